@@ -70,6 +70,12 @@ def fits(value: Any, schema: Mapping[str, Any]) -> bool:
     return Draft202012Validator(schema, format_checker=_dates).is_valid(value)
 
 
+def check(value: Any, schema: Mapping[str, Any]) -> None:
+    """Assert that a value is what a schema of the description describes."""
+    schema = {**schema, "components": TOLD["components"]}
+    Draft202012Validator(schema, format_checker=_dates).validate(value)
+
+
 _texts = st.sampled_from(REFS) | st.text(
     st.characters(min_codepoint=32, codec="utf-8"), min_size=1, max_size=20
 )
@@ -88,10 +94,11 @@ def described(schema: Mapping[str, Any]) -> st.SearchStrategy[Any]:
     """Return values that a schema describes."""
     if "enum" in schema:
         return st.sampled_from(schema["enum"])
-    kinds = schema.get("type")
-    if isinstance(kinds, list):
-        return st.none() | described({**schema, "type": kinds[0]})
-    match kinds:
+    if "anyOf" in schema:
+        return st.one_of([described(one) for one in schema["anyOf"]])
+    match schema.get("type"):
+        case "null":
+            return st.none()
         case "string":
             return _instants if schema.get("format") == "date-time" else _texts
         case "integer":
@@ -158,7 +165,7 @@ def requests(draw: st.DrawFn) -> Asked:
         body = {
             name: draw(_odd if is_odd and draw(st.integers(0, 3)) == 0 else described(of))
             for name, of in schema["properties"].items()
-            if name in schema["required"] or draw(st.integers(0, 2)) == 0
+            if name in schema.get("required", ()) or draw(st.integers(0, 2)) == 0
         }
         if "external_dependencies" in body and not is_odd:
             body["external_dependencies"] = draw(st.none() | st.just(["users:data/users"]))
@@ -188,7 +195,7 @@ def judge(client: httpx.Client, asked: Asked) -> int:
     assert status < 500, answer.text
     if status >= 400:
         assert kind == "application/problem+json"
-        Draft202012Validator(PROBLEM["schema"], format_checker=_dates).validate(answer.json())
+        check(answer.json(), PROBLEM["schema"])
         assert answer.json()["status"] == status
     row = TOLD["paths"][asked.template].get(asked.method.lower())
     if row is None:
@@ -213,9 +220,7 @@ def judge(client: httpx.Client, asked: Asked) -> int:
         (content,) = row["responses"][str(status)]["content"].items()
         assert kind == content[0]
         if kind == "application/json":
-            Draft202012Validator(content[1]["schema"], format_checker=_dates).validate(
-                answer.json()
-            )
+            check(answer.json(), content[1]["schema"])
     return status
 
 

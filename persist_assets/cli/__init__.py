@@ -9,21 +9,25 @@ import gc
 from persist_assets.cli.app import EXIT_CODES, app, err
 
 # In this order `persist --help` has them.
-from persist_assets.cli import external, sources, following, reading, documenting  # isort: skip
-from persist_assets.cli import environments, trusting, wanting, servers  # isort: skip
+from persist_assets.cli import external, check, plan, build, show, following  # isort: skip
+from persist_assets.cli import reading, documenting, environments  # isort: skip
+from persist_assets.cli import trusting, wanting, servers  # isort: skip
 
 __all__ = [
     "EXIT_CODES",
     "app",
+    "build",
+    "check",
     "documenting",
     "environments",
     "err",
     "external",
     "following",
     "main",
+    "plan",
     "reading",
     "servers",
-    "sources",
+    "show",
     "trusting",
     "wanting",
 ]

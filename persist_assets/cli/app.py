@@ -92,7 +92,7 @@ out = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
 
 @dataclass
 class Invocation:
-    """What a command is given, and what it works on: made when it is first asked for."""
+    """What a command is invocation, and what it works on: made when it is first asked for."""
 
     project_dir: Path | None = None
     env: str | None = None
@@ -361,7 +361,7 @@ def command(
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        own = [p for n, p in inspect.signature(function).parameters.items() if n != "given"]
+        own = [p for n, p in inspect.signature(function).parameters.items() if n != "invocation"]
         selects = any(p.name == "selection" for p in own)
         common = [
             inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
@@ -371,7 +371,7 @@ def command(
         @functools.wraps(function)
         def run(ctx: typer.Context, **values: Any) -> None:
             before: Mapping[str, Any] = ctx.obj or {}
-            given = Invocation(
+            invocation = Invocation(
                 values.pop("project") or before.get("project"),
                 values.pop("env") or before.get("env"),
                 values.pop("as_json"),
@@ -380,10 +380,10 @@ def command(
             if selects:
                 named = (*(values["selection"] or ()), *(values.pop("select") or ()))
                 values["selection"] = list(named) or None
-            with as_exit_codes(given), ExitStack() as stack:
+            with as_exit_codes(invocation), ExitStack() as stack:
                 if is_confined:
-                    stack.enter_context(confined(given.root))
-                function(given, **values)
+                    stack.enter_context(confined(invocation.root))
+                function(invocation, **values)
 
         signature = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in own] + common)
         run.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
@@ -395,7 +395,7 @@ def command(
 
 
 @contextmanager
-def as_exit_codes(given: Invocation) -> Generator[None]:
+def as_exit_codes(invocation: Invocation) -> Generator[None]:
     """End the process with the code of the error's class, if there is an error."""
     try:
         yield
@@ -405,9 +405,9 @@ def as_exit_codes(given: Invocation) -> Generator[None]:
         err.print("interrupted")
         raise typer.Exit(INTERRUPTED) from error
     except PersistError as error:
-        if given.verbose:
+        if invocation.verbose:
             err.print_exception()
-        if given.as_json:
+        if invocation.as_json:
             print_json(_error_json(error))
         if isinstance(error, SourcesError):
             for problem in error.problems:
@@ -416,9 +416,9 @@ def as_exit_codes(given: Invocation) -> Generator[None]:
             print_error(error)
         raise typer.Exit(exit_code(type(error))) from error
     except Exception as error:
-        if given.verbose:
+        if invocation.verbose:
             err.print_exception()
-        full = find_full_disk(error, given.state_dir)
+        full = find_full_disk(error, invocation.state_dir)
         if full is not None:
             print_error(full)
             raise typer.Exit(exit_code(type(full))) from error
@@ -426,7 +426,7 @@ def as_exit_codes(given: Invocation) -> Generator[None]:
         err.print("  hint: this is a bug: run it again with -v and report the output")
         raise typer.Exit(1) from error
     finally:
-        given.close()
+        invocation.close()
 
 
 def find_full_disk(error: Exception, state_dir: Path) -> StorageError | None:
@@ -573,23 +573,23 @@ def _show_data_warnings(log: Path, since: int) -> None:
 
 
 @contextmanager
-def quiet(given: Invocation) -> Generator[None]:
+def quiet(invocation: Invocation) -> Generator[None]:
     """Send what Spark, Dagster and user code print to a log: stdout and stderr are ours.
 
     With ``-v`` it goes to stderr. What we warn of ourselves, and Spark about data, is on stderr
     anyway.
     """
     gc.enable()
-    make_private(given.settings.state_dir)
+    make_private(invocation.settings.state_dir)
     with (
-        nullcontext() if given.verbose else _showing_data_warnings(given.settings),
-        _diverted(given),
+        nullcontext() if invocation.verbose else _showing_data_warnings(invocation.settings),
+        _diverted(invocation),
     ):
         yield
 
 
 @contextmanager
-def _diverted(given: Invocation) -> Generator[None]:
+def _diverted(invocation: Invocation) -> Generator[None]:
     kept = [os.dup(1), os.dup(2)]
     sys.stdout.flush()
     sys.stderr.flush()
@@ -598,10 +598,10 @@ def _diverted(given: Invocation) -> Generator[None]:
     own, warnings = logging.getLogger("persist_assets"), _Warnings(logging.WARNING)
     own.addHandler(warnings)
     try:
-        if given.verbose:
+        if invocation.verbose:
             os.dup2(2, 1)
         else:
-            with (given.settings.state_dir / SPARK_LOG).open("ab") as log:
+            with (invocation.settings.state_dir / SPARK_LOG).open("ab") as log:
                 os.dup2(log.fileno(), 1)
                 os.dup2(log.fileno(), 2)
         yield

@@ -25,22 +25,22 @@ from persist_assets.planning.lineage import find_columns, trace
 
 @command("lineage")
 def lineage(
-    given: Invocation,
+    invocation: Invocation,
     asked: Annotated[
         str, typer.Argument(metavar="SOURCE[.COLUMN]", help="A source, or one of its columns.")
     ],
 ) -> None:
     """Show which columns a source's columns are computed from, and what follows from them."""
-    given.keep_going = True  # what is broken stops only who asks for it
-    with given.naming_errors(asked, asked.rpartition(".")[0]):
-        source, column = find_columns(given.project, asked)
+    invocation.keep_going = True  # what is broken stops only who asks for it
+    with invocation.naming_errors(asked, asked.rpartition(".")[0]):
+        source, column = find_columns(invocation.project, asked)
     names = [column] if column is not None else [c.name for c in source.columns]
-    found = trace(given.project, (ColumnRef(source.source_id, name) for name in names))
-    if given.as_json:
+    found = trace(invocation.project, (ColumnRef(source.source_id, name) for name in names))
+    if invocation.as_json:
         edges = [{"from": _written(a), "to": _written(b)} for a, b in found]
         print_json({"edges": edges})
         return
-    key_of = {s.source_id: s.key for s in given.project.sources}
+    key_of = {s.source_id: s.key for s in invocation.project.sources}
     for a, b in found:
         left, right = (f"{key_of[c.source_id]}.{c.column}" for c in (a, b))
         out.print(f"{escape(left)} [dim]→[/] {escape(right)}", soft_wrap=True)
@@ -59,7 +59,7 @@ def _written(column: ColumnRef) -> str:
 
 @command("docs", is_confined=True)
 def docs(
-    given: Invocation,
+    invocation: Invocation,
     directory: Annotated[
         Path | None,
         typer.Argument(metavar="[DIR]", help="The target directory; default: .persist/docs."),
@@ -70,8 +70,8 @@ def docs(
     from persist_assets.web.site.directory import write_site
     from persist_assets.web.site.pages import make_pages
 
-    settings = given.settings
-    project = given.loaded.project
+    settings = invocation.settings
+    project = invocation.loaded.project
     for problem in project.problems:
         print_problem(problem)
     paths = {s.location.path for s in (*project.sources, *project.broken)}
@@ -81,13 +81,13 @@ def docs(
             texts[path] = settings.read_text(path)
         except (OSError, ValueError):
             continue  # its pages say so
-    known = read_knowledge(settings, project, given.ledger)
+    known = read_knowledge(settings, project, invocation.ledger)
     files = make_pages(project, known, texts, settings.environment)
     if directory is None:
         make_private(settings.state_dir)
     written = write_site(directory or settings.state_dir / "docs", files)
     n = sum(path.endswith(".html") for path in files)
-    if given.as_json:
+    if invocation.as_json:
         document: dict[str, Any] = {"directory": str(written), "pages": n}
         print_json(document)
     else:

@@ -38,7 +38,7 @@ from persist_assets.storage.delta_tables import nulls_in
 
 @command("manifest")
 def manifest(
-    given: Invocation,
+    invocation: Invocation,
     file: Annotated[
         Path | None, typer.Option("--import", metavar="FILE", help="Import a manifest from a file.")
     ] = None,
@@ -49,12 +49,12 @@ def manifest(
 ) -> None:
     """Print the environment's manifest: BuildID → table, as Malloy writes it; or import one."""
     if file is not None:
-        _import(given, file, dry_run=dry_run, why=why)
+        _import(invocation, file, dry_run=dry_run, why=why)
         return
     if dry_run or why:
         raise SettingsError("--dry-run and --why require --import FILE")
-    document = fetch_document(given.settings, given.ledger)
-    if given.as_json:
+    document = fetch_document(invocation.settings, invocation.ledger)
+    if invocation.as_json:
         print_json(document)
         return
     table = table_of("build", "source", "table", "rows")
@@ -68,15 +68,17 @@ def manifest(
             f"{entry['rows']:,}",
         )
     out.print(table)
-    out.print(f"[dim]{given.settings.manifest_path}[/]", soft_wrap=True)
+    out.print(f"[dim]{invocation.settings.manifest_path}[/]", soft_wrap=True)
 
 
-def _import(given: Invocation, file: Path, *, dry_run: bool, why: str | None) -> None:
+def _import(invocation: Invocation, file: Path, *, dry_run: bool, why: str | None) -> None:
     from persist_assets.operations.environments import import_manifest
 
-    settings = given.settings
-    builder = given.builder() if settings.views else None
-    done = import_manifest(settings, given.ledger, file, dry_run=dry_run, why=why, builder=builder)
+    settings = invocation.settings
+    builder = invocation.builder() if settings.views else None
+    done = import_manifest(
+        settings, invocation.ledger, file, dry_run=dry_run, why=why, builder=builder
+    )
     moved = [
         {
             "build_id": s.build_id,
@@ -91,7 +93,7 @@ def _import(given: Invocation, file: Path, *, dry_run: bool, why: str | None) ->
         {"build_id": r.build_id, "source_id": r.source_id, "reason": r.reason} for r in done.refused
     ]
     differs = done.strict is not None and done.strict != settings.strict
-    if given.as_json:
+    if invocation.as_json:
         document = {"change_id": done.change_id, "moved": moved, "same": done.n_same}
         print_json({**document, "refused": refused, "strict_differs": differs})
     else:
@@ -128,7 +130,7 @@ WhyOption = Annotated[str | None, typer.Option("--why", help="A reason to record
 
 @command("promote")
 def promote(
-    given: Invocation,
+    invocation: Invocation,
     source: FromArgument,
     target: ToArgument,
     selection: SelectArgument = None,
@@ -139,12 +141,12 @@ def promote(
     """Let readers of one environment see what another one has built. Copies nothing."""
     from persist_assets.operations import environments
 
-    given.env = source
-    before = given.ledger.builds.fetch_current(target)
+    invocation.env = source
+    before = invocation.ledger.builds.fetch_current(target)
     decided, change = environments.promote(
-        given.builder(),
+        invocation.builder(),
         target,
-        given.select(selection),
+        invocation.select(selection),
         allow_stale=allow_stale,
         dry_run=dry_run,
         why=why,
@@ -158,7 +160,7 @@ def promote(
         for s in (decided.sources if change or dry_run else ())
     ]
     refused = [{"source_id": r.source_id, "reason": r.reason} for r in decided.refused]
-    if given.as_json:
+    if invocation.as_json:
         print_json({"change_id": change, "moved": moved, "refused": refused})
     else:
         for refusal in decided.refused:
@@ -173,23 +175,25 @@ def promote(
 
 @command("history")
 def history(
-    given: Invocation,
+    invocation: Invocation,
     limit: Annotated[int, typer.Option("--limit", help="The number of changes.", min=1)] = 20,
 ) -> None:
     """Tell how the environment's manifest changed, the latest change first."""
-    changes = given.ledger.manifests.fetch_history(given.settings.environment, limit=limit)
-    if given.as_json:
+    changes = invocation.ledger.manifests.fetch_history(
+        invocation.settings.environment, limit=limit
+    )
+    if invocation.as_json:
         print_json([_manifest_change_json(c) for c in changes])
         return
     for change in changes:
         _print_change(change)
     if not changes:
-        out.print(f"{given.settings.environment} has not changed yet")
+        out.print(f"{invocation.settings.environment} has not changed yet")
 
 
 @command("state")
 def state(
-    given: Invocation,
+    invocation: Invocation,
     selection: SelectArgument = None,
     runs: Annotated[
         bool, typer.Option("--history", help="List builds instead, latest first.")
@@ -199,12 +203,12 @@ def state(
     ] = 20,
 ) -> None:
     """Tell of every table when it was built last, and up to which watermark it goes."""
-    chosen = [given.project.by_id[s] for s in given.select(selection)]
+    chosen = [invocation.project.by_id[s] for s in invocation.select(selection)]
     if runs:
-        _tell_builds(given, {s.source_id: _history_json(given, s, limit) for s in chosen})
+        _tell_builds(invocation, {s.source_id: _history_json(invocation, s, limit) for s in chosen})
         return
-    last = given.ledger.builds.fetch_last(given.settings.environment)
-    current = given.ledger.manifests.fetch(*given.settings.environments)
+    last = invocation.ledger.builds.fetch_last(invocation.settings.environment)
+    current = invocation.ledger.manifests.fetch(*invocation.settings.environments)
     told: dict[str, dict[str, Any]] = {}
     for source in chosen:
         snapshot, build = current.get(source.build_id), last.get(source.source_id)
@@ -216,9 +220,9 @@ def state(
             "last_max_value": snapshot.watermark if snapshot else None,
             "type": column_type(snapshot.columns, snapshot.time_column or "") if snapshot else None,
             "rows": snapshot.rows if snapshot else None,
-            "timeless": _count_timeless(given, snapshot) if snapshot else None,
+            "timeless": _count_timeless(invocation, snapshot) if snapshot else None,
         }
-    if given.as_json:
+    if invocation.as_json:
         print_json(told)
         return
     table = table_of("source", "last run", "up to", "rows")
@@ -231,26 +235,26 @@ def state(
     if told:
         out.print(table)
     else:
-        out.print(f"nothing has been built in {given.settings.environment} yet")
+        out.print(f"nothing has been built in {invocation.settings.environment} yet")
 
 
-def _count_timeless(given: Invocation, snapshot: Snapshot) -> int | None:
+def _count_timeless(invocation: Invocation, snapshot: Snapshot) -> int | None:
     """Return how many rows of a table have no watermark, as its files tell; None where they do not.
 
     The ledger knows of each build's own rows alone, and of increments not even that.
     """
     if snapshot.time_column is None or snapshot.view is not None:
         return None
-    root = given.settings.table_root(snapshot.table)
+    root = invocation.settings.table_root(snapshot.table)
     try:
         return nulls_in(root, snapshot.version, snapshot.time_column)
     except StorageError:
         return None
 
 
-def _history_json(given: Invocation, source: Source, limit: int) -> list[dict[str, Any]]:
+def _history_json(invocation: Invocation, source: Source, limit: int) -> list[dict[str, Any]]:
     """Return what became of builds of a source in the environment, the latest first."""
-    ledger, environment = given.ledger, given.settings.environment
+    ledger, environment = invocation.ledger, invocation.settings.environment
     builds = ledger.builds.fetch(source_id=source.source_id, environment=environment, limit=limit)
     earlier = (
         ledger.builds.fetch(
@@ -291,8 +295,10 @@ def _history_json(given: Invocation, source: Source, limit: int) -> list[dict[st
     return told[::-1]
 
 
-def _tell_builds(given: Invocation, told: Mapping[SourceID, Sequence[Mapping[str, Any]]]) -> None:
-    if given.as_json:
+def _tell_builds(
+    invocation: Invocation, told: Mapping[SourceID, Sequence[Mapping[str, Any]]]
+) -> None:
+    if invocation.as_json:
         print_json(told)
         return
     for source_id, builds in told.items():
@@ -315,7 +321,7 @@ def _tell_builds(given: Invocation, told: Mapping[SourceID, Sequence[Mapping[str
 
 @command("rollback")
 def rollback(
-    given: Invocation,
+    invocation: Invocation,
     to: Annotated[
         int | None,
         typer.Option(
@@ -337,11 +343,17 @@ def rollback(
     if to is not None and run is not None:
         raise SettingsError("--to and --run exclude each other", hint="choose one of them")
 
-    builder = given.builder() if given.settings.views else None
+    builder = invocation.builder() if invocation.settings.views else None
     change = environments.roll_back(
-        given.settings, given.ledger, to=to, steps=steps, run=run, why=why, builder=builder
+        invocation.settings,
+        invocation.ledger,
+        to=to,
+        steps=steps,
+        run=run,
+        why=why,
+        builder=builder,
     )
-    if given.as_json:
+    if invocation.as_json:
         print_json([_manifest_change_json(change)])
     else:
         _print_change(change)
@@ -349,7 +361,7 @@ def rollback(
 
 @command("gc")
 def gc_(
-    given: Invocation,
+    invocation: Invocation,
     dry_run: DryRunOption = False,
     removed: Annotated[
         bool, typer.Option("--removed", help="Include sources that the project no longer defines.")
@@ -359,10 +371,10 @@ def gc_(
     from persist_assets.operations.gc import collect
 
     collected = collect(
-        given.settings, given.project, given.ledger, removed=removed, dry_run=dry_run
+        invocation.settings, invocation.project, invocation.ledger, removed=removed, dry_run=dry_run
     )
     total = sum(c.bytes for c in collected)
-    if given.as_json:
+    if invocation.as_json:
         tables = [
             {"table": c.table, "versions": list(c.versions), "bytes": c.bytes} for c in collected
         ]
@@ -418,7 +430,7 @@ def _print_change(change: ManifestChange) -> None:
 
 @command("doctor", is_confined=True)
 def doctor(
-    given: Invocation,
+    invocation: Invocation,
     spark: Annotated[bool, typer.Option("--spark", help="Also start Spark.")] = False,
     fix: Annotated[
         bool,
@@ -431,14 +443,14 @@ def doctor(
     """Look for what is wrong with the project, its ledger and its tables."""
     from persist_assets.operations.doctor import examine
 
-    environment = given.env or os.environ.get("PERSIST_ENV")
+    environment = invocation.env or os.environ.get("PERSIST_ENV")
     with ExitStack() as stack:
         if spark:
             with suppress(SettingsError):  # the report tells of it, and Spark is not started
-                stack.enter_context(quiet(given))
-        report = examine(given.root, environment=environment, spark=spark, fix=fix)
+                stack.enter_context(quiet(invocation))
+        report = examine(invocation.root, environment=environment, spark=spark, fix=fix)
     problems = [asdict(f) for f in report.findings]
-    if given.as_json:
+    if invocation.as_json:
         print_json({"problems": problems, "checked": report.checked})
     else:
         for name, value in report.checked.items():

@@ -20,19 +20,22 @@ from persist_assets.cli.app import (
 from persist_assets.core.errors import NotFoundError, PersistError
 from persist_assets.core.model.sources import Source
 from persist_assets.external.coverage import short
-from persist_assets.external.status import Holding, externals, find_holding, holding_document
+from persist_assets.external.status import Holding, externals, find_holding
 from persist_assets.planning.selection import find_source
 
 
 @command("status", external_app)
-def status(given: Invocation, selection: SelectArgument = None) -> None:
+def status(invocation: Invocation, selection: SelectArgument = None) -> None:
     """Tell what is held of external tables, and what is new. Starts no Spark."""
-    _tell(given, [find_holding(given.observer.ingestion, s) for s in _chosen(given, selection)])
+    _tell(
+        invocation,
+        [find_holding(invocation.observer.ingestion, s) for s in _chosen(invocation, selection)],
+    )
 
 
 @command("sync", external_app)
 def sync(
-    given: Invocation,
+    invocation: Invocation,
     selection: SelectArgument = None,
     again: Annotated[
         bool, typer.Option("--again", help="Read everything needed again, whatever the copy has.")
@@ -42,7 +45,7 @@ def sync(
     ] = False,
 ) -> None:
     """Bring the copies of external tables up to date, as builds do before they read them."""
-    chosen, ingestion = _chosen(given, selection), given.reader().ingestion
+    chosen, ingestion = _chosen(invocation, selection), invocation.reader().ingestion
     before = {s.source_id: find_holding(ingestion, s) for s in chosen}
     for source in chosen:
         known = before[source.source_id]
@@ -52,15 +55,15 @@ def sync(
         if not again and known.pending is not None and known.why is None:
             continue
         try:
-            with quiet(given):
+            with quiet(invocation):
                 ingestion.sync(source, again=again, approved=approve)
         except PersistError as error:
             error.location = error.location or source.location
             raise
-    _tell(given, [find_holding(ingestion, s) for s in chosen])
+    _tell(invocation, [find_holding(ingestion, s) for s in chosen])
 
 
-def _chosen(given: Invocation, patterns: Sequence[str] | None) -> list[Source]:
+def _chosen(invocation: Invocation, patterns: Sequence[str] | None) -> list[Source]:
     """Return the external tables that patterns name, or that what they select follows from.
 
     Raises
@@ -68,7 +71,7 @@ def _chosen(given: Invocation, patterns: Sequence[str] | None) -> list[Source]:
     NotFoundError
         There are none.
     """
-    project = given.project
+    project = invocation.project
     if not patterns:
         return [s for s in project.sources if s.external is not None]
     found: dict[str, Source] = {}
@@ -76,7 +79,7 @@ def _chosen(given: Invocation, patterns: Sequence[str] | None) -> list[Source]:
         try:
             named = find_source(project, pattern)
         except NotFoundError:
-            start = given.select([pattern])
+            start = invocation.select([pattern])
         else:
             start = (named.source_id,)
         some = externals(project, start)
@@ -89,8 +92,8 @@ def _chosen(given: Invocation, patterns: Sequence[str] | None) -> list[Source]:
     return list(found.values())
 
 
-def _tell(given: Invocation, holdings: Sequence[Holding]) -> None:
-    if given.as_json:
+def _tell(invocation: Invocation, holdings: Sequence[Holding]) -> None:
+    if invocation.as_json:
         print_json([_holding_json(h) for h in holdings])
         return
     if not holdings:
@@ -122,64 +125,64 @@ def _in_words(found: Holding) -> str:
     return found.why
 
 
-def _holding_json(found: Holding) -> Mapping[str, Any]:
-    held = found.held
-    told = holding_document(found)
+def _holding_json(holding: Holding) -> Mapping[str, Any]:
+    from persist_assets.operations.documents.plans import ExternalDocument
+
+    held, pending = holding.held, holding.pending
+    document = ExternalDocument.of(holding).as_json()
     return {
-        "source_id": found.source.source_id,
-        "coverage": told["before"],
-        "head": told["version"],
+        "source_id": holding.source.source_id,
+        "coverage": document["before"],
+        "head": document["version"],
         "rows": held.rows if held else 0,
         "bytes": held.bytes if held else 0,
         "as_of": held.as_of.isoformat() if held else None,
         "pending": {
-            "why": found.why,
-            "predicate": told["missing"],
-            "columns": list(found.pending.columns) if found.pending and found.why else [],
-            "again": told["again"],
-            "approval": told["approval"],
-            "read": told["read"],
+            "why": holding.why,
+            "predicate": holding.missing,
+            "columns": list(pending.columns) if pending and holding.why else [],
+            "again": holding.again,
+            "approval": holding.approval,
+            "read": document["read"],
         },
-        "error": told["error"],
+        "error": document["error"],
     }
 
 
-def print_holding(found: Holding) -> None:
-    """Print what a plan says of an external table."""
-    told = holding_document(found)
-    title = f"[bold]{escape(found.source.key)}[/]"
-    if found.problem is not None:
-        out.print(f"{title} [red]{escape(found.problem.message)}[/]")
-    elif found.why is None:
-        why = "its copy is up to date" if found.held else "it is not needed"
+def print_holding(holding: Holding) -> None:
+    """Print an external table that a plan follows from."""
+    held, read = holding.held, holding.read
+    title = f"[bold]{escape(holding.source.key)}[/]"
+    if holding.problem is not None:
+        out.print(f"{title} [red]{escape(holding.problem.message)}[/]")
+    elif holding.why is None:
+        why = "its copy is up to date" if held else "it is not needed"
         out.print(f"{title} [dim]{why}[/]")
     else:
-        out.print(f"{title} {escape(found.why)}")
-    if found.predicate is not None:
-        columns = ", ".join(found.columns) or "no column"
-        out.print(f"  needed: {escape(f'{columns} where {found.predicate}')}", soft_wrap=True)
-    before = told["before"]
-    if before and found.why is not None:
-        held = f"{', '.join(before['columns'])} where {before['predicate']}"
-        out.print(f"  held:   {escape(held)}", soft_wrap=True)
-    for kept in told["not_pushed"]:
-        words = f"{kept['expression']} ({kept['reason']})" if kept["expression"] else kept["reason"]
-        out.print(f"  [dim]not pushed: {escape(words)}[/]", soft_wrap=True)
-    read = found.read
+        out.print(f"{title} {escape(holding.why)}")
+    if holding.predicate is not None:
+        columns = ", ".join(holding.columns) or "no column"
+        out.print(f"  needed: {escape(f'{columns} where {holding.predicate}')}", soft_wrap=True)
+    if held and holding.why is not None:
+        rows = f"{', '.join(held.columns)} where {held.predicate}"
+        out.print(f"  held:   {escape(rows)}", soft_wrap=True)
+    for _, _, expression, reason in holding.not_pushed:
+        condition = f"{expression} ({reason})" if expression else reason
+        out.print(f"  [dim]not pushed: {escape(condition)}[/]", soft_wrap=True)
     if read is not None and read.files:
         rows = f"at most {read.rows} rows" if read.rows is not None else "an unknown number of rows"
         files = f"{read.files} of {read.of} file{'s' * (read.of != 1)}"
         out.print(f"  to read: {files}, {rows}, {read.bytes} bytes")
-    if found.approval:
-        how = f"persist external sync {found.source.key} --approve"
-        readers = sorted({need["reader"].partition("@")[0] for need in told["needs"]})
+    if holding.approval:
+        how = f"persist external sync {holding.source.key} --approve"
+        readers = sorted({need.reader.partition("@")[0] for need in holding.needs})
         until = f"until then builds of {', '.join(readers)} fail"
         out.print(f"  [yellow]needs approval:[/] {escape(how)} ({escape(until)})", soft_wrap=True)
 
 
-def held_json(given: Invocation, source: Source) -> dict[str, Any]:
+def held_json(invocation: Invocation, source: Source) -> dict[str, Any]:
     """Return what is held of an external table, which is not asked."""
-    held = given.observer.ingestion.find(source)
+    held = invocation.observer.ingestion.find(source)
     return {
         "version": held.version if held else None,
         "held": held.predicate if held else None,

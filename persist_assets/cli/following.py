@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from types import FrameType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
@@ -21,7 +21,7 @@ from persist_assets.cli.app import (
     print_error,
     print_json,
 )
-from persist_assets.cli.sources import run_build
+from persist_assets.cli.build import COLOURS, run_build
 from persist_assets.core.errors import (
     BuildError,
     NotFoundError,
@@ -32,13 +32,16 @@ from persist_assets.core.errors import (
 from persist_assets.core.model.queries import SourceID
 from persist_assets.core.settings.durations import parse_duration
 
+if TYPE_CHECKING:
+    from persist_assets.operations.documents.builds import RunDocument
+
 _LONGEST_S = 300.0
 """How long a follower waits at most after failures, in seconds; if its interval is not longer."""
 
 
 @command("follow")
 def follow(
-    given: Invocation,
+    invocation: Invocation,
     selection: SelectArgument = None,
     interval: Annotated[
         str, typer.Option("--interval", help="How often to look for newer data.")
@@ -58,13 +61,13 @@ def follow(
     """Build sources whenever what they rest on has grown: one run for each batch."""
     every_s = _seconds("--interval", interval)
     idle_s = None if until_idle is None else _seconds("--until-idle", until_idle)
-    chosen = given.select(selection)
+    chosen = invocation.select(selection)
     if not chosen:
         raise NotFoundError("no selected source can be followed")
     gc.enable()
     signal.signal(signal.SIGTERM, _end)
     try:
-        _Follower(given, chosen, every_s, idle_s, max_batches, max_failures).run()
+        _Follower(invocation, chosen, every_s, idle_s, max_batches, max_failures).run()
     except Terminated:
         err.print("ended")
 
@@ -73,17 +76,17 @@ def _end(number: int, frame: FrameType | None) -> None:
     raise Terminated
 
 
-def _seconds(option: str, given: str) -> float:
-    seconds = parse_duration(given)
+def _seconds(option: str, text: str) -> float:
+    seconds = parse_duration(text)
     if seconds is None:
-        raise SettingsError(f"{option}: `{given}` is not a duration", hint='for example, "5s"')
+        raise SettingsError(f"{option}: `{text}` is not a duration", hint='for example, "5s"')
     return seconds
 
 
 class _Follower:
     def __init__(
         self,
-        given: Invocation,
+        invocation: Invocation,
         chosen: tuple[SourceID, ...],
         every_s: float,
         idle_s: float | None,
@@ -92,8 +95,8 @@ class _Follower:
     ) -> None:
         from persist_assets.operations.watch import Watch
 
-        self.given, self.chosen = given, chosen
-        self.watch = Watch(given.settings, given.project, chosen)
+        self.invocation, self.chosen = invocation, chosen
+        self.watch = Watch(invocation.settings, invocation.project, chosen)
         self.every_s, self.idle_s = every_s, idle_s
         self.max_batches, self.max_failures = max_batches, max_failures
         self.n_batches = self.n_failures = 0
@@ -110,7 +113,7 @@ class _Follower:
                 print_error(error)
                 self._failed(type(error))
             except Exception as error:  # whatever it is, the next look may do
-                if self.given.verbose:
+                if self.invocation.verbose:
                     err.print_exception()
                 err.print(f"[red]error[/]: {escape(f'{type(error).__name__}: {error}')}")
                 self._failed(BuildError)
@@ -122,7 +125,7 @@ class _Follower:
             time.sleep(self._pause())
 
     def _look(self) -> None:
-        due = self.watch.look(self.given.ledger)
+        due = self.watch.look(self.invocation.ledger)
         if due is not None:
             waiting = dict(due.waiting)
             for source_id, why in due.waiting:
@@ -151,11 +154,13 @@ class _Follower:
         """
         begun = time.monotonic()
         try:
-            result, document = run_build(self.given, [self.given.project.by_id[s] for s in sources])
+            result, document = run_build(
+                self.invocation, [self.invocation.project.by_id[s] for s in sources]
+            )
         finally:
             signal.signal(signal.SIGTERM, _end)  # Dagster makes it an interrupt
-        if self.given.as_json:
-            print_json(document, lines=True)
+        if self.invocation.as_json:
+            print_json(document.as_json(), lines=True)
         else:
             self._print(document, time.monotonic() - begun)
         if not result.success:
@@ -164,15 +169,14 @@ class _Follower:
             raise kind(first.message if first else f"run {result.run_id} failed")
         self.renewed_at = time.monotonic()
 
-    def _print(self, document: Mapping[str, Any], seconds: float) -> None:
-        colours = {"built": "yellow", "reused": "green", "failed": "red", "skipped": "dim"}
-        told: list[str] = []
-        for row in document["builds"]:
-            name = escape(row["source_id"].partition("@")[0])
-            rows = "" if row["rows"] is None else f" [dim]{row['rows']:,} rows[/]"
-            told.append(f"[{colours[row['action']]}]{row['action']}[/] {name}{rows}")
+    def _print(self, document: "RunDocument", seconds: float) -> None:
+        parts: list[str] = []
+        for row in document.builds:
+            name = escape(row.source_id.partition("@")[0])
+            rows = "" if row.rows is None else f" [dim]{row.rows:,} rows[/]"
+            parts.append(f"[{COLOURS[row.action]}]{row.action}[/] {name}{rows}")
         at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        out.print(f"{at} {', '.join(told)} [dim]{seconds:.1f} s[/]", soft_wrap=True)
+        out.print(f"{at} {', '.join(parts)} [dim]{seconds:.1f} s[/]", soft_wrap=True)
 
     def _failed(self, kind: type[PersistError]) -> None:
         self.watch.forget()

@@ -4,7 +4,7 @@ import math
 import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, cast, get_args
 
 import typer
@@ -21,7 +21,7 @@ from persist_assets.cli.app import (
     print_json,
     quiet,
 )
-from persist_assets.cli.sources import changes_tree
+from persist_assets.cli.plan import changes_tree
 from persist_assets.compiler.load import sound
 from persist_assets.compiler.malloy.declarations import SUFFIX as MALLOY
 from persist_assets.core.errors import (
@@ -37,6 +37,7 @@ from persist_assets.external.coverage import short
 from persist_assets.external.read_routing import Route
 from persist_assets.operations.revisions import find_places
 from persist_assets.planning.diff import Change, compare
+from persist_assets.planning.render import Statement
 
 # --------------------------------------------------------------------------------------------- diff
 
@@ -47,7 +48,7 @@ PlaceArgument = Annotated[
 
 @command("diff")
 def diff(
-    given: Invocation,
+    invocation: Invocation,
     before: PlaceArgument,
     after: PlaceArgument,
     selection: SelectArgument = None,
@@ -65,8 +66,8 @@ def diff(
     """Explain how sources differ between two places, down to expressions and rows."""
     if key and not rows:
         raise SettingsError("`--key` requires --rows", hint="add --rows")
-    places = find_places(given.settings, given.project, given.ledger, before, after)
-    wanted = set(given.select(selection)) if selection else None
+    places = find_places(invocation.settings, invocation.project, invocation.ledger, before, after)
+    wanted = set(invocation.select(selection)) if selection else None
     changes = [
         change
         for change in compare(places[0].standings, places[1].standings)
@@ -80,9 +81,9 @@ def diff(
                 f"`{before if tables[0] is None else after}` refers to files, which have no rows",
                 hint="--rows compares environments and BuildIDs: build the files in an environment",
             )
-        with quiet(given):
+        with quiet(invocation):
             changes, compared = compare_tables(
-                given.reader().load_snapshot,
+                invocation.reader().load_snapshot,
                 changes,
                 (tables[0], tables[1]),
                 key=_split(key),
@@ -90,7 +91,7 @@ def diff(
                 names=(before, after),
             )
     changes = [c for c in changes if c.change != "same"]
-    if given.as_json:
+    if invocation.as_json:
         told = [_change_json(c) | _rows_json(compared.get(c.source_id)) for c in changes]
         print_json({"sources": told})
         return
@@ -103,7 +104,7 @@ def diff(
 
 
 def _split(key: Sequence[str] | None) -> list[str]:
-    return [name.strip() for given in key or () for name in given.split(",") if name.strip()]
+    return [name.strip() for names in key or () for name in names.split(",") if name.strip()]
 
 
 def _rows_json(found: RowsDiffer | NotCompared | None) -> dict[str, Any]:
@@ -206,8 +207,8 @@ def _change_json(change: Change) -> dict[str, Any]:
 
 @command("query")
 def query(
-    given: Invocation,
-    asked: Annotated[
+    invocation: Invocation,
+    text: Annotated[
         str, typer.Argument(metavar="SQL|FILE.malloy[:NAME]", help="A query over sources.")
     ],
     run: Annotated[
@@ -231,42 +232,31 @@ def query(
     ] = None,
 ) -> None:
     """Run a query: what is built is read from its table, the rest is computed."""
-    from dataclasses import replace
-
-    given.keep_going = True  # what is broken stops only who reads it
+    invocation.keep_going = True  # errors in sources that the query does not read do not matter
     if form not in ("table", "json", "csv"):
         raise SettingsError(f"unknown format `{form}`", hint="use table, json or csv")
     if strict:
-        given.settings = replace(given.settings, strict=True)
-    known = {str(f): f for f in get_args(Fallback)}
-    if fallback is not None and fallback not in known:
-        raise SettingsError(
-            f"unknown fallback `{fallback}`", hint=f"known values: {', '.join(known)}"
-        )
-    parsed, language = _parsed(given, asked, run)
-    reader = given.reader(fallback=known[fallback] if fallback else None, local=local)
-    bindings = given.loaded.bind(parsed, language)
-    manifest = given.ledger.manifests.fetch(*given.settings.environments)
-    needs = given.loaded.needs_of(parsed, bindings)
+        invocation.settings = replace(invocation.settings, strict=True)
+    parsed, language = _parsed(invocation, text, run)
+    reader = invocation.reader(fallback=_fallback(fallback), local=local)
+    bindings = invocation.loaded.bind(parsed, language)
+    manifest = invocation.ledger.manifests.fetch(*invocation.settings.environments)
+    needs = invocation.loaded.needs_of(parsed, bindings)
     statement, read = reader.statement(parsed, bindings, manifest, needs=needs)
-    called = [s for s in statement.views if given.project.by_id[s].query and s not in read]
-    through = [s for s, found in read.items() if isinstance(found, Route)]
-    route = [
-        _route(given, s, read, [*statement.inlined, *called])
-        for s in dict.fromkeys((*statement.views, *through, *statement.inlined))
-    ]
+    route = _route(invocation, statement, read)
     if only_sql:
-        print_json({"sql": statement.sql, "route": route}) if given.as_json else out.print(
-            statement.sql, markup=False, soft_wrap=True
-        )
+        if invocation.as_json:
+            print_json({"sql": statement.sql, "route": route})
+        else:
+            out.print(statement.sql, markup=False, soft_wrap=True)
         return
-    with quiet(given), _placed(given):
+    with quiet(invocation), _placed(invocation):
         frame = reader.load(statement, read)
-        found = given.engine.collect(frame, limit + 1)
+        collected = invocation.engine.collect(frame, limit + 1)
         columns = [{"name": f.name, "type": f.dataType.simpleString()} for f in frame.schema.fields]
-    rows = [[_cell(v) for v in row] for row in found[:limit]]
-    truncated = len(found) > limit
-    if given.as_json or form == "json":
+    rows = [[_cell(v) for v in row] for row in collected[:limit]]
+    truncated = len(collected) > limit
+    if invocation.as_json or form == "json":
         print_json({"columns": columns, "rows": rows, "truncated": truncated, "route": route})
     elif form == "csv":
         import csv
@@ -278,60 +268,69 @@ def query(
         _print_rows(columns, rows, truncated, route)
 
 
+def _fallback(name: str | None) -> Fallback | None:
+    values: dict[str, Fallback] = {str(value): value for value in get_args(Fallback)}
+    if name is not None and name not in values:
+        raise SettingsError(f"unknown fallback `{name}`", hint=f"known values: {', '.join(values)}")
+    return None if name is None else values[name]
+
+
 @contextmanager
-def _placed(given: Invocation) -> Generator[None]:
-    """Say of what fails within the block where in the project's code it did."""
+def _placed(invocation: Invocation) -> Generator[None]:
+    """Add the place in the project's code to errors within the block."""
     try:
         yield
     except PersistError as error:
-        error.location = error.location or place_of(error, given.settings.root)
+        error.location = error.location or place_of(error, invocation.settings.root)
         raise
 
 
-def _parsed(given: Invocation, asked: str, run: str | None) -> tuple[Query, str | None]:
-    """Return the query that is asked for, and its language where it is not SQL."""
+def _parsed(invocation: Invocation, text: str, run: str | None) -> tuple[Query, str | None]:
+    """Return the query, and its language if it is not SQL."""
     from persist_assets.compiler.frontends.sql import parse_query
     from persist_assets.core import languages
 
-    file, colon, name = asked.partition(f"{MALLOY}:")
-    if not colon and not asked.endswith(MALLOY):
+    file, colon, name = text.partition(f"{MALLOY}:")
+    if not colon and not text.endswith(MALLOY):
         if run is not None:
             raise SettingsError("--run needs a Malloy file before it", hint="FILE.malloy")
-        return parse_query(asked), None
-    path = malloy_path(given.settings, (file + MALLOY) if colon else asked)
+        return parse_query(text), None
+    path = malloy_path(invocation.settings, (file + MALLOY) if colon else text)
     if (run is None) == (not colon):
         message = (
             "name a query or use --run" if run is None else "use either a name or --run, not both"
         )
-        names = ", ".join(q.name for q in given.project.queries if q.location.path == path)
+        names = ", ".join(q.name for q in invocation.project.queries if q.location.path == path)
         hint = f"queries of {path}: {names or 'none'}; or --run 'run: NAME -> {{ … }}'"
         raise SettingsError(message, hint=hint)
-    query = given.loaded.query(path, name=name or None, text=run)
-    given.project = sound(given.loaded.project)
+    query = invocation.loaded.query(path, name=name or None, text=run)
+    invocation.project = sound(invocation.loaded.project)
     return query, languages.MALLOY
 
 
 def _route(
-    given: Invocation,
-    source_id: SourceID,
-    read: Mapping[SourceID, Snapshot | Route],
-    inlined: Sequence[SourceID],
-) -> dict[str, Any]:
-    found = read.get(source_id)
-    told: dict[str, Any] = {"source_id": source_id}
-    if isinstance(found, Route):
-        return told | {
-            "from": found.origin,
-            "version": found.version,
-            "stale": False,
-            "predicate": found.copy.predicate if found.copy else found.predicate,
-            "columns": list(found.columns),
-        }
-    if found is not None:
-        stale = given.observer.is_expired(given.project.by_id[source_id], found)
-        return told | {"from": "table", "version": found.version, "stale": stale}
-    origin = "inline" if source_id in inlined else "raw"
-    return told | {"from": origin, "version": None, "stale": False}
+    invocation: Invocation, statement: Statement, read: Mapping[SourceID, Snapshot | Route]
+) -> list[dict[str, Any]]:
+    """Return for each source of a statement how it is read, as JSON."""
+    by_id = invocation.project.by_id
+    external = [s for s, origin in read.items() if isinstance(origin, Route)]
+    route: list[dict[str, Any]] = []
+    for source_id in dict.fromkeys((*statement.views, *external, *statement.inlined)):
+        origin = read.get(source_id)
+        row: dict[str, Any] = {"source_id": source_id}
+        if isinstance(origin, Route):
+            predicate = origin.copy.predicate if origin.copy else origin.predicate
+            row |= {"from": origin.origin, "version": origin.version, "stale": False}
+            row |= {"predicate": predicate, "columns": list(origin.columns)}
+        elif origin is not None:
+            stale = invocation.observer.is_expired(by_id[source_id], origin)
+            row |= {"from": "table", "version": origin.version, "stale": stale}
+        else:
+            is_inline = source_id in statement.inlined or by_id[source_id].query
+            name = "inline" if is_inline else "raw"
+            row |= {"from": name, "version": None, "stale": False}
+        route.append(row)
+    return route
 
 
 def _cell(value: Any) -> Any:

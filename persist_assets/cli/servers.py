@@ -17,38 +17,38 @@ from persist_assets.cli.app import Invocation, command, err, ledger_app, out, pr
 
 
 @command("start", spark_app)
-def spark_start(given: Invocation) -> None:
+def spark_start(invocation: Invocation) -> None:
     """Start the Spark server of this project's settings, if it does not run."""
     from persist_assets.engine.server import ensure_server
     from persist_assets.engine.session import check_java
 
-    settings = given.settings
+    settings = invocation.settings
     check_java()
     ensure_server(settings)
-    _tell_server(given)
+    _tell_server(invocation)
     if not settings.shared:
         err.print('hint: to use it, set "shared = true" below [spark] in persist.toml')
 
 
 @command("stop", spark_app)
-def spark_stop(given: Invocation) -> None:
+def spark_stop(invocation: Invocation) -> None:
     """End the Spark server, whoever uses it."""
     from persist_assets.engine.server import server_directory, stop_server
 
-    stopped = stop_server(server_directory(given.settings))
-    if given.as_json:
+    stopped = stop_server(server_directory(invocation.settings))
+    if invocation.as_json:
         print_json({"stopped": stopped})
     else:
         out.print("the Spark server is stopped" if stopped else "no Spark server is running")
 
 
 @command("status", spark_app)
-def spark_status(given: Invocation) -> None:
+def spark_status(invocation: Invocation) -> None:
     """Say whether the Spark server runs, where, who uses it, and list their jobs."""
-    _tell_server(given)
+    _tell_server(invocation)
 
 
-def _tell_server(given: Invocation) -> None:
+def _tell_server(invocation: Invocation) -> None:
     from persist_assets.engine.server import (
         SERVER_LOG,
         count_clients,
@@ -57,10 +57,10 @@ def _tell_server(given: Invocation) -> None:
         server_directory,
     )
 
-    directory = server_directory(given.settings)
+    directory = server_directory(invocation.settings)
     server = find_server(directory)
     jobs = list_jobs(directory) if server else []
-    if given.as_json:
+    if invocation.as_json:
         started = datetime.fromtimestamp(server.started_at, UTC) if server else None
         print_json(
             {
@@ -108,7 +108,7 @@ def _tell_server(given: Invocation) -> None:
 
 @command("serve")
 def serve(
-    given: Invocation,
+    invocation: Invocation,
     host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[
         int, typer.Option("--port", min=0, max=65535, help="The port; 0 picks any free port.")
@@ -127,19 +127,21 @@ def serve(
     from persist_assets.web.app import serve as serve_until_told
 
     gc.enable()
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO if given.verbose else logging.WARNING)
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO if invocation.verbose else logging.WARNING
+    )
 
     def started(url: str) -> None:
-        if given.as_json:
+        if invocation.as_json:
             print_json({"url": url}, lines=True)
         else:
-            out.print(f"serving {given.settings.environment} at {url}")
+            out.print(f"serving {invocation.settings.environment} at {url}")
         sys.stdout.flush()
 
     tokens = parse_tokens(os.environ.get(TOKENS, ""))
     serve_until_told(
-        given.settings,
-        given.ledger,
+        invocation.settings,
+        invocation.ledger,
         tokens,
         host=host,
         port=port,
@@ -158,7 +160,7 @@ def serve(
 
 @command("migrate", ledger_app)
 def ledger_migrate(
-    given: Invocation,
+    invocation: Invocation,
     url: Annotated[
         str | None, typer.Argument(metavar="[URL]", help="A ledger other than the project's.")
     ] = None,
@@ -168,11 +170,11 @@ def ledger_migrate(
     from persist_assets.ledger.ledger import Ledger
     from persist_assets.ledger.migrations import VERSION
 
-    url = url or given.settings.ledger
+    url = url or invocation.settings.ledger
     ledger = Ledger(url)
     ledger.close()
     backup = str(ledger.events.backup) if ledger.events.backup else None
-    if given.as_json:
+    if invocation.as_json:
         ends = {"from": ledger.events.opened_version, "to": VERSION}
         print_json({"ledger": shown(url), **ends, "backup": backup})
     elif ledger.events.opened_version == VERSION:
@@ -186,10 +188,10 @@ def ledger_migrate(
 
 
 @command("rebuild", ledger_app)
-def ledger_rebuild(given: Invocation) -> None:
+def ledger_rebuild(invocation: Invocation) -> None:
     """Make the tables of wants, requests, partitions and deadlines anew of the events."""
-    n = given.ledger.events.rebuild_projections()
-    if given.as_json:
+    n = invocation.ledger.events.rebuild_projections()
+    if invocation.as_json:
         print_json({"events": n})
     else:
         out.print(f"rebuilt from {n:,} events")
@@ -197,7 +199,7 @@ def ledger_rebuild(given: Invocation) -> None:
 
 @command("copy", ledger_app)
 def ledger_copy(
-    given: Invocation,
+    invocation: Invocation,
     source: Annotated[str, typer.Argument(metavar="FROM", help="The URL of a ledger.")],
     target: Annotated[str, typer.Argument(metavar="TO", help="The URL of an empty database.")],
 ) -> None:
@@ -208,7 +210,7 @@ def ledger_copy(
 
     copied = copy_ledger(source, target, tell=lambda name, n: err.print(f"{name}: {n} rows"))
     ends = {"from": shown(source), "to": shown(target)}
-    if given.as_json:
+    if invocation.as_json:
         print_json({**ends, "version": VERSION, "tables": dict(copied)})
     else:
         told = f"copied {copied['events']} events and {copied['builds']} builds"

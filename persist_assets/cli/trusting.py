@@ -27,7 +27,7 @@ from persist_assets.external.connectors.access import endpoint_of
 
 @command("trust")
 def trust(
-    given: Invocation,
+    invocation: Invocation,
     places: Annotated[
         list[str] | None, typer.Argument(metavar="[PLACE]...", help="Places to trust.")
     ] = None,
@@ -36,9 +36,9 @@ def trust(
     ] = False,
 ) -> None:
     """List the places outside the project that it names, or trust them."""
-    inside = Confinement(given.root, ())
+    inside = Confinement(invocation.root, ())
     named: dict[str, list[str]] = {}
-    for location, by in _named(given):
+    for location, by in _named(invocation):
         place = place_of(location)
         if not inside.allows(place) and by not in named.setdefault(place, []):
             named[place].append(by)
@@ -52,11 +52,11 @@ def trust(
     if every:
         chosen += named
     if chosen:
-        add_trusted(given.root, chosen)
-    known = Confinement(given.root, trusted_places(given.root))
+        add_trusted(invocation.root, chosen)
+    known = Confinement(invocation.root, trusted_places(invocation.root))
     rows = [(p, by, known.allows(p)) for p, by in named.items()]
     rows += [(p, [], known.allows(p)) for p in chosen if p not in named]
-    if given.as_json:
+    if invocation.as_json:
         print_json({"places": [{"place": p, "named_by": b, "trusted": t} for p, b, t in rows]})
         return
     if not rows:
@@ -68,16 +68,16 @@ def trust(
     out.print(table)
 
 
-def _named(given: Invocation) -> Iterator[tuple[str, str]]:
+def _named(invocation: Invocation) -> Iterator[tuple[str, str]]:
     """Yield the locations that a project names, and what names each.
 
     Local raw tables are not among them: they are read, and not touched.
     """
-    names = [*environments_of(given.root)]
-    if given.env is not None and given.env not in names:
-        names.append(given.env)
+    names = [*environments_of(invocation.root)]
+    if invocation.env is not None and invocation.env not in names:
+        names.append(invocation.env)
     for name in names:
-        settings = load_settings(given.root, environment=name)
+        settings = load_settings(invocation.root, environment=name)
         yield settings.ledger, "ledger"
         yield settings.warehouse, "warehouse"
         yield from _stores(settings)

@@ -24,16 +24,7 @@ from persist_assets.cli.app import (
 from persist_assets.core.errors import ConflictError, NotFoundError, SettingsError
 from persist_assets.core.model.snapshots import Event
 from persist_assets.core.settings.durations import parse_duration
-from persist_assets.core.wants import (
-    ACTIVE,
-    Evaluation,
-    Request,
-    Want,
-    evaluation_document,
-    event_document,
-    miss_document,
-    want_document,
-)
+from persist_assets.core.wants import ACTIVE, Evaluation, Request, Want
 
 _TTL, _SLA = "30m", "5m"
 _PAUSE_S = 1.0
@@ -49,7 +40,7 @@ RefArgument = Annotated[
 
 @command("add", want_app)
 def want_add(
-    given: Invocation,
+    invocation: Invocation,
     ref: RefArgument,
     sla: Annotated[
         str, typer.Option("--sla", metavar="DURATION|none", help="The time until it is late.")
@@ -80,49 +71,55 @@ def want_add(
     ] = False,
 ) -> None:
     """Ask for a partition by when; it is built at once if it can be."""
-    from persist_assets.wants.requests import check_want, evaluate_now, run_request
+    from persist_assets.wants.requests import check_want
 
     want = Want(
         want_id or uuid.uuid4().hex,
         ref,
-        given.settings.environment,
+        invocation.settings.environment,
         datetime.now(UTC),
-        data_timestamp=_time(given, at),
+        data_timestamp=_time(invocation, at),
         ttl_s=_seconds("--ttl", ttl),
         sla_s=_seconds("--sla", sla),
         external_dependencies=tuple(needs or ()),
         source={"type": "cli", "user": _user(), "host": socket.gethostname()},
         comment=comment,
     )
-    want, warnings = check_want(given.observer, want)
+    want, warnings = check_want(invocation.observer, want)
     for warning in warnings:
         err.print(f"[yellow]warning[/]: {escape(warning)}", soft_wrap=True)
-    (made,) = given.ledger.wants.create([want])
-    if not no_wait:
-        with quiet(given):
-            _, request = evaluate_now(given.observer, "want")
-            while True:
-                request = request or _find_requested(given, made.want_id)
-                if request is None and not _is_built_by_others(given, made.want_id):
-                    break
-                if request is not None:
-                    n = len(request.partitions)
-                    err.print(f"building {n} partition{'s' * (n != 1)}: {request.reason}")
-                    with suppress(ConflictError):  # somebody else was faster: it is awaited
-                        run_request(given.builder(request), request)
-                _, request = evaluate_now(given.builder().observer, "clock")
+    (want,) = invocation.ledger.wants.create([want])
+    if no_wait:
+        _warn_untaken(invocation)
     else:
-        _warn_untaken(given)
-    found = given.ledger.wants.find(made.want_id)
-    assert found is not None
-    _tell(given, found)
-    if found.state == "failing":
+        with quiet(invocation):
+            _build_now(invocation, want.want_id)
+    want = _find(invocation, want.want_id)
+    _print_want(invocation, want)
+    if want.state == "failing":
         raise typer.Exit(1)
+
+
+def _build_now(invocation: Invocation, want_id: str) -> None:
+    """Build requests until the want is in none that can be built now."""
+    from persist_assets.wants.requests import evaluate_now, run_request
+
+    _, request = evaluate_now(invocation.observer, "want")
+    while True:
+        request = request or _find_requested(invocation, want_id)
+        if request is None and not _is_built_by_others(invocation, want_id):
+            break
+        if request is not None:
+            n = len(request.partitions)
+            err.print(f"building {n} partition{'s' * (n != 1)}: {request.reason}")
+            with suppress(ConflictError):  # another process started it: wait for that
+                run_request(invocation.builder(request), request)
+        _, request = evaluate_now(invocation.builder().observer, "clock")
 
 
 @command("list", want_app)
 def want_list(
-    given: Invocation,
+    invocation: Invocation,
     pattern: Annotated[
         str | None, typer.Option("--pattern", help="Only matching partitions: `*`, `**`.")
     ] = None,
@@ -133,12 +130,12 @@ def want_list(
 ) -> None:
     """List what is wanted and not there."""
     states = () if every else ACTIVE
-    found = given.ledger.wants.fetch(
-        given.settings.environment, states=states, pattern=pattern, limit=limit
+    found = invocation.ledger.wants.fetch(
+        invocation.settings.environment, states=states, pattern=pattern, limit=limit
     )
-    _warn_untaken(given)
-    if given.as_json:
-        print_json([want_document(want) for want in found])
+    _warn_untaken(invocation)
+    if invocation.as_json:
+        print_json([_document(want) for want in found])
         return
     table = table_of("want", "partition", "state", "deadline", "error")
     for want in found:
@@ -155,68 +152,74 @@ def want_list(
 
 
 @command("show", want_app)
-def want_show(given: Invocation, want_id: WantArgument) -> None:
+def want_show(invocation: Invocation, want_id: WantArgument) -> None:
     """Tell everything about a want."""
-    _tell(given, _find(given, want_id))
+    _print_want(invocation, _find(invocation, want_id))
 
 
 @command("cancel", want_app)
 def want_cancel(
-    given: Invocation,
+    invocation: Invocation,
     want_id: WantArgument,
     why: Annotated[
         str | None, typer.Option("--why", help="A reason to record in the history.")
     ] = None,
 ) -> None:
     """Take a want back; what it is built for already is finished."""
-    _tell(given, given.ledger.wants.cancel(want_id, by=_user(), why=why))
+    _print_want(invocation, invocation.ledger.wants.cancel(want_id, by=_user(), why=why))
 
 
-def _warn_untaken(given: Invocation) -> None:
+def _warn_untaken(invocation: Invocation) -> None:
     """Print a warning where nothing takes build requests."""
     from persist_assets.wants.requests import TAKERS, find_untaken
 
-    message = find_untaken(given.ledger, given.settings.environment, datetime.now(UTC))
+    message = find_untaken(invocation.ledger, invocation.settings.environment, datetime.now(UTC))
     if message is not None:
         err.print(f"[yellow]warning[/]: {escape(message)}; {escape(TAKERS)}", soft_wrap=True)
 
 
-def _find_requested(given: Invocation, want_id: str) -> Request | None:
+def _find_requested(invocation: Invocation, want_id: str) -> Request | None:
     """Return the request of a want if nobody has begun it."""
-    found = given.ledger.wants.find(want_id)
+    found = invocation.ledger.wants.find(want_id)
     if found is None or found.state != "requested" or found.request_id is None:
         return None
-    return given.ledger.requests.find(found.request_id)
+    return invocation.ledger.requests.find(found.request_id)
 
 
-def _is_built_by_others(given: Invocation, want_id: str) -> bool:
+def _is_built_by_others(invocation: Invocation, want_id: str) -> bool:
     """Whether somebody else built it, after waiting for the end of that; False: nobody does."""
     from persist_assets.wants.requests import record_dead
 
-    ledger, built = given.ledger, False
+    ledger, built = invocation.ledger, False
     while (found := ledger.wants.find(want_id)) is not None and found.state == "building":
         if not built:
             err.print(f"another process builds it: request {found.request_id}")
         built = True
         time.sleep(_PAUSE_S)
-        record_dead(ledger, given.settings.environment, datetime.now(UTC))
+        record_dead(ledger, invocation.settings.environment, datetime.now(UTC))
     return built
 
 
-def _find(given: Invocation, want_id: str) -> Want:
-    found = given.ledger.wants.find(want_id)
+def _find(invocation: Invocation, want_id: str) -> Want:
+    found = invocation.ledger.wants.find(want_id)
     if found is None:
         raise NotFoundError(f"unknown want `{want_id}`", hint="persist want list --all")
     return found
 
 
-def _tell(given: Invocation, want: Want) -> None:
-    if given.as_json:
-        print_json(want_document(want))
+def _print_want(invocation: Invocation, want: Want) -> None:
+    if invocation.as_json:
+        print_json(_document(want))
         return
-    for name, value in want_document(want).items():
+    for name, value in _document(want).items():
         if value not in (None, [], {}):
             out.print(f"{name:24}{escape(str(value))}", soft_wrap=True)
+
+
+def _document(want: Want) -> dict[str, Any]:
+    from persist_assets.operations.documents.wants import WantDocument
+
+    return WantDocument.model_validate(want).as_json()
 
 
 def _user() -> str:
@@ -226,16 +229,16 @@ def _user() -> str:
         return "unknown"
 
 
-def _seconds(option: str, given: str) -> int | None:
-    if given == "none":
+def _seconds(option: str, text: str) -> int | None:
+    if text == "none":
         return None
-    seconds = parse_duration(given)
+    seconds = parse_duration(text)
     if seconds is None or seconds < 0:
-        raise SettingsError(f"{option}: `{given}` is not a duration", hint='for example, "9h"')
+        raise SettingsError(f"{option}: `{text}` is not a duration", hint='for example, "9h"')
     return int(seconds)
 
 
-def _time(given: Invocation, text: str | None) -> datetime | None:
+def _time(invocation: Invocation, text: str | None) -> datetime | None:
     if text is None:
         return None
     try:
@@ -244,7 +247,7 @@ def _time(given: Invocation, text: str | None) -> datetime | None:
         raise SettingsError(
             f"--at: `{text}` is not a time", hint="for example, 2024-01-31T06:00"
         ) from error
-    return at if at.tzinfo else at.replace(tzinfo=given.settings.timezone)
+    return at if at.tzinfo else at.replace(tzinfo=invocation.settings.timezone)
 
 
 # --------------------------------------------------------------------------------------- evaluation
@@ -252,7 +255,7 @@ def _time(given: Invocation, text: str | None) -> datetime | None:
 
 @command("evaluate")
 def evaluate(
-    given: Invocation,
+    invocation: Invocation,
     force: Annotated[bool, typer.Option("--force", help="Retry failures immediately.")] = False,
     build: Annotated[bool, typer.Option("--build", help="Build the request here and now.")] = False,
     request_id: Annotated[
@@ -266,31 +269,33 @@ def evaluate(
     from persist_assets.wants.upstreams import sync_all
 
     if request_id is None:
-        for synced in sync_all(given.observer):
+        for synced in sync_all(invocation.observer):
             if synced.problem is not None:
                 told = escape(f"{synced.graph}: {synced.problem}")
                 err.print(f"[yellow]warning[/]: {told}", soft_wrap=True)
-        make_wants(given.observer, "persist evaluate")
-        found, request = evaluate_now(given.observer, "manual", force=force)
+        make_wants(invocation.observer, "persist evaluate")
+        found, request = evaluate_now(invocation.observer, "manual", force=force)
     else:
-        found, request = Evaluation(), given.ledger.requests.find(request_id)
-        if request is None or request.environment != given.settings.environment:
+        found, request = Evaluation(), invocation.ledger.requests.find(request_id)
+        if request is None or request.environment != invocation.settings.environment:
             raise NotFoundError(f"unknown build request `{request_id}`")
     succeeded = True
     if (build or request_id) and request is not None:
-        with quiet(given):
-            succeeded = run_request(given.builder(request), request)
-    if given.as_json:
-        print_json(evaluation_document(found, request))
+        with quiet(invocation):
+            succeeded = run_request(invocation.builder(request), request)
+    if invocation.as_json:
+        from persist_assets.operations.documents.wants import EvaluationDocument
+
+        print_json(EvaluationDocument.of(found, request).as_json())
     elif request is not None:
         named = ", ".join(request.partitions[:5])
         more = f" and {len(request.partitions) - 5} more" if len(request.partitions) > 5 else ""
         out.print(f"request {request.request_id}: {escape(named)}{more}", soft_wrap=True)
     else:
         out.print("nothing can be built now")
-    if found.deferred and not given.as_json:
+    if found.deferred and not invocation.as_json:
         out.print(f"{found.deferred:,} more wants can be built in the next evaluation")
-    for blocked in () if given.as_json else found.blocked:
+    for blocked in () if invocation.as_json else found.blocked:
         missing = ", ".join(blocked.missing)
         out.print(escape(f"{blocked.partition_ref} waits for {missing}"), soft_wrap=True)
     if not succeeded:
@@ -298,12 +303,12 @@ def evaluate(
 
 
 @command("taint")
-def taint(given: Invocation, ref: RefArgument) -> None:
+def taint(invocation: Invocation, ref: RefArgument) -> None:
     """Say that what there is of a partition, and of what follows from it, shall not be used."""
     from persist_assets.wants.requests import taint as record
 
-    refs = record(given.observer, ref, by=_user())
-    if given.as_json:
+    refs = record(invocation.observer, ref, by=_user())
+    if invocation.as_json:
         print_json({"partition_refs": refs})
         return
     for found in refs:
@@ -314,19 +319,20 @@ def taint(given: Invocation, ref: RefArgument) -> None:
 
 @command("sla")
 def sla(
-    given: Invocation,
+    invocation: Invocation,
     limit: Annotated[
         int, typer.Option("--limit", min=1, help="The maximum number, latest first.")
     ] = 100,
 ) -> None:
     """Tell which deadlines were missed, what was waited for, and how late it came."""
+    from persist_assets.operations.documents.wants import MissDocument
     from persist_assets.wants.requests import record_late
 
-    record_late(given.observer)
+    record_late(invocation.observer)
     now = datetime.now(UTC)
-    misses = given.ledger.wants.fetch_misses(given.settings.environment, limit=limit)
-    told = [miss_document(miss, now) for miss in misses]
-    if given.as_json:
+    misses = invocation.ledger.wants.fetch_misses(invocation.settings.environment, limit=limit)
+    told = [MissDocument.of(miss, now).as_json() for miss in misses]
+    if invocation.as_json:
         print_json(told)
         return
     table = table_of("partition", "deadline", "late", "delivered", "waited for", "cause")
@@ -350,7 +356,7 @@ def sla(
 
 @command("events")
 def events(
-    given: Invocation,
+    invocation: Invocation,
     since: Annotated[
         int, typer.Option("--since", min=0, help="Only events after this position.")
     ] = 0,
@@ -370,12 +376,12 @@ def events(
     """Tell what has happened, in order."""
     found: list[Event] = []
     while True:
-        some, following = given.ledger.events.search(
+        some, following = invocation.ledger.events.search(
             since, limit=limit, kinds=kind or (), patterns=pattern or ()
         )
         if follow:
             for event in some:
-                _print_event(given, event)
+                _print_event(invocation, event)
         found += some
         moved, since = following > since, following
         if follow:
@@ -384,31 +390,35 @@ def events(
                 time.sleep(_PAUSE_S)
         elif len(found) >= limit or not moved:
             break
-    if given.as_json:
-        told = [event_document(e.idx, e.at, e.kind, e.data) for e in found]
-        print_json({"events": told, "next_idx": since})
+    if invocation.as_json:
+        from persist_assets.operations.documents.events import EventDocument
+
+        documents = [EventDocument.of(event).as_json() for event in found]
+        print_json({"events": documents, "next_idx": since})
     else:
         for event in found:
-            _print_event(given, event)
+            _print_event(invocation, event)
 
 
-def _print_event(given: Invocation, event: Event) -> None:
-    told = event_document(event.idx, event.at, event.kind, event.data)
-    if given.as_json:
-        print_json(told, lines=True)
+def _print_event(invocation: Invocation, event: Event) -> None:
+    from persist_assets.operations.documents.events import EventDocument
+
+    document = EventDocument.of(event)
+    if invocation.as_json:
+        print_json(document.as_json(), lines=True)
         return
-    what = told["partition_ref"] or told["job_label"] or ""
+    what = document.partition_ref or document.job_label or ""
     at = event.at.strftime("%Y-%m-%d %H:%M:%SZ")
-    out.print(f"{event.idx:>8} {at} {event.kind:26}{escape(str(what))}", soft_wrap=True)
+    out.print(f"{event.idx:>8} {at} {event.kind:26}{escape(what)}", soft_wrap=True)
 
 
 @command("explain")
-def explain(given: Invocation, ref: RefArgument) -> None:
+def explain(invocation: Invocation, ref: RefArgument) -> None:
     """Explain a partition: its wants, request, run, build and code, and what a build would do."""
-    from persist_assets.wants.requests import explained
+    from persist_assets.operations.explain import explained
 
-    document = explained(given.observer, ref)
-    if given.as_json:
+    document = explained(invocation.observer, ref)
+    if invocation.as_json:
         print_json(document)
         return
     stages = document.pop("stages")

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -412,111 +412,6 @@ def warn_unknown_graphs(
         )
         for name in unknown
     ]
-
-
-def want_document(want: Want) -> dict[str, Any]:
-    """Return a want as the command line and the service tell it."""
-    return {
-        "want_id": want.want_id,
-        "partition_ref": want.partition_ref,
-        "environment": want.environment,
-        "created_at": _text(want.created_at),
-        "data_timestamp": _text(want.data_timestamp),
-        "ttl_seconds": want.ttl_s,
-        "sla_seconds": want.sla_s,
-        "external_dependencies": [*want.external_dependencies],
-        "source": dict(want.source),
-        "comment": want.comment,
-        "parent": want.parent,
-        "state": want.state,
-        "deadline": _text(want.deadline),
-        "expires_at": _text(want.expires_at),
-        "failures": want.failures,
-        "retry_at": _text(want.retry_at),
-        "error": want.error,
-        "build_request_id": want.request_id,
-        "ended_at": _text(want.ended_at),
-    }
-
-
-def request_document(request: Request) -> dict[str, Any]:
-    """Return a build request as the command line and the service tell it."""
-    return {
-        "build_request_id": request.request_id,
-        "environment": request.environment,
-        "partitions": [*request.partitions],
-        "want_ids": [*request.want_ids],
-        "reason": request.reason,
-        "trigger": request.trigger,
-        "state": request.state,
-        "requested_at": _text(request.requested_at),
-        "started_at": _text(request.started_at),
-        "ended_at": _text(request.ended_at),
-        "run_id": request.run_id,
-        "error": request.error,
-        "culprits": [*request.culprits],
-    }
-
-
-def evaluation_document(evaluation: Evaluation, request: Request | None) -> dict[str, Any]:
-    """Return what was decided about wants as the command line and the service tell it."""
-    return {
-        "build_request_id": request.request_id if request else None,
-        "partitions": [*request.partitions] if request else [],
-        "blocked": [
-            {"want_id": b.want_id, "partition_ref": b.partition_ref, "missing": [*b.missing]}
-            for b in evaluation.blocked
-        ],
-        "satisfied": [*evaluation.satisfied],
-        "expired": [*evaluation.expired],
-        "deferred": evaluation.deferred,
-        "reason": evaluation.reason,
-    }
-
-
-def miss_document(miss: Miss, now: datetime) -> dict[str, Any]:
-    """Return a deadline that was missed as the command line and the service tell it."""
-    late = (miss.delivered_at or now) - miss.deadline
-    return {
-        "want_id": miss.want_id,
-        "partition_ref": miss.partition_ref,
-        "deadline": _text(miss.deadline),
-        "missed_at": _text(miss.missed_at),
-        "delivered_at": _text(miss.delivered_at),
-        "late_seconds": late.total_seconds(),
-        "blame": dict(miss.blame),
-    }
-
-
-def availability_document(there: Availability) -> dict[str, Any]:
-    """Return what is known of a partition as the service tells it."""
-    return {
-        "partition_ref": there.partition_ref,
-        "graph": there.graph,
-        "state": there.state,
-        "at": _text(there.at),
-        "idx": there.idx,
-        "build_uid": there.build_uid,
-    }
-
-
-def event_document(idx: int, at: datetime, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an event as the command line and the service tell it."""
-    told = {
-        "idx": idx,
-        "at": _text(at),
-        "kind": kind,
-        "environment": data.get("environment"),
-        "partition_ref": data.get("partition_ref"),
-        "build_request_id": data.get("build_request_id"),
-        "task_id": data.get("task_id") or data.get("build_uid"),
-        "job_label": data.get("job_label") or data.get("source_id"),
-    }
-    return {**told, **{k: v for k, v in data.items() if k not in told}}
-
-
-def _text(at: datetime | None) -> str | None:
-    return None if at is None else at.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 @lru_cache(maxsize=1024)

@@ -6,7 +6,7 @@ Looks at logs and metadata of tables; reads no rows and starts no Spark.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import persist_assets.analysis.predicates as p
 from persist_assets.core.errors import StorageError
@@ -62,6 +62,22 @@ class Holding:
     why: str | None = None
     problem: StorageError | None = None
 
+    @property
+    def missing(self) -> str | None:
+        """The rows that the next build would read besides changes, as text; None: none."""
+        pending = self.pending
+        return p.as_text(pending.missing) if pending and pending.missing != p.FALSE else None
+
+    @property
+    def not_pushed(self) -> tuple[tuple[SourceID, str, str, str], ...]:
+        """The conditions that limit no copy: reader, code, expression and reason of each."""
+        return tuple(
+            (need.reader, code, expression, reason)
+            for need in self.needs
+            for code, words in need.not_pushed
+            for expression, _, reason in (words.rpartition(": "),)
+        )
+
 
 def externals(project: Project, start: Iterable[SourceID]) -> tuple[Source, ...]:
     """Return the external tables that sources follow from, however far down."""
@@ -104,37 +120,3 @@ def find_holding(ingestion: Ingestion, source: Source) -> Holding:
 def find_holdings(ingestion: Ingestion, start: Iterable[SourceID]) -> list[Holding]:
     """Return what is needed and held of the external tables that sources follow from."""
     return [find_holding(ingestion, table) for table in externals(ingestion.project, start)]
-
-
-def holding_document(found: Holding) -> dict[str, Any]:
-    """Return what a plan says of an external table."""
-    held, pending, read = found.held, found.pending, found.read
-    return {
-        "source_id": found.source.source_id,
-        "predicate": found.predicate,
-        "columns": list(found.columns),
-        "not_pushed": [
-            {"expression": expression, "reason": reason, "code": code, "reader": need.reader}
-            for need in found.needs
-            for code, words in need.not_pushed
-            for expression, _, reason in (words.rpartition(": "),)
-        ],
-        "needs": [
-            {"reader": n.reader, "predicate": n.predicate, "columns": list(n.columns)}
-            for n in found.needs
-        ],
-        "before": {
-            "predicate": held.predicate,
-            "columns": list(held.columns),
-            "version": held.version,
-        }
-        if held
-        else None,
-        "version": pending.version if pending else None,
-        "missing": p.as_text(pending.missing) if pending and pending.missing != p.FALSE else None,
-        "why": found.why,
-        "again": found.again,
-        "approval": found.approval,
-        "read": {"files": read.files, "rows": read.rows, "bytes": read.bytes} if read else None,
-        "error": found.problem.message if found.problem else None,
-    }

@@ -64,10 +64,10 @@ _PARTED: ContextVar[bool] = ContextVar("parted", default=True)
 
 @contextmanager
 def of_all_partitions() -> Generator[None]:
-    """Load sources, within the block, as assets of which a run may build any partitions.
+    """Load sources, within the block, as assets whose partitions Dagster does not know.
 
-    In one run of Dagster's, all partitioned assets are of the same partitions. To these it is
-    said by a tag which partitions are built (`PARTITIONS_TAG`), and they say themselves which were.
+    In one run, Dagster gives all partitioned assets the same partitions. Assets loaded here learn
+    from a tag which partitions to build (`PARTITIONS_TAG`), and report those that they built.
     """
     token = _PARTED.set(False)
     try:
@@ -135,25 +135,8 @@ def load_sources(
         produced = {tuple(key.path) for asset in assets for key in _keys(asset)}
         fed = frozenset(s.source_id for s in project.sources if s.asset_key in produced)
         runtime = Runtime(settings, project, fed)
-        look = translator(settings, project)
         elsewhere = others(runtime, {*produced, *project.by_key})
-        definitions: list[Any] = []
-        for source in project.sources:
-            if source.persisted:
-                spec = look.asset_spec(source)
-                if not _PARTED.get():
-                    deps = [d.asset_key for d in spec.deps]
-                    spec = spec.replace_attributes(partitions_def=None, deps=deps)
-                read = {s.asset_key for s in project.waits_for(source)}
-                if not read >= {tuple(d.asset_key.path) for d in spec.deps}:
-                    runtime.late.add(source.source_id)
-                waits_for = {d.asset_key for d in spec.deps}
-                needed = {*needed_elsewhere(source)} & elsewhere.keys() - waits_for
-                spec = spec.merge_attributes(deps=sorted(needed))
-                runtime.deps[source.source_id] = tuple(d.asset_key for d in spec.deps)
-                definitions.append(_asset(runtime, source, spec))
-            elif source.raw is not None and source.source_id not in fed:
-                definitions.append(look.asset_spec(source))
+        definitions = [*_definitions(runtime, translator(settings, project), elsewhere)]
         build_request = request_job(runtime, _name_of("persist_request", runtime))
         scheduled = wants_schedule(
             runtime, _name_of("persist_scheduled_wants", runtime), build_request
@@ -179,8 +162,30 @@ def load_sources(
     return loaded
 
 
+def _definitions(
+    runtime: Runtime, translator: AssetTranslator, elsewhere: Mapping[dg.AssetKey, Any]
+) -> Iterator[Any]:
+    """Yield the assets of the project's sources, and note in `runtime` what they wait for."""
+    for source in runtime.project.sources:
+        if source.persisted:
+            spec = translator.asset_spec(source)
+            if not _PARTED.get():
+                deps = [d.asset_key for d in spec.deps]
+                spec = spec.replace_attributes(partitions_def=None, deps=deps)
+            read = {s.asset_key for s in runtime.project.waits_for(source)}
+            if not read >= {tuple(d.asset_key.path) for d in spec.deps}:
+                runtime.late.add(source.source_id)
+            waits_for = {d.asset_key for d in spec.deps}
+            needed = {*needed_elsewhere(source)} & elsewhere.keys() - waits_for
+            spec = spec.merge_attributes(deps=sorted(needed))
+            runtime.deps[source.source_id] = tuple(d.asset_key for d in spec.deps)
+            yield _asset(runtime, source, spec)
+        elif source.raw is not None and source.source_id not in runtime.fed:
+            yield translator.asset_spec(source)
+
+
 def _name_of(what: str, runtime: Runtime) -> str:
-    """Return a name; projects of one workspace are told apart by their prefixes."""
+    """Return a name with the project's prefix, so that projects can share a workspace."""
     return re.sub(r"\W", "_", "_".join((what, *runtime.settings.key_prefix)), flags=re.ASCII)
 
 
@@ -208,25 +213,25 @@ def _gc_schedule(runtime: Runtime, cron: str) -> dg.ScheduleDefinition:
 
 @cache
 def _settle() -> None:
-    """Keep the garbage collector from looking through what a process has loaded first.
+    """Exempt the first definitions of a process from garbage collection.
 
-    Definitions live as long as their process; going through all of them every now and then, and
-    once more at its end, took Dagster longer than they took to make. What is garbage by now is
-    collected; what is loaded later in the same process may replace this, and is not kept.
+    They live as long as the process. Collecting through them again and again, and once more at the
+    end, took Dagster longer than making them. Definitions that are loaded later may replace
+    others, so they are collected as usual.
     """
     gc.collect()
     gc.freeze()
 
 
 def _directory(path: str | Path) -> Path:
-    given = Path(path)
-    if not given.is_absolute():
+    directory = Path(path)
+    if not directory.is_absolute():
         frame = inspect.currentframe()
         for _ in range(2):  # ours, that of load_sources
             frame = frame and frame.f_back
         caller = frame and frame.f_globals.get("__file__")
-        given = (Path(caller).parent if caller else Path.cwd()) / given
-    directory = given.resolve()
+        directory = (Path(caller).parent if caller else Path.cwd()) / directory
+    directory = directory.resolve()
     if not directory.is_dir():
         raise SettingsError(
             f"there is no directory {directory}", hint="pass the sources directory to load_sources"
@@ -246,9 +251,9 @@ def _keys(asset: Any) -> Iterator[dg.AssetKey]:
 
 
 class RunSpark:
-    """The Spark session of a run, as its environment wants it; made when it is first asked for.
+    """The Spark session of a run, with its environment's settings; made at its first use.
 
-    That is one of a server, where there is one, else that of `dagster_pyspark`.
+    It is a session of the shared server if there is one, else that of `dagster_pyspark`.
     """
 
     def __init__(self, runtime: Runtime, run: dg.DagsterRun | None) -> None:

@@ -17,7 +17,8 @@ from persist_assets.building.stages import PendingBuild
 from persist_assets.core.errors import ConflictError, PersistError
 from persist_assets.core.model.snapshots import Event
 from persist_assets.core.model.sources import Source
-from persist_assets.core.wants import Miss, Request, event_document
+from persist_assets.core.wants import Miss, Request
+from persist_assets.operations.documents.events import EventDocument
 from persist_assets.plugin.events import fetch_seen, report_raw_versions, told_of
 from persist_assets.plugin.runtime import ENVIRONMENT_TAG, PYSPARK, Runtime
 from persist_assets.plugin.translator import needed_elsewhere
@@ -185,7 +186,7 @@ def _tell_late(
         for event in events:
             if event.data.get("environment") != environment:
                 continue
-            document = event_document(event.idx, event.at, event.kind, event.data)
+            document = EventDocument.of(event).as_json()
             problem = (
                 tell(observer.settings.webhook, document) if observer.settings.webhook else None
             )

@@ -13,9 +13,8 @@ import uuid
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from persist_assets.building.explain import stages_of
 from persist_assets.building.scheduler import Pool
 from persist_assets.core.errors import (
     ConflictError,
@@ -34,9 +33,7 @@ from persist_assets.core.wants import (
     blame,
     evaluate,
     ref_of,
-    request_document,
     split_graph,
-    want_document,
     warn_unknown_graphs,
 )
 from persist_assets.ledger.manifest_file import export_manifest
@@ -447,63 +444,6 @@ def _check_texts(want: Want) -> None:
             raise SettingsError(f"{name} has more than {longest:,} characters")
         if "\0" in text or any("\ud800" <= c <= "\udfff" for c in text):
             raise SettingsError(f"{name} has invalid characters", hint="use UTF-8")
-
-
-def explained(observer: Observer, ref: PartitionRef) -> dict[str, Any]:
-    """Return the chain from a partition to its wants, request, run, build, inputs and code.
-
-    Its `stages` are those of a build that would start now.
-
-    Raises
-    ------
-    NotFoundError
-        The reference names nothing.
-    """
-    place, ledger = resolve(observer, ref), observer.ledger
-    source, environment = place.source, observer.settings.environment
-    full = ref_of(source.key, place.key)
-    wants = ledger.wants.fetch(environment, refs=[full], limit=5)
-    build_uid = ledger.partitions.find_build(environment, full)
-    builds = ledger.builds.fetch(build_uid=build_uid) if build_uid else []
-    build = next(iter(builds), None)
-    names = {s.build_id: s.name for s in observer.project.sources}
-    requests = [r for w in wants if w.request_id and (r := ledger.requests.find(w.request_id))]
-    location = source.location
-    return {
-        "partition_ref": full,
-        "available": build is not None,
-        "wants": [want_document(want) for want in wants],
-        "request": request_document(requests[-1]) if requests else None,
-        "build": None
-        if build is None
-        else {
-            "build_uid": build.build_uid,
-            "run_id": build.run_id,
-            "state": build.state,
-            "action": build.action,
-            "started_at": build.started_at.isoformat(),
-            "seconds": build.seconds,
-            "rows": build.snapshot.rows if build.snapshot else None,
-            "table": build.snapshot.table if build.snapshot else None,
-            "version": build.snapshot.version if build.snapshot else None,
-        },
-        "inputs": [
-            {"source": names.get(v.raw, v.raw), "version": v.version}
-            for v in (build.snapshot.as_of if build and build.snapshot else ())
-            if ":" not in v.raw  # else it tells of the build, not of data
-        ],
-        "code": {
-            "source_id": source.source_id,
-            "build_id": build.build_id if build else None,
-            "is_current": build is not None and build.build_id == source.build_id,
-            "path": location.path,
-            "line": location.line,
-        },
-        "stages": [
-            {"stage": s.name, "strategy": s.strategy, "description": s.description}
-            for s in (stages_of(observer, source, place.key) if source.persisted else ())
-        ],
-    }
 
 
 def find_available(observer: Observer, refs: Collection[PartitionRef]) -> set[PartitionRef]:

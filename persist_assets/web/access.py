@@ -23,6 +23,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 
 from persist_assets.core.errors import SettingsError
+from persist_assets.web.documents import ProblemDetail, ProblemDocument
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -101,23 +102,28 @@ class Refused(Exception):
 
 
 def problem(refused: Refused) -> Response:
-    """Return why a request is not answered, as RFC 9457 has it."""
-    told: dict[str, Any] = {
+    """Return the answer to a refused request, in the format of RFC 9457."""
+    values: dict[str, Any] = {
         "type": f"urn:persist:{refused.code}",
         "title": refused.code.replace("-", " "),
         "status": refused.status,
         "detail": refused.detail,
+        **refused.more,
     }
     if refused.hint:
-        told["hint"] = refused.hint
+        values["hint"] = refused.hint
     if refused.problems:
-        told["problems"] = [{"name": name, "detail": why} for name, why in refused.problems]
+        values["problems"] = [
+            ProblemDetail.model_construct(name=name, detail=why) for name, why in refused.problems
+        ]
+    # Not validated: names that a client made up may not be valid Unicode.
+    document = ProblemDocument.model_construct(**values)
     headers: dict[str, str] = {}
     if refused.status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="persist"'
     if refused.status in (429, 503):
         headers["Retry-After"] = "1"
-    text = json.dumps({**told, **refused.more}, default=str)
+    text = json.dumps(document.model_dump(exclude_unset=True))
     return Response(text, refused.status, headers, "application/problem+json")
 
 

@@ -1,7 +1,7 @@
-"""`/api/v1`: one table of endpoints, by which requests are checked, answered and described.
+"""`/api/v1`: one table of endpoints, which checks, answers and describes requests.
 
-The invariant: what an endpoint is given has been checked against its row of `ENDPOINTS`, all of it,
-and the description that others generate clients from is made of the same rows.
+The invariant: a handler gets what the model of its row in `ENDPOINTS` allows, and the OpenAPI
+description is made of the same models.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ import asyncio
 import json
 import logging
 import uuid
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 from starlette.responses import Response
 from starlette.routing import Route
 
-from persist_assets.building.documents import plan_document
 from persist_assets.core.errors import (
     ConflictError,
     LedgerUnreachableError,
@@ -25,32 +28,47 @@ from persist_assets.core.errors import (
     SourcesError,
     StorageError,
 )
-from persist_assets.core.wants import (
-    ACTIVE,
-    Want,
-    availability_document,
-    evaluation_document,
-    event_document,
-    miss_document,
-    request_document,
-    want_document,
-)
+from persist_assets.core.wants import ACTIVE, Want
 from persist_assets.external.status import find_holdings
 from persist_assets.ledger.manifest_file import fetch_document
+from persist_assets.operations.documents.events import EventDocument
+from persist_assets.operations.documents.plans import PlanDocument
+from persist_assets.operations.documents.wants import (
+    EvaluationDocument,
+    MissDocument,
+    PartitionDocument,
+    RequestDocument,
+    WaitsDocument,
+    WantDocument,
+)
 from persist_assets.wants.cycles import waits_document
-from persist_assets.wants.requests import LONGEST_S, record_late
-from persist_assets.web import documents
+from persist_assets.wants.requests import record_late
 from persist_assets.web.access import Refused
+from persist_assets.web.documents import (
+    CreatedWantDocument,
+    EventsDocument,
+    HealthDocument,
+    MissesDocument,
+    PartitionsDocument,
+    ProblemDocument,
+    RequestsDocument,
+    WantsDocument,
+)
 from persist_assets.web.metrics import show_metrics
 from persist_assets.web.requests import (
     ALL,
-    LIMIT,
-    MOST,
-    NOBODY,
-    SCHEMAS,
-    Answer,
-    Endpoint,
-    Param,
+    CancelQuery,
+    EvaluateBody,
+    EventsQuery,
+    Input,
+    MissesQuery,
+    Nothing,
+    PartitionsQuery,
+    RequestsQuery,
+    WaitsQuery,
+    WantBody,
+    WantPath,
+    WantsQuery,
     parse_body,
     parse_query,
 )
@@ -58,6 +76,8 @@ from persist_assets.web.requests import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+    from pydantic.json_schema import JsonSchemaValue
+    from pydantic_core import core_schema
     from starlette.requests import Request as HttpRequest
 
     from persist_assets.core.model.snapshots import Event
@@ -68,9 +88,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PREFIX = "/api/v1"
-LONGEST_WAIT_S = 30
 MOST_WAITING = 1000
-"""So many requests wait for events at most."""
+"""The maximum number of requests that wait for events."""
 
 STATUS: Sequence[tuple[type[PersistError], int, str]] = (
     (NotFoundError, 404, "not-found"),
@@ -81,37 +100,54 @@ STATUS: Sequence[tuple[type[PersistError], int, str]] = (
     (StorageError, 503, "storage"),
     (PersistError, 500, "failed"),
 )
-"""What is answered for each class of error; the first that fits."""
+"""The status and code of each class of error; the first that fits."""
+
+Answer = BaseModel | dict[str, Any] | Response
+_NOBODY: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """What is answered at a path for a method.
+
+    Attributes
+    ----------
+    right
+        The right that callers need; None: everybody may ask.
+    act
+        The handler: graph, caller, and the body if there is one, else the query.
+    answer
+        The model of the answer; `dict`: any JSON object; None: plain text.
+    """
+
+    method: Literal["GET", "POST", "DELETE"]
+    path: str
+    right: Literal["read", "write"] | None
+    about: str
+    act: Callable[[Graph, Caller, Any], Awaitable[Answer]]
+    answer: type[BaseModel] | type[dict[str, Any]] | None
+    query: type[Input] = Nothing
+    body: type[Input] | None = None
+    statuses: tuple[int, ...] = (200,)
 
 
 # ------------------------------------------------------------------------------------------ events
 
 
-async def list_events(graph: Graph, caller: Caller, given: Mapping[str, Any]) -> Answer:
-    """Answer the events after a position that filters let through, waiting for the first."""
-    since = given.get("since_idx", given.get("since", 0))
-    if {"since_idx", "since"} <= given.keys():
+async def list_events(graph: Graph, caller: Caller, query: EventsQuery) -> Answer:
+    """Answer the events after a position that match all filters, waiting for the first."""
+    if {"since_idx", "since"} <= query.model_fields_set:
         raise Refused(422, "invalid", "`since` and `since_idx` mean the same: use only one of them")
-    limit = given.get("limit", MOST)
-    environment = given.get("environment", graph.settings.environment)
-    filters: dict[str, Any] = {
-        "environment": None if environment == ALL else environment,
-        "refs": given.get("partition_refs", ()),
-        "patterns": given.get("patterns", ()),
-        "kinds": given.get("kinds", ()),
-        "job_labels": given.get("job_labels", ()),
-        "task_ids": given.get("task_ids", ()),
-        "build_request_ids": given.get("build_request_ids", ()),
-    }
+    since = query.since_idx or query.since
+    environment = query.environment or graph.settings.environment
     log_id, head = await graph.read(
         lambda: (graph.ledger.events.log_id(), graph.ledger.events.position())
     )
-    whose = given.get("log_id", log_id)
-    if since > head or whose != log_id:
+    if since > head or query.log_id not in (None, log_id):
         detail = (
-            "the cursor belongs to another log"
-            if whose != log_id
-            else f"the cursor {since} is beyond the end of the log, {head}"
+            f"the cursor {since} is beyond the end of the log, {head}"
+            if query.log_id in (None, log_id)
+            else "the cursor belongs to another log"
         )
         raise Refused(
             409,
@@ -120,89 +156,101 @@ async def list_events(graph: Graph, caller: Caller, given: Mapping[str, Any]) ->
             "read from the beginning, since_idx=0",
             more={"head": head, "log_id": log_id},
         )
+
+    def look(since: int) -> tuple[list[Event], int]:
+        return graph.ledger.events.search(
+            since,
+            limit=query.limit,
+            environment=None if environment == ALL else environment,
+            refs=query.partition_refs,
+            patterns=query.patterns,
+            kinds=query.kinds,
+            job_labels=query.job_labels,
+            task_ids=query.task_ids,
+            build_request_ids=query.build_request_ids,
+        )
+
     clock = asyncio.get_running_loop().time
-    deadline = clock() + given.get("wait", 0)
+    deadline = clock() + query.wait
     while True:
-
-        def look(since: int = since) -> tuple[list[Event], int]:
-            return graph.ledger.events.search(since, limit=limit, **filters)
-
-        found, since = await graph.read(look)
+        events, since = await graph.read(partial(look, since))
         head = max(head, since)
-        if found or graph.stopping:
+        if events or graph.stopping:
             break
-        if since >= head:  # else a page that held nothing, and there is more
-            left = deadline - clock()
-            if left <= 0:
+        if since >= head:  # else the page held nothing, and there is more
+            left_s = deadline - clock()
+            if left_s <= 0:
                 break
             if graph.waiting >= MOST_WAITING:
                 raise Refused(503, "busy", "too many clients wait for events", "try again later")
-            await graph.moved(since, left)
+            await graph.moved(since, left_s)
             head = max(head, await graph.read(graph.ledger.events.position))
         elif clock() >= deadline:
-            break  # `next_idx` is not yet the end: the client goes on from there
-    return {
-        "events": [event_document(e.idx, e.at, e.kind, e.data) for e in found],
-        "next_idx": since,
-        "head": head,
-        "log_id": log_id,
-        "environment": graph.settings.environment,
-    }
+            break  # `next_idx` is not yet the end: the client continues from there
+    return EventsDocument(
+        events=[EventDocument.of(event) for event in events],
+        next_idx=since,
+        head=head,
+        log_id=log_id,
+        environment=graph.settings.environment,
+    )
 
 
 # ------------------------------------------------------------------------------------------- wants
 
 
-async def list_wants(graph: Graph, caller: Caller, given: Mapping[str, Any]) -> Answer:
-    """Answer the wants there are, the oldest first."""
-    states = tuple(given.get("states") or (() if given.get("all") else ACTIVE))
+async def list_wants(graph: Graph, caller: Caller, query: WantsQuery) -> Answer:
+    """Answer the wants, the oldest first."""
 
     def act() -> tuple[list[Want], list[str]]:
-        found = graph.ledger.wants.fetch(
+        wants = graph.ledger.wants.fetch(
             graph.settings.environment,
-            states=states,
-            refs=given.get("partition_refs", ()),
-            pattern=given.get("pattern"),
-            limit=given.get("limit", MOST),
+            states=tuple(query.states or (() if query.all else ACTIVE)),
+            refs=query.partition_refs,
+            pattern=query.pattern,
+            limit=query.limit,
         )
-        return found, graph.find_problems()
+        return wants, graph.find_problems()
 
-    found, warnings = await graph.read(act)
-    return {"wants": [want_document(want) for want in found], "warnings": warnings}
+    wants, warnings = await graph.read(act)
+    return WantsDocument(
+        wants=[WantDocument.model_validate(want) for want in wants], warnings=warnings
+    )
 
 
-async def create_want(graph: Graph, caller: Caller, given: Mapping[str, Any]) -> Answer:
+async def create_want(graph: Graph, caller: Caller, body: WantBody) -> Answer:
     """Record a want."""
-    want, warnings, made = await graph.create(
+    want, warnings, is_new = await graph.create(
         Want(
-            given.get("want_id") or uuid.uuid4().hex,
-            given["partition_ref"],
+            body.want_id or uuid.uuid4().hex,
+            body.partition_ref,
             graph.settings.environment,
             graph.clock(),
-            data_timestamp=given.get("data_timestamp"),
-            ttl_s=given.get("ttl_seconds"),
-            sla_s=given.get("sla_seconds"),
-            external_dependencies=tuple(given.get("external_dependencies") or ()),
+            data_timestamp=body.data_timestamp,
+            ttl_s=body.ttl_seconds,
+            sla_s=body.sla_seconds,
+            external_dependencies=tuple(body.external_dependencies or ()),
             source={"type": "api", "client": caller.name},
-            comment=given.get("comment"),
+            comment=body.comment,
         )
     )
-    told = {**want_document(want), "warnings": [*warnings]}
-    return answer(told, 201 if made else 200)
+    document = CreatedWantDocument.of(want, warnings)
+    return answer(document, 201 if is_new else 200)
 
 
-async def show_want(graph: Graph, caller: Caller, given: Mapping[str, Any]) -> Answer:
+async def show_want(graph: Graph, caller: Caller, query: WantPath) -> Answer:
     """Answer everything about a want."""
-    return want_document(await graph.read(lambda: find_want(graph, given["want_id"])))
+    want = await graph.read(lambda: find_want(graph, query.want_id))
+    return WantDocument.model_validate(want)
 
 
-async def cancel_want(graph: Graph, caller: Caller, given: Mapping[str, Any]) -> Answer:
-    """Take a want back."""
-    return want_document(await cancel(graph, caller, given["want_id"], given.get("why")))
+async def cancel_want(graph: Graph, caller: Caller, query: CancelQuery) -> Answer:
+    """Cancel a want."""
+    return WantDocument.model_validate(await cancel(graph, caller, query.want_id, query.why))
 
 
 async def cancel(graph: Graph, caller: Caller, want_id: str, why: str | None) -> Want:
-    """Record that nobody wants something any more, and return the want as it is now.
+    """Cancel a want, and return it as it is now.
 
     Raises
     ------
@@ -225,88 +273,88 @@ def find_want(graph: Graph, want_id: str) -> Want:
     Raises
     ------
     NotFoundError
-        There is none of this id.
+        There is no want with this ID.
     """
-    found = graph.ledger.wants.find(want_id)
-    if found is None or found.environment != graph.settings.environment:
+    want = graph.ledger.wants.find(want_id)
+    if want is None or want.environment != graph.settings.environment:
         raise NotFoundError(f"unknown want `{want_id}`", hint=f"GET {PREFIX}/wants?all=true")
-    return found
+    return want
 
 
-async def evaluate(graph: Graph, caller: Caller, given: Mapping[str, Any]) -> Answer:
-    """Decide what can be built now, and make one request of it."""
-    found, request = await graph.evaluate("manual", force=given.get("force", False))
-    return evaluation_document(found, request)
+async def evaluate(graph: Graph, caller: Caller, body: EvaluateBody) -> Answer:
+    """Decide what can be built now, and make one build request for it."""
+    evaluation, request = await graph.evaluate("manual", force=body.force or False)
+    return EvaluationDocument.of(evaluation, request)
 
 
-async def show_waits(graph: Graph, caller: Caller, given: Mapping[str, Any]) -> Answer:
+async def show_waits(graph: Graph, caller: Caller, query: WaitsQuery) -> Answer:
     """Answer what a wanted partition waits for."""
-    ref, settings = given["partition_ref"], graph.settings
-    if given.get("environment", settings.environment) != settings.environment:
-        return {"partition_ref": ref, "waits_for": [], "graphs": []}
-    return await graph.read(lambda: waits_document(graph.ledger, settings, ref))
+    ref, settings = query.partition_ref, graph.settings
+    if query.environment not in (None, settings.environment):
+        return WaitsDocument(partition_ref=ref, waits_for=[], graphs=[])
+    document = await graph.read(lambda: waits_document(graph.ledger, settings, ref))
+    return WaitsDocument.model_validate(document)
 
 
-# ----------------------------------------------------------------------------------- what there is
+# ------------------------------------------------------------------------------- state of the graph
 
 
-async def list_partitions(graph: Graph, caller: Caller, given: Mapping[str, Any]) -> Answer:
-    """Answer what is known of partitions, in the order of their references."""
-    limit = given.get("limit", MOST)
-    found = await graph.read(
+async def list_partitions(graph: Graph, caller: Caller, query: PartitionsQuery) -> Answer:
+    """Answer the available, failed and tainted partitions, in the order of their references."""
+    entries = await graph.read(
         lambda: graph.ledger.partitions.fetch(
             graph.settings.environment,
-            given.get("graph", ""),
-            after=given.get("after", ""),
-            pattern=given.get("pattern"),
-            limit=limit,
+            query.graph or "",
+            after=query.after or "",
+            pattern=query.pattern,
+            limit=query.limit,
         )
     )
-    last = found[-1].partition_ref if len(found) == limit else None
-    return {"partitions": [availability_document(p) for p in found], "next_after": last}
+    return PartitionsDocument(
+        partitions=[PartitionDocument.model_validate(entry) for entry in entries],
+        next_after=entries[-1].partition_ref if len(entries) == query.limit else None,
+    )
 
 
-async def list_requests(graph: Graph, caller: Caller, given: Mapping[str, Any]) -> Answer:
+async def list_requests(graph: Graph, caller: Caller, query: RequestsQuery) -> Answer:
     """Answer the build requests, the newest first."""
 
     def act() -> tuple[list[Request], list[str]]:
-        found = graph.ledger.requests.fetch(
-            graph.settings.environment,
-            is_open=given.get("open", False),
-            limit=given.get("limit", 100),
+        requests = graph.ledger.requests.fetch(
+            graph.settings.environment, is_open=query.open, limit=query.limit
         )
-        return found, graph.find_problems()
+        return requests, graph.find_problems()
 
-    found, warnings = await graph.read(act)
-    return {"requests": [request_document(r) for r in found], "warnings": warnings}
+    requests, warnings = await graph.read(act)
+    return RequestsDocument(
+        requests=[RequestDocument.model_validate(r) for r in requests], warnings=warnings
+    )
 
 
-async def list_misses(graph: Graph, caller: Caller, given: Mapping[str, Any]) -> Answer:
+async def list_misses(graph: Graph, caller: Caller, query: MissesQuery) -> Answer:
     """Answer which deadlines were missed, the latest first."""
 
-    def act() -> list[dict[str, Any]]:
+    def act() -> list[MissDocument]:
         record_late(graph.observer())
-        found = graph.ledger.wants.fetch_misses(
-            graph.settings.environment, limit=given.get("limit", MOST)
-        )
-        return [miss_document(miss, graph.clock()) for miss in found]
+        misses = graph.ledger.wants.fetch_misses(graph.settings.environment, limit=query.limit)
+        return [MissDocument.of(miss, graph.clock()) for miss in misses]
 
-    return {"misses": await graph.glance(act)}
+    return MissesDocument(misses=await graph.glance(act))
 
 
-async def show_plan(graph: Graph, caller: Caller, given: Mapping[str, Any]) -> Answer:
+async def show_plan(graph: Graph, caller: Caller, query: Nothing) -> Answer:
     """Answer what a build of everything would do now."""
 
-    def act() -> dict[str, Any]:
+    def act() -> PlanDocument:
         observer = graph.observer()
         chosen = [s.source_id for s in observer.project.persisted]
         holdings = find_holdings(observer.ingestion, chosen)
-        return plan_document(observer.project, observer.plan(chosen), holdings)
+        return PlanDocument.of(observer.project, observer.plan(chosen), holdings)
 
     return await graph.plan(act)
 
 
-async def show_manifest(graph: Graph, caller: Caller, given: Mapping[str, Any]) -> Answer:
+async def show_manifest(graph: Graph, caller: Caller, query: Nothing) -> Answer:
     """Answer the environment's manifest, as Malloy writes it."""
     return await graph.read(lambda: fetch_document(graph.settings, graph.ledger))
 
@@ -314,24 +362,22 @@ async def show_manifest(graph: Graph, caller: Caller, given: Mapping[str, Any]) 
 # -------------------------------------------------------------------------------------- operations
 
 
-async def show_health(graph: Graph, caller: Caller, given: Mapping[str, Any]) -> Answer:
-    """Answer whether the ledger does."""
+async def show_health(graph: Graph, caller: Caller, query: Nothing) -> Answer:
+    """Answer whether the ledger responds."""
     try:
         async with asyncio.timeout(5):
             await graph.read(graph.ledger.events.position)
     except (TimeoutError, PersistError):
         raise Refused(503, "ledger-unreachable", "the ledger does not respond") from None
-    return {"status": "ok"}
+    return HealthDocument(status="ok")
 
 
-async def show_description(graph: Graph, caller: Caller, given: Mapping[str, Any]) -> Answer:
-    """Answer what all this is."""
+async def show_description(graph: Graph, caller: Caller, query: Nothing) -> Answer:
+    """Answer the OpenAPI description."""
     return description()
 
 
 # ----------------------------------------------------------------------------------- the table
-
-_ID = Param("want_id", "text", "The ID of a want.", required=True)
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
@@ -340,27 +386,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "read",
         "Events in order. Continue from `next_idx`; a page may be empty without being the last.",
         list_events,
-        documents.EVENTS,
-        (
-            Param(
-                "since_idx",
-                "whole",
-                "Only events after this position; 0, the default, starts at the beginning.",
-            ),
-            Param("since", "whole", "An alias of `since_idx`."),
-            Param("log_id", "text", "The log of the position, as returned by an earlier response."),
-            Param("environment", "text", "The environment; default: the served one; `*`: all."),
-            Param(
-                "partition_refs", "texts", "Only of these partitions, or those matching `patterns`."
-            ),
-            Param("patterns", "patterns", "`*` matches within one segment, `**` matches anything."),
-            Param("job_labels", "texts", "Only of these sources, by SourceID."),
-            Param("task_ids", "texts", "Only of these builds."),
-            Param("build_request_ids", "texts", "Only of these build requests."),
-            Param("kinds", "texts", "Only of these kinds."),
-            LIMIT,
-            Param("wait", "whole", "Seconds to wait for the first event.", most=LONGEST_WAIT_S),
-        ),
+        EventsDocument,
+        EventsQuery,
     ),
     Endpoint(
         "GET",
@@ -368,14 +395,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "read",
         "Wants, oldest first; with a limit, the newest ones.",
         list_wants,
-        documents.WANTS,
-        (
-            Param("states", "state", "Only in these states; default: those that have not ended."),
-            Param("all", "flag", "In all states."),
-            Param("partition_refs", "texts", "Only of these partitions."),
-            Param("pattern", "pattern", "Only of matching partitions."),
-            LIMIT,
-        ),
+        WantsDocument,
+        WantsQuery,
     ),
     Endpoint(
         "POST",
@@ -383,29 +404,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "write",
         "Request a partition. Repeating a `want_id` returns the same want.",
         create_want,
-        documents.MADE,
-        body=(
-            Param("partition_ref", "text", "An asset key, `/` and a partition key.", True),
-            Param("want_id", "text", "Its ID; default: a new one.", most=255),
-            Param("data_timestamp", "instant", "The time that its data represents."),
-            Param(
-                "ttl_seconds",
-                "whole",
-                "Seconds after its creation when it expires.",
-                most=LONGEST_S,
-            ),
-            Param(
-                "sla_seconds",
-                "whole",
-                "Seconds after `data_timestamp`, or its creation, when it is late.",
-                most=LONGEST_S,
-            ),
-            Param(
-                "external_dependencies", "texts", "Partitions of other graphs that it depends on."
-            ),
-            Param("comment", "text", "Why it is wanted."),
-        ),
-        ignored=("created_at", "source"),
+        CreatedWantDocument,
+        body=WantBody,
         statuses=(201, 200),
     ),
     Endpoint(
@@ -414,8 +414,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "read",
         "Details of a want.",
         show_want,
-        documents.WANT,
-        (_ID,),
+        WantDocument,
+        WantPath,
     ),
     Endpoint(
         "DELETE",
@@ -423,8 +423,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "write",
         "Cancel a want; a build in progress is finished.",
         cancel_want,
-        documents.WANT,
-        (_ID, Param("why", "text", "Kept in the history.")),
+        WantDocument,
+        CancelQuery,
     ),
     Endpoint(
         "GET",
@@ -432,11 +432,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "read",
         "What a wanted partition waits for: what every want of it lacks.",
         show_waits,
-        documents.WAITS,
-        (
-            Param("partition_ref", "text", "A partition of this graph.", True),
-            Param("environment", "text", "Empty where the service serves another one."),
-        ),
+        WaitsDocument,
+        WaitsQuery,
     ),
     Endpoint(
         "POST",
@@ -444,8 +441,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "write",
         "Decide what can be built now and create one build request for it.",
         evaluate,
-        documents.EVALUATION,
-        body=(Param("force", "flag", "Retry failures immediately."),),
+        EvaluationDocument,
+        body=EvaluateBody,
     ),
     Endpoint(
         "GET",
@@ -453,13 +450,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "read",
         "Available, failed and tainted partitions. Continue with `after=next_after`.",
         list_partitions,
-        documents.PARTITIONS,
-        (
-            Param("graph", "text", "Partitions of another graph; default: this one."),
-            Param("after", "text", "Only partitions after this reference."),
-            Param("pattern", "pattern", "Only matching partitions."),
-            LIMIT,
-        ),
+        PartitionsDocument,
+        PartitionsQuery,
     ),
     Endpoint(
         "GET",
@@ -467,8 +459,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "read",
         "Build requests, newest first.",
         list_requests,
-        documents.REQUESTS,
-        (Param("open", "flag", "Only those that have not ended."), LIMIT),
+        RequestsDocument,
+        RequestsQuery,
     ),
     Endpoint(
         "GET",
@@ -476,11 +468,11 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "read",
         "Missed deadlines, their causes and delays.",
         list_misses,
-        documents.MISSES,
-        (LIMIT,),
+        MissesDocument,
+        MissesQuery,
     ),
     Endpoint(
-        "GET", f"{PREFIX}/plan", "read", "What a build would do now.", show_plan, documents.PLAN
+        "GET", f"{PREFIX}/plan", "read", "What a build would do now.", show_plan, PlanDocument
     ),
     Endpoint(
         "GET",
@@ -488,101 +480,106 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "read",
         "The manifest in Malloy's format.",
         show_manifest,
-        documents.ANY,
+        dict,
     ),
-    Endpoint(
-        "GET", f"{PREFIX}/openapi.json", None, "This description.", show_description, documents.ANY
-    ),
+    Endpoint("GET", f"{PREFIX}/openapi.json", None, "This description.", show_description, dict),
     Endpoint("GET", "/metrics", "read", "Metrics for Prometheus.", show_metrics, None),
-    Endpoint("GET", "/health", None, "Whether the service works.", show_health, documents.HEALTH),
+    Endpoint("GET", "/health", None, "Whether the service works.", show_health, HealthDocument),
 )
 
 
+class _Schemas(GenerateJsonSchema):
+    """Schemas without titles of fields, and without defaults that stand for no value."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
+        described = super().default_schema(schema)
+        if not described.get("default"):
+            described.pop("default", None)
+        return described
+
+
 def description() -> dict[str, Any]:
-    """Return what the endpoints are, as OpenAPI has it."""
+    """Return the OpenAPI description of all endpoints."""
+    answers = {
+        endpoint.answer
+        for endpoint in ENDPOINTS
+        if endpoint.answer is not None and issubclass(endpoint.answer, BaseModel)
+    }
+    models = sorted({*answers, ProblemDocument}, key=lambda model: model.__name__)
+    refs, schemas = models_json_schema(
+        [(model, "serialization") for model in models],
+        ref_template="#/components/schemas/{model}",
+        schema_generator=_Schemas,
+    )
     paths: dict[str, dict[str, Any]] = {}
-    refused = {"$ref": "#/components/responses/problem"}
     for endpoint in ENDPOINTS:
-        content = (
-            {"text/plain": {"schema": {"type": "string"}}}
-            if endpoint.told is None
-            else {"application/json": {"schema": endpoint.told}}
-        )
-        told: dict[str, Any] = {
+        content = {"text/plain": {"schema": {"type": "string"}}}
+        if endpoint.answer is not None:
+            schema = refs.get((endpoint.answer, "serialization"), {"type": "object"})  # pyright: ignore[reportArgumentType, reportCallIssue]
+            content = {"application/json": {"schema": schema}}
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = {
             "summary": endpoint.about,
             "operationId": endpoint.act.__name__,
-            "parameters": [
-                {
-                    "name": p.name,
-                    "in": "path" if f"{{{p.name}}}" in endpoint.path else "query",
-                    "description": p.about,
-                    "required": p.required,
-                    "schema": _schema(p),
-                }
-                for p in endpoint.params
-            ],
+            "parameters": _parameters(endpoint),
             "responses": {
                 **{str(s): {"description": "Done.", "content": content} for s in endpoint.statuses},
-                "default": refused,
+                "default": {"$ref": "#/components/responses/problem"},
             },
             "security": [{"bearer": []}] if endpoint.right else [],
+            **({"requestBody": _body(endpoint.body)} if endpoint.body else {}),
         }
-        if endpoint.body is not None:
-            schema = {
-                "type": "object",
-                "properties": {
-                    **{name: {"description": "Ignored."} for name in endpoint.ignored},
-                    **{p.name: {**_in_body(p), "description": p.about} for p in endpoint.body},
-                },
-                "required": [p.name for p in endpoint.body if p.required],
-                "additionalProperties": False,
-            }
-            told["requestBody"] = {
-                "content": {"application/json": {"schema": schema}},
-                "required": bool(schema["required"]),
-            }
-        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = told
+    problem = {"schema": refs[ProblemDocument, "serialization"]}
     return {
         "openapi": "3.1.0",
         "info": {"title": "persist", "version": "1"},
         "paths": paths,
         "components": {
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+            "schemas": schemas["$defs"],
             "responses": {
                 "problem": {
                     "description": "What is wrong (RFC 9457).",
-                    "content": {"application/problem+json": {"schema": documents.PROBLEM}},
+                    "content": {"application/problem+json": problem},
                 }
             },
         },
     }
 
 
-def _in_body(param: Param) -> dict[str, Any]:
-    """Return the schema of a key, which may be null where it may be left out."""
-    return _schema(param) if param.required else documents.maybe(_schema(param))
+def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
+    schema = endpoint.query.model_json_schema(schema_generator=_Schemas)
+    return [
+        {
+            "name": name,
+            "in": "path" if f"{{{name}}}" in endpoint.path else "query",
+            "description": field.pop("description"),
+            "required": name in schema.get("required", ()),
+            "schema": field,
+        }
+        for name, field in schema["properties"].items()
+    ]
 
 
-def _schema(param: Param) -> dict[str, Any]:
-    schema = dict(SCHEMAS[param.kind])
-    if param is LIMIT:
-        schema["minimum"] = 1
-    if param.most is not None:
-        schema["maximum" if param.kind == "whole" else "maxLength"] = param.most
-    return schema
+def _body(model: type[Input]) -> dict[str, Any]:
+    schema = model.model_json_schema(schema_generator=_Schemas)
+    content = {"application/json": {"schema": schema}}
+    return {"content": content, "required": "required" in schema}
 
 
 # ---------------------------------------------------------------------------------- at the edge
 
 
-def answer(document: object, status: int = 200) -> Response:
+def answer(document: BaseModel | dict[str, Any], status: int = 200) -> Response:
     """Return a document as JSON."""
-    text = json.dumps(document, default=str)
-    return Response(text, status, media_type="application/json")
+    values = document.model_dump(mode="json") if isinstance(document, BaseModel) else document
+    return Response(json.dumps(values, default=str), status, media_type="application/json")
 
 
 def refusal(error: PersistError) -> Refused:
-    """Return what is answered for an error."""
+    """Return the refusal that answers an error."""
     _, status, code = next(row for row in STATUS if isinstance(error, row[0]))
     problems = [
         (str(p.location), p.message)
@@ -593,16 +590,16 @@ def refusal(error: PersistError) -> Refused:
 
 def routes(graph: Graph, access: Access) -> list[Route]:
     """Return the table as the routes of an application."""
-    found: dict[str, list[Endpoint]] = {}
+    by_path: dict[str, dict[str, Endpoint]] = {}
     for endpoint in ENDPOINTS:
-        found.setdefault(endpoint.path, []).append(endpoint)
+        by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
     return [
         Route(
             path.replace("{want_id}", "{want_id:path}"),
-            _serve(graph, access, {e.method: e for e in some}),
-            methods=[e.method for e in some],
+            _serve(graph, access, endpoints),
+            methods=[*endpoints],
         )
-        for path, some in found.items()
+        for path, endpoints in by_path.items()
     ]
 
 
@@ -618,10 +615,12 @@ def _serve(
                 raise Refused(401, "unauthorised", "a valid token is required")
             if not caller.may(endpoint.right):
                 raise Refused(403, "forbidden", f"the token `{caller.name}` is read-only")
-        given = parse_query(endpoint, request)
+        values = parse_query(endpoint.query, request)
         if endpoint.body is not None:
-            given |= await parse_body(endpoint, request)
-        done = await endpoint.act(graph, caller or NOBODY, given)
-        return done if isinstance(done, Response) else answer(done, endpoint.statuses[0])
+            values = await parse_body(endpoint.body, request)
+        document = await endpoint.act(graph, caller or _NOBODY, values)
+        if isinstance(document, Response):
+            return document
+        return answer(document, endpoint.statuses[0])
 
     return serve

@@ -44,20 +44,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STOP_S = 4
-"""How long requests may go on after the service was told to stop, in seconds."""
+"""How long requests may continue after a signal to stop, in seconds."""
 _SWITCH_S = 0.0005
 _MOST_OPEN = 3000
-"""So many connections are open at most; who comes then is told that the service is busy."""
+"""The maximum number of open connections; further clients are told that the service is busy."""
 _ACCEPTED_AT_ONCE = 100
-"""So many connections are accepted before others are looked at, so that the oldest unfinished
-ones can be cut off in time."""
+"""The maximum number of connections accepted at a time, so that the oldest unfinished ones can be
+closed in between."""
 _BACKLOG = 4096
-"""So many connections the system keeps until they are accepted."""
+"""The number of connections that the system queues until they are accepted."""
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def make_app(graph: Graph, tokens: Mapping[str, Caller], *, has_proxy: bool = False) -> Starlette:
-    """Return the service of a graph; without tokens everybody on this machine may do everything.
+    """Return the service of a graph; without tokens, everybody on this machine may do everything.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def _defect(request: Request, error: Exception) -> Response:
 
 
 class _Server(uvicorn.Server):
-    """Answers those who wait when it is told to stop."""
+    """Answers waiting clients when it is about to stop."""
 
     def __init__(self, config: uvicorn.Config, graph: Graph) -> None:
         super().__init__(config)
@@ -130,7 +130,7 @@ class _Server(uvicorn.Server):
 
 
 def _check_proxy(proxy: str) -> None:
-    """Refuse what is neither an address nor a network.
+    """Check that a proxy is an address or a network.
 
     Raises
     ------
@@ -146,7 +146,7 @@ def _check_proxy(proxy: str) -> None:
 
 
 def _allow_files() -> None:
-    """Let the process have as many open files as it may have connections."""
+    """Raise the process's limit of open files to what its connections need."""
     try:
         import resource
     except ImportError:  # there is no such limit
@@ -155,6 +155,22 @@ def _allow_files() -> None:
     if soft != resource.RLIM_INFINITY and soft < 2 * _MOST_OPEN:
         most = 2 * _MOST_OPEN if hard == resource.RLIM_INFINITY else min(hard, 2 * _MOST_OPEN)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(1024)
+    except OSError as error:
+        listening.close()
+        raise SettingsError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}",
+            hint="is it already running? --port 0 picks any free port",
+        ) from error
+    return listening
 
 
 def serve(
@@ -173,19 +189,19 @@ def serve(
     Parameters
     ----------
     port
-        Zero: any that is free.
+        Zero: any free port.
     builds
         See `Graph`.
     proxies
-        The addresses or networks of proxies: what they say of clients is believed.
+        The addresses or networks of proxies whose headers about clients are trusted.
     started
-        Is told the address when it listens.
+        Called with the address once it listens.
 
     Raises
     ------
     SettingsError
-        Others would reach it, and there are no tokens; a proxy has no address; or it cannot
-        listen there.
+        Others could reach it, but there are no tokens; a proxy is not an address or network; or
+        it cannot listen there.
     """
     if not tokens and (proxies or not is_loopback(host)):
         raise SettingsError(
@@ -195,22 +211,11 @@ def serve(
     for proxy in proxies:
         _check_proxy(proxy)
     _allow_files()
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
-        listening.listen(1024)
-    except OSError as error:
-        listening.close()
-        raise SettingsError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}",
-            hint="is it already running? --port 0 picks any free port",
-        ) from error
+    listening = _listen(host, port)
     shown = f"[{host}]" if ":" in host else host
 
-    # An evaluation of many wants computes for seconds. Whoever is answered meanwhile gets the
-    # interpreter this soon, each time that it waited for a file or the ledger.
+    # An evaluation of many wants computes for seconds. Other requests get the interpreter this
+    # soon, each time that they waited for a file or the ledger.
     sys.setswitchinterval(_SWITCH_S)
 
     async def run() -> None:
@@ -232,16 +237,16 @@ def serve(
         started(f"http://{shown}:{listening.getsockname()[1]}")
         await _Server(config, graph).serve(sockets=[listening])
 
-    # The server raises the signals that ended it once more when it has stopped: that is no failure.
-    before = {s: signal.signal(s, lambda *_: None) for s in (signal.SIGTERM, signal.SIGINT)}
+    # Once it has stopped, the server raises the signals that ended it again: that is no failure.
+    handlers = {s: signal.signal(s, lambda *_: None) for s in (signal.SIGTERM, signal.SIGINT)}
     try:
         asyncio.run(run())
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
         listening.close()
 
 
 def is_busy() -> bool:
-    """Whether a thread of the service still works on what nobody waits for any more."""
+    """Whether a thread of the service is still working for clients that have gone."""
     return any(t.name.startswith("persist-") and t.is_alive() for t in threading.enumerate())

@@ -21,15 +21,9 @@ from starlette.staticfiles import StaticFiles
 from persist_assets._paths import WEB
 from persist_assets.core.errors import PersistError
 from persist_assets.core.settings.durations import parse_duration
-from persist_assets.core.wants import (
-    ACTIVE,
-    Want,
-    WantState,
-    event_document,
-    miss_document,
-    ref_of,
-    want_document,
-)
+from persist_assets.core.wants import ACTIVE, Want, WantState, ref_of
+from persist_assets.operations.documents.events import EventDocument
+from persist_assets.operations.documents.wants import MissDocument, WantDocument
 from persist_assets.wants.requests import YEARS, record_late, warn_unknown
 from persist_assets.web import api
 from persist_assets.web.access import SESSION, SESSION_S, Caller, Refused
@@ -109,10 +103,9 @@ def draw_timeline(
             state = "delivered"
         if end > want.deadline and want.state not in ("cancelled", "expired"):
             state = f"late {state}"
-        row = {**want_document(want)}
         bars.append(
             Bar(
-                row,
+                WantDocument.model_validate(want).as_json(),
                 40 + 22 * n,
                 x(want.created_at),
                 max(x(end), x(want.created_at) + 3),
@@ -276,7 +269,7 @@ class _Pages:
             "wants.html",
             "Wants",
             status,
-            wants=[want_document(w) for w in found],
+            wants=[WantDocument.model_validate(w).as_json() for w in found],
             state=state,
             states=("active", "all", *get_args(WantState)),
             pattern=pattern,
@@ -384,7 +377,7 @@ class _Pages:
             found = self._graph.ledger.wants.fetch_misses(
                 self._graph.settings.environment, limit=_SHOWN
             )
-            return [miss_document(miss, self._graph.clock()) for miss in found]
+            return [MissDocument.of(miss, self._graph.clock()).as_json() for miss in found]
 
         found = await self._graph.glance(act)
         return self._page(request, caller, "sla.html", "Missed deadlines", misses=found)
@@ -417,7 +410,7 @@ class _Pages:
             found, _ = self._graph.ledger.events.search(
                 max(position - 100, 0), limit=100, environment=self._graph.settings.environment
             )
-            told = [event_document(e.idx, e.at, e.kind, e.data) for e in found]
+            told = [EventDocument.of(event).as_json() for event in found]
             return told[::-1], found[-1].idx if found else position
 
         found, position = await self._graph.read(look)
@@ -476,8 +469,8 @@ class _Pages:
 
                 found, since = await graph.read(look)
                 for event in found:
-                    told = event_document(event.idx, event.at, event.kind, event.data)
-                    yield f"id: {event.idx}\ndata: {json.dumps(told, default=str)}\n\n"
+                    document = EventDocument.of(event).as_json()
+                    yield f"id: {event.idx}\ndata: {json.dumps(document)}\n\n"
                 if not found and not await graph.moved(since, _HEARTBEAT_S):
                     yield ": still there\n\n"
         except (PersistError, asyncio.CancelledError):

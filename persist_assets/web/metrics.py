@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from starlette.responses import PlainTextResponse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from starlette.responses import Response
+
     from persist_assets.core.model.project import Project
     from persist_assets.web.access import Caller
     from persist_assets.web.graph import Graph
-    from persist_assets.web.requests import Answer
+    from persist_assets.web.requests import Nothing
 
 log = logging.getLogger(__name__)
 
 
-async def show_metrics(graph: Graph, caller: Caller, given: Mapping[str, Any]) -> Answer:
+async def show_metrics(graph: Graph, caller: Caller, query: Nothing) -> Response:
     """Answer how much there is of everything, as Prometheus reads it."""
     environment = graph.settings.environment
     counts, position = await graph.read(

@@ -1,244 +1,290 @@
-"""Requests of the API: their parameters and bodies, read and checked."""
+"""Requests of the API: one model for the parameters or the body of each endpoint.
+
+The docstrings of fields are their descriptions in OpenAPI.
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_origin
 
-from starlette.responses import Response
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.json_schema import SkipJsonSchema
+from pydantic_core import PydanticCustomError
 
-from persist_assets.core.wants import (
-    WantState,
-)
-from persist_assets.wants.requests import YEARS
+from persist_assets.core.wants import WantState
+from persist_assets.wants.requests import LONGEST_S, YEARS
 from persist_assets.web.access import Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Mapping
 
     from starlette.requests import Request as HttpRequest
 
-    from persist_assets.web.access import Caller
-    from persist_assets.web.graph import Graph
-
-
 MOST = 1000
-"""So many rows are in one answer at most."""
-
+"""The maximum number of results in one answer."""
 ALL = "*"
-"""The events of this environment are those of all."""
-
+"""Stands for all environments."""
+LONGEST_WAIT_S = 30
 _LONGEST_TEXT = 2000
-MOST_VALUES = 100
+_MOST_VALUES = 100
 _MOST_STARS = 10
-_LARGEST = 2**53
-Kind = Literal["text", "texts", "pattern", "patterns", "whole", "flag", "instant", "state"]
-
-_TEXT = {
-    "type": "string",
-    "minLength": 1,
-    "maxLength": _LONGEST_TEXT,
-    "pattern": r"^[^\u0000-\u0008\u000b-\u001f]*$",
+_SHOWN = 50
+"""So many problems are listed at most."""
+_WORDS = {
+    "extra_forbidden": "unknown name",
+    "missing": "it is missing",
+    "string_pattern_mismatch": "has invalid characters",
+    "string_unicode": "has invalid characters",
 }
-
-SCHEMAS: Mapping[Kind, Mapping[str, Any]] = {
-    "text": _TEXT,
-    "texts": {"type": "array", "items": _TEXT, "maxItems": MOST_VALUES},
-    "pattern": _TEXT,
-    "patterns": {"type": "array", "items": _TEXT, "maxItems": MOST_VALUES},
-    "whole": {"type": "integer", "minimum": 0, "maximum": _LARGEST},
-    "flag": {"type": "boolean"},
-    "instant": {"type": "string", "format": "date-time"},
-    "state": {
-        "type": "array",
-        "items": {"enum": [*get_args(WantState)]},
-        "maxItems": MOST_VALUES,
-    },
-}
+"""What is said instead of pydantic's messages, by type of error."""
 
 
-@dataclass(frozen=True, slots=True)
-class Param:
-    """A parameter of a query, or a key of a body: what it may be, and what it is for."""
-
-    name: str
-    kind: Kind
-    about: str
-    required: bool = False
-    most: int | None = None
+def _few_stars(pattern: str) -> str:
+    if pattern.replace("**", "*").count("*") > _MOST_STARS:
+        raise PydanticCustomError(
+            "stars", "a pattern must have at most {most} stars", {"most": _MOST_STARS}
+        )
+    return pattern
 
 
-Answer = dict[str, Any] | Response
+def _whole(value: object) -> object:
+    """Read an integer of a query; leave anything else to pydantic, which refuses it."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 18:
+        return int(value)
+    return value
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """What is answered at a path for a method.
-
-    Attributes
-    ----------
-    right
-        Who may ask; None: everybody.
-    told
-        What is answered, as JSON Schema; None: plain text.
-    params, body
-        What may be given; anything else is refused.
-    ignored
-        Keys of the body that may be there and mean nothing.
-    """
-
-    method: Literal["GET", "POST", "DELETE"]
-    path: str
-    right: Literal["read", "write"] | None
-    about: str
-    act: Callable[[Graph, Caller, Mapping[str, Any]], Awaitable[Answer]]
-    told: Mapping[str, Any] | None
-    params: tuple[Param, ...] = ()
-    body: tuple[Param, ...] | None = None
-    ignored: tuple[str, ...] = ()
-    statuses: tuple[int, ...] = (200,)
+def _flag(value: object) -> object:
+    """Read a flag of a query; a name without a value sets it."""
+    flags = {"true": True, "1": True, "": True, "false": False, "0": False}
+    return flags.get(value, value) if isinstance(value, str) else value
 
 
-LIMIT = Param("limit", "whole", f"The maximum number of results, at most {MOST}.", most=MOST)
-NOBODY: Any = None
-
-
-def parse_query(endpoint: Endpoint, request: HttpRequest) -> dict[str, Any]:
-    """Return the parameters of a request, checked.
-
-    Raises
-    ------
-    Refused
-        Something is wrong with them: all of it.
-    """
-    known = {p.name: p for p in endpoint.params}
-    said: dict[str, list[str]] = {k: [str(v)] for k, v in request.path_params.items()}
-    for name, value in request.query_params.multi_items():
-        said.setdefault(name, []).append(value)
-    wrong: list[tuple[str, str]] = []
-    given: dict[str, Any] = {}
-    for name, values in said.items():
-        param = known.get(name)
-        if param is None:
-            wrong.append((name[:100], "unknown parameter"))
-        elif param.kind not in ("texts", "patterns", "state") and len(values) > 1:
-            wrong.append((name, "it is given more than once"))
-        else:
-            whole = param.kind in ("texts", "patterns", "state")
-            _take(param, values if whole else _read(param, values[0]), given, wrong)
-    _require(endpoint.params, given, wrong)
-    return given
-
-
-def _read(param: Param, text: str) -> object:
-    """Return what the text of a query stands for; what stands for nothing is left as it is."""
-    if param.kind == "whole" and text.isascii() and text.isdigit() and len(text) < 18:
-        return int(text)
-    if param.kind == "flag" and text in ("true", "false", "1", "0", ""):
-        return text in ("true", "1", "")
-    return text
-
-
-async def parse_body(endpoint: Endpoint, request: HttpRequest) -> dict[str, Any]:
-    """Return the keys of a request's JSON document, checked.
-
-    Raises
-    ------
-    Refused
-        It is none, or something is wrong with it: all of it.
-    """
-    assert endpoint.body is not None
-    text = await request.body()
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if (text or any(p.required for p in endpoint.body)) and kind != "application/json":
-        raise Refused(415, "no-json", "the body must be JSON: Content-Type: application/json")
-    try:
-        said = json.loads(text or b"{}")
-    except (ValueError, RecursionError):
-        raise Refused(400, "no-json", "the body is not JSON") from None
-    if not isinstance(said, dict):
-        raise Refused(400, "no-json", "the body is not a JSON object")
-    known = {p.name: p for p in endpoint.body}
-    wrong: list[tuple[str, str]] = []
-    given: dict[str, Any] = {}
-    for name, value in said.items():
-        if name in known:
-            if value is not None:
-                _take(known[name], value, given, wrong)
-        elif name not in endpoint.ignored:
-            wrong.append((str(name)[:100], "unknown key"))
-    _require(endpoint.body, given, wrong)
-    return given
-
-
-def _require(
-    params: Sequence[Param], given: Mapping[str, Any], wrong: list[tuple[str, str]]
-) -> None:
-    said = {name for name, _ in wrong}
-    wrong += [
-        (p.name, "it is missing")
-        for p in params
-        if p.required and p.name not in given and p.name not in said
-    ]
-    if wrong:
-        detail = "; ".join(f"{name}: {why}" for name, why in wrong[:5])
-        raise Refused(422, "invalid", detail, problems=wrong[:50])
-
-
-def _take(param: Param, value: object, given: dict[str, Any], wrong: list[tuple[str, str]]) -> None:
-    """Put a value among those that are given, or why it cannot be among what is wrong."""
-    why: str | None = None
-    match param.kind:
-        case "whole":
-            most = _LARGEST if param.most is None else param.most
-            if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-                why = f"must be an integer from 0 to {most}"
-            elif param is LIMIT and value == 0:
-                why = "must be at least 1"
-        case "flag":
-            why = None if isinstance(value, bool) else "must be true or false"
-        case "instant":
-            value, why = _instant(value)
-        case "text" | "pattern":
-            why = _text_problem(value, param.most or _LONGEST_TEXT)
-        case "texts" | "patterns" | "state":
-            if not isinstance(value, list) or len(value) > MOST_VALUES:
-                why = f"must be a list of at most {MOST_VALUES} strings"
-            else:
-                why = next((w for v in value if (w := _text_problem(v, _LONGEST_TEXT))), None)
-    if why is None and param.kind in ("pattern", "patterns"):
-        patterns: Any = [value] if param.kind == "pattern" else value
-        if any(p.replace("**", "*").count("*") > _MOST_STARS for p in patterns):
-            why = f"a pattern must have at most {_MOST_STARS} stars"
-    if why is None and param.kind == "state":
-        states: Any = value
-        unknown = [s for s in states if s not in get_args(WantState)]
-        why = f"known states: {', '.join(get_args(WantState))}" if unknown else None
-    if why is None:
-        given[param.name] = value
-    else:
-        wrong.append((param.name, why))
-
-
-def _text_problem(value: object, longest: int) -> str | None:
-    if not isinstance(value, str):
-        return "must be a string"
-    if not value:
-        return "must not be empty"
-    if len(value) > longest:
-        return f"must have at most {longest} characters"
-    if any((c < " " and c not in "\n\t") or "\ud800" <= c <= "\udfff" for c in value):
-        return "has invalid characters"
-    return None
-
-
-def _instant(value: object) -> tuple[datetime | None, str | None]:
+def _instant(value: object) -> datetime:
     try:
         at = datetime.fromisoformat(value) if isinstance(value, str) else None
         if at is not None and at.tzinfo is not None and YEARS[0] <= at.year <= YEARS[1]:
-            return at.astimezone(UTC), None
+            return at.astimezone(UTC)
     except (ValueError, OverflowError):
         pass
-    return None, "must be a timestamp with a time zone, such as 2024-01-31T06:00:00Z"
+    raise PydanticCustomError(
+        "instant", "must be a timestamp with a time zone, such as 2024-01-31T06:00:00Z"
+    )
+
+
+Text = Annotated[
+    str,
+    Field(min_length=1, max_length=_LONGEST_TEXT, pattern=r"^[^\u0000-\u0008\u000b-\u001f]*$"),
+]
+Texts = Annotated[list[Text], Field(max_length=_MOST_VALUES)]
+Pattern = Annotated[Text, AfterValidator(_few_stars)]
+Patterns = Annotated[list[Pattern], Field(max_length=_MOST_VALUES)]
+States = Annotated[list[WantState], Field(max_length=_MOST_VALUES)]
+Position = Annotated[int, Field(ge=0, le=2**53), BeforeValidator(_whole)]
+Wait = Annotated[int, Field(ge=0, le=LONGEST_WAIT_S), BeforeValidator(_whole)]
+Limit = Annotated[int, Field(ge=1, le=MOST), BeforeValidator(_whole)]
+Flag = Annotated[bool, BeforeValidator(_flag)]
+Instant = Annotated[datetime, BeforeValidator(_instant)]
+Seconds = Annotated[int, Field(ge=0, le=LONGEST_S)]
+Absent = SkipJsonSchema[None]
+"""No value in a query, which cannot say null."""
+
+
+class Input(BaseModel):
+    """What a request may say; anything else is refused."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True
+    )
+
+
+class Nothing(Input):
+    """An endpoint without parameters."""
+
+
+class EventsQuery(Input):
+    """Which events, from where on."""
+
+    since_idx: Position = 0
+    """Only events after this position; 0, the default, starts at the beginning."""
+    since: Position = 0
+    """An alias of `since_idx`."""
+    log_id: Text | Absent = None
+    """The log of the position, as returned by an earlier response."""
+    environment: Text | Absent = None
+    """The environment; default: the served one; `*`: all."""
+    partition_refs: Texts = []
+    """Only of these partitions, or those matching `patterns`."""
+    patterns: Patterns = []
+    """`*` matches within one segment, `**` matches anything."""
+    job_labels: Texts = []
+    """Only of these sources, by SourceID."""
+    task_ids: Texts = []
+    """Only of these builds."""
+    build_request_ids: Texts = []
+    """Only of these build requests."""
+    kinds: Texts = []
+    """Only of these kinds."""
+    limit: Limit = MOST
+    """The maximum number of results."""
+    wait: Wait = 0
+    """Seconds to wait for the first event."""
+
+
+class WantsQuery(Input):
+    """Which wants."""
+
+    states: States = []
+    """Only in these states; default: those that have not ended."""
+    all: Flag = False
+    """In all states."""
+    partition_refs: Texts = []
+    """Only of these partitions."""
+    pattern: Pattern | Absent = None
+    """Only of matching partitions."""
+    limit: Limit = MOST
+    """The maximum number of results."""
+
+
+class WantBody(Input):
+    """A want to be created."""
+
+    partition_ref: Text
+    """An asset key, `/` and a partition key."""
+    want_id: Annotated[Text, Field(max_length=255)] | None = None
+    """Its ID; default: a new one."""
+    data_timestamp: Instant | None = None
+    """The time that its data represents."""
+    ttl_seconds: Seconds | None = None
+    """Seconds after its creation when it expires."""
+    sla_seconds: Seconds | None = None
+    """Seconds after `data_timestamp`, or its creation, when it is late."""
+    external_dependencies: Texts | None = None
+    """Partitions of other graphs that it depends on."""
+    comment: Text | None = None
+    """Why it is wanted."""
+    created_at: Any = None
+    """Ignored."""
+    source: Any = None
+    """Ignored."""
+
+
+class WantPath(Input):
+    """One want."""
+
+    want_id: Text
+    """The ID of a want."""
+
+
+class CancelQuery(WantPath):
+    """One want, to be cancelled."""
+
+    why: Text | Absent = None
+    """Kept in the history."""
+
+
+class WaitsQuery(Input):
+    """A partition that waits."""
+
+    partition_ref: Text
+    """A partition of this graph."""
+    environment: Text | Absent = None
+    """Empty where the service serves another one."""
+
+
+class EvaluateBody(Input):
+    """How to evaluate."""
+
+    force: bool | None = None
+    """Retry failures immediately."""
+
+
+class PartitionsQuery(Input):
+    """Which partitions."""
+
+    graph: Text | Absent = None
+    """Partitions of another graph; default: this one."""
+    after: Text | Absent = None
+    """Only partitions after this reference."""
+    pattern: Pattern | Absent = None
+    """Only matching partitions."""
+    limit: Limit = MOST
+    """The maximum number of results."""
+
+
+class RequestsQuery(Input):
+    """Which build requests."""
+
+    open: Flag = False
+    """Only those that have not ended."""
+    limit: Limit = 100
+    """The maximum number of results."""
+
+
+class MissesQuery(Input):
+    """How many missed deadlines."""
+
+    limit: Limit = MOST
+    """The maximum number of results."""
+
+
+Parsed = TypeVar("Parsed", bound=Input)
+
+
+def parse_query(model: type[Parsed], request: HttpRequest) -> Parsed:
+    """Return the parameters of a request's path and query.
+
+    Raises
+    ------
+    Refused
+        Some of them are invalid; it lists all of these.
+    """
+    texts: dict[str, list[str]] = {k: [str(v)] for k, v in request.path_params.items()}
+    for name, value in request.query_params.multi_items():
+        texts.setdefault(name, []).append(value)
+    lists = {n for n, field in model.model_fields.items() if get_origin(field.annotation) is list}
+    repeated = {n for n, values in texts.items() if n not in lists and len(values) > 1}
+    values = {n: values if n in lists else values[0] for n, values in texts.items()}
+    return _validated(model, values, dict.fromkeys(sorted(repeated), "it is given more than once"))
+
+
+async def parse_body(model: type[Parsed], request: HttpRequest) -> Parsed:
+    """Return a request's JSON document.
+
+    Raises
+    ------
+    Refused
+        There is none, or some of its keys are invalid; it lists all of these.
+    """
+    text = await request.body()
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    has_required = any(field.is_required() for field in model.model_fields.values())
+    if (text or has_required) and media != "application/json":
+        raise Refused(415, "no-json", "the body must be JSON: Content-Type: application/json")
+    try:
+        document = json.loads(text or b"{}")
+    except (ValueError, RecursionError):
+        raise Refused(400, "no-json", "the body is not JSON") from None
+    if not isinstance(document, dict):
+        raise Refused(400, "no-json", "the body is not a JSON object")
+    return _validated(model, document, {})
+
+
+def _validated(
+    model: type[Parsed], values: Mapping[str, object], problems: dict[str, str]
+) -> Parsed:
+    """Return the model of some values unless there are problems, these or others."""
+    parsed: Parsed | None = None
+    try:
+        parsed = model.model_validate(values)
+    except ValidationError as error:
+        for row in error.errors(include_url=False, include_context=False, include_input=False):
+            name = str(next(iter(row["loc"]), "body"))[:100]  # a key of no valid Unicode has none
+            problems.setdefault(name, _WORDS.get(row["type"], row["msg"]))
+    if parsed is None or problems:
+        rows = [*problems.items()]
+        detail = "; ".join(f"{name}: {why}" for name, why in rows[:5])
+        raise Refused(422, "invalid", detail, problems=rows[:_SHOWN])
+    return parsed

@@ -26,10 +26,11 @@ from persist_assets.building.observe import Observer
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core.settings.load import load_settings
 from persist_assets.core.settings.values import Upstream
-from persist_assets.core.wants import Want, event_document
+from persist_assets.core.wants import Want
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.ledger.tables import events as events_table
 from persist_assets.operations.doctor import examine
+from persist_assets.operations.documents.events import EventDocument
 from persist_assets.wants.requests import evaluate_now, find_available
 from persist_assets.wants.upstreams import sync
 from persist_assets.web.graph import Graph
@@ -91,7 +92,7 @@ class Other:
             since, limit=3, kinds=asked["kinds"], patterns=asked["patterns"]
         )
         told = {
-            "events": [event_document(e.idx, e.at, e.kind, e.data) for e in found],
+            "events": [EventDocument.of(event).as_json() for event in found],
             "next_idx": following,
             "head": head,
             "log_id": self.log_id,

@@ -16,10 +16,12 @@ from persist_assets.compiler.load import load_project, require
 from persist_assets.core.errors import BuildError, NotFoundError
 from persist_assets.core.settings.load import load_settings
 from persist_assets.core.settings.values import Upstream
-from persist_assets.core.wants import Evaluation, Request, Want, miss_document
+from persist_assets.core.wants import Evaluation, Request, Want
 from persist_assets.engine.spark import Engine
 from persist_assets.ledger.ledger import Ledger
-from persist_assets.wants.requests import evaluate_now, explained, record_late, run_request, taint
+from persist_assets.operations.documents.wants import MissDocument
+from persist_assets.operations.explain import explained
+from persist_assets.wants.requests import evaluate_now, record_late, run_request, taint
 from persist_assets.wants.schedules import make_wants
 from persist_assets.wants.upstreams import sync
 
@@ -265,7 +267,7 @@ def test_what_arrives_late_is_built_and_known_to_be_late(day: Day) -> None:
         ("11:01", "sla-recovered", WANTED),
     ]
     (miss,) = day.ours.ledger.wants.fetch_misses("dev")
-    told = miss_document(miss, at(20))
+    told = MissDocument.of(miss, at(20)).as_json()
     assert (told["missed_at"], told["delivered_at"]) == (
         "2024-01-05T09:30:00Z",
         "2024-01-05T11:01:00Z",

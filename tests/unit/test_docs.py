@@ -16,7 +16,16 @@ from persist_assets.compiler.frontends.annotated_checks import _CHECKS
 from persist_assets.compiler.frontends.annotation_keys import KEYS
 from persist_assets.core.object_stores import SCHEMES, SPARK_PACKAGES
 from persist_assets.core.settings.keys import KEYS as SETTINGS
-from persist_assets.core.settings.keys import SLA_KEYS, SPARK_KEYS, UPSTREAM_KEYS
+from persist_assets.core.settings.keys import SLA_KEYS, SPARK_KEYS, STORE_KEYS, UPSTREAM_KEYS
+from persist_assets.operations.documents.base import Document
+from persist_assets.operations.documents.builds import BuildDocument, RunDocument
+from persist_assets.operations.documents.events import EventDocument
+from persist_assets.operations.documents.plans import ExternalDocument, PlanDocument, StepDocument
+from persist_assets.operations.documents.wants import (
+    EvaluationDocument,
+    MissDocument,
+    WantDocument,
+)
 
 DOCS = ROOT / "docs"
 
@@ -34,6 +43,29 @@ DOCS = ROOT / "docs"
 )
 def test_every_command_is_in_the_docs(command: str) -> None:
     assert f"| `{command}" in (DOCS / "cli.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("section", "model"),
+    [
+        ("plan", PlanDocument),
+        ("plan", StepDocument),
+        ("plan", ExternalDocument),
+        ("build, follow", RunDocument),
+        ("build, follow", BuildDocument),
+        ("want add, want show, want cancel, want list", WantDocument),
+        ("evaluate", EvaluationDocument),
+        ("sla", MissDocument),
+        ("events", EventDocument),
+    ],
+)
+def test_every_key_of_a_document_is_in_the_docs_in_its_order(
+    section: str, model: type[Document]
+) -> None:
+    text = (DOCS / "cli.md").read_text().split(f"\n### {section}\n")[1].split("\n### ")[0]
+    keys = re.findall(r'"(\w+)"', text)
+    for name in model.model_fields:
+        keys = keys[keys.index(name) + 1 :]
 
 
 @pytest.mark.parametrize("code", sorted({code for _, code in EXIT_CODES}))

@@ -1,0 +1,243 @@
+"""`show`."""
+
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from persist_assets.cli.app import (
+    Invocation,
+    command,
+    in_words,
+    malloy_path,
+    out,
+    print_json,
+)
+from persist_assets.cli.check import source_json
+from persist_assets.cli.external import held_json
+from persist_assets.compiler.malloy.declarations import SUFFIX as MALLOY
+from persist_assets.core.errors import SourcesError
+from persist_assets.core.model.annotations import Freshness, Kind
+from persist_assets.core.model.project import Project
+from persist_assets.core.model.snapshots import Build, Snapshot
+from persist_assets.core.model.sources import Source
+from persist_assets.core.settings.values import Settings
+from persist_assets.planning.selection import find_source
+from persist_assets.planning.world import older_code
+
+if TYPE_CHECKING:
+    from persist_assets.ledger.ledger import Ledger
+
+
+@command("show")
+def show(
+    invocation: Invocation,
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE|FILE.malloy", help="A name or an asset key.")
+    ],
+) -> None:
+    """Show everything about one source, or what a Malloy file defines."""
+    invocation.keep_going = True  # errors in other sources do not matter
+    if source.endswith(MALLOY):
+        _show_file(invocation, source)
+        return
+    with invocation.naming_errors(source):
+        named = find_source(invocation.project, source)
+    document = _document(invocation, named)
+    if invocation.as_json:
+        print_json(document)
+        return
+    out.print(f"[bold]{escape(named.key)}[/]  [dim]{named.location}[/]")
+    if named.description:
+        out.print(escape(named.description))
+    facts = Table(box=None, show_header=False, pad_edge=False)
+    for title in _FACTS:
+        if document.get(title) not in ([], None, {}):
+            facts.add_row(f"[dim]{title.replace('_', ' ')}[/]", escape(in_words(document[title])))
+    out.print(facts)
+    columns = Table(box=None, pad_edge=False, title_justify="left")
+    for title in ("column", "type", "from"):
+        columns.add_column(title)
+    for column in document["columns"]:
+        origins = ", ".join(column["from"])
+        columns.add_row(
+            escape(column["name"]), escape(column["type"] or "?"), f"[dim]{escape(origins)}[/]"
+        )
+    out.print(columns)
+    for note in named.notes:
+        out.print(f"[cyan]note[/] {escape(note)}")
+    for check in document["checks"]:
+        _print_check(check)
+    for title in ("tables", "builds"):
+        for row in document[title]:
+            facts = ", ".join(f"{k} {in_words(v)}" for k, v in row.items() if v is not None)
+            out.print(f"[dim]{title[:-1]}[/] {escape(facts)}", soft_wrap=True)
+
+
+def _print_check(check: Mapping[str, Any]) -> None:
+    outcomes = {None: "[dim]not yet[/]", True: "[green]passed[/]", False: "[red]failed[/]"}
+    outcome = outcomes[check["passed"]]
+    weight = "" if check["blocking"] else " [dim](warns only)[/]"
+    message = check["message"] or check["found"]
+    detail = f": {escape(message)}" if message else ""
+    out.print(f"[dim]check[/] {outcome} {escape(check['check'])}{weight}{detail}")
+    for row in check["sample"][:1]:
+        out.print(f"[dim]      for example {escape(row)}[/]", soft_wrap=True)
+
+
+def _show_file(invocation: Invocation, file: str) -> None:
+    """Show the sources and the named queries of a Malloy file."""
+    path = malloy_path(invocation.settings, file)
+    problems = [p for p in invocation.loaded.project.errors if p.location.path == path]
+    if problems:
+        raise SourcesError(problems)
+    sources = [s for s in invocation.project.sources if s.location.path == path]
+    queries = [q for q in invocation.project.queries if q.location.path == path]
+    if invocation.as_json:
+        print_json(
+            {
+                "path": path,
+                "sources": [source_json(s) for s in sources],
+                "queries": [
+                    {"name": q.name, "line": q.location.line, "description": q.description}
+                    for q in queries
+                ],
+            }
+        )
+        return
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for source in sources:
+        kind = "persisted" if source.persisted else "source"
+        table.add_row(f"[dim]{kind}[/]", escape(source.key), escape(source.description or ""))
+    for query in queries:
+        run = f"{PurePosixPath(path).name}:{query.name}"
+        table.add_row("[dim]query[/]", escape(run), escape(query.description or ""))
+    out.print(table)
+
+
+_FACTS = (
+    *("kind", "persisted", "build_id", "malloy_build_id", "group", "owners", "tags"),
+    *("freshness", "time_column", "reads", "selects", "readers", "external"),
+)
+
+
+def _selects(project: Project, source: Source) -> list[str]:
+    """Return the columns that a function selects of its inputs; none for inputs it gets whole."""
+    frames = source.function.frames if source.function else ()
+    return [
+        f"{project.by_id[read].key}.{column}"
+        for parameter, read in zip(frames, source.bindings, strict=bool(frames))
+        for column in parameter.columns or ()
+    ]
+
+
+def _document(invocation: Invocation, source: Source) -> dict[str, Any]:
+    project, ledger, settings = invocation.project, invocation.ledger, invocation.settings
+    snapshot = ledger.manifests.find_snapshot(
+        settings.environment, source.build_id, reads=settings.reads
+    )
+    annotation = source.annotation
+    return {
+        **source_json(source),
+        "columns": _columns(project, source, snapshot),
+        "owners": list(annotation.owners),
+        "tags": dict(annotation.tags),
+        "group": source.group,
+        "time_column": annotation.time_column,
+        "freshness": _freshness(annotation.freshness),
+        "malloy_build_id": next(iter(source.malloy_ids), None),
+        "definition": source.query.text if source.query else None,
+        "selects": _selects(project, source),
+        "readers": list(project.readers[source.source_id]),
+        "tables": [_table(settings, snapshot)] if snapshot else [],
+        "builds": [_build(b) for b in ledger.builds.fetch(source_id=source.source_id, limit=5)],
+        "checks": _checks(ledger, source, snapshot),
+        "wants": [],
+        **({"external": held_json(invocation, source)} if source.kind is Kind.EXTERNAL else {}),
+    }
+
+
+def _columns(project: Project, source: Source, snapshot: Snapshot | None) -> list[dict[str, Any]]:
+    origins: dict[str, list[str]] = {}
+    for edge in source.lineage:
+        upstream = project.by_id[edge.upstream.source_id]
+        origins.setdefault(edge.column, []).append(f"{upstream.key}.{edge.upstream.column}")
+    types = {c.name: c.type for c in snapshot.columns} if snapshot else {}
+    # The columns of a function are known once it has been computed.
+    columns = source.columns or (snapshot.columns if snapshot else ())
+    return [
+        {
+            "name": c.name,
+            "type": types.get(c.name, c.type),
+            "description": c.description,
+            "from": origins.get(c.name, []),
+        }
+        for c in columns
+    ]
+
+
+def _freshness(freshness: Freshness | None) -> dict[str, Any] | None:
+    if freshness is None:
+        return None
+    values = {
+        "window_seconds": freshness.window_s,
+        "warn_seconds": freshness.warn_s,
+        "fallback": freshness.fallback,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _build(build: Build) -> dict[str, Any]:
+    return {
+        "at": build.started_at.isoformat(),
+        "environment": build.environment,
+        "action": build.action,
+        "state": build.state,
+        "build_id": build.build_id,
+        "rows": build.snapshot.rows if build.snapshot else None,
+        "seconds": build.seconds,
+        "run_id": build.run_id,
+        "error": build.error,
+    }
+
+
+def _checks(ledger: "Ledger", source: Source, snapshot: Snapshot | None) -> list[dict[str, Any]]:
+    results = (
+        {r.name: r for r in ledger.builds.fetch_checks(snapshot.build_uid)} if snapshot else {}
+    )
+    return [
+        {
+            "name": check.name,
+            "check": check.definition,
+            "blocking": check.blocking,
+            "passed": result.passed if result else None,
+            "failed_rows": result.failed_rows if result else None,
+            "found": result.found if result else None,
+            "message": result.in_words if result and not result.passed else None,
+            "sample": list(result.sample) if result else [],
+            "partitions": [
+                {"partition": p.key, "failed_rows": p.failed_rows, "found": p.found}
+                for p in (result.partitions if result else ())
+            ],
+        }
+        for check in source.checks
+        for result in (results.get(check.name),)
+    ]
+
+
+def _table(settings: Settings, snapshot: Snapshot) -> dict[str, Any]:
+    return {
+        "environment": settings.environment,
+        "table": snapshot.table,
+        "version": snapshot.version,
+        "rows": snapshot.rows,
+        "bytes": snapshot.bytes,
+        "built_at": snapshot.built_at.isoformat(),
+        "current_at": snapshot.known_at.isoformat(),
+        "watermark": snapshot.watermark,
+        "older_code": older_code(snapshot),
+        "as_of": {v.raw: v.version for v in snapshot.as_of},
+    }

@@ -1,0 +1,1 @@
+"""What the command line and the HTTP API print as JSON: one model per document."""

@@ -1,0 +1,100 @@
+"""Builds, and the runs that they belong to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Self
+
+from persist_assets.operations.documents.base import Count, Document
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.queries import SourceID
+    from persist_assets.core.model.snapshots import Build
+    from persist_assets.core.model.sources import Source
+
+
+class BuildDocument(Document):
+    """What a run did about one source."""
+
+    source_id: str
+    partition: str | None
+    partitions: list[tuple[str, str]] | None
+    build_id: str
+    action: Literal["built", "reused", "failed", "skipped"]
+    rows: Count | None
+    bytes: Count | None
+    seconds: float | None
+    table: str | None
+    version: Count | None
+    error: str | None
+    build_uid: str | None
+
+    @classmethod
+    def of(cls, source: Source, build: Build | None, failure: str | None) -> Self:
+        """Return the document of a source's build.
+
+        Parameters
+        ----------
+        build
+            None if it did not start.
+        failure
+            Why the step of the source failed; None if it did not.
+        """
+        snapshot = build.snapshot if build else None
+        action = "failed" if failure else "skipped"
+        if build is not None:
+            action = "failed" if build.state != "succeeded" else build.action
+        partitions = snapshot.partitions if snapshot and action == "built" else None
+        spans = partitions.built if partitions else ()
+        return cls(
+            source_id=source.source_id,
+            partition=spans[0][0] if len(spans) == 1 and spans[0][0] == spans[0][1] else None,
+            partitions=[*spans] if source.annotation.partition else None,
+            build_id=source.build_id,
+            action=action,
+            rows=snapshot.rows if snapshot else None,
+            bytes=snapshot.bytes if snapshot else None,
+            seconds=build.seconds if build else None,
+            table=snapshot.table if snapshot else None,
+            version=snapshot.version if snapshot else None,
+            error=build.error if build else failure,
+            build_uid=build.build_uid if build else None,
+        )
+
+
+class RunDocument(Document):
+    """What one run built.
+
+    `run_id` is None if there was nothing to run.
+    """
+
+    run_id: str | None
+    published: bool
+    builds: list[BuildDocument]
+
+    @classmethod
+    def of(
+        cls,
+        run_id: str,
+        project: Project,
+        sources: Sequence[Source],
+        builds: Mapping[SourceID, Build],
+        failures: Mapping[SourceID, str],
+        *,
+        published: bool,
+    ) -> Self:
+        """Return the document of a run; a skipped build has the inputs that stopped it as error."""
+        rows = {
+            s.source_id: BuildDocument.of(s, builds.get(s.source_id), failures.get(s.source_id))
+            for s in sources
+        }
+        for source_id, row in rows.items():
+            if row.action == "skipped":
+                inputs = project.inputs(project.by_id[source_id])
+                stopped = [s.key for s in inputs if s.source_id in rows and rows[s.source_id].error]
+                if stopped:
+                    error = f"not built because of {', '.join(stopped)}"
+                    rows[source_id] = row.model_copy(update={"error": error})
+        return cls(run_id=run_id, published=published, builds=[*rows.values()])

@@ -1,0 +1,148 @@
+"""Plans."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Self
+
+from persist_assets.core.model.plans import ReasonCode
+from persist_assets.operations.documents.base import Count, Document
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from persist_assets.core.model.plans import Plan, Step
+    from persist_assets.core.model.project import Project
+    from persist_assets.external.status import Holding
+
+
+class ReasonDocument(Document):
+    """Why a step is in a plan."""
+
+    code: ReasonCode
+    message: str
+    source_id: str | None
+
+
+class EstimateDocument(Document):
+    """What a step will probably cost."""
+
+    rows: int
+    bytes: int
+    seconds: float | None
+
+
+class StepDocument(Document):
+    """One source in a plan."""
+
+    source_id: str
+    partition: str | None
+    partitions: list[tuple[str, str]] | None
+    action: Literal["build", "reuse"]
+    reasons: list[ReasonDocument]
+    build_id: str
+    notes: list[str]
+    estimate: EstimateDocument | None
+
+    @classmethod
+    def of(cls, project: Project, step: Step) -> Self:
+        """Return the document of a step."""
+        return cls(
+            source_id=step.source_id,
+            partition=step.keys[0] if step.keys and len(step.keys) == 1 else None,
+            partitions=[*step.partitions.built] if step.partitions else None,
+            action=step.action,
+            reasons=[ReasonDocument.model_validate(r) for r in step.reasons],
+            build_id=step.build_id,
+            notes=[*project.by_id[step.source_id].notes],
+            estimate=EstimateDocument.model_validate(step.estimate) if step.estimate else None,
+        )
+
+
+class NotPushedDocument(Document):
+    """A condition of a reader that does not limit what is copied."""
+
+    expression: str
+    reason: str
+    code: str
+    reader: str
+
+
+class NeedDocument(Document):
+    """What one source needs of an external table."""
+
+    reader: str
+    predicate: str
+    columns: list[str]
+
+
+class CopyDocument(Document):
+    """What the copy of an external table holds."""
+
+    predicate: str
+    columns: list[str]
+    version: str
+
+
+class ReadDocument(Document):
+    """The upper limit of what is read of an external table."""
+
+    files: Count
+    rows: Count | None
+    bytes: Count
+
+
+class ExternalDocument(Document):
+    """An external table that a plan follows from."""
+
+    source_id: str
+    predicate: str | None
+    columns: list[str]
+    not_pushed: list[NotPushedDocument]
+    needs: list[NeedDocument]
+    before: CopyDocument | None
+    version: str | None
+    missing: str | None
+    why: str | None
+    again: str | None
+    approval: bool
+    read: ReadDocument | None
+    error: str | None
+
+    @classmethod
+    def of(cls, holding: Holding) -> Self:
+        """Return the document of an external table and its copy."""
+        return cls(
+            source_id=holding.source.source_id,
+            predicate=holding.predicate,
+            columns=[*holding.columns],
+            not_pushed=[
+                NotPushedDocument(expression=expression, reason=reason, code=code, reader=reader)
+                for reader, code, expression, reason in holding.not_pushed
+            ],
+            needs=[NeedDocument.model_validate(need) for need in holding.needs],
+            before=CopyDocument.model_validate(holding.held) if holding.held else None,
+            version=holding.pending.version if holding.pending else None,
+            missing=holding.missing,
+            why=holding.why,
+            again=holding.again,
+            approval=holding.approval,
+            read=ReadDocument.model_validate(holding.read) if holding.read else None,
+            error=holding.problem.message if holding.problem else None,
+        )
+
+
+class PlanDocument(Document):
+    """What a build would do now."""
+
+    environment: str
+    steps: list[StepDocument]
+    external: list[ExternalDocument]
+
+    @classmethod
+    def of(cls, project: Project, plan: Plan, holdings: Iterable[Holding]) -> Self:
+        """Return the document of a plan and of the external tables that it follows from."""
+        return cls(
+            environment=plan.environment,
+            steps=[StepDocument.of(project, step) for step in plan.steps],
+            external=[ExternalDocument.of(holding) for holding in holdings],
+        )
