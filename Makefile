@@ -14,7 +14,7 @@ BUNDLE := $(BRIDGE)/dist/bridge.cjs
 
 TEST_NODE := tests/node/node_modules/.package-lock.json
 
-.PHONY: help setup bridge test-tools demo ui quick test test-all nightly bench lint types acceptance docs lock clean
+.PHONY: help setup bridge test-tools demo ui quick test test-all nightly bench lint types acceptance reference docs lock clean
 
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -74,6 +74,9 @@ types: setup
 
 acceptance: setup ## Write docs/acceptance.md from the rows and the tests that prove them.
 	$(BIN)/python scripts/acceptance.py $(OPTIONS)
+
+reference: setup ## Write docs/reference from the code.
+	$(BIN)/python scripts/reference.py $(OPTIONS)
 
 docs: setup ## Build the documentation site.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -143,11 +143,11 @@ def _rebuild(kind: type[PersistError], args: tuple[Any, ...], state: dict[str, A
 
 
 class SettingsError(PersistError):
-    """Wrong usage of the command line, or a setting that cannot be."""
+    """Wrong usage of the command line, or an invalid setting."""
 
 
 class UntrustedError(SettingsError):
-    """A project names a place outside of it that the user does not trust; see `trust.py`."""
+    """The project names a place outside of itself that the user does not trust: `persist trust`."""
 
 
 class SourcesError(PersistError):
@@ -167,19 +167,19 @@ class SourcesError(PersistError):
 
 
 class NotFoundError(PersistError):
-    """A name that names nothing."""
+    """There is nothing of this name."""
 
 
 class ConflictError(PersistError):
-    """Somebody else holds, or already changed, what is asked for."""
+    """Another process holds, or has changed, what the command needs."""
 
 
 class BuildError(PersistError):
-    """A build failed; what readers see has not changed."""
+    """A build failed. Readers see no change."""
 
 
 class MissingUpstream(BuildError):
-    """What a function raises that needs partitions which are not there yet.
+    """A Python function needs partitions that are not available yet; the function raises it.
 
     Its build is given up, each of the partitions is wanted, and what wanted the build is tried
     again when they are available.
@@ -212,19 +212,19 @@ class CheckFailedError(BuildError):
 
 
 class StaleError(BuildError):
-    """A table is older than its source lets it be read."""
+    """A table is older than its freshness window permits."""
 
 
 class StrictError(BuildError):
-    """Strict mode is on and something that would be read is not built."""
+    """Strict mode is on, and a source that would be computed inline is not built."""
 
 
 class NotHeldError(BuildError):
-    """What is asked of an external table is not held here, and the table is not to be asked."""
+    """The local copy of an external table lacks rows, and reading the table is not permitted."""
 
 
 class UnapprovedError(BuildError):
-    """More would be read of an external table at once than may be without approval."""
+    """A build would read more of an external table than `approve_above` permits."""
 
 
 class LedgerError(PersistError):
@@ -236,7 +236,7 @@ class LedgerTooNewError(LedgerError):
 
 
 class LedgerUnreachableError(LedgerError):
-    """The database of the ledger does not answer; what was asked of it did not happen."""
+    """The database of the ledger does not answer. Nothing was changed."""
 
 
 class StorageError(PersistError):
@@ -244,11 +244,11 @@ class StorageError(PersistError):
 
 
 class GoneError(StorageError):
-    """Something that was written is not there any more."""
+    """A file or table that was written is gone."""
 
 
 class JavaMissingError(StorageError):
-    """Spark needs Java and there is none that fits."""
+    """There is no Java that Spark can use."""
 
 
 class Terminated(KeyboardInterrupt):

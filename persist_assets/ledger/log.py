@@ -35,6 +35,37 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+KINDS: Mapping[str, str] = {
+    "build-started": "a build of a source has started",
+    "build-succeeded": "a build has published its snapshot, or has found the table up to date",
+    "build-failed": "a build has failed, or its process is gone (`interrupted`)",
+    "partition-available": "a partition can be read",
+    "partition-failed": "a requested partition was not built",
+    "partition-tainted": "a partition must not be read until it is built again",
+    "want-created": "somebody wants a partition",
+    "want-waits": "a build has found that a wanted partition needs others first",
+    "want-satisfied": "a wanted partition is available",
+    "want-expired": "the `ttl` of a want has passed",
+    "want-cancelled": "somebody has cancelled a want, or its build has failed",
+    "evaluation": "the wants were evaluated: what can be built now, and why",
+    "build-requested": "an evaluation has requested builds of partitions",
+    "build-request-started": "a run has taken a build request",
+    "build-request-succeeded": "all partitions of a build request are published",
+    "build-request-failed": "a build request has failed; `culprits` are the partitions at fault",
+    "sla-missed": "a want has missed its deadline; `blame` says what it waits for",
+    "sla-recovered": "a late partition is available now",
+    "upstream-synced": "the events of another graph were read",
+    "promoted": "an environment has taken over the snapshots of another one",
+    "rolled-back": "a manifest was put back to an earlier state",
+    "imported": "a manifest file was imported, or a lost ledger restored",
+    "entries-collected": "a manifest has forgotten entries that no source has any more",
+    "snapshots-collected": "snapshots that nobody can reach were given up to `persist gc`",
+    "external-synced": "a copy of an external table was updated",
+    "external-forgotten": "a copy that no environment uses was deleted",
+    "lease-broken": "the holder of a lease is gone, and another process has taken it",
+}
+"""Every kind of event, and what it says."""
+
 _SCANNED = 20_000
 """How many events one page of a search looks at, at most."""
 

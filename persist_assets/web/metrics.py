@@ -20,6 +20,34 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+METRICS: Mapping[str, tuple[str, str]] = {
+    "wants": ("gauge", "Wants by state."),
+    "requests": ("gauge", "Build requests by state."),
+    "misses": ("gauge", "Missed deadlines, by whether the data was delivered later."),
+    "events_total": ("counter", "Events in the log."),
+    "waiting": ("gauge", "Clients waiting for events."),
+    "source_last_success_timestamp_seconds": (
+        "gauge",
+        "Time of the last successful or up-to-date build of a source; absent if there is none.",
+    ),
+    "source_failed_builds": ("gauge", "Recorded failed builds of a source."),
+    "source_rows": ("gauge", "Rows of the table that readers get; absent if there is none."),
+    "source_age_seconds": ("gauge", "Time since a table was last known to be current."),
+    "source_late_seconds": (
+        "gauge",
+        "How far a table exceeds its freshness window; absent without a window.",
+    ),
+    "source_tainted": (
+        "gauge",
+        "Tainted partitions of a source; 1 for a tainted table without partitions.",
+    ),
+    "evaluation_seconds": (
+        "summary",
+        "Evaluations of wants in this process and their duration.",
+    ),
+}
+"""Every metric: its type and its description. The names begin with ``persist_``."""
+
 
 async def show_metrics(graph: Graph, caller: Caller, query: Nothing) -> Response:
     """Answer how much there is of everything, as Prometheus reads it."""
@@ -30,44 +58,38 @@ async def show_metrics(graph: Graph, caller: Caller, query: Nothing) -> Response
     label = json.dumps(environment)
     lines: list[str] = []
 
-    def tell(name: str, kind: str, about: str, values: Mapping[str, float]) -> None:
-        lines.extend((f"# HELP persist_{name} {about}", f"# TYPE persist_{name} {kind}"))
+    def begin(name: str) -> None:
+        kind, description = METRICS[name]
+        lines.extend((f"# HELP persist_{name} {description}", f"# TYPE persist_{name} {kind}"))
+
+    def write(name: str, values: Mapping[str, float]) -> None:
+        begin(name)
         for labels, value in values.items():
             lines.append(f"persist_{name}{{environment={label}{labels}}} {value:.15g}")
 
-    for what, about in (
-        ("wants", "Wants by state."),
-        ("requests", "Build requests by state."),
-        ("misses", "Missed deadlines, by whether the data was delivered later."),
-    ):
-        by_state = {f',state="{state}"': n for state, n in sorted(counts[what].items())}
-        tell(what, "gauge", about, by_state)
-    tell("events_total", "counter", "Events in the log.", {"": position})
-    tell("waiting", "gauge", "Clients waiting for events.", {"": graph.waiting})
+    for name in ("wants", "requests", "misses"):
+        write(name, {f',state="{state}"': n for state, n in sorted(counts[name].items())})
+    write("events_total", {"": position})
+    write("waiting", {"": graph.waiting})
     project = await graph.project()
     if project is not None:
-        for name, about, values in await graph.read(lambda: _of_sources(graph, project)):
-            tell(name, "gauge", about, values)
-    seconds = "evaluation_seconds"
-    lines += [f"# HELP persist_{seconds} Evaluations of wants in this process and their duration."]
-    lines += [f"# TYPE persist_{seconds} summary"]
-    lines += [f"persist_{seconds}_sum{{environment={label}}} {graph.evaluation_s:.6f}"]
-    lines += [f"persist_{seconds}_count{{environment={label}}} {graph.evaluations}"]
+        for name, values in await graph.read(lambda: _of_sources(graph, project)):
+            write(name, values)
+    begin("evaluation_seconds")
+    lines += [f"persist_evaluation_seconds_sum{{environment={label}}} {graph.evaluation_s:.6f}"]
+    lines += [f"persist_evaluation_seconds_count{{environment={label}}} {graph.evaluations}"]
     return PlainTextResponse(
         "\n".join(lines) + "\n", media_type="text/plain; version=0.0.4; charset=utf-8"
     )
 
 
-def _of_sources(graph: Graph, project: Project) -> Iterator[tuple[str, str, Mapping[str, float]]]:
-    """Yield the gauges of persisted sources: names, what they are about, values by labels.
-
-    Of those of the project alone: what was once built under other names has none.
-    """
+def _of_sources(graph: Graph, project: Project) -> Iterator[tuple[str, Mapping[str, float]]]:
+    """Yield the gauges of the project's persisted sources: names, and values by labels."""
     settings, ledger, now = graph.settings, graph.ledger, graph.clock()
     attempts = ledger.builds.fetch_attempts(settings.environment)
     manifest = ledger.manifests.fetch(*settings.environments)
     marks = ledger.taints.fetch(*settings.environments)
-    success, failed, rows, age, late, spoilt = (dict[str, float]() for _ in range(6))
+    success, failed, rows, age, late, tainted = (dict[str, float]() for _ in range(6))
     for source in project.persisted:
         label = f",source={json.dumps(source.key, ensure_ascii=False)}"
         ended = attempts.get(source.source_id, {})
@@ -75,19 +97,15 @@ def _of_sources(graph: Graph, project: Project) -> Iterator[tuple[str, str, Mapp
             success[label] = ended["succeeded"][1].timestamp()
         failed[label] = ended["failed"][0] if "failed" in ended else 0
         snapshot = manifest.get(source.build_id)
-        spoilt[label] = len(marks.get(snapshot.build_uid, ())) if snapshot else 0
+        tainted[label] = len(marks.get(snapshot.build_uid, ())) if snapshot else 0
         if snapshot is not None:
             rows[label] = snapshot.rows
             age[label] = (now - snapshot.known_at).total_seconds()
             if source.annotation.freshness is not None:
                 late[label] = max(0.0, age[label] - source.annotation.freshness.window_s)
-    yield (
-        "source_last_success_timestamp_seconds",
-        "Time of the last successful or up-to-date build of a source.",
-        success,
-    )
-    yield "source_failed_builds", "Recorded failed builds of a source.", failed
-    yield "source_rows", "Rows of the table of a source.", rows
-    yield "source_age_seconds", "Age of the data of a table.", age
-    yield "source_late_seconds", "How far a table exceeds its freshness window.", late
-    yield "source_tainted", "Tainted partitions of a source; 1 if all of it is tainted.", spoilt
+    yield "source_last_success_timestamp_seconds", success
+    yield "source_failed_builds", failed
+    yield "source_rows", rows
+    yield "source_age_seconds", age
+    yield "source_late_seconds", late
+    yield "source_tainted", tainted

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,10 +15,8 @@ from conftest import ROOT
 
 from persist_assets.cli import EXIT_CODES, app
 from persist_assets.compiler.frontends.annotated_checks import _CHECKS
-from persist_assets.compiler.frontends.annotation_keys import KEYS
 from persist_assets.core.object_stores import SCHEMES, SPARK_PACKAGES
-from persist_assets.core.settings.keys import KEYS as SETTINGS
-from persist_assets.core.settings.keys import SLA_KEYS, SPARK_KEYS, STORE_KEYS, UPSTREAM_KEYS
+from persist_assets.ledger.log import KINDS
 from persist_assets.operations.documents.base import Document
 from persist_assets.operations.documents.builds import BuildDocument, RunDocument
 from persist_assets.operations.documents.events import EventDocument
@@ -73,25 +73,28 @@ def test_every_exit_code_is_in_the_docs(code: int) -> None:
     assert f"| {code} |" in (DOCS / "cli.md").read_text()
 
 
-@pytest.mark.parametrize("key", list(SETTINGS))
-def test_every_setting_is_in_the_docs(key: str) -> None:
-    text = (DOCS / "settings.md").read_text()
-    assert f"| `{key}` |" in text or f"| `[{key}]` |" in text
+@pytest.mark.proves("H8")
+def test_the_reference_is_made_from_the_code_and_current() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "reference.py"), "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("key", list(UPSTREAM_KEYS))
-def test_every_setting_of_another_graph_is_in_the_docs(key: str) -> None:
-    assert f"| `{key}` |" in (DOCS / "settings.md").read_text().split("## Other graphs")[1]
-
-
-@pytest.mark.parametrize("key", list(SLA_KEYS))
-def test_every_setting_of_deadlines_is_in_the_docs(key: str) -> None:
-    assert f"| `[sla]` | | `{key}`" in (DOCS / "settings.md").read_text()
-
-
-@pytest.mark.parametrize("key", list(STORE_KEYS))
-def test_every_setting_of_a_store_is_in_the_docs(key: str) -> None:
-    assert f"| `{key}` of `[store." in (DOCS / "settings.md").read_text()
+def test_the_reference_has_every_kind_of_event_and_no_other() -> None:
+    texts = Counter[str]()
+    for path in (ROOT / "persist_assets" / "ledger").glob("*.py"):
+        texts.update(
+            node.value
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        )
+    assert {kind for kind in KINDS if texts[kind] < 2} == set(), "kinds that nothing records"
+    hyphenated = {text for text in texts if re.fullmatch(r"[a-z]+(-[a-z]+)+", text)}
+    assert hyphenated - {"read-only"} <= KINDS.keys()
 
 
 @pytest.mark.parametrize("word", [*(f"`{s}://" for s in SCHEMES), *SPARK_PACKAGES.values()])
@@ -108,19 +111,14 @@ def test_the_docs_name_the_version_of_hadoop_that_spark_brings() -> None:
     assert set(re.findall(r"hadoop-(?:aws|azure):([\d.]+)", text)) == {version}
 
 
-@pytest.mark.parametrize("key", list(SPARK_KEYS))
-def test_every_key_of_the_spark_section_is_in_the_docs(key: str) -> None:
-    assert f"| `[spark] {key}` |" in (DOCS / "settings.md").read_text()
-
-
 _OF_EACH = ("accepted_values", "range", "relationship", "row_count", "freshness")
 
 
 @pytest.mark.parametrize(
     "key",
-    [*KEYS, *(f"{kind} {{" if kind in _OF_EACH else f"{kind}=" for kind in _CHECKS)],
+    [f"{kind} {{" if kind in _OF_EACH else f"{kind}=" for kind in _CHECKS],
 )
-def test_every_key_and_check_is_in_the_docs(key: str) -> None:
+def test_every_check_is_in_the_docs(key: str) -> None:
     text = (DOCS / "annotations.md").read_text()
     assert f"| `{key}" in text
 
