@@ -315,8 +315,8 @@ ToOption = Annotated[
 ]
 
 
-def _tell_version(wanted: bool) -> None:
-    if wanted:
+def _tell_version(is_requested: bool) -> None:
+    if is_requested:
         from importlib.metadata import version
 
         out.print(version("persist-assets"))
@@ -361,8 +361,10 @@ def command(
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        own = [p for n, p in inspect.signature(function).parameters.items() if n != "invocation"]
-        selects = any(p.name == "selection" for p in own)
+        parameters = [
+            p for n, p in inspect.signature(function).parameters.items() if n != "invocation"
+        ]
+        selects = any(p.name == "selection" for p in parameters)
         common = [
             inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
             for n, kind, default in (*_COMMON, *([_SELECT] if selects else []))
@@ -370,12 +372,12 @@ def command(
 
         @functools.wraps(function)
         def run(ctx: typer.Context, **values: Any) -> None:
-            before: Mapping[str, Any] = ctx.obj or {}
+            defaults: Mapping[str, Any] = ctx.obj or {}
             invocation = Invocation(
-                values.pop("project") or before.get("project"),
-                values.pop("env") or before.get("env"),
+                values.pop("project") or defaults.get("project"),
+                values.pop("env") or defaults.get("env"),
                 values.pop("as_json"),
-                values.pop("verbose") or bool(before.get("verbose")),
+                values.pop("verbose") or bool(defaults.get("verbose")),
             )
             if selects:
                 named = (*(values["selection"] or ()), *(values.pop("select") or ()))
@@ -385,7 +387,7 @@ def command(
                     stack.enter_context(confined(invocation.root))
                 function(invocation, **values)
 
-        signature = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in own] + common)
+        signature = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in parameters] + common)
         run.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
         run.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
         on.command(name)(run)
@@ -590,7 +592,7 @@ def quiet(invocation: Invocation) -> Generator[None]:
 
 @contextmanager
 def _diverted(invocation: Invocation) -> Generator[None]:
-    kept = [os.dup(1), os.dup(2)]
+    copies = [os.dup(1), os.dup(2)]
     sys.stdout.flush()
     sys.stderr.flush()
     ours = os.fdopen(os.dup(2), "w", encoding="utf-8")
@@ -609,7 +611,7 @@ def _diverted(invocation: Invocation) -> Generator[None]:
         own.removeHandler(warnings)
         sys.stdout.flush()
         sys.stderr.flush()
-        for fd, copy in enumerate(kept, 1):
+        for fd, copy in enumerate(copies, 1):
             os.dup2(copy, fd)
             os.close(copy)
         err.file = before
@@ -632,7 +634,7 @@ def in_words(value: Any) -> str:
 def malloy_path(settings: Settings, written: str) -> str:
     """Return the path of a file relative to the root: from here, the root or the sources."""
     for start in (Path.cwd(), settings.root, settings.root / settings.sources):
-        found = (start / written).resolve()
-        if found.is_file() and found.is_relative_to(settings.root):
-            return found.relative_to(settings.root).as_posix()
+        path = (start / written).resolve()
+        if path.is_file() and path.is_relative_to(settings.root):
+            return path.relative_to(settings.root).as_posix()
     raise NotFoundError(f"there is no file {written}", hint=f"files below {settings.root}")

@@ -26,25 +26,25 @@ from persist_assets.planning.lineage import find_columns, trace
 @command("lineage")
 def lineage(
     invocation: Invocation,
-    asked: Annotated[
+    name: Annotated[
         str, typer.Argument(metavar="SOURCE[.COLUMN]", help="A source, or one of its columns.")
     ],
 ) -> None:
     """Show which columns a source's columns are computed from, and what follows from them."""
     invocation.keep_going = True  # what is broken stops only who asks for it
-    with invocation.naming_errors(asked, asked.rpartition(".")[0]):
-        source, column = find_columns(invocation.project, asked)
+    with invocation.naming_errors(name, name.rpartition(".")[0]):
+        source, column = find_columns(invocation.project, name)
     names = [column] if column is not None else [c.name for c in source.columns]
-    found = trace(invocation.project, (ColumnRef(source.source_id, name) for name in names))
+    edges = trace(invocation.project, (ColumnRef(source.source_id, name) for name in names))
     if invocation.as_json:
-        edges = [{"from": _written(a), "to": _written(b)} for a, b in found]
+        edges = [{"from": _written(a), "to": _written(b)} for a, b in edges]
         print_json({"edges": edges})
         return
     key_of = {s.source_id: s.key for s in invocation.project.sources}
-    for a, b in found:
+    for a, b in edges:
         left, right = (f"{key_of[c.source_id]}.{c.column}" for c in (a, b))
         out.print(f"{escape(left)} [dim]→[/] {escape(right)}", soft_wrap=True)
-    if not found:
+    if not edges:
         err.print(f"the columns that {escape(source.key)} is computed from are unknown")
     if source.function is not None:
         err.print("[dim]the column lineage of functions is unknown[/]")
@@ -81,8 +81,8 @@ def docs(
             texts[path] = settings.read_text(path)
         except (OSError, ValueError):
             continue  # its pages say so
-    known = read_knowledge(settings, project, invocation.ledger)
-    files = make_pages(project, known, texts, settings.environment)
+    knowledge = read_knowledge(settings, project, invocation.ledger)
+    files = make_pages(project, knowledge, texts, settings.environment)
     if directory is None:
         make_private(settings.state_dir)
     written = write_site(directory or settings.state_dir / "docs", files)

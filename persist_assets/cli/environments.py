@@ -98,15 +98,15 @@ def _import(invocation: Invocation, file: Path, *, dry_run: bool, why: str | Non
         print_json({**document, "refused": refused, "strict_differs": differs})
     else:
         for row in moved:
-            known = " [dim](of another ledger)[/]" if row["adopted"] else ""
+            origin = " [dim](of another ledger)[/]" if row["adopted"] else ""
             what = f"{row['source_id']} {row['table']}@v{row['version']}"
-            out.print(f"[green]imported[/] {escape(what)}{known}", soft_wrap=True)
+            out.print(f"[green]imported[/] {escape(what)}{origin}", soft_wrap=True)
         for r in done.refused:
             what = f"{r.source_id or ''} {(r.build_id or str(file))[:64]}".strip()
             err.print(f"[red]refused[/] {escape(f'{what}: {r.reason}')}", soft_wrap=True)
-        said = f"as change {done.change_id}" if done.change_id else "nothing was changed"
+        outcome = f"as change {done.change_id}" if done.change_id else "nothing was changed"
         n = f"{len(moved)} imported, {done.n_same} already the same, {len(refused)} refused"
-        out.print(f"{n} in {settings.environment}: {said}")
+        out.print(f"{n} in {settings.environment}: {outcome}")
     if differs:
         words = ("strict", "not strict") if done.strict else ("not strict", "strict")
         message = f"the file is {words[0]}, {settings.environment} is {words[1]} and remains so"
@@ -142,7 +142,7 @@ def promote(
     from persist_assets.operations import environments
 
     invocation.env = source
-    before = invocation.ledger.builds.fetch_current(target)
+    current = invocation.ledger.builds.fetch_current(target)
     decided, change = environments.promote(
         invocation.builder(),
         target,
@@ -154,7 +154,7 @@ def promote(
     moved = [
         {
             "source_id": s.source_id,
-            "from_build": before[s.source_id].build_id if s.source_id in before else None,
+            "from_build": current[s.source_id].build_id if s.source_id in current else None,
             "to_build": s.build_id,
         }
         for s in (decided.sources if change or dry_run else ())
@@ -209,13 +209,13 @@ def state(
         return
     last = invocation.ledger.builds.fetch_last(invocation.settings.environment)
     current = invocation.ledger.manifests.fetch(*invocation.settings.environments)
-    told: dict[str, dict[str, Any]] = {}
+    documents: dict[str, dict[str, Any]] = {}
     for source in chosen:
         snapshot, build = current.get(source.build_id), last.get(source.source_id)
         if snapshot is None and build is None:
             continue
         ended = (build.finished_at if build else None) or (snapshot and snapshot.built_at)
-        told[source.source_id] = {
+        documents[source.source_id] = {
             "last_run": ended.isoformat() if ended else None,
             "last_max_value": snapshot.watermark if snapshot else None,
             "type": column_type(snapshot.columns, snapshot.time_column or "") if snapshot else None,
@@ -223,16 +223,16 @@ def state(
             "timeless": _count_timeless(invocation, snapshot) if snapshot else None,
         }
     if invocation.as_json:
-        print_json(told)
+        print_json(documents)
         return
     table = table_of("source", "last run", "up to", "rows")
-    for source_id, values in told.items():
+    for source_id, values in documents.items():
         rows = "" if values["rows"] is None else f"{values['rows']:,}"
         upto = values["last_max_value"] or ""
         if values["timeless"]:
             upto = f"{upto}, {values['timeless']:,} without".removeprefix(", ")
         table.add_row(escape(source_id), values["last_run"] or "", escape(upto), rows)
-    if told:
+    if documents:
         out.print(table)
     else:
         out.print(f"nothing has been built in {invocation.settings.environment} yet")
@@ -266,12 +266,12 @@ def _history_json(invocation: Invocation, source: Source, limit: int) -> list[di
         if builds
         else []
     )
-    before = next((b.snapshot.watermark for b in earlier if b.snapshot), None)
-    told: list[dict[str, Any]] = []
+    watermark = next((b.snapshot.watermark for b in earlier if b.snapshot), None)
+    documents: list[dict[str, Any]] = []
     for build in reversed(builds):
         snapshot, written = build.snapshot, build.written
         after = snapshot.watermark if snapshot else None
-        told.append(
+        documents.append(
             {
                 "build_uid": build.build_uid,
                 "build_id": build.build_id,
@@ -284,24 +284,24 @@ def _history_json(invocation: Invocation, source: Source, limit: int) -> list[di
                 "rows_written": written.rows if written else None,
                 "bytes": snapshot.bytes if snapshot else None,
                 "bytes_written": written.bytes if written else None,
-                "watermark_before": before,
+                "watermark_before": watermark,
                 "watermark_after": after,
                 "table": snapshot.table if snapshot else None,
                 "version": snapshot.version if snapshot else None,
                 "error": build.error,
             }
         )
-        before = after if snapshot else before
-    return told[::-1]
+        watermark = after if snapshot else watermark
+    return documents[::-1]
 
 
 def _tell_builds(
-    invocation: Invocation, told: Mapping[SourceID, Sequence[Mapping[str, Any]]]
+    invocation: Invocation, builds_by_source: Mapping[SourceID, Sequence[Mapping[str, Any]]]
 ) -> None:
     if invocation.as_json:
-        print_json(told)
+        print_json(builds_by_source)
         return
-    for source_id, builds in told.items():
+    for source_id, builds in builds_by_source.items():
         table = table_of("started", "action", "rows", "written", "seconds", "up to", "run")
         for row in builds:
             numbers = ("" if row[k] is None else f"{row[k]:,}" for k in ("rows", "rows_written"))
@@ -457,8 +457,8 @@ def doctor(
             out.print(f"[dim]{name.replace('_', ' ')}[/] {escape(in_words(value))}", soft_wrap=True)
         colours = {"error": "red", "warning": "yellow", "note": "cyan"}
         for f in report.findings:
-            said = f"[{colours[f.severity]}]{f.severity}[/]: {escape(f'{f.message} [{f.code}]')}"
-            err.print(said, soft_wrap=True)
+            text = f"[{colours[f.severity]}]{f.severity}[/]: {escape(f'{f.message} [{f.code}]')}"
+            err.print(text, soft_wrap=True)
             if f.hint:
                 err.print(f"  hint: {escape(f.hint)}", soft_wrap=True)
         n = sum(f.severity != "note" for f in report.findings)

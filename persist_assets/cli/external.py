@@ -37,7 +37,7 @@ def status(invocation: Invocation, selection: SelectArgument = None) -> None:
 def sync(
     invocation: Invocation,
     selection: SelectArgument = None,
-    again: Annotated[
+    reread: Annotated[
         bool, typer.Option("--again", help="Read everything needed again, whatever the copy has.")
     ] = False,
     approve: Annotated[
@@ -46,17 +46,17 @@ def sync(
 ) -> None:
     """Bring the copies of external tables up to date, as builds do before they read them."""
     chosen, ingestion = _chosen(invocation, selection), invocation.reader().ingestion
-    before = {s.source_id: find_holding(ingestion, s) for s in chosen}
+    holdings = {s.source_id: find_holding(ingestion, s) for s in chosen}
     for source in chosen:
-        known = before[source.source_id]
-        if known.held is None and known.predicate is None:
+        holding = holdings[source.source_id]
+        if holding.held is None and holding.predicate is None:
             err.print(f"{escape(source.key)} is not needed: no table reads it")
             continue
-        if not again and known.pending is not None and known.why is None:
+        if not reread and holding.pending is not None and holding.why is None:
             continue
         try:
             with quiet(invocation):
-                ingestion.sync(source, again=again, approved=approve)
+                ingestion.sync(source, again=reread, approved=approve)
         except PersistError as error:
             error.location = error.location or source.location
             raise
@@ -74,7 +74,7 @@ def _chosen(invocation: Invocation, patterns: Sequence[str] | None) -> list[Sour
     project = invocation.project
     if not patterns:
         return [s for s in project.sources if s.external is not None]
-    found: dict[str, Source] = {}
+    tables: dict[str, Source] = {}
     for pattern in patterns:
         try:
             named = find_source(project, pattern)
@@ -82,14 +82,14 @@ def _chosen(invocation: Invocation, patterns: Sequence[str] | None) -> list[Sour
             start = invocation.select([pattern])
         else:
             start = (named.source_id,)
-        some = externals(project, start)
-        if not some:
+        external = externals(project, start)
+        if not external:
             raise NotFoundError(
                 f"`{pattern}` neither is nor reads an external table",
                 hint="persist external status lists them",
             )
-        found |= {s.source_id: s for s in some}
-    return list(found.values())
+        tables |= {s.source_id: s for s in external}
+    return list(tables.values())
 
 
 def _tell(invocation: Invocation, holdings: Sequence[Holding]) -> None:
@@ -100,29 +100,29 @@ def _tell(invocation: Invocation, holdings: Sequence[Holding]) -> None:
         out.print("there are no external tables")
         return
     table = table_of("table", "held", "newest", "rows", "bytes", "what is new")
-    for found in holdings:
-        held, pending = found.held, found.pending
+    for holding in holdings:
+        held, pending = holding.held, holding.pending
         table.add_row(
-            escape(found.source.key),
+            escape(holding.source.key),
             short(held.version) if held else "–",
             short(pending.version) if pending else "?",
             str(held.rows) if held else "0",
             str(held.bytes) if held else "0",
-            escape(_in_words(found)),
+            escape(_in_words(holding)),
         )
     out.print(table)
-    for found in holdings:
-        if found.held is not None:
-            told = f"{found.source.key} holds {found.held.predicate}"
-            err.print(f"[dim]{escape(told)}[/]", soft_wrap=True)
+    for holding in holdings:
+        if holding.held is not None:
+            text = f"{holding.source.key} holds {holding.held.predicate}"
+            err.print(f"[dim]{escape(text)}[/]", soft_wrap=True)
 
 
-def _in_words(found: Holding) -> str:
-    if found.problem is not None:
-        return found.problem.message
-    if found.why is None:
-        return "no table reads it" if found.predicate is None else "up to date"
-    return found.why
+def _in_words(holding: Holding) -> str:
+    if holding.problem is not None:
+        return holding.problem.message
+    if holding.why is None:
+        return "no table reads it" if holding.predicate is None else "up to date"
+    return holding.why
 
 
 def _holding_json(holding: Holding) -> Mapping[str, Any]:

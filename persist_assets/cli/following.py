@@ -152,7 +152,7 @@ class _Follower:
         PersistError
             Some of them failed.
         """
-        begun = time.monotonic()
+        started = time.monotonic()
         try:
             result, document = run_build(
                 self.invocation, [self.invocation.project.by_id[s] for s in sources]
@@ -162,7 +162,7 @@ class _Follower:
         if self.invocation.as_json:
             print_json(document.as_json(), lines=True)
         else:
-            self._print(document, time.monotonic() - begun)
+            self._print(document, time.monotonic() - started)
         if not result.success:
             first = result.failures[0] if result.failures else None
             kind = first.kind if first else BuildError

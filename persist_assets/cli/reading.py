@@ -67,11 +67,11 @@ def diff(
     if key and not rows:
         raise SettingsError("`--key` requires --rows", hint="add --rows")
     places = find_places(invocation.settings, invocation.project, invocation.ledger, before, after)
-    wanted = set(invocation.select(selection)) if selection else None
+    selected = set(invocation.select(selection)) if selection else None
     changes = [
         change
         for change in compare(places[0].standings, places[1].standings)
-        if wanted is None or change.source_id in wanted
+        if selected is None or change.source_id in selected
     ]
     compared: dict[SourceID, RowsDiffer | NotCompared] = {}
     if rows:
@@ -92,77 +92,80 @@ def diff(
             )
     changes = [c for c in changes if c.change != "same"]
     if invocation.as_json:
-        told = [_change_json(c) | _rows_json(compared.get(c.source_id)) for c in changes]
-        print_json({"sources": told})
+        documents = [_change_json(c) | _rows_json(compared.get(c.source_id)) for c in changes]
+        print_json({"sources": documents})
         return
     if not changes:
         out.print(f"no differences between {escape(before)} and {escape(after)}")
         return
     out.print(changes_tree(f"{before} → {after}", changes))
-    for source_id, found in compared.items():
-        _print_rows_differ(source_id, found)
+    for source_id, difference in compared.items():
+        _print_rows_differ(source_id, difference)
 
 
 def _split(key: Sequence[str] | None) -> list[str]:
     return [name.strip() for names in key or () for name in names.split(",") if name.strip()]
 
 
-def _rows_json(found: RowsDiffer | NotCompared | None) -> dict[str, Any]:
-    if found is None:
+def _rows_json(difference: RowsDiffer | NotCompared | None) -> dict[str, Any]:
+    if difference is None:
         return {}
-    if isinstance(found, NotCompared):
-        return {"rows_note": found.reason}
+    if isinstance(difference, NotCompared):
+        return {"rows_note": difference.reason}
     return {
         "rows": {
-            "added": found.added,
-            "removed": found.removed,
-            "changed": found.changed,
-            "before": found.before,
-            "after": found.after,
+            "added": difference.added,
+            "removed": difference.removed,
+            "changed": difference.changed,
+            "before": difference.before,
+            "after": difference.after,
         },
-        "key": list(found.key),
-        "columns_changed": dict(found.columns),
+        "key": list(difference.key),
+        "columns_changed": dict(difference.columns),
         "columns_not_compared": [
-            {"column": u.column, "before": u.before, "after": u.after} for u in found.uncompared
+            {"column": u.column, "before": u.before, "after": u.after}
+            for u in difference.uncompared
         ],
         "samples": {
-            "added": [_cell(row) for row in found.added_rows],
-            "removed": [_cell(row) for row in found.removed_rows],
+            "added": [_cell(row) for row in difference.added_rows],
+            "removed": [_cell(row) for row in difference.removed_rows],
             "changed": [
                 {"key": _cell(r.key), "before": _cell(r.before), "after": _cell(r.after)}
-                for r in found.changed_rows
+                for r in difference.changed_rows
             ],
         },
     }
 
 
-def _print_rows_differ(source_id: SourceID, found: RowsDiffer | NotCompared) -> None:
+def _print_rows_differ(source_id: SourceID, difference: RowsDiffer | NotCompared) -> None:
     """Print how rows differ: what is counted, and below it rows with what they were and are."""
     out.print()
-    if isinstance(found, NotCompared):
-        out.print(f"[bold]{escape(source_id)}[/] rows not compared: {escape(found.reason)}")
+    if isinstance(difference, NotCompared):
+        out.print(f"[bold]{escape(source_id)}[/] rows not compared: {escape(difference.reason)}")
         return
-    parts = [f"[green]+{found.added} added[/]", f"[red]-{found.removed} removed[/]"]
-    if found.changed is not None:
-        parts.append(f"[yellow]~{found.changed} changed[/]")
-    how = f" by {', '.join(found.key)}" if found.key else ""
-    title = f"[bold]{escape(source_id)}[/] {found.before} → {found.after} rows{escape(how)}"
+    parts = [f"[green]+{difference.added} added[/]", f"[red]-{difference.removed} removed[/]"]
+    if difference.changed is not None:
+        parts.append(f"[yellow]~{difference.changed} changed[/]")
+    how = f" by {', '.join(difference.key)}" if difference.key else ""
+    title = (
+        f"[bold]{escape(source_id)}[/] {difference.before} → {difference.after} rows{escape(how)}"
+    )
     out.print(f"{title}: {', '.join(parts)}")
-    columns = [f"{escape(name)} ({n})" for name, n in found.columns.items() if n]
+    columns = [f"{escape(name)} ({n})" for name, n in difference.columns.items() if n]
     if columns:
         out.print(f"  changed columns: {', '.join(columns)}")
-    for u in found.uncompared:
+    for u in difference.uncompared:
         kinds = f"{u.before or 'not there'} → {u.after or 'not there'}"
         out.print(f"  not compared: {escape(u.column)} [dim]{escape(kinds)}[/]")
     sampled: list[tuple[str, str, dict[str, Any]]] = [
-        *(("~", "yellow", _both(row)) for row in found.changed_rows),
-        *(("-", "red", row) for row in found.removed_rows),
-        *(("+", "green", row) for row in found.added_rows),
+        *(("~", "yellow", _both(row)) for row in difference.changed_rows),
+        *(("-", "red", row) for row in difference.removed_rows),
+        *(("+", "green", row) for row in difference.added_rows),
     ]
     if not sampled:
         return
-    there = dict.fromkeys(name for _, _, row in sampled for name in row)
-    names = [*found.key, *(n for n in there if n not in found.key)]
+    sampled_names = dict.fromkeys(name for _, _, row in sampled for name in row)
+    names = [*difference.key, *(n for n in sampled_names if n not in difference.key)]
     table = Table("", *(escape(n) for n in names), box=None, pad_edge=False)
     for mark, colour, row in sampled:
         cells = [_change_cell(row[n]) if n in row else "" for n in names]
@@ -387,18 +390,20 @@ def _print_rows(
     for row in rows:
         table.add_row(*(_shown(v) for v in row))
     out.print(table)
-    told = [
+    origins = [
         f"{r['source_id'].partition('@')[0]} from its {r['from']}"
         for r in route
         if r["from"] == "table"
     ]
-    told += [f"{r['source_id'].partition('@')[0]} inline" for r in route if r["from"] == "inline"]
+    origins += [
+        f"{r['source_id'].partition('@')[0]} inline" for r in route if r["from"] == "inline"
+    ]
     for r in route:
         name = r["source_id"].partition("@")[0]
         if r["from"] == "local":
-            told.append(f"{name} from its local copy, version {short(r['version'])}")
+            origins.append(f"{name} from its local copy, version {short(r['version'])}")
         elif r["from"] == "forwarded":
-            told.append(f"{name} forwarded to the external table, version {short(r['version'])}")
+            origins.append(f"{name} forwarded to the external table, version {short(r['version'])}")
     n = "1 row" if len(rows) == 1 else f"{len(rows)} rows"
     more = ", more are available" if truncated else ""
-    err.print(f"[dim]{'; '.join([n + more, *told])}[/]")
+    err.print(f"[dim]{'; '.join([n + more, *origins])}[/]")

@@ -183,8 +183,8 @@ def ledger_migrate(
         out.print(f"{escape(shown(url))} was created with version {VERSION}", soft_wrap=True)
     else:
         done = f"was migrated from version {ledger.events.opened_version} to {VERSION}"
-        kept = f"; a backup is at {escape(backup)}" if backup else ""
-        out.print(f"{escape(shown(url))} {done}{kept}", soft_wrap=True)
+        note = f"; a backup is at {escape(backup)}" if backup else ""
+        out.print(f"{escape(shown(url))} {done}{note}", soft_wrap=True)
 
 
 @command("rebuild", ledger_app)
@@ -213,6 +213,6 @@ def ledger_copy(
     if invocation.as_json:
         print_json({**ends, "version": VERSION, "tables": dict(copied)})
     else:
-        told = f"copied {copied['events']} events and {copied['builds']} builds"
-        out.print(f"{told} from {escape(ends['from'])} to {escape(ends['to'])}", soft_wrap=True)
+        text = f"copied {copied['events']} events and {copied['builds']} builds"
+        out.print(f"{text} from {escape(ends['from'])} to {escape(ends['to'])}", soft_wrap=True)
         err.print("hint: to use the copy, set `ledger` in persist.toml")

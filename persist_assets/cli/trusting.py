@@ -53,9 +53,9 @@ def trust(
         chosen += named
     if chosen:
         add_trusted(invocation.root, chosen)
-    known = Confinement(invocation.root, trusted_places(invocation.root))
-    rows = [(p, by, known.allows(p)) for p, by in named.items()]
-    rows += [(p, [], known.allows(p)) for p in chosen if p not in named]
+    confinement = Confinement(invocation.root, trusted_places(invocation.root))
+    rows = [(p, by, confinement.allows(p)) for p, by in named.items()]
+    rows += [(p, [], confinement.allows(p)) for p in chosen if p not in named]
     if invocation.as_json:
         print_json({"places": [{"place": p, "named_by": b, "trusted": t} for p, b, t in rows]})
         return

@@ -130,15 +130,15 @@ def want_list(
 ) -> None:
     """List what is wanted and not there."""
     states = () if every else ACTIVE
-    found = invocation.ledger.wants.fetch(
+    wants = invocation.ledger.wants.fetch(
         invocation.settings.environment, states=states, pattern=pattern, limit=limit
     )
     _warn_untaken(invocation)
     if invocation.as_json:
-        print_json([_document(want) for want in found])
+        print_json([_document(want) for want in wants])
         return
     table = table_of("want", "partition", "state", "deadline", "error")
-    for want in found:
+    for want in wants:
         due = want.deadline.strftime("%Y-%m-%d %H:%M:%SZ") if want.deadline else ""
         error = (want.error or "").splitlines()[:1]
         table.add_row(
@@ -148,7 +148,7 @@ def want_list(
             due,
             escape("".join(error)),
         )
-    out.print(table if found else "no open wants")
+    out.print(table if wants else "no open wants")
 
 
 @command("show", want_app)
@@ -180,10 +180,10 @@ def _warn_untaken(invocation: Invocation) -> None:
 
 def _find_requested(invocation: Invocation, want_id: str) -> Request | None:
     """Return the request of a want if nobody has begun it."""
-    found = invocation.ledger.wants.find(want_id)
-    if found is None or found.state != "requested" or found.request_id is None:
+    want = invocation.ledger.wants.find(want_id)
+    if want is None or want.state != "requested" or want.request_id is None:
         return None
-    return invocation.ledger.requests.find(found.request_id)
+    return invocation.ledger.requests.find(want.request_id)
 
 
 def _is_built_by_others(invocation: Invocation, want_id: str) -> bool:
@@ -191,9 +191,9 @@ def _is_built_by_others(invocation: Invocation, want_id: str) -> bool:
     from persist_assets.wants.requests import record_dead
 
     ledger, built = invocation.ledger, False
-    while (found := ledger.wants.find(want_id)) is not None and found.state == "building":
+    while (want := ledger.wants.find(want_id)) is not None and want.state == "building":
         if not built:
-            err.print(f"another process builds it: request {found.request_id}")
+            err.print(f"another process builds it: request {want.request_id}")
         built = True
         time.sleep(_PAUSE_S)
         record_dead(ledger, invocation.settings.environment, datetime.now(UTC))
@@ -201,10 +201,10 @@ def _is_built_by_others(invocation: Invocation, want_id: str) -> bool:
 
 
 def _find(invocation: Invocation, want_id: str) -> Want:
-    found = invocation.ledger.wants.find(want_id)
-    if found is None:
+    want = invocation.ledger.wants.find(want_id)
+    if want is None:
         raise NotFoundError(f"unknown want `{want_id}`", hint="persist want list --all")
-    return found
+    return want
 
 
 def _print_want(invocation: Invocation, want: Want) -> None:
@@ -271,12 +271,12 @@ def evaluate(
     if request_id is None:
         for synced in sync_all(invocation.observer):
             if synced.problem is not None:
-                told = escape(f"{synced.graph}: {synced.problem}")
-                err.print(f"[yellow]warning[/]: {told}", soft_wrap=True)
+                message = escape(f"{synced.graph}: {synced.problem}")
+                err.print(f"[yellow]warning[/]: {message}", soft_wrap=True)
         make_wants(invocation.observer, "persist evaluate")
-        found, request = evaluate_now(invocation.observer, "manual", force=force)
+        evaluation, request = evaluate_now(invocation.observer, "manual", force=force)
     else:
-        found, request = Evaluation(), invocation.ledger.requests.find(request_id)
+        evaluation, request = Evaluation(), invocation.ledger.requests.find(request_id)
         if request is None or request.environment != invocation.settings.environment:
             raise NotFoundError(f"unknown build request `{request_id}`")
     succeeded = True
@@ -286,16 +286,16 @@ def evaluate(
     if invocation.as_json:
         from persist_assets.operations.documents.wants import EvaluationDocument
 
-        print_json(EvaluationDocument.of(found, request).as_json())
+        print_json(EvaluationDocument.of(evaluation, request).as_json())
     elif request is not None:
         named = ", ".join(request.partitions[:5])
         more = f" and {len(request.partitions) - 5} more" if len(request.partitions) > 5 else ""
         out.print(f"request {request.request_id}: {escape(named)}{more}", soft_wrap=True)
     else:
         out.print("nothing can be built now")
-    if found.deferred and not invocation.as_json:
-        out.print(f"{found.deferred:,} more wants can be built in the next evaluation")
-    for blocked in () if invocation.as_json else found.blocked:
+    if evaluation.deferred and not invocation.as_json:
+        out.print(f"{evaluation.deferred:,} more wants can be built in the next evaluation")
+    for blocked in () if invocation.as_json else evaluation.blocked:
         missing = ", ".join(blocked.missing)
         out.print(escape(f"{blocked.partition_ref} waits for {missing}"), soft_wrap=True)
     if not succeeded:
@@ -311,8 +311,10 @@ def taint(invocation: Invocation, ref: RefArgument) -> None:
     if invocation.as_json:
         print_json({"partition_refs": refs})
         return
-    for found in refs:
-        out.print(f"{escape(found)} is tainted: persist want add {escape(found)}", soft_wrap=True)
+    for tainted in refs:
+        out.print(
+            f"{escape(tainted)} is tainted: persist want add {escape(tainted)}", soft_wrap=True
+        )
     if not refs:
         out.print(f"{escape(ref)} has not been built")
 
@@ -331,12 +333,12 @@ def sla(
     record_late(invocation.observer)
     now = datetime.now(UTC)
     misses = invocation.ledger.wants.fetch_misses(invocation.settings.environment, limit=limit)
-    told = [MissDocument.of(miss, now).as_json() for miss in misses]
+    documents = [MissDocument.of(miss, now).as_json() for miss in misses]
     if invocation.as_json:
-        print_json(told)
+        print_json(documents)
         return
     table = table_of("partition", "deadline", "late", "delivered", "waited for", "cause")
-    for row in told:
+    for row in documents:
         blame = row["blame"]
         whose = f"{blame['graph']}:" if blame["graph"] else ""
         late = f"{row['late_seconds']:,.0f} s"
@@ -348,7 +350,7 @@ def sla(
             escape(whose + blame["partition_ref"]),
             escape(": ".join(filter(None, (blame["cause"], blame.get("problem"))))),
         )
-    out.print(table if told else "no deadline was missed")
+    out.print(table if documents else "no deadline was missed")
 
 
 # ------------------------------------------------------------------------------------------- events
@@ -374,29 +376,29 @@ def events(
     ] = False,
 ) -> None:
     """Tell what has happened, in order."""
-    found: list[Event] = []
+    collected: list[Event] = []
     while True:
-        some, following = invocation.ledger.events.search(
+        page, following = invocation.ledger.events.search(
             since, limit=limit, kinds=kind or (), patterns=pattern or ()
         )
         if follow:
-            for event in some:
+            for event in page:
                 _print_event(invocation, event)
-        found += some
+        collected += page
         moved, since = following > since, following
         if follow:
-            found = []
+            collected = []
             if not moved:
                 time.sleep(_PAUSE_S)
-        elif len(found) >= limit or not moved:
+        elif len(collected) >= limit or not moved:
             break
     if invocation.as_json:
         from persist_assets.operations.documents.events import EventDocument
 
-        documents = [EventDocument.of(event).as_json() for event in found]
+        documents = [EventDocument.of(event).as_json() for event in collected]
         print_json({"events": documents, "next_idx": since})
     else:
-        for event in found:
+        for event in collected:
             _print_event(invocation, event)
 
 

@@ -93,9 +93,9 @@ class Report:
         where = f"{error.location}: " if error.location else ""
         if isinstance(error, UntrustedError):
             code, environment = "untrusted", None
-        found = Finding(code, "error", where + error.message, error.hint, environment)
-        if found not in self.findings:
-            self.findings.append(found)
+        finding = Finding(code, "error", where + error.message, error.hint, environment)
+        if finding not in self.findings:
+            self.findings.append(finding)
 
 
 def examine(
@@ -118,12 +118,12 @@ def examine(
     _look_at_java(report, settings.values())
     if not settings:
         return report
-    some = next(iter(settings.values()))
-    ledger = _open_ledger(report, some)
-    if ledger is not None and some.owns_ledger and not some.declared:
+    first = next(iter(settings.values()))
+    ledger = _open_ledger(report, first)
+    if ledger is not None and first.owns_ledger and not first.declared:
         _look_at_settings_of(report, root, ledger.manifests.fetch_environments(), settings)
     report.checked["environments"] = list(settings)
-    _look_at_home(report, some, fix=fix)
+    _look_at_home(report, first, fix=fix)
     meanings = {name: _look_at_sources(report, s) for name, s in settings.items()}
     _look_at_warehouses(report, settings)
     ledger = _look_for_loss(report, ledger, settings, fix=fix)
@@ -147,27 +147,27 @@ def examine(
 
 def _look_at_settings(report: Report, root: Path, environment: str | None) -> dict[str, Settings]:
     """Return the settings of each environment that can be had, the default one first."""
-    found: dict[str, Settings] = {}
+    by_name: dict[str, Settings] = {}
     try:
         names = [*environments_of(root)]
     except SettingsError as error:
         report.add_error("settings", error)
-        return found
+        return by_name
     if environment is not None and environment not in names:
         names.append(environment)
-    _look_at_settings_of(report, root, names, found)
-    return found
+    _look_at_settings_of(report, root, names, by_name)
+    return by_name
 
 
 def _look_at_settings_of(
-    report: Report, root: Path, names: Iterable[str], found: dict[str, Settings]
+    report: Report, root: Path, names: Iterable[str], by_name: dict[str, Settings]
 ) -> None:
     for name in names:
-        if name not in found:
+        if name not in by_name:
             try:
                 settings = load_settings(root, environment=name)
                 know_stores(settings.stores, settings.patience)
-                found[name] = settings
+                by_name[name] = settings
             except SettingsError as error:
                 report.add_error("settings", error, name)
 
@@ -186,8 +186,8 @@ def _look_at_java(report: Report, settings: Any) -> None:
         return
     home = os.environ.get("JAVA_HOME")
     java = f"{home}/bin/java" if home else str(shutil.which("java"))
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
-    report.checked["java"] = next(iter((said.stderr + said.stdout).splitlines()), java)
+    output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    report.checked["java"] = next(iter((output.stderr + output.stdout).splitlines()), java)
 
 
 def _look_at_home(report: Report, settings: Settings, *, fix: bool) -> None:

@@ -64,17 +64,17 @@ def promote(
             f"`{target}` cannot be promoted into itself", hint="name two environments"
         )
     selected = [*selected]
-    there = load_settings(settings.root, environment=target).with_sources(
+    target_settings = load_settings(settings.root, environment=target).with_sources(
         settings.root / settings.sources
     )
-    wanted = require(load_project(there))
+    target_project = require(load_project(target_settings))
     decided = decide(
         builder.project,
-        wanted,
+        target_project,
         builder.plan(selected),
         ledger.manifests.fetch(*settings.environments),
         ledger.manifests.fetch(target),
-        ledger.manifests.fetch(*there.environments),
+        ledger.manifests.fetch(*target_settings.environments),
         ledger.builds.fetch_passed(*settings.environments),
         allow_stale=allow_stale,
     )
@@ -83,11 +83,11 @@ def promote(
     change = None
     if decided.snapshots:
         change = ledger.manifests.promote(
-            settings.environments, target, decided.snapshots, malloy=wanted.malloy, why=why
+            settings.environments, target, decided.snapshots, malloy=target_project.malloy, why=why
         )
     # Even if nothing moved: whoever promoted before may have died before this.
-    export_manifest(there, ledger)
-    show(there, ledger, builder.engine, [builder.project.by_id[s] for s in selected])
+    export_manifest(target_settings, ledger)
+    show(target_settings, ledger, builder.engine, [builder.project.by_id[s] for s in selected])
     return decided, change
 
 
@@ -142,10 +142,10 @@ def roll_back(
         undone = [c for step in chosen for c in step]
         to = _Standing(history).change_without({c.change_id for c in undone})
     undone = sorted(undone, key=lambda c: c.change_id, reverse=True)
-    before = {move.build_id: move.before for change in undone for move in change.moves}
+    earlier = {move.build_id: move.before for change in undone for move in change.moves}
     gone = sorted(
         f"{snapshot.table} version {snapshot.version}"
-        for snapshot in before.values()
+        for snapshot in earlier.values()
         if snapshot and not _is_there(settings, ledger, snapshot)
     )
     if gone:
@@ -155,8 +155,8 @@ def roll_back(
         ledger.manifests.roll_back(environment, to, expected=expected, why=why)
     else:
         moved = {c.change_id: c.moved for c in undone}
-        said = why or f"without {', '.join(map(str, sorted(moved)))}"
-        ledger.manifests.undo(environment, moved, expected=expected, why=said)
+        reason = why or f"without {', '.join(map(str, sorted(moved)))}"
+        ledger.manifests.undo(environment, moved, expected=expected, why=reason)
     export_manifest(settings, ledger)
     change = ledger.manifests.fetch_history(environment, limit=1)[0]
     _show_moved(builder, change.moves)
@@ -385,9 +385,9 @@ def import_manifest(
         raise NotFoundError(f"cannot read {file}: {error.strerror}") from error
     except UnicodeDecodeError:
         read = parse_manifest("")
-    said = f"import of {file.name}"
-    said = f"{said}: {why}" if why else said
-    return import_entries(settings, ledger, read, why=said, dry_run=dry_run, builder=builder)
+    reason = f"import of {file.name}"
+    reason = f"{reason}: {why}" if why else reason
+    return import_entries(settings, ledger, read, why=reason, dry_run=dry_run, builder=builder)
 
 
 def import_entries(
@@ -414,8 +414,8 @@ def import_entries(
     adopted: set[str] = set()
     n_same = 0
     for entry in read.entries:
-        known = _find_known(settings, ledger, entry)
-        build = known
+        recorded = _find_known(settings, ledger, entry)
+        build = recorded
         try:
             if build is None:
                 build = _claimed(settings, entry, now)
@@ -447,7 +447,7 @@ def _find_known(settings: Settings, ledger: Ledger, entry: Entry) -> Build | Non
 
     Of several with the same rows it is the one that rests on the data that the file says.
     """
-    known = [
+    builds = [
         b
         for b in ledger.builds.fetch_succeeded(entry.build_id)
         if b.snapshot is not None
@@ -456,8 +456,8 @@ def _find_known(settings: Settings, ledger: Ledger, entry: Entry) -> Build | Non
     ]
     claim = entry.claim
     if claim is None:
-        return next(iter(known), None)
-    same = (b for b in known if b.snapshot is not None and b.snapshot.as_of == claim.as_of)
+        return next(iter(builds), None)
+    same = (b for b in builds if b.snapshot is not None and b.snapshot.as_of == claim.as_of)
     return next(same, None)
 
 

@@ -96,25 +96,25 @@ def collect(
         Something cannot be deleted.
     """
     defined = {b: [s.source_id for s in sources] for b, sources in project.by_build_id.items()}
-    before = clock() - timedelta(seconds=settings.keep_s)
+    horizon = clock() - timedelta(seconds=settings.keep_s)
     holdings = ledger.builds.collect(
-        before, settings.environment, defined, removed=removed, dry_run=dry_run
+        horizon, settings.environment, defined, removed=removed, dry_run=dry_run
     )
     if not dry_run:
         for name in {settings.environment, *settings.declared}:
             export_manifest(load_settings(settings.root, environment=name), ledger)
-    found = [_sweep(settings, ledger, h, clock(), dry_run=dry_run) for h in holdings]
-    found += _sweep_temporary(settings, ledger, dry_run=dry_run)
+    collected = [_sweep(settings, ledger, h, clock(), dry_run=dry_run) for h in holdings]
+    collected += _sweep_temporary(settings, ledger, dry_run=dry_run)
     read = {need.table for need in project.needs}
     needed = {copy_id(settings, s) for s in project.sources if s.source_id in read}
     copies = ledger.copies.fetch() if removed else ()
-    left = {c.copy_id for c in copies if c.copy_id not in needed and c.as_of < before}
+    left = {c.copy_id for c in copies if c.copy_id not in needed and c.as_of < horizon}
     for copy in () if dry_run else left:
         ledger.copies.record_needs(copy, settings.environment, ())
-    found += _sweep_copies(settings, ledger, left, dry_run=dry_run)
+    collected += _sweep_copies(settings, ledger, left, dry_run=dry_run)
     if not dry_run:
         _sweep_listings(settings, ledger, clock())
-    return [c for c in found if c is not None]
+    return [c for c in collected if c is not None]
 
 
 def _sweep(
@@ -248,9 +248,9 @@ _TOKEN = re.compile(r"[0-9a-f]{32}")
 
 def _sweep_temporary(settings: Settings, ledger: Ledger, *, dry_run: bool) -> Iterable[Collected]:
     """Delete the temporary tables of runs of this ledger that have ended."""
-    own = f"{TEMPORARY}/{ledger.events.log_id()}"
+    directory = f"{TEMPORARY}/{ledger.events.log_id()}"
     for warehouse in _warehouses(settings):
-        root = f"{warehouse.rstrip('/')}/{own}"
+        root = f"{warehouse.rstrip('/')}/{directory}"
         if _is_linked(root, warehouse):
             continue
         bytes_of: dict[str, int] = {}
@@ -262,7 +262,7 @@ def _sweep_temporary(settings: Settings, ledger: Ledger, *, dry_run: bool) -> It
                 continue
             if not dry_run:
                 delete_directory(f"{root}/{token}")
-            yield Collected(f"{own}/{token}", (), size)
+            yield Collected(f"{directory}/{token}", (), size)
 
 
 def _warehouses(settings: Settings) -> set[str]:

@@ -50,15 +50,15 @@ class Lost:
     tables: tuple[str, ...]
 
     def __str__(self) -> str:
-        told: list[str] = []
+        clues: list[str] = []
         if self.entries:
-            told.append(f"its exported manifest lists {self.entries}")
+            clues.append(f"its exported manifest lists {self.entries}")
         if self.tables:
             n = len(self.tables)
-            told.append(f"the warehouse has {n} table{'s' * (n != 1)} ({self.tables[0]}…)")
+            clues.append(f"the warehouse has {n} table{'s' * (n != 1)} ({self.tables[0]}…)")
         return (
             f"the ledger {self.ledger} has no build of `{self.environment}`, but"
-            f" {' and '.join(told)}: was it lost?"
+            f" {' and '.join(clues)}: was it lost?"
         )
 
 
@@ -103,8 +103,8 @@ def _tables_in(warehouse: str) -> Iterable[str]:
     try:
         with reached(warehouse) as (system, path):
             selector = fs.FileSelector(path, allow_not_found=True)
-            found = sorted(f.base_name for f in system.get_file_info(selector))
-            for name in filter(_TABLE.fullmatch, found):
+            names = sorted(f.base_name for f in system.get_file_info(selector))
+            for name in filter(_TABLE.fullmatch, names):
                 log_directory = f"{path.rstrip('/')}/{name}/{LOG}"
                 below = fs.FileSelector(log_directory, allow_not_found=True)
                 if system.get_file_info(below):

@@ -68,9 +68,9 @@ class Place:
     standings: Standings
     tables: Mapping[SourceID, Snapshot] | None = None
 
-    def only(self, wanted: Iterable[SourceID]) -> Place:
+    def only(self, source_ids: Iterable[SourceID]) -> Place:
         """Return the place, of some sources only."""
-        return replace(self, standings={s: self.standings[s] for s in wanted})
+        return replace(self, standings={s: self.standings[s] for s in source_ids})
 
 
 def find_places(
@@ -150,10 +150,10 @@ def find_place(settings: Settings, project: Project, ledger: Ledger, name: str) 
 
 def find_commit(settings: Settings, ref: str) -> str | None:
     """Return the commit that a name means in the project's repository, or None."""
-    found = _git(
+    output = _git(
         settings, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}"
     )
-    return found.decode().strip() if found is not None else None
+    return output.decode().strip() if output is not None else None
 
 
 def load_revision(settings: Settings, ref: str, commit: str) -> Project:
@@ -167,13 +167,13 @@ def load_revision(settings: Settings, ref: str, commit: str) -> Project:
         The clone lacks some of them.
     """
     listed = _list(settings, commit, "--name-only")
-    there = frozenset(listed.decode(errors="surrogateescape").split("\0"))
+    paths = frozenset(listed.decode(errors="surrogateescape").split("\0"))
 
     def read(path: str) -> str:
-        if path.endswith(".py") and path not in there:  # modules are looked for in many places
+        if path.endswith(".py") and path not in paths:  # modules are looked for in many places
             raise FileNotFoundError(f"it is not in {ref}")
         content = _git(settings, "cat-file", "blob", f"{commit}:./{path}")
-        if content is None and path in there:
+        if content is None and path in paths:
             raise _lacking(path, commit)
         if content is None:
             raise FileNotFoundError(f"it is not in {ref}")
@@ -198,7 +198,7 @@ def read_revision(settings: Settings, commit: str) -> Mapping[str, bytes]:
     """
     listing = _list(settings, commit, below=f"{settings.sources}/")
     names: list[str] = []
-    wanted: list[bytes] = []
+    object_ids: list[bytes] = []
     for entry in listing.split(b"\0"):
         facts, _, name = entry.partition(b"\t")
         path = name.decode(errors="surrogateescape")
@@ -206,8 +206,8 @@ def read_revision(settings: Settings, commit: str) -> Mapping[str, bytes]:
             PurePosixPath(path).relative_to(settings.sources)
         ):
             names.append(path)
-            wanted.append(facts.split()[2])
-    contents = _git(settings, "cat-file", "--batch", given=b"\n".join(wanted))
+            object_ids.append(facts.split()[2])
+    contents = _git(settings, "cat-file", "--batch", content=b"\n".join(object_ids))
     files: dict[str, bytes] = {}
     at = 0
     for name in names:
@@ -232,7 +232,7 @@ def _lacking(path: str, commit: str) -> StorageError:
     return StorageError(f"git cannot find `{path}` in {commit[:12]}", hint=_LACKING)
 
 
-def _git(settings: Settings, *arguments: str, given: bytes = b"") -> bytes | None:
+def _git(settings: Settings, *arguments: str, content: bytes = b"") -> bytes | None:
     """Return what git says, or None where it refuses or is not there.
 
     The repository may be a stranger's: git may neither fetch nor run what its configuration names.
@@ -241,7 +241,7 @@ def _git(settings: Settings, *arguments: str, given: bytes = b"") -> bytes | Non
     try:
         done = subprocess.run(
             command,
-            input=given,
+            input=content,
             capture_output=True,
             timeout=60,
             check=False,

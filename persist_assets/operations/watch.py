@@ -52,7 +52,7 @@ class Due:
 
 def due(project: Project, planned: Plan) -> Due:
     """Return what of a plan is due: what changes of code and data cause. Pure."""
-    found: list[SourceID] = []
+    source_ids: list[SourceID] = []
     idle: set[SourceID] = set()
     waiting: dict[SourceID, str] = {}
     for step in planned.steps:
@@ -69,10 +69,10 @@ def due(project: Project, planned: Plan) -> Due:
             any(r.code == "partition" for r in reasons)
             and not any(r.code in _ALWAYS for r in reasons)
         ):
-            found.append(step.source_id)
+            source_ids.append(step.source_id)
         else:
             idle.add(step.source_id)
-    return Due(tuple(found), tuple(waiting.items()))
+    return Due(tuple(source_ids), tuple(waiting.items()))
 
 
 class Watch:
@@ -108,13 +108,13 @@ class Watch:
         # An observer looks at raw data once.
         observer = Observer(self._settings, self._project, ledger)
         versions = [observer.pins.find_version(s) for s in self._raws]
-        told = [None if v is None or v.startswith(UNVERSIONED) else v for v in versions]
-        seen = (ledger.events.position(), told)
+        raw_versions = [None if v is None or v.startswith(UNVERSIONED) else v for v in versions]
+        seen = (ledger.events.position(), raw_versions)
         if seen == self._seen:
             return None
-        found = due(self._project, observer.plan(self._sources))
+        result = due(self._project, observer.plan(self._sources))
         self._seen = seen
-        return found
+        return result
 
     def forget(self) -> None:
         """Let the next look tell all that is due, whether it is new or not."""

@@ -300,11 +300,11 @@ class RunSpark:
 def _pyspark(runtime: Runtime) -> dg.ResourceDefinition:
     @dg.resource(description="The Spark session, created on first use.")
     def pyspark(context: dg.InitResourceContext) -> Iterator[Any]:
-        made = RunSpark(runtime, context.run)
+        spark = RunSpark(runtime, context.run)
         try:
-            yield made
+            yield spark
         finally:
-            made.close()
+            spark.close()
 
     return pyspark
 
@@ -364,9 +364,9 @@ def _asset(runtime: Runtime, source: Source, spec: dg.AssetSpec) -> dg.AssetsDef
             pool = runtime.pool(run.run_id, lambda: _pool(runtime, builder, context))
             with pool.work(builder.project.by_id[source.source_id], force=force) as work:
                 yield from _results(source, work.checks, work.build.environment)
-                for told in copies_told(builder.observer, work.source):
-                    if runtime.is_first(run.run_id, told.asset_key):
-                        context.log_event(told)
+                for observation in copies_told(builder.observer, work.source):
+                    if runtime.is_first(run.run_id, observation.asset_key):
+                        context.log_event(observation)
                 yield _output(runtime, work)
         except CheckFailedError as error:
             yield from _results(source, error.results, builder.settings.environment)
@@ -376,7 +376,7 @@ def _asset(runtime: Runtime, source: Source, spec: dg.AssetSpec) -> dg.AssetsDef
 
     # Dagster would look them up, for every asset, a dozen times.
     build.__annotations__.clear()
-    made = dg.multi_asset(
+    decorate = dg.multi_asset(
         name=op_name(source),
         outs={"table": out},
         deps=spec.deps,
@@ -393,7 +393,7 @@ def _asset(runtime: Runtime, source: Source, spec: dg.AssetSpec) -> dg.AssetsDef
         partitions_def=spec.partitions_def,
         backfill_policy=backfill_policy(source) if spec.partitions_def else None,
     )
-    return made(build)
+    return decorate(build)
 
 
 def _pool(runtime: Runtime, builder: Builder, context: dg.AssetExecutionContext) -> Pool:
@@ -405,9 +405,11 @@ def _pool(runtime: Runtime, builder: Builder, context: dg.AssetExecutionContext)
     sources = chosen if here else []
     forced = [s.source_id for s in sources if _is_forced(context.run, s)]
     parted = [s for s in chosen if s.annotation.partition]
-    asked = asked_by(context.run, parted, builder.observer.keys())
-    again = {s: (a, b) for s, (a, b) in json.loads(context.run.tags.get(AGAIN_TAG, "{}")).items()}
-    return Pool(builder, sources, forced=forced, asked=asked, again=again, late=runtime.late)
+    partition_keys = asked_by(context.run, parted, builder.observer.keys())
+    windows = {s: (a, b) for s, (a, b) in json.loads(context.run.tags.get(AGAIN_TAG, "{}")).items()}
+    return Pool(
+        builder, sources, forced=forced, asked=partition_keys, again=windows, late=runtime.late
+    )
 
 
 def _is_forced(run: dg.DagsterRun, source: Source) -> bool:
@@ -422,7 +424,10 @@ def _is_forced(run: dg.DagsterRun, source: Source) -> bool:
 def _results(
     source: Source, results: Sequence[CheckResult], environment: str
 ) -> Iterator[dg.AssetCheckResult]:
-    return (dg.AssetCheckResult(**told) for told in told_of_checks(source, results, environment))
+    return (
+        dg.AssetCheckResult(**arguments)
+        for arguments in told_of_checks(source, results, environment)
+    )
 
 
 def _output(runtime: Runtime, work: PendingBuild) -> dg.Output[PendingBuild]:

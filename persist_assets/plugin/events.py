@@ -43,15 +43,15 @@ def code_version(runtime: Runtime, work: PendingBuild) -> str:
     the asset as out of date.
     """
     environment = work.build.environment
-    own = environment == runtime.settings.environment
-    return work.source.build_id if own else f"{work.source.build_id}@{environment}"
+    is_default = environment == runtime.settings.environment
+    return work.source.build_id if is_default else f"{work.source.build_id}@{environment}"
 
 
 def data_version(work: PendingBuild) -> str:
     """Return the digest of what a build has computed, or found."""
-    known = work.measured or work.snapshot
-    assert known is not None
-    return known.content
+    rows = work.measured or work.snapshot
+    assert rows is not None
+    return rows.content
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +64,11 @@ class Seen:
 
 def fetch_seen(instance: dg.DagsterInstance, keys: Collection[dg.AssetKey]) -> dict[str, Seen]:
     """Return what Dagster has been told last of some assets, by their keys as texts."""
-    found: dict[str, Seen] = {}
+    seen: dict[str, Seen] = {}
     for key in keys:
         records = instance.fetch_materializations(key, limit=1).records
         records = records or instance.fetch_observations(key, limit=1).records
-        found[key.to_user_string()] = (
+        seen[key.to_user_string()] = (
             Seen(
                 str(records[0].storage_id),
                 (records[0].event_log_entry.tags or {}).get(DATA_VERSION, _UNTOLD),
@@ -76,7 +76,7 @@ def fetch_seen(instance: dg.DagsterInstance, keys: Collection[dg.AssetKey]) -> d
             if records
             else Seen()
         )
-    return found
+    return seen
 
 
 def told_of(
@@ -97,7 +97,7 @@ def told_of(
         What Dagster had been told of their inputs before they began: what came in between is not
         what they were computed from.
     """
-    known = {**seen}
+    latest = {**seen}
     order = {s.source_id: n for n, s in enumerate(builder.project.persisted)}
     for work in sorted(works, key=lambda w: order[w.source.source_id]):
         assert work.snapshot is not None
@@ -111,18 +111,20 @@ def told_of(
         }
         for dep in runtime.deps[work.source.source_id]:
             name = dep.to_user_string()
-            there = known.get(name, Seen())
-            tags |= {f"{_INPUT}/{name}": there.version, f"{_POINTER}/{name}": there.pointer}
+            last = latest.get(name, Seen())
+            tags |= {f"{_INPUT}/{name}": last.version, f"{_POINTER}/{name}": last.pointer}
         partition = work.source.annotation.partition
         if partition is None:
             yield dg.AssetMaterialization(key, metadata=metadata, tags=tags)
         else:
             for part in work.step.keys or ():
-                own = {**tags, **partition_tags(partition, part)}
-                yield dg.AssetMaterialization(key, partition=part, metadata=metadata, tags=own)
+                part_tags = {**tags, **partition_tags(partition, part)}
+                yield dg.AssetMaterialization(
+                    key, partition=part, metadata=metadata, tags=part_tags
+                )
         for told in told_of_checks(work.source, work.checks, work.build.environment):
             yield dg.AssetCheckEvaluation(**told)
-        known |= fetch_seen(instance, [key])
+        latest |= fetch_seen(instance, [key])
     found = (told for work in works for told in copies_told(builder.observer, work.source))
     yield from {told.asset_key: told for told in found}.values()
 
@@ -151,9 +153,9 @@ def report_raw_versions(
         key = dg.AssetKey(source.asset_key)
         records = instance.fetch_materializations(key, limit=1).records
         event = records[0].asset_materialization if records else None
-        told = ((event and event.tags) or {}).get(DATA_VERSION)
+        reported = ((event and event.tags) or {}).get(DATA_VERSION)
         if version is not None and (
-            told is None or not observer.pins.is_same(source, told, version)
+            reported is None or not observer.pins.is_same(source, reported, version)
         ):
             tags = {DATA_VERSION: version, ENVIRONMENT_TAG: observer.settings.environment}
             metadata = looked_metadata(looked) if looked else None
@@ -182,9 +184,9 @@ def told_of_checks(
 
     Not of the checks of others that share its table.
     """
-    own = {c.name for c in source.checks}
+    names = {c.name for c in source.checks}
     for result in results:
-        if result.name in own:
+        if result.name in names:
             severity = dg.AssetCheckSeverity
             yield {
                 "asset_key": dg.AssetKey(source.asset_key),
@@ -217,18 +219,18 @@ def _partitions_of(result: CheckResult) -> dict[str, Any]:
     Dagster's own results of checks for each partition are a preview, and one of a run over a range
     of partitions is of none of them (dagster 1.13.27). See docs/architecture/dagster.md.
     """
-    told = [
+    partitions = [
         {"partition": p.key, **({"found": p.found} if p.found else {"failed_rows": p.failed_rows})}
         for p in result.partitions[:_MOST_PARTITIONS]
     ]
-    return {"failed_partitions": len(result.partitions), "partitions": told}
+    return {"failed_partitions": len(result.partitions), "partitions": partitions}
 
 
 def _table_of(rows: Sequence[str]) -> dg.MetadataValue[Any]:
     """Return rows in JSON as a table in Markdown."""
-    found: list[dict[str, Any]] = [json.loads(row) for row in rows]
-    lines = ["| " + " | ".join(map(_cell, found[0])) + " |", "| --- " * len(found[0]) + "|"]
-    lines += ("| " + " | ".join(map(_cell, row.values())) + " |" for row in found)
+    values: list[dict[str, Any]] = [json.loads(row) for row in rows]
+    lines = ["| " + " | ".join(map(_cell, values[0])) + " |", "| --- " * len(values[0]) + "|"]
+    lines += ("| " + " | ".join(map(_cell, row.values())) + " |" for row in values)
     return dg.MetadataValue.md("\n".join(lines))
 
 

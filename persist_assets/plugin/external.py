@@ -28,13 +28,13 @@ def needs_metadata(project: Project, source: Source) -> dict[str, Any]:
         "mode": external.mode,
         "needed": dg.MetadataValue.md(_needs_table(project, needs)),
     }
-    kept = [
+    conditions = [
         f"| {_code(project.by_id[n.reader].key)} | {_plain(words)} |"
         for n in needs
         for _, words in n.not_pushed
     ]
-    if kept:
-        lines = ["| needed by | not pushed |", "| --- | --- |", *dict.fromkeys(kept)]
+    if conditions:
+        lines = ["| needed by | not pushed |", "| --- | --- |", *dict.fromkeys(conditions)]
         metadata["not pushed"] = dg.MetadataValue.md("\n".join(lines))
     return metadata
 
@@ -72,17 +72,17 @@ def read_metadata(observer: Observer, source: Source) -> dict[str, Any]:
     Of which version its rows are, what is held of that here, and how much was read of the table
     and written to its copy in this run.
     """
-    told: list[list[str]] = []
+    rows: list[list[str]] = []
     for table, copy in observer.pins.copies(source):
         now = _brought(observer, copy)
         figures = [copy.rows, copy.bytes, now.rows, now.bytes, now.rows_written, now.bytes_written]
         named = [_code(table.key), _code(copy.version), _code(copy.predicate)]
-        told.append([*named, *(f"{n:,}" for n in figures)])
-    if not told:
+        rows.append([*named, *(f"{n:,}" for n in figures)])
+    if not rows:
         return {}
     names = ["table", "version", "coverage", "rows held", "bytes held"]
     names += ["rows read", "bytes read", "rows written", "bytes written"]
-    return {"external tables": dg.MetadataValue.md(_table(names, told))}
+    return {"external tables": dg.MetadataValue.md(_table(names, rows))}
 
 
 def _brought(observer: Observer, copy: LocalCopy) -> Brought:

@@ -26,8 +26,12 @@ _LENGTHS = {
 
 def partitions_definition(partitioning: Partitioning) -> dg.PartitionsDefinition:
     """Return what Dagster calls a partitioning; its keys are ours."""
-    found = {d.column: _definition(partitioning, d) for d in partitioning.dimensions}
-    return dg.MultiPartitionsDefinition(found) if len(found) > 1 else next(iter(found.values()))
+    definitions = {d.column: _definition(partitioning, d) for d in partitioning.dimensions}
+    return (
+        dg.MultiPartitionsDefinition(definitions)
+        if len(definitions) > 1
+        else next(iter(definitions.values()))
+    )
 
 
 def partition_tags(partitioning: Partitioning, key: str) -> dict[str, str]:
@@ -92,8 +96,8 @@ def _mapping(source: Source, upstream: Source, zone: str) -> dg.PartitionMapping
     trace = trace_to_partitions(source, upstream)
     if ours is None or theirs is None or trace is None:
         return None
-    own, parted = parted_by(source), parted_by(upstream)
-    if len(own) != 1 or len(parted) != 1:
+    parted_here, parted = parted_by(source), parted_by(upstream)
+    if len(parted_here) != 1 or len(parted) != 1:
         return None
     every = ours.dimensions[0].every
     if every is None and theirs.time is None:  # nothing is done to values that are no times
@@ -101,7 +105,7 @@ def _mapping(source: Source, upstream: Source, zone: str) -> dg.PartitionMapping
         return dg.StaticPartitionMapping({str(value): str(value) for value in values})
     if every is None or theirs.time is None:
         return None
-    (_, kind), (_, leaf) = own[0], parted[0]
+    (_, kind), (_, leaf) = parted_here[0], parted[0]
     steps = steps_to(trace, leaf, kind)
     units = {unit for step in steps if (unit := cut_to(step))}
     if ours.timezone != theirs.timezone or not units.issubset(_UNITS[every]):
@@ -126,10 +130,10 @@ def asked_by(
     order
         The partitions there are.
     """
-    said = run.tags.get(PARTITIONS_TAG)
-    if said is not None:
-        told: dict[str, list[tuple[str, str]]] = json.loads(said)
-        return {s: expand(order[s], tuple(some)) for s, some in told.items() if s in order}
+    tag = run.tags.get(PARTITIONS_TAG)
+    if tag is not None:
+        spans: dict[str, list[tuple[str, str]]] = json.loads(tag)
+        return {s: expand(order[s], tuple(some)) for s, some in spans.items() if s in order}
     first = run.tags.get(FIRST, run.tags.get(PARTITION))
     if first is None:
         return {}
@@ -142,8 +146,8 @@ def asked_by(
 
 
 def asked_tag(
-    asked: Mapping[SourceID, Collection[str]], order: Mapping[SourceID, Sequence[str]]
+    partition_keys: Mapping[SourceID, Collection[str]], order: Mapping[SourceID, Sequence[str]]
 ) -> dict[str, str]:
     """Return the tag of a run of some partitions."""
-    told = {s: runs(order[s], some) for s, some in asked.items()}
-    return {PARTITIONS_TAG: json.dumps(told)} if told else {}
+    spans = {s: runs(order[s], keys) for s, keys in partition_keys.items()}
+    return {PARTITIONS_TAG: json.dumps(spans)} if spans else {}

@@ -107,10 +107,10 @@ def load_definitions(root: str, sources: str) -> dg.Definitions:
         spec.loader.exec_module(module)
     finally:
         sys.path.remove(root)
-    found = [value for value in vars(module).values() if isinstance(value, dg.Definitions)]
-    if len(found) != 1:
-        raise SettingsError(f"{path} must define one dagster.Definitions, not {len(found)}")
-    return found[0]
+    definitions = [value for value in vars(module).values() if isinstance(value, dg.Definitions)]
+    if len(definitions) != 1:
+        raise SettingsError(f"{path} must define one dagster.Definitions, not {len(definitions)}")
+    return definitions[0]
 
 
 def project_job(root: str, sources: str) -> dg.JobDefinition:
@@ -230,8 +230,8 @@ def rerun(
     ledger = open_ledger(settings)
     try:
         observer = Observer(settings, loaded, ledger)
-        found = find_source(loaded, source)
-        return run_again(settings, observer, found, low, high, cascade=cascade)[0]
+        named = find_source(loaded, source)
+        return run_again(settings, observer, named, low, high, cascade=cascade)[0]
     finally:
         ledger.close()
 
@@ -268,15 +268,15 @@ def run_again(
     """
     span = observer.span(source, low, high)
     project = observer.project
-    chosen, found = {source.source_id}, [source]
-    asked = dict[SourceID, Collection[str]]()
+    chosen, sources = {source.source_id}, [source]
+    partition_keys = dict[SourceID, Collection[str]]()
     if source.annotation.partition is not None:
-        asked[source.source_id] = observer.keys_between(source, low, high)
-        there = observer.keys()[source.source_id]
-        if not asked[source.source_id]:
+        partition_keys[source.source_id] = observer.keys_between(source, low, high)
+        keys = observer.keys()[source.source_id]
+        if not partition_keys[source.source_id]:
             raise SettingsError(
                 f"`{source.key}` has no partition from {low} to {high}",
-                hint=f"known partitions: {there[0]} to {there[-1]}" if there else "it has none",
+                hint=f"known partitions: {keys[0]} to {keys[-1]}" if keys else "it has none",
             )
     order, zone = observer.keys(), observer.settings.timezone.key
     if cascade:
@@ -284,24 +284,28 @@ def run_again(
             inputs = {s.source_id for s in project.inputs(reader)}
             if inputs & chosen and reader.source_id not in chosen:
                 chosen.add(reader.source_id)
-                found.append(reader)
+                sources.append(reader)
                 if reader.annotation.partition is not None:
                     keys = set[str]()
                     for above in project.inputs(reader):
-                        if above.source_id in asked:
-                            some = asked[above.source_id]
-                            keys |= {*reached_by(project, reader, above, some, order, zone)}
+                        if above.source_id in partition_keys:
+                            upstream_keys = partition_keys[above.source_id]
+                            keys |= {
+                                *reached_by(project, reader, above, upstream_keys, order, zone)
+                            }
                         elif above is source:
                             keys |= {*reached_within(project, reader, above, [span], order, zone)}
                         elif above.source_id in chosen:
                             keys |= {*order[reader.source_id]}
-                    asked[reader.source_id] = [k for k in order[reader.source_id] if k in keys]
-    forced = sorted({*asked} | (chosen - {source.source_id}))
-    more = {**asked_tag(asked, order), FORCE_TAG: json.dumps(forced)}
-    if source.source_id not in asked:
-        more[AGAIN_TAG] = json.dumps({source.source_id: [low, high]})
-    result = run_assets(settings, found, force=False, verbose=verbose, more=more)
-    return result, tuple(found)
+                    partition_keys[reader.source_id] = [
+                        k for k in order[reader.source_id] if k in keys
+                    ]
+    forced = sorted({*partition_keys} | (chosen - {source.source_id}))
+    tags = {**asked_tag(partition_keys, order), FORCE_TAG: json.dumps(forced)}
+    if source.source_id not in partition_keys:
+        tags[AGAIN_TAG] = json.dumps({source.source_id: [low, high]})
+    result = run_assets(settings, sources, force=False, verbose=verbose, more=tags)
+    return result, tuple(sources)
 
 
 def _interrupt(signals: Collection[int]) -> KeyboardInterrupt:
@@ -337,12 +341,12 @@ def _insistent_interrupts() -> Generator[Collection[int]]:
 
     watcher = threading.Thread(target=watch, daemon=True, name="interrupts")
     watcher.start()
-    before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    previous = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     try:
         yield seen
     finally:
         over.set()
-        signal.set_wakeup_fd(before)
+        signal.set_wakeup_fd(previous)
         writer.close()
         watcher.join()
         reader.close()
@@ -365,8 +369,8 @@ def _failure(step: str, source_id: SourceID | None, data: Any) -> StepFailure:
     error = getattr(data, "error", None)
     message = str(data if error is None else error.message).strip()
     while error is not None:
-        found = getattr(errors, error.cls_name or "", None)
-        if isinstance(found, type) and issubclass(found, PersistError):
-            return StepFailure(step, source_id, error.message.partition(": ")[2].strip(), found)
+        kind = getattr(errors, error.cls_name or "", None)
+        if isinstance(kind, type) and issubclass(kind, PersistError):
+            return StepFailure(step, source_id, error.message.partition(": ")[2].strip(), kind)
         error = error.cause
     return StepFailure(step, source_id, message, errors.BuildError)

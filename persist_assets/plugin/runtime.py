@@ -193,9 +193,9 @@ class Runtime:
     def is_first(self, run_id: str, what: object) -> bool:
         """Whether a run has not been asked this before."""
         with self._lock:
-            known = self._told.setdefault(run_id, set())
-            new = what not in known
-            known.add(what)
+            keys = self._told.setdefault(run_id, set())
+            new = what not in keys
+            keys.add(what)
             return new
 
     def close(self, run_id: str) -> None:

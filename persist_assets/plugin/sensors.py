@@ -107,25 +107,25 @@ def run_requests(
             groups.setdefault(partition, []).append(step)
     building = {step.source_id for steps in groups.values() for step in steps}
     for partition, steps in groups.items():
-        own, waiting = {step.source_id for step in steps}, set[SourceID]()
+        source_ids, waiting = {step.source_id for step in steps}, set[SourceID]()
         for step in steps:
             inputs = {s.source_id for s in project.inputs(project.by_id[step.source_id])}
-            if inputs & (building - own) or inputs & waiting:
+            if inputs & (building - source_ids) or inputs & waiting:
                 waiting.add(step.source_id)
         ready = [step for step in steps if step.source_id not in waiting]
         if not ready or (partition is not None and not any(step.keys for step in ready)):
             continue
         # What is published now is part of the key: data may be again what it once was.
         seen = (manifest.get(s.build_id) for s in ready)
-        there = [snapshot and (snapshot.build_uid, snapshot.version) for snapshot in seen]
-        told = [(s.source_id, s.build_id, s.as_of, s.keys) for s in ready], there
+        published = [snapshot and (snapshot.build_uid, snapshot.version) for snapshot in seen]
+        state = [(s.source_id, s.build_id, s.as_of, s.keys) for s in ready], published
         tags: dict[str, str] = {}
         if partition is not None:
             keys = [key for step in ready for key in step.keys or ()]
             first, last = corners(partition, order[ready[0].source_id], keys)
             tags = {FIRST: first, LAST: last}
         yield dg.RunRequest(
-            run_key=sha256(repr(told).encode()).hexdigest()[:32],
+            run_key=sha256(repr(state).encode()).hexdigest()[:32],
             asset_selection=[dg.AssetKey(project.by_id[s.source_id].asset_key) for s in ready],
             tags=tags,
         )

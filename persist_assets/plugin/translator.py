@@ -60,13 +60,13 @@ class AssetTranslator:
         Of raw tables it learns in runs only: nothing waits until they are there or are newer. What
         other graphs have is for wants to wait for.
         """
-        found = self._condition(source)
+        condition = self._condition(source)
         elsewhere = [
             k for k in needed_elsewhere(source) if tuple(k.path) not in self.project.by_key
         ]
-        if found is None or not elsewhere:
-            return found
-        return found.ignore(dg.AssetSelection.assets(*elsewhere))
+        if condition is None or not elsewhere:
+            return condition
+        return condition.ignore(dg.AssetSelection.assets(*elsewhere))
 
     def _condition(self, source: Source) -> Any:
         condition: Any = dg.AutomationCondition  # its types tell assets and checks apart
@@ -123,8 +123,8 @@ class AssetTranslator:
 
 def needed_elsewhere(source: Source) -> dict[dg.AssetKey, tuple[str, PartitionRef]]:
     """Return what a source's annotation needs of other graphs, by the assets that stand for it."""
-    said = source.annotation.want
-    needs = [split_graph(need) for need in said.needs] if said is not None else []
+    want = source.annotation.want
+    needs = [split_graph(need) for need in want.needs] if want is not None else []
     return {dg.AssetKey([graph, *ref.split("/")]): (graph, ref) for graph, ref in needs}
 
 
@@ -136,10 +136,10 @@ def _freshness(source: Source) -> dg.FreshnessPolicy | None:
     that do not end, since the one that ended last cannot have been built before.
     """
     annotation = source.annotation
-    if (said := annotation.freshness) is not None:
+    if (freshness := annotation.freshness) is not None:
         return dg.FreshnessPolicy.time_window(
-            fail_window=timedelta(seconds=said.window_s),
-            warn_window=timedelta(seconds=said.warn_s) if said.warn_s else None,
+            fail_window=timedelta(seconds=freshness.window_s),
+            warn_window=timedelta(seconds=freshness.warn_s) if freshness.warn_s else None,
         )
     want, partition = annotation.want, annotation.partition
     if want is None or want.sla_s is None or partition is None or partition.time is None:

@@ -61,13 +61,13 @@ def request_job(runtime: Runtime, name: str) -> dg.JobDefinition:
                     f"the request {request_id} failed: {request.error}; its wants are "
                     "still open and requested again"
                 )
-            made, published = builder.anew(request), list[PendingBuild]()
-            report_raw_versions(context.instance, made.observer)
+            request_builder, published = builder.anew(request), list[PendingBuild]()
+            report_raw_versions(context.instance, request_builder.observer)
             seen = fetch_seen(context.instance, {k for deps in runtime.deps.values() for k in deps})
-            if not run_request(made, request, run_id=run.run_id, tell=published.extend):
+            if not run_request(request_builder, request, run_id=run.run_id, tell=published.extend):
                 ended = builder.ledger.requests.find(request_id)
                 raise dg.Failure(ended.error if ended and ended.error else "it failed")
-            yield from told_of(runtime, made, published, context.instance, seen)
+            yield from told_of(runtime, request_builder, published, context.instance, seen)
         except ConflictError as error:
             context.log.info(str(error))  # somebody else was faster
         except PersistError as error:
@@ -99,10 +99,10 @@ def wants_sensor(runtime: Runtime, name: str, job: dg.JobDefinition) -> dg.Senso
     def evaluate(
         context: dg.SensorEvaluationContext,
     ) -> Iterator[dg.RunRequest | dg.SkipReason]:
-        told: list[str] = []
+        messages: list[str] = []
         try:
             observer = runtime.observer()
-            requests = _turn(observer, context, told)
+            requests = _turn(observer, context, messages)
         except PersistError as error:
             yield dg.SkipReason(str(error))
             return
@@ -110,8 +110,8 @@ def wants_sensor(runtime: Runtime, name: str, job: dg.JobDefinition) -> dg.Senso
             tags = {REQUEST_TAG: request.request_id, ENVIRONMENT_TAG: request.environment}
             yield dg.RunRequest(run_key=request.request_id, tags=tags)
         if not requests:
-            yield dg.SkipReason("; ".join(told) or "no want can be built now")
-        for line in told:
+            yield dg.SkipReason("; ".join(messages) or "no want can be built now")
+        for line in messages:
             context.log.warning(line)
 
     return dg.SensorDefinition(
@@ -124,7 +124,7 @@ def wants_sensor(runtime: Runtime, name: str, job: dg.JobDefinition) -> dg.Senso
 
 
 def _turn(
-    observer: Observer, context: dg.SensorEvaluationContext, told: list[str]
+    observer: Observer, context: dg.SensorEvaluationContext, messages: list[str]
 ) -> list[Request]:
     """Do what is due about wants, and return the requests that runs are wanted of."""
     ledger, environment = observer.ledger, observer.settings.environment
@@ -134,7 +134,7 @@ def _turn(
     record_dead(ledger, environment, now)
     _fail_lost(observer, context.instance)
     synced = sync_all(observer)
-    told += [f"{s.graph}: {s.problem}" for s in synced if s.problem]
+    messages += [f"{s.graph}: {s.problem}" for s in synced if s.problem]
     make_wants(observer, "sensor")
     position, due = ledger.events.position(), cursor.get("due")
     arrived = any(s.available for s in synced)
@@ -144,21 +144,21 @@ def _turn(
         dues = [d for d in (next_due(observer), next_window(observer)) if d is not None]
         cursor["idx"] = position
         cursor["due"] = min(dues).isoformat() if dues else None
-    _tell_late(observer, context, cursor, told)
+    _tell_late(observer, context, cursor, messages)
     _show(context.instance, observer, synced)
     text = json.dumps(cursor, sort_keys=True)
     if text != context.cursor:
         context.update_cursor(text)
-    found = ledger.requests.fetch(environment, is_open=True)
-    return [r for r in reversed(found) if r.state == "requested"]
+    requests = ledger.requests.fetch(environment, is_open=True)
+    return [r for r in reversed(requests) if r.state == "requested"]
 
 
 def _cursor(text: str | None) -> dict[str, Any]:
     try:
-        found = json.loads(text or "{}")
+        cursor = json.loads(text or "{}")
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return cursor if isinstance(cursor, dict) else {}
 
 
 def _fail_lost(observer: Observer, instance: dg.DagsterInstance) -> None:
@@ -172,7 +172,10 @@ def _fail_lost(observer: Observer, instance: dg.DagsterInstance) -> None:
 
 
 def _tell_late(
-    observer: Observer, context: dg.SensorEvaluationContext, cursor: dict[str, Any], told: list[str]
+    observer: Observer,
+    context: dg.SensorEvaluationContext,
+    cursor: dict[str, Any],
+    messages: list[str],
 ) -> None:
     """Tell of missed deadlines since the last time: Dagster as checks, and whom the settings name.
 
@@ -191,7 +194,7 @@ def _tell_late(
                 tell(observer.settings.webhook, document) if observer.settings.webhook else None
             )
             if problem is not None:
-                told.append(f"[sla] webhook: {problem}")
+                messages.append(f"[sla] webhook: {problem}")
                 cursor["told"] = event.idx - 1
                 return
             if late is None:  # those of now, which are what each of these events is reported with
@@ -266,7 +269,7 @@ def sla_check(runtime: Runtime, source: Source) -> dg.AssetChecksDefinition:
 # ------------------------------------------------------------------------------------ other graphs
 
 
-def others(runtime: Runtime, there: Collection[tuple[str, ...]]) -> dict[dg.AssetKey, dg.AssetSpec]:
+def others(runtime: Runtime, keys: Collection[tuple[str, ...]]) -> dict[dg.AssetKey, dg.AssetSpec]:
     """Return assets that stand for what wants of annotations need of other graphs, by their keys.
 
     Those whose keys are there already stand for themselves.
@@ -279,7 +282,7 @@ def others(runtime: Runtime, there: Collection[tuple[str, ...]]) -> dict[dg.Asse
             group_name="upstreams",
         )
         for key, (graph, ref) in sorted(needs.items())
-        if tuple(key.path) not in there
+        if tuple(key.path) not in keys
     }
 
 
@@ -294,10 +297,10 @@ def _show(instance: dg.DagsterInstance, observer: Observer, synced: Sequence[Syn
         for key, needed in needed_elsewhere(source).items()
         if tuple(key.path) not in observer.project.by_key
     }
-    for of in synced:
-        for ref in of.available[-_SHOWN:]:
+    for result in synced:
+        for ref in result.available[-_SHOWN:]:
             for key, (graph, need) in needs.items():
-                if graph == of.graph and f"{ref}/".startswith(f"{need}/"):
+                if graph == result.graph and f"{ref}/".startswith(f"{need}/"):
                     event = dg.AssetMaterialization(key, metadata={"partition": ref})
                     instance.report_runless_asset_event(event)
 
@@ -309,16 +312,16 @@ def wants_schedule(
     runtime: Runtime, name: str, job: dg.JobDefinition
 ) -> dg.ScheduleDefinition | None:
     """Return a schedule that makes the wants of annotations; None where there are none."""
-    said = {s.annotation.want.every for s in runtime.project.persisted if s.annotation.want}
-    if not said:
+    cadences = {s.annotation.want.every for s in runtime.project.persisted if s.annotation.want}
+    if not cadences:
         return None
 
     def evaluate(context: dg.ScheduleEvaluationContext) -> dg.SkipReason:
         try:
-            made = make_wants(runtime.observer(), name)
+            wants = make_wants(runtime.observer(), name)
         except PersistError as error:
             return dg.SkipReason(str(error))
-        return dg.SkipReason(f"{len(made)} wants were created: the sensor builds their partitions")
+        return dg.SkipReason(f"{len(wants)} wants were created: the sensor builds their partitions")
 
     return dg.ScheduleDefinition(
         name=name,

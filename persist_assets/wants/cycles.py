@@ -85,7 +85,7 @@ def find_missing(ledger: Ledger, environment: str, ref: PartitionRef) -> list[Pa
     return [
         needed
         for needed in needs[0]
-        if all(needed in some for some in needs) and not _is_available(ledger, environment, needed)
+        if all(needed in refs for refs in needs) and not _is_available(ledger, environment, needed)
     ]
 
 
@@ -136,10 +136,10 @@ def _ask(
     left_s = until - time.monotonic()
     if left_s < _LEAST_S:
         return []
-    asked = {"partition_ref": name}
+    parameters = {"partition_ref": name}
     if upstream.environment is not None:
-        asked["environment"] = upstream.environment
-    url = f"{upstream.url}/api/v1/waits?{urlencode(asked)}"
+        parameters["environment"] = upstream.environment
+    url = f"{upstream.url}/api/v1/waits?{urlencode(parameters)}"
     try:
         status, answer = ask(url, token_of(upstream, environ), within_s=left_s)
     except NoAnswer:
@@ -147,7 +147,7 @@ def _ask(
     if status != 200 or not isinstance(answer, dict):
         return []
     document = cast("dict[str, Any]", answer)
-    own = {
+    names = {
         graph.get("name")
         for graph in _objects(document.get("graphs"))
         if graph.get("log_id") == ledger.events.log_id()
@@ -161,7 +161,7 @@ def _ask(
         if isinstance(ref, str)
         and len(ref) <= _LONGEST_REF
         and ref.isprintable()
-        and split_graph(ref)[0] in own
+        and split_graph(ref)[0] in names
     ]
 
 

@@ -1,7 +1,7 @@
-"""Others asked over HTTP: what they answer in JSON, or why they do not.
+"""The HTTP client for other graphs and webhooks: JSON answers, or why there is none.
 
-The invariant: whatever is at a URL, it answers something of a size that fits, whole, or `NoAnswer`
-is raised; and a token goes to whom it is given to, nowhere else.
+The invariant: whatever is at a URL, `ask` returns a complete answer of limited size or raises
+`NoAnswer`; and a token is sent to its own host only.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _MOST_BYTES = 64 << 20
 
 
 class NoAnswer(Exception):
-    """Another one does not answer, or not as it should."""
+    """The other side does not answer, or its answer is malformed."""
 
 
 def token_of(upstream: Upstream, environ: Mapping[str, str]) -> str | None:
-    """Return the token for another graph, None where it takes none.
+    """Return the token for another graph; None if it needs none.
 
     Raises
     ------
     NoAnswer
-        It takes one, and there is none, or it may not be sent.
+        It needs one that is not set or must not be sent.
     """
     if upstream.token_env is None:
         return None
@@ -52,7 +52,7 @@ def token_of(upstream: Upstream, environ: Mapping[str, str]) -> str | None:
 
 
 def tell(url: str, document: Mapping[str, Any]) -> str | None:
-    """Send a document in JSON to whoever is at a URL; return why that did not succeed, if so."""
+    """POST a JSON document to a URL; return why that failed, None if it did not."""
     try:
         status, answer = ask(url, None, json.dumps(document).encode())
     except NoAnswer as error:
@@ -63,19 +63,19 @@ def tell(url: str, document: Mapping[str, Any]) -> str | None:
 def ask(
     url: str, token: str | None, content: bytes | None = None, *, within_s: float = TIMEOUT_S
 ) -> tuple[int, Any]:
-    """Return the status and the JSON of an answer; None instead of what is not JSON.
+    """Return the status and the JSON of an answer; None if it is not JSON.
 
     Redirects are not followed: a token is meant for one host.
 
     Parameters
     ----------
     content
-        A document in JSON to POST; None: GET.
+        A JSON document to POST; None: GET.
 
     Raises
     ------
     NoAnswer
-        There is no answer, not in time, or it is too long.
+        There is no answer in time, or it is too long.
     UntrustedError
         See `trust.permit`.
     """
@@ -128,7 +128,7 @@ def object_of(answer: Any) -> dict[str, Any]:
     Raises
     ------
     NoAnswer
-        It is none.
+        It is not an object.
     """
     if not isinstance(answer, dict):
         raise NoAnswer("its response is unexpected")
@@ -136,10 +136,10 @@ def object_of(answer: Any) -> dict[str, Any]:
 
 
 def said_in(answer: Any) -> str:
-    """Return why something was refused, as the answer says."""
+    """Return the reason that a refusal gives, after a colon; empty if it gives none."""
     if isinstance(answer, dict):
-        told = cast("dict[str, Any]", answer)
+        document = cast("dict[str, Any]", answer)
         for key in ("detail", "message", "title"):
-            if isinstance(text := told.get(key), str):
+            if isinstance(text := document.get(key), str):
                 return f": {text[:200]}"
     return ""

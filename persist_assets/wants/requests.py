@@ -59,22 +59,22 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _AHEAD = timedelta(days=3660)
-"""Partitions that begin so long from now can be wanted already."""
+"""Partitions that begin within this time can be wanted already."""
 _PATIENCE = timedelta(hours=6)
-"""So long a request waits for a run to begin."""
+"""The maximum time from a request to the start of its run."""
 _SOON = timedelta(minutes=2)
-"""So long it may take until a run begins a request; Dagster's take half a minute."""
+"""The usual time until a run starts a request; Dagster takes half a minute."""
 TAKERS = (
     "run `persist serve --build`, turn on the sensor `persist_wants` and Dagster's daemon, "
     "or run `persist evaluate --build`"
 )
-"""What takes build requests."""
+"""How to have build requests built."""
 _LATE_AT_ONCE = 5_000
-"""So many missed deadlines are looked at together."""
+"""The maximum number of missed deadlines that are recorded together."""
 LONGEST_S = 100 * 366 * 86_400
 """The longest duration of a want, in seconds."""
 YEARS = (1900, 2999)
-"""Between these all times are that are given."""
+"""The first and the last year that a time may be in."""
 _LONGEST_TEXT, _LONGEST_ID = 2_000, 255
 
 
@@ -87,7 +87,7 @@ class Place:
 
 
 def resolve(observer: Observer, ref: PartitionRef) -> Place:
-    """Return what a reference names: a persisted source, or a partition there is or will be.
+    """Return the persisted source or the partition, present or future, that a reference names.
 
     Raises
     ------
@@ -98,9 +98,9 @@ def resolve(observer: Observer, ref: PartitionRef) -> Place:
     named = project.find_named(ref)
     if named is not None:
         return Place(named[0], _key(observer, *named, ref))
-    known = [name for s in project.persisted for name in (s.key, s.name)]
-    found = did_you_mean(ref, known) or did_you_mean(ref.rpartition("/")[0], known)
-    raise NotFoundError(f"`{ref}` does not name a persisted source", hint=found)
+    names = [name for s in project.persisted for name in (s.key, s.name)]
+    hint = did_you_mean(ref, names) or did_you_mean(ref.rpartition("/")[0], names)
+    raise NotFoundError(f"`{ref}` does not name a persisted source", hint=hint)
 
 
 def _key(observer: Observer, source: Source, key: str, ref: PartitionRef) -> str | None:
@@ -115,41 +115,41 @@ def _key(observer: Observer, source: Source, key: str, ref: PartitionRef) -> str
     if not key:
         return None
     if not is_key(partition, key, observer.started_at + _AHEAD):
-        there = observer.keys()[source.source_id]
-        some = f"known partitions: {there[0]} to {there[-1]}" if there else None
+        keys = observer.keys()[source.source_id]
+        hint = f"known partitions: {keys[0]} to {keys[-1]}" if keys else None
         raise NotFoundError(
-            f"`{source.name}` has no partition `{key}`", hint=did_you_mean(key, there) or some
+            f"`{source.name}` has no partition `{key}`", hint=did_you_mean(key, keys) or hint
         )
     return key
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """Sources and partitions by what names them.
+class _Targets:
+    """The sources and partitions to build for some references.
 
     Attributes
     ----------
     places
-        What references name, of those that name something that there is by now.
+        The references that name something that exists by now, and what they name.
     chosen
-        Their sources, and all persisted ones that these follow from.
-    asked
-        The partitions of these that are wanted or needed, of those of which not all are.
+        The sources of these, and all persisted sources upstream of them.
+    partition_keys
+        By source, the partitions that are wanted or needed; all of a source that is not in it.
     """
 
     places: Mapping[PartitionRef, Place]
     chosen: frozenset[SourceID]
-    asked: Mapping[SourceID, Collection[str]]
+    partition_keys: Mapping[SourceID, Collection[str]]
 
 
 def _places(observer: Observer, refs: Iterable[PartitionRef]) -> dict[PartitionRef, Place]:
-    """Return what references name, of those that name something that can be built by now."""
-    found: dict[PartitionRef, Place] = {}
+    """Return what references name; leave out what cannot be built by now."""
+    places: dict[PartitionRef, Place] = {}
     for ref in dict.fromkeys(refs):
         try:
             place = resolve(observer, ref)
         except NotFoundError:
-            continue  # it was there when it was wanted
+            continue  # it existed when it was wanted
         partition = place.source.annotation.partition
         if (
             place.key is not None
@@ -157,64 +157,64 @@ def _places(observer: Observer, refs: Iterable[PartitionRef]) -> dict[PartitionR
             and not is_key(partition, place.key, observer.started_at)
         ):
             continue  # its window has not ended
-        found[ref] = place
-    return found
+        places[ref] = place
+    return places
 
 
-def _asked(observer: Observer, refs: Iterable[PartitionRef]) -> _Asked:
+def _targets(observer: Observer, refs: Iterable[PartitionRef]) -> _Targets:
     project, order = observer.project, observer.keys()
     places = _places(observer, refs)
-    wanted: dict[SourceID, set[str]] = {}
+    requested: dict[SourceID, set[str]] = {}
     for place in places.values():
         source_id = place.source.source_id
         if source_id in order:
-            all_there_are = order[source_id] if place.key is None else (place.key,)
-            wanted.setdefault(source_id, set()).update(all_there_are)
+            built = order[source_id] if place.key is None else (place.key,)
+            requested.setdefault(source_id, set()).update(built)
     sources = {p.source.source_id for p in places.values()}
     chosen = frozenset(sources | _above(project, sources))
-    asked = with_needed(project, chosen, wanted, order, observer.settings.timezone.key)
-    return _Asked(places, chosen, asked)
+    needed = with_needed(project, chosen, requested, order, observer.settings.timezone.key)
+    return _Targets(places, chosen, needed)
 
 
 def _above(project: Project, sources: Iterable[SourceID]) -> set[SourceID]:
-    """Return the persisted sources that some follow from, however far up."""
+    """Return all persisted sources upstream of some sources."""
     reached = project.reach(sources, lambda _: False)
     return {s.source_id for s in reached if s.persisted}
 
 
 def find_current(observer: Observer, refs: Iterable[PartitionRef]) -> set[PartitionRef]:
-    """Return which partitions are there as they would be built now, of those that can be built."""
-    told = _asked(observer, refs)
-    planned = observer.plan(told.chosen, asked=told.asked)
+    """Return the partitions that a build would not change, of those that can be built."""
+    targets = _targets(observer, refs)
+    planned = observer.plan(targets.chosen, asked=targets.partition_keys)
     steps = {step.source_id: step for step in planned.steps}
-    found: set[PartitionRef] = set()
-    for ref, place in told.places.items():
+    current: set[PartitionRef] = set()
+    for ref, place in targets.places.items():
         step = steps[place.source.source_id]
         to_build = step.action == "build"
         if to_build and place.key is not None and step.keys is not None:
             to_build = place.key in step.keys
         if not to_build:
-            found.add(ref)
-    return found
+            current.add(ref)
+    return current
 
 
 def evaluate_now(
     observer: Observer, trigger: str, *, force: bool = False
 ) -> tuple[Evaluation, Request | None]:
-    """Decide what is to be done about the wants of an environment, and record it.
+    """Evaluate the wants of an environment, and record the result.
 
     Parameters
     ----------
     trigger
-        Why it is decided now: ``want``, ``upstream``, ``manual`` or ``clock``. What the clock
-        triggers is recorded only if something comes of it.
+        The cause of the evaluation: ``want``, ``upstream``, ``manual`` or ``clock``. An evaluation
+        by the clock is recorded only if it changes something.
     force
-        Pauses after failures are over.
+        Ignore pauses after failures.
 
     Returns
     -------
     evaluation, request
-        What was decided, and the build request that was made, if any.
+        The decisions, and the build request that was made, if any.
     """
     ledger, environment = observer.ledger, observer.settings.environment
     now = observer.clock()
@@ -229,7 +229,7 @@ def evaluate_now(
     refs = {want.partition_ref for want in wants if want.state not in UNDER_WAY}
     current = find_current(observer, refs) if refs else set[str]()
     needed = {d for want in wants for d in want.external_dependencies}
-    found = evaluate(
+    evaluation = evaluate(
         wants,
         now,
         current=current,
@@ -237,29 +237,29 @@ def evaluate_now(
         unbuildable=_not_yet(observer, refs),
         force=force,
     )
-    told = found.satisfied or found.expired or found.partitions
+    has_news = evaluation.satisfied or evaluation.expired or evaluation.partitions
     request = None
-    if told or trigger != "clock":
-        request = ledger.requests.record_evaluation(environment, trigger, found)
-    return found, request
+    if has_news or trigger != "clock":
+        request = ledger.requests.record_evaluation(environment, trigger, evaluation)
+    return evaluation, request
 
 
 def taint(observer: Observer, ref: PartitionRef, *, by: str) -> list[PartitionRef]:
-    """Record that what there is of a partition shall not be used, nor what was computed from it.
+    """Record that the rows of a partition must not be used, nor those computed from them.
 
-    Until they are built again their rows are computed for whoever reads them.
+    Until they are rebuilt, readers compute these rows instead.
 
     Returns
     -------
     refs
-        All that is tainted by it, itself first; nothing where nothing of it is there.
+        All tainted partitions, the given one first; empty if none of it was built.
 
     Raises
     ------
     NotFoundError
         The reference names nothing.
     SettingsError
-        It names a history, of which nobody could compute what it was.
+        It names a history, which cannot be recomputed.
     """
     project, order = observer.project, observer.keys()
     place = resolve(observer, ref)
@@ -268,9 +268,9 @@ def taint(observer: Observer, ref: PartitionRef, *, by: str) -> list[PartitionRe
             f"`{place.source.name}` keeps a history, which cannot be recomputed",
             hint=f"start it over: persist build {place.source.key} --full-refresh",
         )
-    own = order.get(place.source.source_id, ())
+    all_keys = order.get(place.source.source_id, ())
     spoilt: dict[SourceID, Collection[str]] = {
-        sharing.source_id: own if place.key is None else (place.key,)
+        sharing.source_id: all_keys if place.key is None else (place.key,)
         for sharing in project.by_build_id[place.source.build_id]
     }
     for reader in project.persisted:
@@ -289,7 +289,7 @@ def taint(observer: Observer, ref: PartitionRef, *, by: str) -> list[PartitionRe
             spoilt[reader.source_id] = [k for k in order.get(reader.source_id, ()) if k in reached]
     full = ref_of(place.source.key, place.key)
 
-    def decide(manifest: Mapping[BuildID, Snapshot], kept: Collection[Snapshot]) -> Taint:
+    def decide(manifest: Mapping[BuildID, Snapshot], snapshots: Collection[Snapshot]) -> Taint:
         refs: dict[PartitionRef, BuildID] = {}
         marks: dict[str, set[str]] = {}
         for source_id, keys in spoilt.items():
@@ -297,35 +297,35 @@ def taint(observer: Observer, ref: PartitionRef, *, by: str) -> list[PartitionRe
             snapshot = manifest.get(source.build_id)
             if snapshot is None:
                 continue
-            parts, known = order.get(source_id), snapshot.partitions
+            parts, held = order.get(source_id), snapshot.partitions
             if parts is None:
                 bad = [None]
             else:
-                there = filled_keys(parts, known.filled) if known else {*parts}
-                bad = [key for key in keys if key in there]
+                filled = filled_keys(parts, held.filled) if held else {*parts}
+                bad = [key for key in keys if key in filled]
             refs |= {ref_of(source.key, key): source.build_id for key in bad}
-            if parts is None or (known is None and bad):  # nobody knows which rows are of which
-                shared = dict.fromkeys(_sharing_rows(snapshot, kept), ("",))
+            if parts is None or (held is None and bad):  # the partition of each row is not known
+                shared = dict.fromkeys(_sharing_rows(snapshot, snapshots), ("",))
             else:
-                same = [s for s in kept if s.build_id == source.build_id]
+                same = [s for s in snapshots if s.build_id == source.build_id]
                 shared = with_rows_of(snapshot, [k for k in bad if k], same, parts)
-            for uid, some in shared.items():
-                marks.setdefault(uid, set()).update(some)
+            for uid, marked in shared.items():
+                marks.setdefault(uid, set()).update(marked)
         if place.key is not None or place.source.source_id not in order:
             refs = {full: place.source.build_id} | refs
         present = {s.build_uid for b, s in manifest.items() if b in project.by_build_id}
-        return Taint(refs, _with_readers(marks, kept, present))
+        return Taint(refs, _with_readers(marks, snapshots, present))
 
     taint = observer.ledger.taints.record(observer.settings.environments, decide, by=by)
     export_manifest(observer.settings, observer.ledger)
     return [*taint.refs]
 
 
-def _sharing_rows(snapshot: Snapshot, kept: Iterable[Snapshot]) -> Iterator[str]:
-    """Yield the snapshots that may have rows of another one, which itself has them of several."""
-    own = _writers(snapshot)
+def _sharing_rows(snapshot: Snapshot, snapshots: Iterable[Snapshot]) -> Iterator[str]:
+    """Yield the snapshots that may share rows with a snapshot, which may have rows of several."""
+    writers = _writers(snapshot)
     yield snapshot.build_uid
-    yield from (s.build_uid for s in kept if not own.isdisjoint(_writers(s)))
+    yield from (s.build_uid for s in snapshots if not writers.isdisjoint(_writers(s)))
 
 
 def _writers(snapshot: Snapshot) -> set[str]:
@@ -334,47 +334,47 @@ def _writers(snapshot: Snapshot) -> set[str]:
 
 
 def _with_readers(
-    marks: Mapping[str, Collection[str]], kept: Collection[Snapshot], present: Collection[str]
+    marks: Mapping[str, Collection[str]], snapshots: Collection[Snapshot], present: Collection[str]
 ) -> Mapping[str, Collection[str]]:
-    """Return marks with those of all other snapshots that were computed from marked ones.
+    """Return marks, and marks of all snapshots that were computed from marked ones.
 
     Parameters
     ----------
-    kept
-        All snapshots there are.
+    snapshots
+        All snapshots of the ledger.
     present
-        Those of which it is known what of them is to be marked.
+        The builds whose marks are final.
     """
     readers: dict[tuple[str, str], list[Snapshot]] = {}
-    for snapshot in kept:
+    for snapshot in snapshots:
         groups = snapshot.partitions.filled if snapshot.partitions else ()
         for version in {*snapshot.inputs, *(v for group in groups for v in group.inputs)}:
             readers.setdefault((version.raw, version.version), []).append(snapshot)
         for leaf in snapshot.view.leaves if snapshot.view else ():
             readers.setdefault(("", leaf.build_uid or ""), []).append(snapshot)
-    found = dict(marks)
-    todo = [s for s in kept if s.build_uid in found]
+    all_marks = dict(marks)
+    todo = [s for s in snapshots if s.build_uid in all_marks]
     while todo:
         this = todo.pop()
         rows = (this.build_id, CONTENT + this.content), ("", this.build_uid)
         for reader in (r for place in rows for r in readers.get(place, ())):
-            # Nobody could compute a history again.
-            known = reader.build_uid in present or reader.build_uid in found
-            if not known and not is_history(reader):
-                found[reader.build_uid] = ("",)
+            # A history cannot be recomputed.
+            is_marked = reader.build_uid in present or reader.build_uid in all_marks
+            if not is_marked and not is_history(reader):
+                all_marks[reader.build_uid] = ("",)
                 todo.append(reader)
-    return found
+    return all_marks
 
 
 def _not_yet(observer: Observer, refs: Iterable[PartitionRef]) -> set[PartitionRef]:
-    """Return the partitions that cannot be built: their windows go on, or they are gone."""
+    """Return the partitions that cannot be built: not ended yet, or gone."""
     return {*refs} - _places(observer, refs).keys()
 
 
 def next_due(observer: Observer) -> datetime | None:
-    """Return when time alone may change what is to be done about the wants, after an evaluation.
+    """Return when the passing of time may change the next evaluation.
 
-    Then one is late or given up, a pause ends, or the window of a partition does.
+    Then a want becomes late or expires, a pause ends, or the window of a partition does.
     """
     now, dues = observer.clock(), set[datetime]()
     wants = observer.ledger.wants.fetch_active(observer.settings.environment)
@@ -390,14 +390,14 @@ def next_due(observer: Observer) -> datetime | None:
 
 
 def check_want(observer: Observer, want: Want) -> tuple[Want, list[str]]:
-    """Return a want whose reference is spelled in full, and what is odd about it.
+    """Return a want with its full reference, and warnings about it.
 
     Raises
     ------
     NotFoundError
-        It names nothing.
+        Its reference names nothing.
     SettingsError
-        A text, a time or a duration cannot be, or what it needs is of no graph.
+        A text, a time or a duration is invalid, or a dependency names no graph.
     """
     _check_texts(want)
     place = resolve(observer, want.partition_ref)
@@ -428,12 +428,12 @@ def check_want(observer: Observer, want: Want) -> tuple[Want, list[str]]:
 
 def warn_unknown(settings: Settings, refs: Iterable[PartitionRef]) -> list[str]:
     """Return a warning for each graph of references that the settings do not declare."""
-    known = [upstream.name for upstream in settings.upstreams]
-    return [f"{message}; {hint}" for message, hint in warn_unknown_graphs(known, refs)]
+    names = [upstream.name for upstream in settings.upstreams]
+    return [f"{message}; {hint}" for message, hint in warn_unknown_graphs(names, refs)]
 
 
 def _check_texts(want: Want) -> None:
-    """Refuse what a database would not keep, or not as it is."""
+    """Refuse texts that a database would refuse or change."""
     for name, text, longest in (
         ("the reference", want.partition_ref, _LONGEST_TEXT),
         ("the ID", want.want_id, _LONGEST_ID),
@@ -447,20 +447,20 @@ def _check_texts(want: Want) -> None:
 
 
 def find_available(observer: Observer, refs: Collection[PartitionRef]) -> set[PartitionRef]:
-    """Return which of some partitions are available, of this graph's and of others'."""
-    environment, found = observer.settings.environment, set[str]()
+    """Return the available partitions among references to this and other graphs."""
+    environment, available = observer.settings.environment, set[str]()
     by_graph: dict[str, dict[str, PartitionRef]] = {}
     for ref in refs:
         graph, name = split_graph(ref)
         by_graph.setdefault(graph, {})[name] = ref
     for graph, names in by_graph.items():
-        there = observer.ledger.partitions.fetch_available(environment, graph, refs=[*names])
-        found.update(names[name] for name in there)
-    return found
+        present = observer.ledger.partitions.fetch_available(environment, graph, refs=[*names])
+        available.update(names[name] for name in present)
+    return available
 
 
 def record_dead(ledger: Ledger, environment: str, now: datetime) -> None:
-    """Record requests as failed whose run has ended without telling why, or has never begun."""
+    """Mark requests as failed whose run ended without a reason or never started."""
     for request_id, state, at in ledger.requests.fetch_open(environment):
         if state == "started" and not ledger.leases.is_held(_lease(request_id)):
             ledger.requests.fail(request_id, "its run ended without a reason")
@@ -469,7 +469,7 @@ def record_dead(ledger: Ledger, environment: str, now: datetime) -> None:
 
 
 def find_untaken(ledger: Ledger, environment: str, now: datetime) -> str | None:
-    """Return in words since when nothing takes build requests; None if something does, or may."""
+    """Return a message if no process takes build requests; None if one does, or may."""
     requests = ledger.requests.fetch_open(environment)
     if any(state == "started" and ledger.leases.is_held(_lease(i)) for i, state, _ in requests):
         return None  # the others may wait for its end
@@ -485,7 +485,7 @@ def find_untaken(ledger: Ledger, environment: str, now: datetime) -> str | None:
 
 
 def record_late(observer: Observer) -> int:
-    """Record the wants that missed their deadlines, and whose fault that is; return how many."""
+    """Record the wants that missed their deadlines, and the causes; return how many."""
     n, now = 0, observer.clock()
     environment = observer.settings.environment
     while late := observer.ledger.wants.fetch_late(environment, now, limit=_LATE_AT_ONCE):
@@ -497,7 +497,7 @@ def record_late(observer: Observer) -> int:
 
 
 def _record_late(observer: Observer, late: Sequence[Want]) -> int:
-    """Record which wants missed their deadlines, and whose fault that is; return how many."""
+    """Record which wants missed their deadlines, and the causes; return how many."""
     ledger, environment = observer.ledger, observer.settings.environment
     available = find_available(observer, {d for want in late for d in want.external_dependencies})
     graphs = {split_graph(d)[0] for want in late for d in want.external_dependencies} - {""}
@@ -505,7 +505,7 @@ def _record_late(observer: Observer, late: Sequence[Want]) -> int:
     running = {b.source_id for b, *_ in ledger.builds.fetch_under_way()}
     names = [s.key for s in observer.project.persisted if s.source_id in running]
     requests = {i: ledger.requests.find(i) for i in {want.request_id for want in late} if i}
-    told = [
+    late_wants = [
         (
             want,
             blame(
@@ -518,7 +518,7 @@ def _record_late(observer: Observer, late: Sequence[Want]) -> int:
         )
         for want in late
     ]
-    return ledger.wants.record_misses(told)
+    return ledger.wants.record_misses(late_wants)
 
 
 def _lease(request_id: str) -> str:
@@ -532,38 +532,38 @@ def run_request(
     run_id: str | None = None,
     tell: Callable[[Sequence[PendingBuild]], None] | None = None,
 ) -> bool:
-    """Build what a request asks for; all of it becomes visible, or nothing.
+    """Build the partitions of a request; all of them become visible, or none.
 
     Parameters
     ----------
     builder
         Made for this request.
     tell
-        Is told what has become visible.
+        Called with the builds that became visible.
 
     Returns
     -------
     succeeded
-        What failed is recorded, in the request and in its wants.
+        If False, the failure is recorded in the request and in its wants.
 
     Raises
     ------
     ConflictError
-        Somebody else runs it, or it has ended.
+        Another process runs it, or it has ended.
     """
     ledger, request_id = builder.ledger, request.request_id
     holder = f"{run_id or 'a request'}, process {os.getpid()}"
     with ledger.leases.hold(_lease(request_id), holder, wait_s=0):
         ledger.requests.start(request_id, run_id)
-        told = _asked(builder.observer, request.partitions)
+        targets = _targets(builder.observer, request.partitions)
         pool: Pool | None = None
         building: Source | None = None
         try:
-            lost = [ref for ref in request.partitions if ref not in told.places]
+            lost = [ref for ref in request.partitions if ref not in targets.places]
             if lost:
                 raise NotFoundError(f"{', '.join(lost)}: no longer a partition")
-            sources = [s for s in builder.project.persisted if s.source_id in told.chosen]
-            pool = Pool(builder, sources, asked=told.asked)
+            sources = [s for s in builder.project.persisted if s.source_id in targets.chosen]
+            pool = Pool(builder, sources, asked=targets.partition_keys)
             for building in sources:
                 pool.park(building)
             building = None
@@ -572,7 +572,7 @@ def run_request(
             log.info("action=request request=%s error=%s", request_id, error)
             if pool is not None:
                 pool.close()
-            _record_failure(builder, request, told, building, error)
+            _record_failure(builder, request, targets, building, error)
             if isinstance(error, PersistError):
                 return False
             raise
@@ -585,13 +585,17 @@ def run_request(
 
 
 def _record_failure(
-    builder: Builder, request: Request, told: _Asked, building: Source | None, error: BaseException
+    builder: Builder,
+    request: Request,
+    targets: _Targets,
+    building: Source | None,
+    error: BaseException,
 ) -> None:
-    """Record that a request failed, by whose fault, and what that waits for."""
-    culprits = [ref for ref in request.partitions if ref not in told.places]
+    """Record that a request failed, the partitions that caused it, and what they wait for."""
+    culprits = [ref for ref in request.partitions if ref not in targets.places]
     nobodys = isinstance(error, ConflictError | LedgerError) or not isinstance(error, Exception)
     if building is not None and not nobodys:
-        for ref, place in told.places.items():
+        for ref, place in targets.places.items():
             source_id = place.source.source_id
             if building.source_id in {source_id, *_above(builder.project, [source_id])}:
                 culprits.append(ref)

@@ -1,7 +1,7 @@
-"""The wants that annotations make, when their time has come.
+"""The wants that annotations make when a time window has ended.
 
-A time is a window, as those of partitions are; when it has ended, what the source has of it is
-wanted. Ids follow from sources and windows, so that each want is made once, whoever makes it.
+Windows are those of partitions. The ID of a want follows from its source and window, so each want
+is made once, whichever process makes it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.sources import Source
 
 _MOST = 10_000
-"""So many windows are made up for at most."""
+"""The maximum number of past windows to make wants for."""
 _SHORTEST_S: Mapping[Cadence, int] = {
     "hourly": 3_600,
     "daily": 86_400,
@@ -34,44 +34,44 @@ _LOOKED_AT = timedelta(days=5 * 366)
 
 
 def make_wants(observer: Observer, by: str) -> list[Want]:
-    """Record the wants of annotations whose time has ended, and return those that were not there.
+    """Record the wants of annotations whose windows have ended, and return the new ones.
 
     Parameters
     ----------
     by
-        Who does it, for the audit.
+        The process that makes them, for the audit.
     """
-    made: list[Want] = []
+    wants: list[Want] = []
     ledger = observer.ledger
     for source in observer.project.persisted:
-        said = source.annotation.want
-        if said is None:
+        want = source.annotation.want
+        if want is None:
             continue
         last = ledger.wants.find_last_id(_beginning(observer, source))
-        due = [*_due(observer, source, said, by, last)]
-        with suppress(ConflictError):  # made meanwhile, when the annotation said otherwise
-            made += ledger.wants.create(due) if due else ()
-    return made
+        due = [*_due(observer, source, want, by, last)]
+        with suppress(ConflictError):  # another process made it from an earlier annotation
+            wants += ledger.wants.create(due) if due else ()
+    return wants
 
 
 def next_window(observer: Observer) -> datetime | None:
-    """Return when the next window of an annotation ends, None where there is none."""
+    """Return when the next window of an annotation ends; None without annotations."""
     ends: list[datetime] = []
     for source in observer.project.persisted:
-        said = source.annotation.want
-        if said is not None:
+        want = source.annotation.want
+        if want is not None:
             zone = _zone(observer, source)
-            begin = _containing(observer.started_at.astimezone(zone), said.every)
-            ends.append(following(begin, said.every).replace(tzinfo=zone))
+            begin = _containing(observer.started_at.astimezone(zone), want.every)
+            ends.append(following(begin, want.every).replace(tzinfo=zone))
     return min(ends, default=None)
 
 
 def deadline_cron(every: Cadence, sla_s: int, timezone: str, now: datetime) -> str | None:
-    """Return when windows are late, as cron says it in a time zone, None where it cannot.
+    """Return when windows are late, as a cron schedule in a time zone; None if cron cannot say.
 
-    Cron counts by clocks, deadlines by what has passed since a window's end: where clocks change in
-    between, in the five years that are looked at, they differ. Seconds, and what is later than the
-    end of the next window, cron does not say either.
+    Cron goes by clocks, deadlines by the time since a window's end. They differ if clocks change in
+    between within the next five years. Cron cannot express seconds either, nor deadlines after the
+    end of the next window.
 
     Examples
     --------
@@ -92,8 +92,8 @@ def deadline_cron(every: Cadence, sla_s: int, timezone: str, now: datetime) -> s
     end = _containing(now, every)
     while end < now.replace(tzinfo=None) + _LOOKED_AT:
         end = following(end, every)
-        told = (end + passed).replace(tzinfo=zone)
-        if told.astimezone(UTC) != end.replace(tzinfo=zone).astimezone(UTC) + passed:
+        local = (end + passed).replace(tzinfo=zone)
+        if local.astimezone(UTC) != end.replace(tzinfo=zone).astimezone(UTC) + passed:
             return None
     time = f"{minute} {hour}"
     match every:
@@ -110,33 +110,33 @@ def _beginning(observer: Observer, source: Source) -> str:
 
 
 def _zone(observer: Observer, source: Source) -> ZoneInfo:
-    partition, said = source.annotation.partition, source.annotation.want
+    partition, want = source.annotation.partition, source.annotation.want
     if partition is not None and partition.time is not None:
         return ZoneInfo(partition.timezone)
-    return ZoneInfo("UTC") if said and said.every == "hourly" else observer.settings.timezone
+    return ZoneInfo("UTC") if want and want.every == "hourly" else observer.settings.timezone
 
 
 def _due(
-    observer: Observer, source: Source, said: Wanted, by: str, last: str | None
+    observer: Observer, source: Source, want: Wanted, by: str, last: str | None
 ) -> Iterator[Want]:
-    """Yield the wants of windows that have ended since the last one of which there is one."""
-    zone, form = _zone(observer, source), FORMATS[said.every]
+    """Yield the wants of windows that have ended since the last want."""
+    zone, form = _zone(observer, source), FORMATS[want.every]
     first = _beginning(observer, source)
-    known = last.removeprefix(first).partition("/")[0] if last is not None else None
+    newest = last.removeprefix(first).partition("/")[0] if last is not None else None
     partition = source.annotation.partition
     time = partition.time if partition is not None else None
     keys = observer.keys().get(source.source_id, ()) if time is not None else ()
-    for begin in _ended(observer.started_at.astimezone(zone), said.every, known):
+    for begin in _ended(observer.started_at.astimezone(zone), want.every, newest):
         window = begin.strftime(form)
-        end = following(begin, said.every).replace(tzinfo=zone)
+        end = following(begin, want.every).replace(tzinfo=zone)
         if partition is None or time is None:
-            of = [None]
+            parts = [None]
         else:
             start, until = limits(partition)
             if begin < start or (until is not None and begin >= until):
                 continue
-            of = [key for key in keys if split(partition, key)[0] == window]
-        for key in of:
+            parts = [key for key in keys if split(partition, key)[0] == window]
+        for key in parts:
             extra = "" if key is None or key == window else f"/{key}"
             yield Want(
                 f"{first}{window}{extra}",
@@ -144,29 +144,29 @@ def _due(
                 observer.settings.environment,
                 observer.started_at,
                 data_timestamp=end,
-                ttl_s=said.ttl_s,
-                sla_s=said.sla_s,
-                external_dependencies=tuple(f"{need}/{key or window}" for need in said.needs),
+                ttl_s=want.ttl_s,
+                sla_s=want.sla_s,
+                external_dependencies=tuple(f"{need}/{key or window}" for need in want.needs),
                 source={"type": "schedule", "annotation": str(source.location), "by": by},
             )
 
 
-def _ended(now: datetime, every: Cadence, known: str | None) -> list[datetime]:
-    """Return when the windows begin that have ended since one, in order; without one the last."""
+def _ended(now: datetime, every: Cadence, newest: str | None) -> list[datetime]:
+    """Return the starts of the windows that ended after `newest`, in order; None: the last one."""
     begin = _containing(now, every)
-    found: list[datetime] = []
-    while len(found) < _MOST:
+    begins: list[datetime] = []
+    while len(begins) < _MOST:
         begin = _containing(begin - timedelta(microseconds=1), every)
-        if known is not None and begin.strftime(FORMATS[every]) <= known:
+        if newest is not None and begin.strftime(FORMATS[every]) <= newest:
             break
-        found.append(begin)
-        if known is None:
+        begins.append(begin)
+        if newest is None:
             break
-    return found[::-1]
+    return begins[::-1]
 
 
 def _containing(now: datetime, every: Cadence) -> datetime:
-    """Return when the window begins, in local time, that a time is in."""
+    """Return the start of the window that contains a time, in local time."""
     begin = now.replace(tzinfo=None, minute=0, second=0, microsecond=0)
     if every == "hourly":
         return begin

@@ -74,16 +74,16 @@ class Caller:
 
 
 class Refused(Exception):
-    """A request that is not answered as asked: an HTTP status, and why in words.
+    """A refused request: an HTTP status and the reason.
 
     Parameters
     ----------
     code
-        What programs go by.
+        The reason for programs.
     problems
-        What of the request is wrong, all of it: each what, and why.
+        All invalid parameters or keys, each with the reason.
     more
-        What else the answer tells.
+        Further keys of the answer.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ def parse_tokens(text: str) -> dict[str, Caller]:
     >>> [*parse_tokens("ci:write:0123456789abcdef").values()]
     [Caller(name='ci', right='write')]
     """
-    found: dict[str, Caller] = {}
+    callers: dict[str, Caller] = {}
     for n, part in enumerate(filter(None, map(str.strip, text.split(","))), 1):
         name, _, rest = part.partition(":")
         right, _, token = rest.partition(":")
@@ -151,15 +151,15 @@ def parse_tokens(text: str) -> dict[str, Caller]:
             wrong = "its right must be `read` or `write`"
         elif len(token) < _SHORTEST or not token.isascii() or not token.isprintable():
             wrong = f"its token must have at least {_SHORTEST} plain characters"
-        elif _digest(token) in found or name in {c.name for c in found.values()}:
+        elif _digest(token) in callers or name in {c.name for c in callers.values()}:
             wrong = "its name or token is listed twice"
         if wrong:
             raise SettingsError(
                 f"{TOKENS}: entry {n}: {wrong}",
                 hint="use name:read:token,other:write:token; `openssl rand -hex 32` makes a token",
             )
-        found[_digest(token)] = Caller(name, "write" if right == "write" else "read")
-    return found
+        callers[_digest(token)] = Caller(name, "write" if right == "write" else "read")
+    return callers
 
 
 def is_loopback(host: str) -> bool:
@@ -206,15 +206,15 @@ class Access:
         return not self.tokens
 
     def of_token(self, token: str) -> Caller | None:
-        """Return whose token it is; it takes as long for one that is nobody's."""
-        given, found = _digest(token), None
+        """Return the owner of a token; unknown tokens take as long."""
+        sent, owner = _digest(token), None
         for digest, caller in self.tokens.items():
-            if hmac.compare_digest(digest, given):
-                found = caller
-        return found
+            if hmac.compare_digest(digest, sent):
+                owner = caller
+        return owner
 
     def of_headers(self, headers: Headers) -> Caller | None:
-        """Return who sends a bearer token, None where there is none, or nobody's."""
+        """Return the owner of a request's bearer token; None without a known token."""
         if self.is_open:
             return Caller("local", "write")
         kind, _, token = headers.get("authorization", "").partition(" ")
@@ -223,13 +223,13 @@ class Access:
     # ------------------------------------------------------------------------------ sessions
 
     def begin(self, caller: Caller) -> str:
-        """Return a cookie that stands for a caller until `SESSION_S` have gone by."""
+        """Return a cookie that identifies a caller for `SESSION_S` seconds."""
         until = int(self._clock()) + SESSION_S
-        told = f"{caller.name}|{until}|{secrets.token_hex(8)}"
-        return f"{told}|{self._sign('session', told)}"
+        session = f"{caller.name}|{until}|{secrets.token_hex(8)}"
+        return f"{session}|{self._sign('session', session)}"
 
     def of_cookie(self, cookie: str | None) -> Caller | None:
-        """Return whom a cookie stands for, None if it is not ours or too old."""
+        """Return the caller of a cookie; None if it is forged or expired."""
         if self.is_open:
             return Caller("local", "write")
         told, _, signature = (cookie or "").rpartition("|")
@@ -243,7 +243,7 @@ class Access:
         return next((c for c in self.tokens.values() if c.name == name), None)
 
     def end(self, cookie: str | None) -> None:
-        """End the session of a cookie: it stands for nobody any more, wherever it is kept."""
+        """End the session of a cookie: it is invalid everywhere from now on."""
         if self.of_cookie(cookie) is None or not cookie or self.is_open:
             return
         _, until, session, _ = cookie.split("|")
@@ -251,7 +251,7 @@ class Access:
         self._ended = {s: u for s, u in self._ended.items() if u >= now} | {session: int(until)}
 
     def is_secure(self, scheme: str, headers: Headers) -> bool:
-        """Whether a browser may send cookies over encrypted connections alone.
+        """Whether the browser may restrict cookies to encrypted connections.
 
         Behind a proxy it may, unless the proxy says that the browser's connection is not
         encrypted.
@@ -259,17 +259,17 @@ class Access:
         return scheme == "https" or (self._has_proxy and "x-forwarded-proto" not in headers)
 
     def form_token(self, cookie: str | None) -> str:
-        """Return what a form of a session has to bring along."""
+        """Return the token that forms of a session have to send."""
         return self._sign("form", "" if self.is_open else cookie or "")
 
-    def is_form_token(self, cookie: str | None, given: str) -> bool:
-        """Whether a form brought along what its session gave it."""
+    def is_form_token(self, cookie: str | None, token: str) -> bool:
+        """Whether a form sent the token of its session."""
         mine = self.form_token(cookie).encode()
-        return hmac.compare_digest(mine, given.encode(errors="replace"))
+        return hmac.compare_digest(mine, token.encode(errors="replace"))
 
     def _sign(self, purpose: str, text: str) -> str:
-        told = f"{purpose}|{text}".encode(errors="replace")
-        return hmac.new(self._secret, told, hashlib.sha256).hexdigest()
+        content = f"{purpose}|{text}".encode(errors="replace")
+        return hmac.new(self._secret, content, hashlib.sha256).hexdigest()
 
 
 class _Buckets:
@@ -365,8 +365,8 @@ def _place(origin: str) -> str | None:
 
 def _name(host: str) -> str:
     """Return the name in a Host header, without its port."""
-    found = re.fullmatch(r"(\[[^\]]*\]|[^:]*)(:\d*)?", host.lower())
-    return found[1].strip("[]") if found else ""
+    match = re.fullmatch(r"(\[[^\]]*\]|[^:]*)(:\d*)?", host.lower())
+    return match[1].strip("[]") if match else ""
 
 
 async def _body(scope: Scope, receive: Receive) -> bytes:

@@ -120,27 +120,27 @@ def draw_timeline(
 
 def pages(graph: Graph, access: Access) -> list[BaseRoute]:
     """Return the pages as the routes of an application."""
-    made = _Pages(graph, access)
+    handlers = _Pages(graph, access)
     get: Sequence[tuple[str, Callable[[Request, Caller], Awaitable[Response]]]] = (
-        ("/", made.wants),
-        ("/timeline", made.timeline),
-        ("/sla", made.misses),
-        ("/partitions", made.partitions),
-        ("/events", made.events),
-        ("/environments", made.environments),
-        ("/stream", made.stream),
+        ("/", handlers.wants),
+        ("/timeline", handlers.timeline),
+        ("/sla", handlers.misses),
+        ("/partitions", handlers.partitions),
+        ("/events", handlers.events),
+        ("/environments", handlers.environments),
+        ("/stream", handlers.stream),
     )
     post: Sequence[tuple[str, Callable[[Request, Caller, Mapping[str, str]], Awaitable[Response]]]]
     post = (
-        ("/wants", made.create),
-        ("/wants/cancel", made.cancel),
-        ("/evaluate", made.evaluate),
-        ("/logout", made.logout),
+        ("/wants", handlers.create),
+        ("/wants/cancel", handlers.cancel),
+        ("/evaluate", handlers.evaluate),
+        ("/logout", handlers.logout),
     )
     return [
-        *(Route(path, made.shown(act), methods=["GET"]) for path, act in get),
-        *(Route(path, made.changed(act), methods=["POST"]) for path, act in post),
-        Route("/login", made.login, methods=["GET", "POST"]),
+        *(Route(path, handlers.shown(act), methods=["GET"]) for path, act in get),
+        *(Route(path, handlers.changed(act), methods=["POST"]) for path, act in post),
+        Route("/login", handlers.login, methods=["GET", "POST"]),
         Mount("/static", StaticFiles(directory=WEB / "static")),
     ]
 
@@ -199,8 +199,8 @@ class _Pages:
             wrong = "Unknown token."
             return self._page(request, None, "login.html", "Log in", 401, wrong=wrong)
         following = request.query_params.get("next", "/")
-        known = following if following in {path for path, _ in _PAGES} else "/"
-        answer = RedirectResponse(known, 303)
+        page = following if following in {path for path, _ in _PAGES} else "/"
+        answer = RedirectResponse(page, 303)
         answer.set_cookie(
             SESSION,
             self._access.begin(caller),
@@ -243,21 +243,25 @@ class _Pages:
         def look() -> tuple[list[Want], int, list[str]]:
             environment, ledger = self._graph.settings.environment, self._graph.ledger
             names = [upstream.name for upstream in self._graph.settings.upstreams]
-            told = [(name, ledger.upstreams.find_problem(environment, name)) for name in names]
-            found = ledger.wants.fetch(
+            upstream_problems = [
+                (name, ledger.upstreams.find_problem(environment, name)) for name in names
+            ]
+            wants = ledger.wants.fetch(
                 environment,
                 states=ACTIVE if state == "active" else states,  # pyright: ignore[reportArgumentType]
                 pattern=pattern or None,
                 limit=_SHOWN,
             )
-            problems = [f"The graph {name}: {problem}" for name, problem in told if problem]
+            problems = [
+                f"The graph {name}: {problem}" for name, problem in upstream_problems if problem
+            ]
             problems += self._graph.find_problems()
-            return found[::-1], ledger.events.position(), problems
+            return wants[::-1], ledger.events.position(), problems
 
-        found, position, problems = await self._graph.read(look)
-        made = request.query_params.get("made", "")[:255]
-        if made and "\0" not in made:
-            want = await self._graph.read(lambda: self._graph.ledger.wants.find(made))
+        wants, position, problems = await self._graph.read(look)
+        want_id = request.query_params.get("made", "")[:255]
+        if want_id and "\0" not in want_id:
+            want = await self._graph.read(lambda: self._graph.ledger.wants.find(want_id))
             if want is not None:
                 needs = want.external_dependencies
                 warnings = warn_unknown(self._graph.settings, needs)
@@ -269,7 +273,7 @@ class _Pages:
             "wants.html",
             "Wants",
             status,
-            wants=[WantDocument.model_validate(w).as_json() for w in found],
+            wants=[WantDocument.model_validate(w).as_json() for w in wants],
             state=state,
             states=("active", "all", *get_args(WantState)),
             pattern=pattern,
@@ -288,11 +292,11 @@ class _Pages:
             observer = self._graph.observer()
         except PersistError:
             return []
-        order, found = observer.keys(), list[str]()
+        order, refs = observer.keys(), list[str]()
         for source in observer.project.persisted[:_SOURCES]:
-            some = order.get(source.source_id)
-            found.append(ref_of(source.key, some[-1] if some else None))
-        return found
+            keys = order.get(source.source_id)
+            refs.append(ref_of(source.key, keys[-1] if keys else None))
+        return refs
 
     async def create(self, request: Request, caller: Caller, form: Mapping[str, str]) -> Response:
         """Record a want of a form."""
@@ -300,10 +304,10 @@ class _Pages:
 
         def seconds(name: str) -> int | None:
             text = form.get(name, "").strip()
-            found = parse_duration(text[:100]) if text else None
-            if text and found is None:
+            duration = parse_duration(text[:100]) if text else None
+            if text and duration is None:
                 wrong.append(f"{name}: “{text[:50]}” is not a duration; for example, 9h.")
-            return found
+            return duration
 
         ttl_s, sla_s = seconds("ttl"), seconds("sla")
         at, text = None, form.get("data_timestamp", "").strip()
@@ -336,11 +340,11 @@ class _Pages:
                 comment=comment or None,
             )
             try:
-                made, *_ = await self._graph.create(want)
-                return RedirectResponse(f"/?made={quote(made.want_id)}", 303)
+                recorded, *_ = await self._graph.create(want)
+                return RedirectResponse(f"/?made={quote(recorded.want_id)}", 303)
             except PersistError as error:
-                told = error.message.splitlines()[0]
-                wrong.append(f"{told}{f': {error.hint}' if error.hint else ''}")
+                message = error.message.splitlines()[0]
+                wrong.append(f"{message}{f': {error.hint}' if error.hint else ''}")
         return await self._wants(request, caller, 422, wrong=" ".join(wrong), form=form)
 
     async def cancel(self, request: Request, caller: Caller, form: Mapping[str, str]) -> Response:
@@ -357,16 +361,16 @@ class _Pages:
         try:
             await self._graph.evaluate("manual", force=form.get("force") == "yes")
         except PersistError as error:
-            told = error.message.splitlines()[0]
-            return await self._wants(request, caller, 503, wrong=told)
+            message = error.message.splitlines()[0]
+            return await self._wants(request, caller, 503, wrong=message)
         return RedirectResponse("/", 303)
 
     async def timeline(self, request: Request, caller: Caller) -> Response:
         """Show when what is wanted was due, and when it came."""
-        found = await self._graph.read(
+        wants = await self._graph.read(
             lambda: self._graph.ledger.wants.fetch(self._graph.settings.environment, limit=_SHOWN)
         )
-        picture = draw_timeline(found, self._graph.clock())
+        picture = draw_timeline(wants, self._graph.clock())
         return self._page(request, caller, "timeline.html", "Timeline", picture=picture)
 
     async def misses(self, request: Request, caller: Caller) -> Response:
@@ -374,13 +378,13 @@ class _Pages:
 
         def act() -> list[dict[str, Any]]:
             record_late(self._graph.observer())
-            found = self._graph.ledger.wants.fetch_misses(
+            misses = self._graph.ledger.wants.fetch_misses(
                 self._graph.settings.environment, limit=_SHOWN
             )
-            return [MissDocument.of(miss, self._graph.clock()).as_json() for miss in found]
+            return [MissDocument.of(miss, self._graph.clock()).as_json() for miss in misses]
 
-        found = await self._graph.glance(act)
-        return self._page(request, caller, "sla.html", "Missed deadlines", misses=found)
+        misses = await self._graph.glance(act)
+        return self._page(request, caller, "sla.html", "Missed deadlines", misses=misses)
 
     async def partitions(self, request: Request, caller: Caller) -> Response:
         """Show which partitions there are, and which of them are not there yet."""
@@ -388,33 +392,35 @@ class _Pages:
         def act() -> list[tuple[str, list[tuple[str, str]], int]]:
             observer, ledger = self._graph.observer(), self._graph.ledger
             environment, order = self._graph.settings.environment, observer.keys()
-            found: list[tuple[str, list[tuple[str, str]], int]] = []
+            rows: list[tuple[str, list[tuple[str, str]], int]] = []
             for source in observer.project.persisted[:_SOURCES]:
                 keys: Sequence[str | None] = order.get(source.source_id, (None,))
                 cells = {ref_of(source.key, key): key or "all" for key in keys[-_CELLS:]}
-                there, wanted = ledger.partitions.fetch_states(environment, [*cells])
-                states = {**dict.fromkeys(cells, "missing"), **there, **wanted}
-                states |= {ref: state for ref, state in there.items() if state == "available"}
+                recorded, requested = ledger.partitions.fetch_states(environment, [*cells])
+                states = {**dict.fromkeys(cells, "missing"), **recorded, **requested}
+                states |= {ref: state for ref, state in recorded.items() if state == "available"}
                 shown = [(name, states[ref]) for ref, name in cells.items()]
-                found.append((source.key, shown, len(keys)))
-            return found
+                rows.append((source.key, shown, len(keys)))
+            return rows
 
-        found = await self._graph.glance(act)
-        return self._page(request, caller, "partitions.html", "Partitions", sources=found)
+        rows = await self._graph.glance(act)
+        return self._page(request, caller, "partitions.html", "Partitions", sources=rows)
 
     async def events(self, request: Request, caller: Caller) -> Response:
         """Show what has happened, and what happens."""
 
         def look() -> tuple[list[dict[str, Any]], int]:
             position = self._graph.ledger.events.position()
-            found, _ = self._graph.ledger.events.search(
+            events, _ = self._graph.ledger.events.search(
                 max(position - 100, 0), limit=100, environment=self._graph.settings.environment
             )
-            told = [EventDocument.of(event).as_json() for event in found]
-            return told[::-1], found[-1].idx if found else position
+            documents = [EventDocument.of(event).as_json() for event in events]
+            return documents[::-1], events[-1].idx if events else position
 
-        found, position = await self._graph.read(look)
-        return self._page(request, caller, "events.html", "Events", events=found, position=position)
+        events, position = await self._graph.read(look)
+        return self._page(
+            request, caller, "events.html", "Events", events=events, position=position
+        )
 
     async def environments(self, request: Request, caller: Caller) -> Response:
         """Show the environments, what their readers get, and how that changed."""
@@ -437,8 +443,10 @@ class _Pages:
                 for name in sorted(names)
             ]
 
-        found = await self._graph.read(look)
-        return self._page(request, caller, "environments.html", "Environments", environments=found)
+        environments = await self._graph.read(look)
+        return self._page(
+            request, caller, "environments.html", "Environments", environments=environments
+        )
 
     # -------------------------------------------------------------------------------- events
 
@@ -467,11 +475,11 @@ class _Pages:
                         since, limit=100, environment=graph.settings.environment
                     )
 
-                found, since = await graph.read(look)
-                for event in found:
+                events, since = await graph.read(look)
+                for event in events:
                     document = EventDocument.of(event).as_json()
                     yield f"id: {event.idx}\ndata: {json.dumps(document)}\n\n"
-                if not found and not await graph.moved(since, _HEARTBEAT_S):
+                if not events and not await graph.moved(since, _HEARTBEAT_S):
                     yield ": still there\n\n"
         except (PersistError, asyncio.CancelledError):
             return  # the page asks again
@@ -487,7 +495,7 @@ class _Pages:
         template: str,
         title: str,
         status: int = 200,
-        **told: Any,
+        **values: Any,
     ) -> Response:
         text = self._templates.get_template(template).render(
             title=title,
@@ -498,7 +506,7 @@ class _Pages:
             may_write=bool(caller and caller.may("write")),
             is_open=self._access.is_open,
             form_token=self._access.form_token(request.cookies.get(SESSION)),
-            **told,
+            **values,
         )
         return HTMLResponse(text, status)
 

@@ -1,7 +1,7 @@
-"""What is served: the ledger, the sources as they are now, and who waits for events.
+"""What the service serves: the ledger, the current sources, and clients that wait for events.
 
-The invariant: the event loop waits for no database. What asks one runs in a few threads, what plans
-in one; and however many clients wait for events, one question at a time is asked for all of them.
+The invariant: the event loop waits for no database. Queries run in a few threads, plans in one; and
+however many clients wait for events, one query at a time is made for all of them.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ _READERS = 4
 BUILD_LOG = "serve-build.log"
 """The file below `.persist` that processes which build write to."""
 _TICK_S = 30.0
-"""How often it is looked whether more can be built, in seconds."""
+"""How often to check whether more can be built, in seconds."""
 _SOON_S = 5.0
-"""How long who asks for numbers waits for what plans, in seconds."""
+"""How long a request for metrics waits for a plan, in seconds."""
 _LONGEST_REST_S = 60.0
-"""How long an evaluation waits for the end of the pause after the last one, at most, in seconds."""
+"""The longest pause between two evaluations, in seconds."""
 _LOOK_S = 0.2
-"""How often the log is looked at while somebody waits for it, in seconds."""
+"""How often to look at the log while a client waits for it, in seconds."""
 
 
 class Graph:
@@ -60,17 +60,17 @@ class Graph:
     Parameters
     ----------
     ledger
-        Closed by who opened it.
+        Whoever opened it closes it.
 
     builds
-        What is requested is built too, by one process after the other.
+        Whether it also builds requests, one process after the other.
 
     Attributes
     ----------
     evaluations, evaluation_s
-        How many there were in this process, and how long they took together.
+        Their number in this process, and the time they took in total.
     stopping
-        Set once: whoever waits is answered at once.
+        Set once: waiting clients are then answered at once.
     """
 
     def __init__(
@@ -98,17 +98,17 @@ class Graph:
     # ---------------------------------------------------------------------------------- life
 
     def start(self) -> None:
-        """Begin to look at the log, and to evaluate what is wanted; in the event loop."""
-        begun = (self._watch, self._evaluate, *((self._build,) if self.builds else ()))
-        self._tasks = [asyncio.create_task(act()) for act in begun]
+        """Start watching the log and evaluating wants, in the event loop."""
+        loops = (self._watch, self._evaluate, *((self._build,) if self.builds else ()))
+        self._tasks = [asyncio.create_task(act()) for act in loops]
 
     def stop(self) -> None:
-        """Answer everybody who waits; nothing is begun any more."""
+        """Answer all waiting clients, and start nothing new."""
         self.stopping = True
         self._wake()
 
     async def close(self) -> None:
-        """Forget what was begun; what a thread does right now it finishes."""
+        """Cancel all tasks; threads finish what they are doing."""
         self.stop()
         for task in self._tasks:
             task.cancel()
@@ -120,18 +120,18 @@ class Graph:
     # ------------------------------------------------------------------------------- threads
 
     async def read(self, act: Callable[[], Result]) -> Result:
-        """Return what a short question to the ledger answers."""
+        """Return the result of a short query of the ledger."""
         return await asyncio.get_running_loop().run_in_executor(self._reading, act)
 
     async def glance(self, act: Callable[[], Result]) -> Result:
-        """Return what something short answers that needs the sources and plans nothing.
+        """Return the result of a short function that needs the sources but makes no plan.
 
-        It waits for no plan, and no evaluation: these take long where much is wanted.
+        It waits for no plan and no evaluation, which take long if there are many wants.
         """
         return await asyncio.get_running_loop().run_in_executor(self._glancing, act)
 
     async def plan(self, act: Callable[[], Result]) -> Result:
-        """Return what something answers that looks at sources and data; one at a time."""
+        """Return the result of a function that plans; one runs at a time."""
         return await asyncio.get_running_loop().run_in_executor(self._planning, act)
 
     # ------------------------------------------------------------------------------- sources
@@ -139,8 +139,8 @@ class Graph:
     def observer(self) -> Observer:
         """Return a new observer of the sources and data as they are now.
 
-        Called in the threads that plan or glance. Sources with errors are left out, as with
-        ``--keep-going``: the others' wants can wait for no editor.
+        Call it in the threads that plan or glance. It leaves out sources with errors, as
+        ``--keep-going`` does, so that wants of the others do not wait for a fix.
 
         Raises
         ------
@@ -156,11 +156,13 @@ class Graph:
         return Observer(self.settings, project, self.ledger, clock=self.clock)
 
     async def project(self) -> Project | None:
-        """Return the sources as they are now, or as they were last seen where compiling takes long.
+        """Return the current sources, or the last ones compiled if compiling takes long.
 
-        None where there are none, and nobody has seen any.
+        None if none were ever compiled.
         """
-        if self._looking is None or self._looking.done():  # who gave up left it for the next
+        if (
+            self._looking is None or self._looking.done()
+        ):  # a request that gave up left it for the next
             self._looking = asyncio.ensure_future(self.glance(self.observer))
         with suppress(TimeoutError, PersistError):
             async with asyncio.timeout(_SOON_S):
@@ -168,53 +170,53 @@ class Graph:
         return self._project and self._project[1]
 
     def _signature(self) -> object:
-        """Return what is another one when files of the sources have changed."""
-        root, told = self.settings.root, list[object]()
+        """Return a value that changes when files of the sources change."""
+        root, files = self.settings.root, list[object]()
         for path in (root / SETTINGS_FILE, *(root / self.settings.sources).rglob("*")):
             with suppress(OSError):
                 at = path.stat()
-                told.append((str(path), at.st_mtime_ns, at.st_size))
-        return sorted(map(repr, told))
+                files.append((str(path), at.st_mtime_ns, at.st_size))
+        return sorted(map(repr, files))
 
     # --------------------------------------------------------------------------------- wants
 
     async def create(self, want: Want) -> tuple[Want, Sequence[str], bool]:
-        """Record a want, and have everything wanted evaluated soon.
+        """Record a want, and have all wants evaluated soon.
 
         Returns
         -------
-        want, warnings, made
-            As it is now, what is odd about it, and whether it was not there before.
+        want, warnings, is_new
+            The want as it is now, warnings about it, and whether it was just created.
 
         Raises
         ------
         NotFoundError
-            It names nothing.
+            Its reference names nothing.
         SettingsError
-            It cannot be.
+            It is invalid.
         ConflictError
-            Its id is another one's.
+            Another want has its ID.
         """
 
         def record() -> tuple[Want, Sequence[str], bool]:
             checked, warnings = check_want(self.observer(), want)
-            there = self.ledger.wants.find(checked.want_id)
-            (made,) = self.ledger.wants.create([checked])
-            return made, [*warnings, *self.find_problems()], there is None
+            previous = self.ledger.wants.find(checked.want_id)
+            (recorded,) = self.ledger.wants.create([checked])
+            return recorded, [*warnings, *self.find_problems()], previous is None
 
-        told = await self.glance(record)
+        result = await self.glance(record)
         self._wanted.set()
-        return told
+        return result
 
     def find_problems(self) -> list[str]:
-        """Return why nothing of what is wanted is built; called in a thread."""
+        """Return warnings if nothing builds requests; call it in a thread."""
         message = find_untaken(self.ledger, self.settings.environment, self.clock())
         return [] if message is None else [f"{message}; {TAKERS}"]
 
     async def evaluate(
         self, trigger: str, *, force: bool = False
     ) -> tuple[Evaluation, Request | None]:
-        """Decide what is to be done about the wants now: see `requests.evaluate_now`."""
+        """Evaluate the wants now: see `requests.evaluate_now`."""
 
         def act() -> tuple[Evaluation, Request | None]:
             began = time.monotonic()
@@ -227,10 +229,10 @@ class Graph:
         return await self.plan(act)
 
     async def _evaluate(self) -> None:
-        """Evaluate after wants were made: once for all that came meanwhile.
+        """Evaluate after wants were created: once for all that arrived meanwhile.
 
-        After an evaluation the next one waits as long as it took, so that at most half of the time
-        goes into evaluations, however many wants come and however many there are.
+        After an evaluation the next one waits as long as it took, so that evaluations take at most
+        half of the time, whatever the number of wants.
         """
         while True:
             await self._wanted.wait()
@@ -239,7 +241,7 @@ class Graph:
             try:
                 await self.evaluate("want")
             except PersistError as error:
-                # It stays wanted: the next evaluation of anybody sees to it.
+                # The wants stay open: the next evaluation of any process covers them.
                 log.warning("action=evaluate error=%s", error)
             except Exception:
                 log.exception("action=evaluate")
@@ -248,7 +250,7 @@ class Graph:
     # -------------------------------------------------------------------------------- builds
 
     async def _build(self) -> None:
-        """Build what is requested, and look from time to time whether more can be."""
+        """Build requests, and check from time to time whether more can be built."""
         while not self.stopping:
             try:
                 position = await self.read(self.ledger.events.position)
@@ -262,31 +264,31 @@ class Graph:
                 await asyncio.sleep(_TICK_S)
 
     async def _look_around(self) -> str:
-        """Read other graphs, make the wants that are due, and return what is to be evaluated by."""
+        """Read other graphs, make the wants that are due, and return the evaluation's trigger."""
         observer = await self.plan(self.observer)
-        synced = await self.read(lambda: sync_all(observer))  # may take long, and plans nothing
-        for of in synced:
-            if of.problem is not None:
-                log.warning("action=sync graph=%s problem=%s", of.graph, of.problem)
+        synced = await self.read(lambda: sync_all(observer))  # may take long, and makes no plan
+        for result in synced:
+            if result.problem is not None:
+                log.warning("action=sync graph=%s problem=%s", result.graph, result.problem)
         await self.plan(lambda: make_wants(observer, "persist serve"))
-        return "upstream" if any(of.available for of in synced) else "clock"
+        return "upstream" if any(result.available for result in synced) else "clock"
 
     def _next_request(self) -> Request | None:
-        """Return the oldest request that nobody has begun."""
-        found = self.ledger.requests.fetch(self.settings.environment, is_open=True)
-        return next((r for r in reversed(found) if r.state == "requested"), None)
+        """Return the oldest request that no run has started."""
+        requests = self.ledger.requests.fetch(self.settings.environment, is_open=True)
+        return next((r for r in reversed(requests) if r.state == "requested"), None)
 
     async def _run(self, request: Request) -> None:
-        """Build a request in a process of its own, which ends with this one."""
+        """Build a request in a separate process, which ends with this one."""
         make_private(self.settings.state_dir)
-        own = ("--project", str(self.settings.root), "--env", self.settings.environment)
-        with (self.settings.state_dir / BUILD_LOG).open("ab") as said:
+        options = ("--project", str(self.settings.root), "--env", self.settings.environment)
+        with (self.settings.state_dir / BUILD_LOG).open("ab") as log_file:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "persist_assets.cli", *own),
+                *(sys.executable, "-P", "-m", "persist_assets.cli", *options),
                 *("evaluate", "--request", request.request_id),
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
+                stdout=log_file,
+                stderr=log_file,
                 env={k: v for k, v in os.environ.items() if k != TOKENS},
             )
         try:
@@ -299,15 +301,15 @@ class Graph:
         def look() -> None:
             now = self.ledger.requests.find(request.request_id)
             if now is not None and now.state == "requested":
-                told = f"its process ended with {code} before it started: .persist/{BUILD_LOG}"
-                self.ledger.requests.fail(request.request_id, told)
+                message = f"its process ended with {code} before it started: .persist/{BUILD_LOG}"
+                self.ledger.requests.fail(request.request_id, message)
 
         await self.read(look)
 
     # -------------------------------------------------------------------------------- events
 
     async def moved(self, idx: int, seconds: float) -> bool:
-        """Wait until the log goes on beyond a position; False if it does not so long."""
+        """Wait until the log grows beyond a position; return False if it does not in time."""
         self.waiting += 1
         self._awaited.set()
         try:
@@ -321,11 +323,11 @@ class Graph:
         return not self.stopping
 
     def _wake(self) -> None:
-        before, self._moved = self._moved, asyncio.Event()
-        before.set()
+        moved, self._moved = self._moved, asyncio.Event()
+        moved.set()
 
     async def _watch(self) -> None:
-        """Look at the log as long as somebody waits for it to go on."""
+        """Watch the log while a client waits for it to grow."""
         while not self.stopping:
             if not self.waiting:
                 self._awaited.clear()

@@ -18,15 +18,15 @@ STYLE = WEB / "static" / "style.css"
 
 def templates(*directories: Path) -> Environment:
     """Return the templates of directories, and below them those that all pages share."""
-    made = Environment(
+    environment = Environment(
         loader=FileSystemLoader([*directories, WEB / "templates"]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters["when"] = _when
-    return made
+    environment.filters["when"] = _when
+    return environment
 
 
 def _when(instant: str | datetime | None) -> Markup:

@@ -62,18 +62,18 @@ def read_knowledge(settings: Settings, project: Project, ledger: Ledger) -> Know
         The ledger does not answer.
     """
     # What could not be compiled means nothing now; readers read what it was.
-    wanted: dict[SourceID, BuildID | None] = {b.source_id: None for b in project.broken}
-    wanted |= {s.source_id: s.build_id for s in project.persisted}
+    build_ids: dict[SourceID, BuildID | None] = {b.source_id: None for b in project.broken}
+    build_ids |= {s.source_id: s.build_id for s in project.persisted}
     standings: dict[SourceID, list[Standing]] = {}
     for environment in ledger.manifests.fetch_environments():
         manifest = ledger.manifests.fetch(environment)
         current = ledger.builds.fetch_current(environment)
-        for source_id, build_id in wanted.items():
-            found = manifest.get(build_id) if build_id else None
-            if found is None and source_id in current:
-                found = current[source_id].snapshot
-            if found is not None:
-                standing = Standing(environment, found, found.build_id == build_id)
+        for source_id, build_id in build_ids.items():
+            snapshot = manifest.get(build_id) if build_id else None
+            if snapshot is None and source_id in current:
+                snapshot = current[source_id].snapshot
+            if snapshot is not None:
+                standing = Standing(environment, snapshot, snapshot.build_id == build_id)
                 standings.setdefault(source_id, []).append(standing)
     read = ledger.manifests.fetch(*settings.environments)
     snapshots = {s.source_id: read[s.build_id] for s in project.persisted if s.build_id in read}

@@ -40,37 +40,37 @@ def write_site(directory: Path, files: Mapping[str, str]) -> Path:
     _check_own(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     except OSError as error:
         raise _unwritable(target, error) from error
     try:
-        site = made / "site"
+        site = scratch / "site"
         for path, text in {**files, LISTING: _listing(files)}.items():
             (site / path).parent.mkdir(parents=True, exist_ok=True)
             (site / path).write_text(text, encoding="utf-8", newline="\n")
-        _swap(site, target, made)
+        _swap(site, target, scratch)
     except OSError as error:
         raise _unwritable(target, error) from error
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)
     return target
 
 
-def _swap(site: Path, target: Path, made: Path) -> None:
+def _swap(site: Path, target: Path, scratch: Path) -> None:
     """Put a site in its place; another process may be doing the same."""
     for attempt in range(_ATTEMPTS):
-        before = made / f"before-{attempt}"
+        earlier = scratch / f"before-{attempt}"
         with suppress(FileNotFoundError):
-            target.rename(before)
+            target.rename(earlier)
         try:
             site.rename(target)
             return
         except BaseException as error:
             is_theirs = target.exists()  # by now another process has put its own there
-            if before.exists() and not is_theirs:
-                before.rename(target)
-            again = is_theirs and isinstance(error, OSError) and attempt < _ATTEMPTS - 1
-            if not again:
+            if earlier.exists() and not is_theirs:
+                earlier.rename(target)
+            is_retried = is_theirs and isinstance(error, OSError) and attempt < _ATTEMPTS - 1
+            if not is_retried:
                 raise
 
 
@@ -87,8 +87,8 @@ def _check_own(target: Path) -> None:
         return
     if not target.is_dir():
         raise ConflictError(f"{target} exists and is not a directory", hint=hint)
-    there = {p.relative_to(target).as_posix() for p in target.rglob("*") if not _is_plain(p)}
-    if not there:
+    present = {p.relative_to(target).as_posix() for p in target.rglob("*") if not _is_plain(p)}
+    if not present:
         return
     try:
         listed: Any = json.loads((target / LISTING).read_text(encoding="utf-8"))["files"]
@@ -96,7 +96,7 @@ def _check_own(target: Path) -> None:
     except (OSError, ValueError, KeyError, TypeError):
         message = f"{target} is not empty, and `persist docs` did not write it"
         raise ConflictError(message, hint=hint) from None
-    others = sorted(there - ours)
+    others = sorted(present - ours)
     if others:
         message = f"{target} has a file that `persist docs` did not write: {others[0]}"
         raise ConflictError(message, hint="move it, or use another directory")
@@ -108,8 +108,8 @@ def _is_plain(path: Path) -> bool:
 
 
 def _listing(files: Mapping[str, str]) -> str:
-    made = {"made_by": "persist docs", "files": sorted(files)}
-    return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
+    marker = {"made_by": "persist docs", "files": sorted(files)}
+    return json.dumps(marker, indent=1, ensure_ascii=False) + "\n"
 
 
 def _unwritable(target: Path, error: OSError) -> StorageError:

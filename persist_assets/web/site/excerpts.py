@@ -61,10 +61,10 @@ def passages(
     spans = _functions(text) if language == "python" else {}
     starts: dict[str, int] = {}
     for name, place in places.items():
-        begun = spans.get(place.line, (place.line, 0))[0]
-        starts[name] = _first(lines, begun, language)
+        start = spans.get(place.line, (place.line, 0))[0]
+        starts[name] = _first(lines, start, language)
     bounds = sorted({*starts.values(), *others, len(lines) + 1})
-    found: dict[str, Passage] = {}
+    excerpts: dict[str, Passage] = {}
     for name, first in starts.items():
         place = places[name]
         last = next((b for b in bounds if b > first), len(lines) + 1) - 1
@@ -74,8 +74,8 @@ def passages(
             last = min(last, _end(lines, first, last, place))
         while last > first and not lines[last - 1].strip():
             last -= 1
-        found[name] = Passage(first, "\n".join(lines[first - 1 : last]))
-    return found
+        excerpts[name] = Passage(first, "\n".join(lines[first - 1 : last]))
+    return excerpts
 
 
 def _functions(text: str) -> dict[int, tuple[int, int]]:
@@ -107,10 +107,10 @@ def _first(lines: Sequence[str], line: int, language: str) -> int:
         if above.startswith(_LEADS.get(language, ())):
             first -= 1
         elif language == "sql" and above.endswith("*/"):
-            begun = next((n for n in range(first - 1, 0, -1) if "/*" in lines[n - 1]), None)
-            if begun is None or not lines[begun - 1].strip().startswith("/*"):
+            opening = next((n for n in range(first - 1, 0, -1) if "/*" in lines[n - 1]), None)
+            if opening is None or not lines[opening - 1].strip().startswith("/*"):
                 break
-            first = begun
+            first = opening
         else:
             break
     return first

@@ -54,15 +54,15 @@ def layers(reads: Mapping[str, Sequence[str]]) -> tuple[tuple[str, ...], ...]:
     depth: dict[str, int] = {}
     for name, read in reads.items():
         depth[name] = max((depth[r] + 1 for r in read if r in depth), default=0)
-    found: list[list[str]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
+    layers: list[list[str]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
     for name in sorted(reads):
-        found[depth[name]].append(name)
+        layers[depth[name]].append(name)
     at: dict[str, float] = {}
-    for layer in found:
+    for layer in layers:
         # Near what they read, so that few lines cross; ties as their names go.
         layer.sort(key=lambda name: _mean([at[r] for r in reads[name] if r in at]))
         at |= {name: n for n, name in enumerate(layer)}
-    return tuple(map(tuple, found))
+    return tuple(map(tuple, layers))
 
 
 def _mean(places: Sequence[float]) -> float:

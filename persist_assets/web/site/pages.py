@@ -75,7 +75,7 @@ def page_name(key: Sequence[str]) -> str:
 
 
 def make_pages(
-    project: Project, known: Knowledge, texts: Mapping[str, str], environment: str
+    project: Project, knowledge: Knowledge, texts: Mapping[str, str], environment: str
 ) -> dict[str, str]:
     """Return the text of every file of the site, by its path in it.
 
@@ -84,14 +84,14 @@ def make_pages(
     texts
         Of the files of all sources, by path, as far as they can be read.
     """
-    return _Site(project, known, texts, environment).files()
+    return _Site(project, knowledge, texts, environment).files()
 
 
 class _Site:
     def __init__(
-        self, project: Project, known: Knowledge, texts: Mapping[str, str], environment: str
+        self, project: Project, knowledge: Knowledge, texts: Mapping[str, str], environment: str
     ) -> None:
-        self.project, self.known, self.environment = project, known, environment
+        self.project, self.knowledge, self.environment = project, knowledge, environment
         self.templates = templates(SITE / "templates")
         self.entries = {
             s.source_id: Entry(
@@ -126,7 +126,7 @@ class _Site:
 
     def files(self) -> dict[str, str]:
         """Return all of it."""
-        made = {
+        pages = {
             "style.css": STYLE.read_text() + (SITE / "static" / "site.css").read_text(),
             "search.js": (SITE / "static" / "search.js").read_text(),
             "index.html": self.index(),
@@ -134,12 +134,12 @@ class _Site:
             "problems.html": self.page("problems.html", "Problems", problems=self.project.problems),
         }
         for source in self.project.sources:
-            made[self.entries[source.source_id].page] = self.source(source)
+            pages[self.entries[source.source_id].page] = self.source(source)
         for broken in self.project.broken:
-            made[self.entries[broken.source_id].page] = self.broken(broken)
-        return made
+            pages[self.entries[broken.source_id].page] = self.broken(broken)
+        return pages
 
-    def page(self, template: str, title: str, *, up: str = "", **told: Any) -> str:
+    def page(self, template: str, title: str, *, up: str = "", **values: Any) -> str:
         return self.templates.get_template(template).render(
             title=title,
             up=up,
@@ -153,7 +153,7 @@ class _Site:
             n_problems=len(self.project.problems),
             box={"width": WIDTH, "height": HEIGHT},
             entries=self.entries,
-            **told,
+            **values,
         )
 
     # --------------------------------------------------------------------------------- of all
@@ -161,7 +161,7 @@ class _Site:
     def index(self) -> str:
         """Return the page with the list of all sources, and what a search looks through."""
         listed = sorted(self.entries, key=lambda s: (self.entries[s].key, s))
-        by_id, snapshots = self.project.by_id, self.known.snapshots
+        by_id, snapshots = self.project.by_id, self.knowledge.snapshots
         searched = [
             {
                 "text": self._words(source_id).lower(),
@@ -206,22 +206,22 @@ class _Site:
 
     def columns(self, source: Source) -> list[_Column]:
         """Return the columns of a source; those of a function are known when it has a table."""
-        snapshot = self.known.snapshots.get(source.source_id)
+        snapshot = self.knowledge.snapshots.get(source.source_id)
         written = {c.name: c.type for c in snapshot.columns} if snapshot else {}
         columns = source.columns or (snapshot.columns if snapshot else ())
-        found: list[_Column] = []
+        rows: list[_Column] = []
         for c in columns:
             ref = ColumnRef(source.source_id, c.name)
             origins, users = self.above.get(ref, []), self.below.get(ref, [])
             kind = written.get(c.name, c.type)
-            found.append(_Column(c.name, kind, c.description, origins, users))
-        return found
+            rows.append(_Column(c.name, kind, c.description, origins, users))
+        return rows
 
     def source(self, source: Source) -> str:
         """Return the page of a source."""
         source_id = source.source_id
-        results = self.known.checks.get(source_id, {})
-        last = self.known.last.get(source_id)
+        results = self.knowledge.checks.get(source_id, {})
+        last = self.knowledge.last.get(source_id)
         is_shown = source.raw is None or len(_public(source.raw)) == len(source.raw.options)
         return self.page(
             "source.html",
@@ -235,7 +235,7 @@ class _Site:
             columns=self.columns(source),
             is_function=source.function is not None,
             checks=[(c, results.get(c.definition)) for c in source.checks],
-            standings=self.known.standings.get(source_id, ()),
+            standings=self.knowledge.standings.get(source_id, ()),
             is_persisted=source.persisted,
             failed=last if last is not None and last.state == "failed" else None,
             location=source.location,
@@ -250,7 +250,7 @@ class _Site:
         language = _LANGUAGES.get(broken.language, broken.language)
         passage, problems = self.passages.get(source_id), self.problems.get(source_id, [])
         # Options may tell secrets, and which of them do is not known of what is not understood.
-        standings = self.known.standings.get(source_id, ())
+        standings = self.knowledge.standings.get(source_id, ())
         is_shown = passage is None or not re.search(r"(?i)\boptions\b", passage.text)
         return self.page(
             "source.html",
@@ -387,17 +387,19 @@ def _passages(project: Project, texts: Mapping[str, str]) -> dict[SourceID, Pass
     return found
 
 
-def _problems(project: Project, found: Mapping[SourceID, Passage]) -> dict[SourceID, list[Problem]]:
+def _problems(
+    project: Project, excerpts: Mapping[SourceID, Passage]
+) -> dict[SourceID, list[Problem]]:
     """Return the problems that lie within what each source says."""
     all_of: Iterable[Source | Broken] = (*project.sources, *project.broken)
-    there: dict[str, list[tuple[range, SourceID]]] = {}
+    lines_by_path: dict[str, list[tuple[range, SourceID]]] = {}
     for one in all_of:
-        passage = found.get(one.source_id, Passage(one.location.line, ""))
+        passage = excerpts.get(one.source_id, Passage(one.location.line, ""))
         lines = range(passage.first, passage.first + passage.text.count("\n") + 1)
-        there.setdefault(one.location.path, []).append((lines, one.source_id))
-    told: dict[SourceID, list[Problem]] = {}
+        lines_by_path.setdefault(one.location.path, []).append((lines, one.source_id))
+    problems: dict[SourceID, list[Problem]] = {}
     for problem in project.problems:
-        for lines, source_id in there.get(problem.location.path, ()):
+        for lines, source_id in lines_by_path.get(problem.location.path, ()):
             if problem.location.line in lines:
-                told.setdefault(source_id, []).append(problem)
-    return told
+                problems.setdefault(source_id, []).append(problem)
+    return problems
