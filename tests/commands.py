@@ -8,6 +8,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import warm
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -25,7 +27,7 @@ def persist(
     seconds: float = 180,
 ) -> subprocess.CompletedProcess[str]:
     """Run `persist`, and return what came of it."""
-    return subprocess.run(
+    return warm.run(
         [sys.executable, "-m", "persist_assets.cli", *arguments],
         cwd=cwd,
         env={**clean_environ(), **(env or {})},

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import warm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -55,7 +56,7 @@ def write(root: Path, a: list[int], b: list[str]) -> None:
 def persist(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     clean = {k: v for k, v in os.environ.items() if k not in ("DAGSTER_HOME", "PERSIST_ENV")}
     command = [sys.executable, "-m", "persist_assets.cli", *arguments]
-    return subprocess.run(command, cwd=cwd, env=clean, capture_output=True, text=True, timeout=240)
+    return warm.run(command, cwd=cwd, env=clean, capture_output=True, text=True, timeout=240)
 
 
 def published(root: Path) -> Mapping[str, str]:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+import warm
 from conftest import ROOT
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from growing import kind_of
@@ -421,7 +422,7 @@ def month(january: tuple[Path, pa.Table, pa.Table]) -> tuple[Path, pa.Table, pa.
     """The same, built: the days of January as one run."""
     root, *_ = january
     days = "2013-01-01...2013-01-31"
-    subprocess.run(
+    warm.run(
         [
             *(sys.executable, "-m", "persist_assets.cli", "build", "--partition-range", days),
             *("+departures_by_hour", "delayed", HISTORY),
@@ -543,7 +544,7 @@ def test_edits_rebuild_what_the_docs_say(
     assert before in text
     path.write_text(text.replace(before, after))
     try:
-        done = subprocess.run(
+        done = warm.run(
             [sys.executable, "-m", "persist_assets.cli", *command.split()[1:]],
             cwd=flights,
             capture_output=True,

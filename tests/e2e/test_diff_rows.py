@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import warm
 from typer.testing import CliRunner
 
 from persist_assets.building.builder import Builder
@@ -120,7 +120,7 @@ def test_a_diff_of_environments_tells_sources_columns_and_rows(root: Path, spark
     assert found["old"]["rows_note"] == "no table in dev"
 
     command = [sys.executable, "-m", "persist_assets.cli", "diff", "prod", "dev"]
-    plain = subprocess.run(
+    plain = warm.run(
         [*command, "p", "q", "--rows", "--sample", "1"],
         cwd=root, capture_output=True, text=True, timeout=180, check=True,
     ).stdout  # fmt: skip

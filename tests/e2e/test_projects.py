@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import warm
 from commands import document
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def test_two_projects_are_locations_of_one_workspace(
     keys = 'key_prefix = "team_NAME"\n'
     a, b = pair(shared(tmp_path, keys) if ledger == "shared" else keys)
     workspace = write_workspace(tmp_path, a, b)
-    validated = subprocess.run(
+    validated = warm.run(
         [sys.executable, "-m", "dagster", "definitions", "validate", "-w", str(workspace)],
         cwd=tmp_path,
         capture_output=True,

@@ -7,7 +7,6 @@ knows nothing of it expects it, and the error says what to do.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
+import warm
 from buckets import Proxy, Server, parquet, put, serving, stage
 
 from persist_assets.core.errors import ConflictError, StorageError
@@ -216,7 +216,7 @@ def test_a_plan_names_a_store_that_says_nothing_and_gives_up(
         "GCE_METADATA_HOST": urlsplit(proxy.url).netloc,
         "GCE_METADATA_ROOT": urlsplit(proxy.url).netloc,
     }
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, "-m", "persist_assets.cli", "--project", str(root), "plan"],
         capture_output=True, text=True, timeout=60, env=os.environ | silent,
     )  # fmt: skip

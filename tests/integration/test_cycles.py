@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+import warm
 from conftest import ROOT
 from serving import READ, SOURCES, TOKENS, WRITE, Served, serving, write_data
 from test_upstreams import Other
@@ -130,7 +131,7 @@ def other(tmp_path: Path) -> Iterator[Other]:
 
 
 def persist(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return warm.run(
         [sys.executable, "-P", "-m", "persist_assets.cli", "--project", str(root), *arguments],
         capture_output=True,
         text=True,

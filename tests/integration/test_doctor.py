@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import warm
 from conftest import SPARK_TOML, need
 
 from persist_assets.core.errors import StorageError
@@ -65,7 +66,7 @@ def found(report: Report) -> list[tuple[str, str, str | None]]:
 
 
 def persist(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return warm.run(
         [sys.executable, "-m", "persist_assets.cli", *arguments],
         cwd=cwd,
         env={**os.environ, **env},

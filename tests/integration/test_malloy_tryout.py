@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import warm
 from conftest import ROOT
 from malloy import compiler
 
@@ -79,7 +79,7 @@ def test_the_examples_of_the_docs_are_true(make_project: Make) -> None:
     (settings,) = re.findall(r"^```toml\n(.*?)^```", text, re.M | re.S)
     root = make_project(files, settings)
     for command in ("check", "show shop.malloy"):
-        done = subprocess.run(
+        done = warm.run(
             [sys.executable, "-m", "persist_assets.cli", *command.split()],
             cwd=root,
             capture_output=True,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 import threading
 import time
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import warm
 from buckets import KEY, SECRET, STRUCT, Server, parquet, put, serving, stage
 from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner
@@ -507,7 +507,7 @@ def test_a_warehouse_is_a_file_uri_with_any_name(
         steps = told(root, "plan", "--env", environment)["steps"]
         assert [s["action"] for s in steps] == ["reuse", "reuse"]
     shutil.rmtree(next(d for d in warehouse.iterdir() if d.name.startswith("q")))
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, "-m", "persist_assets.cli", "build", "--json"],
         cwd=root, capture_output=True, text=True, timeout=180,
         env={k: v for k, v in os.environ.items() if k not in ("DAGSTER_HOME", "PERSIST_ENV")},

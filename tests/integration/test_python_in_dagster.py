@@ -1,7 +1,6 @@
 """Functions of Python as Dagster assets, beside SQL and Malloy."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ import dagster as dg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import warm
 from conftest import need
 from malloy import there
 
@@ -69,7 +69,7 @@ def run(definitions: dg.Definitions, instance: dg.DagsterInstance) -> Any:
 def test_check_and_the_definitions_agree_for_all_three_languages(root: Path) -> None:
     need(there(), "bundle Malloy's compiler: make bridge")
     (root / "sources" / "m.malloy").write_text(MALLOY)
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, "-m", "persist_assets.cli", "check", "--json"],
         cwd=root, capture_output=True, text=True, check=True,
     )  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ import dagster as dg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import warm
 from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
 from dagster._core.loader import LoadingContextForTest
 
@@ -282,7 +282,7 @@ def test_a_launched_run_with_a_tag_has_that_environment_s_spark(root: Path, tmp_
     home = tmp_path / "home"
     home.mkdir()
     command = [sys.executable, "-m", "dagster", "job", "execute", "-f", "definitions.py"]
-    done = subprocess.run(
+    done = warm.run(
         [*command, "-j", "nightly"],
         cwd=root,
         env={**os.environ, "DAGSTER_HOME": str(home)},

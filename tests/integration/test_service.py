@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+import warm
 from commands import document
 from conftest import SPARK_TOML, draws, wait_for
 from fuzzing import Asked, judge, requests
@@ -655,9 +656,7 @@ def test_a_proxy_is_an_address_or_a_network(proxy: str) -> None:
 def test_others_reach_it_only_with_tokens(tmp_path: Path) -> None:
     root = make_root(tmp_path / "wide")
     command = [sys.executable, "-P", "-m", "persist_assets.cli", "--project", str(root), "serve"]
-    done = subprocess.run(
-        [*command, "--host", "0.0.0.0"], capture_output=True, text=True, timeout=60
-    )
+    done = warm.run([*command, "--host", "0.0.0.0"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert "PERSIST_TOKENS" in done.stderr
 
