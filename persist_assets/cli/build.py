@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from persist_assets.cli.app import (
+from persist_assets.cli.application import (
     SPARK_LOG,
     ForceOption,
     FromOption,

@@ -5,7 +5,7 @@ from typing import Any
 import typer
 from rich.markup import escape
 
-from persist_assets.cli.app import (
+from persist_assets.cli.application import (
     Invocation,
     command,
     err,

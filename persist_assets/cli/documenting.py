@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from persist_assets.cli.app import (
+from persist_assets.cli.application import (
     Invocation,
     command,
     err,

@@ -11,7 +11,7 @@ import typer
 from rich.filesize import decimal
 from rich.markup import escape
 
-from persist_assets.cli.app import (
+from persist_assets.cli.application import (
     Invocation,
     SelectArgument,
     command,

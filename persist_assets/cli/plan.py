@@ -6,7 +6,7 @@ from typing import Any
 from rich.markup import escape
 from rich.tree import Tree
 
-from persist_assets.cli.app import (
+from persist_assets.cli.application import (
     AgainstOption,
     ForceOption,
     FromOption,

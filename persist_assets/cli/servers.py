@@ -11,7 +11,15 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from persist_assets.cli.app import Invocation, command, err, ledger_app, out, print_json, spark_app
+from persist_assets.cli.application import (
+    Invocation,
+    command,
+    err,
+    ledger_app,
+    out,
+    print_json,
+    spark_app,
+)
 
 # -------------------------------------------------------------------------------------------- spark
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from persist_assets.cli.app import Invocation, command, out, print_json, table_of
+from persist_assets.cli.application import Invocation, command, out, print_json, table_of
 from persist_assets.compiler.load import load_project
 from persist_assets.core.errors import SettingsError
 from persist_assets.core.object_stores import is_local

@@ -15,7 +15,7 @@ import pytest
 from conftest import ROOT
 
 import persist_assets
-from persist_assets.cli import EXIT_CODES
+from persist_assets.cli import EXIT_CODES, MODULES, app
 from persist_assets.core import errors
 from persist_assets.core.model.checks import CheckResult
 from persist_assets.core.python_modules import EXPORTS
@@ -141,7 +141,7 @@ def test_importing_the_package_is_cheap() -> None:
 
 
 def test_the_command_line_starts_without_dagster_and_spark() -> None:
-    loaded = loaded_by("import persist_assets.cli")
+    loaded = loaded_by("from persist_assets.cli import app")
     assert not loaded & {"pyspark", "deltalake", "dagster", "pyarrow", "sqlalchemy", "pydantic"}
 
 
@@ -211,3 +211,14 @@ def test_no_two_test_files_have_one_name() -> None:
     """Pytest takes both for the same module, and collects neither."""
     names = Counter(path.name for path in (ROOT / "tests").glob("*/test_*.py"))
     assert [name for name, n in names.items() if n > 1] == []
+
+
+def test_a_command_is_found_in_the_module_that_has_it() -> None:
+    commands: dict[str, set[str]] = {}
+    for group in (app, *(g.typer_instance for g in app.registered_groups)):
+        names = {g.typer_instance: str(g.name) for g in app.registered_groups}
+        for command in group.registered_commands:
+            assert command.callback is not None
+            module = command.callback.__module__.rpartition(".")[2]
+            commands.setdefault(module, set()).add(names.get(group, str(command.name)))
+    assert commands == {module: {*names} for module, names in MODULES.items()}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from persist_assets.cli.app import Invocation
+from persist_assets.cli.application import Invocation
 from persist_assets.compiler.frontends.sql import parse_query
 from persist_assets.compiler.load import load, load_project, sound
 from persist_assets.compiler.registry import NAMES

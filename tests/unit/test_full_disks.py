@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from persist_assets.cli.app import find_full_disk
+from persist_assets.cli.application import find_full_disk
 from persist_assets.core.errors import BuildError, LedgerError, StorageError
 from persist_assets.engine.session import translated
 from persist_assets.ledger.connection import Database
