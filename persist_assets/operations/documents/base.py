@@ -1,7 +1,6 @@
 """What all documents share.
 
-Importing a document imports pydantic, which takes as long as half of a warm `persist check`.
-Commands therefore import documents only where they print JSON.
+Making the models takes time, so commands import documents only where they print them.
 """
 
 from __future__ import annotations
