@@ -239,6 +239,7 @@ def serve(control: socket.socket) -> tuple[dict[str, Any], list[str]]:
 def modules() -> list[str]:
     """Return the names of our modules but those that are run as they are imported."""
     package = importlib.import_module("persist_assets")
+    assert importlib.import_module("persist_assets.cli").app  # all commands, in their order
     found = pkgutil.walk_packages(package.__path__, "persist_assets.")
     return [module.name for module in found if not module.name.endswith("__main__")]
 
