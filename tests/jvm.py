@@ -25,6 +25,7 @@ OPTIONS = "SPARK_SUBMIT_OPTS"
 FLAGS = (
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
+    "-Xmn400m",  # half of what a heap has by default is full, and looked through, too often
     "-XX:ReservedCodeCacheSize=240m",  # what the quick compiler has by default is full soon
     "-Xlog:disable",  # an archive that does not fit would be told on stdout
 )
