@@ -3,7 +3,8 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 # What computes in the session of the test process.
-ON_SPARK := $(addprefix tests/integration/test_,builder.py dagster.py environments.py pool.py)
+ON_SPARK := $(addprefix tests/integration/,building/test_builder.py plugin/test_dagster.py \
+	operations/test_environments.py plugin/test_pool.py)
 # The files that take longest come first, so that both processes end at the same time.
 IN_TWO = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 export DAGSTER_HOME := $(CURDIR)/.persist/dagster
@@ -33,7 +34,7 @@ $(BUNDLE): $(wildcard $(BRIDGE)/src/* $(BRIDGE)/*.json $(BRIDGE)/*.mjs) | $(VENV
 
 test-tools: setup $(BUNDLE) $(TEST_NODE) ## Install what only tests need, and name missing programs.
 	@command -v chromium >/dev/null || { echo "the tests need Chromium: apt-get install chromium"; exit 1; }
-	@$(BIN)/python tests/jvm.py
+	@$(BIN)/python tests/support/jvm.py
 
 $(TEST_NODE): tests/node/package-lock.json | $(VENV)/installed
 	@$(BIN)/python scripts/npm.py tests/node "ci --no-audit --no-fund"

@@ -22,6 +22,7 @@ from persist_assets.ledger.ledger import Ledger
 from persist_assets.ledger.tables import counters, events, wants
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from postgres import Postgres
 from serving import TOKENS, serving, write_data

@@ -131,7 +131,9 @@ def drawn_seed() -> int:
 
 def said_under_hash_seeds(script: str, cwd: Path, *paths: Path) -> set[str]:
     """Return what a script prints in processes of different hash seeds that import from `paths`."""
-    found = os.pathsep.join(str(p) for p in (ROOT / "tests", ROOT, *paths))
+    found = os.pathsep.join(
+        str(p) for p in (ROOT / "tests" / "support", ROOT / "tests", ROOT, *paths)
+    )
     return {
         subprocess.run(
             [sys.executable, "-c", script],

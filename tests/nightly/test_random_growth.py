@@ -1,4 +1,4 @@
-"""Many random histories of raw data under incremental sources, on Spark; see `tests/growing.py`.
+"""Many random histories of raw data under incremental sources, on Spark; see `tests/support/growing.py`.
 
 `PERSIST_NIGHTLY_S` is for how long (seconds), `PERSIST_NIGHTLY_SEED` where to begin.
 """

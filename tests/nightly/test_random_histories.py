@@ -1,4 +1,4 @@
-"""Many random histories, and some of them with Spark; see `tests/machine.py`.
+"""Many random histories, and some of them with Spark; see `tests/support/machine.py`.
 
 `PERSIST_NIGHTLY_S` is for how long (seconds), `PERSIST_NIGHTLY_SEED` where to begin.
 """

@@ -1,6 +1,6 @@
 """Many random programs over what they are said to need of their tables, on DuckDB and on Spark.
 
-`PERSIST_NIGHTLY_SEED` says where to begin; see `tests/pushing.py`.
+`PERSIST_NIGHTLY_SEED` says where to begin; see `tests/support/pushing.py`.
 """
 
 from __future__ import annotations

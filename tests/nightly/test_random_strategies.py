@@ -1,4 +1,4 @@
-"""Many random histories under tables of every strategy, on Spark; see `tests/strategies.py`.
+"""Many random histories under tables of every strategy, on Spark; see `tests/support/strategies.py`.
 
 At least 500; with `PERSIST_NIGHTLY_S` as many as begin in four times so many seconds.
 `PERSIST_NIGHTLY_SEED` says where to begin.

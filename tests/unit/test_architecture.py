@@ -209,7 +209,7 @@ def test_no_file_names_a_registry_host_or_a_path_of_one_machine() -> None:
 
 def test_no_two_test_files_have_one_name() -> None:
     """Pytest takes both for the same module, and collects neither."""
-    names = Counter(path.name for path in (ROOT / "tests").glob("*/test_*.py"))
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
     assert [name for name, n in names.items() if n > 1] == []
 
 

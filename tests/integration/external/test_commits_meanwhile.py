@@ -104,7 +104,7 @@ class Others:
         self.root, self.kind = root / "lake", kind
         self.process = subprocess.Popen(
             [sys.executable, "-c", COMMITS, kind, str(self.root)],
-            cwd=ROOT / "tests",
+            cwd=ROOT / "tests" / "support",
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -455,7 +455,7 @@ def test_the_compiler_goes_with_whoever_started_it() -> None:
         print(session._process.process.pid, flush=True)
         sys.stdin.read()
     """)
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "support")])
     with subprocess.Popen(
         [sys.executable, "-c", script],
         env={**os.environ, "PYTHONPATH": path},

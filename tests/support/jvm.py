@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
-ARCHIVE = Path(__file__).resolve().parents[1] / ".pytest_cache" / "spark.jsa"
+ARCHIVE = Path(__file__).resolve().parents[2] / ".pytest_cache" / "spark.jsa"
 OPTIONS = "SPARK_SUBMIT_OPTS"
 """What Spark adds to the command lines of drivers, and, unlike Java's own variables, never tells."""
 FLAGS = (

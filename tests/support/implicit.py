@@ -1,6 +1,6 @@
 """Expressions without an alias, and the names that Spark gives the columns that they are.
 
-`python tests/implicit.py` asks Spark for the names and records them in `data/implicit_names.json`;
+`python tests/support/implicit.py` asks Spark for the names and records them in `data/implicit_names.json`;
 `unit/test_implicit_columns.py` compares the names with ours, `integration/test_implicit_names.py`
 compares the record with the Spark in use.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-RECORD = Path(__file__).parent / "data" / "implicit_names.json"
+RECORD = Path(__file__).parents[1] / "data" / "implicit_names.json"
 
 COLUMNS = """
 a INT, b STRING, k BIGINT, d DATE, ts TIMESTAMP, tn TIMESTAMP_NTZ, dbl DOUBLE, dec DECIMAL(10,2),
@@ -168,7 +168,7 @@ def record() -> None:
     spark = builder.config("spark.log.level", "OFF").getOrCreate()
     every = dict(names(spark, expressions()))
     made = {
-        "about": "The name of the one column of `SELECT <expression> FROM n`, by tests/implicit.py.",
+        "about": "The name of the one column of `SELECT <expression> FROM n`, by tests/support/implicit.py.",
         "spark": spark.version,
         "table": f"CREATE TABLE n ({COLUMNS})",
         "names": {e: found[0] for e, found in every.items() if found and len(found) == 1},

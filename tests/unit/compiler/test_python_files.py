@@ -1106,7 +1106,7 @@ def test_an_edited_helper_is_seen_whatever_is_remembered(make_project: Callable[
 
 def test_build_ids_are_the_same_in_every_process(tmp_path: Path) -> None:
     script = (
-        f"import sys; sys.path[:0] = [{str(ROOT / 'tests')!r}, {str(ROOT / 'tests' / 'unit')!r}]\n"
+        f"import sys; sys.path[:0] = [{str(ROOT / 'tests')!r}, {str(ROOT / 'tests' / 'support')!r}, {str(Path(__file__).parent)!r}]\n"
         "from test_python_files import build_id; print(build_id())"
     )
     said = {
@@ -1199,7 +1199,7 @@ def test_what_fails_is_placed_in_the_projects_code_and_not_in_ours() -> None:
         parse_query("no query")
     place = place_of(caught.value, ROOT)
     assert place is not None
-    assert place.path == "tests/unit/test_python_files.py"
+    assert place.path == "tests/unit/compiler/test_python_files.py"
     assert place_of(caught.value, ROOT / "docs") is None
     told = RuntimeError(f'in a worker:\n  File "{ROOT}/docs/x.py", line 3, in f')
     assert str(place_of(told, ROOT / "docs")) == "x.py:3:1"

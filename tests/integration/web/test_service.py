@@ -702,7 +702,7 @@ def test_whatever_is_asked_is_answered_as_described_or_refused(
 
 
 def test_every_endpoint_is_described_and_in_the_docs(served: Served) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "service.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "service.md").read_text()
     with served.client(None) as client:
         told = client.get("/api/v1/openapi.json").json()
     assert told == json.loads(json.dumps(description()))

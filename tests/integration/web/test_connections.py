@@ -86,7 +86,7 @@ def test_ordinary_clients_are_answered_beside_slow_and_greedy_ones(served: Serve
     attackers = subprocess.Popen(
         [
             sys.executable,
-            ROOT / "tests" / "attackers.py",
+            ROOT / "tests" / "support" / "attackers.py",
             host,
             str(port),
             *map(str, (_SLOW, _GREEDY)),

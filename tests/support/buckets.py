@@ -79,7 +79,7 @@ class Proxy(Server):
 @contextmanager
 def serving(program: str, *arguments: str) -> Iterator[str]:
     """Yield the URL of a server that is a program among the tests, with credentials for it."""
-    command = [sys.executable, str(ROOT / "tests" / program), *arguments]
+    command = [sys.executable, str(ROOT / "tests" / "support" / program), *arguments]
     with (
         pytest.MonkeyPatch.context() as patch,
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,

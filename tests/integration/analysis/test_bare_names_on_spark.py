@@ -1,4 +1,4 @@
-"""What Spark takes names like `current_date` for: `tests/bare_names.py` says it."""
+"""What Spark takes names like `current_date` for: `tests/support/bare_names.py` says it."""
 
 from __future__ import annotations
 
