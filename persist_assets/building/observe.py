@@ -141,7 +141,7 @@ class Observer:
         """
         names = [*selected]
         world = self.observe((self.project.by_id[s] for s in names), there)
-        return plan(self.project, names, world, force=force, asked=asked, again=again)
+        return plan(self.project, names, world, force=force, partition_keys=asked, spans=again)
 
     def observe(self, sources: Iterable[Source], there: HasSnapshot = has_snapshot) -> World:
         """Return everything that a plan of `sources` has to know.

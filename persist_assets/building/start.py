@@ -51,7 +51,7 @@ def plan_step(
     asked = {} if keys is None else {source.source_id: keys}
     spans = {} if again is None else {source.source_id: observer.span(source, *again)}
     (step,) = plan(
-        observer.project, [source.source_id], world, force=force, asked=asked, again=spans
+        observer.project, [source.source_id], world, force=force, partition_keys=asked, spans=spans
     ).steps
     return continued_in_place(tables, step)
 

@@ -275,48 +275,19 @@ def _compile(
     problems
         What is wrong with other files; they become the project's.
     unread
-        Paths of those that cannot be read.
+        The paths of files that cannot be read.
     remember
-        Keep what is found, and nothing else, for the next time.
+        Save what is found for the next time; nothing else stays saved.
     """
     know_stores(settings.stores, settings.patience)
     connection = digest_connection(settings.connection)
     kind = digest("cache", connection, *settings.raws, repr(settings.malloy))
     place = cache_file(settings.root, kind)
     with nothing_collected():
-        before = load_cache(place)
+        cached = load_cache(place)
         texts: dict[str, str] = {}
         find = _finder(texts, contents, read)
-        files: dict[str, Parsed] = {}
-        declarations: list[Declaration] = []
-        for path, data in contents.items():
-            text = _decode(data, path, problems)
-            suffix = PurePosixPath(path).suffix
-            if text is None:
-                declarations += _names_in_bytes(data, path, suffix)
-                continue
-            texts[path] = text
-            if suffix not in FRONTENDS:
-                continue
-            content = sha256(text.encode()).hexdigest()
-            known = before.files.get(path)
-            if known is not None and any(digest_of(find(p)) != was for p, was in known.reads):
-                known = None
-            if known is None or known.content != content:
-                try:
-                    declared, wrong, looked = FRONTENDS[suffix](text, path, find)
-                except PersistError:
-                    raise
-                except Exception as error:
-                    problems.append(unexpected(error, "this file", Location(path)))
-                    declarations += NAMES[suffix](text, path)
-                    continue
-                known = parsed(content, declared, wrong, reads=looked)
-            else:
-                declared = known.declarations
-            files[path] = known
-            declarations += declared
-            problems += known.problems
+        files, declarations = _parse_files(contents, texts, cached.files, find, problems)
         declarations, unplaced = _placed(settings, declarations, unread)
         raws = _raw_facts(settings, declarations, problems, unplaced)
         malloys = {path: text for path, text in texts.items() if path.endswith(MALLOY)}
@@ -329,50 +300,117 @@ def _compile(
                 return with_trees(models.files[path].declarations)
             return FRONTENDS[PurePosixPath(path).suffix](texts[path], path, find)[0]
 
-        meanings = before.meanings
+        meanings = cached.meanings
 
-        def compile_with(found: Iterable[Parsed], former: Compilation | None = None) -> Compilation:
+        def compile_with(
+            malloy_files: Iterable[Parsed], former: Compilation | None = None
+        ) -> Compilation:
             nonlocal meanings
-            found = tuple(found)
+            malloy_files = tuple(malloy_files)
             memory = Memory(meanings, parse=parse)
             compilation = compile_project(
-                [*declarations, *(d for known in found for d in known.declarations)],
+                [*declarations, *(d for file in malloy_files for d in file.declarations)],
                 sources_dir=settings.sources,
                 connection=connection,
                 raws=raws,
-                problems=[*problems, *(p for known in found for p in known.problems)],
+                problems=[*problems, *(p for file in malloy_files for p in file.problems)],
                 memory=memory,
                 key_prefix=settings.key_prefix,
                 former=former,
                 unread=unread,
             )
-            if not memory.known.keys() <= meanings.keys():
-                meanings = meanings | memory.known
+            if not memory.used.keys() <= meanings.keys():
+                meanings = meanings | memory.used
             return compilation
 
-        compilation = models.compile(before.files, compile_with) if malloys else compile_with(())
+        compilation = models.compile(cached.files, compile_with) if malloys else compile_with(())
         files |= models.files
-        known = compilation.memory.known
-        if remember and (files != before.files or known.keys() != before.meanings.keys()):
-            save_cache(place, files, known)
+        used = compilation.memory.used
+        if remember and (files != cached.files or used.keys() != cached.meanings.keys()):
+            save_cache(place, files, used)
         queries = tuple(q for path in malloys if path in files for q in files[path].queries)
-        externals = compilation.externals
-        needs = tuple(map(needed, compilation.needs(externals))) if externals else ()
-        project = replace(compilation.project, queries=queries, needs=needs)
-        if externals:
-            project = replace(project, needs_of=_needs_by_source(compilation, externals))
-        problems = [*project.problems, *_unknown_graphs(settings, project)]
-        problems.sort(key=lambda p: (p.location, p.code, p.message))
-        project = replace(project, problems=tuple(problems))
+        project = _with_needs(replace(compilation.project, queries=queries), compilation)
+        project = _with_graph_warnings(settings, project)
     return Loaded(project, compilation, models)
+
+
+def _parse_files(
+    contents: Mapping[str, bytes],
+    texts: dict[str, str],
+    cached: Mapping[str, Parsed],
+    find: Find,
+    problems: list[Problem],
+) -> tuple[dict[str, Parsed], list[Declaration]]:
+    """Return what each file declares, and all declarations, with trees where files were parsed.
+
+    Files that a frontend does not read, as Malloy's, are in neither.
+
+    Parameters
+    ----------
+    texts
+        By path, the texts of all files; they are added.
+    cached
+        By path, what files declared before; those that are unchanged are not parsed.
+    problems
+        What is wrong with the files is added.
+    """
+    files: dict[str, Parsed] = {}
+    declarations: list[Declaration] = []
+    for path, data in contents.items():
+        text = _decode(data, path, problems)
+        suffix = PurePosixPath(path).suffix
+        if text is None:
+            declarations += _names_in_bytes(data, path, suffix)
+            continue
+        texts[path] = text
+        if suffix not in FRONTENDS:
+            continue
+        content = sha256(text.encode()).hexdigest()
+        file = cached.get(path)
+        if file is not None and file.content == content and _reads_alike(file, find):
+            declarations += file.declarations
+        else:
+            try:
+                declared, wrong, looked = FRONTENDS[suffix](text, path, find)
+            except PersistError:
+                raise
+            except Exception as error:
+                problems.append(unexpected(error, "this file", Location(path)))
+                declarations += NAMES[suffix](text, path)
+                continue
+            declarations += declared
+            file = parsed(content, declared, wrong, reads=looked)
+        files[path] = file
+        problems += file.problems
+    return files, declarations
+
+
+def _reads_alike(file: Parsed, find: Find) -> bool:
+    """Whether the other files that a file is made of are unchanged."""
+    return all(digest_of(find(path)) == former for path, former in file.reads)
+
+
+def _with_needs(project: Project, compilation: Compilation) -> Project:
+    """Return a project with what its sources need of external tables."""
+    externals = compilation.externals
+    if not externals:
+        return replace(project, needs=())
+    needs = tuple(map(needed, compilation.needs(externals)))
+    return replace(project, needs=needs, needs_of=_needs_by_source(compilation, externals))
+
+
+def _with_graph_warnings(settings: Settings, project: Project) -> Project:
+    problems = [*project.problems, *_unknown_graphs(settings, project)]
+    problems.sort(key=lambda p: (p.location, p.code, p.message))
+    return replace(project, problems=tuple(problems))
 
 
 def _unknown_graphs(settings: Settings, project: Project) -> Iterator[Problem]:
     """Yield warnings of graphs that annotations need and the settings do not declare."""
-    known = [upstream.name for upstream in settings.upstreams]
+    names = [upstream.name for upstream in settings.upstreams]
     for source in project.sources:
         want = source.annotation.want
-        for message, hint in warn_unknown_graphs(known, want.needs if want else ()):
+        for message, hint in warn_unknown_graphs(names, want.needs if want else ()):
             yield Problem("unknown-graph", message, source.location, hint, severity="warning")
 
 

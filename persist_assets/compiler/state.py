@@ -64,20 +64,20 @@ def _never(path: str) -> Iterable[Declaration]:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What queries mean, as far as it is known.
+    """The meanings of queries, by digests of all that a meaning follows from.
 
     Attributes
     ----------
-    before
-        From earlier compilations, by keys that hold all that a meaning follows from.
-    known
-        Filled by a compilation with all that it needed.
+    cached
+        From earlier compilations.
+    used
+        All that a compilation needed; it adds them.
     parse
         Returns the declarations of a file, with trees.
     """
 
-    before: Mapping[str, Meaning] = field(default_factory=dict[str, Meaning])
-    known: dict[str, Meaning] = field(default_factory=dict[str, Meaning])
+    cached: Mapping[str, Meaning] = field(default_factory=dict[str, Meaning])
+    used: dict[str, Meaning] = field(default_factory=dict[str, Meaning])
     parse: Callable[[str], Iterable[Declaration]] = _never
 
 

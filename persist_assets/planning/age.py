@@ -8,7 +8,7 @@ from persist_assets.planning.inputs import without_draw
 from persist_assets.planning.world import UNVERSIONED, World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from persist_assets.core.model.plans import Step
     from persist_assets.core.model.project import Project
@@ -20,10 +20,9 @@ if TYPE_CHECKING:
     from persist_assets.core.model.sources import Source
 
 
-def is_kept_so(project: Project, source: Source) -> Callable[[Snapshot], bool]:
-    """Return what tells whether a snapshot is kept as its source says: in a table, or as a view."""
-    view = project.is_view(source)
-    return lambda snapshot: (snapshot.view is not None) == view
+def is_stored_as_declared(project: Project, source: Source, snapshot: Snapshot) -> bool:
+    """Whether a snapshot is stored as its source declares: as a view, or as a table."""
+    return (snapshot.view is not None) == project.is_view(source)
 
 
 def is_young(source: Source, snapshot: Snapshot, expected: AsOf, world: World) -> bool:

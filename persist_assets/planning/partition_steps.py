@@ -46,7 +46,7 @@ from persist_assets.planning.reasons import (
 from persist_assets.planning.world import PARTITIONS, World
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from persist_assets.core.model.project import Project
     from persist_assets.core.model.queries import SourceID
@@ -59,78 +59,44 @@ def partition_step(
     world: World,
     coming: Mapping[SourceID, Step],
     expected: AsOf,
-    asked: Collection[str] | None,
+    partition_keys: Collection[str] | None,
     *,
     force: bool,
 ) -> Step:
-    """Return a step that computes the partitions that are not there, or may have other rows."""
+    """Return a step that computes the partitions that are missing or may have other rows.
+
+    Parameters
+    ----------
+    partition_keys
+        The partitions to build; None: all that the source has.
+    """
     order = world.keys[source.source_id]
-    chosen = None if asked is None else frozenset(asked)
-    wanted = [key for key in order if chosen is None or key in chosen]
-    own = world.manifest.get(source.build_id)
-    gone = own is not None and source.build_id in world.missing
-    tables = [] if own is None or gone else [own]
-    tables += world.elsewhere.get(source.build_id, ())
-    tables = [s for s in tables if s.partitions is not None]  # as of one that was imported
-    now = inputs(project, source, world, coming)
-    base: Snapshot | None = None
-    current = frozenset[str]()
-    todo = wanted
-    tainted = world.tainted.get(source.source_id, frozenset())
-    for table in tables:
-        good = _current(project, source, table, world, coming, expected, now) - tainted
-        lacking = [key for key in wanted if key not in good]
-        if base is None or len(lacking) < len(todo):
-            base, current, todo = table, good, lacking
-    if force:
-        todo = wanted
+    chosen = order if partition_keys is None else frozenset(partition_keys)
+    selected = [key for key in order if key in chosen]
+    present_inputs = inputs(project, source, world, coming)
+    base, current = _best_table(project, source, world, coming, expected, present_inputs, selected)
+    todo = selected if force else [key for key in selected if key not in current]
+    built = filled_keys(order, base.partitions.filled) if base and base.partitions else frozenset()
     last = world.history.get(source.source_id)
-    there = filled_keys(order, base.partitions.filled) if base and base.partitions else frozenset()
-    reasons: list[Reason] = []
-    if base is None:
-        if gone and own is not None:
-            reasons.append(Reason("missing", f"its table {own.table} is gone"))
-        elif own is not None:
-            told = f"the partitions of its table {own.table} are unknown: it was imported"
-            reasons.append(Reason("strategy", told))
-        else:
-            reasons += why_no_table(project, source, last, coming)
-    new, old = (
-        [key for key in todo if (key in there) is known and key not in current]
-        for known in (False, True)
+    reasons = [] if base else [*_why_no_table(project, source, world, coming)]
+    reasons += _why_partitions(
+        project, source, world, expected, present_inputs, base, {*todo} - current
     )
-    bad = [key for key in old if key in tainted]
-    old = [key for key in old if key not in tainted]
-    if bad:
-        reasons.append(Reason("tainted", f"{counted(order, bad)} tainted"))
-    if new:
-        reasons.append(Reason("partition", f"{counted(order, new)} not built yet"))
-    if old:
-        assert base is not None and base.partitions is not None
-        reasons.append(Reason("partition", f"{counted(order, old)} may have changed"))
-        reasons += why_other_data(project, source, base, world, expected)
-        before = [i for group in base.partitions.filled for i in group.inputs]
-        reasons += why_other_rows(project, source, other_rows(before, now))
     if force:
         reasons.append(Reason("forced", "requested"))
     if reasons:
         reasons += what_is_old(project, source, world, coming)
         reasons += what_stops_it(project, source, world, coming, todo)
         reasons += how_it_failed(last)
-    done = current | {*todo}
-    filled = [Filled(runs(order, done), expected, now or ())] if done or not order else []
-    for group in base.partitions.filled if base and base.partitions else ():
-        rest = [key for key in expand(order, group.runs) if key not in done]
-        if rest:
-            filled.append(replace(group, runs=runs(order, rest)))
-    stays = base if there - {*todo} else None
+    filled = _filled(order, base, current | {*todo}, expected, present_inputs)
+    stays = base if built - {*todo} else None
     partitions = Partitions(tuple(filled), runs(order, todo), stays.build_uid if stays else None)
     version = RawVersion(PARTITIONS + source.build_id, digest_partitions(filled))
     return Step(
         source_id=source.source_id,
         action="build" if reasons else "reuse",
         build_id=source.build_id,
-        as_of=merge_as_of([[version], *(f.as_of for f in filled)]),
+        as_of=merge_as_of([[version], *(group.as_of for group in filled)]),
         reasons=tuple(reasons),
         estimate=estimate_of(last) if reasons else None,
         snapshot=None if reasons else base,
@@ -138,6 +104,92 @@ def partition_step(
         base=stays,
         partitions=partitions,
     )
+
+
+def _best_table(
+    project: Project,
+    source: Source,
+    world: World,
+    coming: Mapping[SourceID, Step],
+    expected: AsOf,
+    present_inputs: AsOf | None,
+    selected: Collection[str],
+) -> tuple[Snapshot | None, frozenset[str]]:
+    """Return the table that lacks the fewest of the selected partitions, and its current ones.
+
+    The environment's own table comes first. A table that was imported has no partitions.
+    """
+    snapshot = world.manifest.get(source.build_id)
+    tables = [] if snapshot is None or source.build_id in world.missing else [snapshot]
+    tables += world.elsewhere.get(source.build_id, ())
+    tainted = world.tainted.get(source.source_id, frozenset())
+    candidates = [
+        (table, _current(project, source, table, world, coming, expected, present_inputs) - tainted)
+        for table in tables
+        if table.partitions is not None
+    ]
+    return max(
+        candidates, key=lambda c: len(c[1].intersection(selected)), default=(None, frozenset())
+    )
+
+
+def _why_no_table(
+    project: Project, source: Source, world: World, coming: Mapping[SourceID, Step]
+) -> Iterable[Reason]:
+    """Return why no table has partitions that a build can continue."""
+    snapshot = world.manifest.get(source.build_id)
+    if snapshot is None:
+        last = world.history.get(source.source_id)
+        return why_no_table(project, source, last, coming)
+    if source.build_id in world.missing:
+        return [Reason("missing", f"its table {snapshot.table} is gone")]
+    message = f"the partitions of its table {snapshot.table} are unknown: it was imported"
+    return [Reason("strategy", message)]
+
+
+def _why_partitions(
+    project: Project,
+    source: Source,
+    world: World,
+    expected: AsOf,
+    present_inputs: AsOf | None,
+    base: Snapshot | None,
+    outdated: Collection[str],
+) -> Iterable[Reason]:
+    """Yield why partitions that are not current in a table have to be computed."""
+    order = world.keys[source.source_id]
+    groups = base.partitions.filled if base and base.partitions else ()
+    built, tainted = filled_keys(order, groups), world.tainted.get(source.source_id, frozenset())
+    bad = [key for key in order if key in outdated and key in built and key in tainted]
+    if bad:
+        yield Reason("tainted", f"{counted(order, bad)} tainted")
+    new = [key for key in order if key in outdated and key not in built]
+    if new:
+        yield Reason("partition", f"{counted(order, new)} not built yet")
+    old = [key for key in order if key in outdated and key in built and key not in tainted]
+    if old and base is not None:
+        yield Reason("partition", f"{counted(order, old)} may have changed")
+        yield from why_other_data(project, source, base, world, expected)
+        then = [version for group in groups for version in group.inputs]
+        yield from why_other_rows(project, source, other_rows(then, present_inputs))
+
+
+def _filled(
+    order: Sequence[str],
+    base: Snapshot | None,
+    current: frozenset[str],
+    expected: AsOf,
+    present_inputs: AsOf | None,
+) -> list[Filled]:
+    """Return what the partitions will rest on after the build: one group for each as_of."""
+    filled = [Filled(runs(order, current), expected, present_inputs or ())]
+    if order and not current:
+        filled = []
+    for group in base.partitions.filled if base and base.partitions else ():
+        rest = [key for key in expand(order, group.runs) if key not in current]
+        if rest:
+            filled.append(replace(group, runs=runs(order, rest)))
+    return filled
 
 
 def _current(

@@ -129,7 +129,7 @@ def test_sources_mean_the_same_however_their_project_is_written_and_compiled() -
         said = remembering(everything, cold).sources
         kept = {
             key: pickle.loads(pickle.dumps(meaning.packed()))
-            for key, meaning in cold.known.items()
+            for key, meaning in cold.used.items()
             if draw.random() < 0.5
         }
         assert remembering(everything, Memory(kept)).sources == said, seed

@@ -1,7 +1,9 @@
-"""Pass: what annotations say, held against the columns and the meaning."""
+"""Pass: check annotations against the columns and the meaning of their sources."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
@@ -35,104 +37,85 @@ if TYPE_CHECKING:
     )
 
     from persist_assets.compiler.state import Compilation, Unit
-    from persist_assets.core.model.checks import Check
     from persist_assets.core.model.columns import Column
-    from persist_assets.core.model.queries import SourceID
+    from persist_assets.core.model.queries import BuildID, SourceID
     from persist_assets.core.model.sources import Source
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A source whose annotation is checked.
+
+    Attributes
+    ----------
+    places
+        Where each key of the annotation stands.
+    tables, table_names
+        The first source of each BuildID, and of each table name in lower case, that names its
+        table; rules add this one.
+    """
+
+    compilation: Compilation
+    unit: Unit
+    source: Source
+    places: Mapping[str, Location]
+    tables: dict[BuildID, Source]
+    table_names: dict[str, Source]
 
 
 def check_annotations(compilation: Compilation) -> None:
     """Check what annotations say of sources against what their queries mean."""
+    tables: dict[BuildID, Source] = {}
     table_names: dict[str, Source] = {}
-    tables: dict[str, Source] = {}
     for unit in compilation.units.values():
         with compilation.contained(unit):
-            _check_annotation(compilation, unit, tables, table_names)
+            source = unit.source
+            if source is None or not (source.persisted or source.temporary):
+                continue
+            places = dict(source.annotation.keys)
+            subject = Subject(compilation, unit, source, places, tables, table_names)
+            for rule in (*RULES, *(COLUMN_RULES if source.columns else ())):
+                compilation.problems += rule(subject)
 
 
-def _check_annotation(
-    compilation: Compilation,
-    unit: Unit,
-    tables: dict[str, Source],
-    table_names: dict[str, Source],
-) -> None:
-    """Report what is wrong with one source; note its table and the name of that."""
-    source = unit.source
-    if source is None or not (source.persisted or source.temporary):
+# ------------------------------------------------------------------------------------------ rules
+
+
+def name_is_free(subject: Subject) -> Iterator[Problem]:
+    """Require that no two tables have one name."""
+    source = subject.source
+    name = source.annotation.name
+    if not name:
         return
-    annotation = source.annotation
-    places = dict(annotation.keys)
-    if annotation.name:
-        other = table_names.setdefault(annotation.name.lower(), source)
-        if other.build_id != source.build_id:
-            message = (
-                f"the table name `{other.annotation.name}` is already taken by `{other.key}` "
-                f"at {other.location}"
-            )
-            compilation.problems.append(Problem("table-name", message, places["name"]))
-        other = tables.setdefault(source.build_id, source)
-        if other.annotation.name != annotation.name and source.language == MALLOY:
-            message = (
-                f"`{source.key}` is equivalent to `{other.key}` and shares its table, "
-                f"which is already named `{other.annotation.name}` at {other.location}"
-            )
-            compilation.problems.append(Problem("table-name", message, places["name"]))
-    if annotation.refresh == "incremental":
-        compilation.problems += _check_increment(source, places)
-    if annotation.partition is not None:
-        compilation.problems += _check_partition(source, places["partition"])
-    if annotation.strategy == "view":
-        compilation.problems += _check_view(compilation, unit, source, places)
-    for check in annotation.checks:
-        other = compilation.units[check.against.source_id] if check.against else None
-        if other and other.source and other.source.columns:
-            compilation.problems += _check_relationship(source, check, other.source)
-    if not source.columns:
+    other = subject.table_names.setdefault(name.lower(), source)
+    if other.build_id != source.build_id:
+        message = (
+            f"the table name `{other.annotation.name}` is already taken by `{other.key}` "
+            f"at {other.location}"
+        )
+        yield Problem("table-name", message, subject.places["name"])
+
+
+def shared_table_has_one_name(subject: Subject) -> Iterator[Problem]:
+    """Require that equivalent Malloy sources name the table that they share alike."""
+    source = subject.source
+    if not source.annotation.name:
         return
-    compilation.problems += _check_contract(source)
-    compilation.problems += _check_times(source)
-    promised = promised_by(annotation.checks)
-    wanted = [
-        (c.location or places.get("check") or source.location, name)
-        for c in annotation.checks
-        for name in c.columns
-        if name.lower() not in promised
-    ]
-    if annotation.partition:
-        columns = [d.column for d in annotation.partition.dimensions]
-        wanted += [(places["partition"], name) for name in columns]
-    if annotation.merge:
-        wanted += [(places["merge_key"], name) for name in annotation.merge.key]
-    wanted += [(places["key"], name) for name in annotation.key]
-    wanted += [(places["watch"], name) for name in annotation.watch]
-    if annotation.time_column and not (annotation.partition and annotation.partition.time):
-        place = places.get("time_column") or places["watermark"]
-        wanted.append((place, annotation.time_column))
-        kind = time_type(source)
-        if annotation.validity and kind is not None and kind not in TIMES:
-            message = f"`{annotation.time_column}` is {kind}, which cannot date versions"
-            hint = "use a date or a timestamp"
-            compilation.problems.append(Problem("watermark", message, place, hint))
-    for place, name in wanted:
-        compilation.problems += _missing_column(source, name, place)
-    if source.keeps_history:
-        made = {VALID_FROM, VALID_TO}
-        named = {k: [v] for k, v in (("watermark", annotation.time_column),) if v}
-        named |= {"key": [*annotation.key], "watch": [*annotation.watch]}
-        for key, names in named.items():
-            for name in made.intersection(n.lower() for n in names):
-                message = f"`{name}` is added by the history and is not a column of its query"
-                place = places.get(key) or places["time_column"]
-                compilation.problems.append(Problem("unknown-column", message, place))
-    for check in annotation.checks:
-        if check.expression is not None:
-            place = check.location or places["check"]
-            compilation.problems += _check_condition(source, check.expression, place)
+    other = subject.tables.setdefault(source.build_id, source)
+    if other.annotation.name != source.annotation.name and source.language == MALLOY:
+        message = (
+            f"`{source.key}` is equivalent to `{other.key}` and shares its table, "
+            f"which is already named `{other.annotation.name}` at {other.location}"
+        )
+        yield Problem("table-name", message, subject.places["name"])
 
 
-def _check_increment(source: Source, places: Mapping[str, Location]) -> Iterator[Problem]:
-    """Yield what keeps a source from growing by increments, or what has no effect."""
+def grows_by_increments(subject: Subject) -> Iterator[Problem]:
+    """Require that an incremental source can continue its table, and has a watermark."""
+    source, places = subject.source, subject.places
     annotation = source.annotation
+    if annotation.refresh != "incremental":
+        return
     place = places["refresh"]
     why = obstacle(source)
     if why is not None and annotation.assume is None:
@@ -153,29 +136,12 @@ def _check_increment(source: Source, places: Mapping[str, Location]) -> Iterator
         yield Problem("watermark", message, places["lookback"])
 
 
-def _check_view(
-    compilation: Compilation, unit: Unit, source: Source, places: Mapping[str, Location]
-) -> Iterator[Problem]:
-    """Yield what keeps a source from being a view."""
-    if source.volatile or source.reads_clock:
-        what = "is nondeterministic" if source.volatile else "depends on the current time"
-        message = f"`{source.name}` {what}: each reader of a view would see different rows"
-        yield Problem("view", message, places["materialized"], "remove materialized=view")
-    within = _function_within(compilation, unit)
-    if within is not None:
-        own = within is unit
-        what = "is a function" if own else f"reads the function `{within.declaration.name}`"
-        message = f"`{source.name}` {what}, which a view cannot call"
-        hint = "remove materialized=view"
-        if not own:
-            hint += f", or persist `{within.declaration.name}`"
-        yield Problem("view", message, places["materialized"], hint)
-
-
-def _check_partition(source: Source, place: Location) -> Iterator[Problem]:
-    """Yield what keeps a source from being built partition by partition."""
-    partition = source.annotation.partition
-    assert partition is not None
+def partitions_fit(subject: Subject) -> Iterator[Problem]:
+    """Require that partitions are deterministic and that their columns have types that fit."""
+    source, partition = subject.source, subject.source.annotation.partition
+    if partition is None:
+        return
+    place = subject.places["partition"]
     if source.volatile or source.reads_clock:
         what = "is nondeterministic" if source.volatile else "depends on the current time"
         message = f"`{source.name}` {what}: its partitions would be inconsistent"
@@ -183,22 +149,187 @@ def _check_partition(source: Source, place: Location) -> Iterator[Problem]:
     if partition.time is not None and len({*limits(partition)}) == 1:
         yield Problem("partition", "no partition fits between `start` and `end`", place)
     names = {c.name.lower() for c in source.columns}
-    unknown = all(c.type is None for c in source.columns)
+    untyped = all(c.type is None for c in source.columns)
     for dimension in partition.dimensions:
         kind = column_type(source.columns, dimension.column)
-        if kind is None and (unknown or dimension.column.lower() not in names):
-            continue  # Spark tells what functions return; a column that is not there is told
+        if kind is None and (untyped or dimension.column.lower() not in names):
+            continue  # only Spark knows what a function returns; columns_exist reports the rest
         if kind is None:
             message = f"the type of `{dimension.column}` is uncertain"
             yield Problem("partition", message, place, "cast it, or declare the columns it reads")
             continue
-        if wanted := misfit(dimension, kind):
-            message = f"`{dimension.column}` is {kind}: its partitions need {wanted}"
+        if expected := misfit(dimension, kind):
+            message = f"`{dimension.column}` is {kind}: its partitions need {expected}"
             yield Problem("partition", message, place)
 
 
+def view_is_deterministic(subject: Subject) -> Iterator[Problem]:
+    """Require that every reader of a view computes the same rows."""
+    source = subject.source
+    if source.annotation.strategy == "view" and (source.volatile or source.reads_clock):
+        what = "is nondeterministic" if source.volatile else "depends on the current time"
+        message = f"`{source.name}` {what}: each reader of a view would see different rows"
+        yield Problem("view", message, subject.places["materialized"], "remove materialized=view")
+
+
+def view_calls_no_function(subject: Subject) -> Iterator[Problem]:
+    """Require that no function computes rows of a view: a view is SQL."""
+    if subject.source.annotation.strategy != "view":
+        return
+    within = _function_within(subject.compilation, subject.unit)
+    if within is None:
+        return
+    hint = "remove materialized=view"
+    if within is subject.unit:
+        what = "is a function"
+    else:
+        what = f"reads the function `{within.declaration.name}`"
+        hint += f", or persist `{within.declaration.name}`"
+    message = f"`{subject.source.name}` {what}, which a view cannot call"
+    yield Problem("view", message, subject.places["materialized"], hint)
+
+
+def relationships_compare(subject: Subject) -> Iterator[Problem]:
+    """Require that checks against another source name a column of it, of a type that compares."""
+    source = subject.source
+    for check in source.annotation.checks:
+        other = subject.compilation.units[check.against.source_id].source if check.against else None
+        if check.against is None or other is None or not other.columns:
+            continue
+        place = check.location or source.location
+        yield from _missing_column(other, check.against.column, place)
+        own_type = column_type(source.columns, check.columns[0])
+        other_type = column_type(other.columns, check.against.column)
+        wrong = incomparable(check, own_type, other_type) if own_type and other_type else None
+        if wrong:
+            yield Problem("check", wrong, place)
+
+
+def contract_holds(subject: Subject) -> Iterator[Problem]:
+    """Require that a contract promises no column that certainly differs."""
+    source = subject.source
+    for check in source.checks:
+        wrong = breaches(check, source.columns) if check.kind == "columns" else ()
+        if wrong:
+            message = f"the columns of `{source.name}` differ from its contract:{listed(wrong)}"
+            yield Problem("contract", message, check.location or source.location)
+
+
+def freshness_has_a_time(subject: Subject) -> Iterator[Problem]:
+    """Require that a check of freshness looks at a column of times."""
+    source = subject.source
+    kinds = {c.name.lower(): c.type for c in source.columns}
+    for check in source.checks:
+        kind = kinds.get(check.columns[0].lower()) if check.kind == "freshness" else None
+        if kind is not None and kind not in TIMES:
+            message = f"`{check.columns[0]}` is {kind}, so it has no age"
+            place = check.location or source.location
+            yield Problem("check", message, place, "use a date or a timestamp")
+
+
+def versions_have_a_time(subject: Subject) -> Iterator[Problem]:
+    """Require that the time column of a history can date its versions."""
+    annotation = subject.source.annotation
+    kind = time_type(subject.source)
+    place = _time_column_place(subject)
+    if place is not None and annotation.validity and kind is not None and kind not in TIMES:
+        message = f"`{annotation.time_column}` is {kind}, which cannot date versions"
+        yield Problem("watermark", message, place, "use a date or a timestamp")
+
+
+def columns_exist(subject: Subject) -> Iterator[Problem]:
+    """Require that the columns that an annotation names are columns of its source."""
+    source, places = subject.source, subject.places
+    annotation = source.annotation
+    promised = promised_by(annotation.checks)
+    for check in annotation.checks:
+        place = check.location or places.get("check") or source.location
+        for name in check.columns:
+            if name.lower() not in promised:
+                yield from _missing_column(source, name, place)
+    dimensions = annotation.partition.dimensions if annotation.partition else ()
+    columns_by_key: dict[str, Iterable[str]] = {
+        "partition": [dimension.column for dimension in dimensions],
+        "merge_key": annotation.merge.key if annotation.merge else (),
+        "key": annotation.key,
+        "watch": annotation.watch,
+    }
+    for key, columns in columns_by_key.items():
+        for name in columns:
+            yield from _missing_column(source, name, places[key])
+    place = _time_column_place(subject)
+    if place is not None and annotation.time_column:
+        yield from _missing_column(source, annotation.time_column, place)
+
+
+def history_adds_its_columns(subject: Subject) -> Iterator[Problem]:
+    """Require that an annotation names no column that the history adds."""
+    source, places = subject.source, subject.places
+    annotation = source.annotation
+    if not source.keeps_history:
+        return
+    columns_by_key = {
+        "watermark": [annotation.time_column] if annotation.time_column else [],
+        "key": [*annotation.key],
+        "watch": [*annotation.watch],
+    }
+    for key, columns in columns_by_key.items():
+        for name in {VALID_FROM, VALID_TO}.intersection(column.lower() for column in columns):
+            message = f"`{name}` is added by the history and is not a column of its query"
+            place = places.get(key) or places["time_column"]
+            yield Problem("unknown-column", message, place)
+
+
+def conditions_fit(subject: Subject) -> Iterator[Problem]:
+    """Require that a check's condition is boolean, looks at one row, and names columns."""
+    source = subject.source
+    for check in source.annotation.checks:
+        if check.expression is None:
+            continue
+        place = check.location or subject.places["check"]
+        unfit = unfit_condition(check.expression, VOLATILE | SESSION, source.columns)
+        if unfit:
+            yield Problem("check", unfit, place)
+            continue
+        tree = parse(check.expression)
+        assert tree is not None
+        for column in tree.find_all(exp.Column):
+            if not function_named(column):
+                yield from _missing_column(source, plain(column.parts[0].name), place)
+
+
+Rule = Callable[[Subject], "Iterable[Problem]"]
+RULES: tuple[Rule, ...] = (
+    name_is_free,
+    shared_table_has_one_name,
+    grows_by_increments,
+    partitions_fit,
+    view_is_deterministic,
+    view_calls_no_function,
+    relationships_compare,
+)
+"""What is checked of every source. A rule's name says what holds where it finds no problem."""
+COLUMN_RULES: tuple[Rule, ...] = (
+    contract_holds,
+    freshness_has_a_time,
+    versions_have_a_time,
+    columns_exist,
+    history_adds_its_columns,
+    conditions_fit,
+)
+"""What is checked of sources whose columns are known."""
+
+
+def _time_column_place(subject: Subject) -> Location | None:
+    """Return where the annotation names the time column, unless it is that of the partitions."""
+    annotation, places = subject.source.annotation, subject.places
+    if not annotation.time_column or (annotation.partition and annotation.partition.time):
+        return None
+    return places.get("time_column") or places["watermark"]
+
+
 def _function_within(compilation: Compilation, unit: Unit) -> Unit | None:
-    """Return the first function that the rows of a source are computed with, or None."""
+    """Return the first function that computes rows of a source, itself included, or None."""
     seen: set[SourceID] = set()
     stack = [unit]
     while stack:
@@ -220,39 +351,8 @@ def _missing_column(source: Source, name: str, place: Location) -> list[Problem]
     return [Problem("unknown-column", f"`{name}` is not a column of `{source.name}`", place, hint)]
 
 
-def _check_contract(source: Source) -> Iterable[Problem]:
-    """Yield what is certain to be otherwise than a source promises."""
-    for check in source.checks:
-        wrong = breaches(check, source.columns) if check.kind == "columns" else ()
-        if wrong:
-            message = f"the columns of `{source.name}` differ from its contract:{listed(wrong)}"
-            yield Problem("contract", message, check.location or source.location)
-
-
-def _check_relationship(source: Source, check: Check, other: Source) -> list[Problem]:
-    """Return what is wrong with the columns that a check compares."""
-    assert check.against is not None
-    place = check.location or source.location
-    missing = _missing_column(other, check.against.column, place)
-    own = column_type(source.columns, check.columns[0])
-    there = column_type(other.columns, check.against.column)
-    wrong = incomparable(check, own, there) if own and there else None
-    return [*missing, *([Problem("check", wrong, place)] if wrong else [])]
-
-
-def _check_times(source: Source) -> Iterable[Problem]:
-    """Yield a problem for each column that tells no time and is to be fresh."""
-    kinds = {c.name.lower(): c.type for c in source.columns}
-    for check in source.checks:
-        kind = kinds.get(check.columns[0].lower()) if check.kind == "freshness" else None
-        if kind is not None and kind not in TIMES:
-            message = f"`{check.columns[0]}` is {kind}, so it has no age"
-            place = check.location or source.location
-            yield Problem("check", message, place, "use a date or a timestamp")
-
-
 _VALUES = (exp.Literal, exp.Null, exp.Neg, exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.DPipe)
-"""What is neither true nor false."""
+"""Expressions that are never boolean."""
 
 
 def unfit_condition(
@@ -263,9 +363,9 @@ def unfit_condition(
     Parameters
     ----------
     moving
-        Functions that may not be called, as they answer differently each time.
+        Functions that return something else each time, so they may not be called.
     columns
-        Those of the row, where their types are known.
+        The columns of the row whose types are known.
     """
     tree = parse(text)
     if not isinstance(tree, exp.Condition):
@@ -282,17 +382,3 @@ def unfit_condition(
     if functions & moving:
         return f"`{text}` is nondeterministic"
     return None
-
-
-def _check_condition(source: Source, text: str, place: Location) -> list[Problem]:
-    """Return what is wrong with a condition on one row of a source."""
-    unfit = unfit_condition(text, VOLATILE | SESSION, source.columns)
-    if unfit:
-        return [Problem("check", unfit, place)]
-    tree = parse(text)
-    assert tree is not None
-    problems: list[Problem] = []
-    for column in tree.find_all(exp.Column):
-        if not function_named(column):
-            problems += _missing_column(source, plain(column.parts[0].name), place)
-    return problems

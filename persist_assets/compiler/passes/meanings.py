@@ -200,7 +200,7 @@ def _compile_query(compilation: Compilation, unit: Unit) -> None:
         (query.wording, query.lost, query.column_names),
         [u.key for u in upstream],
     )
-    meaning = compilation.memory.before.get(unit.key)
+    meaning = compilation.memory.cached.get(unit.key)
     if meaning is None:
         if query.tree is None:
             declaration = replace(declaration, query=compilation.parsed(unit))
@@ -216,7 +216,7 @@ def _compile_query(compilation: Compilation, unit: Unit) -> None:
             compilation.problems += meaning
             unit.broken = True
             return
-    compilation.memory.known[unit.key] = unit.meaning = meaning
+    compilation.memory.used[unit.key] = unit.meaning = meaning
     _made(unit, declaration, query, meaning)
 
 

@@ -554,13 +554,13 @@ def test_what_is_remembered_of_a_query_knows_what_is_assumed_of_it() -> None:
     def meaning(more: str, memory: Memory) -> Meaning:
         text = f"{RAW}--@ persist refresh=incremental watermark=ts{more}\nCREATE VIEW q AS SELECT ts FROM ev;"
         compilation_of({"m.sql": text}, memory=memory)
-        return next(m for m in memory.known.values() if m.growth is not None)
+        return next(m for m in memory.used.values() if m.growth is not None)
 
     first = Memory()
     known = meaning("", first)
-    assert meaning("", Memory(first.known)) is known
-    assert meaning(ASSUMED, Memory(first.known)) is not known
-    assert meaning(ASSUMED + TWO_DAYS, Memory(first.known)).build_id != known.build_id
+    assert meaning("", Memory(first.used)) is known
+    assert meaning(ASSUMED, Memory(first.used)) is not known
+    assert meaning(ASSUMED + TWO_DAYS, Memory(first.used)).build_id != known.build_id
 
 
 def test_what_is_remembered_of_a_reader_knows_whether_what_it_reads_goes_on() -> None:
@@ -577,9 +577,9 @@ def test_what_is_remembered_of_a_reader_knows_whether_what_it_reads_goes_on() ->
 
     first = Memory()
     assert read("", first) == {"ev"}
-    second = Memory(first.known)
+    second = Memory(first.used)
     assert read(" on_change=continue", second) == {"p"}
-    assert read("", Memory({**second.known, **first.known})) == {"ev"}
+    assert read("", Memory({**second.used, **first.used})) == {"ev"}
 
 
 def test_groups_cannot_be_merged_incrementally() -> None:

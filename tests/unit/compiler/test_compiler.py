@@ -390,8 +390,8 @@ def test_what_is_remembered_decides_nothing_about_size(
 
     cold = Memory()
     said = ids(cold)
-    for several in itertools.product((False, True), repeat=len(cold.known)):
-        chosen = itertools.compress(cold.known.items(), several)
+    for several in itertools.product((False, True), repeat=len(cold.used)):
+        chosen = itertools.compress(cold.used.items(), several)
         assert ids(Memory({key: meaning.packed() for key, meaning in chosen})) == said
 
 
