@@ -254,6 +254,7 @@ def test_every_table_equals_the_query_run_directly_on_the_raw_data(
             )
 
 
+@pytest.mark.slow
 def test_of_the_weather_there_is_what_is_needed_and_once(built: Builder, flights: Path) -> None:
     lake = DeltaTable(str(flights / ".persist" / "demo" / "weather"))
     assert lake.version() == 3, "a version for each quarter"
@@ -278,6 +279,7 @@ def test_the_graph_is_three_levels_deep(builder: Builder) -> None:
     assert max(level.values()) >= 3
 
 
+@pytest.mark.slow
 def test_types_that_were_certain_before_the_build_are_those_of_the_table(built: Builder) -> None:
     manifest = built.ledger.manifests.fetch("dev")
     for source in built.project.persisted:
@@ -433,6 +435,7 @@ def month(january: tuple[Path, pa.Table, pa.Table]) -> tuple[Path, pa.Table, pa.
     return january
 
 
+@pytest.mark.slow
 @pytest.mark.proves("K8")
 def test_the_month_is_one_run(month: tuple[Path, pa.Table, pa.Table]) -> None:
     root, *_ = month
@@ -591,6 +594,7 @@ def test_malloys_queries_answer_what_the_docs_say(
         assert re.split(r"\s{2,}", line.strip()) == [str(v) for v in row]
 
 
+@pytest.mark.slow
 def test_what_takes_an_inherited_persist_back_is_no_asset(built: Builder) -> None:
     (quarters,) = (s for s in built.project.sources if s.name == "carrier_quarters")
     assert quarters.persisted
