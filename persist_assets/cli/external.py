@@ -53,7 +53,7 @@ def sync(
             continue
         try:
             with quiet(given):
-                ingestion.sync(source, again=again, approved=approve)
+                ingestion.sync(source, from_scratch=again, approved=approve)
         except PersistError as error:
             error.location = error.location or source.location
             raise

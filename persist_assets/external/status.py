@@ -1,6 +1,6 @@
-"""What of external tables is needed, what is held, and what the next build would read of them.
+"""What is needed and held of external tables, and what the next build would read of them.
 
-Looks at logs and metadata of tables; reads no rows and starts no Spark.
+This reads logs and metadata of tables, but no rows, and starts no Spark.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """An external table and its copy, as they are to a program.
+    """An external table and its copy, from the view of a program.
 
     Attributes
     ----------
     predicate, columns
-        What the program needs; the predicate may read the clock. None, where nothing is needed.
+        What the program needs; the predicate may read the clock. None: it needs nothing.
     needs
-        What each of its sources does.
+        The needs of each of its sources.
     held
-        None where there is no copy.
+        The copy; None: there is none.
     pending
-        What bringing the copy up to date would do; None where the table cannot be reached.
+        What the next sync would do; None if the table cannot be reached.
     read
-        What would be read for it; None as before, and where a version that would be read is gone.
-    again
-        Why a newer version is read anew as a whole; None: it is not.
+        What it would read; None if the table, or a version that would be read, cannot be reached.
+    full_read_reason
+        Why it would read a newer version as a whole; None: it would not.
     approval
-        Whether that is so much of a version that somebody has to approve it.
+        Whether it would read so much of one version that somebody has to approve it.
     why
-        In words, if there is something to do.
+        Why it would do anything, in words.
     problem
         Why the table, or a version of it, cannot be reached.
     """
@@ -57,22 +57,22 @@ class Holding:
     held: LocalCopy | None
     pending: Pending | None = None
     read: Pruned | None = None
-    again: str | None = None
+    full_read_reason: str | None = None
     approval: bool = False
     why: str | None = None
     problem: StorageError | None = None
 
 
 def externals(project: Project, start: Iterable[SourceID]) -> tuple[Source, ...]:
-    """Return the external tables that sources follow from, however far down."""
+    """Return the external tables that sources read, directly or through other sources."""
     reached = project.reach(start, lambda _: False)
     return tuple(s for s in reached if s.external is not None)
 
 
 def find_holding(ingestion: Ingestion, source: Source) -> Holding:
-    """Return what is needed and held of an external table, and what the next build would read."""
-    wanted = sorted(ingestion.needs(source))
-    predicate = p.union(p.from_text(text) for text, _ in wanted)
+    """Return what is needed and held of an external table, and what a sync would read."""
+    needed = sorted(ingestion.needs(source))
+    predicate = p.union(p.from_text(text) for text, _ in needed)
     held = ingestion.find(source)
     needs = tuple(n for n in ingestion.project.needs if n.table == source.source_id)
     pending = why = problem = None
@@ -84,17 +84,17 @@ def find_holding(ingestion: Ingestion, source: Source) -> Holding:
         problem = error
     if pending is not None and not pending.is_nothing and (held or needs):
         why = why_pending(source, held, pending)
-        if ahead is not None and ahead.again is not None:
-            why += f"; it is read again in full: {ahead.again}"
+        if ahead is not None and ahead.full_read_reason is not None:
+            why += f"; it is read again in full: {ahead.full_read_reason}"
     return Holding(
         source,
-        p.as_text(predicate) if wanted else None,
-        tuple(sorted({c for _, columns in wanted for c in columns})),
+        p.as_text(predicate) if needed else None,
+        tuple(sorted({c for _, columns in needed for c in columns})),
         needs,
         held,
         pending,
         ahead and ahead.read,
-        ahead and ahead.again,
+        ahead and ahead.full_read_reason,
         ahead is not None and needs_approval(ingestion.settings, ahead.most),
         why,
         problem,
@@ -102,26 +102,26 @@ def find_holding(ingestion: Ingestion, source: Source) -> Holding:
 
 
 def find_holdings(ingestion: Ingestion, start: Iterable[SourceID]) -> list[Holding]:
-    """Return what is needed and held of the external tables that sources follow from."""
+    """Return what is needed and held of the external tables that sources read."""
     return [find_holding(ingestion, table) for table in externals(ingestion.project, start)]
 
 
-def holding_document(found: Holding) -> dict[str, Any]:
-    """Return what a plan says of an external table."""
-    held, pending, read = found.held, found.pending, found.read
+def holding_document(holding: Holding) -> dict[str, Any]:
+    """Return the part of a plan's JSON document about an external table."""
+    held, pending, read = holding.held, holding.pending, holding.read
     return {
-        "source_id": found.source.source_id,
-        "predicate": found.predicate,
-        "columns": list(found.columns),
+        "source_id": holding.source.source_id,
+        "predicate": holding.predicate,
+        "columns": list(holding.columns),
         "not_pushed": [
             {"expression": expression, "reason": reason, "code": code, "reader": need.reader}
-            for need in found.needs
+            for need in holding.needs
             for code, words in need.not_pushed
             for expression, _, reason in (words.rpartition(": "),)
         ],
         "needs": [
             {"reader": n.reader, "predicate": n.predicate, "columns": list(n.columns)}
-            for n in found.needs
+            for n in holding.needs
         ],
         "before": {
             "predicate": held.predicate,
@@ -132,9 +132,9 @@ def holding_document(found: Holding) -> dict[str, Any]:
         else None,
         "version": pending.version if pending else None,
         "missing": p.as_text(pending.missing) if pending and pending.missing != p.FALSE else None,
-        "why": found.why,
-        "again": found.again,
-        "approval": found.approval,
+        "why": holding.why,
+        "again": holding.full_read_reason,
+        "approval": holding.approval,
         "read": {"files": read.files, "rows": read.rows, "bytes": read.bytes} if read else None,
-        "error": found.problem.message if found.problem else None,
+        "error": holding.problem.message if holding.problem else None,
     }
