@@ -143,7 +143,7 @@ class Year:
         try:
             engine, now = Engine(settings, lambda: self.spark), datetime.now(UTC)
             ingestion = Ingestion(settings, project, ledger, now, engine)
-            return ingestion.sync(project.by_id["t@sources/m.sql"], again=again)
+            return ingestion.sync(project.by_id["t@sources/m.sql"], from_scratch=again)
         finally:
             ledger.close()
 
@@ -257,7 +257,7 @@ def measure(root: Path, rows: int) -> Iterator[Row]:
 
         def follow(since: str = since, until: str = until) -> None:
             changes = source.changes(since, until, None, names)
-            assert changes.frame is not None, changes.again
+            assert changes.frame is not None, changes.full_read_reason
             year.read(changes.frame)
 
         what = f"{of_year}1 % appended or updated, {how} beside everything"

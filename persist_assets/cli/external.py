@@ -56,7 +56,7 @@ def sync(
             continue
         try:
             with quiet(invocation):
-                ingestion.sync(source, again=reread, approved=approve)
+                ingestion.sync(source, from_scratch=reread, approved=approve)
         except PersistError as error:
             error.location = error.location or source.location
             raise
@@ -141,7 +141,7 @@ def _holding_json(holding: Holding) -> Mapping[str, Any]:
             "why": holding.why,
             "predicate": holding.missing,
             "columns": list(pending.columns) if pending and holding.why else [],
-            "again": holding.again,
+            "again": holding.full_read_reason,
             "approval": holding.approval,
             "read": document["read"],
         },

@@ -25,28 +25,28 @@ COPIES = ".external"
 """The directory of a warehouse that copies are in."""
 
 AHEAD = timedelta(days=7)
-"""How long what is held stays enough of rows that are needed once the clock has moved on."""
+"""How long a copy stays sufficient for needs that move with the clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What is needed of an external table at an instant.
+    """The rows and columns that are needed of an external table at an instant.
 
     Attributes
     ----------
-    wanted
-        The predicates that are needed, as programs have them, with what they are now.
+    terms
+        The needed predicates by their texts, which may read the clock; the terms do not.
     columns
-        Those that are needed, sorted.
+        The needed columns, sorted.
     """
 
-    wanted: Mapping[str, Term]
+    terms: Mapping[str, Term]
     columns: tuple[str, ...]
 
     @property
     def predicate(self) -> Term:
         """The rows that are needed."""
-        return p.union(self.wanted.values())
+        return p.union(self.terms.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,64 +56,64 @@ class Pending:
     Attributes
     ----------
     version
-        That it would be brought to.
+        The version of the copy afterwards.
     missing
-        The rows to be read of the version that is held, or of `version` where nothing is; FALSE:
+        The rows to read, of the version that is held, or of `version` if there is no copy; FALSE:
         none.
     columns
-        Those to be read.
-    wanted
+        The columns to read.
+    needed
         The rows that are needed.
     is_new
-        The table has a newer version than the copy, whose rows may be others.
+        Whether the table has a newer version than the copy, whose rows may differ.
     unheld
-        Those to be read of which no column is held.
+        The missing rows of which no column is held.
     """
 
     version: str
     missing: Term
     columns: tuple[str, ...]
-    wanted: Term
+    needed: Term
     is_new: bool
     unheld: Term
 
     @property
     def is_nothing(self) -> bool:
-        """Whether the copy is as it should be."""
+        """Whether the copy is up to date."""
         return self.missing == p.FALSE and not self.is_new
 
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """What would be read to bring a copy up to date, as far as logs and metadata tell.
+    """What would be read to bring a copy up to date, by logs and metadata.
 
     Attributes
     ----------
     read
         The files.
-    again
-        Why all that is needed is read anew; None: it is not.
+    full_read_reason
+        Why all needed rows would be read again; None: they would not.
     most
-        The most bytes that are read of one version; what changed is none of it.
+        The most bytes that are read of one version, without changes between versions.
     """
 
     read: Pruned
-    again: str | None = None
+    full_read_reason: str | None = None
     most: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """What a run read of an external table to bring its copy up to date, and wrote to that.
+    """How much a run read of an external table, and wrote to its copy.
 
     Attributes
     ----------
     rows
-        How many the table handed over: those that are needed, or that came or went.
+        How many rows were read: rows that are needed, or that came or went.
     bytes
-        The sizes of the files that they are in, with all columns.
+        The sizes of their files, with all columns.
     rows_written, bytes_written
-        What was written to the copy.
+        How much was written to the copy.
     """
 
     rows: int = 0
@@ -131,22 +131,28 @@ class Brought:
 
 
 def copy_id(settings: Settings, source: Source) -> str:
-    """Return what tells the copy of an external table from others.
+    """Return the id of the copy of an external table.
 
-    Declarations that say the same of one place share a copy, whatever they are called, as long as
-    conditions mean the same in their sessions.
+    Equal declarations of one place share a copy, whatever their names are, as long as conditions
+    mean the same in their sessions.
     """
     raw = source.raw
     assert raw is not None
     assert raw.external is not None
     external, place = raw.external, settings.resolve(raw.location or "")
-    said = (raw.format, raw.options, external.key, external.append_only, external.timestamp_column)
+    declaration = (
+        raw.format,
+        raw.options,
+        external.key,
+        external.append_only,
+        external.timestamp_column,
+    )
     columns = [(c.name, c.type) for c in source.columns]
-    told = (said, place, columns, settings.connection)
+    identity = (declaration, place, columns, settings.connection)
     filters = external.filter or external.snapshot_filter
     if filters and any(char_size(c.type) for c in source.columns):
-        told += ("filters pad CHAR",)  # earlier releases did not
-    return sha256(repr(told).encode()).hexdigest()[:16]
+        identity += ("filters pad CHAR",)  # earlier releases did not
+    return sha256(repr(identity).encode()).hexdigest()[:16]
 
 
 def copy_root(settings: Settings, copy_id: str) -> str:
@@ -155,37 +161,37 @@ def copy_root(settings: Settings, copy_id: str) -> str:
 
 
 def version_of(copy: LocalCopy, committed: int) -> str:
-    """Return what a version of a copy is called among those that rows rest on."""
+    """Return the name of a version of a copy, as builds record their inputs."""
     return f"{OF_DELTA}{committed}:{copy.table_id}"
 
 
 def why_pending(source: Source, held: LocalCopy | None, pending: Pending) -> str:
-    """Return in words why a copy has to be brought up to date."""
+    """Return why a copy has to be brought up to date, in words."""
     if held is None:
         return f"`{source.name}` has no copy yet"
     if held.format != p.FORMAT:
         return f"another release made the copy of `{source.name}`, so it is read again in full"
-    told: list[str] = []
+    reasons: list[str] = []
     if pending.is_new:
         now, then = short(pending.version), short(held.version)
-        if now == then:  # it was made anew in its place
+        if now == then:  # another table with the same version number replaced it
             now, then = pending.version, held.version
-        told.append(f"`{source.name}` is at version {now}, its copy at {then}")
+        reasons.append(f"`{source.name}` is at version {now}, its copy at {then}")
     more = [c for c in pending.columns if c not in held.columns]
     if more:
-        told.append(f"more columns of `{source.name}` are needed: {', '.join(more)}")
+        reasons.append(f"more columns of `{source.name}` are needed: {', '.join(more)}")
     elif pending.missing != p.FALSE:
-        told.append(f"more rows of `{source.name}` are needed")
-    return "; ".join(told)
+        reasons.append(f"more rows of `{source.name}` are needed")
+    return "; ".join(reasons)
 
 
 def needs_approval(settings: Settings, size: int) -> bool:
-    """Whether so many bytes of a version may not be read unless somebody says so."""
+    """Whether somebody has to approve that so many bytes of a version are read."""
     return 0 < settings.approve_above < size
 
 
 def short(version: str) -> str:
-    """Return a version of an external table for people: without what tells the table from others.
+    """Return a version of an external table for people, without the table's id.
 
     Examples
     --------

@@ -1,13 +1,13 @@
-"""Copies of external tables: what programs need of them, held here and kept as the tables change.
+"""Copies of external tables: the rows that programs need, kept up to date.
 
-    needs of all environments ─► what is held ⊇ what is needed
-        grow     rows and columns that are needed and not held, at the version that is held
-        follow   what became since of the rows that are held
-        retire   rows that nobody needs any more, in batches
+    needs of all environments ─► rows held ⊇ rows needed
+        grow     add missing rows and columns, at the version that is held
+        follow   apply the changes since to the rows that are held
+        retire   delete rows that nobody needs any more, in batches
 
-Each step is one commit to the copy's own Delta table, which the ledger then records with what the
-copy holds: a process that dies in between leaves a commit that the next one undoes. The invariant:
-a copy holds exactly the rows of its predicate, at its version, and of these the needed columns.
+Each step is one commit to the copy's own Delta table, which the ledger then records. If a process
+dies in between, the next sync undoes the commit. The invariant: a copy holds exactly the rows of
+its predicate, at its version, with the needed columns.
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from persist_assets.core.settings.values import Settings
     from persist_assets.engine.spark import Engine
     from persist_assets.external.connectors.protocol import Connector
-    from persist_assets.ledger.copies import Need
     from persist_assets.ledger.ledger import Ledger
 
 log = logging.getLogger(__name__)
@@ -59,9 +58,9 @@ class Ingestion:
     Parameters
     ----------
     now
-        What the clock says to all that is read in a run, aware.
+        The time of the run, aware; predicates that read the clock are evaluated at it.
     engine
-        Reads and writes rows; None: this only looks at what there is.
+        Reads and writes rows; None: only metadata is read.
     """
 
     def __init__(
@@ -76,10 +75,10 @@ class Ingestion:
         self.now = now
         self._engine = engine
         self.brought: dict[str, Brought] = {}
-        """By copy, what was read and written for it so far."""
+        """How much was read and written so far, by copy."""
 
     def connector(self, source: Source) -> Connector:
-        """Return how an external table is reached."""
+        """Return the connector of an external table."""
         assert source.raw is not None
         place = self.settings.resolve(source.raw.location or "")
         zone = self.settings.timezone
@@ -103,11 +102,17 @@ class Ingestion:
         return copy_root(self.settings, copy_id)
 
     def find(self, source: Source) -> LocalCopy | None:
-        """Return what is held of an external table, None where nothing is."""
+        """Return the copy of an external table; None: there is none."""
         return self.ledger.copies.find(copy_id(self.settings, source))
 
     def pin(self, copy: LocalCopy) -> Pin:
-        """Return the files of a copy."""
+        """Return the files of a copy.
+
+        Raises
+        ------
+        StorageError
+            Its table is gone.
+        """
         root = self.root(copy.copy_id)
         table = find_table(root, copy.committed)
         if table is None:
@@ -118,44 +123,44 @@ class Ingestion:
         files = sorted(file_location(path, root) for path in file_sizes(table))
         return Pin(version_of(copy, copy.committed), tuple(files), root)
 
-    # ---------------------------------------------------------------------------- what is needed
+    # ------------------------------------------------------------------------------------- needs
 
     def needs(self, source: Source) -> set[tuple[str, tuple[str, ...]]]:
-        """Return which predicates and columns this program needs of an external table."""
-        own = copy_id(self.settings, source)
+        """Return the predicates and columns that this program needs of an external table."""
+        key = copy_id(self.settings, source)
         sharing = {
             s.source_id: s.external
             for s in self.project.sources
-            if s.external and copy_id(self.settings, s) == own
+            if s.external and copy_id(self.settings, s) == key
         }
         every = tuple(sorted(c.name for c in source.columns))
-        found: set[tuple[str, tuple[str, ...]]] = set()
+        needed: set[tuple[str, tuple[str, ...]]] = set()
         for need in self.project.needs:
             external = sharing.get(need.table)
             if external is None:
                 continue
-            whole = not external.starts_anywhere  # else it cannot be brought later
+            whole = not external.starts_anywhere  # rows left out now cannot be read later
             columns = {*need.columns, *external.key}
             if external.timestamp_column is not None:
                 columns.add(external.timestamp_column)
             named = every if whole or not external.skip_unused_columns else tuple(sorted(columns))
-            found.add((p.as_text(p.TRUE) if whole else need.predicate, named))
-        return found
+            needed.add((p.as_text(p.TRUE) if whole else need.predicate, named))
+        return needed
 
     def coverage(self, needs: Iterable[tuple[str, tuple[str, ...]]]) -> Coverage:
-        """Return what is needed now, of what programs say."""
-        given = [*needs]
+        """Return the rows and columns that needs stand for now."""
+        pairs = [*needs]
         return Coverage(
-            {text: self.closed(p.from_text(text)) for text, _ in given},
-            tuple(sorted({c for _, columns in given for c in columns})),
+            {text: self.closed(p.from_text(text)) for text, _ in pairs},
+            tuple(sorted({c for _, columns in pairs for c in columns})),
         )
 
     def closed(self, term: Term) -> Term:
-        """Return a predicate without a clock that holds all rows of another, for a while."""
+        """Return a predicate without a clock that includes all rows of another, for a while."""
         return p.evaluated_within(term, self.now, self.now + AHEAD, self.settings.timezone)
 
     def covers(self, copy: LocalCopy, predicate: Term, columns: Iterable[str]) -> bool:
-        """Whether a copy certainly holds what is needed."""
+        """Whether a copy certainly holds these rows and columns."""
         if copy.format != p.FORMAT or not {*columns} <= {*copy.columns}:
             return False
         return p.implies(p.from_text(copy.predicate), predicate)
@@ -166,42 +171,42 @@ class Ingestion:
         Raises
         ------
         StorageError
-            The table cannot be reached, or not be read.
+            The table cannot be reached or read.
         """
         held, connector = self.find(source), self.connector(source)
         head = connector.pin(held.version if held else None)
-        found = self._pending(held, self._wanted(source, self.needs(source)), head)
-        if held is None or not found.is_new or held.format != p.FORMAT:
-            return found
-        return replace(found, is_new=not connector.is_same(held.version, head))
+        pending = self._pending(held, self._coverage(source, self.needs(source)), head)
+        if held is None or not pending.is_new or held.format != p.FORMAT:
+            return pending
+        return replace(pending, is_new=not connector.is_same(held.version, head))
 
     def is_same(self, source: Source, since: str, until: str) -> bool:
         """Whether a version of an external table certainly has the rows of an earlier one."""
         return self.connector(source).is_same(since, until)
 
-    def _wanted(self, source: Source, own: Iterable[Need]) -> Coverage:
-        """Return what all environments need of an external table, this one what is given."""
-        told = self.ledger.copies.fetch_needs(copy_id(self.settings, source))
-        told[self.settings.environment] = p.FORMAT, tuple(own)
-        # What another release says in its own words may be all rows.
+    def _coverage(self, source: Source, own_needs: Iterable[Need]) -> Coverage:
+        """Return what all environments need of an external table, with new needs of this one."""
+        by_environment = self.ledger.copies.fetch_needs(copy_id(self.settings, source))
+        by_environment[self.settings.environment] = p.FORMAT, tuple(own_needs)
+        # This release cannot read needs in another format, so they count as all rows.
         return self.coverage(
             (text if version == p.FORMAT else p.as_text(p.TRUE), columns)
-            for version, needs in told.values()
+            for version, needs in by_environment.values()
             for text, columns in needs
         )
 
-    def _pending(self, held: LocalCopy | None, wanted: Coverage, head: str) -> Pending:
+    def _pending(self, held: LocalCopy | None, coverage: Coverage, head: str) -> Pending:
         if held is None or held.format != p.FORMAT:
-            needed = wanted.predicate
-            return Pending(head, needed, wanted.columns, needed, held is None, needed)
-        columns = tuple(sorted({*held.columns, *wanted.columns}))
+            needed = coverage.predicate
+            return Pending(head, needed, coverage.columns, needed, held is None, needed)
+        columns = tuple(sorted({*held.columns, *coverage.columns}))
         has = p.from_text(held.predicate)
-        # Alternatives that are held need no file to be looked at.
-        more = p.some(w for w in alternatives(wanted.predicate) if not p.implies(has, w))
+        # For alternatives that are held no file has to be read.
+        more = p.some(w for w in alternatives(coverage.predicate) if not p.implies(has, w))
         missing = unheld = p.difference(more, has)
         if len(columns) > len(held.columns):
-            missing = p.union((has, wanted.predicate))
-        return Pending(head, missing, columns, wanted.predicate, head != held.version, unheld)
+            missing = p.union((has, coverage.predicate))
+        return Pending(head, missing, columns, coverage.predicate, head != held.version, unheld)
 
     def ahead(self, source: Source, held: LocalCopy | None, pending: Pending) -> Ahead:
         """Return what would be read to bring a copy up to date. Reads no rows, starts no Spark.
@@ -209,9 +214,9 @@ class Ingestion:
         Raises
         ------
         GoneError
-            The version that rows are missing of is gone.
+            Rows are missing of a version that is gone.
         StorageError
-            The table cannot be read, or not be followed.
+            The table cannot be read or followed.
         """
         is_first = held is None or held.format != p.FORMAT
         if pending.missing == p.FALSE and (is_first or not pending.is_new):
@@ -219,75 +224,77 @@ class Ingestion:
         connector, external = self.connector(source), source.external
         assert external is not None
         if held is None or is_first:
-            since, predicate = connector.start() or pending.version, pending.wanted
+            since, predicate = connector.start() or pending.version, pending.needed
         else:
-            # What has the same rows is followed before more is read of it.
+            # A version with the same rows is followed first; then rows of it are added.
             since = held.version if pending.is_new else pending.version
             predicate = p.from_text(held.predicate)
             if pending.missing != p.FALSE:
-                predicate = p.union((predicate, pending.wanted))
+                predicate = p.union((predicate, pending.needed))
         read = Pruned()
         if pending.missing != p.FALSE and not (is_first and external.mode == "follow"):
             read += connector.prune(p.as_condition(pending.missing), since)
         most = read.bytes
         if since == pending.version:
             return Ahead(read, None, most)
-        wanted = p.as_text(predicate), pending.columns
-        found = changes_between(connector, source, since, pending.version, *wanted)
-        if found.again is None:
-            return Ahead(read + found.read, None, most)
+        scope = p.as_text(predicate), pending.columns
+        changes = changes_between(connector, source, since, pending.version, *scope)
+        if changes.full_read_reason is None:
+            return Ahead(read + changes.read, None, most)
         if not external.starts_anywhere:
-            raise unfollowed(source, pending.version, found.again)
-        whole = connector.prune(p.as_condition(pending.wanted), pending.version)
-        return Ahead(read + whole, found.again, max(most, whole.bytes))
+            raise unfollowed(source, pending.version, changes.full_read_reason)
+        whole = connector.prune(p.as_condition(pending.needed), pending.version)
+        return Ahead(read + whole, changes.full_read_reason, max(most, whole.bytes))
 
-    # ---------------------------------------------------------------------------------- bringing
+    # -------------------------------------------------------------------------------------- sync
 
-    def sync(self, source: Source, *, again: bool = False, approved: bool = False) -> LocalCopy:
-        """Bring the copy of an external table up to date, and return what it holds then.
+    def sync(
+        self, source: Source, *, from_scratch: bool = False, approved: bool = False
+    ) -> LocalCopy:
+        """Bring the copy of an external table up to date, and return it.
 
         Parameters
         ----------
-        again
-            Read all of it anew.
+        from_scratch
+            Read all rows again, whatever the copy holds.
         approved
-            However much that takes to read (`settings.approve_above`).
+            Read as much as necessary, even above `settings.approve_above`.
 
         Raises
         ------
         StorageError
-            The table cannot be read, or breaks its primary key. What was held is held.
+            The table cannot be read, or breaks its primary key. The copy stays as it was.
         GoneError
             The version that is held is gone, and rows of it are needed.
         UnapprovedError
-            More would be read of a version than may be. What was held is held.
+            More would be read than is approved. The copy stays as it was.
         """
-        own, external = copy_id(self.settings, source), source.external
+        key, external = copy_id(self.settings, source), source.external
         assert external is not None
         holder = f"a build on {socket.gethostname()}, process {os.getpid()}"
-        with self.ledger.leases.hold(f"copy {own}", holder):
+        with self.ledger.leases.hold(f"copy {key}", holder):
             needs, environment = self.needs(source), self.settings.environment
-            version, needed = self.ledger.copies.fetch_needs(own).get(environment, (p.FORMAT, ()))
-            self.ledger.copies.record_needs(own, environment, needs)
-            wanted = self._wanted(source, needs)
-            held = self.ledger.copies.find(own)
+            version, needed = self.ledger.copies.fetch_needs(key).get(environment, (p.FORMAT, ()))
+            self.ledger.copies.record_needs(key, environment, needs)
+            coverage = self._coverage(source, needs)
+            held = self.ledger.copies.find(key)
             connector = self.connector(source)
-            head = connector.pin(None if again or held is None else held.version)
+            head = connector.pin(None if from_scratch or held is None else held.version)
             run = Run(self.settings, self.ledger, self.engine, self.now, self.brought)
-            task = Sync(run, source, connector, own, wanted, approved=approved)
+            task = Sync(run, source, connector, key, coverage, approved=approved)
             try:
-                if held is None or again or held.format != p.FORMAT:
-                    held = task.begin(held, None if again else connector.start(), head)
+                if held is None or from_scratch or held.format != p.FORMAT:
+                    held = task.begin(held, None if from_scratch else connector.start(), head)
                 else:
-                    # Of an earlier version with the same rows the files may be gone.
+                    # The files of an earlier version with the same rows may be gone.
                     if head != held.version and connector.is_same(held.version, head):
                         held = task.follow(held, head)
-                    held = task.grow(held, self._pending(held, wanted, head))
+                    held = task.grow(held, self._pending(held, coverage, head))
                 if head != held.version:
                     held = task.follow(held, head)
             except UnapprovedError:
-                # Else it would be asked of all other environments too.
+                # Otherwise all other environments would have to approve it too.
                 if version == p.FORMAT:
-                    self.ledger.copies.record_needs(own, environment, needed)
+                    self.ledger.copies.record_needs(key, environment, needed)
                 raise
             return task.retire(held)

@@ -57,7 +57,7 @@ class Route:
 
     @property
     def origin(self) -> Literal["local", "forwarded"]:
-        """What the answer to a query calls it."""
+        """The name of this route in the answer to a query."""
         return "forwarded" if self.copy is None else "local"
 
 
@@ -69,67 +69,67 @@ def find_route(
     *,
     local: bool = False,
 ) -> Route:
-    """Return where to read what is needed of an external table.
+    """Return where to read the needed rows of an external table.
 
     Parameters
     ----------
     held
-        What the copy holds, None where there is none.
+        The copy; None: there is none.
     local
-        The table itself is not to be read.
+        Whether only the copy may be read.
 
     Raises
     ------
     NotHeldError
-        The copy lacks some of it, and the table is not to be read, or does not have it: what
-        follows a table from a version on cannot be brought later.
+        The copy lacks some rows, and the table may not be read or no longer has them: a copy that
+        follows a table from a version on cannot read earlier rows.
     StorageError
         The table cannot be reached.
     """
     needs = tuple(needs)
     first, last = ingestion.now, ingestion.now + LASTING
     zone = ingestion.settings.timezone
-    asked = [p.from_text(n.predicate) for n in needs]
-    wanted = p.union(p.evaluated_within(a, first, last, zone) for a in asked)
+    predicates = [p.from_text(n.predicate) for n in needs]
+    predicate = p.union(p.evaluated_within(a, first, last, zone) for a in predicates)
     columns = tuple(sorted({c for n in needs for c in n.columns}))
-    if held is not None and ingestion.covers(held, wanted, columns):
-        told = _digest(ingestion, source, version_of(held, held.committed))
-        name = f"{source.key}@{held.version}-{told}"
+    if held is not None and ingestion.covers(held, predicate, columns):
+        digest = _digest(ingestion, source, version_of(held, held.committed))
+        name = f"{source.key}@{held.version}-{digest}"
         return Route(name, held.version, None, held.columns, held)
     external = source.external
     assert external is not None
     follows = not external.starts_anywhere
     if local or follows:
         raise NotHeldError(
-            f"`{source.name}`: {lacking(held, wanted, columns)}",
+            f"`{source.name}`: {lacking(held, predicate, columns)}",
             hint="only its copy knows the changes since its start: build a table that reads it"
             if follows
             else "run without --local to read the table itself",
             location=source.location,
         )
     version = held.version if held is not None else ingestion.connector(source).pin(None)
-    predicate = p.as_condition(wanted)
-    # Rows without any column are rows too, of the first that there is.
+    condition = p.as_condition(predicate)
+    # Rows are counted by the first column if no column is needed.
     named = columns or (source.columns[0].name,)
-    told = _digest(ingestion, source, version, predicate or "", named)
-    return Route(f"{source.key}@{version}-{told}", version, predicate, named)
+    digest = _digest(ingestion, source, version, condition or "", named)
+    return Route(f"{source.key}@{version}-{digest}", version, condition, named)
 
 
-def lacking(held: LocalCopy | None, wanted: Term, columns: Sequence[str]) -> str:
-    """Return in words what a copy lacks of what is wanted."""
+def lacking(held: LocalCopy | None, predicate: Term, columns: Sequence[str]) -> str:
+    """Return which rows and columns a copy lacks, in words."""
     if held is None:
         return "it has no copy here"
-    told: list[str] = []
+    parts: list[str] = []
     more = [c for c in columns if c not in held.columns]
     if more:
-        told.append(f"the column{'s' * (len(more) > 1)} {', '.join(more)}")
+        parts.append(f"the column{'s' * (len(more) > 1)} {', '.join(more)}")
     covered = p.FALSE if held.format != p.FORMAT else p.from_text(held.predicate)
-    if p.difference(wanted, covered) != p.FALSE:
-        told.append(f"rows: requested {p.as_text(wanted)}, held {p.as_text(covered)}")
-    return f"the copy of version {short(held.version)} may lack {' and '.join(told)}"
+    if p.difference(predicate, covered) != p.FALSE:
+        parts.append(f"rows: requested {p.as_text(predicate)}, held {p.as_text(covered)}")
+    return f"the copy of version {short(held.version)} may lack {' and '.join(parts)}"
 
 
-def _digest(ingestion: Ingestion, source: Source, *told: object) -> str:
+def _digest(ingestion: Ingestion, source: Source, *parts: object) -> str:
     assert source.raw is not None
     place = ingestion.settings.resolve(source.raw.location or "")
-    return sha256(repr((source.build_id, place, *told)).encode()).hexdigest()[:12]
+    return sha256(repr((source.build_id, place, *parts)).encode()).hexdigest()[:12]

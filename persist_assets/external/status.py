@@ -1,6 +1,6 @@
-"""What of external tables is needed, what is held, and what the next build would read of them.
+"""What is needed and held of external tables, and what the next build would read of them.
 
-Looks at logs and metadata of tables; reads no rows and starts no Spark.
+This reads logs and metadata of tables, but no rows, and starts no Spark.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """An external table and its copy, as they are to a program.
+    """An external table and its copy, from the view of a program.
 
     Attributes
     ----------
     predicate, columns
-        What the program needs; the predicate may read the clock. None, where nothing is needed.
+        What the program needs; the predicate may read the clock. None: it needs nothing.
     needs
-        What each of its sources does.
+        The needs of each of its sources.
     held
-        None where there is no copy.
+        The copy; None: there is none.
     pending
-        What bringing the copy up to date would do; None where the table cannot be reached.
+        What the next sync would do; None if the table cannot be reached.
     read
-        What would be read for it; None as before, and where a version that would be read is gone.
-    again
-        Why a newer version is read anew as a whole; None: it is not.
+        What it would read; None if the table, or a version that would be read, cannot be reached.
+    full_read_reason
+        Why it would read a newer version as a whole; None: it would not.
     approval
-        Whether that is so much of a version that somebody has to approve it.
+        Whether it would read so much of one version that somebody has to approve it.
     why
-        In words, if there is something to do.
+        Why it would do anything, in words.
     problem
         Why the table, or a version of it, cannot be reached.
     """
@@ -57,7 +57,7 @@ class Holding:
     held: LocalCopy | None
     pending: Pending | None = None
     read: Pruned | None = None
-    again: str | None = None
+    full_read_reason: str | None = None
     approval: bool = False
     why: str | None = None
     problem: StorageError | None = None
@@ -80,15 +80,15 @@ class Holding:
 
 
 def externals(project: Project, start: Iterable[SourceID]) -> tuple[Source, ...]:
-    """Return the external tables that sources follow from, however far down."""
+    """Return the external tables that sources read, directly or through other sources."""
     reached = project.reach(start, lambda _: False)
     return tuple(s for s in reached if s.external is not None)
 
 
 def find_holding(ingestion: Ingestion, source: Source) -> Holding:
-    """Return what is needed and held of an external table, and what the next build would read."""
-    wanted = sorted(ingestion.needs(source))
-    predicate = p.union(p.from_text(text) for text, _ in wanted)
+    """Return what is needed and held of an external table, and what a sync would read."""
+    needed = sorted(ingestion.needs(source))
+    predicate = p.union(p.from_text(text) for text, _ in needed)
     held = ingestion.find(source)
     needs = tuple(n for n in ingestion.project.needs if n.table == source.source_id)
     pending = why = problem = None
@@ -100,17 +100,17 @@ def find_holding(ingestion: Ingestion, source: Source) -> Holding:
         problem = error
     if pending is not None and not pending.is_nothing and (held or needs):
         why = why_pending(source, held, pending)
-        if ahead is not None and ahead.again is not None:
-            why += f"; it is read again in full: {ahead.again}"
+        if ahead is not None and ahead.full_read_reason is not None:
+            why += f"; it is read again in full: {ahead.full_read_reason}"
     return Holding(
         source,
-        p.as_text(predicate) if wanted else None,
-        tuple(sorted({c for _, columns in wanted for c in columns})),
+        p.as_text(predicate) if needed else None,
+        tuple(sorted({c for _, columns in needed for c in columns})),
         needs,
         held,
         pending,
         ahead and ahead.read,
-        ahead and ahead.again,
+        ahead and ahead.full_read_reason,
         ahead is not None and needs_approval(ingestion.settings, ahead.most),
         why,
         problem,
@@ -118,5 +118,5 @@ def find_holding(ingestion: Ingestion, source: Source) -> Holding:
 
 
 def find_holdings(ingestion: Ingestion, start: Iterable[SourceID]) -> list[Holding]:
-    """Return what is needed and held of the external tables that sources follow from."""
+    """Return what is needed and held of the external tables that sources read."""
     return [find_holding(ingestion, table) for table in externals(ingestion.project, start)]

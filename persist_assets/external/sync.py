@@ -72,7 +72,7 @@ def changes_between(
     if found.load is None or found.only_came:
         return found
     if any("map<" in (c.type or "").lower() for c in source.columns if c.name in columns):
-        return Changes(again="rows with maps changed")
+        return Changes(full_read_reason="rows with maps changed")
     return found
 
 
@@ -249,8 +249,8 @@ class Sync:
         now, wanted = self.connector, (held.predicate, held.columns)
         with translated(f"following `{self.source.name}`"):
             found = changes_between(now, self.source, held.version, head, *wanted)
-        if found.again is not None:
-            return self._anew(held, head, found.again)
+        if found.full_read_reason is not None:
+            return self._anew(held, head, found.full_read_reason)
         with translated(f"following `{self.source.name}`"):
             changes = found.frame
             if changes is None:
@@ -380,7 +380,7 @@ class Sync:
                 spelled(f"max({gone})", kind),
                 f"count_if({_NET} < 0 AND {quote(c)} IS NULL)",
             ]
-        wanted = map(p.as_text, self.wanted.wanted.values())
+        wanted = map(p.as_text, self.wanted.terms.values())
         fits = (f"max({_NET} <> 0 AND ({text}) IS TRUE)" for text in wanted)
         return [*texts, *fits]
 
@@ -396,7 +396,7 @@ class Sync:
             low, high = from_spark(least, kind), from_spark(greatest, kind)
             if low is not None and high is not None:
                 spans[c] = kind, (low, high)
-        seen = dict(zip(self.wanted.wanted, told[3 * len(ranged) :], strict=True))
+        seen = dict(zip(self.wanted.terms, told[3 * len(ranged) :], strict=True))
         return _Moved(came or 0, went or 0, spans, {text for text, found in seen.items() if found})
 
     def _telling(self, columns: Sequence[str]) -> list[str]:
@@ -437,7 +437,7 @@ class Sync:
         """Give up rows that nobody needs any more, if it is time to look for them."""
         wanted = self.wanted.predicate
         text = p.as_text(wanted)
-        known = {k: n for k, n in held.seen.items() if k in self.wanted.wanted}
+        known = {k: n for k, n in held.seen.items() if k in self.wanted.terms}
         changed = known.keys() != held.seen.keys()
         if text == held.predicate and not changed:
             return held
@@ -671,7 +671,7 @@ class Sync:
         self, held: LocalCopy | None, version: str, moved: _Moved | None
     ) -> dict[str, int | None]:
         """Return for all that is needed since which commit its rows are the same; None: this."""
-        wanted = [*self.wanted.wanted]
+        wanted = [*self.wanted.terms]
         if held is None or (moved is None and version != held.version):
             return dict.fromkeys(wanted)
         changed = moved.seen if moved else ()

@@ -296,7 +296,7 @@ class Life:
                     with builder.work(source) as work:
                         builder.publish(work)
                 except GoneError:
-                    builder.observer.ingestion.sync(builder.project.sources[0], again=True)
+                    builder.observer.ingestion.sync(builder.project.sources[0], from_scratch=True)
                     return self.build()
         except Died:
             pass

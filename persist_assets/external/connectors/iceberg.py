@@ -1,25 +1,45 @@
-"""Iceberg tables of others: `pyiceberg` reads their metadata, Spark the files that are left.
+"""Iceberg tables that others write: `pyiceberg` reads the metadata, Spark the files.
 
-Columns are found in files by their ids, so renamed and moved ones are what they were. A table is
-found by its metadata file, no catalog is asked. The invariant: rows are those of the snapshot, or
-an error names what keeps them from being read.
+The invariant: the rows are those of the snapshot, or an error says why they cannot be read.
 """
 
 from __future__ import annotations
 
-import re
 import struct
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, date, datetime, timedelta
-from functools import reduce
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from persist_assets.core.dialect import char_size, quote, unpruned
+from persist_assets.core.dialect import quote
 from persist_assets.core.errors import GoneError, StorageError
-from persist_assets.core.object_stores import CONNECT_S, scheme_of, spark_pattern
 from persist_assets.core.settings.spark import FIELD_IDS
-from persist_assets.engine.named_files import AS_NAMED, check_rows, padded
-from persist_assets.external.connectors.access import iceberg_access, spark_access
+from persist_assets.external.connectors.file_connector import (
+    FileConnector,
+    Unfollowable,
+    read_cost,
+    unfollowable_if_gone,
+)
+from persist_assets.external.connectors.iceberg_metadata import (
+    NO_SNAPSHOT,
+    OF_ICEBERG,
+    ancestry,
+    file_place,
+    head,
+    keeps_rows,
+    open_table,
+    parse_version,
+    table_uuid,
+    version_name,
+)
+from persist_assets.external.connectors.iceberg_schema import (
+    FIELD_ID,
+    bound,
+    by_id,
+    python_value,
+    select_text,
+    spark_field,
+    unsupported,
+)
 from persist_assets.external.connectors.protocol import CHANGE, INSERT, VERSION, Changes, Pruned
 from persist_assets.external.connectors.pruning import Span, exactly, may_match, span
 from persist_assets.external.connectors.reading import (
@@ -30,83 +50,31 @@ from persist_assets.external.connectors.reading import (
     conditions_of,
     small_frame,
 )
-from persist_assets.storage.files import permit_store, unreachable
+from persist_assets.storage.files import unreachable
 from persist_assets.storage.types import type_of_json
-from persist_assets.storage.waiting import ask, patience_now
+from persist_assets.storage.waiting import ask
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from zoneinfo import ZoneInfo
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
-    from persist_assets.core.model.columns import Column
-    from persist_assets.core.model.sources import External
-
-OF_ICEBERG = "iceberg:"
-"""What versions begin with. Behind it: the number of a snapshot, the table's id, and of which
-schema its columns are where that is not the snapshot's own, as columns change without one."""
-_EMPTY = -1
-"""The snapshot of a table that has none yet."""
 _BROKEN = (
     *(NotImplementedError, ValueError, EOFError, LookupError, TypeError, AssertionError),
     *(OSError, struct.error),
 )
-"""What pyiceberg raises of metadata that cannot be read."""
-_METADATA = ".metadata.json"
-_FIELD_ID = "parquet.field.id"
-
-_TYPES: Mapping[str, str] = {
-    "boolean": "boolean",
-    "int": "integer",
-    "long": "long",
-    "float": "float",
-    "double": "double",
-    "date": "date",
-    "timestamp": "timestamp_ntz",
-    "timestamptz": "timestamp",
-    "string": "string",
-    "binary": "binary",
-}
-"""Spark's names, in JSON, of types that are read alike."""
-
-_DAY_ONE = date(1970, 1, 1)
+"""What pyiceberg raises for metadata that cannot be read."""
 
 
-class IcebergConnector:
-    """An Iceberg table, as `protocol.Connector` says.
+class IcebergConnector(FileConnector):
+    """An Iceberg table; see `FileConnector` for the parameters.
 
-    Parameters
-    ----------
-    external
-        What is declared of it.
-    location
-        Its directory, or a metadata file.
-    columns
-        As they are declared.
-    access
-        The storage options, with references followed.
-    session
-        Returns the Spark session; called when rows are read.
-    _timezone
-        The session's: nothing of Iceberg depends on it.
+    The location may also be a metadata file. The time zone does not matter.
     """
 
-    def __init__(
-        self,
-        external: External,
-        location: str,
-        columns: Sequence[Column],
-        access: Mapping[str, str],
-        session: Callable[[], SparkSession],
-        _timezone: ZoneInfo,
-    ) -> None:
-        self.external, self.location, self.columns = external, location.rstrip("/"), columns
-        self._access, self._session = access, session
-        self._checked: set[str] = set()
-        """The files of which Spark reads all rows (`_check_rows`)."""
+    format, prefix = "Iceberg", OF_ICEBERG
 
-    # ------------------------------------------------------------------------------- versions
+    # --------------------------------------------------------------------------------- versions
 
     def pin(self, held: str | None = None) -> str:
         """Return the version to bring a copy to; see `protocol.Connector`."""
@@ -115,169 +83,82 @@ class IcebergConnector:
             return held
         table = self._open()
         end = external.end_version
-        if held is not None and end is not None and _parts(held)[:2] == (end, _uuid(table)):
-            return held  # it may expire, and be in no line any more
+        if held is not None and end is not None and _is_of(held, table, end):
+            return held  # the snapshot may have expired
         if external.mode == "snapshot":
             number = self._at_start(table)
         else:
-            number = _head(table)
-            if end is not None and end in _line(table, number):
+            number = head(table)
+            if end is not None and end in ancestry(table, number):
                 number = end
-            starts = external.version is not None or external.datetime is not None
-            start = self._at_start(table) if starts and held is None else number
-            if start != number and start not in _line(table, number):
+            start = self._at_start(table) if self._has_start and held is None else number
+            if start != number and start not in ancestry(table, number):
                 raise StorageError(
-                    f"snapshot {number} of the Iceberg table at {self.location} does not follow"
+                    f"snapshot {number} of {self.label} does not follow"
                     f" from the start snapshot {start}"
                 )
-        version = self._name(table, number)
+        version = version_name(table, number)
         self._check(table, version)
         return version
 
-    def start(self) -> str | None:
-        """Return where a copy begins; see `protocol.Connector`."""
-        if self.external.version is None and self.external.datetime is None:
-            return None
+    def _start_version(self) -> str:
         table = self._open()
-        return self._name(table, self._at_start(table))
+        return version_name(table, self._at_start(table))
 
     def _at_start(self, table: Any) -> int:
         external = self.external
         if external.datetime is not None:
-            at = int(datetime.fromisoformat(external.datetime).timestamp() * 1000)
-            found = table.snapshot_as_of_timestamp(at)
-            if found is None:
-                raise GoneError(
-                    f"the Iceberg table at {self.location} lacks a snapshot of {external.datetime}"
-                )
-            return int(found.snapshot_id)
+            milliseconds = int(datetime.fromisoformat(external.datetime).timestamp() * 1000)
+            snapshot = table.snapshot_as_of_timestamp(milliseconds)
+            if snapshot is None:
+                raise GoneError(f"{self.label} lacks a snapshot of {external.datetime}")
+            return int(snapshot.snapshot_id)
         if external.version is None:
-            return _head(table)
+            return head(table)
         if table.snapshot_by_id(external.version) is None:
             raise self._gone(external.version)
         return external.version
 
     def _gone(self, number: int) -> GoneError:
         return GoneError(
-            f"snapshot {number} of the Iceberg table at {self.location} is missing",
+            f"snapshot {number} of {self.label} is missing",
             hint="it may have expired; the current table can be read again in full",
         )
 
-    def _name(self, table: Any, number: int) -> str:
-        snapshot, current = table.snapshot_by_id(number), table.metadata.current_schema_id
-        own = snapshot.schema_id if snapshot is not None else None
-        name = f"{OF_ICEBERG}{number}:{_uuid(table)}"
-        is_own = own == current or (own is not None and number != _head(table))
-        return name if is_own else f"{name}:{current}"
+    def _open(self) -> Any:
+        return open_table(self.location, self._access)
 
-    def _load(self, version: str) -> tuple[Any, int]:
+    def _load(self, version: str) -> Any:
         table = self._open()
-        number, of_table, _ = _parts(version)
-        if of_table != _uuid(table):
-            raise GoneError(
-                f"the Iceberg table at {self.location} was replaced after it was pinned",
-                hint="read the new table again in full",
-            )
-        if number != _EMPTY and table.snapshot_by_id(number) is None:
+        number, table_id, _ = parse_version(version)
+        if table_id != table_uuid(table):
+            raise self._replaced()
+        if number != NO_SNAPSHOT and table.snapshot_by_id(number) is None:
             raise self._gone(number)
         self._check(table, version)
-        return table, number
+        return table
 
-    # ------------------------------------------------------------------------------- metadata
-
-    def _open(self) -> Any:
-        """Return the `pyiceberg.table.StaticTable` there is now."""
-        try:
-            from pyiceberg.catalog.noop import NoopCatalog
-            from pyiceberg.exceptions import ValidationError
-            from pyiceberg.io.pyarrow import PyArrowFileIO
-            from pyiceberg.serializers import FromInputFile
-            from pyiceberg.table import StaticTable
-        except ImportError as error:
-            raise StorageError(
-                "reading Iceberg tables requires pyiceberg",
-                hint="pip install 'persist-assets[iceberg]'",
-            ) from error
-
-        class Permitted(PyArrowFileIO):
-            """Reaches only what `trust.permit` lets it."""
-
-            def new_input(self, location: str) -> Any:
-                permit_store(location)
-                return super().new_input(location)
-
-        answer_s = patience_now().answer_s
-        access = {
-            "s3.connect-timeout": str(min(CONNECT_S, answer_s)),
-            "s3.request-timeout": str(answer_s),
-            **iceberg_access(self._access),
-        }
-        io = Permitted(access)
-
-        def read() -> tuple[str, Any]:
-            place = self._metadata(io)
-            return place, FromInputFile.table_metadata(io.new_input(place))
-
-        try:
-            place, metadata = ask(self.location, read, bounded=True)
-        except FileNotFoundError as error:
-            raise StorageError(
-                f"there is no Iceberg table at {self.location}", hint="check its uri"
-            ) from error
-        except (OSError, ValueError, ValidationError) as error:
-            failed = f"cannot open the Iceberg table at {self.location}"
-            raise unreachable(self.location, error, failed) from error
-        root = place.rpartition("/metadata/")[0]
-        moved = "" if _is_absolute(metadata.location) else metadata.location.rstrip("/")
-
-        class Files(Permitted):
-            """Finds the files of a table whose metadata names them from nowhere in particular."""
-
-            def new_input(self, location: str) -> Any:
-                return super().new_input(_placed(location, moved, root))
-
-        io = Files(access)
-        return StaticTable(("static-table", place), metadata, place, io, NoopCatalog("static"))
-
-    def _metadata(self, io: Any) -> str:
-        """Return where the metadata file is: what is named, or what the directory hints at."""
-        if self.location.endswith((_METADATA, ".metadata.json.gz")):
-            return self.location
-        directory = f"{self.location}/metadata"
-        try:
-            with io.new_input(f"{directory}/version-hint.text").open() as stream:
-                hint = stream.read().decode().strip()
-        except FileNotFoundError as error:
-            message = f"the newest metadata file at {self.location} is unknown"
-            hint = "name it with metadata_location"
-            raise StorageError(message, hint=hint) from error
-        if not re.fullmatch(r"\d+", hint):
-            return f"{directory}/{hint}{_METADATA}"
-        newest = int(hint)
-        # The hint is written behind the file, so a later one may be there.
-        while io.new_input(f"{directory}/v{newest + 1}{_METADATA}").exists():
-            newest += 1
-        return f"{directory}/v{newest}{_METADATA}"
+    # ---------------------------------------------------------------------------------- columns
 
     def _schema(self, table: Any, version: str) -> Any:
-        number, _, schema = _parts(version)
+        number, _, schema_id = parse_version(version)
         snapshot = table.snapshot_by_id(number)
-        if schema is None and snapshot is not None:
-            schema = snapshot.schema_id
-        if schema is None:
+        if schema_id is None and snapshot is not None:
+            schema_id = snapshot.schema_id
+        if schema_id is None:
             return table.schema()
-        found = table.schemas().get(schema)
-        if found is None:
+        schema = table.schemas().get(schema_id)
+        if schema is None:
             raise GoneError(
-                f"schema {schema} of the Iceberg table at {self.location} is missing",
+                f"schema {schema_id} of {self.label} is missing",
                 hint="the current table can be read again in full",
             )
-        return found
+        return schema
 
     def _check(self, table: Any, version: str) -> None:
-        """Raise where columns cannot be read correctly, or are not as they are declared."""
-        there = [(f["name"], type_of_json(f["type"])) for f in self._fields(table, version)]
-        check_columns(self.columns, there, f"the Iceberg table at {self.location}")
+        """Raise where columns cannot be read correctly, or differ from the declaration."""
+        columns = [(f["name"], type_of_json(f["type"])) for f in self._fields(table, version)]
+        check_columns(self.columns, columns, self.label)
 
     def _fields(self, table: Any, version: str) -> list[dict[str, Any]]:
         """Return the fields of a version, in Spark's JSON with their ids.
@@ -287,59 +168,19 @@ class IcebergConnector:
         StorageError
             One cannot be read correctly.
         """
-        return [self._field(f) for f in self._schema(table, version).fields]
+        return [spark_field(f, self.label) for f in self._schema(table, version).fields]
 
     def _declared(self, table: Any, version: str) -> dict[str, dict[str, Any]]:
-        """Return the fields of a version that are declared, by their names in lower case."""
-        named = {c.name.lower() for c in self.columns}
+        """Return the declared fields of a version by their names in lower case."""
+        names = {c.name.lower() for c in self.columns}
         fields = {f["name"].lower(): f for f in self._fields(table, version)}
-        return {name: f for name, f in fields.items() if name in named or not named}
+        return {name: f for name, f in fields.items() if name in names or not names}
 
-    def _field(self, field: Any) -> dict[str, Any]:
-        if getattr(field, "initial_default", None) is not None:
-            raise self._unreadable(f"a default for rows before column `{field.name}`")
-        return {
-            "name": field.name,
-            "type": self._type(field.field_type, field.name),
-            "nullable": True,
-            "metadata": {_FIELD_ID: field.field_id},
-        }
-
-    def _type(self, kind: Any, name: str) -> Any:
-        from pyiceberg import types
-
-        match kind:
-            case types.StructType():
-                return {"type": "struct", "fields": [self._field(f) for f in kind.fields]}
-            case types.ListType():
-                inner = self._type(kind.element_type, name)
-                return {"type": "array", "elementType": inner, "containsNull": True}
-            case types.MapType():
-                return {
-                    "type": "map",
-                    "keyType": self._type(kind.key_type, name),
-                    "valueType": self._type(kind.value_type, name),
-                    "valueContainsNull": True,
-                }
-            case types.DecimalType():
-                return f"decimal({kind.precision},{kind.scale})"
-            case _:
-                found = _TYPES.get(str(kind))
-                if found is None:
-                    raise self._unreadable(f"the type {kind} of column `{name}`")
-                return found
-
-    def _unreadable(self, what: str) -> StorageError:
-        return StorageError(
-            f"the Iceberg table at {self.location} uses {what}: not supported",
-            hint="its rows would be wrong: write it without",
-        )
-
-    # ---------------------------------------------------------------------------------- files
+    # ------------------------------------------------------------------------------------ files
 
     def _tasks(self, table: Any, number: int) -> list[Any]:
-        """Return a snapshot's data files, with the delete files that belong to them."""
-        if number == _EMPTY:
+        """Return a snapshot's data files with their delete files."""
+        if number == NO_SNAPSHOT:
             return []
         try:
             scan = table.scan(snapshot_id=number)
@@ -348,12 +189,10 @@ class IcebergConnector:
             raise self._gone(number) from error
         except _BROKEN as error:
             if "equality" in str(error):
-                raise self._unreadable("equality deletes") from error
+                raise unsupported(self.label, "equality deletes") from error
             for _ in self._entries(table, table.snapshot_by_id(number)):
-                pass  # which names the file, if one is broken
-            raise StorageError(
-                f"cannot read the Iceberg table at {self.location}: {str(error)[:300]}"
-            ) from error
+                pass  # if a manifest is broken, this raises with its name
+            raise StorageError(f"cannot read {self.label}: {str(error)[:300]}") from error
         for task in tasks:
             for file in (task.file, *task.delete_files):
                 self._check_file(file)
@@ -362,24 +201,16 @@ class IcebergConnector:
     def _check_file(self, file: Any) -> None:
         form = getattr(file.file_format, "value", str(file.file_format)).upper()
         if form == "PUFFIN":
-            raise self._unreadable("deletion vectors")
+            raise unsupported(self.label, "deletion vectors")
         if form != "PARQUET":
-            raise self._unreadable(f"files of {form}")
+            raise unsupported(self.label, f"files of {form}")
         if file.key_metadata:
-            raise self._unreadable("encryption")
+            raise unsupported(self.label, "encryption")
 
-    def _place(self, table: Any, path: str) -> str:
-        """Return where a file is that metadata names."""
-        moved = "" if _is_absolute(table.metadata.location) else table.metadata.location.rstrip("/")
-        placed = _placed(path, moved, table.metadata_location.rpartition("/metadata/")[0])
-        if placed.startswith("file:"):
-            return re.sub(r"^file:(//[^/]*)?", "", placed)
-        return re.sub(r"^s3[an]://", "s3://", placed)
+    def _partition(self, table: Any, file: Any) -> dict[int, Any]:
+        """Return the partition values of a file that are values of a column, by column id.
 
-    def _parted(self, table: Any, file: Any) -> dict[int, Any]:
-        """Return the values of a file's partition that columns have in it, by their ids.
-
-        Files that others added do not have these columns.
+        Files added by other engines may lack these columns.
         """
         from pyiceberg.transforms import IdentityTransform
 
@@ -391,26 +222,32 @@ class IcebergConnector:
         }
 
     def _spans(self, table: Any, file: Any, fields: Sequence[dict[str, Any]]) -> dict[str, Span]:
+        """Return which values the columns of a file may have, by names in lower case."""
         spans: dict[str, Span] = {}
-        parted = self._parted(table, file)
-        chars = {c.name.lower() for c in self.columns if char_size(c.type)}
+        partition = self._partition(table, file)
         for field in fields:
-            kind = type_of_json(field["type"])
-            if not isinstance(field["type"], str) or kind == "binary":
+            name, kind = field["name"].lower(), type_of_json(field["type"])
+            if not isinstance(field["type"], str) or kind == "binary" or name in self._chars:
                 continue
-            if field["name"].lower() in chars:  # values in files are not padded
+            number = field["metadata"][FIELD_ID]
+            if number in partition:  # the file may lack the column, so its statistics do not count
+                value = python_value(kind, partition[number])
+                is_exact = value is not None or partition[number] is None
+                spans[name] = exactly(kind, value) if is_exact else Span(kind)
                 continue
-            number = field["metadata"][_FIELD_ID]
-            if number in parted:  # and statistics may be of a column that is not in the file
-                value = _plain(kind, parted[number])
-                is_known = value is not None or parted[number] is None
-                spans[field["name"].lower()] = exactly(kind, value) if is_known else Span(kind)
-                continue
-            least = _value(kind, (file.lower_bounds or {}).get(number))
-            greatest = _value(kind, (file.upper_bounds or {}).get(number))
+            least = bound(kind, (file.lower_bounds or {}).get(number))
+            greatest = bound(kind, (file.upper_bounds or {}).get(number))
             nulls = (file.null_value_counts or {}).get(number)
-            spans[field["name"].lower()] = span(kind, least, greatest, nulls, file.record_count)
+            spans[name] = span(kind, least, greatest, nulls, file.record_count)
         return spans
+
+    def _matching_tasks(
+        self, table: Any, version: str, conditions: Sequence[str]
+    ) -> tuple[list[Any], int]:
+        """Return the tasks whose files may have matching rows, and the number of all tasks."""
+        tasks = self._tasks(table, parse_version(version).snapshot)
+        fields = self._fields(table, version)
+        return [t for t in tasks if self._may_fit(table, t.file, fields, conditions)], len(tasks)
 
     def _may_fit(
         self,
@@ -422,16 +259,37 @@ class IcebergConnector:
         spans = self._spans(table, file, fields)
         return all(may_match(c, spans) for c in conditions)
 
-    # -------------------------------------------------------------------------------- reading
+    def _check_exist(self, table: Any, files: Sequence[Any]) -> None:
+        """Raise where files are gone or lack ids. Sizes in metadata are not always right."""
+        from pyiceberg.manifest import DataFileContent
+
+        is_mapped = "schema.name-mapping.default" in table.metadata.properties
+
+        def check(file: Any) -> None:
+            data = table.io.new_input(file.file_path)
+            if not data.exists():
+                raise GoneError(
+                    f"{file.file_path}, a file of the Iceberg table, is gone",
+                    hint="its snapshot may have expired: read the newest one in full",
+                )
+            is_data = file.content == DataFileContent.DATA
+            if is_mapped and is_data and not _has_ids(data):
+                raise unsupported(self.label, "files whose columns have no IDs")
+
+        with ThreadPoolExecutor(max_workers=16) as pool:
+            list(pool.map(check, files))
+
+    def _check_rows(self, table: Any, files: Sequence[Any]) -> None:
+        """Raise where Spark does not read all rows of files; see `check_rows`."""
+        self._check_row_counts({file_place(table, f.file_path): int(f.record_count) for f in files})
+
+    # ---------------------------------------------------------------------------------- reading
 
     def prune(self, predicate: str | None, version: str) -> Pruned:
         """Return what reading a version for a predicate costs; see `protocol.Connector`."""
-        table, number = self._load(version)
-        tasks = self._tasks(table, number)
-        fields = self._fields(table, version)
         conditions = conditions_of(self.external, predicate, start=True)
-        kept = [t.file for t in tasks if self._may_fit(table, t.file, fields, conditions)]
-        return _cost(kept, len(tasks))
+        tasks, n_tasks = self._matching_tasks(self._load(version), version, conditions)
+        return _cost([task.file for task in tasks], n_tasks)
 
     def snapshot(
         self,
@@ -442,47 +300,16 @@ class IcebergConnector:
         order: str | None = None,
     ) -> DataFrame:
         """Return rows of a version; see `protocol.Connector`."""
-        table, number = self._load(version)
-        fields = self._fields(table, version)
+        table = self._load(version)
         conditions = conditions_of(self.external, predicate, start=True)
-        tasks = self._tasks(table, number)
-        kept = [t for t in tasks if self._may_fit(table, t.file, fields, conditions)]
-        deletes = {d.file_path: d for t in kept for d in t.delete_files}
-        self._check_there(table, [*(t.file for t in kept), *deletes.values()])
-        self._check_rows(table, [*(t.file for t in kept), *deletes.values()])
-        frame = self._read(table, [t.file for t in kept], sorted(deletes), fields, conditions)
-        return frame.select(*(quote(c) for c in columns))
-
-    def _check_there(self, table: Any, files: Sequence[Any]) -> None:
-        """Raise where files are gone or lack ids; their sizes are not always what is said."""
-        from pyiceberg.manifest import DataFileContent
-
-        is_mapped = "schema.name-mapping.default" in table.metadata.properties
-
-        def look(file: Any) -> None:
-            found = table.io.new_input(file.file_path)
-            if not found.exists():
-                raise GoneError(
-                    f"{file.file_path}, a file of the Iceberg table, is gone",
-                    hint="its snapshot may have expired: read the newest one in full",
-                )
-            is_data = file.content == DataFileContent.DATA
-            if is_mapped and is_data and not _has_ids(found):
-                raise self._unreadable("files whose columns have no IDs")
-
-        with ThreadPoolExecutor(max_workers=16) as pool:
-            list(pool.map(look, files))
-
-    def _check_rows(self, table: Any, files: Sequence[Any]) -> None:
-        """Raise where Spark does not read all rows of files; see `check_rows`."""
-        promised = {self._place(table, f.file_path): int(f.record_count) for f in files}
-        promised = {place: n for place, n in promised.items() if place not in self._checked}
-        if not promised:
-            return
-        reader = self._session().read.options(**AS_NAMED).options(**spark_access(self._access))
-        scan = reader.schema("_ int").parquet(*map(spark_pattern, promised))
-        check_rows(scan, promised, f"the Iceberg table at {self.location}")
-        self._checked |= promised.keys()
+        tasks, _ = self._matching_tasks(table, version, conditions)
+        files = [task.file for task in tasks]
+        deletes = {d.file_path: d for task in tasks for d in task.delete_files}
+        self._check_exist(table, [*files, *deletes.values()])
+        self._check_rows(table, [*files, *deletes.values()])
+        fields = self._fields(table, version)
+        frame = self._read(table, files, sorted(deletes), fields, conditions)
+        return frame.select(*map(quote, columns))
 
     def _read(
         self,
@@ -492,164 +319,158 @@ class IcebergConnector:
         fields: Sequence[dict[str, Any]],
         conditions: Sequence[str],
     ) -> DataFrame:
-        """Return the rows of files that fit conditions, without those that were deleted."""
+        """Return the matching rows of files.
+
+        Parameters
+        ----------
+        deletes
+            The paths of position delete files. Rows that they name are left out.
+        """
         from pyspark.sql.types import StructType
 
         session = self._session()
         if not files:
             whole = [f"{quote(f['name'])} {type_of_json(f['type'])}" for f in fields]
             return session.createDataFrame([], ", ".join(whole))
-        session.conf.set(FIELD_IDS, "true")  # for good: what is read is read later
-        schema = StructType.fromJson({"type": "struct", "fields": [_by_id(f) for f in fields]})
+        session.conf.set(FIELD_IDS, "true")  # not reset: Spark reads the rows later
+        schema = StructType.fromJson({"type": "struct", "fields": [by_id(f) for f in fields]})
         paths = [f.file_path for f in files]
-        places = [self._place(table, path) for path in paths]
-        reader = session.read.options(**AS_NAMED).options(**spark_access(self._access))
-        frame = reader.schema(schema).parquet(*map(spark_pattern, places))
-        parted = [self._parted(table, file) for file in files]
-        texts = [*map(_stored, fields)]
-        if deletes or any(parted):
-            check_names(places, f"the Iceberg table at {self.location}")
+        places = [file_place(table, path) for path in paths]
+        frame = self._parquet(places, schema)
+        partitions = [self._partition(table, file) for file in files]
+        texts = [*map(select_text, fields)]
+        if deletes or any(partitions):
+            check_names(places, self.label)
             texts += [f"_metadata.file_name AS {FILE}", f"_metadata.row_index AS {ROW}"]
         frame = frame.selectExpr(*texts)
         if deletes:
-            reader = session.read.options(**AS_NAMED).options(**spark_access(self._access))
-            positions = reader.parquet(
-                *(spark_pattern(self._place(table, path)) for path in deletes)
-            )
-            named_so = [(path, path.rpartition("/")[2]) for path in paths]
-            told = small_frame(session, named_so, f"file_path string, {FILE} string")
-            gone = positions.join(told, "file_path").selectExpr(FILE, f"bigint(pos) AS {ROW}")
+            positions = self._parquet(file_place(table, path) for path in deletes)
+            names = [(path, path.rpartition("/")[2]) for path in paths]
+            names_of_paths = small_frame(session, names, f"file_path string, {FILE} string")
+            gone = positions.join(names_of_paths, "file_path")
+            gone = gone.selectExpr(FILE, f"bigint(pos) AS {ROW}")
             frame = frame.join(gone, [FILE, ROW], "left_anti")
-        if any(parted):
-            frame = self._with_partitions(frame, paths, parted, fields)
-        frame = padded(frame.select(*(quote(f["name"]) for f in fields)), self.columns)
-        return reduce(lambda found, text: found.where(text), conditions, frame)
+        if any(partitions):
+            frame = self._with_partitions(frame, paths, partitions, fields)
+        return self._fitting(frame.select(*(quote(f["name"]) for f in fields)), conditions)
 
     def _with_partitions(
         self,
         frame: DataFrame,
         paths: Sequence[str],
-        parted: Sequence[Mapping[int, Any]],
+        partitions: Sequence[Mapping[int, Any]],
         fields: Sequence[dict[str, Any]],
     ) -> DataFrame:
-        """Put the values of partitions where files do not have their columns."""
-        numbers = sorted({number for values in parted for number in values})
-        by_number = {f["metadata"][_FIELD_ID]: f for f in fields}
-        by_number = {n: by_number[n] for n in numbers if n in by_number}
+        """Add partition values where files lack their columns."""
+        numbers = {number for values in partitions for number in values}
+        keys = {n: f for f in fields if (n := f["metadata"][FIELD_ID]) in numbers}
         rows = [
-            (path.rpartition("/")[2], *(self._text(f, values.get(n)) for n, f in by_number.items()))
-            for path, values in zip(paths, parted, strict=True)
+            (path.rpartition("/")[2], *(self._text(f, values.get(n)) for n, f in keys.items()))
+            for path, values in zip(paths, partitions, strict=True)
         ]
-        keys = [f"_persist_value_{n}" for n in by_number]
-        kinds = ", ".join(f"{key} string" for key in (FILE, *keys))
+        columns = {f"_persist_value_{n}": f for n, f in keys.items()}
+        kinds = ", ".join(f"{column} string" for column in (FILE, *columns))
         frame = frame.join(small_frame(self._session(), rows, kinds), FILE)
         filled = {
-            field["name"]: f"coalesce({quote(field['name'])}, CAST({key} AS"
+            field["name"]: f"coalesce({quote(field['name'])}, CAST({column} AS"
             f" {type_of_json(field['type'])})) AS {quote(field['name'])}"
-            for key, field in zip(keys, by_number.values(), strict=True)
+            for column, field in columns.items()
         }
         return frame.selectExpr(*(filled.get(f["name"], quote(f["name"])) for f in fields))
 
     def _text(self, field: Mapping[str, Any], value: Any) -> str | None:
-        """Return the value of a partition as Spark reads it from text."""
+        """Return a partition value as Spark reads it from text."""
         if value is None:
             return None
         kind = type_of_json(field["type"])
         if isinstance(value, bytes):
-            raise self._unreadable(f"partitions by `{field['name']}`, which is {kind}")
-        plain = _plain(kind, value)
+            raise unsupported(self.label, f"partitions by `{field['name']}`, which is {kind}")
+        plain = python_value(kind, value)
         if plain is None:
-            raise self._unreadable(
-                f"a partition by `{field['name']}` with a year outside 1 to 9999"
-            )
+            feature = f"a partition by `{field['name']}` with a year outside 1 to 9999"
+            raise unsupported(self.label, feature)
         return str(plain)
 
-    # ------------------------------------------------------------------------------- changes
+    # ---------------------------------------------------------------------------------- changes
 
-    def changes(
-        self, since: str, until: str, predicate: str | None, columns: Sequence[str]
+    def _changes(
+        self, since: str, until: str, conditions: Sequence[str], columns: Sequence[str]
     ) -> Changes:
-        """Return what became of rows between two versions; see `protocol.Connector`.
+        """Return the rows that appends added; see `FileConnector`.
 
-        Only appends are followed, and what rewrites files without changing rows. All of them
-        have the version 1: rows only came.
+        Rows only come, so all of them have the version 1.
         """
-        if since == until:
-            return Changes()
-        first, of_table, _ = _parts(since)
-        if of_table != _parts(until)[1]:
-            return Changes(again="the table was replaced by another one")
-        table, last = self._load(until)
-        line = _line(table, last)
-        if first != _EMPTY and first not in line:
-            return Changes(
-                again=f"snapshot {last} does not follow from {first}, or {first} expired"
-            )
-        oldest = table.snapshot_by_id(line[-1]) if line else None
-        if first == _EMPTY and oldest is not None and oldest.parent_snapshot_id is not None:
-            return Changes(again="its first snapshots expired")
-        if first != _EMPTY:  # of no rows it is no matter what their columns were
-            try:
-                before = self._declared(table, since)
-            except GoneError as error:
-                return Changes(again=error.message)
-            if before != self._declared(table, until):
-                return Changes(again=f"its columns changed after snapshot {first}")
+        if parse_version(since).table_id != parse_version(until).table_id:
+            raise Unfollowable("the table was replaced by another one")
+        table = self._load(until)
+        snapshots = self._snapshots_between(table, since, until)
         fields = self._fields(table, until)
-        new = line[: line.index(first)] if first in line else line
+        files = self._appended_files(table, snapshots)
+        matching = [f for f in files if self._may_fit(table, f, fields, conditions)]
+        if not matching:
+            return Changes()
+        with unfollowable_if_gone():
+            self._check_exist(table, matching)
+
+        def load() -> DataFrame:
+            self._check_rows(table, matching)
+            frame = self._read(table, matching, (), fields, conditions)
+            change = (f"'{INSERT}' AS {CHANGE}", f"bigint(1) AS {VERSION}")
+            return frame.selectExpr(*map(quote, columns), *change)
+
+        return Changes(load, only_came=True, read=_cost(matching, len(files)))
+
+    def _snapshots_between(self, table: Any, since: str, until: str) -> list[int]:
+        """Return the snapshots after a version, the oldest first, if columns stayed the same."""
+        first, last = parse_version(since).snapshot, parse_version(until).snapshot
+        line = ancestry(table, last)
+        if first == NO_SNAPSHOT:  # a table without rows may have had any columns
+            oldest = table.snapshot_by_id(line[-1]) if line else None
+            if oldest is not None and oldest.parent_snapshot_id is not None:
+                raise Unfollowable("its first snapshots expired")
+            return line[::-1]
+        if first not in line:
+            raise Unfollowable(f"snapshot {last} does not follow from {first}, or {first} expired")
+        with unfollowable_if_gone():
+            fields = self._declared(table, since)
+        if fields != self._declared(table, until):
+            raise Unfollowable(f"its columns changed after snapshot {first}")
+        return line[: line.index(first)][::-1]
+
+    def _appended_files(self, table: Any, snapshots: Sequence[int]) -> list[Any]:
+        """Return the data files that snapshots add; they may also rewrite files.
+
+        Raises
+        ------
+        StorageError
+            A snapshot changes or deletes rows of a table that is declared append_only.
+        Unfollowable
+            A snapshot changes or deletes rows of another table, or its files are gone.
+        """
         files: list[Any] = []
-        for number in reversed(new):
+        for number in snapshots:
             snapshot = table.snapshot_by_id(number)
             operation = snapshot.summary.operation.value if snapshot.summary else "overwrite"
             if operation == "append":
-                try:
-                    files += self._appended(table, snapshot)
-                except GoneError as error:
-                    return Changes(again=error.message)
+                with unfollowable_if_gone():
+                    files += self._added_by(table, snapshot)
             elif operation != "replace" and self.external.append_only:
-                raise StorageError(
-                    f"rows of the Iceberg table at {self.location} were changed or deleted by"
-                    f" snapshot {number}, but it is declared append_only",
-                    hint="remove 'append_only' from its declaration",
-                )
+                raise self._not_append_only(f" by snapshot {number}")
             elif operation != "replace":
-                return Changes(again=f"snapshot {number} is not an append: {operation}")
-        conditions = conditions_of(self.external, predicate, start=False)
-        kept = [f for f in files if self._may_fit(table, f, fields, conditions)]
-        if not kept:
-            return Changes()
-        try:
-            self._check_there(table, kept)
-        except GoneError as error:
-            return Changes(again=error.message)
+                raise Unfollowable(f"snapshot {number} is not an append: {operation}")
+        return files
 
-        def load() -> DataFrame:
-            self._check_rows(table, kept)
-            frame = self._read(table, kept, (), fields, conditions)
-            told = (f"'{INSERT}' AS {CHANGE}", f"bigint(1) AS {VERSION}")
-            return frame.selectExpr(*(quote(c) for c in columns), *told)
-
-        return Changes(load, only_came=True, read=_cost(kept, len(files)))
-
-    def is_same(self, since: str, until: str) -> bool:
-        """Whether no row came or went between two versions; see `protocol.Connector`."""
-        if since == until or not since.startswith(OF_ICEBERG):
-            return since == until
-        try:
-            table, last = self._load(until)
-            line, (first, *_) = _line(table, last), _parts(since)
-            if first != last and first not in line:
-                return False
-            later = [] if first == last else line[: line.index(first)]
-            if not all(_is_quiet(table.snapshot_by_id(n)) for n in later):
-                return False
-            found = self.changes(since, until, None, [c.name for c in self.columns])
-        except StorageError:
+    def _may_be_same(self, since: str, until: str) -> bool:
+        table = self._load(until)
+        first, last = parse_version(since).snapshot, parse_version(until).snapshot
+        line = ancestry(table, last)
+        if first != last and first not in line:
             return False
-        return found.again is None and found.load is None
+        later = [] if first == last else line[: line.index(first)]
+        return all(keeps_rows(table.snapshot_by_id(n)) for n in later)
 
     def _entries(self, table: Any, snapshot: Any) -> Iterator[tuple[Any, list[Any]]]:
-        """Yield the manifests of a snapshot with what is in them.
+        """Yield the manifests of a snapshot with their entries.
 
         Raises
         ------
@@ -664,16 +485,16 @@ class IcebergConnector:
                 path = manifest.manifest_path
                 yield manifest, manifest.fetch_manifest_entry(table.io, discard_deleted=False)
         except FileNotFoundError as error:
-            raise GoneError(f"{path} of the Iceberg table at {self.location} is gone") from error
+            raise GoneError(f"{path} of {self.label} is gone") from error
         except _BROKEN as error:
-            failed = f"{path} of the Iceberg table at {self.location} cannot be read"
+            failed = f"{path} of {self.label} cannot be read"
             raise unreachable(self.location, error, failed) from error
 
-    def _appended(self, table: Any, snapshot: Any) -> list[Any]:
+    def _added_by(self, table: Any, snapshot: Any) -> list[Any]:
         """Return the data files that a snapshot added."""
         from pyiceberg.manifest import DataFileContent, ManifestEntryStatus
 
-        found: list[Any] = []
+        files: list[Any] = []
         for manifest, entries in self._entries(table, snapshot):
             if manifest.added_snapshot_id != snapshot.snapshot_id:
                 continue
@@ -682,135 +503,26 @@ class IcebergConnector:
                     continue
                 is_row = entry.data_file.content == DataFileContent.DATA
                 if entry.status != ManifestEntryStatus.ADDED or not is_row:
-                    raise self._unreadable("an append that deletes")
+                    raise unsupported(self.label, "an append that deletes")
                 self._check_file(entry.data_file)
-                found.append(entry.data_file)
-        return found
+                files.append(entry.data_file)
+        return files
 
 
-def _cost(files: Sequence[Any], of: int) -> Pruned:
-    """Return what reading some data files costs, of so many."""
-    rows, sizes = (f.record_count for f in files), (f.file_size_in_bytes for f in files)
-    return Pruned(len(files), of, sum(rows), sum(sizes))
+def _is_of(version: str, table: Any, number: int) -> bool:
+    """Whether a version is of this snapshot, and of the table that exists now."""
+    return parse_version(version)[:2] == (number, table_uuid(table))
 
 
-def _parts(version: str) -> tuple[int, str, int | None]:
-    """Return the snapshot of a version, the table's id, and the schema if it is not its own.
-
-    Examples
-    --------
-    >>> _parts("iceberg:5:1f-2e"), _parts("iceberg:5:1f-2e:3")
-    ((5, '1f-2e', None), (5, '1f-2e', 3))
-    """
-    number, of_table, *schema = version.removeprefix(OF_ICEBERG).split(":")
-    return int(number), of_table, int(schema[0]) if schema else None
+def _cost(files: Sequence[Any], n_files: int) -> Pruned:
+    rows, sizes = [f.record_count for f in files], (f.file_size_in_bytes for f in files)
+    return read_cost(rows, sizes, n_files)
 
 
-def _uuid(table: Any) -> str:
-    return str(table.metadata.table_uuid)
-
-
-def _is_quiet(snapshot: Any) -> bool:
-    """Whether a snapshot says that it writes files anew, or adds none."""
-    summary = snapshot.summary
-    if summary is None:
-        return False
-    no_files = summary.additional_properties.get("added-data-files", "0") == "0"
-    operation = summary.operation.value
-    return operation == "replace" or (operation == "append" and no_files)
-
-
-def _head(table: Any) -> int:
-    current = table.metadata.current_snapshot_id
-    return _EMPTY if current is None else int(current)
-
-
-def _line(table: Any, number: int) -> list[int]:
-    """Return the snapshots from which one follows, itself first, as far as they are there."""
-    line: list[int] = []
-    snapshot = table.snapshot_by_id(number)
-    while snapshot is not None:
-        line.append(int(snapshot.snapshot_id))
-        parent = snapshot.parent_snapshot_id
-        snapshot = None if parent is None else table.snapshot_by_id(parent)
-    return line
-
-
-def _by_id(field: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a field named by its id: Spark mixes up what files call otherwise."""
-    name = f"_persist_{field['metadata'][_FIELD_ID]}"
-    return {**field, "name": name, "type": _inside_by_id(field["type"])}
-
-
-def _inside_by_id(kind: Any) -> Any:
-    if isinstance(kind, str):
-        return kind
-    if kind["type"] == "struct":
-        return {**kind, "fields": [_by_id(f) for f in kind["fields"]]}
-    inside = ("elementType", "keyType", "valueType")
-    return {k: _inside_by_id(v) if k in inside else v for k, v in kind.items()}
-
-
-def _stored(field: Mapping[str, Any]) -> str:
-    """Return a column of files under its name, in SQL."""
-    found, kind = _by_id(field), type_of_json(field["type"])
-    column = unpruned(quote(found["name"]), kind)
-    if found["type"] != field["type"]:
-        column = f"CAST({column} AS {kind})"
-    return f"{column} AS {quote(field['name'])}"
-
-
-def _has_ids(found: Any) -> bool:
+def _has_ids(file: Any) -> bool:
     """Whether the columns of a Parquet file have ids."""
     import pyarrow.parquet as pq
 
-    with found.open() as stream:
+    with file.open() as stream:
         schema = pq.read_schema(stream)
     return all(b"PARQUET:field_id" in (field.metadata or {}) for field in schema)
-
-
-def _is_absolute(location: str) -> bool:
-    return bool(scheme_of(location)) or location.startswith("/")
-
-
-def _placed(path: str, moved: str, root: str) -> str:
-    """Return where a file is: below `root`, where metadata counts from `moved`."""
-    return root + path.removeprefix(moved) if moved and path.startswith(f"{moved}/") else path
-
-
-def _value(kind: str, written: bytes | None) -> Any:
-    """Return a bound as `pruning` compares it; None where it is not known."""
-    if written is None:
-        return None
-    from pyiceberg import types
-    from pyiceberg.conversions import from_bytes
-
-    primitives: Mapping[str, Any] = {
-        "int": types.IntegerType(),
-        "bigint": types.LongType(),
-        "float": types.FloatType(),
-        "double": types.DoubleType(),
-        "date": types.DateType(),
-        "timestamp": types.TimestamptzType(),
-        "string": types.StringType(),
-    }
-    primitive = primitives.get(kind)
-    if primitive is None or (kind == "bigint" and len(written) != 8):
-        return None  # a column that became wider has bounds of what it was
-    try:
-        return _plain(kind, from_bytes(primitive, written))
-    except (ValueError, struct.error):
-        return None
-
-
-def _plain(kind: str, value: Any) -> Any:
-    """Return a value of metadata as Python has it; None where Python has no such year."""
-    try:
-        if kind == "date" and isinstance(value, int):
-            return _DAY_ONE + timedelta(days=value)
-        if kind.startswith("timestamp") and isinstance(value, int):
-            zone = UTC if kind == "timestamp" else None
-            return datetime(1970, 1, 1, tzinfo=zone) + timedelta(microseconds=value)
-    except OverflowError:
-        return None
-    return value

@@ -1,4 +1,4 @@
-"""What a connector is: how an external table's versions are told, read, and followed."""
+"""What a connector is: it names an external table's versions, reads them, and follows them."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 CHANGE, VERSION = "_persist_change", "_persist_version"
-"""The columns of changes that say what became of a row (`INSERT`, `DELETE`), and when."""
+"""The columns of changes: whether a row came or went (`INSERT`, `DELETE`), and in which version."""
 INSERT, DELETE = "insert", "delete"
 
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What is read for a predicate, of a version or of what changed.
+    """What a read for a predicate costs.
 
     Attributes
     ----------
     files
-        How many files may hold rows of it.
+        How many files may have matching rows.
     of
         How many files there are.
     rows
-        How many rows these files have, at most; None where they do not tell.
+        How many rows these files have, at most; None if that is not recorded.
     bytes
-        Their sizes together, of all columns.
+        The total size of these files, all columns included.
     """
 
     files: int = 0
@@ -37,7 +37,7 @@ class Pruned:
     bytes: int = 0
 
     def __add__(self, more: Pruned) -> Pruned:
-        """Return what is read together.
+        """Return the cost of both reads.
 
         Examples
         --------
@@ -50,22 +50,22 @@ class Pruned:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What became of the rows of a table between two versions.
+    """The rows that came and went between two versions of a table.
 
     Attributes
     ----------
     load
-        Returns `frame`; nothing is read before. None where no row came or went.
-    again
-        Why the rows have to be brought again as a whole; None: they do not.
+        Returns `frame`; nothing is read earlier. None if no row came or went.
+    full_read_reason
+        Why the changes are unknown, so that all rows have to be read again; None: they are known.
     only_came
         Whether no row went.
     read
-        The files that tell of it.
+        The cost of reading the changes.
     """
 
     load: Callable[[], DataFrame] | None = None
-    again: str | None = None
+    full_read_reason: str | None = None
     only_came: bool = False
     read: Pruned = Pruned()
 
@@ -73,37 +73,43 @@ class Changes:
     def frame(self) -> DataFrame | None:
         """A row for each row that came or went, with `CHANGE` and `VERSION`; None: none did.
 
-        In the order of versions, deletes before inserts, they make the later table of the earlier.
+        Applied in the order of versions, deletes before inserts, they turn the earlier version
+        into the later one.
         """
         return None if self.load is None else self.load()
 
 
 class Connector(Protocol):
-    """An external table, as it is reached.
+    """Access to an external table.
 
-    Predicates are conditions of Spark's SQL on one row, None: all rows. What a declaration
-    filters by is added here. They may be wide; what comes back is exactly what fits.
+    A predicate is a condition on one row in Spark's SQL; None: all rows. The connector adds the
+    filters of the declaration, and returns exactly the rows that match.
     """
 
     def pin(self, held: str | None = None) -> str:
-        """Return the version to bring a copy to, which holds `held` so far.
+        """Return the version to bring a copy to.
+
+        Parameters
+        ----------
+        held
+            The version that the copy has; None: there is no copy.
 
         Raises
         ------
         StorageError
-            There is no such table, or it cannot be read correctly, or not as it is declared.
+            The table does not exist, cannot be read correctly, or differs from its declaration.
         """
         ...
 
     def start(self) -> str | None:
-        """Return the version at which a copy begins that follows; None: at what is pinned.
+        """Return the version that a new copy begins with; None: the one that `pin` returns.
 
-        In mode follow no rows of it are brought, but all changes since.
+        In mode follow the copy has no rows of this version, but all changes since.
         """
         ...
 
     def prune(self, predicate: str | None, version: str) -> Pruned:
-        """Return what reading a version for a predicate costs, without reading data."""
+        """Return the cost of reading the matching rows of a version; no data is read."""
         ...
 
     def snapshot(
@@ -114,12 +120,12 @@ class Connector(Protocol):
         *,
         order: str | None = None,
     ) -> DataFrame:
-        """Return the rows of a version for which a predicate is true, and columns of them.
+        """Return columns of the matching rows of a version.
 
         Parameters
         ----------
         order
-            A column in whose order files are read, roughly, where they can be told so.
+            Files are read roughly in the order of this column, if their statistics allow it.
 
         Raises
         ------
@@ -131,16 +137,16 @@ class Connector(Protocol):
     def changes(
         self, since: str, until: str, predicate: str | None, columns: Sequence[str]
     ) -> Changes:
-        """Return what became of the rows for which a predicate is true, after `since`.
+        """Return which matching rows came and went after `since`.
 
-        A row that moves across the predicate came or went. No rows are read, nor is Spark asked,
-        until they are loaded.
+        A row that begins to match came, one that no longer matches went. Spark reads nothing
+        until the changes are loaded.
         """
         ...
 
     def is_same(self, since: str, until: str) -> bool:
-        """Whether a later version certainly has the rows of an earlier one, in all columns read.
+        """Whether a later version certainly has the same rows, in all declared columns.
 
-        Costs little where rows changed. What cannot be told may have changed; nothing is raised.
+        False if that cannot be determined; nothing is raised. It costs little if rows changed.
         """
         ...

@@ -124,7 +124,7 @@ class ExternalDocument(Document):
             version=holding.pending.version if holding.pending else None,
             missing=holding.missing,
             why=holding.why,
-            again=holding.again,
+            again=holding.full_read_reason,
             approval=holding.approval,
             read=ReadDocument.model_validate(holding.read) if holding.read else None,
             error=holding.problem.message if holding.problem else None,

@@ -101,7 +101,7 @@ def test_an_external_table_has_the_moments_that_spark_has(
     version = source.pin()
     assert micros(source.snapshot(None, ["v", "ts"], version)) == expected
     came = source.changes(since, version, None, ["v", "ts"])
-    assert came.frame is not None, came.again
+    assert came.frame is not None, came.full_read_reason
     assert micros(came.frame) == {n: expected[n] for n in (5, 6, 7)}
     # What does not fit is not read, and what fits is.
     for n, text in enumerate(TEXTS[:-1]):
@@ -151,7 +151,7 @@ def test_a_version_that_was_read_in_another_zone_is_read_again(
     assert source.pin(source.pin()) == source.pin()
     write(root, TEXTS[2], first=2)
     follows = delta_connector(in_berlin, root, zone=BERLIN)
-    again = follows.changes(utc, follows.pin(), None, ["v", "ts"]).again
+    again = follows.changes(utc, follows.pin(), None, ["v", "ts"]).full_read_reason
     assert again == "moments of its partitions were read in another time zone"
     # Those with a zone are the same everywhere.
     other = tmp_path / "other"

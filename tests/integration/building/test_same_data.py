@@ -416,7 +416,7 @@ def test_copies_grow_after_their_version_was_written_anew_and_vacuumed(
     builder = make(root)
     external, ingestion = builder.project.by_key["m", "external_table"], builder.observer.ingestion
     ahead = ingestion.ahead(external, ingestion.find(external), ingestion.pending(external))
-    assert (ahead.read.files, ahead.again) == (1, None)
+    assert (ahead.read.files, ahead.full_read_reason) == (1, None)
     assert build(builder) == {"n": "reused", "young": "whole"}
     assert [row[0] for row in read(make(root), "young")] == [*range(6)]
 
@@ -496,7 +496,7 @@ def is_same_external(where: Path, since: str) -> bool:
 
 def why_again(where: Path, since: str) -> str | None:
     source = delta_connector(None, where)
-    return source.changes(since, source.pin(), None, ["x"]).again
+    return source.changes(since, source.pin(), None, ["x"]).full_read_reason
 
 
 def metadata(root: Path, configuration: dict[str, str], **physical: str) -> dict[str, Any]:

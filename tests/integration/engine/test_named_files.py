@@ -78,12 +78,12 @@ def test_tables_that_lost_rows_earlier_are_built_again(tmp_path: Path) -> None:
     put(tmp_path, "_b.parquet", 2)
     new = connector.pin()
     old = new.rpartition(":")[0]
-    assert connector.changes(old, new, None, ["id"]).again is not None
-    assert connector.changes(plain, new, None, ["id"]).again is None
+    assert connector.changes(old, new, None, ["id"]).full_read_reason is not None
+    assert connector.changes(plain, new, None, ["id"]).full_read_reason is None
     assert delta_connector(None, tmp_path, mode="snapshot").pin(old) == new
     put(tmp_path, "c.parquet", 3)
-    assert connector.changes(old, connector.pin(), None, ["id"]).again is not None
-    assert connector.changes(new, connector.pin(), None, ["id"]).again is None
+    assert connector.changes(old, connector.pin(), None, ["id"]).full_read_reason is not None
+    assert connector.changes(new, connector.pin(), None, ["id"]).full_read_reason is None
 
 
 @pytest.mark.parametrize(

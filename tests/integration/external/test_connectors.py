@@ -91,7 +91,7 @@ def test_changes_make_the_later_version_of_the_earlier(
     last = deltalake.DeltaTable(root).version()
     since = f"delta:0:{until.split(':')[2]}"
     found = table.changes(since, until, None, columns)
-    assert found.again is None
+    assert found.full_read_reason is None
     assert found.frame is not None
     before = by_delta(root, 0, columns)
     assert applied(before, found.frame.collect()) == by_delta(root, last, columns)
@@ -130,7 +130,7 @@ def test_what_is_followed_from_a_pinned_version_is_what_was_committed(
     start = bag(source.snapshot(predicate, columns, pinned).collect())
     assert start == by_delta(tmp_path / "t", 0, columns, predicate)
     found = source.changes(pinned, now, predicate, columns)
-    assert found.again is None
+    assert found.full_read_reason is None
     assert found.frame is not None
     changes = found.frame.collect()
     end = by_delta(
@@ -354,18 +354,20 @@ def test_what_the_log_does_not_tell_is_read_again(spark: Any, tmp_path: Path) ->
     kept = tmp_path / "kept"
     for name in gone:
         shutil.move(root / name, kept) if not kept.exists() else None
-    assert "is gone" in (source.changes(first, last, None, ["id"]).again or "")
+    assert "is gone" in (source.changes(first, last, None, ["id"]).full_read_reason or "")
     with pytest.raises(GoneError, match="is gone"):
         source.snapshot(None, ["id"], first)
     deltalake.DeltaTable(root).create_checkpoint()
     (root / "_delta_log" / f"{1:020}.json").rename(tmp_path / "1.json")
-    assert "no longer has version 1" in (source.changes(first, last, None, ["id"]).again or "")
-    (root / "_delta_log" / f"{0:020}.json").rename(tmp_path / "0.json")
-    assert "version 0" in (source.changes(first, last, None, ["id"]).again or "")
-    assert "replaced by another" in (
-        source.changes("delta:0:other", last, None, ["id"]).again or ""
+    assert "no longer has version 1" in (
+        source.changes(first, last, None, ["id"]).full_read_reason or ""
     )
-    assert "went back" in (source.changes(last, first, None, ["id"]).again or "")
+    (root / "_delta_log" / f"{0:020}.json").rename(tmp_path / "0.json")
+    assert "version 0" in (source.changes(first, last, None, ["id"]).full_read_reason or "")
+    assert "replaced by another" in (
+        source.changes("delta:0:other", last, None, ["id"]).full_read_reason or ""
+    )
+    assert "went back" in (source.changes(last, first, None, ["id"]).full_read_reason or "")
 
 
 def test_other_columns_are_read_again(spark: Any, tmp_path: Path) -> None:
@@ -375,7 +377,7 @@ def test_other_columns_are_read_again(spark: Any, tmp_path: Path) -> None:
     first = source.pin()
     rows = pa.table({"id": [1], "c": ["k1"], "x": [1.0], "new": ["n"]})
     deltalake.write_deltalake(root, rows, mode="append", schema_mode="merge")
-    again = source.changes(first, source.pin(), None, ["id", "new"]).again or ""
+    again = source.changes(first, source.pin(), None, ["id", "new"]).full_read_reason or ""
     assert "its columns changed after version 0" in again
     rows_now = source.snapshot("new IS NULL", ["id", "new"], source.pin()).collect()
     assert len(rows_now) == 20

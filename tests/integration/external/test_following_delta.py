@@ -30,7 +30,7 @@ def changed(source: Connector, first: int, last: int, columns: Sequence[str], wh
     _, _, at, *more = source.pin().split(":")
     since, until = (":".join(["delta", str(n), at, "", *more[1:]]) for n in (first, last))
     found = source.changes(since, until, where, columns)
-    assert found.again is None
+    assert found.full_read_reason is None
     return [] if found.frame is None else found.frame.collect()
 
 
@@ -183,7 +183,10 @@ def test_rows_that_deletion_vectors_take_and_give_back_are_followed(
 
 def again(source: Connector, first: int, last: int, columns: Sequence[str] = ("id",)) -> str:
     at = source.pin().split(":")[2]
-    return source.changes(f"delta:{first}:{at}", f"delta:{last}:{at}", None, columns).again or ""
+    return (
+        source.changes(f"delta:{first}:{at}", f"delta:{last}:{at}", None, columns).full_read_reason
+        or ""
+    )
 
 
 def test_behind_a_checkpoint_a_cleaned_log_is_followed(spark: Any, tmp_path: Path) -> None:

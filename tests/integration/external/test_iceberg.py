@@ -146,7 +146,9 @@ def test_deleted_rows_are_not_there(spark: Any, tmp_path: Path) -> None:
     rows = source.snapshot("id < 9", ["id"], last).collect()
     assert sorted(r.id for r in rows) == [1, 2, 3, 4, 5, 6, 8]
     assert source.snapshot(None, ["id"], first).count() == 10
-    assert "is not an append: delete" in (source.changes(first, last, None, ["id"]).again or "")
+    assert "is not an append: delete" in (
+        source.changes(first, last, None, ["id"]).full_read_reason or ""
+    )
 
 
 @pytest.mark.proves("F14")
@@ -161,7 +163,7 @@ def test_appends_are_followed_and_nothing_else(spark: Any, tmp_path: Path) -> No
     written.append((5, "a", None))
     last = source.pin()
     found = source.changes(first, last, "c = 'a'", ["id", "x"])
-    assert found.again is None
+    assert found.full_read_reason is None
     assert found.frame is not None
     rows = found.frame.collect()
     assert bag((r.id, r.x, r[CHANGE]) for r in rows) == bag([(3, 1.0, INSERT), (5, None, INSERT)])
@@ -171,11 +173,11 @@ def test_appends_are_followed_and_nothing_else(spark: Any, tmp_path: Path) -> No
     assert start.frame.count() == 5
     written.table.delete("id = 3")
     written.hint()
-    again = source.changes(first, source.pin(), None, ["id"]).again or ""
+    again = source.changes(first, source.pin(), None, ["id"]).full_read_reason or ""
     assert "is not an append" in again
-    assert "does not follow" in (source.changes(last, first, None, ["id"]).again or "")
+    assert "does not follow" in (source.changes(last, first, None, ["id"]).full_read_reason or "")
     assert "replaced by another" in (
-        source.changes("iceberg:1:other", last, None, ["id"]).again or ""
+        source.changes("iceberg:1:other", last, None, ["id"]).full_read_reason or ""
     )
 
 
@@ -218,7 +220,7 @@ def test_columns_that_change_without_a_snapshot_are_a_version(spark: Any, tmp_pa
     written.hint()
     third = source.pin()
     again = f"its columns changed after snapshot {first.split(':')[1]}"
-    assert source.changes(second, third, None, ["id"]).again == again
+    assert source.changes(second, third, None, ["id"]).full_read_reason == again
     written.append((2, "b", None, "d"))
     # Each is what it was when it was named.
     rows = {v: bag(source.snapshot(None, ["id", "c"], v).collect()) for v in (first, second, third)}
@@ -324,7 +326,7 @@ def test_a_file_that_is_gone_or_cut_off_is_named(spark: Any, tmp_path: Path) -> 
     with pytest.raises(GoneError, match=f"{file.name}.* is gone"):
         source.snapshot(None, ["id"], version)
     assert source.snapshot("id > 5", ["id"], version).collect() == []  # it holds none of these
-    assert "is gone" in (source.changes(empty, version, None, ["id"]).again or "")
+    assert "is gone" in (source.changes(empty, version, None, ["id"]).full_read_reason or "")
 
 
 @pytest.mark.proves("F26")
@@ -341,7 +343,9 @@ def test_a_manifest_that_is_gone_or_broken_is_named(
     (file,) = written.root.glob(f"metadata/{kind}")
     if content is None:
         file.unlink()
-        assert f"{file.name}" in (source.changes(empty, version, None, ["id"]).again or "")
+        assert f"{file.name}" in (
+            source.changes(empty, version, None, ["id"]).full_read_reason or ""
+        )
         with pytest.raises(GoneError):
             source.prune(None, version)
     else:

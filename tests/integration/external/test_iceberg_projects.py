@@ -268,7 +268,7 @@ def test_partitions_that_are_made_otherwise_are_followed(
         check_all(builder)
         assert told(builder)[-1]["inserted"] == 2
     again = enter(root)
-    again.observer.ingestion.sync(again.project.by_key["m", "events"], again=True)
+    again.observer.ingestion.sync(again.project.by_key["m", "events"], from_scratch=True)
     build(builder := enter(root))
     check_all(builder)
 

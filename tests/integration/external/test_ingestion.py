@@ -343,7 +343,7 @@ def test_a_plan_says_what_is_read_and_the_run_reads_that(
     put(root, (5, "c", 1), (6, "z", 1))
     foretold, brought = follow()
     assert foretold.why == "`external_table` is at version 2, its copy at 1"
-    assert (foretold.again, foretold.read.files, foretold.read.rows) == (None, 1, 2)
+    assert (foretold.full_read_reason, foretold.read.files, foretold.read.rows) == (None, 1, 2)
     assert (brought.bytes, brought.rows) == (foretold.read.bytes, 1)
     assert brought.bytes == sizes(2) - sizes(1)
     table = deltalake.DeltaTable(str(root / "lake"))
@@ -357,12 +357,16 @@ def test_a_plan_says_what_is_read_and_the_run_reads_that(
     put(root, (7, "a", 1), (8, "z", 1))
     put(root, (9, "z", 1))
     foretold, brought = follow()
-    assert foretold.again == "the table was replaced by another one"
-    assert foretold.why.endswith(f"it is read again in full: {foretold.again}")
+    assert foretold.full_read_reason == "the table was replaced by another one"
+    assert foretold.why.endswith(f"it is read again in full: {foretold.full_read_reason}")
     assert (foretold.read.files, foretold.read.of, foretold.read.rows) == (1, 2, 2)
     assert (brought.bytes, brought.rows) == (foretold.read.bytes, 1) == (sizes(0), 1)
     last = told(enter(root))[-1]
-    assert (last["why"], last["read"], last["read_bytes"]) == (foretold.again, 1, sizes(0))
+    assert (last["why"], last["read"], last["read_bytes"]) == (
+        foretold.full_read_reason,
+        1,
+        sizes(0),
+    )
     assert follow() == (
         find_holding(enter(root).observer.ingestion, enter(root).project.sources[0]),
         None,
@@ -448,7 +452,7 @@ def test_of_rows_that_are_held_only_columns_that_lack_are_read(
         with pytest.raises(BuildError, match="different keys than the table: fetch it again"):
             build(enter(root))
         assert builder.observer.ingestion.find(source) == held
-        enter(root).observer.ingestion.sync(source, again=True)
+        enter(root).observer.ingestion.sync(source, from_scratch=True)
     scans = Scans(spark, "(category,")
     (builder := enter(root)).observer.ingestion.sync(builder.project.sources[0])
     *_, plans = scans.told()
@@ -499,7 +503,7 @@ def test_a_version_that_is_gone_is_told_and_read_anew_only_when_asked_for(
         build(enter(root))
     assert "persist external sync" in (raised.value.hint or "")
     builder = enter(root)
-    builder.observer.ingestion.sync(builder.project.sources[0], again=True)
+    builder.observer.ingestion.sync(builder.project.sources[0], from_scratch=True)
     build(enter(root))
     assert _rows(enter(root)) == [("a", 2)]
 
