@@ -374,41 +374,19 @@ def _by_key(
     names: tuple[str, str],
 ) -> RowsDiffer:
     """Count the rows whose key is on one side only, and those that differ under one key."""
-    from pyspark.sql import functions as F
-
     whole = [*keys, *columns]
-    cells = [f"c{n}" for n in range(len(whole))]
-    told = [f"{c.same} AS c{n}" for n, c in enumerate(whole)]
-    sides = [side.selectExpr(*told, f"{_own(whole)} AS own") for side in (before, after)]
-    for side, name in zip(sides, names, strict=True):
-        _refuse_several(side, keys, name)
-    on = " AND ".join(f"b.{c} <=> a.{c}" for c in cells[: len(keys)])
-    differs = [f"NOT (b.{c} <=> a.{c})" for c in cells[len(keys) :]]
-    kind = (
-        "CASE WHEN b.own IS NULL THEN 'added' WHEN a.own IS NULL THEN 'removed' "
-        "WHEN exists(differs, d -> d) THEN 'changed' END AS kind"
-    )
-    either = [f"IF(a.own IS NULL, b.{c}, a.{c}) AS k{n}" for n, c in enumerate(cells[: len(keys)])]
-    differing = (
-        sides[0]
-        .alias("b")
-        .join(sides[1].alias("a"), F.expr(on), "full")
-        .selectExpr("*", f"CAST(array({', '.join(differs)}) AS ARRAY<BOOLEAN>) AS differs")
-        .selectExpr(kind, "differs", _row("b", cells), _row("a", cells), *either)
-        .where("kind IS NOT NULL")
-        .persist()
-    )
+    differing = _joined(before, after, keys, columns, names).persist()
     kinds = ("added", "removed", "changed")
     counts = [f"count_if(kind = '{k}')" for k in kinds]
     counts += [f"count_if(kind = 'changed' AND differs[{n}])" for n in range(len(columns))]
     try:
         added, removed, changed, *by_column = differing.selectExpr(*counts).collect()[0]
-        found: dict[str, list[Any]] = {k: [] for k in kinds}
+        examples: dict[str, list[Any]] = {k: [] for k in kinds}
         if sample and (added or removed or changed):
             order = [f"k{n}" for n in range(len(keys))]
-            for of, differs, b, a, *_ in _sampled(differing, order, sample):
+            for kind, differs, b, a, *_ in _sampled(differing, order, sample):
                 rows = [_values(whole, [*r][:-1], r["own"]) if r else {} for r in (b, a)]
-                found[of].append((rows[0], rows[1], differs))
+                examples[kind].append((rows[0], rows[1], differs))
     finally:
         differing.unpersist()
     return RowsDiffer(
@@ -418,16 +396,49 @@ def _by_key(
         changed,
         {c.name: n for c, n in zip(columns, by_column, strict=True)},
         uncompared,
-        tuple(new for _, new, _ in found["added"]),
-        tuple(old for old, _, _ in found["removed"]),
+        tuple(new for _, new, _ in examples["added"]),
+        tuple(old for old, _, _ in examples["removed"]),
         tuple(
             ChangedRow(
                 {c.name: new[c.name] for c in keys},
                 {c.name: old[c.name] for c, differ in zip(columns, flags, strict=True) if differ},
                 {c.name: new[c.name] for c, differ in zip(columns, flags, strict=True) if differ},
             )
-            for old, new, flags in found["changed"]
+            for old, new, flags in examples["changed"]
         ),
+    )
+
+
+def _joined(
+    before: DataFrame,
+    after: DataFrame,
+    keys: Sequence[_Column],
+    columns: Sequence[_Column],
+    names: tuple[str, str],
+) -> DataFrame:
+    """Return the rows that differ: of which kind, in which columns, both sides, and their keys."""
+    from pyspark.sql import functions as F
+
+    whole = [*keys, *columns]
+    cells = [f"c{n}" for n in range(len(whole))]
+    texts = [f"{c.same} AS c{n}" for n, c in enumerate(whole)]
+    sides = [side.selectExpr(*texts, f"{_own(whole)} AS own") for side in (before, after)]
+    for side, name in zip(sides, names, strict=True):
+        _refuse_several(side, keys, name)
+    on = " AND ".join(f"b.{c} <=> a.{c}" for c in cells[: len(keys)])
+    differs = [f"NOT (b.{c} <=> a.{c})" for c in cells[len(keys) :]]
+    kind = (
+        "CASE WHEN b.own IS NULL THEN 'added' WHEN a.own IS NULL THEN 'removed' "
+        "WHEN exists(differs, d -> d) THEN 'changed' END AS kind"
+    )
+    either = [f"IF(a.own IS NULL, b.{c}, a.{c}) AS k{n}" for n, c in enumerate(cells[: len(keys)])]
+    return (
+        sides[0]
+        .alias("b")
+        .join(sides[1].alias("a"), F.expr(on), "full")
+        .selectExpr("*", f"CAST(array({', '.join(differs)}) AS ARRAY<BOOLEAN>) AS differs")
+        .selectExpr(kind, "differs", _row("b", cells), _row("a", cells), *either)
+        .where("kind IS NOT NULL")
     )
 
 

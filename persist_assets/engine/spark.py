@@ -471,15 +471,15 @@ class Engine:
         Parameters
         ----------
         name
-            Of what computes the rows, for messages.
+            The source that computes the rows, for messages.
         beside
-            Rows that are written too, and neither measured nor checked: all that is told of them
-            is their watermark, with that of the others. Those gone are measured (`Measured.gone`).
+            Rows that are written too, but neither measured nor checked, except that the watermark
+            includes theirs. Those of them that go are measured (`Measured.gone`).
         clustered
-            Each file has rows with other values of the time column.
+            Files have separate ranges of the time column.
         bounds
-            Where there are some: conditions, each true for fewer rows than the one before. Each
-            file has rows between two of them.
+            Conditions, each true for fewer rows than the previous one. Each file has the rows
+            between two of them. Empty: files have no bounds.
 
         Raises
         ------
@@ -488,24 +488,19 @@ class Engine:
         StorageError
             They cannot be written.
         """
-        from pyspark.sql import functions as F
-
         naming = self._naming_bad_records()
-        with naming, ExitStack() as held, translated(f"computing `{name}`"):
+        with naming, ExitStack() as stack, translated(f"computing `{name}`"):
             if bounds:
-                n = min(len(bounds) + 1, max(1, round(self.size(frame) / _BYTES_OF_A_FILE)))
-                chosen = [bounds[k * len(bounds) // n] for k in range(1, n)]
-                if chosen:  # else it is one file's
-                    frame = frame.repartitionById(n, F.expr(_n_true(chosen)))
+                frame = self._split_at(frame, bounds)
             elif clustered and time_column:
-                # Spark looks for bounds first, which computes the rows.
-                held.callback(frame.persist().unpersist)
+                # Spark computes the rows once more to find bounds.
+                stack.callback(frame.persist().unpersist)
                 n_files = max(1, round(frame.count() / _ROWS_OF_A_FILE))
                 frame = frame.repartitionByRange(n_files, quote(time_column))
             kind = type_in(frame, time_column) if time_column else ""
-            # Of rows that are alone in their files, these tell the latest, and it costs nothing.
-            told = beside is None and kind in EXACT
-            watched, measure = self._watched(frame, checks, None if told else time_column)
+            # The statistics of files that have only these rows show the latest, at no cost.
+            by_files = beside is None and kind in EXACT
+            watched, measure = self._watched(frame, checks, None if by_files else time_column)
             stay, stayed = None, None
             if beside is not None:
                 stay, stayed = self._staying(beside, checks, time_column)
@@ -523,7 +518,7 @@ class Engine:
                     written = self.session.read.parquet(_pattern(staged))
                     latest = self.greatest(written, time_column, name)
                 measured = replace(measured, watermark=latest, gone=gone)
-            elif told and time_column:
+            elif by_files and time_column:
                 latest, timeless = self._latest(staged, time_column, kind)
                 measured = replace(measured, watermark=latest, timeless=timeless)
         if staged.rows != n_rows:
@@ -537,6 +532,14 @@ class Engine:
                 rows = self.session.read.parquet(_pattern(staged))
                 measured = replace(measured, checks=(*measured.checks, *audit(rows, rest)))
         return staged, measured
+
+    def _split_at(self, frame: DataFrame, bounds: Sequence[str]) -> DataFrame:
+        """Return rows with a partition for each file between some of the bounds."""
+        from pyspark.sql import functions as F
+
+        n = min(len(bounds) + 1, max(1, round(self.size(frame) / _BYTES_OF_A_FILE)))
+        chosen = [bounds[k * len(bounds) // n] for k in range(1, n)]
+        return frame.repartitionById(n, F.expr(_n_true(chosen))) if chosen else frame
 
     def measure(
         self, frame: DataFrame, checks: Sequence[Check], time_column: str | None, name: str
