@@ -132,7 +132,7 @@ def plan(
     chosen = given.select(selection)
     asked, _ = _asked(given, chosen, _ends(partition, partition_range, first, last))
     compared = _against(given, against, chosen if selection else None) if against else None
-    planned = given.observer.plan(chosen, force=force, asked=asked)
+    planned = given.observer.plan(chosen, force=force, partition_keys=asked)
     _warn_of_former_build_ids(given)
     absent = {
         r.source_id: r.message for s in planned.steps for r in s.reasons if r.code == "no-data"

@@ -476,7 +476,7 @@ class Sync:
                 delete_builds(root, [build_uid], head=held.committed)
                 return self._same_rows(held, update.version)
             committed = commit(
-                staged, build_id=self.copy_id, pinned=base, base=base, kept=update.kept_files
+                staged, build_id=self.copy_id, pinned=base, base=base, kept_files=update.kept_files
             )
         except BaseException:
             with suppress(Exception):

@@ -402,7 +402,14 @@ def _pool(runtime: Runtime, builder: Builder, context: dg.AssetExecutionContext)
     parted = [s for s in chosen if s.annotation.partition]
     asked = asked_by(context.run, parted, builder.observer.keys())
     again = {s: (a, b) for s, (a, b) in json.loads(context.run.tags.get(AGAIN_TAG, "{}")).items()}
-    return Pool(builder, sources, forced=forced, asked=asked, again=again, late=runtime.late)
+    return Pool(
+        builder,
+        sources,
+        forced=forced,
+        partition_keys=asked,
+        recompute_spans=again,
+        late=runtime.late,
+    )
 
 
 def _is_forced(run: dg.DagsterRun, source: Source) -> bool:

@@ -188,7 +188,7 @@ def _above(project: Project, sources: Iterable[SourceID]) -> set[SourceID]:
 def find_current(observer: Observer, refs: Iterable[PartitionRef]) -> set[PartitionRef]:
     """Return which partitions are there as they would be built now, of those that can be built."""
     told = _asked(observer, refs)
-    planned = observer.plan(told.chosen, asked=told.asked)
+    planned = observer.plan(told.chosen, partition_keys=told.asked)
     steps = {step.source_id: step for step in planned.steps}
     found: set[PartitionRef] = set()
     for ref, place in told.places.items():
@@ -623,7 +623,7 @@ def run_request(
             if lost:
                 raise NotFoundError(f"{', '.join(lost)}: no longer a partition")
             sources = [s for s in builder.project.persisted if s.source_id in told.chosen]
-            pool = Pool(builder, sources, asked=told.asked)
+            pool = Pool(builder, sources, partition_keys=told.asked)
             for building in sources:
                 pool.park(building)
             building = None
