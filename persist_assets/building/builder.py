@@ -159,11 +159,13 @@ class Builder:
         selected: Iterable[SourceID],
         *,
         force: bool = False,
-        asked: Mapping[SourceID, Collection[str]] | None = None,
-        again: Mapping[SourceID, Span] | None = None,
+        partition_keys: Mapping[SourceID, Collection[str]] | None = None,
+        recompute_spans: Mapping[SourceID, Span] | None = None,
     ) -> Plan:
         """Return what building `selected` would do; see `Observer.plan`."""
-        return self.observer.plan(selected, force=force, asked=asked, again=again)
+        return self.observer.plan(
+            selected, force=force, partition_keys=partition_keys, recompute_spans=recompute_spans
+        )
 
     def read(self, source: Source) -> DataFrame:
         """Return the rows that readers of a source see now; see `Reader.read`."""
@@ -177,7 +179,7 @@ class Builder:
         *,
         force: bool = False,
         keys: Collection[str] | None = None,
-        again: tuple[str, str] | None = None,
+        recompute_span: tuple[str, str] | None = None,
     ) -> Build:
         """Build a source, or reuse its table, and let readers see it.
 
@@ -185,16 +187,16 @@ class Builder:
         ----------
         keys
             The partitions to build; None: all of them.
-        again
+        recompute_span
             The first and the last value of the time column whose rows are computed again: ISO 8601
-            for times, in the settings' time zone unless they say another.
+            for times, in the settings' time zone unless they have an offset.
 
         Raises
         ------
         PersistError
-            It failed; readers see what they saw before.
+            The build failed; readers see the same rows as before.
         """
-        with self.work(source, force=force, keys=keys, again=again) as work:
+        with self.work(source, force=force, keys=keys, recompute_span=recompute_span) as work:
             self.publish(work)
             return work.build
 
@@ -205,7 +207,7 @@ class Builder:
         *,
         force: bool = False,
         keys: Collection[str] | None = None,
-        again: tuple[str, str] | None = None,
+        recompute_span: tuple[str, str] | None = None,
     ) -> Generator[PendingBuild]:
         """Do everything up to publication; the block has to publish the build (`publish`).
 
@@ -214,7 +216,7 @@ class Builder:
         CheckFailedError
             The rows failed a blocking check.
         PersistError
-            Something else failed; it is recorded.
+            Something else failed; the failure is recorded.
         """
         name = shown_as(self.settings, source)
         if name is not None:
@@ -223,7 +225,13 @@ class Builder:
         with self._leased(source) as lease:
             world = self.observer.observe([source], is_whole)
             step = plan_step(
-                self.observer, self.tables, source, world, force=force, keys=keys, again=again
+                self.observer,
+                self.tables,
+                source,
+                world,
+                force=force,
+                keys=keys,
+                recompute_span=recompute_span,
             )
             started = start(self.observer, self.tables, source, step, world)
             work = PendingBuild(started, self._record_started(started), lease)
@@ -388,17 +396,17 @@ class Builder:
             self._temporary.compute(work.source.bindings, world, checked=True)
 
     def _is_inherited(self, work: PendingBuild) -> bool:
-        """Whether readers of the environment see a snapshot already, in one that it reads.
+        """Whether readers of the environment already see a snapshot of an environment it reads.
 
-        Where it would be too old for them, as far as is known there, it becomes the environment's
-        own: here it is known to be current.
+        If the snapshot would be too old by what that environment knows of it, it becomes the
+        environment's own, which knows that it is current.
         """
         environment, build_id = self.settings.environment, work.source.build_id
-        own = self.ledger.manifests.find_snapshot(environment, build_id)
+        manifest_environment = self.ledger.manifests.find_snapshot(environment, build_id)
         seen = self.ledger.manifests.find_snapshot(environment, build_id, reads=self.settings.reads)
         return (
             seen is not None
-            and own != work.snapshot == seen
+            and manifest_environment != work.snapshot == seen
             and not any(self.observer.is_expired(s, seen) for s in self._resting_on(build_id))
         )
 
@@ -421,16 +429,16 @@ class Builder:
         *,
         force: bool = False,
         keys: Collection[str] | None = None,
-        again: tuple[str, str] | None = None,
+        recompute_span: tuple[str, str] | None = None,
     ) -> PendingBuild:
         """Do everything up to publication, for `resume`; builds of this run see it at once.
 
         Raises
         ------
         PersistError
-            It failed; that is recorded.
+            The build failed; the failure is recorded.
         """
-        with self.work(source, force=force, keys=keys, again=again) as work:
+        with self.work(source, force=force, keys=keys, recompute_span=recompute_span) as work:
             snapshot = self._commit(work)
             work.state = "parked"
             with self._lock:
@@ -445,16 +453,16 @@ class Builder:
         *,
         force: bool = False,
         keys: Collection[str] | None = None,
-        again: tuple[str, str] | None = None,
+        recompute_span: tuple[str, str] | None = None,
     ) -> Generator[PendingBuild]:
-        """Go on with a parked build: the block has to publish it, as with `work`.
+        """Continue a parked build; the block has to publish it, as with `work`.
 
-        Where somebody else has built it, or what it reads, meanwhile, it is built anew.
+        The source is built again if another run has built it or its inputs meanwhile.
 
         Raises
         ------
         PersistError
-            Something failed; it is recorded.
+            The build failed; the failure is recorded.
         """
         with self._leased(work.source) as lease:
             usable = self._is_usable(work)
@@ -468,11 +476,13 @@ class Builder:
                     del self._parked[work.source.source_id]
                 self.observer.release(work.source.source_id)
         if not usable:
-            with self.work(work.source, force=force, keys=keys, again=again) as anew:
+            with self.work(
+                work.source, force=force, keys=keys, recompute_span=recompute_span
+            ) as anew:
                 yield anew
 
     def _is_usable(self, work: PendingBuild) -> bool:
-        """Whether a parked build is what one that starts now would be. Its lease is held."""
+        """Whether a build that starts now would equal a parked one, whose lease is held."""
         assert work.snapshot is not None
         return (
             self.ledger.builds.is_under_way(work.build)
@@ -578,7 +588,7 @@ class Builder:
                     build_id=work.source.build_id,
                     pinned=self.ledger.builds.find_pinned_version(work.table),
                     base=computed.base.version if computed.base else None,
-                    kept=computed.kept,
+                    kept_files=computed.kept,
                 )
             work.snapshot = self._snapshot(work, computed, version)
         return work.snapshot

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from persist_assets.analysis.functions import CLOCK, SPECIAL_DATETIMES
 from persist_assets.building.partition_checks import Parted
-from persist_assets.building.set_checks import again, asked, bound, check_columns
+from persist_assets.building.set_checks import bound, check_columns, check_results, reused_results
 from persist_assets.core.model.checks import CheckResult
 from persist_assets.core.partitions import filled_keys
 
@@ -45,13 +45,13 @@ class Checking:
 
     def checks_of(self, source: Source) -> tuple[Check, ...]:
         """Return the checks of a source, and blocking ones of other sources with its table."""
-        own = {c.definition for c in source.checks if c.blocking}
+        definitions = {c.definition for c in source.checks if c.blocking}
         sharing = (s for s in self.project.by_build_id[source.build_id] if s is not source)
         others = [
             replace(c, name=f"{other.key}:{c.name}")
             for other in sharing
             for c in other.checks
-            if c.blocking and c.definition not in own
+            if c.blocking and c.definition not in definitions
         ]
         return bound((*source.checks, *others), self.reader.observer.clock())
 
@@ -84,7 +84,7 @@ class Checking:
         def every() -> DataFrame:
             return self.reader.staged_rows(staged, computed.kept) if staged else frame
 
-        results = asked(
+        results = check_results(
             self.reader,
             source,
             checks,
@@ -114,12 +114,14 @@ class Checking:
         self.check_columns(source, checks, columns)
         results = None
         if not any(_reads_clock(c) for c in checks):
-            results = again(reader, source, checks, before, world.manifest)
+            results = reused_results(reader, source, checks, before, world.manifest)
         if results is None:
             rows = reader.load_snapshot(present)
             alone = self.engine.audit(rows, [c for c in checks if c.alone], present.table)
             parted = self._parted(work, world, present.partitions, lambda: rows)
-            results = asked(reader, source, checks, alone, lambda: rows, world.manifest, parted)
+            results = check_results(
+                reader, source, checks, alone, lambda: rows, world.manifest, parted
+            )
         return (*results, *_passed(self.project.guards(source)))
 
     def has_new_guards(self, source: Source, present: Snapshot) -> bool:

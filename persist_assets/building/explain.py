@@ -44,8 +44,8 @@ def stages_of(observer: Observer, source: Source, key: str | None = None) -> tup
     """
     if key is not None and key not in observer.keys()[source.source_id]:
         return (Stage("plan", "nothing: the window of the partition has not ended"),)
-    asked = None if key is None else {source.source_id: [key]}
-    (step,) = observer.plan([source.source_id], asked=asked).steps
+    partition_keys = None if key is None else {source.source_id: [key]}
+    (step,) = observer.plan([source.source_id], partition_keys=partition_keys).steps
     step = continued_in_place(Tables(observer.settings, observer.project, observer.ledger), step)
     reasons = "; ".join(r.message for r in step.reasons) or "the table is up to date"
     checks = ", ".join(c.name for c in source.checks) or "none"

@@ -122,9 +122,9 @@ class Observer:
         selected: Iterable[SourceID],
         *,
         force: bool = False,
-        asked: Mapping[SourceID, Collection[str]] | None = None,
-        again: Mapping[SourceID, Span] | None = None,
-        there: HasSnapshot = has_snapshot,
+        partition_keys: Mapping[SourceID, Collection[str]] | None = None,
+        recompute_spans: Mapping[SourceID, Span] | None = None,
+        exists: HasSnapshot = has_snapshot,
     ) -> Plan:
         """Return what building `selected` would do.
 
@@ -132,24 +132,31 @@ class Observer:
         ----------
         force
             Build sources that are up to date, too.
-        asked
-            The partitions to build, of sources that do not want all of theirs.
-        again
+        partition_keys
+            The partitions to build, of sources that do not build all of theirs.
+        recompute_spans
             The values of time columns whose rows are computed again; see `span`.
-        there
-            Tells which tables are there.
+        exists
+            Whether the table of a snapshot exists.
         """
         names = [*selected]
-        world = self.observe((self.project.by_id[s] for s in names), there)
-        return plan(self.project, names, world, force=force, partition_keys=asked, spans=again)
+        world = self.observe((self.project.by_id[s] for s in names), exists)
+        return plan(
+            self.project,
+            names,
+            world,
+            force=force,
+            partition_keys=partition_keys,
+            spans=recompute_spans,
+        )
 
-    def observe(self, sources: Iterable[Source], there: HasSnapshot = has_snapshot) -> World:
-        """Return everything that a plan of `sources` has to know.
+    def observe(self, sources: Iterable[Source], exists: HasSnapshot = has_snapshot) -> World:
+        """Return everything that a plan of `sources` depends on.
 
         Parameters
         ----------
-        there
-            Tells which tables are there.
+        exists
+            Whether the table of a snapshot exists.
         """
         manifest = self.manifest()
         sources = tuple(sources)
@@ -167,10 +174,10 @@ class Observer:
                 source.build_id
                 for source in sources
                 if (snapshot := manifest.get(source.build_id))
-                and not self.is_there(snapshot, there)
+                and not self.is_there(snapshot, exists)
             ],
             absent=dict(self.pins.absent),
-            elsewhere=self._elsewhere(sources, manifest, there),
+            elsewhere=self._elsewhere(sources, manifest, exists),
             expired={
                 source.source_id: self.fallback or source.annotation.freshness.fallback
                 for source in (*sources, *reached)
@@ -187,7 +194,7 @@ class Observer:
         world = replace(
             world,
             aged=self._aged(sources, world),
-            latest=self._latest(sources, manifest, there),
+            latest=self._latest(sources, manifest, exists),
         )
         return replace(world, changes=self._changes(sources, world))
 
@@ -216,7 +223,7 @@ class Observer:
             A text is not of the column's type, the first comes after the second, or the source is
             not incremental.
         """
-        column, known = source.annotation.time_column, self.manifest().get(source.build_id)
+        column, snapshot = source.annotation.time_column, self.manifest().get(source.build_id)
         partition = source.annotation.partition
         timed = partition.time if partition else source.annotation.refresh == "incremental"
         if not timed or column is None:
@@ -225,7 +232,7 @@ class Observer:
                 hint="this requires refresh=incremental with a watermark, or partitions",
                 location=source.location,
             )
-        kind = time_type(source, known)
+        kind = time_type(source, snapshot)
         if kind is None or not is_ordered(kind):
             raise SettingsError(
                 f"the type of `{column}` is unknown until `{source.name}` is built",
@@ -247,8 +254,8 @@ class Observer:
 
     def keys_between(self, source: Source, low: str, high: str) -> frozenset[str]:
         """Return the partitions that may have rows with times between two texts; see `span`."""
-        known = self.manifest().get(source.build_id)
-        partition, columns = source.annotation.partition, parted_by(source, known)
+        snapshot = self.manifest().get(source.build_id)
+        partition, columns = source.annotation.partition, parted_by(source, snapshot)
         assert partition is not None
         order = self.keys()[source.source_id]
         return reached(partition, columns[0][1], order, [self.span(source, low, high)])
@@ -259,8 +266,8 @@ class Observer:
         """Return what builds of this run read: the environment's tables and its own unpublished."""
         manifest = self.ledger.manifests.fetch(*self.settings.environments)
         with self._lock:
-            own = [(s, u.snapshot) for s, u in self._unpublished.items()]
-        return manifest | {self.project.by_id[s].build_id: snapshot for s, snapshot in own}
+            unpublished = [(s, u.snapshot) for s, u in self._unpublished.items()]
+        return manifest | {self.project.by_id[s].build_id: snapshot for s, snapshot in unpublished}
 
     def hold(self, source_id: SourceID, build: Unpublished) -> None:
         """Let builds of this run read a finished build before it is published."""
@@ -278,8 +285,8 @@ class Observer:
         with self._lock:
             unpublished = [*self._unpublished.values()]
         for build in unpublished:
-            uid, kept = build.snapshot.build_uid, build.kept
-            if kept and (left := kept.tainted(marks.get(kept.snapshot_uid, ()))):
+            uid, kept_rows = build.snapshot.build_uid, build.kept
+            if kept_rows and (left := kept_rows.tainted(marks.get(kept_rows.snapshot_uid, ()))):
                 marks[uid] = marks.get(uid, frozenset()) | left
         return marks
 
@@ -298,36 +305,36 @@ class Observer:
         return tainted
 
     def find_written(self, build_uid: str) -> Snapshot | None:
-        """Return the snapshot that a build wrote, None where it was collected."""
+        """Return the snapshot that a build wrote; None: it was collected."""
         with self._lock:
-            own = [u.snapshot for u in self._unpublished.values()]
-        unpublished = (s for s in own if s.build_uid == build_uid)
+            snapshots = [u.snapshot for u in self._unpublished.values()]
+        unpublished = (s for s in snapshots if s.build_uid == build_uid)
         return next(unpublished, None) or self.ledger.builds.find_written(build_uid)
 
-    def is_there(self, snapshot: Snapshot, there: HasSnapshot = has_snapshot) -> bool:
-        """Whether the table of a snapshot is there; of a view, everything that it reads."""
+    def is_there(self, snapshot: Snapshot, exists: HasSnapshot = has_snapshot) -> bool:
+        """Whether the table of a snapshot exists; for a view, everything that it reads."""
         if snapshot.view is None:
-            return there(self.settings.table_root(snapshot.table), snapshot)
+            return exists(self.settings.table_root(snapshot.table), snapshot)
         raws = (s for s in self.project.sources if s.raw)
         versions = {s.build_id: self.pins.find_version(s) for s in raws}
         return all(
             versions.get(leaf.raw) == leaf.version
             if isinstance(leaf, RawVersion)
-            else leaf is not None and there(self.settings.table_root(leaf.table), leaf)
+            else leaf is not None and exists(self.settings.table_root(leaf.table), leaf)
             for leaf in beneath(self.find_written, snapshot)
         )
 
     def is_expired(self, source: Source, snapshot: Snapshot) -> bool:
         """Whether a table is older than its source's freshness window.
 
-        Its age is that of the oldest data that it rests on, as far as that is known.
+        Its age is that of its oldest input, as far as that is known.
         """
         freshness = source.annotation.freshness
         age = self.clock() - snapshot.known_at
         return freshness is not None and age.total_seconds() > freshness.window_s
 
     def _history(self, sources: Iterable[Source]) -> dict[SourceID, Build]:
-        """Return the last build of every source; of one never built here, the one it reads."""
+        """Return the last build of each source; if it was never built here, that of a parent."""
         history = self.ledger.builds.fetch_last(self.settings.environment)
         if any(s.source_id not in history for s in sources):
             history = self.ledger.builds.fetch_current(*self.settings.environments) | history
@@ -337,9 +344,9 @@ class Observer:
         self,
         sources: Sequence[Source],
         manifest: Mapping[BuildID, Snapshot],
-        there: HasSnapshot,
+        exists: HasSnapshot,
     ) -> dict[BuildID, list[Snapshot]]:
-        """Return the tables of sources in other environments that are there and not tainted."""
+        """Return the tables of sources in other environments that exist and are not tainted."""
         everywhere = self.ledger.manifests.fetch_elsewhere(*self.settings.environments)
         tainted = self.ledger.taints.fetch() if everywhere else {}
         return {
@@ -348,13 +355,13 @@ class Observer:
                 for snapshot in everywhere.get(source.build_id, ())
                 if snapshot != manifest.get(source.build_id)
                 and snapshot.build_uid not in tainted
-                and self.is_there(snapshot, there)
+                and self.is_there(snapshot, exists)
             ]
             for source in sources
         }
 
     def latest(self, source: Source) -> Snapshot | None:
-        """Return the snapshot that a source would continue although its meaning changed."""
+        """Return the snapshot that a source continues even if its meaning changed."""
         manifest = self.ledger.manifests.fetch(*self.settings.environments)
         return self._latest([source], manifest).get(source.source_id)
 
@@ -362,31 +369,33 @@ class Observer:
         self,
         sources: Iterable[Source],
         manifest: Mapping[BuildID, Snapshot],
-        there: HasSnapshot = has_snapshot,
+        exists: HasSnapshot = has_snapshot,
     ) -> dict[SourceID, Snapshot]:
-        """Return the snapshots that sources would continue although their meaning changed.
+        """Return the snapshots that sources continue even if their meaning changed.
 
-        A history continues one of an environment that is read, too; other tables do not.
+        Only histories also continue those of an environment that is read.
         """
         latest: dict[SourceID, Snapshot] = {}
-        wanted = [s for s in sources if s.keeps_history or s.annotation.goes_on]
-        own = self.settings.environment
-        current = self.ledger.builds.fetch_current(own) if wanted else {}
-        read = self.ledger.builds.fetch_current(*self.settings.environments) if wanted else {}
-        tainted = self.marks() if wanted else {}
-        for source in wanted:
+        continuing = [s for s in sources if s.keeps_history or s.annotation.goes_on]
+        environment = self.settings.environment
+        current = self.ledger.builds.fetch_current(environment) if continuing else {}
+        read = self.ledger.builds.fetch_current(*self.settings.environments) if continuing else {}
+        tainted = self.marks() if continuing else {}
+        for source in continuing:
             builds = current if not source.keeps_history else read
             last = builds.get(source.source_id)
             build_id = last.build_id if last else source.build_id
-            snapshot = self.ledger.manifests.find_snapshot(own, build_id)
+            snapshot = self.ledger.manifests.find_snapshot(environment, build_id)
             if source.keeps_history:
                 # Another source of the same meaning may have continued what both have.
-                shared = self.ledger.manifests.find_snapshot(own, source.build_id)
+                shared = self.ledger.manifests.find_snapshot(environment, source.build_id)
                 own_ones = [s for s in (snapshot, shared) if s and is_history(s)]
                 read_ones = [s for s in (manifest.get(build_id),) if s and is_history(s)]
                 snapshot = max(own_ones or read_ones, key=lambda s: s.built_at, default=None)
             elif snapshot is not None and (
-                snapshot.view or snapshot.build_uid in tainted or not self.is_there(snapshot, there)
+                snapshot.view
+                or snapshot.build_uid in tainted
+                or not self.is_there(snapshot, exists)
             ):
                 continue
             if snapshot is not None:
@@ -412,17 +421,19 @@ class Observer:
             sharing = (s.annotation for s in self.project.by_build_id[source.build_id])
             if len({(a.refresh, a.time_column) for a in sharing}) > 1:
                 continue  # the table is kept in two ways
-            own = self.ledger.manifests.find_snapshot(self.settings.environment, source.build_id)
+            snapshot = self.ledger.manifests.find_snapshot(
+                self.settings.environment, source.build_id
+            )
             seen = world.manifest.get(source.build_id)
-            if own is None and seen is None and annotation.goes_on:
-                own = seen = world.latest.get(source.source_id)
-            if own is None or own != seen or own.view is not None:
+            if snapshot is None and seen is None and annotation.goes_on:
+                snapshot = seen = world.latest.get(source.source_id)
+            if snapshot is None or snapshot != seen or snapshot.view is not None:
                 continue
-            if own.time_column != annotation.time_column:
+            if snapshot.time_column != annotation.time_column:
                 continue
             reads = source.growth.reads if source.growth else ()
             changes[source.source_id] = {
-                s: self._change(s, own.as_of, world, own.inputs) for s in sorted(reads)
+                s: self._change(s, snapshot.as_of, world, snapshot.inputs) for s in sorted(reads)
             }
         return changes
 
@@ -434,8 +445,8 @@ class Observer:
         for source in sources:
             if source.annotation.partition is None or source.growth is None:
                 continue
-            own = world.manifest.get(source.build_id)
-            for table in (own, *world.elsewhere.get(source.build_id, ())):
+            snapshot = world.manifest.get(source.build_id)
+            for table in (snapshot, *world.elsewhere.get(source.build_id, ())):
                 for group in table.partitions.filled if table and table.partitions else ():
                     age = (source.source_id, group.as_of, group.inputs)
                     if age not in changes and len(changes) < _MOST_AGES:

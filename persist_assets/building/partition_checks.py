@@ -66,10 +66,10 @@ class Parted:
 
     def known(self, check: Check) -> CheckResult | None:
         """Return what came of a check of the table it continues; None where it is asked of all."""
-        known = self.before.get(check.name)
-        if known is None or known.definition != check.definition or check.fickle:
+        result = self.before.get(check.name)
+        if result is None or result.definition != check.definition or check.fickle:
             return None
-        return known
+        return result
 
 
 Ask = Callable[["DataFrame"], "DataFrame | bool"]
@@ -84,12 +84,12 @@ def failing_in(bad: DataFrame, parted: Parted) -> tuple[FailedPartition, ...]:
     BuildError
         Computing the rows failed.
     """
-    there = {c.name.lower() for c in columns_in(bad)}
-    if not all(d.column.lower() in there for d in parted.partitioning.dimensions):
+    names = {c.name.lower() for c in columns_in(bad)}
+    if not all(d.column.lower() in names for d in parted.partitioning.dimensions):
         return ()
     with translated("looking for the partitions of rows that fail"):
-        found = _told(*_keyed(bad, parted), parted, "count(1)")
-    return tuple(FailedPartition(key, found[key]) for key in parted.keys if key in found)
+        counts = _told(*_keyed(bad, parted), parted, "count(1)")
+    return tuple(FailedPartition(key, counts[key]) for key in parted.keys if key in counts)
 
 
 def judged(check: Check, parted: Parted, rows: Callable[[], DataFrame], ask: Ask) -> CheckResult:
@@ -107,19 +107,19 @@ def judged(check: Check, parted: Parted, rows: Callable[[], DataFrame], ask: Ask
     BuildError
         Computing the rows failed, or the function did.
     """
-    known = parted.known(check)
-    if known is None:
+    earlier = parted.known(check)
+    if earlier is None:
         parted = replace(parted, computed=parted.keys, load=rows)
     stay = {*parted.keys}.difference(parted.computed)
     result = CheckResult(check.name, True, check.blocking, 0, check.definition)
     with translated(f"checking {check.definition}"):
         if check.kind == "freshness" and parted.partitioning.time is None:
-            before: dict[str, int | None] = json.loads(known.basis or "{}") if known else {}
+            before: dict[str, int | None] = json.loads(earlier.basis or "{}") if earlier else {}
             anew = _greatest(check, parted)
             values = before | {key: anew.get(key) for key in parted.computed}
-            told = {key: values[key] for key in parted.keys}
-            return aged(check, replace(result, basis=json.dumps(told)))
-        failed = {p.key: p for p in known.partitions if p.key in stay} if known else {}
+            ages = {key: values[key] for key in parted.keys}
+            return aged(check, replace(result, basis=json.dumps(ages)))
+        failed = {p.key: p for p in earlier.partitions if p.key in stay} if earlier else {}
         failed |= {p.key: p for p in _failing(check, parted, ask)}
     places = tuple(failed[key] for key in parted.keys if key in failed)
     n = sum(p.failed_rows for p in places)
@@ -163,9 +163,9 @@ def _failing(check: Check, parted: Parted, ask: Ask) -> Iterator[FailedPartition
                 local = replace(local, timezone=parted.zone)
             for key in parted.computed:
                 since = window_end(local, key).astimezone(UTC) - timedelta(seconds=check.age_s)
-                fresh, found = aged_to(values.get(key), since)
+                fresh, observation = aged_to(values.get(key), since)
                 if not fresh:
-                    yield FailedPartition(key, found=found)
+                    yield FailedPartition(key, found=observation)
         case "unique":
             keyed, names = _keyed(parted.load(), parted)
             keys = shared_keys(keyed, (*check.columns, *names))
@@ -194,10 +194,10 @@ def _rows_of(frame: DataFrame, key: str, parted: Parted) -> DataFrame:
 
 def _keyed(frame: DataFrame, parted: Parted) -> tuple[DataFrame, tuple[str, ...]]:
     """Return rows with columns besides that are the same for rows of one partition."""
-    told = units(parted.partitioning, _kinds(frame, parted))
-    names = tuple(f"persist.unit{n}" for n, _ in enumerate(told))
-    made = (f"{sql} AS {quote(name)}" for sql, name in zip(told, names, strict=True))
-    return frame.selectExpr("*", *made), names
+    texts = units(parted.partitioning, _kinds(frame, parted))
+    names = tuple(f"persist.unit{n}" for n, _ in enumerate(texts))
+    columns = (f"{sql} AS {quote(name)}" for sql, name in zip(texts, names, strict=True))
+    return frame.selectExpr("*", *columns), names
 
 
 def _told(
@@ -206,9 +206,9 @@ def _told(
     """Return what an aggregate of the rows of each partition is that has some."""
     from pyspark.sql import functions as F
 
-    found = keyed.groupBy(*map(quote, names)).agg(F.expr(aggregate).alias("persist.told"))
-    pairs = ((key_of(parted.partitioning, row[:-1]), row[-1]) for row in found.collect())
-    return {key: told for key, told in pairs if key is not None}
+    groups = keyed.groupBy(*map(quote, names)).agg(F.expr(aggregate).alias("persist.told"))
+    pairs = ((key_of(parted.partitioning, row[:-1]), row[-1]) for row in groups.collect())
+    return {key: value for key, value in pairs if key is not None}
 
 
 def _kinds(frame: DataFrame, parted: Parted) -> list[str]:

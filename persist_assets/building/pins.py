@@ -99,8 +99,8 @@ class Pins:
             if source.source_id not in self._pins:
                 for other in self.project.sources:
                     # External tables are asked only when somebody wants them.
-                    wanted = other is source or (other.raw is not None and not other.external)
-                    if wanted and other.source_id not in self.fed:
+                    is_read = other is source or (other.raw is not None and not other.external)
+                    if is_read and other.source_id not in self.fed:
                         self._look(other, required=other is source)
                 if source.source_id in self.fed:
                     self._look(source, required=True)
@@ -191,9 +191,9 @@ class Pins:
                 if source.source_id in self._unsynced:
                     raise self._unsynced[source.source_id]
                 if source.source_id not in self._synced and source.source_id not in self.fed:
-                    own = copy_id(self.settings, source)  # tables may share a copy
+                    copy_key = copy_id(self.settings, source)  # tables may share a copy
                     shared = (self._copies[s] for s in self._synced if s in self._copies)
-                    copy = next((c for c in shared if c.copy_id == own), None)
+                    copy = next((c for c in shared if c.copy_id == copy_key), None)
                     try:
                         copy = copy or self.ingestion.sync(source)
                     except PersistError as error:
@@ -247,8 +247,8 @@ class Pins:
                 last[pair] = max((committed, version_of(copy, committed)), last.get(pair, (0, "")))
                 copies[need.reader, need.table] = copy.copy_id
         versions: dict[SourceID, dict[SourceID, str]] = {}
-        for (reader, table), own in copies.items():
-            versions.setdefault(reader, {})[table] = last[reader, own][1]
+        for (reader, table), copy_key in copies.items():
+            versions.setdefault(reader, {})[table] = last[reader, copy_key][1]
         return versions
 
     def pending(self) -> dict[SourceID, str]:

@@ -160,23 +160,23 @@ class Reader:
         StorageError
             A table cannot be reached.
         """
-        asked = [*(self._needs_of_all(bindings, read) if needs is None else needs)]
+        needed = [*(self._needs_of_all(bindings, read) if needs is None else needs)]
         # What is persisted and not read from its table is computed as a whole.
         computed = {
             s.source_id
             for s in self.project.reach(bindings, lambda s: s.source_id in read)
             if s.persisted and s.source_id not in read
         }
-        asked += [n for n in self.project.needs if n.reader in computed]
-        wanted: dict[SourceID, list[Needed]] = {}
-        for need in asked:
-            wanted.setdefault(need.table, []).append(need)
-        found: dict[SourceID, Snapshot | Route] = {**read}
-        for table, some in wanted.items():
+        needed += [n for n in self.project.needs if n.reader in computed]
+        by_table: dict[SourceID, list[Needed]] = {}
+        for need in needed:
+            by_table.setdefault(need.table, []).append(need)
+        routes: dict[SourceID, Snapshot | Route] = {**read}
+        for table, some in by_table.items():
             source = self.project.by_id[table]
             held = self.pins.find_copy(source)
-            found[table] = find_route(self.ingestion, source, some, held, local=self.local)
-        return found
+            routes[table] = find_route(self.ingestion, source, some, held, local=self.local)
+        return routes
 
     def _needs_of_all(
         self, bindings: Sequence[SourceID], read: Mapping[SourceID, Snapshot]
@@ -209,17 +209,17 @@ class Reader:
         whole
             What is read from its own table all the same.
         """
-        known: dict[SourceID, Snapshot | None] = {**(temporary or {})}
+        snapshots: dict[SourceID, Snapshot | None] = {**(temporary or {})}
         through = self._readers_of(sliced, bindings, whole)
-        known |= dict.fromkeys(through)
+        snapshots |= dict.fromkeys(through)
         tainted = self.observer.tainted(manifest)
 
         def built(source: Source) -> Snapshot | None:
-            if source.source_id not in known:
+            if source.source_id not in snapshots:
                 usable = source.persisted and source.source_id not in tainted
                 snapshot = manifest.get(source.build_id) if usable else None
-                known[source.source_id] = snapshot and self._readable(source, snapshot, expired)
-            return known[source.source_id]
+                snapshots[source.source_id] = snapshot and self._readable(source, snapshot, expired)
+            return snapshots[source.source_id]
 
         reached = self.project.reach(bindings, lambda s: s.raw is not None or built(s) is not None)
         read: dict[SourceID, Snapshot] = {}
@@ -248,12 +248,12 @@ class Reader:
         whole: Collection[SourceID],
     ) -> set[SourceID]:
         """Return what reads some of `tables`, below `bindings` and not below `whole`."""
-        found: set[SourceID] = set()
+        readers: set[SourceID] = set()
         ends = {*tables, *whole}
         for source in self.project.reach(bindings, lambda s: s.source_id in ends):
-            if not {*tables, *found}.isdisjoint(source.bindings):
-                found.add(source.source_id)
-        return found - ends
+            if not {*tables, *readers}.isdisjoint(source.bindings):
+                readers.add(source.source_id)
+        return readers - ends
 
     def _readable(
         self, source: Source, snapshot: Snapshot, expired: Collection[SourceID] | None = None
@@ -279,8 +279,8 @@ class Reader:
             return snapshot
         assert source.annotation.freshness is not None
         fallback = self.observer.fallback or source.annotation.freshness.fallback
-        known = snapshot.known_at.isoformat(timespec="seconds")
-        message = f"the table of `{source.name}` is stale: it is as of {known}"
+        timestamp = snapshot.known_at.isoformat(timespec="seconds")
+        message = f"the table of `{source.name}` is stale: it is as of {timestamp}"
         if fallback == "fail":
             raise StaleError(
                 message, hint=f"build it: persist build {source.key}", location=source.location
@@ -546,15 +546,15 @@ class Reader:
                 )
         return self.engine.run(Statement(snapshot.view.sql, {}, ()), snapshot.columns)
 
-    def staged_rows(self, staged: Staged, kept: Sequence[str] = ()) -> DataFrame:
-        """Return the rows of files that are written, and of files of the table that stay.
+    def staged_rows(self, staged: Staged, kept_files: Sequence[str] = ()) -> DataFrame:
+        """Return the rows of written files, and of files of the table that stay.
 
         Parameters
         ----------
-        kept
-            The paths of the latter.
+        kept_files
+            The paths of the files that stay.
         """
-        paths = (*kept, *(f.path for f in staged.files))
+        paths = (*kept_files, *(f.path for f in staged.files))
         files = tuple(f"{staged.root}/{path}" for path in paths)
         return self.engine.read_files("parquet", Pin(None, files), staged.columns, {})
 
@@ -599,9 +599,9 @@ class Reader:
             return frame
         columns = columns_of_struct(frame.schema.jsonValue())
         partition = source.annotation.partition
-        known = {c.name.lower() for c in columns}
+        names = {c.name.lower() for c in columns}
         for dimension in partition.dimensions if partition else ():
-            if dimension.column.lower() not in known:
+            if dimension.column.lower() not in names:
                 raise BuildError(
                     f"`{source.name}` has no column `{dimension.column}` to partition by",
                     hint=did_you_mean(dimension.column, (c.name for c in columns)),

@@ -85,13 +85,13 @@ class Pool:
     sources
         What the run builds.
     forced
-        Which of them are built even if they are up to date.
-    asked
-        Which partitions are wanted, of sources of which not all are.
-    again
-        Between which values of their time columns rows are computed again; see `Builder.build`.
+        Those that are built even if they are up to date.
+    partition_keys
+        The partitions to build, of sources that do not build all of theirs.
+    recompute_spans
+        The values of time columns whose rows are computed again; see `Builder.build`.
     late
-        Which of them may begin only when their step does: they wait for more than sources.
+        Those that begin only when their step does, as they wait for more than sources.
     """
 
     def __init__(
@@ -100,12 +100,12 @@ class Pool:
         sources: Iterable[Source],
         *,
         forced: Collection[SourceID] = (),
-        asked: Mapping[SourceID, Collection[str]] | None = None,
-        again: Mapping[SourceID, tuple[str, str]] | None = None,
+        partition_keys: Mapping[SourceID, Collection[str]] | None = None,
+        recompute_spans: Mapping[SourceID, tuple[str, str]] | None = None,
         late: Collection[SourceID] = (),
     ) -> None:
         self._builder, self._forced, self._late = builder, forced, late
-        self._asked, self._again = asked or {}, again or {}
+        self._partition_keys, self._recompute_spans = partition_keys or {}, recompute_spans or {}
         self._lock = threading.Lock()
         self._begun: dict[SourceID, Future[PendingBuild]] = {}
         self._in_steps: set[SourceID] = set()
@@ -127,14 +127,14 @@ class Pool:
         """
         above: dict[SourceID, set[SourceID]] = {}
         for source in self._builder.project.sources:
-            found: set[SourceID] = set()
+            upstreams: set[SourceID] = set()
             for upstream in (*source.bindings, *source.compared):
                 whole = upstream in chosen or upstream in self._builder.observer.pins.fed
-                found |= {upstream} if whole else above[upstream]
-            above[source.source_id] = found
+                upstreams |= {upstream} if whole else above[upstream]
+            above[source.source_id] = upstreams
             if source.source_id in chosen:
-                self._missing[source.source_id] = set(found)
-                for upstream in found:
+                self._missing[source.source_id] = set(upstreams)
+                for upstream in upstreams:
                     self._readers.setdefault(upstream, []).append(source.source_id)
 
     def _size(self) -> int:
@@ -146,13 +146,15 @@ class Pool:
         for table in externals(builder.project, self._missing):
             with suppress(PersistError):  # it is told where a source that needs it is built
                 builder.observer.pins.sync([table.source_id])
-        wanted = builder.settings.parallel
-        if wanted == 1 or len(self._missing) < 2:
+        parallel = builder.settings.parallel
+        if parallel == 1 or len(self._missing) < 2:
             return 1
-        steps = builder.plan(self._missing, asked=self._asked).steps
-        if not (self._forced or self._again) and not any(s.action == "build" for s in steps):
+        steps = builder.plan(self._missing, partition_keys=self._partition_keys).steps
+        if not (self._forced or self._recompute_spans) and not any(
+            s.action == "build" for s in steps
+        ):
             return 1
-        return wanted or min(builder.engine.parallelism(), MOST)
+        return parallel or min(builder.engine.parallelism(), MOST)
 
     def _begin(self, source_id: SourceID) -> None:
         """Begin a source that waits for nothing any more. The lock is held."""
@@ -190,14 +192,14 @@ class Pool:
 
     def _unfinished(self, source_id: SourceID) -> list[SourceID]:
         """Return the ancestors of a source that are not built yet, in dependency order."""
-        found: set[SourceID] = set()
+        unfinished: set[SourceID] = set()
         stack = [*self._missing.get(source_id, ())]
         while stack:
             ancestor = stack.pop()
-            if ancestor not in found:
-                found.add(ancestor)
+            if ancestor not in unfinished:
+                unfinished.add(ancestor)
                 stack += self._missing.get(ancestor, ())
-        return [s for s in self._missing if s in found]
+        return [s for s in self._missing if s in unfinished]
 
     def _attempt(self, source_id: SourceID) -> Future[PendingBuild]:
         """Build a source in this thread; its step gets the result, or the error."""
@@ -211,8 +213,10 @@ class Pool:
     def _park(self, source_id: SourceID) -> PendingBuild:
         builder = self._builder
         source = builder.project.by_id[source_id]
-        force, keys = source_id in self._forced, self._asked.get(source_id)
-        work = builder.park(source, force=force, keys=keys, again=self._again.get(source_id))
+        force, keys = source_id in self._forced, self._partition_keys.get(source_id)
+        work = builder.park(
+            source, force=force, keys=keys, recompute_span=self._recompute_spans.get(source_id)
+        )
         self._done(source_id)
         return work
 
@@ -244,13 +248,20 @@ class Pool:
         PersistError
             It failed; that is recorded.
         """
-        keys, again = self._asked.get(source.source_id), self._again.get(source.source_id)
+        keys, recompute_span = (
+            self._partition_keys.get(source.source_id),
+            self._recompute_spans.get(source.source_id),
+        )
         begun = self._take(source.source_id)
         if begun is not None:
-            with self._builder.resume(begun.result(), force=force, keys=keys, again=again) as work:
+            with self._builder.resume(
+                begun.result(), force=force, keys=keys, recompute_span=recompute_span
+            ) as work:
                 yield work
         else:
-            with self._builder.work(source, force=force, keys=keys, again=again) as work:
+            with self._builder.work(
+                source, force=force, keys=keys, recompute_span=recompute_span
+            ) as work:
                 yield work
             self._done(source.source_id)
 

@@ -110,8 +110,8 @@ def _check_change(source: Source, columns: Sequence[Column], published: Snapshot
         They are.
     """
     rule = source.annotation.on_schema_change
-    known = published.columns if published else ()
-    wrong = changes(rule, known, columns) if known else ()
+    published_columns = published.columns if published else ()
+    wrong = changes(rule, published_columns, columns) if published_columns else ()
     if wrong:
         place = dict(source.annotation.keys).get("on_schema_change", source.location)
         allowed = "only new ones are allowed" if rule == "append" else "none may change"
@@ -131,78 +131,78 @@ def basis(reader: Reader, check: Check, manifest: Mapping[BuildID, Snapshot]) ->
     assert check.against is not None
     other = check.against.source_id
     read = reader.routed([other], reader.reading([other], manifest))
-    told: list[str] = [reader.project.by_id[other].build_id]
+    versions: list[str] = [reader.project.by_id[other].build_id]
     for source in reader.project.reach([other], lambda s: s.source_id in read):
-        known = read.get(source.source_id)
-        if isinstance(known, Route):
-            told.append(f"{source.build_id} {known.name}")
-        elif known is not None:
-            told.append(f"{source.build_id} {CONTENT}{known.content}")
+        snapshot = read.get(source.source_id)
+        if isinstance(snapshot, Route):
+            versions.append(f"{source.build_id} {snapshot.name}")
+        elif snapshot is not None:
+            versions.append(f"{source.build_id} {CONTENT}{snapshot.content}")
         elif source.raw is not None:
-            told.append(f"{source.build_id} {reader.pins.pin(source).version}")
+            versions.append(f"{source.build_id} {reader.pins.pin(source).version}")
         elif source.volatile or source.reads_clock:
-            told.append(reader.observer.started_at.isoformat())
-    return sha256(" ".join(sorted(told)).encode()).hexdigest()[:16]
+            versions.append(reader.observer.started_at.isoformat())
+    return sha256(" ".join(sorted(versions)).encode()).hexdigest()[:16]
 
 
-def again(
+def reused_results(
     reader: Reader,
     source: Source,
     checks: Sequence[Check],
-    before: Mapping[str, CheckResult],
+    previous: Mapping[str, CheckResult],
     manifest: Mapping[BuildID, Snapshot],
 ) -> tuple[CheckResult, ...] | None:
-    """Return what comes of checks of rows that were checked before, None where they must be asked.
+    """Return the results of checks of rows checked earlier; None: they have to run again.
 
     Parameters
     ----------
-    before
-        What came of checks of the same rows, by name.
+    previous
+        The results of checks of the same rows, by name.
     """
-    found: list[CheckResult] = []
+    results: list[CheckResult] = []
     for check in checks:
-        known = before.get(check.name)
-        if known is None or known.definition != check.definition or check.fickle:
+        result = previous.get(check.name)
+        if result is None or result.definition != check.definition or check.fickle:
             return None
-        known = replace(known, blocking=check.blocking)
+        result = replace(result, blocking=check.blocking)
         if check.kind == "freshness":
-            known = aged(check, known)
+            result = aged(check, result)
         elif (
             check.against is not None
             and not _is_own(reader, source, check)
-            and known.basis != basis(reader, check, manifest)
+            and result.basis != basis(reader, check, manifest)
         ):
             return None
-        found.append(known)
-    return tuple(found)
+        results.append(result)
+    return tuple(results)
 
 
-def asked(
+def check_results(
     reader: Reader,
     source: Source,
     checks: Sequence[Check],
-    known: Iterable[CheckResult],
+    measured: Iterable[CheckResult],
     load: Callable[[], DataFrame],
     manifest: Mapping[BuildID, Snapshot],
     parted: Parted | None = None,
 ) -> tuple[CheckResult, ...]:
-    """Return what comes of all checks of rows, in order, those that fail with some of the rows.
+    """Return the results of all checks, in order; failures have a sample of the rows.
 
     Parameters
     ----------
-    known
-        What came of those that the rows alone tell.
+    measured
+        The results of checks that were computed while the rows were written.
     load
-        Returns the rows, which are written already.
+        Returns the written rows.
     parted
-        Of a partitioned table, which partitions these are of.
+        The partitions of the rows, if the table is partitioned.
 
     Raises
     ------
     PersistError
-        A function fails, or what rows are compared with cannot be read.
+        A function fails, or the rows to compare with cannot be read.
     """
-    results = {r.name: r for r in known}
+    results = {r.name: r for r in measured}
     frames: list[DataFrame] = []
 
     def rows() -> DataFrame:
@@ -228,15 +228,15 @@ def asked(
             bad, rests_on = _strangers(reader, source, check, rows(), manifest)
             results[check.name] = _counted(check, bad, rests_on)
         elif check.kind == "function":
-            said = answer(check, rows())
-            if isinstance(said, bool):
-                told = None if said else f"{check.values[0]} says no"
+            outcome = answer(check, rows())
+            if isinstance(outcome, bool):
+                reason = None if outcome else f"{check.values[0]} says no"
                 definition = check.definition
                 results[check.name] = CheckResult(
-                    check.name, said, check.blocking, 0, definition, told
+                    check.name, outcome, check.blocking, 0, definition, reason
                 )
             else:
-                bad = said
+                bad = outcome
                 results[check.name] = _counted(check, bad)
         result = results[check.name]
         if not result.passed and not result.sample:
@@ -260,34 +260,34 @@ def _strangers(
     other = reader.project.by_id[against.source_id]
     rests_on = None
     if _is_own(reader, source, check):
-        there = rows
+        others = rows
     else:
         rests_on = basis(reader, check, manifest)
         read = reader.reading([other.source_id], manifest)
-        there = reader.rows(other, reader.routed([other.source_id], read))
+        others = reader.rows(other, reader.routed([other.source_id], read))
     with translated(f"comparing `{source.name}` with `{other.name}`"):
-        kinds = {c.name.lower(): c.type or "" for c in columns_in(there)}
+        kinds = {c.name.lower(): c.type or "" for c in columns_in(others)}
         kind = kinds.get(against.column.lower())
         if kind is None:
             raise BuildError(
                 f"`{against.column}` is not a column of `{other.name}`",
-                hint=f"known columns: {', '.join(there.columns)}",
+                hint=f"known columns: {', '.join(others.columns)}",
                 location=check.location or source.location,
             )
         _check_comparable(source, check, type_in(rows, check.columns[0]), kind)
-        known = there.selectExpr(f"{quote(against.column)} AS `persist.known`")
+        other_values = others.selectExpr(f"{quote(against.column)} AS `persist.known`")
         column = quote(check.columns[0])
         from pyspark.sql import functions as F
 
         bad = rows.where(f"{column} IS NOT NULL").join(
-            known.distinct(), F.expr(f"{column} = `persist.known`"), "left_anti"
+            other_values.distinct(), F.expr(f"{column} = `persist.known`"), "left_anti"
         )
     return bad, rests_on
 
 
-def _check_comparable(source: Source, check: Check, own: str, other: str) -> None:
+def _check_comparable(source: Source, check: Check, kind: str, other: str) -> None:
     """Refuse a comparison of columns whose values cannot be equal."""
-    wrong = incomparable(check, own, other)
+    wrong = incomparable(check, kind, other)
     if wrong:
         raise BuildError(wrong, location=check.location or source.location)
 
@@ -313,11 +313,11 @@ def _sample(bad: DataFrame, check: Check) -> tuple[str, ...]:
     row = F.to_json(F.struct(*map(quote, names)), {"ignoreNullFields": "false"})
     try:
         with translated(f"looking at rows that fail {check.name}"):
-            found = bad.limit(SAMPLE).select(row.alias("row")).collect()
+            sampled = bad.limit(SAMPLE).select(row.alias("row")).collect()
     except BuildError as error:  # that they fail is known, and worth more than what they are
         log.warning("no sample of rows that fail %s: %s", check.name, error)
         return ()
-    return tuple(json.dumps(_short(json.loads(r[0])), ensure_ascii=False) for r in found)
+    return tuple(json.dumps(_short(json.loads(r[0])), ensure_ascii=False) for r in sampled)
 
 
 def _places(bad: DataFrame, check: Check, parted: Parted | None) -> tuple[FailedPartition, ...]:
@@ -346,7 +346,7 @@ def _cut(value: Any) -> Any:
 def failure(source: Source, results: Sequence[CheckResult]) -> CheckFailedError:
     """Return the error that says which checks rows failed, with a row of each."""
     failed = [r for r in results if not r.passed and r.blocking]
-    said = ", ".join(f"{r.name} ({r.in_words})" for r in failed)
+    failures = ", ".join(f"{r.name} ({r.in_words})" for r in failed)
     shown = listed(f"{r.name}: {row}" for r in failed for row in r.sample[:1])
-    message = f"`{source.name}` failed {said}; it was not published{shown}"
+    message = f"`{source.name}` failed {failures}; it was not published{shown}"
     return CheckFailedError(message, results=results, location=source.location)

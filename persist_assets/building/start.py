@@ -38,7 +38,7 @@ def plan_step(
     *,
     force: bool,
     keys: Collection[str] | None,
-    again: tuple[str, str] | None,
+    recompute_span: tuple[str, str] | None,
 ) -> Step:
     """Return the step that the build carries out."""
     order = world.keys.get(source.source_id, ())
@@ -48,10 +48,17 @@ def plan_step(
     for upstream in observer.project.inputs(source):
         if upstream.raw is not None:
             observer.pins.pin(upstream)
-    asked = {} if keys is None else {source.source_id: keys}
-    spans = {} if again is None else {source.source_id: observer.span(source, *again)}
+    partition_keys = {} if keys is None else {source.source_id: keys}
+    spans = (
+        {} if recompute_span is None else {source.source_id: observer.span(source, *recompute_span)}
+    )
     (step,) = plan(
-        observer.project, [source.source_id], world, force=force, partition_keys=asked, spans=spans
+        observer.project,
+        [source.source_id],
+        world,
+        force=force,
+        partition_keys=partition_keys,
+        spans=spans,
     ).steps
     return continued_in_place(tables, step)
 
@@ -68,13 +75,13 @@ def start(observer: Observer, tables: Tables, source: Source, step: Step, world:
     before = observer.ledger.manifests.find_snapshot(observer.settings.environment, source.build_id)
     base = before if before == step.goes_on_from else None
     continued = step.snapshot or base
-    kept = None
+    kept_rows = None
     if stays_of := step.base or step.goes_on_from:
         order, had = world.keys.get(source.source_id, ()), stays_of.partitions
         stays = filled_keys(order, had.filled) if had else frozenset(("",))
         stays = stays.difference(step.keys or ())
-        own = step.base is None or stays_of == world.manifest.get(source.build_id)
-        kept = Kept(stays_of.build_uid, stays, own=own)
+        is_own = step.base is None or stays_of == world.manifest.get(source.build_id)
+        kept_rows = Kept(stays_of.build_uid, stays, own=is_own)
     return Started(
         source=source,
         step=step,
@@ -83,7 +90,7 @@ def start(observer: Observer, tables: Tables, source: Source, step: Step, world:
         current_at=_current_at(observer, source, world, step),
         before=before,
         latest=world.latest.get(source.source_id),
-        kept=kept,
+        kept=kept_rows,
     )
 
 

@@ -39,19 +39,25 @@ class Tables:
         That is the one it wrote last in this environment, unless another one has taken it over.
         """
         name, others = self.settings.table_name(source.table), set[str]()
-        own = self.ledger.manifests.find_snapshot(self.settings.environment, source.build_id)
+        snapshot = self.ledger.manifests.find_snapshot(self.settings.environment, source.build_id)
         for environment, table in self.ledger.manifests.fetch_tables(source.build_id):
             if environment != self.settings.environment:
                 others.add(table)
-        tried = [*([own.table] if own else []), name, f"{name}-{self.settings.environment}"]
+        tried = [
+            *([snapshot.table] if snapshot else []),
+            name,
+            f"{name}-{self.settings.environment}",
+        ]
         free = (t for t in tried if t not in others)
         return next(free, f"{name}-{uuid.uuid4().hex[:8]}")
 
     def is_own(self, snapshot: Snapshot) -> bool:
         """Whether builds of this environment may continue the table of a snapshot in place."""
-        own = self.ledger.manifests.find_snapshot(self.settings.environment, snapshot.build_id)
+        current = self.ledger.manifests.find_snapshot(self.settings.environment, snapshot.build_id)
         source = self.project.by_build_id[snapshot.build_id][0]
-        return own is not None and own == snapshot and own.table == self.name_for(source)
+        return (
+            current is not None and current == snapshot and current.table == self.name_for(source)
+        )
 
     def tidy(self, table: str, alive: Iterable[str]) -> None:
         """Remove what dead builds of a table left behind.

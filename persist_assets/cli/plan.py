@@ -47,7 +47,7 @@ def plan(
     chosen = invocation.select(selection)
     keys, _ = partition_keys(invocation, chosen, partition, partition_range, first, last)
     compared = _against(invocation, against, chosen if selection else None) if against else None
-    planned = invocation.observer.plan(chosen, force=force, asked=keys)
+    planned = invocation.observer.plan(chosen, force=force, partition_keys=keys)
     warn_of_former_build_ids(invocation)
     absent = {
         r.source_id: r.message for s in planned.steps for r in s.reasons if r.code == "no-data"

@@ -119,27 +119,27 @@ def compare_tables(
     SettingsError
         No source has the key, or several rows of one side have the same.
     """
-    told: list[Change] = []
-    found: dict[SourceID, RowsDiffer | NotCompared] = {}
+    listed: list[Change] = []
+    differences: dict[SourceID, RowsDiffer | NotCompared] = {}
     for change in changes:
         old, new = (t.get(change.source_id) for t in tables)
         if change.change == "same":
             if old is None or new is None or is_same(old, new):
                 continue
-            told.append(replace(change, change="changed"))
+            listed.append(replace(change, change="changed"))
         else:
-            told.append(change)
+            listed.append(change)
         try:
-            found[change.source_id] = compare_snapshots(
+            differences[change.source_id] = compare_snapshots(
                 load, old, new, key=key, sample=sample, names=names
             )
         except SettingsError as error:
             error.message = f"{change.source_id}: {error.message}"
             raise
-    lacking = [f for f in found.values() if isinstance(f, NotCompared) and f.lacks_key]
-    if lacking and not any(isinstance(f, RowsDiffer) for f in found.values()):
+    lacking = [f for f in differences.values() if isinstance(f, NotCompared) and f.lacks_key]
+    if lacking and not any(isinstance(f, RowsDiffer) for f in differences.values()):
         raise SettingsError(lacking[0].reason, hint="use columns of the compared tables")
-    return told, found
+    return listed, differences
 
 
 def compare_snapshots(
@@ -181,10 +181,10 @@ def compare_snapshots(
     except GoneError as error:
         return NotCompared(error.message)
     with translated(f"comparing {before.table} with {after.table}"):
-        found = compare_rows(*frames, key=key, sample=sample, names=names)
-    if isinstance(found, NotCompared):
-        return found
-    return replace(found, before=before.rows, after=after.rows)
+        difference = compare_rows(*frames, key=key, sample=sample, names=names)
+    if isinstance(difference, NotCompared):
+        return difference
+    return replace(difference, before=before.rows, after=after.rows)
 
 
 def is_same(before: Snapshot, after: Snapshot) -> bool:
@@ -208,9 +208,9 @@ def compare_rows(
         return lacking or NotCompared("the tables have no columns in common")
     if not key:
         return _as_they_are(before, after, common, uncompared, sample)
-    wanted = {k.lower() for k in key}
-    keys = [c for c in common if c.name.lower() in wanted]
-    rest = [c for c in common if c.name.lower() not in wanted]
+    key_names = {k.lower() for k in key}
+    keys = [c for c in common if c.name.lower() in key_names]
+    rest = [c for c in common if c.name.lower() not in key_names]
     return _by_key(before, after, keys, rest, uncompared, sample, names)
 
 
@@ -261,8 +261,8 @@ def _common(before: DataFrame, after: DataFrame) -> tuple[list[_Column], tuple[U
 
 
 def _lacking(key: Sequence[str], columns: Sequence[str]) -> NotCompared | None:
-    there = {c.lower() for c in columns}
-    lacking = [k for k in key if k.lower() not in there]
+    names = {c.lower() for c in columns}
+    lacking = [k for k in key if k.lower() not in names]
     if not lacking:
         return None
     return NotCompared(f"no column `{lacking[0]}` with the same type on both sides", lacks_key=True)
@@ -306,13 +306,13 @@ def _struct(parts: Sequence[str]) -> str:
 
 
 def _own(columns: Sequence[_Column]) -> str:
-    """Return a struct of the values that what is compared does not tell."""
+    """Return a struct of the values that cannot be restored from the compared ones."""
     return _struct([c.value for c in columns if c.hidden])
 
 
-def _values(columns: Sequence[_Column], same: Sequence[Any], own: Sequence[Any]) -> Values:
-    """Return a row from what was compared of it, and `_own`."""
-    rest, values = iter(own), dict[str, Any]()
+def _values(columns: Sequence[_Column], same: Sequence[Any], hidden: Sequence[Any]) -> Values:
+    """Return a row from its compared values, and those of `_own`."""
+    rest, values = iter(hidden), dict[str, Any]()
     for column, value in zip(columns, same, strict=False):
         if column.hidden:
             values[column.name] = next(rest)
@@ -338,10 +338,10 @@ def _as_they_are(
     same = [f"{c.same} AS c{n}" for n, c in enumerate(columns)]
     # Spark sorts to group where a struct is taken along.
     hidden = any(c.hidden for c in columns)
-    own = [f"{_own(columns)} AS own"] if hidden else []
+    hidden_values = [f"{_own(columns)} AS own"] if hidden else []
     grouped = (
-        before.selectExpr(*same, *own, "-1 AS side")
-        .unionAll(after.selectExpr(*same, *own, "1 AS side"))
+        before.selectExpr(*same, *hidden_values, "-1 AS side")
+        .unionAll(after.selectExpr(*same, *hidden_values, "1 AS side"))
         .groupBy(*cells)
         .agg(F.expr("sum(side) AS n"), F.expr("first(own) AS own" if hidden else "array() AS own"))
     )
@@ -349,9 +349,9 @@ def _as_they_are(
     differing = grouped.where("n <> 0").selectExpr(kind, "abs(n) AS n", "own", *cells).persist()
     try:
         counted = dict(differing.groupBy("kind").agg(F.expr("sum(n)")).collect())
-        found: dict[str, list[Values]] = {"added": [], "removed": []}
+        examples: dict[str, list[Values]] = {"added": [], "removed": []}
         for of, n, its, *row in _sampled(differing, cells, sample) if counted and sample else ():
-            rows = found[of]
+            rows = examples[of]
             rows += [_values(columns, row, its)] * min(n, sample - len(rows))
     finally:
         differing.unpersist()
@@ -359,8 +359,8 @@ def _as_they_are(
         added=counted.get("added", 0),
         removed=counted.get("removed", 0),
         uncompared=uncompared,
-        added_rows=tuple(found["added"]),
-        removed_rows=tuple(found["removed"]),
+        added_rows=tuple(examples["added"]),
+        removed_rows=tuple(examples["removed"]),
     )
 
 
@@ -374,41 +374,19 @@ def _by_key(
     names: tuple[str, str],
 ) -> RowsDiffer:
     """Count the rows whose key is on one side only, and those that differ under one key."""
-    from pyspark.sql import functions as F
-
     whole = [*keys, *columns]
-    cells = [f"c{n}" for n in range(len(whole))]
-    told = [f"{c.same} AS c{n}" for n, c in enumerate(whole)]
-    sides = [side.selectExpr(*told, f"{_own(whole)} AS own") for side in (before, after)]
-    for side, name in zip(sides, names, strict=True):
-        _refuse_several(side, keys, name)
-    on = " AND ".join(f"b.{c} <=> a.{c}" for c in cells[: len(keys)])
-    differs = [f"NOT (b.{c} <=> a.{c})" for c in cells[len(keys) :]]
-    kind = (
-        "CASE WHEN b.own IS NULL THEN 'added' WHEN a.own IS NULL THEN 'removed' "
-        "WHEN exists(differs, d -> d) THEN 'changed' END AS kind"
-    )
-    either = [f"IF(a.own IS NULL, b.{c}, a.{c}) AS k{n}" for n, c in enumerate(cells[: len(keys)])]
-    differing = (
-        sides[0]
-        .alias("b")
-        .join(sides[1].alias("a"), F.expr(on), "full")
-        .selectExpr("*", f"CAST(array({', '.join(differs)}) AS ARRAY<BOOLEAN>) AS differs")
-        .selectExpr(kind, "differs", _row("b", cells), _row("a", cells), *either)
-        .where("kind IS NOT NULL")
-        .persist()
-    )
+    differing = _joined(before, after, keys, columns, names).persist()
     kinds = ("added", "removed", "changed")
     counts = [f"count_if(kind = '{k}')" for k in kinds]
     counts += [f"count_if(kind = 'changed' AND differs[{n}])" for n in range(len(columns))]
     try:
         added, removed, changed, *by_column = differing.selectExpr(*counts).collect()[0]
-        found: dict[str, list[Any]] = {k: [] for k in kinds}
+        examples: dict[str, list[Any]] = {k: [] for k in kinds}
         if sample and (added or removed or changed):
             order = [f"k{n}" for n in range(len(keys))]
-            for of, differs, b, a, *_ in _sampled(differing, order, sample):
+            for kind, differs, b, a, *_ in _sampled(differing, order, sample):
                 rows = [_values(whole, [*r][:-1], r["own"]) if r else {} for r in (b, a)]
-                found[of].append((rows[0], rows[1], differs))
+                examples[kind].append((rows[0], rows[1], differs))
     finally:
         differing.unpersist()
     return RowsDiffer(
@@ -418,16 +396,49 @@ def _by_key(
         changed,
         {c.name: n for c, n in zip(columns, by_column, strict=True)},
         uncompared,
-        tuple(new for _, new, _ in found["added"]),
-        tuple(old for old, _, _ in found["removed"]),
+        tuple(new for _, new, _ in examples["added"]),
+        tuple(old for old, _, _ in examples["removed"]),
         tuple(
             ChangedRow(
                 {c.name: new[c.name] for c in keys},
                 {c.name: old[c.name] for c, differ in zip(columns, flags, strict=True) if differ},
                 {c.name: new[c.name] for c, differ in zip(columns, flags, strict=True) if differ},
             )
-            for old, new, flags in found["changed"]
+            for old, new, flags in examples["changed"]
         ),
+    )
+
+
+def _joined(
+    before: DataFrame,
+    after: DataFrame,
+    keys: Sequence[_Column],
+    columns: Sequence[_Column],
+    names: tuple[str, str],
+) -> DataFrame:
+    """Return the rows that differ: of which kind, in which columns, both sides, and their keys."""
+    from pyspark.sql import functions as F
+
+    whole = [*keys, *columns]
+    cells = [f"c{n}" for n in range(len(whole))]
+    texts = [f"{c.same} AS c{n}" for n, c in enumerate(whole)]
+    sides = [side.selectExpr(*texts, f"{_own(whole)} AS own") for side in (before, after)]
+    for side, name in zip(sides, names, strict=True):
+        _refuse_several(side, keys, name)
+    on = " AND ".join(f"b.{c} <=> a.{c}" for c in cells[: len(keys)])
+    differs = [f"NOT (b.{c} <=> a.{c})" for c in cells[len(keys) :]]
+    kind = (
+        "CASE WHEN b.own IS NULL THEN 'added' WHEN a.own IS NULL THEN 'removed' "
+        "WHEN exists(differs, d -> d) THEN 'changed' END AS kind"
+    )
+    either = [f"IF(a.own IS NULL, b.{c}, a.{c}) AS k{n}" for n, c in enumerate(cells[: len(keys)])]
+    return (
+        sides[0]
+        .alias("b")
+        .join(sides[1].alias("a"), F.expr(on), "full")
+        .selectExpr("*", f"CAST(array({', '.join(differs)}) AS ARRAY<BOOLEAN>) AS differs")
+        .selectExpr(kind, "differs", _row("b", cells), _row("a", cells), *either)
+        .where("kind IS NOT NULL")
     )
 
 
@@ -449,9 +460,9 @@ def _refuse_several(side: DataFrame, keys: Sequence[_Column], name: str) -> None
 
     cells = [f"c{n}" for n in range(len(keys))]
     several = side.groupBy(*cells).agg(F.expr("count(1) AS n")).where("n > 1")
-    found = several.orderBy(*cells).limit(1).collect()
-    if found:
-        *key, n = found[0]
+    first_rows = several.orderBy(*cells).limit(1).collect()
+    if first_rows:
+        *key, n = first_rows[0]
         pairs = zip(keys, key, strict=True)
         example = ", ".join(f"{c.name} = {'NULL' if v is None else v}" for c, v in pairs)
         named = ", ".join(f"`{c.name}`" for c in keys)

@@ -55,14 +55,14 @@ def check_rows(scan: DataFrame, promised: Mapping[str, int], table: str) -> None
     count = int(scan.selectExpr("count(1)").collect()[0][0])
     if count == total:
         return
-    there: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for path, n in scan.groupBy("_metadata.file_path").count().collect():
         name = unquote(path).rpartition("/")[2]
-        there[name] = there.get(name, 0) + n
+        counts[name] = counts.get(name, 0) + n
     different = [
-        f"{place} ({there.get(name, 0):,} of {n:,} rows)"
+        f"{place} ({counts.get(name, 0):,} of {n:,} rows)"
         for place, n in promised.items()
-        if there.get(name := place.rpartition("/")[2], 0) != n
+        if counts.get(name := place.rpartition("/")[2], 0) != n
     ]
     raise StorageError(
         f"Spark reads {count:,} rows of {table}, but its log states {total:,}:"
@@ -86,15 +86,15 @@ def padded(frame: DataFrame, columns: Iterable[Column]) -> DataFrame:
         return frame
     from pyspark.sql import functions as F
 
-    found: list[Any] = []
+    padded_columns: list[Any] = []
     for name in frame.columns:
         column, n = quote(name), sizes.get(name.lower())
         if n is None:
-            found.append(F.col(column))
+            padded_columns.append(F.col(column))
             continue
         text = F.expr(f"IF(length({column}) < {n}, rpad({column}, {n}), {column})")
-        found.append(text.alias(name, metadata={CHAR_TYPE: f"char({n})"}))
-    return frame.select(*found)
+        padded_columns.append(text.alias(name, metadata={CHAR_TYPE: f"char({n})"}))
+    return frame.select(*padded_columns)
 
 
 def one_after_another(load: Callable[[Any], DataFrame], groups: Iterable[Any]) -> DataFrame:

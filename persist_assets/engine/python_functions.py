@@ -74,10 +74,10 @@ def call(
     narrow = None if since is None else _narrowing(source, *since)
     token = NARROW.set(narrow)
     try:
-        found = _result(source, source.function, source.name, root, frames, session)
+        returned = _result(source, source.function, source.name, root, frames, session)
     finally:
         NARROW.reset(token)
-    return _frame(source, found)
+    return _frame(source, returned)
 
 
 def ask(
@@ -98,15 +98,15 @@ def ask(
 
     assert check.function is not None
     name = check.function.name
-    found = _result(source, check.function, name, root, lambda _: rows, session)
-    if type(found).__module__.partition(".")[0] == "narwhals" and hasattr(found, "to_native"):
-        found = found.to_native()
-    if type(found).__name__ in ("bool", "bool_"):
-        return bool(found)
-    if isinstance(found, DataFrame):
-        return found
+    answer = _result(source, check.function, name, root, lambda _: rows, session)
+    if type(answer).__module__.partition(".")[0] == "narwhals" and hasattr(answer, "to_native"):
+        answer = answer.to_native()
+    if type(answer).__name__ in ("bool", "bool_"):
+        return bool(answer)
+    if isinstance(answer, DataFrame):
+        return answer
     raise BuildError(
-        f"`{name}` returned {_kind_of(found)}, which is not a check result",
+        f"`{name}` returned {_kind_of(answer)}, which is not a check result",
         hint="a check must return the failing rows, or True or False",
         location=check.location,
     )
@@ -136,8 +136,8 @@ def _result(
             named[parameter.name] = value
     modules = _Modules(function, root)
     try:
-        made: Any = getattr(modules.load_file(function.path), function.name)
-        return made(*positional, **named)
+        loaded: Any = getattr(modules.load_file(function.path), function.name)
+        return loaded(*positional, **named)
     except PersistError:
         raise
     except (Exception, SystemExit) as error:
@@ -197,50 +197,53 @@ _FROM_ROOT = "import project modules from the project root, or relatively: from 
 
 
 def _hint(error: BaseException, function: Function | None) -> str | None:
-    """Return what to do about what went wrong in a function, if that is known."""
+    """Return how to repair the failure of a function, if there is a hint."""
     if isinstance(error, ModuleNotFoundError):
         return _FROM_ROOT
-    given = [p for p in (function.frames if function else ()) if p.columns is not None]
+    parameters = [p for p in (function.frames if function else ()) if p.columns is not None]
     missing = "UNRESOLVED_COLUMN" in str(error) or type(error).__name__ == "ColumnNotFoundError"
-    if not (given and missing):
+    if not (parameters and missing):
         return None
-    told = ", ".join(f"{', '.join(p.columns or ())} of {p.name}" for p in given)
-    return f"it starts with .select(…) and gets only those columns: {told}; select all that it uses"
+    selections = ", ".join(f"{', '.join(p.columns or ())} of {p.name}" for p in parameters)
+    return (
+        f"it starts with .select(…) and gets only those columns: {selections};"
+        " select all that it uses"
+    )
 
 
 def _said(error: BaseException) -> str:
     name = type(error).__name__
-    told = _MADE_UP.sub("", first_line(error))
-    return name if told == name else f"{name}: {told}"
+    message = _MADE_UP.sub("", first_line(error))
+    return name if message == name else f"{name}: {message}"
 
 
 _BAD_IN_TABLES = " ,;{}()\n\t="
 
 
-def _frame(source: Source, found: Any) -> DataFrame:
+def _frame(source: Source, returned: Any) -> DataFrame:
     """Return what a function returned as a Spark DataFrame.
 
     Raises
     ------
     BuildError
-        It is something else, or its columns cannot be a table's.
+        It is something else, or a table cannot have its columns.
     """
     from pyspark.sql import DataFrame
 
-    if type(found).__module__.partition(".")[0] == "narwhals" and hasattr(found, "to_native"):
-        found = found.to_native()
-    if not isinstance(found, DataFrame):
-        kind = type(found)
+    if type(returned).__module__.partition(".")[0] == "narwhals" and hasattr(returned, "to_native"):
+        returned = returned.to_native()
+    if not isinstance(returned, DataFrame):
+        kind = type(returned)
         hint = "return a Spark DataFrame, or a Narwhals LazyFrame over one"
         if kind.__module__.partition(".")[0] in ("pandas", "pyarrow", "polars"):
             hint += "; create one with spark.createDataFrame(…) and a parameter spark: SparkSession"
         raise BuildError(
-            f"`{source.name}` returned {_kind_of(found)}, not a frame",
+            f"`{source.name}` returned {_kind_of(returned)}, not a frame",
             hint=hint,
             location=source.location,
         )
     try:
-        names = found.columns  # where Spark is a server this asks it, and may fail
+        names = returned.columns  # where Spark is a server this asks it, and may fail
     except Exception as error:
         raise BuildError(
             f"`{source.name}` failed: {_said(error)}",
@@ -248,12 +251,12 @@ def _frame(source: Source, found: Any) -> DataFrame:
             location=source.location,
         ) from error
     _check_columns(source, names)
-    return found
+    return returned
 
 
-def _kind_of(found: Any) -> str:
-    kind = type(found)
-    name = "None" if found is None else f"{kind.__module__}.{kind.__qualname__}"
+def _kind_of(returned: Any) -> str:
+    kind = type(returned)
+    name = "None" if returned is None else f"{kind.__module__}.{kind.__qualname__}"
     return name.removeprefix("builtins.")
 
 
@@ -277,15 +280,15 @@ def _check_columns(source: Source, names: Sequence[str]) -> None:
     places = dict(source.annotation.keys)
     promised = promised_by(source.checks)  # what lacks of those is told all together
     added = () if source.annotation.validity is None else (VALID_FROM, VALID_TO)
-    wanted = [
+    expected = [
         (c.location or places.get("check"), n)
         for c in source.checks
         for n in c.columns
         if n.lower() not in promised and n.lower() not in added
     ]
     if source.annotation.time_column:
-        wanted.append((places.get("time_column"), source.annotation.time_column))
-    for place, name in wanted:
+        expected.append((places.get("time_column"), source.annotation.time_column))
+    for place, name in expected:
         if name.lower() not in seen:
             raise BuildError(
                 f"`{name}` is not a column of `{source.name}`",
@@ -373,28 +376,28 @@ class _Modules:
         return "" if any(path.startswith(below) for path in self._texts) else None
 
     def _load(self, name: str, path: str) -> ModuleType:
-        made = self._made.get(name)
-        if made is not None:
-            return made
+        loaded = self._made.get(name)
+        if loaded is not None:
+            return loaded
         parent, _, last = name.rpartition(".")
         above = self._module(parent) if parent else None
         if name in self._made:
             return self._made[name]
         module = ModuleType(f"{self._prefix}.{name}")
         is_package = not path or path.endswith("/__init__.py")
-        own = vars(module)
-        own["__builtins__"] = self._builtins
-        own["__package__"] = module.__name__ if is_package else f"{self._prefix}.{parent}"
+        namespace = vars(module)
+        namespace["__builtins__"] = self._builtins
+        namespace["__package__"] = module.__name__ if is_package else f"{self._prefix}.{parent}"
         place = self._root / (path or name.replace(".", "/"))
         if is_package:
-            own["__path__"] = [str(place.parent if path else place)]
+            namespace["__path__"] = [str(place.parent if path else place)]
         self._made[name] = module
         if path:
-            own["__file__"] = str(place)
+            namespace["__file__"] = str(place)
             # Where dataclasses and others look a class's module up while it is made.
             sys.modules[module.__name__] = module
             try:
-                exec(_compiled(self._texts[path], str(place)), own)
+                exec(_compiled(self._texts[path], str(place)), namespace)
             except BaseException:
                 del self._made[name]
                 raise

@@ -74,7 +74,7 @@ def measures(
     row = f"xxhash64({hashes})"
     if where is not None:
         row = f"CASE WHEN {where} THEN {row} END"
-    wanted = {
+    aggregates = {
         _ROWS: "count(1)" if where is None else _count(where),
         # XOR forgets rows that occur an even number of times, the sums do not; their parts are
         # of 24 bits, so that they do not overflow.
@@ -83,14 +83,14 @@ def measures(
         _LOW: f"sum(shiftrightunsigned({row}, 16) & {0xFFFFFF})",
     }
     if time_column and time_type:
-        wanted[_WATERMARK] = spelled(f"max({quote(time_column)})", time_type)
-        wanted[_TIMELESS] = _count(f"{quote(time_column)} IS NULL")
-    asked = [
+        aggregates[_WATERMARK] = spelled(f"max({quote(time_column)})", time_type)
+        aggregates[_TIMELESS] = _count(f"{quote(time_column)} IS NULL")
+    failures = [
         (_asked(c) if where is None else _count_failing(F.expr(where) & _fails(c))).alias(c.name)
         for c in checks
         if c.in_pass
     ]
-    return [*(F.expr(f"{text} AS {quote(name)}") for name, text in wanted.items()), *asked]
+    return [*(F.expr(f"{text} AS {quote(name)}") for name, text in aggregates.items()), *failures]
 
 
 def _count(condition: str) -> str:
@@ -201,8 +201,8 @@ def columns_in(frame: DataFrame) -> list[Column]:
 def promised(check: Check, columns: Sequence[Column]) -> CheckResult:
     """Return what comes of a contract, of rows that have columns."""
     wrong = breaches(check, columns)
-    found = "; ".join(" ".join(line.split()) for line in wrong) or None
-    return CheckResult(check.name, not wrong, check.blocking, 0, check.definition, found)
+    problems = "; ".join(" ".join(line.split()) for line in wrong) or None
+    return CheckResult(check.name, not wrong, check.blocking, 0, check.definition, problems)
 
 
 def _hash(value: str, kind: Any, depth: int = 0) -> str:
@@ -217,20 +217,20 @@ def _hash(value: str, kind: Any, depth: int = 0) -> str:
     match kind:
         case T.StructType():
             parts = [_hash(f"{value}.{quote(f.name)}", f.dataType, depth) for f in kind.fields]
-            made = ", ".join([str(len(parts)), *parts])
+            arguments = ", ".join([str(len(parts)), *parts])
         case T.ArrayType():
             below = _hash(element, kind.elementType, depth + 1)
-            made = f"size({value}), transform({value}, {element} -> {below})"
+            arguments = f"size({value}), transform({value}, {element} -> {below})"
         case T.MapType():
             key = _hash(f"{element}.key", kind.keyType, depth + 1)
             below = _hash(f"{element}.value", kind.valueType, depth + 1)
             entries = f"transform(map_entries({value}), {element} -> xxhash64({key}, {below}))"
-            made = f"size({value}), array_sort({entries})"
+            arguments = f"size({value}), array_sort({entries})"
         case T.FloatType() | T.DoubleType():
-            made = f"{value}, CASE WHEN {value} = 0 THEN CAST({value} AS STRING) ELSE '' END"
+            arguments = f"{value}, CASE WHEN {value} = 0 THEN CAST({value} AS STRING) ELSE '' END"
         case _:
-            made = value
-    return f"CASE WHEN {value} IS NULL THEN {0x5E_ED_0F_A_11}L ELSE xxhash64({made}) END"
+            arguments = value
+    return f"CASE WHEN {value} IS NULL THEN {0x5E_ED_0F_A_11}L ELSE xxhash64({arguments}) END"
 
 
 def _asked(check: Check) -> SparkColumn:
@@ -274,14 +274,14 @@ def _fails(check: Check) -> SparkColumn:
     return F.coalesce(failed, F.lit(False))
 
 
-def _result(check: Check, found: int | None) -> CheckResult:
-    n = int(found or 0)
+def _result(check: Check, value: int | None) -> CheckResult:
+    n = int(value or 0)
     result = CheckResult(check.name, n == 0, check.blocking, n, check.definition)
     match check.kind:
         case "row_count":
             return replace(result, passed=fits(check, n), failed_rows=0, found=f"{n} rows")
         case "freshness":
-            basis = None if found is None else str(found)
+            basis = None if value is None else str(value)
             return aged(check, replace(result, failed_rows=0, basis=basis))
         case _:
             return result
@@ -299,16 +299,16 @@ def aged(check: Check, result: CheckResult) -> CheckResult:
     if check.per_partition:
         if result.basis is None:  # the clock has no part in it
             return result
-        told: dict[str, int | None] = json.loads(result.basis)
+        latest: dict[str, int | None] = json.loads(result.basis)
         late = tuple(
-            FailedPartition(key, found=found)
-            for key, micros in told.items()
-            for fresh, found in (aged_to(micros, check.since),)
+            FailedPartition(key, found=observation)
+            for key, micros in latest.items()
+            for fresh, observation in (aged_to(micros, check.since),)
             if not fresh
         )
         return replace(result, passed=not late, partitions=late)
-    fresh, found = aged_to(None if result.basis is None else int(result.basis), check.since)
-    return replace(result, passed=fresh, found=found)
+    fresh, observation = aged_to(None if result.basis is None else int(result.basis), check.since)
+    return replace(result, passed=fresh, found=observation)
 
 
 def aged_to(micros: int | None, since: datetime) -> tuple[bool, str]:
@@ -340,12 +340,12 @@ def shared_keys(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
     from pyspark.sql import functions as F
 
     keys = [F.col(quote(c)) for c in columns]
-    known = frame
+    rows = frame
     for key in keys:
-        known = known.where(key.isNotNull())
+        rows = rows.where(key.isNotNull())
     # Keys that are equal for Spark but not to the eye (1.0 and 1) cannot be in one column.
     n = F.col(quote(SHARED))
-    return known.groupBy(*keys).agg(F.count(F.lit(1)).alias(SHARED)).where(n > 1)
+    return rows.groupBy(*keys).agg(F.count(F.lit(1)).alias(SHARED)).where(n > 1)
 
 
 SHARED = _ROWS

@@ -221,11 +221,11 @@ class Jobs:
                     return
             else:
                 job = self._jobs.setdefault(key, Job(key, os.getpid(), self._project, now))
-                told = [*(stages or ())]
-                completed = sum(stage.num_completed_tasks for stage in told)
+                active = [*(stages or ())]
+                completed = sum(stage.num_completed_tasks for stage in active)
                 waits = inflight_tasks == 0 and completed == job.completed
                 job.waits_since = (job.waits_since or now) if waits else None
-                job.tasks = sum(stage.num_tasks for stage in told)
+                job.tasks = sum(stage.num_tasks for stage in active)
                 job.completed, job.running = completed, inflight_tasks
                 waited_s = now - (job.waits_since or now)
                 if waited_s >= WAIT_S and key not in self._warned:
@@ -253,14 +253,14 @@ def _jobs_of(mark: Path) -> Path:
 
 def list_jobs(directory: Path) -> list[Job]:
     """Return the jobs of all living clients of a server, the oldest first."""
-    found: list[Job] = []
+    jobs: list[Job] = []
     marks = directory / "clients"
     for mark in marks.iterdir() if marks.is_dir() else ():
         if _held(mark):
             with suppress(OSError, ValueError, TypeError):
                 document = json.loads(_jobs_of(mark).read_text(encoding="utf-8"))
-                found += [Job(**job) for job in document]
-    return sorted(found, key=lambda job: job.started_at)
+                jobs += [Job(**job) for job in document]
+    return sorted(jobs, key=lambda job: job.started_at)
 
 
 def ensure_server(settings: Settings) -> Server:
@@ -298,9 +298,9 @@ def stop_server(directory: Path) -> bool:
     if not directory.is_dir():
         return False
     with FileLock(directory / "start.lock"):
-        there = _held(directory / "supervisor.lock")
+        was_running = _held(directory / "supervisor.lock")
         _end(directory)
-    return there
+    return was_running
 
 
 def _start(settings: Settings, directory: Path) -> Server:
@@ -317,14 +317,14 @@ def _start(settings: Settings, directory: Path) -> Server:
             cwd=directory,
             env={**os.environ, "PYTHONPATH": _path(package, os.environ.get("PYTHONPATH"))},
         )
-    wanted = {
+    document = {
         "port": settings.shared_port,
         "idle_s": settings.shared_idle_s,
         "spark": dict(_static(settings)),
     }
     assert process.stdin is not None
     with suppress(BrokenPipeError), process.stdin as stdin:
-        stdin.write(json.dumps(wanted).encode())
+        stdin.write(json.dumps(document).encode())
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline and process.poll() is None:
         server = find_server(directory)
@@ -420,25 +420,25 @@ def _listens(port: int) -> bool:
 
 
 class _Stopped(Exception):
-    """The supervisor was told to stop."""
+    """The supervisor got a signal."""
 
 
-def supervise(directory: Path, wanted: Mapping[str, Any]) -> None:
-    """Run a server until it is told to stop, dies, or nobody has used it for a while."""
-    told: list[int] = []
+def supervise(directory: Path, settings: Mapping[str, Any]) -> None:
+    """Run a server until it gets a signal, dies, or has been idle for a while."""
+    signals: list[int] = []
     # A handler that raised could do so while a process is made, whose id would be lost.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda got, _: told.append(got))
+        signal.signal(number, lambda got, _: signals.append(got))
 
     def pause(seconds: float) -> None:
         time.sleep(seconds)
-        if told:
+        if signals:
             raise _Stopped
 
     with FileLock(directory / "supervisor.lock", timeout=5):
-        token, port = secrets.token_hex(32), _port(wanted["port"])
+        token, port = secrets.token_hex(32), _port(settings["port"])
         _write(directory / "processes.json", [os.getpid(), None])
-        jvm = _launch(directory, port, token, wanted["spark"])
+        jvm = _launch(directory, port, token, settings["spark"])
         _write(directory / "processes.json", [os.getpid(), jvm.pid])
         try:
             while not _listens(port):
@@ -447,7 +447,7 @@ def supervise(directory: Path, wanted: Mapping[str, Any]) -> None:
                 pause(0.05)
             server = Server(os.getpid(), jvm.pid, port, token, time.time())
             _write(directory / "server.json", asdict(server))
-            _wait(directory, jvm, wanted["idle_s"], pause)
+            _wait(directory, jvm, settings["idle_s"], pause)
         except _Stopped:
             pass
         finally:
@@ -463,19 +463,19 @@ def supervise(directory: Path, wanted: Mapping[str, Any]) -> None:
 
 def _write(path: Path, document: object) -> None:
     """Write a file that only we can read, all at once."""
-    made = path.with_suffix(".new")
-    made.unlink(missing_ok=True)
-    made.touch(mode=0o600)
-    made.write_text(json.dumps(document), encoding="utf-8")
-    made.rename(path)
+    new_file = path.with_suffix(".new")
+    new_file.unlink(missing_ok=True)
+    new_file.touch(mode=0o600)
+    new_file.write_text(json.dumps(document), encoding="utf-8")
+    new_file.rename(path)
 
 
 def _launch(
     directory: Path, port: int, token: str, spark: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    found = find_spec("pyspark")
-    assert found is not None and found.origin is not None
-    home = Path(found.origin).parent
+    spec = find_spec("pyspark")
+    assert spec is not None and spec.origin is not None
+    home = Path(spec.origin).parent
     config = {
         "spark.scheduler.mode": "FAIR",
         "spark.log.level": "WARN",
@@ -516,18 +516,18 @@ def _launch(
 def _escaped(text: str) -> str:
     """Return a text as a key or value of Java's properties."""
     units = memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H")
-    kept = re.compile(r"[A-Za-z0-9._/*,;-]")
-    return "".join(chr(u) if u < 128 and kept.match(chr(u)) else f"\\u{u:04x}" for u in units)
+    plain = re.compile(r"[A-Za-z0-9._/*,;-]")
+    return "".join(chr(u) if u < 128 and plain.match(chr(u)) else f"\\u{u:04x}" for u in units)
 
 
-def _port(wanted: int) -> int:
-    """Return a port that is free: the wanted one, or any if that is zero."""
+def _port(port: int) -> int:
+    """Return a free port: this one, or any if it is zero. Exit if it is in use."""
     with socket.socket() as free:
         free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            free.bind(("127.0.0.1", wanted))
+            free.bind(("127.0.0.1", port))
         except OSError as error:
-            sys.exit(f"Error: cannot use port {wanted}: {error.strerror}")
+            sys.exit(f"Error: cannot use port {port}: {error.strerror}")
         return free.getsockname()[1]
 
 

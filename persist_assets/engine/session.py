@@ -69,8 +69,8 @@ def check_java(environ: Mapping[str, str] = os.environ) -> None:
     if java is None or not os.path.exists(java):
         where = f"JAVA_HOME is {home}, which has no Java" if home else "Java was not found"
         raise JavaMissingError(f"Spark needs Java, but {where}", hint=_JAVA_HINT)
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
-    match = re.search(r'version "(\d+)', said.stderr + said.stdout)
+    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    match = re.search(r'version "(\d+)', answer.stderr + answer.stdout)
     if match and int(match[1]) < 17:
         raise JavaMissingError(
             f"Spark needs Java 17 or 21, but {java} is Java {match[1]}", hint=_JAVA_HINT
@@ -250,11 +250,11 @@ def _align(session: SparkSession, changing: Iterable[tuple[str, str]]) -> None:
 
 def _check_known(present: Mapping[str, str], settings: Settings) -> None:
     """Refuse a session that has more settings that change results; name all of them."""
-    known = {*dict(settings.changing), FIELD_IDS}
+    names = {*dict(settings.changing), FIELD_IDS}
     unknown = [
         f'"{key}" = "{value}"'
         for key, value in sorted(present.items())
-        if key not in known and not is_harmless(key, settings.harmless)
+        if key not in names and not is_harmless(key, settings.harmless)
     ]
     if unknown:
         raise SettingsError(
@@ -291,15 +291,15 @@ _WRITTEN_TO = re.compile(r"writing rows to (?:file:(?://)?)?(\S+?)\.(?=\s|$)")
 _BETWEEN_STAGES = re.compile(r"DiskBlockObjectWriter|SpillWriter|DiskStore|\.shuffle\.|blockmgr-")
 
 
-def _full_directory(said: str) -> str:
-    """Return the directory whose disk is full, from what Spark says of it.
+def _full_directory(message: str) -> str:
+    """Return the directory whose disk is full, by Spark's message.
 
-    Spark names what it writes rows to. What it keeps between stages it does not.
+    Spark names the directory that it writes rows to, but not the one for data between stages.
     """
-    if place := re.search(r"(/\S+) \(No space left on device\)", said):
+    if place := re.search(r"(/\S+) \(No space left on device\)", message):
         return os.path.dirname(place[1])
-    written = _WRITTEN_TO.search(said)
-    cause = said[said.rfind("No space left on device") :]
+    written = _WRITTEN_TO.search(message)
+    cause = message[message.rfind("No space left on device") :]
     if written and not _BETWEEN_STAGES.search(cause):
         return written[1]
     from pyspark.sql import SparkSession
@@ -369,9 +369,9 @@ def translated(doing: str) -> Generator[None]:
             raise GoneError(message, hint=hint) from error
         broken = _BROKEN_FILE.search(str(error))
         if broken:
-            said = f": {broken[2]}" if broken[2] else ""
+            detail = f": {broken[2]}" if broken[2] else ""
             raise StorageError(
-                f"{doing} failed: {broken[1]} cannot be read{said}",
+                f"{doing} failed: {broken[1]} cannot be read{detail}",
                 hint="it may be broken: have it rewritten",
             ) from error
         if _LOST.search(str(error)):
@@ -383,8 +383,8 @@ def translated(doing: str) -> Generator[None]:
 
 def broken_file(error: BaseException | None) -> str | None:
     """Return the file that Spark says it cannot read, None where it says of none."""
-    found = _BROKEN_FILE.search(str(error))
-    return unquote(found[1]) if found else None
+    match = _BROKEN_FILE.search(str(error))
+    return unquote(match[1]) if match else None
 
 
 def _jar_hint(scheme: str) -> str | None:
@@ -405,6 +405,6 @@ def first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     conditions = [line for line in lines if re.search(r"\[[A-Z][A-Z_.0-9]+\]", line)]
     line = (conditions or lines or [type(error).__name__])[0]
-    found = re.search(r"\[[A-Z][A-Z_.0-9]+\].*", line)
+    match = re.search(r"\[[A-Z][A-Z_.0-9]+\].*", line)
     # The position is one in the text that we made of the query.
-    return re.sub(r";? line \d+,? pos \d+;?$", "", found[0] if found else line)[:500]
+    return re.sub(r";? line \d+,? pos \d+;?$", "", match[0] if match else line)[:500]

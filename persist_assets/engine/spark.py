@@ -115,8 +115,8 @@ class Engine:
         with translated("asking Spark for its size"):
             # Nothing else tells it alike in classic sessions and those of a server.
             plan: str = self.session.sql("EXPLAIN SELECT * FROM range(1)").collect()[0][0]
-        found = re.search(r"splits=(\d+)", plan)
-        return int(found[1]) if found else 1
+        match = re.search(r"splits=(\d+)", plan)
+        return int(match[1]) if match else 1
 
     def catalog(self) -> str:
         """Return what kind of catalog the session has: ``hive`` or ``in-memory``."""
@@ -125,13 +125,13 @@ class Engine:
 
     def size(self, frame: DataFrame) -> int:
         """Return how many bytes Spark expects the rows of a frame to have, from files' sizes."""
-        told = self.over(frame, lambda name: f"EXPLAIN COST SELECT * FROM {quote(name)}")
+        explained = self.over(frame, lambda name: f"EXPLAIN COST SELECT * FROM {quote(name)}")
         with translated("asking Spark how much there is"):
-            found = re.search(r"sizeInBytes=([\d.E+]+) (\w+)", told.collect()[0][0])
+            match = re.search(r"sizeInBytes=([\d.E+]+) (\w+)", explained.collect()[0][0])
         units = ("B", "KiB", "MiB", "GiB", "TiB")
-        if found is None or found[2] not in units:
+        if match is None or match[2] not in units:
             return 0
-        return int(float(found[1]) * 1024 ** units.index(found[2]))
+        return int(float(match[1]) * 1024 ** units.index(match[2]))
 
     @contextmanager
     def undivided(self) -> Generator[None]:
@@ -236,11 +236,11 @@ class Engine:
         stored
             The columns that the files have, by position; None: those that are read.
         """
-        there = columns if stored is None else stored
-        schema = ", ".join(f"{quote(c.name)} {_read_type(c.type)}" for c in there)
+        present = columns if stored is None else stored
+        schema = ", ".join(f"{quote(c.name)} {_read_type(c.type)}" for c in present)
         if not pin.files:
-            told = f", {quote(file)} string" if file is not None else ""
-            return self.session.createDataFrame([], schema + told)
+            file_column = f", {quote(file)} string" if file is not None else ""
+            return self.session.createDataFrame([], schema + file_column)
         # What the table itself says of its files goes before.
         reader = self.session.read.options(**AS_NAMED).options(**options)
         reader = reader.schema(schema).format(form)
@@ -355,8 +355,8 @@ class Engine:
         StorageError
             Its files are gone.
         """
-        found = read_snapshot(self.settings.table_root(snapshot.table), snapshot)
-        return self.read_files("parquet", Pin(None, found.files), found.columns, {})
+        version = read_snapshot(self.settings.table_root(snapshot.table), snapshot)
+        return self.read_files("parquet", Pin(None, version.files), version.columns, {})
 
     def load_table(self, root: str, version: int) -> DataFrame:
         """Return the rows of one version of a table that we wrote, whatever build wrote it.
@@ -366,8 +366,8 @@ class Engine:
         StorageError
             Its files are gone.
         """
-        found = read_version(root, version)
-        return self.read_files("parquet", Pin(None, found.files), found.columns, {})
+        table_version = read_version(root, version)
+        return self.read_files("parquet", Pin(None, table_version.files), table_version.columns, {})
 
     def view(self, name: str, load: Callable[[], DataFrame]) -> str:
         """Return `name`, which is a view of what `load` returns; it is called the first time.
@@ -471,15 +471,15 @@ class Engine:
         Parameters
         ----------
         name
-            Of what computes the rows, for messages.
+            The source that computes the rows, for messages.
         beside
-            Rows that are written too, and neither measured nor checked: all that is told of them
-            is their watermark, with that of the others. Those gone are measured (`Measured.gone`).
+            Rows that are written too, but neither measured nor checked, except that the watermark
+            includes theirs. Those of them that go are measured (`Measured.gone`).
         clustered
-            Each file has rows with other values of the time column.
+            Files have separate ranges of the time column.
         bounds
-            Where there are some: conditions, each true for fewer rows than the one before. Each
-            file has rows between two of them.
+            Conditions, each true for fewer rows than the previous one. Each file has the rows
+            between two of them. Empty: files have no bounds.
 
         Raises
         ------
@@ -488,24 +488,19 @@ class Engine:
         StorageError
             They cannot be written.
         """
-        from pyspark.sql import functions as F
-
         naming = self._naming_bad_records()
-        with naming, ExitStack() as held, translated(f"computing `{name}`"):
+        with naming, ExitStack() as stack, translated(f"computing `{name}`"):
             if bounds:
-                n = min(len(bounds) + 1, max(1, round(self.size(frame) / _BYTES_OF_A_FILE)))
-                chosen = [bounds[k * len(bounds) // n] for k in range(1, n)]
-                if chosen:  # else it is one file's
-                    frame = frame.repartitionById(n, F.expr(_n_true(chosen)))
+                frame = self._split_at(frame, bounds)
             elif clustered and time_column:
-                # Spark looks for bounds first, which computes the rows.
-                held.callback(frame.persist().unpersist)
+                # Spark computes the rows once more to find bounds.
+                stack.callback(frame.persist().unpersist)
                 n_files = max(1, round(frame.count() / _ROWS_OF_A_FILE))
                 frame = frame.repartitionByRange(n_files, quote(time_column))
             kind = type_in(frame, time_column) if time_column else ""
-            # Of rows that are alone in their files, these tell the latest, and it costs nothing.
-            told = beside is None and kind in EXACT
-            watched, measure = self._watched(frame, checks, None if told else time_column)
+            # The statistics of files that have only these rows show the latest, at no cost.
+            by_files = beside is None and kind in EXACT
+            watched, measure = self._watched(frame, checks, None if by_files else time_column)
             stay, stayed = None, None
             if beside is not None:
                 stay, stayed = self._staying(beside, checks, time_column)
@@ -523,7 +518,7 @@ class Engine:
                     written = self.session.read.parquet(_pattern(staged))
                     latest = self.greatest(written, time_column, name)
                 measured = replace(measured, watermark=latest, gone=gone)
-            elif told and time_column:
+            elif by_files and time_column:
                 latest, timeless = self._latest(staged, time_column, kind)
                 measured = replace(measured, watermark=latest, timeless=timeless)
         if staged.rows != n_rows:
@@ -537,6 +532,14 @@ class Engine:
                 rows = self.session.read.parquet(_pattern(staged))
                 measured = replace(measured, checks=(*measured.checks, *audit(rows, rest)))
         return staged, measured
+
+    def _split_at(self, frame: DataFrame, bounds: Sequence[str]) -> DataFrame:
+        """Return rows with a partition for each file between some of the bounds."""
+        from pyspark.sql import functions as F
+
+        n = min(len(bounds) + 1, max(1, round(self.size(frame) / _BYTES_OF_A_FILE)))
+        chosen = [bounds[k * len(bounds) // n] for k in range(1, n)]
+        return frame.repartitionById(n, F.expr(_n_true(chosen))) if chosen else frame
 
     def measure(
         self, frame: DataFrame, checks: Sequence[Check], time_column: str | None, name: str
@@ -568,9 +571,9 @@ class Engine:
 
     def _latest(self, staged: Staged, column: str, kind: str) -> tuple[str | None, int]:
         """Return the greatest value of a column of files, as text, and how many have none."""
-        found = staged.greatest(column)
-        if found is not None:
-            last, timeless = found
+        latest = staged.greatest(column)
+        if latest is not None:
+            last, timeless = latest
             value = None if last is None else from_text(str(last), kind)
             if (value is None) == (last is None):
                 return None if value is None else to_text(value), timeless
@@ -593,10 +596,10 @@ class Engine:
             rows = rows.observe(lost, *measures(rows, checks, None, None, beside.gone))
             rows = rows.where(f"NOT ({beside.gone})")
         kind = type_in(rows, time_column) if time_column else None
-        wanted = [F.count(F.lit(1)).alias("n")]
+        aggregates = [F.count(F.lit(1)).alias("n")]
         if time_column and kind:
-            wanted.append(F.expr(f"{spelled(f'max({quote(time_column)})', kind)} AS last"))
-        rows = rows.observe(stayed, *wanted)
+            aggregates.append(F.expr(f"{spelled(f'max({quote(time_column)})', kind)} AS last"))
+        rows = rows.observe(stayed, *aggregates)
 
         def told() -> tuple[int, str | None, Measured | None]:
             seen = stayed.get

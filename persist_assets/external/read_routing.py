@@ -1,10 +1,10 @@
-"""Where queries that no build asks for read external tables: their copies, or the tables.
+"""Where queries other than builds read external tables: their copies, or the tables.
 
-    what is asked for ─► does the copy certainly hold it?  yes ─► the copy
-                                                           no ──► the table, at the copy's version
+    rows needed ─► does the copy certainly hold them?  yes ─► the copy
+                                                       no ──► the table, at the copy's version
 
-A copy holds what the program's own tables need. Whatever else reads an external table comes by
-here, so that no answer lacks rows only because nobody needed them before.
+A copy holds the rows that builds need. All other reads of external tables are routed here, so that
+no answer lacks rows only because no build needs them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from persist_assets.external.ingestion import Ingestion
 
 LASTING = timedelta(days=1)
-"""For so long a query may run, or its rows may wait to be computed, that looks at the clock."""
+"""How long a query that reads the clock may run, or wait to run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +38,15 @@ class Route:
     Attributes
     ----------
     name
-        Of a view of these rows; no other rows have it.
+        The name of a view of these rows; no other rows have it.
     version
-        Of the external table.
+        The version of the external table.
     predicate
-        Of the rows that are read of the table itself, SQL; None: all.
+        The rows to read from the table itself, as SQL; None: all.
     columns
-        Those that are read, sorted; all others are NULL.
+        The columns to read, sorted; all others are NULL.
     copy
-        That has the rows; None: they are the table's own.
+        The copy to read; None: the table itself is read.
     """
 
     name: str

@@ -408,7 +408,12 @@ def _pool(runtime: Runtime, builder: Builder, context: dg.AssetExecutionContext)
     partition_keys = asked_by(context.run, parted, builder.observer.keys())
     windows = {s: (a, b) for s, (a, b) in json.loads(context.run.tags.get(AGAIN_TAG, "{}")).items()}
     return Pool(
-        builder, sources, forced=forced, asked=partition_keys, again=windows, late=runtime.late
+        builder,
+        sources,
+        forced=forced,
+        partition_keys=partition_keys,
+        recompute_spans=windows,
+        late=runtime.late,
     )
 
 

@@ -80,7 +80,7 @@ def keep_listing(directory: str, pin: Pin) -> None:
 
 def _listed(pin: Pin) -> dict[str, list[Any]]:
     """Return by what the files of a pin are known to be the same, by their paths."""
-    return {path: [*told] for path, told in zip(pin.files or (), pin.told, strict=True)}
+    return {path: [*stamp] for path, stamp in zip(pin.files or (), pin.told, strict=True)}
 
 
 def _listing(directory: str, version: str) -> str:
@@ -92,8 +92,8 @@ _LISTED = re.compile(r"([0-9a-f]{32})\.json(\.[0-9a-f]{32})?")
 
 def listed_version(location: str) -> str | None:
     """Return the version of which a file of `listings_of` tells; None where it is no listing."""
-    found = _LISTED.fullmatch(location.rpartition("/")[2])
-    return OF_FILES + found[1] if found else None
+    match = _LISTED.fullmatch(location.rpartition("/")[2])
+    return OF_FILES + match[1] if match else None
 
 
 def raw_change(directory: str, location: str, then: str, pin: Pin, form: str = "") -> Change | None:
@@ -120,8 +120,8 @@ def raw_change(directory: str, location: str, then: str, pin: Pin, form: str = "
         if before is None:
             return None
         after = _listed(pin)
-        lost = [path for path, told in before.items() if after.get(path) != told]
-        added = [path for path, told in after.items() if before.get(path) != told]
+        lost = [path for path, stamp in before.items() if after.get(path) != stamp]
+        added = [path for path, stamp in after.items() if before.get(path) != stamp]
         looked_into = form == "parquet" and len(added) <= _MOST_FOOTERS
         came = map(_parquet_piece if looked_into else Piece, added)
         return Change(tuple(came), tuple(map(Piece, lost)))
@@ -145,12 +145,12 @@ def _parquet_piece(place: str) -> Piece:
             file = ParquetFile(stream)
             groups = [file.metadata.row_group(n) for n in range(file.metadata.num_row_groups)]
             for field in file.schema_arrow:
-                told = [c.statistics for group in groups for c in _chunks(group, field.name)]
-                known = all(s and s.has_min_max and s.has_null_count for s in told)
+                statistics = [c.statistics for group in groups for c in _chunks(group, field.name)]
+                is_complete = all(s and s.has_min_max and s.has_null_count for s in statistics)
                 exact = types.is_temporal(field.type) or types.is_signed_integer(field.type)
-                if told and known and exact and len(told) == len(groups):
-                    low, high = min(s.min for s in told), max(s.max for s in told)
-                    spans[field.name.lower()] = (low, high, any(s.null_count for s in told))
+                if statistics and is_complete and exact and len(statistics) == len(groups):
+                    low, high = min(s.min for s in statistics), max(s.max for s in statistics)
+                    spans[field.name.lower()] = (low, high, any(s.null_count for s in statistics))
     except (OSError, OverflowError, ValueError, TypeError, ArrowException, StorageError):
         return Piece(place)
     return Piece(place, spans)
@@ -165,8 +165,8 @@ def _chunks(group: Any, name: str) -> list[Any]:
 def _read_listing(place: str) -> dict[str, list[Any]] | None:
     try:
         with reached(place) as (system, path), system.open_input_stream(path) as stream:
-            found: dict[str, list[Any]] = json.loads(stream.read())
-            return found
+            listing: dict[str, list[Any]] = json.loads(stream.read())
+            return listing
     except (OSError, ValueError, StorageError):
         return None
 
@@ -188,8 +188,8 @@ def delta_change(root: str, then: int, now: int, files: str | None = None) -> Ch
     before, after = file_sizes(old).keys(), file_sizes(new).keys()
     if files is not None and digest_of_files(before) != files:
         return None
-    if files is not None and (told := _told(root, old, new)) is not None:
-        return told
+    if files is not None and (change := _told(root, old, new)) is not None:
+        return change
     came, went = live_files(new, after - before), live_files(old, before - after)
     return Change(
         tuple(_piece(file, root) for file in came.values()),
@@ -202,10 +202,10 @@ def _told(root: str, old: Any, new: Any) -> Change | None:
 
     None where that is no less than the files that one of both has, or cannot be told from them.
     """
-    there, after = ({file_location(p, root) for p in file_sizes(t)} for t in (old, new))
+    current, after = ({file_location(p, root) for p in file_sizes(t)} for t in (old, new))
     n_more = Counter[str]()
     first: int = old.version()
-    seen = dict.fromkeys(there, first)
+    seen = dict.fromkeys(current, first)
     wrote_anew = False
     for version in range(first + 1, min(new.version(), first + MOST_COMMITS) + 1):
         actions = _commit(root, version)
@@ -217,26 +217,26 @@ def _told(root: str, old: Any, new: Any) -> Change | None:
         for actions_of_kind, sign in ((removes, -1), (adds, 1)):
             for action in actions_of_kind:
                 place, is_change = file_location(action["path"], root), action.get("dataChange", 1)
-                if (place in there) == (sign > 0):
+                if (place in current) == (sign > 0):
                     if is_change:
                         return None
                     continue  # it is told again, with other statistics
-                there ^= {place}
+                current ^= {place}
                 seen.setdefault(place, version)
                 wrote_anew |= not is_change
                 n_more[place] += sign if is_change else 0
-    if there != after or not wrote_anew:
+    if current != after or not wrote_anew:
         return None
     n_rows: list[int | None] = []
     came, went = (+n_more).keys(), (-n_more).keys()
-    wanted: dict[int, set[str]] = {}
+    by_version: dict[int, set[str]] = {}
     for place in {*came, *went}:
         holder: int = new.version() if place in after else seen[place]
-        wanted.setdefault(holder, set()).add(place)
-    if len(wanted) > _MOST_VERSIONS:
+        by_version.setdefault(holder, set()).add(place)
+    if len(by_version) > _MOST_VERSIONS:
         return None
     pieces: dict[str, Piece] = {}
-    for version, places in wanted.items():
+    for version, places in by_version.items():
         table = find_table(root, version)
         for file in live_files(table).values() if table else ():
             if (piece := _piece(file, root)).path in places:
@@ -250,32 +250,33 @@ def _told(root: str, old: Any, new: Any) -> Change | None:
     return Change(tuple(pieces[p] for p in sorted(came)), tuple(pieces[p] for p in sorted(went)))
 
 
-def version_of_same_rows(location: str, pin: Pin, known: Iterable[str]) -> str | None:
-    """Return the version among some known ones that certainly has the rows of a pinned one.
+def version_of_same_rows(location: str, pin: Pin, versions: Iterable[str]) -> str | None:
+    """Return one of some versions that certainly has the rows of the pinned version.
 
-    That is itself, or the latest one with the very files, or from which on all commits say that
-    they change no rows. Of a Delta table of others; costs a look at its newest commit, mostly.
+    It is the pinned version itself, or else the latest one with the same files, or else one since
+    which all commits state that they change no rows. The table is a Delta table of others. Mostly
+    this reads only its newest commit.
 
     Returns
     -------
     str | None
-        None where rows may be others than those of all of them.
+        None: the rows may differ from those of each version.
     """
     if pin.version is None or pin.commit is None:
         return None
     number, table_id, files = pin.version.removeprefix(OF_DELTA).split(":")
-    told = (v.removeprefix(OF_DELTA).split(":") for v in known if v.startswith(OF_DELTA))
-    earlier = [(int(v[0]), v[2]) for v in told if len(v) == 3 and v[1] == table_id]
+    parts = (v.removeprefix(OF_DELTA).split(":") for v in versions if v.startswith(OF_DELTA))
+    earlier = [(int(v[0]), v[2]) for v in parts if len(v) == 3 and v[1] == table_id]
     earlier.sort(reverse=True)
     if (int(number), files) in earlier:
         return pin.version
-    found = next((one for one in earlier if one[1] == files), None)
-    if found is None:
-        versions = [n for n, _ in earlier if n < pin.commit]
-        since = _quiet_since(location, pin.commit, min(versions)) if versions else pin.commit
+    match = next((one for one in earlier if one[1] == files), None)
+    if match is None:
+        numbers = [n for n, _ in earlier if n < pin.commit]
+        since = _quiet_since(location, pin.commit, min(numbers)) if numbers else pin.commit
         candidates = (one for one in earlier if since <= one[0] < pin.commit)
-        found = next((one for one in candidates if _is_so(location, pin, *one)), None)
-    return found and f"{OF_DELTA}{found[0]}:{table_id}:{found[1]}"
+        match = next((one for one in candidates if _is_so(location, pin, *one)), None)
+    return match and f"{OF_DELTA}{match[0]}:{table_id}:{match[1]}"
 
 
 def _quiet_since(location: str, last: int, first: int) -> int:

@@ -94,14 +94,14 @@ class Staged:
         values: list[Any] = []
         nulls = 0
         for file in self.files:
-            told = json.loads(file.statistics)
-            missing = told["nullCount"].get(named)
+            statistics = json.loads(file.statistics)
+            missing = statistics["nullCount"].get(named)
             if not file.rows or missing == file.rows:
                 nulls += file.rows
-            elif missing is None or named not in told["maxValues"]:
+            elif missing is None or named not in statistics["maxValues"]:
                 return None
             else:
-                values.append(told["maxValues"][named])
+                values.append(statistics["maxValues"][named])
                 nulls += missing
         return max(values, default=None), nulls
 
@@ -118,13 +118,15 @@ def find_staged(root: str, build_uid: str, schema: str) -> Staged:
 
     directory = f"{root}/{build_uid}"
     files: list[File] = []
-    for found in list_files(directory):
-        if found.location != f"{directory}/{found.name}" or not found.name.endswith(".parquet"):
+    for listed in list_files(directory):
+        if listed.location != f"{directory}/{listed.name}" or not listed.name.endswith(".parquet"):
             continue
-        with reached(found.location) as (system, path), system.open_input_file(path) as source:
+        with reached(listed.location) as (system, path), system.open_input_file(path) as source:
             metadata = pq.read_metadata(source)
         statistics = json.dumps(_statistics(metadata))
-        files.append(File(f"{build_uid}/{found.name}", found.bytes, metadata.num_rows, statistics))
+        files.append(
+            File(f"{build_uid}/{listed.name}", listed.bytes, metadata.num_rows, statistics)
+        )
     return Staged(root, build_uid, schema, tuple(files))
 
 
@@ -188,7 +190,7 @@ def commit(
     build_id: str,
     pinned: int | None,
     base: int | None = None,
-    kept: Collection[str] = (),
+    kept_files: Collection[str] = (),
 ) -> int:
     """Make staged files the content of a table, as one new version.
 
@@ -196,11 +198,11 @@ def commit(
     ----------
     build_id
         Recorded with the version.
-    base, kept
-        A version, and the paths of those of its files that stay beside them.
+    base, kept_files
+        A version, and the paths of its files that stay in the table.
     pinned
-        The version that readers may be on. Where the table's head is ahead of it, a build died
-        between its commit and its publication: the head is put back first.
+        The version that readers may use. If the head is ahead of it, a build died between its
+        commit and its publication; that commit is undone first.
 
     Returns
     -------
@@ -212,14 +214,14 @@ def commit(
     StorageError
         A staged file is gone or has another size than when it was staged.
     ConflictError
-        Somebody else committed to the table meanwhile.
+        Another writer committed to the table meanwhile.
     """
     from deltalake.exceptions import DeltaError
 
     _check_files(staged)
-    told = {"persist.build": staged.build_uid, "persist.build_id": build_id}
+    metadata = {"persist.build": staged.build_uid, "persist.build_id": build_id}
     try:
-        return _commit(staged, told, pinned, base, kept)
+        return _commit(staged, metadata, pinned, base, kept_files)
     except (DeltaError, OSError) as error:
         if _is_taken(error):
             raise ConflictError(
@@ -230,10 +232,10 @@ def commit(
 
 def _commit(
     staged: Staged,
-    told: Mapping[str, str],
+    metadata: Mapping[str, str],
     pinned: int | None,
     base: int | None,
-    kept: Collection[str],
+    kept_files: Collection[str],
 ) -> int:
     from deltalake import Schema
     from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
@@ -256,13 +258,13 @@ def _commit(
                 post_commithook_properties=hooks,
             )
 
-        _write_version(staged.root, 0, told, create)
+        _write_version(staged.root, 0, metadata, create)
         return 0
     if base is not None and table.version() != base:
         table = restore(staged.root, table, base)
     elif base is None and pinned is not None and table.version() > pinned:
         table = restore(staged.root, table, pinned)
-    removes = [RemoveAction(path, True, now) for path in paths_of(table) if path not in kept]
+    removes = [RemoveAction(path, True, now) for path in paths_of(table) if path not in kept_files]
     expected = int(table.version()) + 1
 
     def write(properties: CommitProperties) -> None:
@@ -274,17 +276,20 @@ def _commit(
             post_commithook_properties=hooks,
         )
 
-    _write_version(staged.root, expected, told, write)
+    _write_version(staged.root, expected, metadata, write)
     return expected
 
 
 def _write_version(
-    root: str, version: int, told: Mapping[str, str], write: Callable[[CommitProperties], object]
+    root: str,
+    version: int,
+    metadata: Mapping[str, str],
+    write: Callable[[CommitProperties], object],
 ) -> bool:
-    """Write a version of a table, if nobody else has; return whether its answer came.
+    """Write a version of a table, if nobody else has; return whether the store answered.
 
-    A store may write a commit and its answer get lost. Then delta-rs asks once more, and is
-    refused, because there is one. So each commit has a name, by which it is known to be this one.
+    A store may write a commit and its answer get lost. Then delta-rs tries once more, and is
+    refused because the version exists. So each commit has a name, which identifies it.
 
     Raises
     ------
@@ -297,7 +302,7 @@ def _write_version(
     from deltalake.exceptions import DeltaError
 
     name = uuid4().hex
-    properties = CommitProperties(custom_metadata={**told, COMMIT: name}, max_commit_retries=0)
+    properties = CommitProperties(custom_metadata={**metadata, COMMIT: name}, max_commit_retries=0)
     try:
         ask(root, lambda: write(properties))
         return True
@@ -344,9 +349,9 @@ def paths_of(table: Any) -> list[str]:
 
 
 def _check_files(staged: Staged) -> None:
-    there = {f.location: f.bytes for f in list_files(f"{staged.root}/{staged.build_uid}")}
+    sizes = {f.location: f.bytes for f in list_files(f"{staged.root}/{staged.build_uid}")}
     for file in staged.files:
-        size = there.get(f"{staged.root}/{file.path}")
+        size = sizes.get(f"{staged.root}/{file.path}")
         if size != file.bytes:
-            found = "is gone" if size is None else f"has {size} bytes, not {file.bytes}"
-            raise StorageError(f"{staged.root}/{file.path} {found} before it was committed")
+            state = "is gone" if size is None else f"has {size} bytes, not {file.bytes}"
+            raise StorageError(f"{staged.root}/{file.path} {state} before it was committed")

@@ -37,11 +37,11 @@ def find_written(root: str) -> dict[str, int]:
 
     What lies behind symbolic links is none of it.
     """
-    found: dict[str, int] = {}
+    versions: dict[str, int] = {}
     for file in list_own(root):
         name = file.location.removeprefix(f"{root}/").partition("/")[0]
-        found[name] = found.get(name, 0) + file.bytes
-    return found
+        versions[name] = versions.get(name, 0) + file.bytes
+    return versions
 
 
 def delete_builds(root: str, build_uids: Iterable[str], *, head: int | None) -> None:
@@ -125,7 +125,9 @@ def delete_replaced(root: str, committed: int, after: timedelta, *, dry_run: boo
         raise unreachable(root, error, f"cannot delete files of {root}") from error
     sizes = {f.location.removeprefix(f"{root}/"): f.bytes for f in list_own(root)}
     # A vacuum would delete all that is in the directory, whoever put it there.
-    own = [path for path in unused if path in sizes and _OWN.fullmatch(path.partition("/")[0])]
-    for path in () if dry_run else own:
+    own_paths = [
+        path for path in unused if path in sizes and _OWN.fullmatch(path.partition("/")[0])
+    ]
+    for path in () if dry_run else own_paths:
         delete_file(f"{root}/{path}")
-    return sum(sizes[path] for path in own)
+    return sum(sizes[path] for path in own_paths)

@@ -123,10 +123,10 @@ def read_version(root: str, version: int) -> TableVersion:
         raise GoneError(f"version {version} of the table {root} is gone", hint="build it again")
     sizes = {f"{root}/{path}": size for path, size in sorted(file_sizes(table).items())}
     builds = sorted({file.rpartition("/")[0] for file in sizes})
-    there = {found.location: found.bytes for build in builds for found in list_files(build)}
+    actual = {listed.location: listed.bytes for build in builds for listed in list_files(build)}
     for file, size in sizes.items():
-        if there.get(file) != size:
-            what = f"has {there[file]} bytes, not {size}" if file in there else "is gone"
+        if actual.get(file) != size:
+            what = f"has {actual[file]} bytes, not {size}" if file in actual else "is gone"
             message = f"{file}, a file of version {version}, {what}"
             raise GoneError(message, hint="build it again")
     return TableVersion(tuple(sizes), columns_of_struct(json.loads(table.schema().to_json())))
@@ -154,11 +154,11 @@ def live_files(
     """
     import pyarrow as pa
 
-    found: dict[str, Live] = {}
+    files: dict[str, Live] = {}
     actions = pa.table(table.get_add_actions(flatten=True))
     if column is not None:
-        wanted = ("", column.lower())
-        names = [n for n in actions.column_names if n.partition(".")[2].lower() in wanted]
+        suffixes = ("", column.lower())
+        names = [n for n in actions.column_names if n.partition(".")[2].lower() in suffixes]
         actions = actions.select(names)
     if among is not None:
         actions = actions.filter(
@@ -167,14 +167,14 @@ def live_files(
     columns = [told_by_files(actions, name) for name in actions.column_names]
     for values in zip(*columns, strict=True):
         row = dict(zip(actions.column_names, values, strict=True))
-        told: dict[str, dict[str, Any]] = {"min": {}, "max": {}, "null_count": {}}
+        statistics: dict[str, dict[str, Any]] = {"min": {}, "max": {}, "null_count": {}}
         for key, value in row.items():
             kind, _, name = key.partition(".")
-            if kind in told and name and value is not None:
-                told[kind][name.lower()] = value
-        numbers = (told["min"], told["max"], told["null_count"])
-        found[row["path"]] = Live(row["path"], row["size_bytes"], row.get("num_records"), *numbers)
-    return found
+            if kind in statistics and name and value is not None:
+                statistics[kind][name.lower()] = value
+        numbers = (statistics["min"], statistics["max"], statistics["null_count"])
+        files[row["path"]] = Live(row["path"], row["size_bytes"], row.get("num_records"), *numbers)
+    return files
 
 
 def nulls_in(root: str, version: int, column: str) -> int | None:
@@ -216,8 +216,8 @@ def read_snapshot(root: str, snapshot: Snapshot) -> TableVersion:
     StorageError
         That cannot be told.
     """
-    found = read_version(root, snapshot.version)
-    written = {path.removeprefix(f"{root}/").partition("/")[0] for path in found.files}
+    version = read_version(root, snapshot.version)
+    written = {path.removeprefix(f"{root}/").partition("/")[0] for path in version.files}
     if (
         (snapshot.rows and not written)
         or written - {snapshot.build_uid, *snapshot.parts}
@@ -230,7 +230,7 @@ def read_snapshot(root: str, snapshot: Snapshot) -> TableVersion:
             f"version {snapshot.version} of the table {root} is not the one that was published",
             hint="build it again",
         )
-    return found
+    return version
 
 
 def has_snapshot(root: str, snapshot: Snapshot) -> bool:
@@ -296,9 +296,9 @@ def find_writer(root: str, version: int) -> tuple[str, str] | None:
     StorageError
         There is no such commit.
     """
-    told = read_commit(root, version)
-    if "persist.build" in told:
-        return told["persist.build"], told.get("persist.build_id", "")
+    info = read_commit(root, version)
+    if "persist.build" in info:
+        return info["persist.build"], info.get("persist.build_id", "")
     return None
 
 
@@ -313,8 +313,8 @@ def read_commit(root: str, version: int) -> Mapping[str, Any]:
     place = f"{root}/{LOG}/{version:020}.json"
     with reached(place) as (system, path), system.open_input_stream(path) as stream:
         lines: list[bytes] = stream.read().splitlines()
-    told: Iterator[dict[str, Any]] = (json.loads(line).get("commitInfo", {}) for line in lines)
-    return next(filter(None, told), {})
+    infos: Iterator[dict[str, Any]] = (json.loads(line).get("commitInfo", {}) for line in lines)
+    return next(filter(None, infos), {})
 
 
 def find_parts(root: str, version: int) -> set[str]:

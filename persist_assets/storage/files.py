@@ -216,15 +216,19 @@ def unreachable(location: str, error: BaseException, failed: str = "") -> Storag
     failed
         What, in a sentence; by default that it cannot be reached.
     """
-    said = re.sub(r"\x1b\[\d*m", "", getattr(error, "strerror", None) or str(error))
-    said = re.sub(r"(?s)\n\s*0: .*", "", said)  # where in delta-rs it was
-    said = re.sub(r"(?s)<\?xml.*?<Code>(.*?)</Code>.*?<Message>(.*?)</Message>.*", r"\1: \2", said)
-    said = re.sub(r"\s*\n\s*(?:↳\s*)?", ": ", said.strip()) or type(error).__name__
-    said = _RETRIES.sub("", said)
-    if is_local(location) and is_full(said):
-        return full_disk(_directory(location), f"{failed or 'it cannot be written'}: {said[:600]}")
-    hint = None if is_local(location) else hint_about(said)
-    return StorageError(f"{failed or f'cannot reach {location}'}: {said[:600]}", hint=hint)
+    message = re.sub(r"\x1b\[\d*m", "", getattr(error, "strerror", None) or str(error))
+    message = re.sub(r"(?s)\n\s*0: .*", "", message)  # where in delta-rs it was
+    message = re.sub(
+        r"(?s)<\?xml.*?<Code>(.*?)</Code>.*?<Message>(.*?)</Message>.*", r"\1: \2", message
+    )
+    message = re.sub(r"\s*\n\s*(?:↳\s*)?", ": ", message.strip()) or type(error).__name__
+    message = _RETRIES.sub("", message)
+    if is_local(location) and is_full(message):
+        return full_disk(
+            _directory(location), f"{failed or 'it cannot be written'}: {message[:600]}"
+        )
+    hint = None if is_local(location) else hint_about(message)
+    return StorageError(f"{failed or f'cannot reach {location}'}: {message[:600]}", hint=hint)
 
 
 def _directory(path: str) -> str:
@@ -279,10 +283,10 @@ def _check_bucket(location: str, system: Any) -> None:
 
 def _inode(path: str) -> str:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return ""
-    return f"{found.st_ino}:{found.st_ctime_ns}"
+    return f"{status.st_ino}:{status.st_ctime_ns}"
 
 
 def is_there(location: str) -> bool:
@@ -311,15 +315,15 @@ def list_own(location: str) -> list[Found]:
         return list_files(location)
     if os.path.islink(location):
         return []
-    found: list[Found] = []
+    files: list[Found] = []
     for directory, _, names in os.walk(location):
         for name in names:
             path = f"{directory}/{name}"
             with suppress(FileNotFoundError):
                 facts = os.lstat(path)
                 if stat.S_ISREG(facts.st_mode):
-                    found.append(Found(path, facts.st_size, facts.st_mtime_ns, _inode(path)))
-    return sorted(found)
+                    files.append(Found(path, facts.st_size, facts.st_mtime_ns, _inode(path)))
+    return sorted(files)
 
 
 def is_linked(location: str, within: str) -> bool:

@@ -61,9 +61,9 @@ def _read_text(location: str, options: Mapping[str, str], most: int = -1) -> str
         )
     encoding = options.get("encoding", options.get("charset", "utf-8"))
     with reached(location) as (system, path), system.open_input_stream(path) as stream:
-        found: bytes = stream.read(most) if most >= 0 else stream.read()
+        content: bytes = stream.read(most) if most >= 0 else stream.read()
     try:
-        text = found.decode(encoding, errors="replace")
+        text = content.decode(encoding, errors="replace")
     except LookupError as error:
         raise StorageError(f"unknown encoding `{encoding}` of {location}") from error
     return text.removeprefix("\ufeff")
@@ -119,9 +119,9 @@ def columns_in_order(
     ['_persist_0', '_persist_1', 'a']
     """
     by_name = {c.name.lower(): c for c in declared if c.name.lower() not in parted}
-    there = [name.lower() for name in record]
-    missing = [c.name for name, c in by_name.items() if name not in there]
-    doubled = [c.name for name, c in by_name.items() if there.count(name) > 1]
+    names = [name.lower() for name in record]
+    missing = [c.name for name, c in by_name.items() if name not in names]
+    doubled = [c.name for name, c in by_name.items() if names.count(name) > 1]
     if missing or doubled:
         wrong = f"lacks `{missing[0]}`" if missing else f"has `{doubled[0]}` twice"
         meant = did_you_mean(missing[0], set(record) - set(by_name)) if missing else None
@@ -131,7 +131,7 @@ def columns_in_order(
             hint=meant or "declare the columns with the names in the header",
         )
     return tuple(
-        by_name.get(name, Column(f"_persist_{n}", "string")) for n, name in enumerate(there)
+        by_name.get(name, Column(f"_persist_{n}", "string")) for n, name in enumerate(names)
     )
 
 
@@ -144,8 +144,8 @@ def is_header(record: Sequence[str], declared: Sequence[Column], parted: Collect
     True
     """
     names = {c.name.lower() for c in declared} - {*parted}
-    there = {name.lower() for name in record}
-    return bool(names) and (names <= there or there <= names)
+    record_names = {name.lower() for name in record}
+    return bool(names) and (names <= record_names or record_names <= names)
 
 
 def line_of(location: str, record: str, options: Mapping[str, str]) -> int | None:

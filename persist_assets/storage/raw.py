@@ -101,21 +101,21 @@ def pin_raw(raw: RawTable, location: str) -> Pin:
         return _pin_delta(location)
     if raw.format not in FILE_FORMATS:
         return Pin(None)
-    found = _settled(location)
-    if not found:
+    files = _settled(location)
+    if not files:
         raise StorageError(
             f"there is no data at {location}",
             hint=_WHERE,
         )
-    single = found[0].location == location
+    single = files[0].location == location
     base = location.rpartition("/")[0] if single else location
     if not single and "recursivefilelookup" not in dict(raw.options):
-        _check_layout([f.location for f in found], base)
-    told = [(f.location.removeprefix(base), f.bytes, f.changed_ns, f.inode) for f in found]
-    told_digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()
-    known = tuple((f.bytes, f.changed_ns, f.inode) for f in found)
+        _check_layout([f.location for f in files], base)
+    listing = [(f.location.removeprefix(base), f.bytes, f.changed_ns, f.inode) for f in files]
+    digest = hashlib.sha256(json.dumps(listing).encode()).hexdigest()
+    stamps = tuple((f.bytes, f.changed_ns, f.inode) for f in files)
     kind = OF_PARSED if raw.format in ("csv", "json") else OF_FILES
-    return Pin(f"{kind}{told_digest[:32]}", tuple(f.location for f in found), base, known)
+    return Pin(f"{kind}{digest[:32]}", tuple(f.location for f in files), base, stamps)
 
 
 def _check_layout(files: Sequence[str], base: str) -> None:
@@ -145,8 +145,8 @@ def still_holds(pin: Pin, now: Pin) -> bool:
     """
     if pin.version == now.version:
         return True
-    there = dict(zip(now.files or (), now.told, strict=True))
-    return all(there.get(f) == t for f, t in zip(pin.files or (), pin.told, strict=True))
+    stamps = dict(zip(now.files or (), now.told, strict=True))
+    return all(stamps.get(f) == t for f, t in zip(pin.files or (), pin.told, strict=True))
 
 
 _TICK_S = 1.1
@@ -164,15 +164,15 @@ def _settled(location: str) -> list[Found]:
         They keep changing.
     """
     for _ in range(5):
-        found = [
+        files = [
             f for f in list_files(location) if not _is_hidden(f.location.removeprefix(location))
         ]
-        newest = max((f.changed_ns for f in found), default=0) / 1e9
+        newest = max((f.changed_ns for f in files), default=0) / 1e9
         if is_local(location) or newest < time.time() - _RECENT_S:
-            return found
+            return files
         time.sleep(_TICK_S)
-        if set(found) <= set(list_files(location)):
-            return found
+        if set(files) <= set(list_files(location)):
+            return files
     raise StorageError(f"the data at {location} keeps changing", hint="try again later")
 
 
@@ -207,10 +207,10 @@ def missing_columns(pin: Pin, raw: RawTable, columns: Sequence[Column]) -> list[
     """Return the declared columns that the data does not have; Spark would read NULLs."""
     if raw.format not in ("parquet", "delta") or not pin.files:
         return []
-    there = pin.names or {c.name.lower() for c in _parquet_columns(pin.files[0])}
+    present = pin.names or {c.name.lower() for c in _parquet_columns(pin.files[0])}
     if pin.base is not None:
-        there |= {c.name.lower() for c in _partition_columns(pin.files, pin.base)}
-    return [c.name for c in columns if c.name.lower() not in there]
+        present |= {c.name.lower() for c in _partition_columns(pin.files, pin.base)}
+    return [c.name for c in columns if c.name.lower() not in present]
 
 
 # ------------------------------------------------------------------------------------------ delta
@@ -268,18 +268,18 @@ def open_delta(
         raise unreachable(location, error, failed) from error
 
 
-def _broken_file(location: str, said: str) -> str | None:
-    """Return the last file of a Delta table's log that is broken, None where none is found.
+def _broken_file(location: str, message: str) -> str | None:
+    """Return the last broken file of a Delta table's log; None: there is none.
 
     Parameters
     ----------
-    said
-        What delta-rs says of the log.
+    message
+        The error of delta-rs.
     """
     log = f"{location}/_delta_log"
-    if "_last_checkpoint" in said:
+    if "_last_checkpoint" in message:
         return f"{log}/_last_checkpoint"
-    kind, is_whole = (".json", _is_json) if "Json error" in said else (".parquet", _is_parquet)
+    kind, is_whole = (".json", _is_json) if "Json error" in message else (".parquet", _is_parquet)
     with suppress(StorageError):
         for file in reversed(list_files(log)):
             if file.name.endswith(kind) and not is_whole(file.location):
@@ -404,7 +404,7 @@ def partition_texts(table: Any, location: str, system: Any, root: str) -> dict[s
     names = [f.base_name for f in system.get_file_info(fs.FileSelector(log))]
     version: int = table.version()
     start, checkpoint = _checkpoint(names, version)
-    found: dict[str, Texts] = {}
+    by_path: dict[str, Texts] = {}
     try:
         actions = [a for n in checkpoint for a in _checkpointed(system, f"{log}/{n}")]
         sidecars = {a["sidecar"]["path"] for a in actions if a.get("sidecar")}
@@ -415,18 +415,18 @@ def partition_texts(table: Any, location: str, system: Any, root: str) -> dict[s
             actions += _json_actions(system, f"{log}/{number:020}.json")
         for action in actions:
             if add := action.get("add"):
-                found[add["path"]] = dict(add["partitionValues"])
+                by_path[add["path"]] = dict(add["partitionValues"])
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
         failed = f"cannot read the log of the Delta table at {location}"
         raise unreachable(location, error, failed) from error
-    there: list[str] = pa.table(table.get_add_actions(flatten=True))["path"].to_pylist()
-    lost = next((path for path in there if path not in found), None)
+    paths: list[str] = pa.table(table.get_add_actions(flatten=True))["path"].to_pylist()
+    lost = next((path for path in paths if path not in by_path), None)
     if lost is not None:
         raise StorageError(
             f"the log of the Delta table at {location} lacks the partition of {lost}",
             hint="have a checkpoint of the table rewritten",
         )
-    return {path: found[path] for path in there}
+    return {path: by_path[path] for path in paths}
 
 
 def _checkpoint(names: Iterable[str], version: int) -> tuple[int, list[str]]:
@@ -668,9 +668,9 @@ def partition_names(files: Sequence[str], base: str) -> frozenset[str]:
 
 
 def _partition_type(values: set[str]) -> str:
-    known = values - {"__HIVE_DEFAULT_PARTITION__"}
-    if known and all(re.fullmatch(r"-?\d{1,18}", v) for v in known):
-        return "int" if all(abs(int(v)) < 2**31 for v in known) else "bigint"
-    if known and all(re.fullmatch(r"\d{4}-\d{2}-\d{2}", v) for v in known):
+    texts = values - {"__HIVE_DEFAULT_PARTITION__"}
+    if texts and all(re.fullmatch(r"-?\d{1,18}", v) for v in texts):
+        return "int" if all(abs(int(v)) < 2**31 for v in texts) else "bigint"
+    if texts and all(re.fullmatch(r"\d{4}-\d{2}-\d{2}", v) for v in texts):
         return "date"
     return "string"

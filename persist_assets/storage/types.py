@@ -129,9 +129,9 @@ def delta_schema(struct: Mapping[str, Any]) -> str:
             raise BuildError(message, hint=hint)
     schema = _nullable(struct)
     for field, plain in zip(struct["fields"], schema["fields"], strict=True):
-        told = (field.get("metadata") or {}).get(CHAR_TYPE)
-        if field["type"] == "string" and char_size(told):
-            plain["metadata"] = {CHAR_TYPE: told}
+        char_type = (field.get("metadata") or {}).get(CHAR_TYPE)
+        if field["type"] == "string" and char_size(char_type):
+            plain["metadata"] = {CHAR_TYPE: char_type}
     return json.dumps(schema)
 
 

@@ -100,8 +100,8 @@ def _is_throttled(error: Exception, location: str) -> bool:
     """Whether a store has throttled a request: what it says decides, not how files are called."""
     if isinstance(error, FileNotFoundError) or type(error).__name__ == "TableNotFoundError":
         return False
-    said = str(error).replace(location, "").replace(urlsplit(location).path, "")
-    return is_throttled(_PLACES.sub("", said))
+    message = str(error).replace(location, "").replace(urlsplit(location).path, "")
+    return is_throttled(_PLACES.sub("", message))
 
 
 _PLACES = re.compile(r"'[^'\n]*'|\S+://\S+")

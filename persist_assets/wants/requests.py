@@ -185,7 +185,7 @@ def _above(project: Project, sources: Iterable[SourceID]) -> set[SourceID]:
 def find_current(observer: Observer, refs: Iterable[PartitionRef]) -> set[PartitionRef]:
     """Return the partitions that a build would not change, of those that can be built."""
     targets = _targets(observer, refs)
-    planned = observer.plan(targets.chosen, asked=targets.partition_keys)
+    planned = observer.plan(targets.chosen, partition_keys=targets.partition_keys)
     steps = {step.source_id: step for step in planned.steps}
     current: set[PartitionRef] = set()
     for ref, place in targets.places.items():
@@ -563,7 +563,7 @@ def run_request(
             if lost:
                 raise NotFoundError(f"{', '.join(lost)}: no longer a partition")
             sources = [s for s in builder.project.persisted if s.source_id in targets.chosen]
-            pool = Pool(builder, sources, asked=targets.partition_keys)
+            pool = Pool(builder, sources, partition_keys=targets.partition_keys)
             for building in sources:
                 pool.park(building)
             building = None

@@ -739,7 +739,7 @@ class Keeping(Run):
         return {name: attempt(self._build, name, keys=keys[max(end - n, 0) : end])}
 
     def rerun(self, name: str, low: str, high: str) -> dict[str, Any]:
-        return {name: attempt(self._build, name, again=(low, high))}
+        return {name: attempt(self._build, name, recompute_span=(low, high))}
 
 
 def join(port: int, token: str) -> Any:

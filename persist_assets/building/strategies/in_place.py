@@ -1,7 +1,7 @@
 """Continuing a table in place: some files stay, the others are written again.
 
-    the rows computed ─────────► files written ─┬─► one version of the table
-    files that hold none of them ─► kept as is ─┘
+    the rows computed ────────────► files written ─┬─► one version of the table
+    files that have none of them ─► kept as is ────┘
     metrics of the base − rows replaced + rows written ─► metrics of the whole
 
 The invariant: the files kept and the files written are together the rows that computing everything
@@ -49,14 +49,15 @@ if TYPE_CHECKING:
     from persist_assets.core.model.checks import Check, CheckResult
     from persist_assets.core.model.columns import Column
     from persist_assets.core.model.snapshots import Snapshot
+    from persist_assets.engine.row_metrics import Measured
     from persist_assets.engine.spark import Engine
     from persist_assets.storage.delta_tables import Live
 
 _MOST_PARTS = 32
-"""From so many builds' files on, small ones are written together."""
+"""A table with files of so many builds gets its small files merged."""
 _FEWEST_MERGED = 8
 _CUT = timedelta(milliseconds=2)
-"""By how much less a file's greatest time may be than another's that holds no later one."""
+"""By how much statistics of times may be cut off."""
 
 
 def continue_table(
@@ -68,22 +69,23 @@ def continue_table(
     merged: Callable[[DataFrame, DataFrame], DataFrame],
     bounds: Sequence[str] = (),
 ) -> Computed:
-    """Write the files that a table has besides those that it keeps of its base.
+    """Write the new files of a table that keeps some files of its base.
 
     Parameters
     ----------
     base
-        The snapshot that is continued.
+        The snapshot to continue.
     window
-        The rows that are replaced; None: rows are only added.
+        The rows to replace; None: rows are only added.
     frame
         The rows computed: those added, or all rows of the window and maybe others.
     key
-        Rows replace those with the same values of these columns; empty: none.
+        Rows replace those with the same values of these columns; empty: no rows.
     merged
-        Returns what to write, of the rows computed and those with the same keys.
+        Returns the rows to write, from the rows computed and those with the same keys.
     bounds
-        Where files of a partitioned table begin; empty: rows arrive in order. See `Engine.write`.
+        The bounds of files of a partitioned table; empty: rows arrive in order. See
+        `Engine.write`.
 
     Raises
     ------
@@ -104,15 +106,15 @@ def continue_table(
         frame = frame.where(window.condition)
         if not key:
             touched |= {f.path for f in live.values() if meets(f, window)}
-    with ExitStack() as held:
+    with ExitStack() as stack:
         if key:
-            held.callback(frame.persist().unpersist)
+            stack.callback(frame.persist().unpersist)
             touched |= _having(engine, root, live, frame, key, base.columns, name)
-        there = _read(engine, base, sorted(touched))
+        touched_rows = _read(engine, base, sorted(touched))
         gone, rows = None, frame
-        beside = Beside(there, window.condition if window and not key else None)
+        beside = Beside(touched_rows, window.condition if window and not key else None)
         if key:
-            old, others = _by_key(frame, key)(there)
+            old, others = _by_key(frame, key)(touched_rows)
             gone = engine.measure(old, on_rows, None, name) if touched else None
             rows, beside = merged(frame, old), Beside(others)
         staged, added = engine.write(
@@ -125,22 +127,12 @@ def continue_table(
             beside=beside if touched else None,
             bounds=bounds,
         )
-    before = {c.name: c for c in task.reader.ledger.builds.fetch_checks(base.build_uid)}
-    measured = combined(of_snapshot(base, tuple(before.values())), gone or added.gone, added)
     stay = {path: file for path, file in live.items() if path not in touched}
     every = (*sorted(stay), *(f.path for f in staged.files))
-    unanswered = [c for c in checks if not c.on_rows or not _is_known(c, before)]
-    if unanswered:
-        answers = engine.audit(_read(engine, base, every), unanswered, name)
-        results = {r.name: r for r in (*measured.checks, *answers)}
-        measured = replace(measured, checks=tuple(results[c.name] for c in checks))
+    measured = _measured(task, base, gone or added.gone, added, every)
     if task.time_column is not None:
-        kind = time_type(task.source, base)
-        replaced = bool(key) or _replaces(window, task.time_column, base.watermark, kind)
-        watermark = _watermark(base.watermark, added.watermark, replaced, kind)
-        if watermark is None:
-            watermark = _find_watermark(task, base, stay, added.watermark, kind, every)
-        measured = replace(measured, watermark=watermark)
+        latest = _find_watermark(task, base, window, bool(key), stay, added.watermark, every)
+        measured = replace(measured, watermark=latest)
     return Computed(
         staged.columns,
         measured,
@@ -150,6 +142,31 @@ def continue_table(
         parts=tuple(sorted({path.partition("/")[0] for path in stay})),
         bytes=staged.bytes + sum(file.bytes for file in stay.values()),
     )
+
+
+def _measured(
+    task: Task, base: Snapshot, gone: Measured | None, added: Measured, every: Sequence[str]
+) -> Measured:
+    """Return the metrics and checks of the whole table.
+
+    Checks that the metrics of the base do not answer read all rows.
+
+    Parameters
+    ----------
+    gone, added
+        The metrics of rows replaced, and of rows written.
+    every
+        The paths of all files that the table will have.
+    """
+    engine, checks = task.reader.engine, task.checks
+    previous = {c.name: c for c in task.reader.ledger.builds.fetch_checks(base.build_uid)}
+    measured = combined(of_snapshot(base, tuple(previous.values())), gone, added)
+    unanswered = [c for c in checks if not c.on_rows or not _is_answered(c, previous)]
+    if not unanswered:
+        return measured
+    answers = engine.audit(_read(engine, base, every), unanswered, task.source.name)
+    results = {r.name: r for r in (*measured.checks, *answers)}
+    return replace(measured, checks=tuple(results[c.name] for c in checks))
 
 
 def _read(engine: Engine, base: Snapshot, paths: Iterable[str]) -> DataFrame:
@@ -162,34 +179,47 @@ def _read(engine: Engine, base: Snapshot, paths: Iterable[str]) -> DataFrame:
 def _find_watermark(
     task: Task,
     base: Snapshot,
+    window: Window | None,
+    by_key: bool,
     stay: Mapping[str, Live],
     added: str | None,
-    kind: str | None,
     every: Iterable[str],
 ) -> str | None:
-    """Return the watermark of a table by its files' statistics; where these do not tell, its rows.
+    """Return the watermark of the whole table.
+
+    It follows from those of the base and the rows written, else from statistics of files, else from
+    all rows.
 
     Parameters
     ----------
+    window
+        The rows replaced; None: rows were only added.
+    by_key
+        Whether rows with some keys were replaced instead.
     added
         The watermark of the rows written.
     every
         The paths of all files that the table will have.
     """
     engine, column = task.reader.engine, task.time_column or ""
+    kind = time_type(task.source, base)
+    replaced = by_key or _replaces(window, column, base.watermark, kind)
+    watermark = _watermark(base.watermark, added, replaced, kind)
+    if watermark is not None:
+        return watermark
 
-    def ask(files: Sequence[Live]) -> str | None:
+    def read(files: Sequence[Live]) -> str | None:
         rows = _read(engine, base, (f.path for f in files))
         return engine.greatest(rows, column, task.source.name)
 
     try:
-        return last_of([stay[path] for path in sorted(stay)], added, column, kind, ask)
+        return last_of([stay[path] for path in sorted(stay)], added, column, kind, read)
     except ValueError:
         return engine.greatest(_read(engine, base, every), column, task.source.name)
 
 
 def _small(live: Mapping[str, Live]) -> set[str]:
-    """Return the files that are written again because there are too many small ones."""
+    """Return the files to merge because there are too many small ones."""
     sizes: dict[str, int] = {}
     for file in live.values():
         part = file.path.partition("/")[0]
@@ -210,7 +240,7 @@ _Split = Callable[["DataFrame"], tuple["DataFrame", "DataFrame"]]
 
 
 def _by_key(frame: DataFrame, key: Sequence[str]) -> _Split:
-    """Return what tells rows that have a key of `frame` from the others."""
+    """Return a function that splits rows into those with a key of `frame` and the others."""
     from pyspark.sql import functions as F
 
     keys = frame.selectExpr(*map(quote, key)).distinct().alias("new")
@@ -232,15 +262,15 @@ def _having(
     columns: Sequence[Column],
     name: str,
 ) -> set[str]:
-    """Return the files that have rows of a key that `frame` has too.
+    """Return the files that have rows with a key of `frame`.
 
-    Those whose statistics cannot tell are looked into.
+    Files are read where their statistics do not exclude that.
     """
     kinds = {c.name.lower(): c.type or "" for c in columns}
-    told = [k for k in key if is_ordered(kinds[k.lower()])]
-    asked = [
+    ordered = [k for k in key if is_ordered(kinds[k.lower()])]
+    bounds = [
         text
-        for n, k in enumerate(told)
+        for n, k in enumerate(ordered)
         for text in (
             f"{spelled(f'min({quote(k)})', kinds[k.lower()])} AS low{n}",
             f"{spelled(f'max({quote(k)})', kinds[k.lower()])} AS high{n}",
@@ -248,53 +278,52 @@ def _having(
         )
     ]
     with translated(f"computing `{name}`"):
-        found = frame.selectExpr("count(1) AS n", *asked).collect()[0]
-    if not found["n"]:
+        values = frame.selectExpr("count(1) AS n", *bounds).collect()[0]
+    if not values["n"]:
         return set()
     maybe = {*live}
-    for n, k in enumerate(told):
+    for n, k in enumerate(ordered):
         kind = kinds[k.lower()]
-        ends = [from_spark(found[f"{end}{n}"] or "", kind) for end in ("low", "high")]
+        ends = [from_spark(values[f"{end}{n}"] or "", kind) for end in ("low", "high")]
         if ends[0] is not None and ends[1] is not None:
-            span = Window(((k, kind),), (((ends[0], ends[1]),),), found[f"nulls{n}"])
+            span = Window(((k, kind),), (((ends[0], ends[1]),),), values[f"nulls{n}"])
             maybe = {path for path in maybe if meets(live[path], span)}
     if not maybe:
         return set()
     files = tuple(f"{root}/{path}" for path in sorted(maybe))
     with translated(f"looking for the keys of `{name}`"):
-        there = engine.session.read.parquet(*map(spark_pattern, files))
-        rows = there.selectExpr(*map(quote, key), "_metadata.file_path AS `persist.file`")
+        frame_of_files = engine.session.read.parquet(*map(spark_pattern, files))
+        rows = frame_of_files.selectExpr(*map(quote, key), "_metadata.file_path AS `persist.file`")
         old, _ = _by_key(frame, key)(rows)
         places = [row[0] for row in old.select("`persist.file`").distinct().collect()]
     return {"/".join(unquote(place).rsplit("/", 2)[1:]) for place in places}
 
 
-def _is_known(check: Check, before: Mapping[str, CheckResult]) -> bool:
-    """Whether it is known how many rows failed a check before."""
-    return check.name in before and before[check.name].definition == check.definition
+def _is_answered(check: Check, previous: Mapping[str, CheckResult]) -> bool:
+    """Whether the previous results say how many rows failed a check."""
+    return check.name in previous and previous[check.name].definition == check.definition
 
 
-def _watermark(
-    before: str | None, added: str | None, replaced: bool, kind: str | None
-) -> str | None:
-    """Return the greatest value of all rows, None where the rows have to be asked.
+def _watermark(base: str | None, added: str | None, replaced: bool, kind: str | None) -> str | None:
+    """Return the greatest value of all rows; None if rows have to be read to find it.
 
-    Those in files that stay are of `before` at most, and some row is of it unless it was replaced.
+    No row in files that stay is later than `base`, and some row has this value unless the row was
+    replaced.
     """
-    if before is None or kind is None:
-        return added if before is None and not replaced else None
-    old = from_text(before, kind)
+    if base is None or kind is None:
+        return added if base is None and not replaced else None
+    old = from_text(base, kind)
     new = from_text(added, kind) if added is not None else None
     if old is not None and new is not None and new >= old:  # pyright: ignore[reportOperatorIssue]
         return added
-    return before if not replaced and old is not None else None
+    return base if not replaced and old is not None else None
 
 
-def _replaces(window: Window | None, column: str, before: str | None, kind: str | None) -> bool:
-    """Whether rows that had the greatest value of the time column may be among those replaced."""
+def _replaces(window: Window | None, column: str, watermark: str | None, kind: str | None) -> bool:
+    """Whether the rows replaced may include those with the greatest value of the time column."""
     if window is None:
         return False
-    value = from_text(before, kind) if before is not None and kind is not None else None
+    value = from_text(watermark, kind) if watermark is not None and kind is not None else None
     names = [(name.lower(), of) for name, of in window.columns]
     if value is None or (column.lower(), kind) not in names:
         return True
@@ -307,33 +336,36 @@ def last_of(
     others: str | None,
     column: str,
     kind: str | None,
-    ask: Callable[[Sequence[Live]], str | None],
+    read: Callable[[Sequence[Live]], str | None],
 ) -> str | None:
-    """Return the greatest value of a column, as text: of files, and what it is of other rows.
+    """Return the greatest value of a column in files and other rows, as text.
 
     Parameters
     ----------
-    ask
-        Returns it of files whose statistics do not tell. Those of times may be cut off.
+    others
+        The greatest value of the other rows.
+    read
+        Returns the greatest value of files whose statistics lack it. Statistics of times may be
+        cut off.
 
     Raises
     ------
     ValueError
-        Which is the greatest cannot be told here.
+        The values cannot be compared here.
     """
     name = column.lower()
-    known: list[tuple[Value, Live]] = []
-    unknown: list[Live] = []
+    measured: list[tuple[Value, Live]] = []
+    unmeasured: list[Live] = []
     for file in files:
         value = from_statistics(file.greatest.get(name), kind or "")
         if value is None:
-            unknown.append(file)
+            unmeasured.append(file)
         else:
-            known.append((value, file))
-    last = max((value for value, _ in known), default=None)  # pyright: ignore[reportArgumentType]
-    found = others
+            measured.append((value, file))
+    last = max((value for value, _ in measured), default=None)  # pyright: ignore[reportArgumentType]
+    latest = others
     if isinstance(last, datetime):
-        unknown += [f for value, f in known if value > last - _CUT]  # pyright: ignore[reportOperatorIssue]
+        unmeasured += [f for value, f in measured if value > last - _CUT]  # pyright: ignore[reportOperatorIssue]
     elif last is not None:
-        found = greatest((others, to_text(last)), kind or "")
-    return greatest((found, ask(unknown)), kind or "") if unknown else found
+        latest = greatest((others, to_text(last)), kind or "")
+    return greatest((latest, read(unmeasured)), kind or "") if unmeasured else latest

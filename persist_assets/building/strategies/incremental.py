@@ -107,12 +107,12 @@ def continue_from(
 
         return continue_table(task, base, window, frame, key, merged, bounds)
     check_fits(source, base, columns_of(frame))
-    kept = reader.load_snapshot(base)
+    base_rows = reader.load_snapshot(base)
     if window is not None:
         frame = frame.where(window.condition)
         if source.annotation.merge is None:
-            kept = kept.where(f"NOT ({window.condition})")
-    return write_table(task, reader.merged(source, frame.unionByName(kept)), bounds)
+            base_rows = base_rows.where(f"NOT ({window.condition})")
+    return write_table(task, reader.merged(source, frame.unionByName(base_rows)), bounds)
 
 
 def check_fits(source: Source, base: Snapshot, columns: Iterable[Column]) -> None:

@@ -93,8 +93,8 @@ class Partitions:
         if not columns or partition is None:
             return None
         order = task.world.keys[source.source_id]
-        found = boxes(partition, [kind for _, kind in columns], self.keys, order)
-        return window_of(reader.project, source, columns, found, reader.settings.timezone.key)
+        found_boxes = boxes(partition, [kind for _, kind in columns], self.keys, order)
+        return window_of(reader.project, source, columns, found_boxes, reader.settings.timezone.key)
 
     def _bounds(self, task: Task) -> tuple[str, ...]:
         """Return where files begin: SQL conditions, one for each partition after the first."""
@@ -120,8 +120,9 @@ def _check_types(source: Source) -> None:
     partition = source.annotation.partition
     for dimension in partition.dimensions if partition else ():
         kind = column_type(source.columns, dimension.column)
-        if kind is not None and (wanted := misfit(dimension, kind)):
+        if kind is not None and (required := misfit(dimension, kind)):
             raise BuildError(
-                f"`{dimension.column}` of `{source.name}` is {kind}: its partitions need {wanted}",
+                f"`{dimension.column}` of `{source.name}` is {kind}:"
+                f" its partitions need {required}",
                 location=source.location,
             )

@@ -194,14 +194,14 @@ def _check_keys(source: Source, rows: DataFrame, key: Sequence[str]) -> None:
     shown: list[Any] = several.limit(_MOST_SHOWN + 1).collect()
     if not shown:
         return
-    told = sorted(
+    examples = sorted(
         f"{', '.join(f'{k}={row[i]}' for i, k in enumerate(key))} ({row[_SHARING]} rows)"
         for row in shown
     )
     if len(shown) > _MOST_SHOWN:
-        told[_MOST_SHOWN:] = [f"… {several.count()} keys in all"]
+        examples[_MOST_SHOWN:] = [f"… {several.count()} keys in all"]
     raise BuildError(
-        f"`{source.name}` has several rows with the same key: {'; '.join(told)}",
+        f"`{source.name}` has several rows with the same key: {'; '.join(examples)}",
         hint="a history has one row per key at a time: choose one, or use a longer key",
         location=source.location,
     )
@@ -241,12 +241,12 @@ def _changed(source: Source, rows: DataFrame, past: DataFrame | None, now: datet
     assert validity is not None
     names = rows.columns
     at = literal(now, "timestamp")
-    said = f"CAST(new.{quote(by)} AS TIMESTAMP)" if by else "CAST(NULL AS TIMESTAMP)"
+    changed_at = f"CAST(new.{quote(by)} AS TIMESTAMP)" if by else "CAST(NULL AS TIMESTAMP)"
     fields = ", ".join(f"{quote(n)} AS {quote(n)}" for n in names)
     new = rows.selectExpr(f"struct({fields}) AS new")
     if past is None:
         return new.selectExpr(
-            f"inline(array({_version(names, 'new', f'coalesce({said}, {at})', 'NULL')}))"
+            f"inline(array({_version(names, 'new', f'coalesce({changed_at}, {at})', 'NULL')}))"
         )
     times = f"{VALID_FROM}, {VALID_TO}"
     old = past.where(f"{VALID_TO} IS NULL").selectExpr(f"struct({fields}, {times}) AS old")
@@ -266,9 +266,10 @@ def _changed(source: Source, rows: DataFrame, past: DataFrame | None, now: datet
     joined = joined.join(ended, same("new", "gone"), "left_outer")
     since = f"old.{VALID_FROM}"
     soonest = f"CASE WHEN {at} > {since} THEN {at} ELSE {since} + {_TICK} END"
-    turned = f"CASE WHEN {said} > {since} THEN {said} ELSE {soonest} END"
+    turned = f"CASE WHEN {changed_at} > {since} THEN {changed_at} ELSE {soonest} END"
     begun = (
-        f"CASE WHEN {said} >= ended OR ({said} IS NOT NULL AND ended IS NULL) THEN {said}"
+        f"CASE WHEN {changed_at} >= ended OR ({changed_at} IS NOT NULL AND ended IS NULL)"
+        f" THEN {changed_at}"
         f" WHEN {at} < ended THEN ended ELSE {at} END"
     )
     compared = _compared(names, validity)
@@ -296,6 +297,6 @@ def _with(changed: DataFrame, past: DataFrame, validity: Validity) -> DataFrame:
     from pyspark.sql import functions as F
 
     by = identified_by(validity)
-    told = changed.selectExpr(*map(quote, by)).alias("new")
+    keys = changed.selectExpr(*map(quote, by)).alias("new")
     same = F.expr(" AND ".join(f"old.{quote(k)} <=> new.{quote(k)}" for k in by))
-    return past.alias("old").join(told, same, "left_anti").unionByName(changed)
+    return past.alias("old").join(keys, same, "left_anti").unionByName(changed)

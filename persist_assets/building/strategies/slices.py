@@ -78,8 +78,8 @@ def without_shared(
     """
     source, project = task.source, task.reader.project
     tables = source.growth.reads if source.growth else ()
-    known = [project.by_id[s] for s in tables if s in project.by_id]
-    computed = [s.source_id for s in known if s.source_id not in read and s.raw is None]
+    sources = [project.by_id[s] for s in tables if s in project.by_id]
+    computed = [s.source_id for s in sources if s.source_id not in read and s.raw is None]
     below = project.reach(computed, lambda s: s.source_id in read)
     shared = {s.source_id for s in below} & slices.keys()
     if any(slices[s].files is not None for s in shared):

@@ -11,7 +11,7 @@ import uuid
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from persist_assets.building.set_checks import asked, bound, check_columns, failure
+from persist_assets.building.set_checks import bound, check_columns, check_results, failure
 from persist_assets.core.model.snapshots import Snapshot
 from persist_assets.planning.inputs import inputs
 from persist_assets.storage.delta_commit import commit
@@ -117,7 +117,7 @@ class TemporaryTables:
         check_columns(source, checks, columns, None)
         alone = [c for c in checks if c.alone]
         staged, measured = reader.engine.write(frame, table, build_uid, alone, None, source.name)
-        results = asked(
+        results = check_results(
             reader,
             source,
             checks,

@@ -106,13 +106,15 @@ def find_window(
         past = _past(seen, source.annotation.lookback_s)
         return Window(columns, (*past, *((span,) for span in increment.again)), nulls=True)
     zone = engine.settings.timezone.key
-    told = touched(
+    touched_spans = touched(
         project, increment.traces, increment.changes, columns[0][1], zone, _looker(project, load)
     )
-    if told is None:
+    if touched_spans is None:
         return None
-    spans = merged_spans([*told[0], *increment.again])
-    return window_of(project, source, columns, [(span,) for span in spans], zone, nulls=told[1])
+    spans = merged_spans([*touched_spans[0], *increment.again])
+    return window_of(
+        project, source, columns, [(span,) for span in spans], zone, nulls=touched_spans[1]
+    )
 
 
 def window_of(
@@ -154,8 +156,8 @@ def _mattering(
     for trace in windows.traces if windows else ():
         source_id, column = trace.column.source_id, trace.column.column
         leaf = column_type(project.by_id[source_id].columns, column) or ""
-        known = all(step.days >= 0 for step in trace.steps)
-        if not known or not spans or not is_ordered(leaf):
+        is_bounded = all(step.days >= 0 for step in trace.steps)
+        if not is_bounded or not spans or not is_ordered(leaf):
             unbounded.add(source_id)
             continue
         for low, high in spans:

@@ -1,4 +1,4 @@
-"""Which files cannot hold a row for which a predicate is true. Pure.
+"""Which files cannot have a row that matches a predicate. Pure.
 
 A condition is looked at for what its columns may be in a file: the invariant is that a file is
 left out only if no row of it can make the condition true, whatever is not known of it. What is
@@ -32,7 +32,7 @@ _CUT_OFF = "\ufffd"
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What a column may be in a file.
+    """Which values a column may have in a file.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class Span:
 
 
 def span(kind: str, least: Any, greatest: Any, n_nulls: int | None, n_rows: int | None) -> Span:
-    """Return what a column may be in a file, after its statistics.
+    """Return which values a column may have in a file, by its statistics.
 
     Those of moments are cut off to milliseconds by some writers, before 1970 up or down. Where
     texts are cut off, old writers end them with a character that is not the greatest.
@@ -83,13 +83,13 @@ def _moved(moment: datetime, by: timedelta) -> datetime | None:
 
 
 def exactly(kind: str, value: Any) -> Span:
-    """Return what a column may be that is one value, or NULL, in all rows of a file."""
+    """Return the span of a column that has one value, or NULL, in all rows of a file."""
     greatest = None if kind in ("float", "double") else value
     return Span(kind, value, greatest, value is None, value is not None)
 
 
 def moment_as_written(text: str | None, timezone: ZoneInfo) -> Span:
-    """Return what a column of moments may be that is one value in all rows, by its text.
+    """Return the span of a timestamp column with one value in all rows, by its text.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def moment_as_written(text: str | None, timezone: ZoneInfo) -> Span:
 
 
 def has_zone(text: str) -> bool:
-    """Whether a text is a moment with a time zone, as far as Python can tell."""
+    """Whether a text is a timestamp with a time zone that Python can parse."""
     try:
         return datetime.fromisoformat(text).tzinfo is not None
     except ValueError:
@@ -125,7 +125,7 @@ def has_zone(text: str) -> bool:
 
 
 def may_match(predicate: str, columns: Mapping[str, Span]) -> bool:
-    """Whether a file may hold a row for which a predicate is true.
+    """Whether a file may have a row that matches a predicate.
 
     Parameters
     ----------
@@ -146,46 +146,46 @@ def may_match(predicate: str, columns: Mapping[str, Span]) -> bool:
 
 @lru_cache(maxsize=64)
 def _understood(predicate: str) -> Any:
-    """Return a condition as a tree; None where it is not what it seems. Asked for each file."""
+    """Return a condition as a tree; None: sqlglot and Spark read it differently."""
     tree = parse(predicate)
     misunderstood = tree is None or any(misread(node) for node in tree.walk())
     return None if misunderstood else tree
 
 
-def _may(node: Any, wanted: bool, columns: Mapping[str, Span]) -> bool:
-    """Whether a condition may be `wanted` (true or false, not NULL) for some row."""
+def _may(node: Any, outcome: bool, columns: Mapping[str, Span]) -> bool:
+    """Whether a condition may be `outcome` (true or false, not NULL) for some row."""
     if not _OPERANDS.issuperset(given_args(node)):
         return True  # it says more than is looked at here: NOT LIKE is a LIKE with `negate`
     match node:
         case exp.Paren():
-            return _may(node.this, wanted, columns)
+            return _may(node.this, outcome, columns)
         case exp.Not():
-            return _may(node.this, not wanted, columns)
+            return _may(node.this, not outcome, columns)
         case exp.And() | exp.Or():
-            both = isinstance(node, exp.And) is wanted
-            sides = (_may(side, wanted, columns) for side in (node.this, node.expression))
+            both = isinstance(node, exp.And) is outcome
+            sides = (_may(side, outcome, columns) for side in (node.this, node.expression))
             return all(sides) if both else any(sides)
         case exp.Boolean():
-            return bool(node.this) is wanted
+            return bool(node.this) is outcome
         case exp.Null():
             return False
         case exp.Is() if isinstance(node.expression, exp.Null):
-            found = _column(node.this, columns)
-            return found is None or (found.nulls if wanted else found.values)
-        case exp.In() if wanted and node.expressions:
+            column = _column(node.this, columns)
+            return column is None or (column.nulls if outcome else column.values)
+        case exp.In() if outcome and node.expressions:
             return any(_compared("=", node.this, e, columns) for e in node.expressions)
-        case exp.Between() if wanted:
+        case exp.Between() if outcome:
             low, high = node.args["low"], node.args["high"]
             return _compared(">=", node.this, low, columns) and _compared(
                 "<=", node.this, high, columns
             )
-        case exp.Like() if wanted:
+        case exp.Like() if outcome:
             return _like(node, columns)
         case _:
             operator = _OPERATORS.get(type(node))
             if operator is None:
                 return True
-            operator = operator if wanted else NEGATED[operator]
+            operator = operator if outcome else NEGATED[operator]
             return _compared(operator, node.this, node.expression, columns)
 
 
@@ -201,18 +201,18 @@ _OPERATORS: Mapping[type, str] = {
 
 
 def _compared(operator: str, left: Any, right: Any, columns: Mapping[str, Span]) -> bool:
-    found, other = _column(left, columns), right
-    if found is None:
-        found, other, operator = _column(right, columns), left, FLIPPED[operator]
-    if found is None:
+    column, other = _column(left, columns), right
+    if column is None:
+        column, other, operator = _column(right, columns), left, FLIPPED[operator]
+    if column is None:
         return True
-    if isinstance(other, exp.Null) or not found.values:
+    if isinstance(other, exp.Null) or not column.values:
         return False
-    between = _literal(other, found.type)
+    between = _literal(other, column.type)
     if between is None:
         return True
     low, high = between
-    least, greatest = found.least, found.greatest
+    least, greatest = column.least, column.greatest
     try:
         match operator:
             case "=":
@@ -222,7 +222,7 @@ def _compared(operator: str, left: Any, right: Any, columns: Mapping[str, Span])
                 )
             case "<>":
                 # Texts are cut off, moments too: what looks equal need not be the same.
-                fixed = found.type in (*_INTEGERS, "date") and low == high
+                fixed = column.type in (*_INTEGERS, "date") and low == high
                 return not (fixed and least is not None and least == greatest == low)
             case "<":
                 return least is None or least < high
@@ -237,16 +237,16 @@ def _compared(operator: str, left: Any, right: Any, columns: Mapping[str, Span])
 
 
 def _like(node: Any, columns: Mapping[str, Span]) -> bool:
-    found, pattern = _column(node.this, columns), node.expression
-    if found is None or not isinstance(pattern, exp.Literal) or not pattern.is_string:
+    column, pattern = _column(node.this, columns), node.expression
+    if column is None or not isinstance(pattern, exp.Literal) or not pattern.is_string:
         return True
-    if not found.values:
+    if not column.values:
         return False
     start = pattern.name.split("%")[0].split("_")[0]
-    if not start or found.type != "string" or _text(pattern.name) is None:
+    if not start or column.type != "string" or _text(pattern.name) is None:
         return True
-    below = isinstance(found.greatest, str) and found.greatest < start
-    above = isinstance(found.least, str) and found.least[: len(start)] > start
+    below = isinstance(column.greatest, str) and column.greatest < start
+    above = isinstance(column.least, str) and column.least[: len(start)] > start
     return not (below or above)
 
 
@@ -263,7 +263,7 @@ _Bounds = tuple[Any, Any]
 
 
 def _literal(node: Any, kind: str) -> _Bounds | None:
-    """Return between what the value of a literal is, as statistics of a type have it, or None."""
+    """Return the bounds of a literal's value as statistics of a type have them, or None."""
     while isinstance(node, exp.Paren):
         node = node.this
     if isinstance(node, exp.Cast):
@@ -305,24 +305,24 @@ def _text(written: str) -> _Bounds | None:
 
 def _date(written: str) -> _Bounds | None:
     try:
-        found = date.fromisoformat(written) if _DAY.fullmatch(written) else None
+        day = date.fromisoformat(written) if _DAY.fullmatch(written) else None
     except ValueError:
         return None
-    return None if found is None else (found, found)
+    return None if day is None else (day, day)
 
 
 def _moment(written: str) -> _Bounds | None:
     try:
-        found = datetime.fromisoformat(written) if _MOMENT.fullmatch(written) else None
+        moment = datetime.fromisoformat(written) if _MOMENT.fullmatch(written) else None
     except ValueError:
         return None
-    if found is None:
+    if moment is None:
         return None
-    if found.tzinfo is not None:
-        return found, found
-    found = found.replace(tzinfo=UTC)
+    if moment.tzinfo is not None:
+        return moment, moment
+    moment = moment.replace(tzinfo=UTC)
     try:
-        return found - _ZONES, found + _ZONES
+        return moment - _ZONES, moment + _ZONES
     except OverflowError:
         return None
 

@@ -1,4 +1,4 @@
-"""What all connectors need: tables as declared, files told apart, and no row left out for NaN."""
+"""What all connectors need: checks of columns and file names, and small frames."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from persist_assets.core.model.sources import External
 
 FILE, ROW = "_persist_file", "_persist_row"
-"""The columns that say from which file a row is, and its number there."""
+"""The columns with the file that a row is from, and its number in the file."""
 
 _SAFE = re.compile(r"[A-Za-z0-9._=+-]+")
-"""Names of files that Spark spells as the logs of tables do."""
+"""Names of files that Spark and logs of tables spell alike."""
 
 
 def conditions_of(external: External, predicate: str | None, *, start: bool) -> list[str]:
-    """Return what has to be true of rows: a predicate, and what a declaration filters by.
+    """Return the conditions that rows have to meet: a predicate, and the filters of a declaration.
 
     Parameters
     ----------
     start
-        Whether they are the rows that a copy starts with.
+        Whether the rows are those that a copy starts with.
 
     Examples
     --------
@@ -36,16 +36,18 @@ def conditions_of(external: External, predicate: str | None, *, start: bool) -> 
     >>> conditions_of(External("delta_table_input", filter="b"), "a", start=True)
     ['a', 'b']
     """
-    said = (predicate, external.filter, external.snapshot_filter if start else None)
-    return [text for text in said if text is not None]
+    texts = (predicate, external.filter, external.snapshot_filter if start else None)
+    return [text for text in texts if text is not None]
 
 
-def check_columns(declared: Iterable[Column], there: Sequence[tuple[str, str]], table: str) -> None:
-    """Raise where a table is not as it is declared; it may have more columns.
+def check_columns(
+    declared: Iterable[Column], present: Sequence[tuple[str, str]], table: str
+) -> None:
+    """Raise where a table differs from its declaration; it may have more columns.
 
     Parameters
     ----------
-    there
+    present
         The names and types of its columns.
     table
         Which table it is, for the message.
@@ -53,11 +55,11 @@ def check_columns(declared: Iterable[Column], there: Sequence[tuple[str, str]], 
     Raises
     ------
     StorageError
-        Columns are not there or have other types: all of them are told. Or one name is there
-        twice.
+        Columns are missing or have other types; the message names all of them. Or two names
+        differ only in case.
     """
-    by_name = {name.lower(): kind for name, kind in there}
-    if len(by_name) < len(there):
+    by_name = {name.lower(): kind for name, kind in present}
+    if len(by_name) < len(present):
         raise StorageError(f"columns of {table} differ only in case")
     columns = {c.name: c.type for c in declared}
     lacking = [c for c in columns if c.lower() not in by_name]
@@ -68,32 +70,35 @@ def check_columns(declared: Iterable[Column], there: Sequence[tuple[str, str]], 
     ]
     if not lacking and not others:
         return
-    said: list[str] = []
+    differences: list[str] = []
     hints: list[str] = []
     if lacking:
         named = ", ".join(f"`{c}`" for c in lacking)
-        said.append(f"it has no column{'s' * (len(lacking) > 1)} {named}")
-        spare = [name for name, _ in there if name.lower() not in {c.lower() for c in columns}]
+        differences.append(f"it has no column{'s' * (len(lacking) > 1)} {named}")
+        spare = [name for name, _ in present if name.lower() not in {c.lower() for c in columns}]
         meant = [(c, did_you_mean(c, spare)) for c in lacking]
         hints += (f"for `{c}`, {hint}" for c, hint in meant if hint is not None)
         if any(hint is None for _, hint in meant):
-            hints.append(f"its columns: {', '.join(name for name, _ in there)}")
+            hints.append(f"its columns: {', '.join(name for name, _ in present)}")
     if others:
-        said += (f"`{c}` is {kind} but is declared as {wanted}" for c, kind, wanted in others)
+        differences += (
+            f"`{c}` is {kind} but is declared as {declared_type}"
+            for c, kind, declared_type in others
+        )
         types = ", ".join(f"`{c}` as {kind}" for c, kind, _ in others)
         hints.append(f"declare {types} and cast in a view")
     raise StorageError(
-        f"{table} does not match its declaration: {'; '.join(said)}", hint="; ".join(hints)
+        f"{table} does not match its declaration: {'; '.join(differences)}", hint="; ".join(hints)
     )
 
 
 def _bare(kind: str) -> str:
-    """Return a type without what tables do not keep: lengths of texts."""
+    """Return a type without lengths of texts, which tables do not record."""
     return re.sub(r"\b(?:var)?char\(\d+\)", "string", kind.lower().replace(" ", ""))
 
 
 def check_names(places: Iterable[str], table: str) -> None:
-    """Raise where names do not tell files from each other.
+    """Raise where names do not identify files.
 
     Parameters
     ----------
@@ -103,7 +108,7 @@ def check_names(places: Iterable[str], table: str) -> None:
     Raises
     ------
     StorageError
-        Two have one name, or Spark spells one otherwise.
+        Two files have one name, or Spark spells a name differently.
     """
     names = [place.rpartition("/")[2] for place in places]
     odd = next((n for n in names if not _SAFE.fullmatch(n)), None)
@@ -113,7 +118,7 @@ def check_names(places: Iterable[str], table: str) -> None:
 
 
 def small_frame(session: SparkSession, rows: Sequence[Sequence[Any]], kinds: str) -> DataFrame:
-    """Return rows as a frame that is part of its query: no job has to bring them.
+    """Return rows as a frame that is part of its query, so that no job has to load them.
 
     Parameters
     ----------

@@ -60,7 +60,7 @@ def put(root: Path, name: str, *days: int, delta: bool = False) -> None:
 def build(builder: Builder, again: tuple[str, str] | None = None) -> int:
     """Build f, and return how many rows it has."""
     source = next(s for s in builder.project.sources if s.name == "f")
-    snapshot = builder.build(source, again=again).snapshot
+    snapshot = builder.build(source, recompute_span=again).snapshot
     assert snapshot is not None
     return snapshot.rows
 

@@ -479,7 +479,7 @@ def test_a_view_for_others_has_no_rows_that_were_replaced(
     first = commit(written("aaaa", [1], [2, 3], [4]), build_id="b", pinned=None)
     kept = ("aaaa/part-0.parquet", "aaaa/part-2.parquet")
     staged = written("bbbb", [2], [5])
-    last = commit(staged, build_id="b", pinned=first, base=first, kept=kept)
+    last = commit(staged, build_id="b", pinned=first, base=first, kept_files=kept)
     now, columns = datetime.now(UTC), (Column("day", "bigint"),)
     snapshot = Snapshot(
         "bbbb", "days@m.sql", "b", "days", last, (), "", 4, 1, now, columns, parts=("aaaa",)

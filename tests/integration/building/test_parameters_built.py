@@ -194,7 +194,7 @@ def test_a_window_that_is_computed_again_is_whole(make_builder: Make) -> None:
     put(root, 1, row(9), row(12))
     builder = make_builder(root=root)
     source = named(builder)
-    with builder.work(source, again=("2024-01-04", "2024-01-04")) as work:
+    with builder.work(source, recompute_span=("2024-01-04", "2024-01-04")) as work:
         builder.publish(work)
     assert work.step.increment and work.step.increment.past and work.step.increment.again
     check(builder, source, "a rerun")

@@ -36,7 +36,7 @@ def named(builder: Builder, name: str) -> Source:
 
 
 def build(builder: Builder, name: str, *again: str) -> tuple[str, Snapshot]:
-    with builder.work(named(builder, name), again=again or None) as work:  # pyright: ignore
+    with builder.work(named(builder, name), recompute_span=again or None) as work:  # pyright: ignore
         snapshot = builder.publish(work)
     return kind_of(work), snapshot
 

@@ -818,7 +818,7 @@ def test_what_reads_a_table_of_older_code_follows_it_when_that_is_computed_anew(
     assert texts(make(root=root, at=9), *NAMES) == [["B", "a"]] * 3
     # Its window of a day is computed again, and nothing of the data changed.
     builder = make(root=root, at=9)
-    with builder.work(named(builder, "p"), again=("2024-01-01", "2024-01-01")) as work:
+    with builder.work(named(builder, "p"), recompute_span=("2024-01-01", "2024-01-01")) as work:
         builder.publish(work)
     assert texts(builder, *NAMES) == [["A", "B"]] * 3
     # All of it is, and some data is new besides.

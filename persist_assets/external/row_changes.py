@@ -1,0 +1,150 @@
+"""The rows that came and went, as frames of Spark: counted, measured, applied to other rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import persist_assets.analysis.predicates as p
+from persist_assets.core.dialect import quote
+from persist_assets.core.time_values import EXACT, from_spark, spelled
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from pyspark.sql import Column as SparkColumn
+    from pyspark.sql import DataFrame
+
+    from persist_assets.analysis.predicates.terms import Term
+    from persist_assets.core.model.columns import Column
+    from persist_assets.core.time_values import Value
+
+NET, READ = "_persist_net", "_persist_read"
+"""The columns with how many more of a row came than went, and how many did either."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowChanges:
+    """Measures of the rows that came and went between two versions.
+
+    Attributes
+    ----------
+    came, went
+        How many.
+    gone
+        By column, its type with the least and greatest value of the rows that went. Columns in
+        which one of these rows is NULL are left out.
+    seen
+        The needed predicates that some of all these rows match.
+    """
+
+    came: int = 0
+    went: int = 0
+    gone: Mapping[str, tuple[str, tuple[Value, Value]]] = field(
+        default_factory=dict[str, "tuple[str, tuple[Value, Value]]"]
+    )
+    seen: Collection[str] = ()
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether no row came or went."""
+        return not self.came and not self.went
+
+
+class Measures:
+    """Measures rows that have the column `NET`.
+
+    Parameters
+    ----------
+    columns
+        The columns whose least and greatest values are measured where statistics are exact.
+    terms
+        The needed predicates by their texts.
+    """
+
+    def __init__(self, columns: Iterable[Column], terms: Mapping[str, Term]) -> None:
+        kinds = ((c.name, (c.type or "").lower()) for c in columns)
+        self._ranged = [(name, kind) for name, kind in kinds if kind in EXACT]
+        self._terms = terms
+
+    def expressions(self) -> list[str]:
+        """Return the aggregations to compute, in SQL."""
+        texts = [f"sum(greatest({NET}, 0))", f"sum(greatest(-{NET}, 0))"]
+        for name, kind in self._ranged:
+            gone = f"IF({NET} < 0, {quote(name)}, NULL)"
+            texts += [
+                spelled(f"min({gone})", kind),
+                spelled(f"max({gone})", kind),
+                f"count_if({NET} < 0 AND {quote(name)} IS NULL)",
+            ]
+        conditions = map(p.as_text, self._terms.values())
+        return [*texts, *(f"max({NET} <> 0 AND ({text}) IS TRUE)" for text in conditions)]
+
+    def parse(self, values: Sequence[Any]) -> RowChanges:
+        """Return the changes that the values of `expressions` describe."""
+        came, went, *others = values
+        gone: dict[str, tuple[str, tuple[Value, Value]]] = {}
+        for n, (name, kind) in enumerate(self._ranged):
+            least, greatest, nulls = others[3 * n : 3 * n + 3]
+            if least is None or greatest is None or nulls:
+                continue
+            low, high = from_spark(least, kind), from_spark(greatest, kind)
+            if low is not None and high is not None:
+                gone[name] = kind, (low, high)
+        matches = zip(self._terms, others[3 * len(self._ranged) :], strict=True)
+        seen = {text for text, is_seen in matches if is_seen}
+        return RowChanges(came or 0, went or 0, gone, seen)
+
+
+def grouped(rows: DataFrame) -> DataFrame:
+    """Return each distinct row once, with the sum of `NET`, and with `READ`.
+
+    Zeros with different signs are different rows.
+    """
+    from pyspark.sql import functions as F
+
+    kinds = {name: kind for name, kind in rows.dtypes if name != NET}
+    keys, values = list[Any](), list[Any]()
+    for n, (name, kind) in enumerate(kinds.items()):
+        column = F.col(quote(name))
+        if "float" not in kind and "double" not in kind:
+            keys.append(column)
+            continue
+        # Spark groups both zeros as one; as texts they differ.
+        sign = column.cast("string")
+        if kind in ("float", "double"):
+            sign = F.when(column == 0, sign)
+        keys += [column.alias(f"_persist_k{n}"), sign.alias(f"_persist_s{n}")]
+        values.append(F.first(column).alias(name))
+    # Equal rows are rarely in one partition, so that counting before the exchange saves nothing.
+    rows = rows.repartition(*map(quote, kinds))
+    n_read = F.count(F.lit(1)).alias(READ)
+    groups = rows.groupBy(*keys).agg(*values, F.sum(NET).alias(NET), n_read)
+    return groups.select(*map(quote, kinds), NET, READ)
+
+
+def changed(groups: DataFrame) -> DataFrame:
+    """Return the rows of `grouped` whose number changed."""
+    return groups.where(f"{NET} <> 0").drop(READ)
+
+
+def added(net: DataFrame) -> DataFrame:
+    """Return the rows that came, each as often as it came."""
+    names = [quote(c) for c in net.columns if c != NET]
+    copies = f"explode(sequence(1, {NET})) AS {NET}"
+    return net.where(f"{NET} > 0").selectExpr(*names, copies).select(*names)
+
+
+def without(rows: DataFrame, gone: DataFrame) -> DataFrame:
+    """Return rows less those of `gone`, each of which removes as many equal rows as it counts."""
+    from pyspark.sql import functions as F
+
+    one = F.lit(1).cast("bigint")
+    return added(changed(grouped(rows.withColumn(NET, one).unionByName(gone))))
+
+
+def are_equal(rows: DataFrame, others: DataFrame, names: Sequence[str]) -> SparkColumn:
+    """Return the condition that some columns are equal; NULL equals NULL."""
+    tests = [rows[quote(c)].eqNullSafe(others[quote(c)]) for c in names]
+    return reduce(lambda one, other: one & other, tests)
