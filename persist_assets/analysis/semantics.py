@@ -154,7 +154,7 @@ def understand(
     if wrong:
         return wrong
     block = replace(block, columns=outs)
-    increments = Increments(binding.types, wanted=followed)
+    increments = Increments(binding.types, followed=followed)
     wrong = list(_unfollowed(declaration, binding, block, notes, increments))
     if wrong:
         return wrong

@@ -18,19 +18,19 @@ def section_of(path: Sequence[str]) -> str:
     return f"[{'.'.join(names)}] " if names else ""
 
 
-def check_keys(given: Mapping[str, Any], known: Mapping[str, type], *path: str) -> None:
+def check_keys(entries: Mapping[str, Any], kinds: Mapping[str, type], *path: str) -> None:
     """Refuse keys of a table that are unknown, and values of the wrong kind."""
     section = section_of(path)
-    for key, value in given.items():
-        if key not in known:
+    for key, value in entries.items():
+        if key not in kinds:
             raise SettingsError(
                 f"unknown key `{section}{key}`",
-                hint=did_you_mean(key, known) or f"known keys: {', '.join(known)}",
+                hint=did_you_mean(key, kinds) or f"known keys: {', '.join(kinds)}",
                 location=at(*path, key),
             )
-        if type(value) is not known[key]:
+        if type(value) is not kinds[key]:
             raise SettingsError(
-                f"`{section}{key}` must be {_KIND_NAMES[known[key]]}, got {value!r}",
+                f"`{section}{key}` must be {_KIND_NAMES[kinds[key]]}, got {value!r}",
                 location=at(*path, key),
             )
 
