@@ -554,19 +554,19 @@ def _union(sets: Sequence[frozenset[int]]) -> frozenset[int]:
     return union
 
 
-def _unbound(thing: object, found: frozenset[int]) -> frozenset[int]:
-    """Return what `thing` refers to and does not bind, if its parts refer to `found`."""
+def _unbound(thing: object, instances: frozenset[int]) -> frozenset[int]:
+    """Return what `thing` refers to and does not bind, if its parts refer to `instances`."""
     match thing:
         case Block(leaves, _, _, _):
-            return found - {i for i, _ in leaves}
+            return instances - {i for i, _ in leaves}
         case Window(mapping=mapping):
-            return (found - {own for own, _ in mapping}) | {now for _, now in mapping}
+            return (instances - {inner for inner, _ in mapping}) | {now for _, now in mapping}
         case Aggregate(rows=rows):
-            return found - {i for i, _ in rows.leaves}
+            return instances - {i for i, _ in rows.leaves}
         case Outer(_, left, right, _):
-            return found - {i for side in (left, right) for i, _ in side.leaves}
+            return instances - {i for side in (left, right) for i, _ in side.leaves}
         case _:
-            return found
+            return instances
 
 
 def walk(*things: object) -> Iterator[object]:
@@ -582,7 +582,7 @@ def walk(*things: object) -> Iterator[object]:
 
 
 def innermost_first(
-    thing: object, known: Container[int]
+    thing: object, seen: Container[int]
 ) -> Iterator[tuple[object, Sequence[object]]]:
     """Yield a thing and all that is below it, each after its parts and together with them.
 
@@ -590,17 +590,17 @@ def innermost_first(
 
     Parameters
     ----------
-    known
+    seen
         Things, by their ids, that are passed over; what is yielded is to be added to it.
     """
     stack: list[tuple[object, list[object] | None]] = [(thing, None)]
     while stack:
         this, below = stack.pop()
-        if id(this) in known:
+        if id(this) in seen:
             continue
         if below is None:
             below = parts(this)
-            missing = [(p, None) for p in below if id(p) not in known]
+            missing = [(p, None) for p in below if id(p) not in seen]
             if missing:
                 stack.append((this, below))
                 stack += missing

@@ -153,78 +153,102 @@ def add_time_windows(binding: Binding, group: exp.Group, select: Select) -> None
             select.source.entries.append(Entry(name, name, expr, None, ()))
 
 
+_SETS = (exp.Rollup, exp.Cube, exp.GroupingSets)
+
+GroupingSet = tuple["Expr", ...]
+"""The keys by which rows are grouped; the other keys are NULL."""
+
+
 def _group_keys(
     binding: Binding, group: exp.Group, select: Select, outs: list[Out]
 ) -> tuple[tuple[Expr, ...], tuple[frozenset[int], ...] | None]:
-    if group.args.get("all"):
-        keys: list[Expr] = []
-        for out in outs:
-            if not aggregates_of(out.expr):
-                keys.append(out.expr)
-            elif out.expr not in aggregates_of(out.expr):
-                raise Unanalysable("of GROUP BY ALL with expressions over aggregates")
-        return tuple(keys), None
-    keys = []
-    # Every element is a list of alternative sets of keys; several elements multiply.
-    elements: list[list[tuple[Expr, ...]]] = []
-    plain_only = True
+    """Return the keys of a GROUP BY, and for each of its grouping sets the positions of its keys.
 
-    def one(item: Any) -> tuple[Expr, ...]:
+    Raises
+    ------
+    Unanalysable
+        It has too many grouping sets, or ones of an unknown form.
+    """
+    if group.args.get("all"):
+        return _keys_of_all(outs), None
+    keys, elements = _elements(binding, group, select, outs)
+    sets = _combined(elements)
+    keys += [key for grouping_set in sets for key in grouping_set]
+    refuse_drawn_twice(binding, keys)
+    unique = tuple(dict.fromkeys(keys))
+    if not has_sets(group):
+        return unique, None
+    return unique, tuple(frozenset(map(unique.index, grouping_set)) for grouping_set in sets)
+
+
+def _keys_of_all(outs: list[Out]) -> tuple[Expr, ...]:
+    """Return the keys of GROUP BY ALL: the columns that are no aggregates."""
+    keys: list[Expr] = []
+    for out in outs:
+        if not aggregates_of(out.expr):
+            keys.append(out.expr)
+        elif out.expr not in aggregates_of(out.expr):
+            raise Unanalysable("of GROUP BY ALL with expressions over aggregates")
+    return tuple(keys)
+
+
+def _elements(
+    binding: Binding, group: exp.Group, select: Select, outs: list[Out]
+) -> tuple[list[Expr], list[list[GroupingSet]]]:
+    """Return the elements of a GROUP BY, each with its alternatives, and keys that come first."""
+
+    def members(item: Any) -> GroupingSet:
         item = without_parens(item)
         if isinstance(item, exp.Tuple):
             return tuple(_group_key(binding, e, select, outs) for e in item.expressions)
         return (_group_key(binding, item, select, outs),)
 
-    def alternatives(item: Any) -> list[tuple[Expr, ...]]:
-        members = [one(e) for e in item.expressions]
-        match item:
-            case exp.Rollup():
-                return [sum(members[:n], ()) for n in range(len(members), -1, -1)]
-            case exp.Cube():
-                if len(members) > MAX_CUBE:
-                    raise Unanalysable(f"of a CUBE of more than {MAX_CUBE} keys")
-                picks = range(2 ** len(members) - 1, -1, -1)
-                return [
-                    sum((m for j, m in enumerate(members) if pick >> j & 1), ()) for pick in picks
-                ]
-            case _:
-                if any(
-                    isinstance(e, exp.Rollup | exp.Cube | exp.GroupingSets)
-                    for e in item.expressions
-                ):
-                    raise Unanalysable("of nested grouping sets")
-                return members
+    def alternatives(item: Any) -> list[GroupingSet]:
+        return _alternatives(item, [members(e) for e in item.expressions])
 
-    for item in group.expressions:
-        if isinstance(item, exp.Rollup | exp.Cube | exp.GroupingSets):
-            plain_only = False
-            elements.append(alternatives(item))
-        else:
-            elements.append([one(item)])
+    first: list[Expr] = []
+    elements = [
+        alternatives(item) if isinstance(item, _SETS) else [members(item)]
+        for item in group.expressions
+    ]
     for name, form in (("rollup", exp.Rollup), ("cube", exp.Cube), ("grouping_sets", None)):
         for analytics in group.args.get(name) or ():
-            plain_only = False
             if form is not None and not analytics.expressions:  # GROUP BY a, b WITH ROLLUP
                 elements = [alternatives(form(expressions=group.expressions))]
             elif form is None:  # GROUP BY a, b GROUPING SETS (…): grouping_id() goes by a, b
                 if any(len(element) > 1 for element in elements):
                     raise Unanalysable("of several groups of grouping sets")
-                keys = [key for (members,) in elements for key in members]
+                first = [key for (keys,) in elements for key in keys]
                 elements = [alternatives(analytics)]
             else:
                 raise Unanalysable(f"of WITH {name.upper()}")
-    combined: list[tuple[Expr, ...]] = [()]
+    return first, elements
+
+
+def _alternatives(item: Any, members: list[GroupingSet]) -> list[GroupingSet]:
+    """Return the grouping sets of a ROLLUP, a CUBE, or GROUPING SETS."""
+    match item:
+        case exp.Rollup():
+            return [sum(members[:n], ()) for n in range(len(members), -1, -1)]
+        case exp.Cube():
+            if len(members) > MAX_CUBE:
+                raise Unanalysable(f"of a CUBE of more than {MAX_CUBE} keys")
+            picks = range(2 ** len(members) - 1, -1, -1)
+            return [sum((m for j, m in enumerate(members) if pick >> j & 1), ()) for pick in picks]
+        case _:
+            if any(isinstance(e, _SETS) for e in item.expressions):
+                raise Unanalysable("of nested grouping sets")
+            return members
+
+
+def _combined(elements: list[list[GroupingSet]]) -> list[GroupingSet]:
+    """Return the grouping sets of several elements: each alternative with each of the others."""
+    sets: list[GroupingSet] = [()]
     for element in elements:
-        combined = [(*a, *b) for a in combined for b in element]
-        if len(combined) > 2**MAX_CUBE:
+        sets = [(*a, *b) for a in sets for b in element]
+        if len(sets) > 2**MAX_CUBE:
             raise Unanalysable(f"of more than {2**MAX_CUBE} grouping sets")
-    for combination in combined:
-        keys += combination
-    refuse_drawn_twice(binding, keys)
-    unique = tuple(dict.fromkeys(keys))
-    if plain_only:
-        return unique, None
-    return unique, tuple(frozenset(unique.index(k) for k in c) for c in combined)
+    return sets
 
 
 def _group_key(binding: Binding, item: Any, select: Select, outs: list[Out]) -> Expr:

@@ -84,8 +84,8 @@ class Increments:
         Whether anybody asks; else nothing is looked for.
     """
 
-    def __init__(self, types: Types, *, wanted: bool = True) -> None:
-        self._types, self._wanted = types, wanted
+    def __init__(self, types: Types, *, followed: bool = True) -> None:
+        self._types, self._followed = types, followed
         self._reads: dict[int, frozenset[SourceID]] = {}
         self._sums: dict[int, tuple[frozenset[SourceID], ...]] = {}
         self._special: dict[int, tuple[Subquery | Window, ...]] = {}
@@ -95,7 +95,7 @@ class Increments:
 
     def growth(self, block: Block) -> Growth | None:
         """Return how the rows of a Block, and those of each of its columns, follow."""
-        if not self._wanted:
+        if not self._followed:
             return None
         if self._is_deep(block):
             return self.nothing(block)
@@ -104,13 +104,13 @@ class Increments:
 
     def nothing(self, block: Block) -> Growth | None:
         """Return only which tables a Block reads, and nothing of how its rows follow."""
-        if not self._wanted:
+        if not self._followed:
             return None
         return unknown(self._read_by(block), len(block.columns))
 
     def of_node(self, node: Node, n_columns: int) -> Growth | None:
         """Return the same of a node."""
-        if not self._wanted:
+        if not self._followed:
             return None
         if self._is_deep(node):
             return unknown(self._node_reads(node), n_columns)

@@ -44,8 +44,8 @@ class Lineage:
         Expressions whose origins are known: the columns of persisted sources and raw tables.
     """
 
-    def __init__(self, known: Mapping[Expr, Origins]) -> None:
-        self._known = dict(known)
+    def __init__(self, origins: Mapping[Expr, Origins]) -> None:
+        self._known = dict(origins)
         self._leaves: dict[int, Node] = {}
 
     def columns(self, block: Block) -> tuple[Origins, ...]:

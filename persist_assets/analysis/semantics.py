@@ -154,7 +154,7 @@ def understand(
     if wrong:
         return wrong
     block = replace(block, columns=outs)
-    increments = Increments(binding.types, wanted=followed)
+    increments = Increments(binding.types, followed=followed)
     wrong = list(_unfollowed(declaration, binding, block, notes, increments))
     if wrong:
         return wrong
@@ -371,33 +371,20 @@ def _meaning(
     build_id = _merged(declaration, digest("build", connection, digests.rows, named))
     names = tuple(name for name, _ in columns)
     types = tuple(kind for _, kind in columns)
-    own = own_origins(f"{declaration.name}@{declaration.location.path}", names)
+    table_origins = own_origins(f"{declaration.name}@{declaration.location.path}", names)
     flat = None
     marks = (*digests.columns, *(digest("column", name) for name, _ in added))
     if _is_kept(declaration) or (declaration.persisted and (volatile or clocks)):
-        # Its readers see what the table says, not what the query does, another draw or a later
-        # look would say.
-        fixed = digest("table", build_id)
-        by = _deciding(declaration)
-        if by is not None and not (volatile or clocks):
-            # Columns that nobody reads do not count, besides those.
-            parted = [d for name, d in named if name.lower() in by]
-            fixed = _merged(declaration, digest("table", connection, digests.rows, parted))
-        drawn = tuple(digest("column", fixed, d) for d in marks)
-        given = Given(fixed, drawn, digests.order, own, types)
+        rows = _table_rows(declaration, connection, build_id, digests.rows, named, volatile, clocks)
+        drawn = tuple(digest("column", rows, d) for d in marks)
+        given = Given(rows, drawn, digests.order, table_origins, types)
     else:
-        seen = own if declaration.persisted else origins
-        draws = binding.is_volatile(block)
-        # Readers of what may go on with rows of older code follow the table.
-        said = declaration.annotation
-        followed = declaration.persisted and said.refresh == "incremental" and said.goes_on
-        if names and 0 < len(block.leaves) <= MAX_LEAVES and not followed:
-            flat = _as_given(fold, binding, block, increments)
-            if binding.is_large(flat, closed=True):
-                flat = None
+        flat = _inlined(declaration, fold, binding, block, increments) if names else None
         growth = None
         if not declaration.persisted:
             growth = increments.growth(block) if flat is None else increments.nothing(block)
+        seen = table_origins if declaration.persisted else origins
+        draws = binding.is_volatile(block)
         given = Given(digests.rows, digests.columns, digests.order, seen, types, draws, growth)
     return Meaning(
         build_id=build_id,
@@ -414,6 +401,45 @@ def _meaning(
         marks=shortened(digests.rows, marks),
         growth=_growth(declaration, increments, block),
     )
+
+
+def _table_rows(
+    declaration: Declaration,
+    connection: str,
+    build_id: BuildID,
+    query_rows: str,
+    columns: Sequence[tuple[str, str]],
+    volatile: bool,
+    clocks: Collection[str],
+) -> str:
+    """Return the digest of rows that only the table has: another draw or a later look differs.
+
+    Columns that nobody reads do not count where others decide which rows the table has.
+    """
+    deciding = _deciding(declaration)
+    if deciding is None or volatile or clocks:
+        return digest("table", build_id)
+    parted = [d for name, d in columns if name.lower() in deciding]
+    return _merged(declaration, digest("table", connection, query_rows, parted))
+
+
+def _inlined(
+    declaration: Declaration,
+    fold: Fold,
+    binding: Binding,
+    block: Block,
+    increments: Increments,
+) -> Block | None:
+    """Return the block that readers see instead of a table; None if it is too large.
+
+    Readers of a table that may keep rows of older code follow the table.
+    """
+    annotation = declaration.annotation
+    continued = annotation.refresh == "incremental" and annotation.goes_on
+    if not 0 < len(block.leaves) <= MAX_LEAVES or (declaration.persisted and continued):
+        return None
+    flat = _as_given(fold, binding, block, increments)
+    return None if binding.is_large(flat, closed=True) else flat
 
 
 def _growth(declaration: Declaration, increments: Increments, block: Block) -> Growth | None:

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from persist_assets.compiler.frontends.module_text import Find
     from persist_assets.compiler.state import Compilation
-    from persist_assets.core.model.project import Needed, Project
+    from persist_assets.core.model.project import NamedQuery, Needed, Project
     from persist_assets.core.model.queries import BuildID, Query, SourceID
     from persist_assets.core.model.sources import Declaration, Source
     from persist_assets.core.settings.values import Settings
@@ -281,8 +281,7 @@ def _compile(
     """
     know_stores(settings.stores, settings.patience)
     connection = digest_connection(settings.connection)
-    kind = digest("cache", connection, *settings.raws, repr(settings.malloy))
-    place = cache_file(settings.root, kind)
+    place = _cache_file(settings, connection)
     with nothing_collected():
         cached = load_cache(place)
         texts: dict[str, str] = {}
@@ -329,9 +328,13 @@ def _compile(
         if remember and (files != cached.files or used.keys() != cached.meanings.keys()):
             save_cache(place, files, used)
         queries = tuple(q for path in malloys if path in files for q in files[path].queries)
-        project = _with_needs(replace(compilation.project, queries=queries), compilation)
-        project = _with_graph_warnings(settings, project)
+        project = _finished(settings, compilation, queries)
     return Loaded(project, compilation, models)
+
+
+def _cache_file(settings: Settings, connection: str) -> Path | None:
+    kind = digest("cache", connection, *settings.raws, repr(settings.malloy))
+    return cache_file(settings.root, kind)
 
 
 def _parse_files(
@@ -390,16 +393,18 @@ def _reads_alike(file: Parsed, find: Find) -> bool:
     return all(digest_of(find(path)) == former for path, former in file.reads)
 
 
-def _with_needs(project: Project, compilation: Compilation) -> Project:
-    """Return a project with what its sources need of external tables."""
-    externals = compilation.externals
-    if not externals:
-        return replace(project, needs=())
-    needs = tuple(map(needed, compilation.needs(externals)))
-    return replace(project, needs=needs, needs_of=_needs_by_source(compilation, externals))
-
-
-def _with_graph_warnings(settings: Settings, project: Project) -> Project:
+def _finished(
+    settings: Settings, compilation: Compilation, queries: tuple[NamedQuery, ...]
+) -> Project:
+    """Return a compiled project with its queries, and with what it needs of external tables."""
+    project, externals = (
+        replace(compilation.project, queries=queries, needs=()),
+        compilation.externals,
+    )
+    if externals:
+        needs = tuple(map(needed, compilation.needs(externals)))
+        needs_of = _needs_by_source(compilation, externals)
+        project = replace(project, needs=needs, needs_of=needs_of)
     problems = [*project.problems, *_unknown_graphs(settings, project)]
     problems.sort(key=lambda p: (p.location, p.code, p.message))
     return replace(project, problems=tuple(problems))

@@ -51,13 +51,12 @@ def comparable(one: str, other: str) -> bool:
     return alike(one, other) or any({*words} <= {*kinds} for kinds in (_NUMBERS, _TIMES))
 
 
-def incomparable(check: Check, own: str, other: str) -> str | None:
+def incomparable(check: Check, own_type: str, other_type: str) -> str | None:
     """Return what is wrong with the types that a ``relationship`` check compares, or None."""
-    if comparable(own, other):
+    if comparable(own_type, other_type):
         return None
-    return (
-        f"`{check.columns[0]}` is {own} and `{check.values[0]}` is {other}: they can never be equal"
-    )
+    column, other = check.columns[0], check.values[0]
+    return f"`{column}` is {own_type} and `{other}` is {other_type}: they can never be equal"
 
 
 def promised_by(checks: Iterable[Check]) -> frozenset[str]:
@@ -97,8 +96,8 @@ def breaches(check: Check, columns: Sequence[Column]) -> tuple[str, ...]:
     return (*added, *removed, *retyped)
 
 
-def _type_in(there: dict[str, Column], name: str) -> str | None:
-    column = there.get(name.lower())
+def _type_in(columns: dict[str, Column], name: str) -> str | None:
+    column = columns.get(name.lower())
     return column.type if column is not None else None
 
 

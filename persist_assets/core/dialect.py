@@ -163,11 +163,11 @@ def faithful(tokens: Sequence[Token], text: str) -> list[Token]:
     return out
 
 
-def _is_fraction(before: Sequence[Token], number: Token, text: str) -> bool:
+def _is_fraction(tokens: Sequence[Token], number: Token, text: str) -> bool:
     """Whether a number follows the dot with which it begins: ``.5D``."""
-    if not before or before[-1].token_type is not TokenType.DOT:
+    if not tokens or tokens[-1].token_type is not TokenType.DOT:
         return False
-    dot = before[-1].start
+    dot = tokens[-1].start
     return dot + 1 == number.start and not re.match(r"[\w\])`]", text[dot - 1 : dot])
 
 

@@ -255,8 +255,8 @@ class Terminated(KeyboardInterrupt):
     """The process was told by SIGTERM to end: an interrupt that somebody meant to be no failure."""
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str | None:
-    """Return a hint that names what was probably meant, or None.
+def did_you_mean(name: str, candidates: Iterable[str]) -> str | None:
+    """Return a hint that names the candidate that was probably meant, or None.
 
     Examples
     --------
@@ -265,6 +265,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     >>> did_you_mean("x", ["persist"]) is None
     True
     """
-    by_lower = {k.lower(): k for k in known}
+    by_lower = {k.lower(): k for k in candidates}
     close = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
     return f"did you mean `{by_lower[close[0]]}`?" if close else None

@@ -199,13 +199,13 @@ def unfit_endpoint(endpoint: str) -> tuple[str, str] | None:
 
 
 def read_stores(
-    given: Mapping[str, Mapping[str, str]], environ: Mapping[str, str]
+    entries: Mapping[str, Mapping[str, str]], environ: Mapping[str, str]
 ) -> tuple[Store, ...]:
     """Return the stores that `[store]` describes, sorted.
 
     Parameters
     ----------
-    given
+    entries
         By ``s3://BUCKET``.
     environ
         Says what is not described, for all buckets.
@@ -217,15 +217,15 @@ def read_stores(
     """
     other = any_store(environ)
     stores: list[Store] = []
-    for location, said in given.items():
+    for location, entry in entries.items():
         parts = urlsplit(location)
         if SCHEMES.get(scheme_of(location)) != "s3a" or not parts.netloc or parts.path.strip("/"):
             raise SettingsError(
                 f'`[store."{location}"]` is not a bucket of an S3-compatible store',
                 hint='[store."s3://BUCKET"]; other stores need only environment variables',
             )
-        endpoint = said.get("endpoint", other.endpoint)
-        stores.append(Store(parts.netloc, endpoint, said.get("region", other.region)))
+        endpoint = entry.get("endpoint", other.endpoint)
+        stores.append(Store(parts.netloc, endpoint, entry.get("region", other.region)))
     for store in (*stores, other):
         wrong = (unfit_endpoint(store.endpoint) if store.endpoint else None) or (
             unfit_region(store.region) if store.region else None

@@ -358,12 +358,12 @@ def runs(order: Sequence[str], chosen: Collection[str]) -> Runs:
     return tuple((first, last) for first, last in found)
 
 
-def expand(order: Sequence[str], given: Runs) -> tuple[str, ...]:
+def expand(order: Sequence[str], key_runs: Runs) -> tuple[str, ...]:
     """Return the keys of runs, in order."""
     places = {key: n for n, key in enumerate(order)}
     return tuple(
         key
-        for first, last in given
+        for first, last in key_runs
         if first in places and last in places
         for key in order[places[first] : places[last] + 1]
     )

@@ -394,21 +394,21 @@ def split_graph(ref: PartitionRef) -> tuple[str, PartitionRef]:
 
 
 def warn_unknown_graphs(
-    known: Collection[str], refs: Iterable[PartitionRef]
+    names: Collection[str], refs: Iterable[PartitionRef]
 ) -> list[tuple[str, str]]:
     """Return a message and a hint for each graph of references that is not known.
 
     Parameters
     ----------
-    known
+    names
         The names of the upstreams that the settings declare.
     """
-    unknown = sorted({split_graph(ref)[0] for ref in refs}.difference(known, [""]))
+    unknown = sorted({split_graph(ref)[0] for ref in refs}.difference(names, [""]))
     return [
         (
             f"unknown graph `{name}`: persist.toml has no `[upstream.{name}]`, "
             "so a want for it would wait forever",
-            did_you_mean(name, known) or "declare it: see docs/settings.md#other-graphs",
+            did_you_mean(name, names) or "declare it: see docs/settings.md#other-graphs",
         )
         for name in unknown
     ]

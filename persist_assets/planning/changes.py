@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 def estimate_of(last: Build | None, snapshot: Snapshot | None = None) -> Estimate | None:
     """Return what the last build says of the next one; else what there is of `snapshot`."""
-    known = (last and last.snapshot) or snapshot
-    if known is None:
+    latest = (last and last.snapshot) or snapshot
+    if latest is None:
         return None
     seconds = last.seconds if last and last.action == "built" else None
-    return Estimate(known.rows, known.bytes, seconds)
+    return Estimate(latest.rows, latest.bytes, seconds)
 
 
 def increment_of(
@@ -44,35 +44,35 @@ def increment_of(
     world: World,
     coming: Mapping[SourceID, Step],
     expected: AsOf,
-    again: tuple[Span, ...] = (),
+    spans: tuple[Span, ...] = (),
 ) -> tuple[Increment | None, Reason]:
     """Return how a build continues a table, if it does, and that it does or why not."""
     if base.build_id != source.build_id and source.columns:
         why = mismatch(base.columns, source.columns)
         if why is not None:
             return Increment(base), Reason("older", f"it cannot be continued: {why}")
-    known = world.changes.get(source.source_id)
-    if known is None:
+    present_changes = world.changes.get(source.source_id)
+    if present_changes is None:
         why = "the table belongs to another environment, or to another source too"
         if base.time_column != source.annotation.time_column:
             why = "its watermark column changed"
         return None, Reason("whole", f"computed in full: {why}")
-    changes = input_changes(project, source, base.as_of, known, world, coming, expected)
-    before = [s for s in changes if s in coming and coming[s].action == "build"]
-    if before:
-        names = ", ".join(project.by_id[s].name for s in before)
+    changes = input_changes(project, source, base.as_of, present_changes, world, coming, expected)
+    rebuilt = [s for s in changes if s in coming and coming[s].action == "build"]
+    if rebuilt:
+        names = ", ".join(project.by_id[s].name for s in rebuilt)
         return None, Reason("increment", f"how much is computed depends on the builds of {names}")
-    found = grow(project, source, base, changes, again, world.zone)
-    if isinstance(found, Increment):
-        return found, Reason("increment", _what_is_computed(project, source, found))
-    return None, Reason("whole", f"computed in full: {found}")
+    grown = grow(project, source, base, changes, spans, world.zone)
+    if isinstance(grown, Increment):
+        return grown, Reason("increment", _what_is_computed(project, source, grown))
+    return None, Reason("whole", f"computed in full: {grown}")
 
 
 def input_changes(
     project: Project,
     source: Source,
     then: AsOf,
-    known: Mapping[SourceID, Change | None],
+    present_changes: Mapping[SourceID, Change | None],
     world: World,
     coming: Mapping[SourceID, Step],
     expected: AsOf,
@@ -81,21 +81,21 @@ def input_changes(
 
     Parameters
     ----------
-    known
+    present_changes
         What became of them until now.
     """
     changes: dict[SourceID, Change | None] = {}
-    for source_id, change in known.items():
+    for source_id, change in present_changes.items():
         leaf = project.by_id.get(source_id)
         changes[source_id] = change
         if leaf is not None and leaf.raw is not None:
-            before, after = (
+            former, latest = (
                 [v.version for v in versions if v.raw == leaf.build_id]
                 for versions in (then, expected)
             )
-            if before == after and len(after) == 1:
+            if former == latest and len(latest) == 1:
                 changes[source_id] = Change()
-            elif after != [world.version(source.source_id, leaf)]:
+            elif latest != [world.version(source.source_id, leaf)]:
                 changes[source_id] = None  # what it reads mixes versions, or has an older one
         elif leaf is not None and source_id not in coming:
             table = world.readable(leaf)
@@ -108,22 +108,22 @@ def _what_is_computed(project: Project, source: Source, increment: Increment) ->
     if increment.past:
         lookback = source.annotation.lookback_s
         late = f", and of up to {in_units(lookback)} before," if lookback else ""
-        told = (
+        message = (
             f"only rows from {increment.base.watermark} on{late} are computed: assume=exact states"
             " that the others are unchanged"
         )
         if not increment.late:
-            return told
-        return f"{told}, but new files of {', '.join(increment.late)} contain earlier times"
+            return message
+        return f"{message}, but new files of {', '.join(increment.late)} contain earlier times"
     column = source.annotation.time_column
-    asked = " and ".join(f"{to_text(a)} to {to_text(b)}" for a, b in increment.again)
-    if asked and not increment.traces:
-        return f"only rows whose {column} is {asked} are computed"
+    spans = " and ".join(f"{to_text(a)} to {to_text(b)}" for a, b in increment.spans)
+    if spans and not increment.traces:
+        return f"only rows whose {column} is {spans} are computed"
     if increment.traces:
         names = ", ".join(sorted(project.by_id[s].name for s in increment.changes))
         return (
             f"only rows are computed whose {column} may match what"
-            f" changed in {names}{f', or is {asked}' if asked else ''}"
+            f" changed in {names}{f', or is {spans}' if spans else ''}"
         )
     grown = sorted(project.by_id[s].name for s, files in increment.added.items() if files)
     return f"only rows added to {', '.join(grown) or 'nothing'} are computed"

@@ -294,23 +294,23 @@ def compare(before: Mapping[str, Standing], after: Mapping[str, Standing]) -> tu
         if old is None or new is None:
             digests = [s.digests for s in (old, new) if s is not None and s.digests is not None]
             names = tuple(name for d in digests for name, _ in d.columns)
-            made = "removed" if new is None else "added"
+            kind = "removed" if new is None else "added"
             changes.append(
-                Change(source_id, made, names, None, _expressions(old, new, names, rows=False))
+                Change(source_id, kind, names, None, _expressions(old, new, names, rows=False))
             )
         elif old.build_id == new.build_id:
             changes.append(Change(source_id, "same"))
         else:
-            known = old.digests is not None and new.digests is not None
-            found = differ(old.digests, new.digests) if old.digests and new.digests else None
-            names = found.columns if found else ()
-            rows = found is None or found.rows
+            certain = old.digests is not None and new.digests is not None
+            difference = differ(old.digests, new.digests) if old.digests and new.digests else None
+            names = difference.columns if difference else ()
+            rows = difference is None or difference.rows
             changes.append(
                 Change(
                     source_id,
                     "changed",
                     names,
-                    rows if known else None,
+                    rows if certain else None,
                     _expressions(old, new, names, rows=rows),
                     tuple(s for s in new.reads if s in differing),
                 )

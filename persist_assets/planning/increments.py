@@ -53,7 +53,7 @@ def grow(
     source: Source,
     base: Snapshot,
     changes: Mapping[SourceID, Change | None],
-    again: tuple[Span, ...] = (),
+    spans: tuple[Span, ...] = (),
     zone: str = "UTC",
 ) -> Increment | str:
     """Return how a build continues a snapshot, or why it cannot.
@@ -64,38 +64,38 @@ def grow(
         A snapshot of the same BuildID.
     changes
         For each table that the source reads what became of it since.
-    again
+    spans
         Spans of the time column that are computed again besides.
     zone
         The session's time zone.
     """
-    known = {s: change for s, change in changes.items() if change is not None}
-    changed = {s: change for s, change in known.items() if change.added or change.lost}
+    certain = {s: change for s, change in changes.items() if change is not None}
+    changed = {s: change for s, change in certain.items() if change.added or change.lost}
     shrunk = {s for s, change in changed.items() if change.lost}
-    found = obstacle(source)
-    if found is None and len(known) < len(changes):
-        found = f"the changes in {_names(project, changes.keys() - known.keys())} are unknown"
-    if found is None:
-        found = None if shrunk or again else _sum(source, base, known)
-    if again and not changed and len(known) == len(changes) and source.annotation.merge is None:
-        return Increment(base, again=again)
-    if found is None and source.annotation.merge is None:
-        found = _windows(project, source, base, changed)
-        found = replace(found, again=again) if found else None
-    if found is None:
-        said = (
+    outcome = obstacle(source)
+    if outcome is None and len(certain) < len(changes):
+        outcome = f"the changes in {_names(project, changes.keys() - certain.keys())} are unknown"
+    if outcome is None:
+        outcome = None if shrunk or spans else _sum(source, base, certain)
+    if spans and not changed and len(certain) == len(changes) and source.annotation.merge is None:
+        return Increment(base, spans=spans)
+    if outcome is None and source.annotation.merge is None:
+        outcome = _windows(project, source, base, changed)
+        outcome = replace(outcome, spans=spans) if outcome else None
+    if outcome is None:
+        reason = (
             "rows of {} changed or were removed"
             if shrunk
             else "its rows do not follow from those of {}"
         )
-        found = said.format(_names(project, shrunk or changed))
+        outcome = reason.format(_names(project, shrunk or changed))
     assumed = source.annotation.assume is not None and base.watermark is not None
-    if isinstance(found, str) and assumed and is_ordered(time_type(source, base)):
+    if isinstance(outcome, str) and assumed and is_ordered(time_type(source, base)):
         if not shrunk:
             late = _late(project, source, base, changed, zone)
-            return Increment(base, past=True, again=again, late=late)
-        found = f"rows of {_names(project, shrunk)} changed or were removed"
-    return found
+            return Increment(base, past=True, spans=spans, late=late)
+        outcome = f"rows of {_names(project, shrunk)} changed or were removed"
+    return outcome
 
 
 def _late(
@@ -112,12 +112,14 @@ def _late(
     first, late = earlier(seen, source.annotation.lookback_s), set[str]()
     origins = [e.upstream for e in source.lineage if e.column.lower() == name]
     for source_id, change in changed.items():
-        own = [o.column for o in origins if o.source_id == source_id] or [name]
-        for column in own:
+        columns = [o.column for o in origins if o.source_id == source_id] or [name]
+        for column in columns:
             leaf = column_type(project.by_id[source_id].columns, column) or ""
             steps = (Taken("cast", kind, 0),) if leaf != kind and kind in TIMES else ()
-            told = (span(piece, column, leaf) for piece in change.added) if leaf else ()
-            led = (lead(t[:2], leaf, steps, zone) for t in told if t and (steps or leaf == kind))
+            piece_spans = (span(piece, column, leaf) for piece in change.added) if leaf else ()
+            led = (
+                lead(t[:2], leaf, steps, zone) for t in piece_spans if t and (steps or leaf == kind)
+            )
             if any(low is not None and low[0] < first for low in led):  # pyright: ignore[reportOperatorIssue]
                 late.add(project.by_id[source_id].name)
     return tuple(sorted(late))
@@ -127,12 +129,12 @@ def _names(project: Project, sources: Iterable[SourceID]) -> str:
     return ", ".join(sorted(project.by_id[s].name for s in sources))
 
 
-def _sum(source: Source, base: Snapshot, known: Mapping[SourceID, Change]) -> Increment | None:
+def _sum(source: Source, base: Snapshot, changes: Mapping[SourceID, Change]) -> Increment | None:
     """Return the increment that only adds rows, of tables that only grew, if that is right."""
-    changed = {s for s, change in known.items() if change.added}
+    changed = {s for s, change in changes.items() if change.added}
     for tables in source.growth.sums if source.growth else ():
         if tables.issuperset(changed):
-            added = {s: tuple(p.path for p in known[s].added) for s in tables}
+            added = {s: tuple(p.path for p in changes[s].added) for s in tables}
             return Increment(base, added=added)
     return None
 
@@ -394,16 +396,16 @@ def mismatch(before: Iterable[Column], now: Iterable[Column], *, grows: bool = F
         New columns may come: there is NULL in the rows before.
     """
     kinds = {c.name.lower(): c for c in now}
-    told = [
+    differences = [
         f"`{c.name}` was {c.type} and is {other.type}"
         for c in before
         if (other := kinds.get(c.name.lower())) and None not in (c.type, other.type)
         if _stored(c) != _stored(other)
     ]
     had = {c.name.lower() for c in before}
-    told += [f"`{c.name}` is gone" for c in before if c.name.lower() not in kinds]
-    told += [f"`{c.name}` is new" for c in now if c.name.lower() not in had and not grows]
-    return "; ".join(told) or None
+    differences += [f"`{c.name}` is gone" for c in before if c.name.lower() not in kinds]
+    differences += [f"`{c.name}` is new" for c in now if c.name.lower() not in had and not grows]
+    return "; ".join(differences) or None
 
 
 def _stored(column: Column) -> str:

@@ -63,10 +63,10 @@ def versions_of(
         elif (snapshot := world.readable(upstream)) is not None:
             parts.append(snapshot.as_of)
         else:
-            known = (whose, upstream.source_id)
-            if known not in inline:
-                inline[known] = versions_of(project, upstream, world, coming, inline, reader)
-            parts.append(inline[known])
+            key = (whose, upstream.source_id)
+            if key not in inline:
+                inline[key] = versions_of(project, upstream, world, coming, inline, reader)
+            parts.append(inline[key])
     return merge_as_of(parts)
 
 
@@ -80,8 +80,8 @@ def _needing(source: Source, reader: SourceID | None) -> SourceID:
 
 def rests_alike(snapshot: Snapshot, as_of: AsOf) -> bool:
     """Whether a snapshot rests on what rows of an as_of do, of all that it rests on."""
-    own = {v.raw for v in snapshot.as_of}
-    return {v for v in as_of if v.raw in own} == {*snapshot.as_of}
+    raws = {v.raw for v in snapshot.as_of}
+    return {v for v in as_of if v.raw in raws} == {*snapshot.as_of}
 
 
 CONTENT = "content:"
@@ -123,35 +123,37 @@ def inputs(
 
 
 def is_mixed(source: Source, snapshot: Snapshot, expected: AsOf) -> bool:
-    """Whether a table went on with rows of older code, which its source does not say it may.
+    """Whether a table has rows of older code that its source does not allow.
 
-    Another source of its meaning does, or it said so itself; what reads such rows has them.
+    They stay from a source of the same meaning that allows them, or from before it was changed. A
+    source that reads such rows may have them.
     """
-    own = OLDER + source.build_id
-    inherited = any(v.raw == own for v in expected)
+    mark = OLDER + source.build_id
+    inherited = any(v.raw == mark for v in expected)
     return older_code(snapshot) is not None and not (source.annotation.goes_on or inherited)
 
 
-def other_rows(before: Iterable[RawVersion], now: AsOf | None) -> frozenset[BuildID]:
-    """Return what tables have other rows than `before` tells, by their BuildIDs.
+def other_rows(former: Iterable[RawVersion], now: AsOf | None) -> frozenset[BuildID]:
+    """Return the BuildIDs of the tables that have other rows now than in the former inputs.
 
-    One was built as a whole that is only assumed to be what that gives, or after it was tainted.
+    A table gets other rows from the same data if its increments rested on an assumption and it is
+    computed in full, or if it is built again after it was tainted.
     """
     after = {v.raw: v.version for v in now or () if v.version.startswith(CONTENT)}
-    told = [v for v in before if v.version.startswith(CONTENT)]
-    return frozenset(v.raw for v in told if after.get(v.raw, v.version) != v.version)
+    tables = [v for v in former if v.version.startswith(CONTENT)]
+    return frozenset(v.raw for v in tables if after.get(v.raw, v.version) != v.version)
 
 
-def other_code(source: Source, before: AsOf, now: AsOf) -> frozenset[BuildID]:
-    """Return of what other tables, by their BuildIDs, rows of older code came, or went."""
-    told = {v for v in {*before} ^ {*now} if v.raw.startswith(OLDER)}
-    return frozenset(v.raw.removeprefix(OLDER) for v in told) - {source.build_id}
+def other_code(source: Source, former: AsOf, now: AsOf) -> frozenset[BuildID]:
+    """Return the BuildIDs of the other tables whose rows of older code came or went."""
+    marks = {v for v in {*former} ^ {*now} if v.raw.startswith(OLDER)}
+    return frozenset(v.raw.removeprefix(OLDER) for v in marks) - {source.build_id}
 
 
 def follows_from(project: Project, source: Source, others: Collection[BuildID]) -> bool:
-    """Whether of all tables that have other rows it is known how a source's rows follow them.
+    """Whether the rows of a source follow those of all these tables in a way that is known.
 
-    What follows from the raw data below a table does not tell of those that are the table's own.
+    Rows that follow the raw data below a table need not follow the rows of the table itself.
     """
     growth = source.growth
     followed = (
@@ -176,8 +178,8 @@ def digest_partitions(groups: Sequence[Filled]) -> str:
 
 def drawn(as_of: AsOf, source: Source, build_uid: str) -> AsOf:
     """Return what a new snapshot rests on: its own draw too, if its source draws lots."""
-    own = [RawVersion(DRAW + source.build_id, build_uid)] if source.varies else []
-    return merge_as_of([as_of, own])
+    draw = [RawVersion(DRAW + source.build_id, build_uid)] if source.varies else []
+    return merge_as_of([as_of, draw])
 
 
 def without_draw(as_of: AsOf, source: Source) -> AsOf:
@@ -187,5 +189,5 @@ def without_draw(as_of: AsOf, source: Source) -> AsOf:
 
 def own_marks(as_of: AsOf, source: Source) -> AsOf:
     """Return what tells of a snapshot of a source which build it is of: no other is like it."""
-    own = (DRAW + source.build_id, OLDER + source.build_id)
-    return tuple(v for v in as_of if v.raw in own)
+    names = (DRAW + source.build_id, OLDER + source.build_id)
+    return tuple(v for v in as_of if v.raw in names)

@@ -45,7 +45,7 @@ def neighbours(project: Project) -> tuple[Columns, Columns]:
     return above, below
 
 
-def find_columns(project: Project, asked: str) -> tuple[Source, str | None]:
+def find_columns(project: Project, reference: str) -> tuple[Source, str | None]:
     """Return what ``SOURCE`` or ``SOURCE.COLUMN`` means: a source, and a column of it or None.
 
     A name that is a source's is no column's.
@@ -58,23 +58,23 @@ def find_columns(project: Project, asked: str) -> tuple[Source, str | None]:
         Several sources have the name.
     """
     try:
-        return find_source(project, asked), None
+        return find_source(project, reference), None
     except NotFoundError as error:
-        name, dot, column = asked.rpartition(".")
+        name, dot, column = reference.rpartition(".")
         if not dot:
             raise
         try:
             source = find_source(project, name)
         except NotFoundError:
             raise error from None
-    known = {c.name.lower(): c.name for c in source.columns}
-    if column.lower() not in known:
+    names = {c.name.lower(): c.name for c in source.columns}
+    if column.lower() not in names:
         hint = (
-            did_you_mean(column, known.values())
-            or f"known columns: {', '.join(known.values()) or '?'}"
+            did_you_mean(column, names.values())
+            or f"known columns: {', '.join(names.values()) or '?'}"
         )
         raise NotFoundError(f"`{source.key}` has no column `{column}`", hint=hint)
-    return source, known[column.lower()]
+    return source, names[column.lower()]
 
 
 def trace(project: Project, start: Iterable[ColumnRef]) -> tuple[Edge, ...]:

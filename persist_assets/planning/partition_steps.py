@@ -203,10 +203,10 @@ def _current(
 ) -> frozenset[str]:
     """Return the partitions of a table whose rows are those of what a build will rest on."""
     assert table.partitions is not None
-    order, found = world.keys[source.source_id], set[str]()
+    order, current = world.keys[source.source_id], set[str]()
     for group in table.partitions.filled:
         keys = expand(order, group.runs)
-        found.update(keys)
+        current.update(keys)
         newer, others = group.as_of != expected, other_rows(group.inputs, now)
         if group.inputs == now or not (newer or others):
             continue
@@ -214,8 +214,8 @@ def _current(
             others = other_code(source, group.as_of, expected)
         if follows_from(project, source, others):
             keys = _stale(project, source, table, group, keys, world, coming, expected)
-        found -= {*keys}
-    return frozenset(found)
+        current -= {*keys}
+    return frozenset(current)
 
 
 def _stale(
@@ -230,11 +230,11 @@ def _stale(
 ) -> Collection[str]:
     """Return which partitions of a group may have other rows by now."""
     partition, columns = source.annotation.partition, parted_by(source, table)
-    known = world.aged.get((source.source_id, group.as_of, group.inputs))
+    changes_by_table = world.aged.get((source.source_id, group.as_of, group.inputs))
     windows = source.windows
-    if known is None or windows is None or not columns or partition is None:
+    if changes_by_table is None or windows is None or not columns or partition is None:
         return keys
-    changes = input_changes(project, source, group.as_of, known, world, coming, expected)
+    changes = input_changes(project, source, group.as_of, changes_by_table, world, coming, expected)
     for source_id, change in changes.items():
         step = coming.get(source_id)
         if change is not None and step is not None and step.action == "build":
@@ -246,8 +246,8 @@ def _stale(
     if {t.column.source_id for t in traces} != {*changed}:
         return keys
     sure = {s: c for s, c in changed.items() if c is not None}
-    told = touched(project, traces, sure, columns[0][1], world.zone)
-    return keys if told is None else reached(partition, columns[0][1], keys, told[0])
+    affected = touched(project, traces, sure, columns[0][1], world.zone)
+    return keys if affected is None else reached(partition, columns[0][1], keys, affected[0])
 
 
 def _with_partitions(project: Project, change: Change, step: Step, world: World) -> Change | None:
@@ -259,6 +259,6 @@ def _with_partitions(project: Project, change: Change, step: Step, world: World)
     column, kinds = columns[0][0].lower(), [kind for _, kind in columns]
     if (change.added or change.lost) and column not in change.within:
         return None
-    found = boxes(partition, kinds, step.keys, world.keys[step.source_id])
-    spans = merged_spans([*change.within.get(column, ()), *(box[0] for box in found)])
+    key_boxes = boxes(partition, kinds, step.keys, world.keys[step.source_id])
+    spans = merged_spans([*change.within.get(column, ()), *(box[0] for box in key_boxes)])
     return Change((Piece(""),), within={column: spans}) if step.keys else change

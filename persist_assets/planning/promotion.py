@@ -116,26 +116,26 @@ def _torn(
     """Yield the sources whose rows rest on other data than what they read would there."""
     for source in sources:
         snapshot = after[source.build_id]
-        own = set(snapshot.as_of)
+        own_versions = set(snapshot.as_of)
         groups = snapshot.partitions.filled if snapshot.partitions else ()
-        told = {*snapshot.inputs, *(v for group in groups for v in group.inputs)}
+        former_inputs = {*snapshot.inputs, *(v for group in groups for v in group.inputs)}
         for upstream in project.inputs(source):
             beneath = after.get(upstream.build_id)
             if beneath is None:
                 continue
-            if other := _other_data(own, beneath.as_of):
+            if other := _other_data(own_versions, beneath.as_of):
                 yield Refusal(
                     source.source_id,
                     f"it was built from different data than {upstream.key} has there ({other})",
                 )
                 break
             there = (RawVersion(upstream.build_id, CONTENT + beneath.content),)
-            if other_rows(told, there):
+            if other_rows(former_inputs, there):
                 what = f"it was built from different rows of {upstream.key} than those there"
                 yield Refusal(source.source_id, what)
                 break
 
 
-def _other_data(own: Collection[RawVersion], beneath: Iterable[RawVersion]) -> str | None:
-    known = {v.raw for v in own}
-    return next((v.version for v in beneath if v.raw in known and v not in own), None)
+def _other_data(versions: Collection[RawVersion], beneath: Iterable[RawVersion]) -> str | None:
+    raws = {v.raw for v in versions}
+    return next((v.version for v in beneath if v.raw in raws and v not in versions), None)

@@ -162,7 +162,7 @@ def lacking(
 def with_needed(
     project: Project,
     selected: Collection[SourceID],
-    wanted: Mapping[SourceID, Collection[str]],
+    partition_keys: Mapping[SourceID, Collection[str]],
     order: Mapping[SourceID, Sequence[str]],
     zone: str,
 ) -> dict[SourceID, tuple[str, ...]]:
@@ -173,19 +173,19 @@ def with_needed(
     order, zone
         The partitions there are, and the session's time zone.
     """
-    found: dict[SourceID, tuple[str, ...]] = {}
+    needed_keys: dict[SourceID, tuple[str, ...]] = {}
     for source in reversed(project.persisted):
-        own = order.get(source.source_id)
-        if source.source_id not in selected or own is None:
+        keys_in_order = order.get(source.source_id)
+        if source.source_id not in selected or keys_in_order is None:
             continue
-        keys = {*wanted.get(source.source_id, ())}
+        keys = {*partition_keys.get(source.source_id, ())}
         for reader in project.persisted:
-            if reader.source_id in found and source in project.inputs(reader):
-                theirs = found[reader.source_id]
+            if reader.source_id in needed_keys and source in project.inputs(reader):
+                theirs = needed_keys[reader.source_id]
                 keys |= {*needed(project, reader, source, theirs, order, zone)}
         if keys:
-            found[source.source_id] = tuple(key for key in own if key in keys)
-    return found
+            needed_keys[source.source_id] = tuple(key for key in keys_in_order if key in keys)
+    return needed_keys
 
 
 def asked_for(

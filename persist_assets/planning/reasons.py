@@ -63,9 +63,9 @@ def what_becomes_of_it(
     if history is None:
         yield Reason("history", "its history starts over: on_change=rebuild")
         return
-    told = f"its history continues from {history.table} version {history.version}"
+    message = f"its history continues from {history.table} version {history.version}"
     why = mismatch(history.columns, source.columns, grows=True) if source.columns else None
-    yield Reason("history", told if why is None else f"its history cannot be continued: {why}")
+    yield Reason("history", message if why is None else f"its history cannot be continued: {why}")
 
 
 def counted(order: Sequence[str], chosen: Collection[str]) -> str:
@@ -130,13 +130,13 @@ def why_no_table(
     if last is None or last.build_id == source.build_id:
         yield Reason("new", "never built")
         return
-    own = last.definition != source.definition
-    if own:
+    redefined = last.definition != source.definition
+    if redefined:
         yield Reason("code", _what_changed(source, last))
     above = what_changed_above(project, source, last)
     for upstream, difference in above:
         yield Reason("upstream", _what_changed_of(upstream, difference, last), upstream.source_id)
-    if own or above:
+    if redefined or above:
         return
     for upstream_id in source.reads:
         step = coming.get(upstream_id)
@@ -163,11 +163,11 @@ def _what_changed(source: Source, last: Build) -> str:
 
 def _what_changed_of(upstream: Source, difference: Difference, last: Build) -> str:
     """Return what changed of a source that is read."""
-    told = {read.source_id: read.definition for read in last.reads}
+    definitions = {read.source_id: read.definition for read in last.reads}
     if upstream.function is not None:
         return f"the code of {upstream.name} or its inputs changed"
     if difference.rows and upstream.raw is not None:
-        if told[upstream.source_id] == upstream.definition:
+        if definitions[upstream.source_id] == upstream.definition:
             return f"the location of {upstream.name} or a session setting changed"
         return f"the declaration of {upstream.name} changed"
     return in_words(difference, upstream.name) or f"the columns of {upstream.name} were reordered"

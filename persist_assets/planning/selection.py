@@ -185,13 +185,13 @@ class _Reading:
             raise self._bad("expected `)`")
         return found
 
-    def _ends(self, found: set[SourceID], which: str) -> set[SourceID]:
-        """Return those persisted that read none of the others, or that none of them reads."""
+    def _ends(self, sources: set[SourceID], which: str) -> set[SourceID]:
+        """Return the persisted sources that read none of the others, or that none of them reads."""
         project = self._project
-        found = {s for s in found if project.by_id[s].persisted}
+        sources = {s for s in sources if project.by_id[s].persisted}
         above = {s.source_id: s.reads for s in project.sources}
         edges = above if which == "roots" else project.readers
-        return {s for s in found if not (_walk({s}, edges, None) & found) - {s}}
+        return {s for s in sources if not (_walk({s}, edges, None) & sources) - {s}}
 
     def _named(self, name: str) -> set[SourceID]:
         if not re.search(r"[*?]", name):
@@ -223,19 +223,19 @@ class _Reading:
         return found[1] if found[1] is not None else found[2]
 
     def _matching(
-        self, what: str, wanted: str, told: Callable[[Source], Iterable[str]]
+        self, what: str, value: str, values_of: Callable[[Source], Iterable[str]]
     ) -> set[SourceID]:
-        """Return the sources of which something is told that is wanted."""
-        pattern = wanted.lower()
-        values = {s.source_id: set(told(s)) for s in self._project.sources}
-        found = {s for s, v in values.items() if any(fnmatchcase(t.lower(), pattern) for t in v)}
-        if not found:
-            known = {v for s in values.values() for v in s}
-            hint = did_you_mean(wanted, known)
-            if what not in ("source", "key", "path") and known:
-                hint = hint or f"known values: {', '.join(sorted(known))}"
-            raise NotFoundError(f"unknown {what} `{wanted}`", hint=hint)
-        return found
+        """Return the sources that have a matching value."""
+        pattern = value.lower()
+        values = {s.source_id: set(values_of(s)) for s in self._project.sources}
+        matching = {s for s, v in values.items() if any(fnmatchcase(t.lower(), pattern) for t in v)}
+        if not matching:
+            known_values = {v for s in values.values() for v in s}
+            hint = did_you_mean(value, known_values)
+            if what not in ("source", "key", "path") and known_values:
+                hint = hint or f"known values: {', '.join(sorted(known_values))}"
+            raise NotFoundError(f"unknown {what} `{value}`", hint=hint)
+        return matching
 
     def _take(self, rule: re.Pattern[str]) -> re.Match[str] | None:
         """Return what a rule matches next, and go on behind it."""

@@ -128,8 +128,8 @@ class World:
 
 def older_code(snapshot: Snapshot) -> str | None:
     """Return the build whose table a snapshot has rows of that are of older code, or None."""
-    own = OLDER + snapshot.build_id
-    return next((v.version for v in snapshot.as_of if v.raw == own), None)
+    mark = OLDER + snapshot.build_id
+    return next((v.version for v in snapshot.as_of if v.raw == mark), None)
 
 
 def is_history(snapshot: Snapshot) -> bool:

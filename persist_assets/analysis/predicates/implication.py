@@ -28,11 +28,11 @@ _MOST_CASES = 4096
 """So many pairs of parts are looked at; beyond, nothing is claimed."""
 
 
-def implies(coverage: Term, wanted: Term) -> bool:
-    """Whether a covered predicate certainly holds all rows of a wanted one, in every table.
+def implies(coverage: Term, predicate: Term) -> bool:
+    """Whether `coverage` certainly holds for all rows of `predicate`, in every table.
 
-    Sound, not complete: no means that it is not certain. Of what reads the clock both sides are
-    taken at one instant; what was covered at another one is `evaluated` first.
+    Sound, not complete: False means that it is not certain. Where the predicates read the clock,
+    both are taken at one instant; call `evaluated` first for coverage at another instant.
 
     Examples
     --------
@@ -42,58 +42,58 @@ def implies(coverage: Term, wanted: Term) -> bool:
     >>> implies(from_text("a = 3"), from_text("a > 2"))
     False
     """
-    return _implied(wanted, coverage, [_MOST_CASES])
+    return _implied(predicate, coverage, [_MOST_CASES])
 
 
-def _implied(wanted: Term, covered: Term, left: list[int]) -> bool:
+def _implied(predicate: Term, covered: Term, left: list[int]) -> bool:
     left[0] -= 1
     if left[0] < 0:
         return False
-    if covered in (wanted, TRUE) or wanted == FALSE:
+    if covered in (predicate, TRUE) or predicate == FALSE:
         return True
-    if wanted.op == "or":
-        return all(_implied(w, covered, left) for w in wanted.args)
+    if predicate.op == "or":
+        return all(_implied(w, covered, left) for w in predicate.args)
     if covered.op == "and":
-        return all(_implied(wanted, c, left) for c in covered.args)
-    if covered.op == "or" and any(_implied(wanted, c, left) for c in covered.args):
+        return all(_implied(predicate, c, left) for c in covered.args)
+    if covered.op == "or" and any(_implied(predicate, c, left) for c in covered.args):
         return True
-    if wanted.op == "and":
-        if any(_implied(w, covered, left) for w in wanted.args):
+    if predicate.op == "and":
+        if any(_implied(w, covered, left) for w in predicate.args):
             return True
-        alternatives = [w for w in wanted.args if w.op == "or"]
-        return bool(alternatives) and _by_cases(wanted, alternatives[0], covered, left)
-    if wanted.op == "in" and covered.op != "in":
-        value, *choices = wanted.args
+        alternatives = [w for w in predicate.args if w.op == "or"]
+        return bool(alternatives) and _by_cases(predicate, alternatives[0], covered, left)
+    if predicate.op == "in" and covered.op != "in":
+        value, *choices = predicate.args
         return all(_implied(compared("=", value, c), covered, left) for c in choices)
-    return _atom_implied(wanted, covered)
+    return _atom_implied(predicate, covered)
 
 
-def _by_cases(wanted: Term, alternative: Term, covered: Term, left: list[int]) -> bool:
-    others = [w for w in wanted.args if w is not alternative]
+def _by_cases(predicate: Term, alternative: Term, covered: Term, left: list[int]) -> bool:
+    others = [w for w in predicate.args if w is not alternative]
     return all(_implied(every((*others, case)), covered, left) for case in alternative.args)
 
 
-def _atom_implied(wanted: Term, covered: Term) -> bool:
-    if wanted.op in ("is null", "is not true") or not wanted.args or not covered.args:
+def _atom_implied(predicate: Term, covered: Term) -> bool:
+    if predicate.op in ("is null", "is not true") or not predicate.args or not covered.args:
         return False
     if covered.op == "is not null":
-        return any(_strict_in(a, covered.args[0]) for a in wanted.args)
-    if wanted.args[0] != covered.args[0]:
+        return any(_strict_in(a, covered.args[0]) for a in predicate.args)
+    if predicate.args[0] != covered.args[0]:
         return False
     allowed = covered.args[1:]
-    match wanted.op, covered.op:
+    match predicate.op, covered.op:
         case ("=", "in"):
-            return wanted.args[1] in allowed
+            return predicate.args[1] in allowed
         case ("in", "in"):
-            return set(wanted.args[1:]) <= set(allowed)
+            return set(predicate.args[1:]) <= set(allowed)
         case ("not in", "not in"):
-            return set(wanted.args[1:]) >= set(allowed)
+            return set(predicate.args[1:]) >= set(allowed)
         case ("not in", "<>"):
-            return allowed[0] in wanted.args[1:]
+            return allowed[0] in predicate.args[1:]
         case ("=", "not in"):
-            return all(_bounded("=", wanted.args[1], "<>", one) for one in allowed)
+            return all(_bounded("=", predicate.args[1], "<>", one) for one in allowed)
         case (a, b) if a in FLIPPED and b in FLIPPED:
-            return _bounded(a, wanted.args[1], b, allowed[0])
+            return _bounded(a, predicate.args[1], b, allowed[0])
         case _:
             return False
 
@@ -156,11 +156,11 @@ def union(predicates: Iterable[Term]) -> Term:
     return some(kept)
 
 
-def difference(wanted: Term, coverage: Term) -> Term:
-    """Return the rows of `wanted` that are none of `coverage`; FALSE: there certainly are none.
+def difference(predicate: Term, coverage: Term) -> Term:
+    """Return a predicate of the rows that `coverage` lacks; FALSE if it certainly lacks none.
 
     ``wanted AND (coverage) IS NOT TRUE``: rows of which a predicate is NULL are not covered by it.
     """
-    if implies(coverage, wanted):
+    if implies(coverage, predicate):
         return FALSE
-    return every((wanted, not_true(coverage)))
+    return every((predicate, not_true(coverage)))

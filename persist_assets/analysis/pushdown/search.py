@@ -147,22 +147,22 @@ class _Search:
         block: Block,
         extra: Iterable[Term],
         used: Iterable[Expr],
-        kept: frozenset[Kept],
+        reasons: frozenset[Kept],
     ) -> None:
         conditions = p.conjuncts(p.every(extra))
         used = tuple({id(e): e for e in used}.values())
         ways = self._ways.setdefault(id(block), set())
-        key = (conditions, frozenset(map(id, used)), kept)
+        key = (conditions, frozenset(map(id, used)), reasons)
         if key in ways:
             return
         if len(ways) >= _MOST_WAYS:
             conditions, used = (), (*(o.expr for o in block.columns), *used)
-            kept = frozenset((Kept("too many ways", "it is read in too many different ways"),))
-            key = (conditions, frozenset(map(id, used)), kept)
+            reasons = frozenset((Kept("too many ways", "it is read in too many different ways"),))
+            key = (conditions, frozenset(map(id, used)), reasons)
             if key in ways:
                 return
         ways.add(key)
-        self._stack.append(_Visit(reader, block, conditions, used, kept))
+        self._stack.append(_Visit(reader, block, conditions, used, reasons))
 
     # ------------------------------------------------------------------------------------- blocks
 
@@ -186,16 +186,18 @@ class _Search:
 
         def push(term: Term) -> None:
             for instance in leaves:
-                keep = through(equal, lambda ref, own=str(instance): ref.words[0] == own)
-                own = p.weakened(term, keep)
-                if own == TRUE:
+                keep = through(equal, lambda ref, weakened=str(instance): ref.words[0] == weakened)
+                weakened = p.weakened(term, keep)
+                if weakened == TRUE:
                     continue
-                blind = [w for w, now in windows if not _sees(reader, w, now, instance, own)]
+                blind = [w for w, now in windows if not _sees(reader, w, now, instance, weakened)]
                 if blind:
-                    words = f"{reader.named(own)}: {reader.said(blind[0])} also needs other rows"
+                    words = (
+                        f"{reader.named(weakened)}: {reader.said(blind[0])} also needs other rows"
+                    )
                     kept[instance].add(Kept("window", words))
                 else:
-                    pushed[instance].append(own)
+                    pushed[instance].append(weakened)
 
         for term, lost in asked:
             push(term)
@@ -263,27 +265,27 @@ class _Search:
 
     # -------------------------------------------------------------------------------------- nodes
 
-    def _node(self, reader: TermReader, node: Node, asked: _Asked) -> None:
+    def _node(self, reader: TermReader, node: Node, demand: _Asked) -> None:
         match node:
             case Given():
-                self._given(node, asked)
+                self._given(node, demand)
             case Derived(block, volatile):
                 columns = [o.expr for o in block.columns]
                 if volatile:
                     why = "it depends on nondeterministic rows"
-                    asked = _without(reader, columns, asked, "draws lots", why)
-                self._under(reader, block, columns, asked, ())
+                    demand = _without(reader, columns, demand, "draws lots", why)
+                self._under(reader, block, columns, demand, ())
             case Outer():
-                self._outer(reader, node, asked)
+                self._outer(reader, node, demand)
             case Aggregate():
-                self._aggregate(reader, node, asked)
+                self._aggregate(reader, node, demand)
             case SetOperation(kind, branches):
-                self._set_operation(reader, kind, branches, asked)
+                self._set_operation(reader, kind, branches, demand)
             case Limit(block, count, offset, _):
                 columns = [o.expr for o in block.columns]
                 why = "a LIMIT applies first"
-                asked = _without(reader, columns, asked, "limit above", why)
-                self._under(reader, block, columns, asked, ())
+                demand = _without(reader, columns, demand, "limit above", why)
+                self._under(reader, block, columns, demand, ())
                 self._subqueries(reader, [e for e in (count, offset) if e])
             case Generate(call, _, _):
                 self._subqueries(reader, [call])
@@ -292,57 +294,57 @@ class _Search:
             case Opaque(_, reads, _):
                 because = reader.relation.whole or "it is not analyzed"
                 code = "UDF" if "not one of Spark's own" in because else "not analysed"
-                why = asked.kept | {Kept(code, because)}
-                for given in reads:
-                    everything = frozenset(range(len(given.columns)))
-                    self._given(given, _Asked((), everything, why))
+                why = demand.kept | {Kept(code, because)}
+                for leaf in reads:
+                    everything = frozenset(range(len(leaf.columns)))
+                    self._given(leaf, _Asked((), everything, why))
 
-    def _given(self, node: Given, asked: _Asked) -> None:
+    def _given(self, node: Given, demand: _Asked) -> None:
         source_id = node.rows
         if source_id in self.relations:
             reader = self._reader(source_id)
             relation = reader.relation
             columns = [o.expr for o in relation.block.columns]
             if not columns:  # of a function, they are known when it is computed
-                asked = _Asked((), frozenset(), asked.kept)
+                demand = _Asked((), frozenset(), demand.kept)
             elif relation.volatile:
                 why = "it depends on nondeterministic rows"
-                asked = _without(reader, columns, asked, "draws lots", why)
-            self._under(reader, relation.block, columns, asked, ())
+                demand = _without(reader, columns, demand, "draws lots", why)
+            self._under(reader, relation.block, columns, demand, ())
         elif source_id in self.tables:
             names = [next(iter(o)).column for o in node.origins]
 
             def name(term: Term) -> Term:
                 return p.column(names[int(term.words[0])])
 
-            predicate = with_bounds(p.every(asked.conditions))
-            made = p.rebuilt(predicate, name)
-            assert made is not None
-            columns = sorted_names(names[i] for i in asked.columns)
-            found = self.found.setdefault(source_id, [])
-            found.append(Disjunct(made, columns, tuple(sorted(asked.kept))))
+            predicate = with_bounds(p.every(demand.conditions))
+            renamed = p.rebuilt(predicate, name)
+            assert renamed is not None
+            columns = sorted_names(names[i] for i in demand.columns)
+            disjuncts = self.found.setdefault(source_id, [])
+            disjuncts.append(Disjunct(renamed, columns, tuple(sorted(demand.kept))))
 
     def _under(
         self,
         reader: TermReader,
         block: Block,
         columns: Sequence[Expr],
-        asked: _Asked,
+        demand: _Asked,
         used: Sequence[Expr],
     ) -> None:
         """Go on below a node whose columns are expressions over the leaves of a Block."""
-        kept = set(asked.kept)
-        extra = [_said_below(reader, c, columns, kept) for c in asked.conditions]
-        used = [*used, *(columns[i] for i in sorted(asked.columns))]
-        self._visit(reader, block, extra, used, frozenset(kept))
+        reasons = set(demand.kept)
+        extra = [_said_below(reader, c, columns, reasons) for c in demand.conditions]
+        used = [*used, *(columns[i] for i in sorted(demand.columns))]
+        self._visit(reader, block, extra, used, frozenset(reasons))
 
-    def _outer(self, reader: TermReader, node: Outer, asked: _Asked) -> None:
+    def _outer(self, reader: TermReader, node: Outer, demand: _Asked) -> None:
         n, on = len(node.left.columns), node.on
         sides = [o.expr for o in node.left.columns], [o.expr for o in node.right.columns]
         every = [*sides[0], *sides[1]]
         left, right = list[Term](), list[Term]()
-        kept_left, kept_right = set(asked.kept), set(asked.kept)
-        for condition in asked.conditions:
+        kept_left, kept_right = set(demand.kept), set(demand.kept)
+        for condition in demand.conditions:
             about = {int(v.words[0]) for v in p.variables(condition)}
             if node.kind != "left":
                 why = Kept("full join", f"{_spelled(reader, condition, every)}: above a FULL JOIN")
@@ -376,48 +378,51 @@ class _Search:
                 if node.kind != "left":
                     kept_right.add(Kept(code, words))
         columns = [
-            [every[i] for i in sorted(asked.columns) if (i < n) == left_] for left_ in (True, False)
+            [every[i] for i in sorted(demand.columns) if (i < n) == left_]
+            for left_ in (True, False)
         ]
         self._visit(reader, node.left, left, [*columns[0], *on], frozenset(kept_left))
         self._visit(reader, node.right, right, [*columns[1], *on], frozenset(kept_right))
 
-    def _aggregate(self, reader: TermReader, node: Aggregate, asked: _Asked) -> None:
+    def _aggregate(self, reader: TermReader, node: Aggregate, demand: _Asked) -> None:
         n = len(node.keys)
         fixed = {k for k in range(n) if node.sets is None or all(k in one for one in node.sets)}
-        kept, conditions = set(asked.kept), list[Term]()
+        reasons, conditions = set(demand.kept), list[Term]()
         every = [*node.keys, *node.aggregates]
-        for condition in asked.conditions:
+        for condition in demand.conditions:
             about = {int(v.words[0]) for v in p.variables(condition)}
             conditions.append(p.weakened(condition, _about(set(map(str, fixed)))))
             if not about <= fixed:
                 of_keys = any(k < n for k in about - fixed)
                 code = "grouping set" if of_keys else "aggregate"
                 words = "a key that is missing in some grouping sets" if of_keys else "an aggregate"
-                kept.add(Kept(code, f"{_spelled(reader, condition, every)}: it refers to {words}"))
+                reasons.add(
+                    Kept(code, f"{_spelled(reader, condition, every)}: it refers to {words}")
+                )
         below = _Asked(
-            tuple(conditions), frozenset(i for i in asked.columns if i >= n), frozenset(kept)
+            tuple(conditions), frozenset(i for i in demand.columns if i >= n), frozenset(reasons)
         )
         self._under(reader, node.rows, every, below, node.keys)
 
     def _set_operation(
-        self, reader: TermReader, kind: str, branches: Sequence[Block], asked: _Asked
+        self, reader: TermReader, kind: str, branches: Sequence[Block], demand: _Asked
     ) -> None:
         if kind != "union all":
             why = f"it applies to the rows of {kind.upper()}"
             exprs = [o.expr for o in branches[0].columns]
-            asked = _without(reader, exprs, asked, "set operation", why)
+            demand = _without(reader, exprs, demand, "set operation", why)
             columns = frozenset(range(len(exprs)))
-            asked = replace(asked, columns=columns)
+            demand = replace(demand, columns=columns)
         for branch in branches:
-            self._under(reader, branch, [o.expr for o in branch.columns], asked, ())
+            self._under(reader, branch, [o.expr for o in branch.columns], demand, ())
 
 
 def _without(
-    reader: TermReader, columns: Sequence[Expr], asked: _Asked, code: str, why: str
+    reader: TermReader, columns: Sequence[Expr], demand: _Asked, code: str, why: str
 ) -> _Asked:
     """Return what is asked without its conditions, which are kept."""
-    kept = {Kept(code, f"{_spelled(reader, c, columns)}: {why}") for c in asked.conditions}
-    return _Asked((), asked.columns, asked.kept | kept)
+    reasons = {Kept(code, f"{_spelled(reader, c, columns)}: {why}") for c in demand.conditions}
+    return _Asked((), demand.columns, demand.kept | reasons)
 
 
 def _about(instances: set[str]) -> Callable[[Term], Term]:
@@ -431,14 +436,14 @@ def _about(instances: set[str]) -> Callable[[Term], Term]:
 
 
 def _said_below(
-    reader: TermReader, condition: Term, columns: Sequence[Expr], kept: set[Kept]
+    reader: TermReader, condition: Term, columns: Sequence[Expr], reasons: set[Kept]
 ) -> Term:
     """Return what a condition about columns says of the leaves they are computed from."""
 
     def inside(out: Term) -> Term | None:
         found = reader.value(columns[int(out.words[0])])
         if isinstance(found, Kept):
-            kept.add(
+            reasons.add(
                 replace(found, words=f"{reader.said(columns[int(out.words[0])])}: {found.words}")
             )
             return None

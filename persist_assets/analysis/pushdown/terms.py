@@ -255,10 +255,10 @@ class TermReader:
         self.lost.clear()
         return self.predicate(expr), [*self.lost]
 
-    def _lose(self, expr: Expr, kept: object) -> None:
-        assert isinstance(kept, Kept)
-        words = f"{self.said(expr)}: {kept.words}"
-        self.lost.append((self.relation.free.of(expr), replace(kept, words=words)))
+    def _lose(self, expr: Expr, reason: object) -> None:
+        assert isinstance(reason, Kept)
+        words = f"{self.said(expr)}: {reason.words}"
+        self.lost.append((self.relation.free.of(expr), replace(reason, words=words)))
 
     def _of_value(self, expr: Expr, negate: bool) -> Term | Kept:
         value = self.value(expr)
@@ -442,20 +442,20 @@ def _is_interval(expr: Expr) -> bool:
     return isinstance(expr, Call) and expr.op == "interval"
 
 
-def _to(term: Term, kind: str, wanted: str) -> Term:
-    return term if kind == wanted else p.cast(term, wanted)
+def _to(term: Term, kind: str, target: str) -> Term:
+    return term if kind == target else p.cast(term, target)
 
 
-def _cast(term: Term, kind: str, wanted: str) -> Typed | None:
-    if kind == wanted:
+def _cast(term: Term, kind: str, target: str) -> Typed | None:
+    if kind == target:
         return term, kind
-    if kind in TIMES and wanted in TIMES:
-        return p.cast(term, wanted), wanted
-    if term.op == "string" and wanted in TIMES:
-        made = p.time_literal(term.words[0], wanted)
-        return (made, wanted) if made is not None else None
-    if kind in INTEGRAL and wanted in INTEGRAL[INTEGRAL.index(kind) :]:
-        return term, wanted
+    if kind in TIMES and target in TIMES:
+        return p.cast(term, target), target
+    if term.op == "string" and target in TIMES:
+        literal = p.time_literal(term.words[0], target)
+        return (literal, target) if literal is not None else None
+    if kind in INTEGRAL and target in INTEGRAL[INTEGRAL.index(kind) :]:
+        return term, target
     return None
 
 

@@ -104,14 +104,14 @@ def find_window(
         if seen is None or (_is_bounded(source) and _has_timeless(engine, source, increment.base)):
             return None
         past = _past(seen, source.annotation.lookback_s)
-        return Window(columns, (*past, *((span,) for span in increment.again)), nulls=True)
+        return Window(columns, (*past, *((span,) for span in increment.spans)), nulls=True)
     zone = engine.settings.timezone.key
     touched_spans = touched(
         project, increment.traces, increment.changes, columns[0][1], zone, _looker(project, load)
     )
     if touched_spans is None:
         return None
-    spans = merged_spans([*touched_spans[0], *increment.again])
+    spans = merged_spans([*touched_spans[0], *increment.spans])
     return window_of(
         project, source, columns, [(span,) for span in spans], zone, nulls=touched_spans[1]
     )

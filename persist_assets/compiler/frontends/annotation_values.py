@@ -60,12 +60,12 @@ def refuse(properties: Mapping[str, Tag] | None, what: str) -> None:
         raise Bad(f"`{what}` has no property `{name}`", below.location)
 
 
-def read_known(tag: Tag, what: str, known: Iterable[str]) -> Iterable[tuple[str, Tag]]:
-    """Yield the live properties of `tag`, all of which must be in `known`."""
-    known = tuple(known)
+def read_known(tag: Tag, what: str, names: Iterable[str]) -> Iterable[tuple[str, Tag]]:
+    """Yield the live properties of `tag`, all of which must be in `names`."""
+    names = tuple(names)
     for name, below in (tag.properties or {}).items():
-        if name not in known:
-            hint = did_you_mean(name, known) or f"known properties: {', '.join(known)}"
+        if name not in names:
+            hint = did_you_mean(name, names) or f"known properties: {', '.join(names)}"
             raise Bad(f"`{what}` has no property `{name}`", below.location, hint)
         if not below.deleted:
             yield name, below
@@ -214,12 +214,12 @@ def read_assume(tag: Tag, what: str) -> str:
     return one_of(("exact",), tag, what)
 
 
-def one_of(known: Sequence[str], tag: Tag, what: str) -> str:
+def one_of(choices: Sequence[str], tag: Tag, what: str) -> str:
     """Return a text that is one of those that are known."""
     text = read_text(tag, what)
-    if text not in known:
-        hint = did_you_mean(text, known)
-        raise Bad(f"`{what}` must be one of {', '.join(known)}, got `{text}`", tag.location, hint)
+    if text not in choices:
+        hint = did_you_mean(text, choices)
+        raise Bad(f"`{what}` must be one of {', '.join(choices)}, got `{text}`", tag.location, hint)
     return text
 
 

@@ -58,14 +58,14 @@ NEEDS_PERSIST = (*NEEDS_TABLE, "materialized", "columns", "check")
 
 
 def read_annotation(
-    lines: Sequence[Line], said: Tag | None = None
+    lines: Sequence[Line], defined: Tag | None = None
 ) -> tuple[Annotation, list[Problem]]:
     """Parse and validate the annotation lines above one definition.
 
     Parameters
     ----------
-    said
-        What the definition itself says besides; the lines may not say otherwise.
+    defined
+        Keys that the definition sets itself, as a decorator does; the lines must agree.
 
     Returns
     -------
@@ -73,8 +73,8 @@ def read_annotation(
         What could be understood, and everything that could not.
     """
     root, problems = parse_tag(lines)
-    if said is not None:
-        problems += _combine(root, said)
+    if defined is not None:
+        problems += _combine(root, defined)
     fields: dict[str, object] = {}
     places: list[tuple[str, Location]] = []
     for name, tag in (root.properties or {}).items():
@@ -214,14 +214,14 @@ def _without_partitions(checks: Tag | None) -> Iterator[Problem]:
             yield Problem("annotation-value", message, per.location, hint)
 
 
-def _combine(root: Tag, said: Tag) -> Iterator[Problem]:
-    """Add to a tag what another one says; yield what both say, and not alike."""
+def _combine(root: Tag, defined: Tag) -> Iterator[Problem]:
+    """Add the keys of another tag to a tag; yield a problem for each that both set differently."""
     properties = root.properties = root.properties or {}
-    for name, tag in (said.properties or {}).items():
-        known = properties.setdefault(name, tag)
-        if not _alike(known, tag):
+    for name, tag in (defined.properties or {}).items():
+        first = properties.setdefault(name, tag)
+        if not _alike(first, tag):
             message = f"`{name}` is set here and, differently, at {tag.location}"
-            yield Problem("annotation-value", message, known.location, "set it once")
+            yield Problem("annotation-value", message, first.location, "set it once")
 
 
 def _alike(a: object, b: object) -> bool:

@@ -285,10 +285,10 @@ class _Reading:
         text = connectors.text
         twice: list[str] = []
 
-        def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
-            keys = [k for k, _ in found]
+        def pairs(entries: list[tuple[str, Any]]) -> dict[str, Any]:
+            keys = [k for k, _ in entries]
             twice.extend(k for k in dict.fromkeys(keys) if keys.count(k) > 1)
-            return dict(found)
+            return dict(entries)
 
         try:
             document = json.loads(_without_trailing_commas(text), object_pairs_hook=pairs)
@@ -362,22 +362,22 @@ class _Reading:
             self.say("connector", f"unknown connector `{name}`", at, hint)
         raise _Wrong
 
-    def known(self, given: Mapping[str, Any], keys: Iterable[str], what: str) -> None:
+    def known(self, options: Mapping[str, Any], keys: Iterable[str], what: str) -> None:
         keys = tuple(keys)
-        for key in given:
+        for key in options:
             if key not in keys:
                 why = _NOT_NEEDED.get(key)
                 hint = did_you_mean(key, keys) or f"known options: {', '.join(keys)}"
                 message = f"{what} has no option `{key}`" + (f" here: {why}" if why else "")
                 self.say("option", message, self.at(key), "remove it" if why else hint)
 
-    def names(self, given: Mapping[str, Any], key: str) -> tuple[str, ...]:
-        value = given.get(key, [])
-        found = cast("list[Any]", [value] if isinstance(value, str) else value)
-        if not isinstance(value, str | list) or not all(isinstance(n, str) for n in found):
+    def names(self, options: Mapping[str, Any], key: str) -> tuple[str, ...]:
+        value = options.get(key, [])
+        names = cast("list[Any]", [value] if isinstance(value, str) else value)
+        if not isinstance(value, str | list) or not all(isinstance(n, str) for n in names):
             self.say("type", f"`{key}` must be a list of strings", self.at(key))
             return ()
-        return tuple(found)
+        return tuple(names)
 
     # --------------------------------------------------------------------------------- options
 
@@ -466,7 +466,7 @@ class _Reading:
             self.say("type", f"`{key}` must be {what}", self.at(key))
         return fits
 
-    def unknown(self, connector: str, key: str, known: Iterable[str]) -> None:
+    def unknown(self, connector: str, key: str, keys: Iterable[str]) -> None:
         at = self.at(key)
         if key in _NOT_NEEDED:
             message = f"`{connector}` has no option `{key}` here: {_NOT_NEEDED[key]}"
@@ -482,7 +482,7 @@ class _Reading:
                 "option", message, at, "remove it, and set the environment variable of that name"
             )
         else:
-            options = [k for k in known if "." not in k or "." in key]
+            options = [k for k in keys if "." not in k or "." in key]
             hint = did_you_mean(key, options) or f"known options: {', '.join(options)}"
             self.say("option", f"`{connector}` has no option `{key}`", at, hint)
 
@@ -605,6 +605,6 @@ def _without_trailing_commas(text: str) -> str:
     """
     return re.sub(
         r'"(?:[^"\\]|\\.)*"|,(?=\s*[}\]])',
-        lambda found: found[0] if found[0] != "," else " ",
+        lambda match: match[0] if match[0] != "," else " ",
         text,
     )

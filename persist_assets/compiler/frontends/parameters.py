@@ -64,11 +64,11 @@ def _is_word(text: str) -> bool:
     return text.isidentifier()
 
 
-def _wants_operand(before: Sequence[str]) -> bool:
+def _wants_operand(words: Sequence[str]) -> bool:
     """Whether an operand comes after the last of some words."""
-    if not before or before[-1] in _BEFORE:
-        return not before or before[0] not in (",", "<") or len(before) < 2  # a field's name
-    return not (before[-1][-1:].isalnum() or before[-1][-1:] in "_)]}'\"`")
+    if not words or words[-1] in _BEFORE:
+        return not words or words[0] not in (",", "<") or len(words) < 2  # a field's name
+    return not (words[-1][-1:].isalnum() or words[-1][-1:] in "_)]}'\"`")
 
 
 def bounds(

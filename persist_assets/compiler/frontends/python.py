@@ -324,18 +324,7 @@ class _File:
         parameters = self.parameters(node)
         self.check_result(node)
         frames = [p for p in parameters if p.kind != "session"]
-        if kind == "source" and frames:
-            hint = "use @model or @table to compute from other sources"
-            if frames[0].name in ("spark", "session"):
-                hint = f"annotate the session: {frames[0].name}: SparkSession"
-            message = f"`{node.name}` is a @source and must not read `{frames[0].name}`"
-            raise _Refused("python-source", message, frames[0].location, hint)
-        for name in inputs:
-            if name not in {p.name for p in frames}:
-                _, at = inputs[name]
-                hint = did_you_mean(name, [p.name for p in frames])
-                message = f"`{node.name}` has no parameter `{name}`"
-                raise _Refused("python-source", message, at, hint)
+        _check_frames(node.name, kind, frames, inputs)
         problem = self.again(node)
         if problem is not None:
             raise problem
@@ -345,21 +334,12 @@ class _File:
             return Declaration(node.name, PYTHON, place)
         text = self.text_of(node)
         references = tuple(_reference(p, inputs) for p in frames)
-        shown = repr([(p.name, p.kind, p.positional) for p in parameters])
+        wording = _wording(reached, parameters)
         parameters = tuple(
             replace(p, selects=selected(p.name, node, self.module, self.modules, reached))
             for p in parameters
         )
-        function = Function(
-            self.path,
-            node.name,
-            parameters,
-            reached.modules,
-            tuple(sorted(reached.names)),
-            tuple(sorted(reached.methods)),
-            tuple(sorted({c for text in reached.texts for c in call_of(text)})),
-        )
-        wording = sha256(f"{reached.wording} {shown}".encode()).hexdigest()
+        function = self.function_over(node.name, parameters, reached, reached.modules)
         declaration = Declaration(
             name=node.name,
             language=PYTHON,
@@ -512,18 +492,27 @@ class _File:
         self.check_body(node, module.place(node), answers=True)
         reached = self.modules.reach(module, node)
         self.check_effects(name, reached, outside=True)
-        shown = repr([(p.name, p.kind, p.positional) for p in parameters])
-        function = Function(
+        modules = tuple((m.path, m.text) for m in self.modules.closure(self.module))
+        function = self.function_over(name, parameters, reached, modules)
+        return replace(check, function=function, wording=_wording(reached, parameters))
+
+    def function_over(
+        self,
+        name: str,
+        parameters: tuple[Parameter, ...],
+        reached: Reached,
+        modules: tuple[tuple[str, str], ...],
+    ) -> Function:
+        """Return a function of the file, with the code that it reaches."""
+        return Function(
             self.path,
             name,
             parameters,
-            tuple((m.path, m.text) for m in self.modules.closure(self.module)),
+            modules,
             tuple(sorted(reached.names)),
             tuple(sorted(reached.methods)),
             tuple(sorted({c for text in reached.texts for c in call_of(text)})),
         )
-        wording = sha256(f"{reached.wording} {shown}".encode()).hexdigest()
-        return replace(check, function=function, wording=wording)
 
     def function_of(self, name: str, place: Location) -> tuple[Module, ast.FunctionDef]:
         """Return the function of the project that a name of the file means, and its module."""
@@ -679,6 +668,32 @@ class _File:
                 message = message.replace("{name}", f"`{name}`")
                 self.problems.append(Problem(code, message, place, hint, severity))
         return allowed
+
+
+def _check_frames(
+    function: str,
+    kind: str,
+    frames: Sequence[Parameter],
+    inputs: Mapping[str, tuple[str, Location]],
+) -> None:
+    """Refuse a @source with frames, and inputs that no frame takes."""
+    if kind == "source" and frames:
+        hint = "use @model or @table to compute from other sources"
+        if frames[0].name in ("spark", "session"):
+            hint = f"annotate the session: {frames[0].name}: SparkSession"
+        message = f"`{function}` is a @source and must not read `{frames[0].name}`"
+        raise _Refused("python-source", message, frames[0].location, hint)
+    for name, (_, place) in inputs.items():
+        if name not in {p.name for p in frames}:
+            hint = did_you_mean(name, [p.name for p in frames])
+            message = f"`{function}` has no parameter `{name}`"
+            raise _Refused("python-source", message, place, hint)
+
+
+def _wording(reached: Reached, parameters: Sequence[Parameter]) -> str:
+    """Return a digest of the code that a function reaches, and of its parameters."""
+    shown = repr([(p.name, p.kind, p.positional) for p in parameters])
+    return sha256(f"{reached.wording} {shown}".encode()).hexdigest()
 
 
 def _reference(parameter: Parameter, inputs: Mapping[str, tuple[str, Location]]) -> Reference:

@@ -416,15 +416,23 @@ class _File:
             )
         if "EXTERNAL" in words:
             raw = self.external(tree, name, location, tokens)
-            return Declaration(
-                name=name,
-                language=SQL,
-                location=location,
-                annotation=annotation,
-                description=description or _property(tree, exp.SchemaCommentProperty),
-                raw=raw,
-                columns=tuple(self.column(c) for c in _columns(tree)),
-            )
+            columns = self.columns(tree)
+        else:
+            raw, columns = self.raw_table(tree, name, location)
+        return Declaration(
+            name=name,
+            language=SQL,
+            location=location,
+            annotation=annotation,
+            description=description or _property(tree, exp.SchemaCommentProperty),
+            raw=raw,
+            columns=columns,
+        )
+
+    def raw_table(
+        self, tree: Any, name: str, location: Location
+    ) -> tuple[RawTable, tuple[Column, ...]]:
+        """Return the data that a raw table names, and the columns that it declares."""
         form = _property(tree, exp.FileFormatProperty)
         if not form:
             raise _Refused(
@@ -447,25 +455,14 @@ class _File:
                 location,
                 "each run reads the newest version as of its start",
             )
-        columns = tuple(self.column(c) for c in _columns(tree))
+        columns = self.columns(tree)
         if wrong := wrong_option(form, options, columns):
             raise _Refused("raw-options", f"`{name}`: {wrong[0]}", location, wrong[1])
         if not place and form in ("delta", *FILE_FORMATS):
             raise _Refused(
-                "raw-location",
-                f"`{name}` has no location",
-                location,
-                "add LOCATION '…'",
+                "raw-location", f"`{name}` has no location", location, "add LOCATION '…'"
             )
-        return Declaration(
-            name=name,
-            language=SQL,
-            location=location,
-            annotation=annotation,
-            description=description or _property(tree, exp.SchemaCommentProperty),
-            raw=RawTable(form, place, tuple(sorted(options.items()))),
-            columns=columns,
-        )
+        return RawTable(form, place, tuple(sorted(options.items()))), columns
 
     def external(
         self, tree: Any, name: str, location: Location, tokens: Sequence[Token]
@@ -575,6 +572,9 @@ class _File:
                     raise self.unknown_type(error) from error
                 out += marked
         return [*out, *tokens[n:]]
+
+    def columns(self, tree: Any) -> tuple[Column, ...]:
+        return tuple(self.column(c) for c in _columns(tree))
 
     def column(self, definition: exp.ColumnDef) -> Column:
         kind = definition.args.get("kind")

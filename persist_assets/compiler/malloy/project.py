@@ -94,15 +94,15 @@ class Models:
 
     def compile(
         self,
-        before: Mapping[str, Parsed],
+        cached: Mapping[str, Parsed],
         compile_with: Callable[[Iterable[Parsed], Compilation | None], Compilation],
     ) -> Compilation:
-        """Find out what the files declare.
+        """Compile the files, and the project with what they declare.
 
         Parameters
         ----------
-        before
-            What they declared when they were last compiled.
+        cached
+            By path, what the files declared when they were last compiled.
         compile_with
             Compiles the whole project, with what is declared in Malloy so far; or, from a
             compilation of most of it, a draft.
@@ -119,15 +119,17 @@ class Models:
                 problem = Problem("malloy-timezone", message, Location(path), hint)
                 self.failed[path] = self._names(path, [problem])
             return compile_with(self.declared, None)
-        kept = {p: k for p in self.texts if (k := self._unchanged(p, before.get(p))) is not None}
-        if kept.keys() == self.texts.keys():
-            self.files = kept
+        unchanged = {
+            p: k for p in self.texts if (k := self._unchanged(p, cached.get(p))) is not None
+        }
+        if unchanged.keys() == self.texts.keys():
+            self.files = unchanged
             compilation = compile_with(self.declared, None)
             answers = _Answers(self, compilation)
-            if all(answers.hold(k) for k in kept.values()):
+            if all(answers.hold(k) for k in unchanged.values()):
                 return compilation
             self.files = {}
-        return self._by_rounds(kept, compile_with)
+        return self._by_rounds(unchanged, compile_with)
 
     def query(
         self, compilation: Compilation, path: str, name: str | None, text: str | None
@@ -165,7 +167,7 @@ class Models:
 
     def _by_rounds(
         self,
-        kept: Mapping[str, Parsed],
+        unchanged: Mapping[str, Parsed],
         compile_with: Callable[[Iterable[Parsed], Compilation | None], Compilation],
     ) -> Compilation:
         """Compile files whose tables are known, until no further ones become known."""
@@ -182,9 +184,9 @@ class Models:
                 is_last = not ready
                 n_waiting = len(queue.waiting)
                 for path in ready or tuple(queue.waiting):
-                    known = kept.get(path)
-                    if known is not None and answers.hold(known):
-                        self.files[path] = known
+                    file = unchanged.get(path)
+                    if file is not None and answers.hold(file):
+                        self.files[path] = file
                         self.failed.pop(path, None)
                     elif not self._compile(path, session, answers):
                         queue.wait(path, answers.refused, answers.compilation)
@@ -237,12 +239,12 @@ class Models:
         circumstances = (settings.connection, settings.givens, settings.virtual)
         return digest("malloy", _program(), self.connection, repr(circumstances), text)
 
-    def _unchanged(self, path: str, known: Parsed | None) -> Parsed | None:
-        """Return what is known of a file if neither it nor what it imports has changed."""
-        if known is None or known.content != self._content(self.texts[path]):
+    def _unchanged(self, path: str, file: Parsed | None) -> Parsed | None:
+        """Return what a file declared before if neither it nor what it imports has changed."""
+        if file is None or file.content != self._content(self.texts[path]):
             return None
-        same = all(digest_of(self._find(p)) == content for p, content in known.reads)
-        return known if same else None
+        same = all(digest_of(self._find(p)) == content for p, content in file.reads)
+        return file if same else None
 
     def _find(self, path: str) -> str | None:
         """Return the text of a file of the project, None where there is none."""
@@ -323,9 +325,9 @@ class _Answers:
             raise _refusal([p for p in found if isinstance(p, Problem)])
         return tuple((c.name, c.type or UNCERTAIN) for c in columns)
 
-    def hold(self, known: Parsed) -> bool:
-        """Whether a file would be answered today what it was answered then."""
-        for sql, columns in known.asked:
+    def hold(self, file: Parsed) -> bool:
+        """Whether the queries of a file have the columns that they had when it was compiled."""
+        for sql, columns in file.asked:
             try:
                 if self.find(sql) != columns:
                     return False

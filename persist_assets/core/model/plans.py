@@ -110,8 +110,8 @@ class Increment:
         From columns of those tables to the time column.
     past
         The user says that only rows later than the base's watermark can be others.
-    again
-        Spans of the time column that are computed again whatever changed.
+    spans
+        Spans of the time column that are computed again, whatever changed.
     late
         With `past`, the names of tables to which files came with times before that.
     """
@@ -123,7 +123,7 @@ class Increment:
     changes: Mapping[SourceID, Change] = field(default_factory=dict[str, "Change"], hash=False)
     traces: tuple[Trace, ...] = ()
     past: bool = False
-    again: tuple[tuple[Any, Any], ...] = ()
+    spans: tuple[tuple[Any, Any], ...] = ()
     late: tuple[str, ...] = ()
 
 

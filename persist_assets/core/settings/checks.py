@@ -20,10 +20,10 @@ def section_of(path: Sequence[str]) -> str:
     return f"[{'.'.join(names)}] " if names else ""
 
 
-def check_keys(given: Mapping[str, Any], known: Mapping[str, Key], *path: str) -> None:
+def check_keys(entries: Mapping[str, Any], known: Mapping[str, Key], *path: str) -> None:
     """Refuse keys of a table that are unknown, and values of the wrong kind."""
     section = section_of(path)
-    for key, value in given.items():
+    for key, value in entries.items():
         if key not in known:
             raise SettingsError(
                 f"unknown key `{section}{key}`",

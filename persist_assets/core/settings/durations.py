@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def read_duration(key: str, given: Mapping[str, Any], default: int, meaning: str) -> int:
+def read_duration(key: str, entries: Mapping[str, Any], default: int, meaning: str) -> int:
     """Return the seconds that a key names."""
-    if key not in given:
+    if key not in entries:
         return default
-    seconds = parse_duration(given[key])
+    seconds = parse_duration(entries[key])
     if seconds is None:
         raise SettingsError(
-            f"`{key}`: `{given[key]}` is not a duration",
+            f"`{key}`: `{entries[key]}` is not a duration",
             hint=f'for example, "{_EXAMPLES[key]}"; {meaning}',
             location=at(key),
         )

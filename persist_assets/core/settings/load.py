@@ -90,11 +90,11 @@ def load_settings(
     root = root.resolve()
     _check_links(root / STATE)
     with _placed(root):
-        given = _read(root / SETTINGS_FILE)
-    name = environment or environ.get("PERSIST_ENV") or given.get("environment", "dev")
+        entries = _read(root / SETTINGS_FILE)
+    name = environment or environ.get("PERSIST_ENV") or entries.get("environment", "dev")
     _check_environment(name)
     with _placed(root, name):
-        return _settings(root, given, name, environ)
+        return _settings(root, entries, name, environ)
 
 
 @contextmanager
@@ -108,31 +108,85 @@ def _placed(root: Path, environment: str = "") -> Generator[None]:
         raise
 
 
-def _settings(root: Path, given: dict[str, Any], name: str, environ: Mapping[str, str]) -> Settings:
-    """Return the settings of an environment, for all that is said in the file."""
-    environments: dict[str, Any] = given.get("env", {})
+def _settings(
+    root: Path, entries: dict[str, Any], name: str, environ: Mapping[str, str]
+) -> Settings:
+    """Return the settings of an environment.
+
+    Parameters
+    ----------
+    entries
+        All entries of the file.
+    """
+    environments: dict[str, Any] = entries.get("env", {})
     _read_environments(environments)
-    own: dict[str, Any] = environments.get(name, {})
-    reads = _chain(name, environments, given.get("environment", "dev"))
-    project_warehouse = resolve_path(root, given.get("warehouse", f"{STATE}/warehouse"))
-    spark_given: dict[str, Any] = {**given.get("spark", {}), **own.get("spark", {})}
-    malloy = _malloy(given.get("malloy", {}), own.get("malloy", {}), name)
-    given = {**given, **own}
-    sources = Path(given.get("sources", "sources"))
+    overrides: dict[str, Any] = environments.get(name, {})
+    reads = _chain(name, environments, entries.get("environment", "dev"))
+    project_warehouse = resolve_path(root, entries.get("warehouse", f"{STATE}/warehouse"))
+    spark_entries: dict[str, Any] = {**entries.get("spark", {}), **overrides.get("spark", {})}
+    malloy = _malloy(entries.get("malloy", {}), overrides.get("malloy", {}), name)
+    entries = {**entries, **overrides}
+    sources = _sources(root, entries.get("sources", "sources"))
+    spark_values = spark_keys(spark_entries)
+    stores = _stores(entries.get("store", {}), environ)
+    spark = _spark(spark_entries, entries.get("timezone", "UTC"), stores, environ)
+    warehouse = (
+        resolve_path(root, entries["warehouse"]) if "warehouse" in entries else project_warehouse
+    )
+    for place in (warehouse, project_warehouse):
+        _check_warehouse(place)
+    return Settings(
+        root=root,
+        sources=sources,
+        key_prefix=_key_prefix(entries.get("key_prefix", "")),
+        environment=name,
+        declared=tuple(sorted(environments)),
+        reads=reads,
+        raws=tuple(sorted(overrides.get("raw", {}).items())),
+        warehouse=warehouse,
+        project_warehouse=project_warehouse,
+        ledger=_ledger_url(root, entries.get("ledger", f"sqlite:///{STATE}/ledger.db")),
+        strict=entries.get("strict", False),
+        parallel=_parallel(entries.get("parallel", 0)),
+        approve_above=_approve_above(entries.get("approve_above", 0)),
+        keep_s=read_duration("keep", entries, 7 * 86_400, "must exceed the longest query"),
+        views=_views(entries.get("views", "")),
+        spark=tuple(sorted(spark.items())),
+        malloy=malloy,
+        stores=stores,
+        patience=_patience(entries),
+        upstreams=read_upstreams(entries.get("upstream", {})),
+        webhook=read_webhook(entries.get("sla", {})),
+        **spark_values,
+    )
+
+
+def _sources(root: Path, path: str) -> str:
+    """Return the path of the sources directory, relative to the project root."""
+    sources = Path(path)
     if sources.is_absolute() or not (root / sources).resolve().is_relative_to(root):
         raise SettingsError(
             f"the sources directory {sources} is outside the project {root}",
             hint="SourceIDs are paths within the project: move it, or move persist.toml up",
             location=at("sources"),
         )
-    own_keys = spark_keys(spark_given)
-    stores = _stores(given.get("store", {}), environ)
+    return (root / sources).resolve().relative_to(root).as_posix()
+
+
+def _spark(
+    entries: Mapping[str, Any],
+    timezone: str,
+    stores: tuple[Store, ...],
+    environ: Mapping[str, str],
+) -> dict[str, str]:
+    """Return the settings of the Spark session, by their full names."""
+    flat = flat_spark({**entries})
     spark = {
         **SPARK_FIXED,
         **SPARK_LOCAL,
         **spark_settings((*stores, any_store(environ))),
-        TIMEZONE: given.get("timezone", "UTC"),
-        **flat_spark(spark_given),
+        TIMEZONE: timezone,
+        **flat,
     }
     for key, default in REFUSED.items():
         if spark.get(key, default).lower() != default.lower():
@@ -143,45 +197,18 @@ def _settings(root: Path, given: dict[str, Any], name: str, environ: Mapping[str
     except (KeyError, ValueError, OSError) as error:
         message = f"unknown time zone `{spark[TIMEZONE]}`"
         hint = "use a region such as Europe/Berlin, or UTC"
-        place = at("spark", TIMEZONE) if TIMEZONE in flat_spark(spark_given) else at("timezone")
+        place = at("spark", TIMEZONE) if TIMEZONE in flat else at("timezone")
         raise SettingsError(message, hint=hint, location=place) from error
-    if spark["spark.master"].startswith("local") and "spark.remote" not in spark:
-        spark = {**SPARK_LOOPBACK, **spark}
-    warehouse = (
-        resolve_path(root, given["warehouse"]) if "warehouse" in given else project_warehouse
-    )
-    for place in (warehouse, project_warehouse):
-        _check_warehouse(place)
-    return Settings(
-        root=root,
-        sources=(root / sources).resolve().relative_to(root).as_posix(),
-        key_prefix=_key_prefix(given.get("key_prefix", "")),
-        environment=name,
-        declared=tuple(sorted(environments)),
-        reads=reads,
-        raws=tuple(sorted(own.get("raw", {}).items())),
-        warehouse=warehouse,
-        project_warehouse=project_warehouse,
-        ledger=_ledger_url(root, given.get("ledger", f"sqlite:///{STATE}/ledger.db")),
-        strict=given.get("strict", False),
-        parallel=_parallel(given.get("parallel", 0)),
-        approve_above=_approve_above(given.get("approve_above", 0)),
-        keep_s=read_duration("keep", given, 7 * 86_400, "must exceed the longest query"),
-        views=_views(given.get("views", "")),
-        spark=tuple(sorted(spark.items())),
-        malloy=malloy,
-        stores=stores,
-        patience=Patience(
-            read_duration(
-                "store_timeout", given, PATIENCE.answer_s, "how long a store may take to answer"
-            ),
-            read_duration(
-                "store_retry", given, PATIENCE.retry_s, "how long to retry while a store throttles"
-            ),
-        ),
-        upstreams=read_upstreams(given.get("upstream", {})),
-        webhook=read_webhook(given.get("sla", {})),
-        **own_keys,
+    is_local = spark["spark.master"].startswith("local") and "spark.remote" not in spark
+    return {**SPARK_LOOPBACK, **spark} if is_local else spark
+
+
+def _patience(entries: Mapping[str, Any]) -> Patience:
+    answer = "how long a store may take to answer"
+    retry = "how long to retry while a store throttles"
+    return Patience(
+        read_duration("store_timeout", entries, PATIENCE.answer_s, answer),
+        read_duration("store_retry", entries, PATIENCE.retry_s, retry),
     )
 
 
@@ -198,25 +225,25 @@ def environments_of(root: Path) -> tuple[str, ...]:
         The file cannot be read, or says of one what cannot be said.
     """
     with _placed(root):
-        given = _read(root / SETTINGS_FILE)
-        environments: dict[str, Any] = given.get("env", {})
+        entries = _read(root / SETTINGS_FILE)
+        environments: dict[str, Any] = entries.get("env", {})
         _read_environments(environments)
-    default = given.get("environment", "dev")
+    default = entries.get("environment", "dev")
     return (default, *sorted(environments.keys() - {default}))
 
 
-def _malloy(given: dict[str, Any], own: dict[str, Any], environment: str) -> Malloy:
-    """Return what is said of Malloy, for the project and, key by key, for its environment."""
-    for said, path in ((given, ("malloy",)), (own, ("env", environment, "malloy"))):
-        check_keys(said, MALLOY_KEYS, *path)
+def _malloy(entries: dict[str, Any], overrides: dict[str, Any], environment: str) -> Malloy:
+    """Return the settings of Malloy: the project's, and those that its environment overrides."""
+    for table, path in ((entries, ("malloy",)), (overrides, ("env", environment, "malloy"))):
+        check_keys(table, MALLOY_KEYS, *path)
         where = section_of(path)
-        for name, table in said.get("virtual", {}).items():
-            if not isinstance(table, str):
-                message = f"{where}`virtual.{name}` must be a table name, got {table!r}"
+        for name, target in table.get("virtual", {}).items():
+            if not isinstance(target, str):
+                message = f"{where}`virtual.{name}` must be a table name, got {target!r}"
                 raise SettingsError(message, location=at(*path, "virtual", name))
-    givens = {**given.get("givens", {}), **own.get("givens", {})}
-    virtual = {**given.get("virtual", {}), **own.get("virtual", {})}
-    connection = own.get("connection", given.get("connection", "spark"))
+    givens = {**entries.get("givens", {}), **overrides.get("givens", {})}
+    virtual = {**entries.get("virtual", {}), **overrides.get("virtual", {})}
+    connection = overrides.get("connection", entries.get("connection", "spark"))
     if not re.fullmatch(r"[^\W\d]\w*", connection):
         message = f"invalid connection name `{connection}`"
         raise SettingsError(message, location=at("malloy", "connection"))
@@ -241,14 +268,14 @@ def _given(name: str, value: Any) -> Given:
             raise SettingsError(message, location=at("malloy", "givens", name))
 
 
-def _stores(given: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Store, ...]:
-    for location, said in given.items():
-        if not isinstance(said, dict):
+def _stores(entries: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Store, ...]:
+    for location, store in entries.items():
+        if not isinstance(store, dict):
             message, hint = f"`store.{location}` must be a table", '[store."s3://BUCKET"]'
             raise SettingsError(message, hint=hint, location=at("store", location))
-        check_keys({**said}, STORE_KEYS, "store", location)
+        check_keys({**store}, STORE_KEYS, "store", location)
     try:
-        return read_stores(given, environ)
+        return read_stores(entries, environ)
     except SettingsError as error:
         error.location = at("store")
         raise
@@ -281,22 +308,22 @@ def _check_environment(name: str, location: Location | None = None) -> None:
         raise SettingsError(message, hint=hint, location=location)
 
 
-def _key_prefix(given: str) -> tuple[str, ...]:
-    parts = tuple(given.split("/")) if given else ()
+def _key_prefix(prefix: str) -> tuple[str, ...]:
+    parts = tuple(prefix.split("/")) if prefix else ()
     if not all(re.fullmatch(r"[A-Za-z0-9_]+", part) for part in parts):
-        message = f"`key_prefix`: `{given}` is not a valid asset key prefix"
+        message = f"`key_prefix`: `{prefix}` is not a valid asset key prefix"
         hint = "parts of letters, digits and underscores, separated by /"
         raise SettingsError(message, hint=hint, location=at("key_prefix"))
     return parts
 
 
 def _read_environments(environments: Mapping[str, Any]) -> None:
-    """Refuse what cannot be said of an environment."""
-    for name, said in environments.items():
+    """Refuse invalid names, keys and values of environments."""
+    for name, table in environments.items():
         _check_environment(name, at("env", name))
-        if not isinstance(said, dict):
+        if not isinstance(table, dict):
             raise SettingsError(f"`env.{name}` must be a table", location=at("env", name))
-        keys: dict[str, Any] = {**said}
+        keys: dict[str, Any] = {**table}
         check_keys(keys, ENV_KEYS, "env", name)
         raws: dict[str, Any] = keys.get("raw", {})
         for raw, place in raws.items():
@@ -313,16 +340,16 @@ def _chain(name: str, environments: Mapping[str, Any], default: str) -> tuple[st
 
     Where `persist.toml` declares environments, those and the default one are all there are.
     """
-    known = {default, *environments}
+    names = {default, *environments}
     chain: list[str] = []
     following: str | None = name
     while following is not None:
-        if environments and following not in known:
+        if environments and following not in names:
             what = f"`[env.{chain[-1]}] reads` names" if chain else "unknown environment"
             raise SettingsError(
                 f"{what} `{following}`" + (", which is not declared" if chain else ""),
-                hint=did_you_mean(following, known)
-                or f"known environments: {', '.join(sorted(known))}",
+                hint=did_you_mean(following, names)
+                or f"known environments: {', '.join(sorted(names))}",
                 location=at("env", chain[-1], "reads") if chain else Location(SETTINGS_FILE),
             )
         if following in chain:
@@ -336,43 +363,43 @@ def _chain(name: str, environments: Mapping[str, Any], default: str) -> tuple[st
     return tuple(chain[1:])
 
 
-def _number(key: str, given: int, of: str, hint: str) -> int:
-    if given < 0:
-        message = f"`{key}` must be a number of {of}, got {given}"
+def _number(key: str, number: int, of: str, hint: str) -> int:
+    if number < 0:
+        message = f"`{key}` must be a number of {of}, got {number}"
         raise SettingsError(message, hint=hint, location=at(key))
-    return given
+    return number
 
 
-def _parallel(given: int) -> int:
+def _parallel(number: int) -> int:
     hint = "1 builds one at a time, 0 as many at once as Spark runs tasks"
-    return _number("parallel", given, "sources", hint)
+    return _number("parallel", number, "sources", hint)
 
 
-def _approve_above(given: int) -> int:
-    return _number("approve_above", given, "bytes", "0 means no limit")
+def _approve_above(limit: int) -> int:
+    return _number("approve_above", limit, "bytes", "0 means no limit")
 
 
-def _views(given: str) -> str:
-    if given and "{name}" not in given:
+def _views(pattern: str) -> str:
+    if pattern and "{name}" not in pattern:
         raise SettingsError(
-            f"`views`: `{given}` gives all views the same name",
+            f"`views`: `{pattern}` gives all views the same name",
             hint='include {name}: views = "{name}", or "{name}__dev"',
             location=at("views"),
         )
-    return given
+    return pattern
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        given = tomllib.loads(path.read_text(encoding="utf-8"))
+        entries = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"invalid TOML: {error}", location=_place_in_toml(error)) from error
     except OSError as error:
         raise SettingsError(f"cannot read {path}: {error.strerror}") from error
-    check_keys(given, KEYS)
-    return given
+    check_keys(entries, KEYS)
+    return entries
 
 
 def _place_in_toml(error: Exception) -> Location:

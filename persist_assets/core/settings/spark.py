@@ -301,10 +301,10 @@ def _fixed(values: dict[str, Any], harmless: tuple[str, ...]) -> tuple[tuple[str
     return tuple(sorted(pairs.items()))
 
 
-def flat_spark(given: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def flat_spark(entries: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """Return Spark settings with dotted keys, whether quoted ("spark.master") or nested."""
     flat: dict[str, str] = {}
-    for key, value in given.items():
+    for key, value in entries.items():
         name = f"{prefix}{key}"
         if isinstance(value, dict):
             flat |= flat_spark(value, f"{name}.")  # pyright: ignore[reportUnknownArgumentType]

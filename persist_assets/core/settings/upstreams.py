@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 _GRAPH = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
-def read_upstreams(given: Mapping[str, Any]) -> tuple[Upstream, ...]:
+def read_upstreams(entries: Mapping[str, Any]) -> tuple[Upstream, ...]:
     """Return the other graphs that are described."""
-    found: list[Upstream] = []
-    for name, said in sorted(given.items()):
+    upstreams: list[Upstream] = []
+    for name, entry in sorted(entries.items()):
         where = f"[upstream.{name}] "
         if not _GRAPH.fullmatch(name):
             raise SettingsError(
@@ -30,10 +30,10 @@ def read_upstreams(given: Mapping[str, Any]) -> tuple[Upstream, ...]:
                 hint="at most 64 letters, digits, underscores and dashes",
                 location=at("upstream", name),
             )
-        if not isinstance(said, dict):
+        if not isinstance(entry, dict):
             message = f"`upstream.{name}` must be a table"
             raise SettingsError(message, location=at("upstream", name))
-        keys: dict[str, Any] = {**said}
+        keys: dict[str, Any] = {**entry}
         check_keys(keys, UPSTREAM_KEYS, "upstream", name)
         if ("url" in keys) is ("dagster" in keys):
             raise SettingsError(
@@ -49,7 +49,7 @@ def read_upstreams(given: Mapping[str, Any]) -> tuple[Upstream, ...]:
                 hint='patterns = ["data/users/*"]',
                 location=at("upstream", name, "patterns"),
             )
-        found.append(
+        upstreams.append(
             Upstream(
                 name,
                 _http_url(keys[kind], "upstream", name, kind).rstrip("/"),
@@ -59,13 +59,13 @@ def read_upstreams(given: Mapping[str, Any]) -> tuple[Upstream, ...]:
                 kind == "dagster",
             )
         )
-    return tuple(found)
+    return tuple(upstreams)
 
 
-def read_webhook(given: Mapping[str, Any]) -> str:
+def read_webhook(entries: Mapping[str, Any]) -> str:
     """Return the URL that late wants are reported to; empty where there is none."""
-    check_keys(given, SLA_KEYS, "sla")
-    return _http_url(given["webhook"], "sla", "webhook") if "webhook" in given else ""
+    check_keys(entries, SLA_KEYS, "sla")
+    return _http_url(entries["webhook"], "sla", "webhook") if "webhook" in entries else ""
 
 
 def _http_url(url: str, *path: str) -> str:

@@ -196,7 +196,7 @@ def test_a_window_that_is_computed_again_is_whole(make_builder: Make) -> None:
     source = named(builder)
     with builder.work(source, recompute_span=("2024-01-04", "2024-01-04")) as work:
         builder.publish(work)
-    assert work.step.increment and work.step.increment.past and work.step.increment.again
+    assert work.step.increment and work.step.increment.past and work.step.increment.spans
     check(builder, source, "a rerun")
 
 

@@ -190,16 +190,16 @@ RULES: list[tuple[str, Callable[..., Any], str, str]] = [
     ("two windows", search._sees, "return covered(condition)", "return True"),
     ("partitions by a function", search._sees, "term in partition or", "False or"),
     ("a window of what is joined later", search._sees, "if instance not in now.values()", "if not instance"),
-    ("limit", Search._node, 'asked = _without(reader, columns, asked, "limit above", why)', "pass"),
+    ("limit", Search._node, 'demand = _without(reader, columns, demand, "limit above", why)', "pass"),
     ("lots of a view", Search._given, "elif relation.volatile:", "elif False:"),
-    ("lots", Search._node, 'asked = _without(reader, columns, asked, "draws lots", why)', "pass"),
+    ("lots", Search._node, 'demand = _without(reader, columns, demand, "draws lots", why)', "pass"),
     ("null side", Search._outer, "if rejects_nulls(second):", "if True:"),
     ("null side, rejecting", Search._outer, "if rejects_nulls(second):", "if False:"),
     ("left join", Search._outer, "_about(set(map(str, inside[1])))", "_about(set())"),
     ("full join", Search._outer, 'if node.kind != "left":\n            why', 'if node.kind == "x":\n            why'),
     ("grouping sets", Search._aggregate, "node.sets is None or", "True or"),
     ("groups", Search._aggregate, "_about(set(map(str, fixed)))", "_about(set())"),
-    ("except", Search._set_operation, 'asked = _without(reader, exprs, asked, "set operation", why)', "pass"),
+    ("except", Search._set_operation, 'demand = _without(reader, exprs, demand, "set operation", why)', "pass"),
     ("a column of several types", binder._set_operation, "a.type if a.type == b.type else None", "a.type"),
     ("subqueries", Search._subqueries, "self._visit(reader, block, (), used, frozenset())", "pass"),
     ("anti join", Reader.predicate, "if not negate:", "if True:"),
@@ -221,7 +221,7 @@ RULES: list[tuple[str, Callable[..., Any], str, str]] = [
     ("days that began twice", bounds._beyond, "p.is_calm(limit)", "True"),
     ("hours that begin late", bounds._cut_down, "if fine else", "if False else"),
     ("patterns", Reader._atom, 'negate != ("negate:1" in words)', "negate"),
-    ("what may raise", terms._cast, "return None", "return term, wanted"),
+    ("what may raise", terms._cast, "return None", "return term, target"),
 ]  # fmt: skip
 """A shape, the function that has its rule, a part of its text, and what to put there."""
 
