@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import SPARK_TOML, need
+from support.duckdb_engine import MakeEngine, engine_of
 
 from persist_assets.core.errors import StorageError
 from persist_assets.core.model.snapshots import Build, Snapshot
@@ -38,6 +39,11 @@ CREATE VIEW p AS SELECT a + 1 AS a FROM t;
 CREATE VIEW q AS SELECT sum(a) AS s FROM p;
 """
 ENVIRONMENTS = '[env.dev]\nreads = "prod"\n[env.prod]\n'
+
+
+@pytest.fixture
+def make_engine(request: pytest.FixtureRequest) -> MakeEngine:
+    return engine_of(request)
 
 
 @pytest.fixture

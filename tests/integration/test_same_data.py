@@ -17,6 +17,7 @@ from foreign import delta_connector
 from growing import check, kind_of
 from icebergs import Written
 from proposed import TABLE
+from support.duckdb_engine import MakeEngine, engine_of
 
 from persist_assets.building.builder import Builder
 from persist_assets.core.model.sources import RawTable
@@ -114,6 +115,11 @@ def commit(root: Path, *actions: Any) -> None:
     """Write a commit as others do."""
     told = ({"commitInfo": {"operation": "WRITE"}}, *actions)
     log(root, table(root).version() + 1).write_text("\n".join(json.dumps(a) for a in told))
+
+
+@pytest.fixture
+def make_engine(request: pytest.FixtureRequest) -> MakeEngine:
+    return engine_of(request)
 
 
 @pytest.fixture
@@ -293,6 +299,7 @@ def test_rows_that_are_put_back_are_those_of_their_version(root: Path, make: Mak
     assert stale(make(root)).keys() == ALL
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.proves("S31", "P18")
 def test_a_log_that_is_put_back_and_written_on_is_another(root: Path, make: Make) -> None:
     shutil.copytree(root / "t", root / "backup")
@@ -399,6 +406,7 @@ def test_copies_are_up_to_date_after_commits_that_change_no_rows(
     assert stale(make(root)) == {}
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.proves("S31", "F16")
 def test_copies_grow_after_their_version_was_written_anew_and_vacuumed(
     make_project: Callable[..., Path], make: Make
