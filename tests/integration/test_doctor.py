@@ -106,6 +106,7 @@ def delete_log(table: Path, snapshot: Snapshot) -> str:
     return f"version 0 of the table {table} is gone"
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.slow
 @pytest.mark.parametrize("harm", [delete_file, cut_file_off, delete_directory, delete_log])
 def test_a_table_that_was_harmed_is_found_told_and_built_again(

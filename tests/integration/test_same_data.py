@@ -175,6 +175,7 @@ def root(make_project: Callable[..., Path]) -> Path:
     return made
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.slow
 @pytest.mark.proves("S31", "P8")
 def test_nothing_is_stale_after_commits_that_change_no_rows(root: Path, make: Make) -> None:
@@ -200,6 +201,7 @@ def test_nothing_is_stale_after_commits_that_change_no_rows(root: Path, make: Ma
     assert stale(make(root)) == {}
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.slow
 @pytest.mark.proves("S31", "P8")
 def test_what_came_before_files_were_written_anew_is_an_increment(root: Path, make: Make) -> None:
@@ -281,6 +283,7 @@ def test_stored_views_show_the_columns_that_they_were_stored_over(
     assert [len(row) for row in read(make(root), "everything")] == [3, 3]
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.slow
 @pytest.mark.proves("S31", "P18")
 def test_rows_that_are_put_back_are_those_of_their_version(root: Path, make: Make) -> None:
@@ -317,6 +320,7 @@ def test_a_log_that_is_put_back_and_written_on_is_another(root: Path, make: Make
     assert read(make(root), "total") == [(4,)]
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.slow
 @pytest.mark.proves("S31")
 @pytest.mark.parametrize(
@@ -367,6 +371,7 @@ def some(*told: tuple[int, str]) -> pa.Table:
     return pa.Table.from_pylist(named, SCHEMA)
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.slow
 @pytest.mark.proves("S31", "F16")
 def test_copies_are_up_to_date_after_commits_that_change_no_rows(
@@ -429,6 +434,7 @@ def test_copies_grow_after_their_version_was_written_anew_and_vacuumed(
     assert [row[0] for row in read(make(root), "young")] == [*range(6)]
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.slow
 @pytest.mark.proves("S31", "F18")
 def test_copies_of_iceberg_tables_are_up_to_date_after_compaction_and_changes_of_metadata(

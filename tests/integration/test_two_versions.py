@@ -140,6 +140,7 @@ def test_a_run_that_ends_between_publications_leaves_each_source_true_to_its_own
     check(root, now)
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.slow
 @pytest.mark.proves("F19")
 def test_what_is_wanted_together_is_published_at_once_or_not_at_all(
