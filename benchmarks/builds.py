@@ -22,7 +22,7 @@ from persist_assets.building.scheduler import Pool
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core.settings.load import load_settings
 from persist_assets.engine.session import create_session
-from persist_assets.engine.spark import Engine
+from persist_assets.engine.spark import SparkEngine
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.planning.render import substitute
 
@@ -55,7 +55,7 @@ def bare(spark: Any, project: Project, settings: Settings, out: Path) -> None:
 def ours(spark: Any, project: Project, settings: Settings) -> None:
     """Build every persisted source, checked, committed and published."""
     ledger = Ledger(settings.ledger)
-    builder = Builder(settings, project, ledger, Engine(settings, lambda: spark))
+    builder = Builder(settings, project, ledger, SparkEngine(settings, lambda: spark))
     pool = Pool(builder, project.persisted)
     try:
         for source in project.persisted:

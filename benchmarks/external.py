@@ -29,7 +29,7 @@ from persist_assets.compiler.load import load_project, require
 from persist_assets.core.model.sources import External, RawTable
 from persist_assets.core.settings.load import load_settings
 from persist_assets.engine.session import create_session
-from persist_assets.engine.spark import Engine
+from persist_assets.engine.spark import SparkEngine
 from persist_assets.external.connectors import connect
 from persist_assets.external.ingestion import Ingestion
 from persist_assets.ledger.ledger import Ledger
@@ -141,7 +141,7 @@ class Year:
         settings = load_settings(self.home)
         project, ledger = require(load_project(settings)), Ledger(settings.ledger)
         try:
-            engine, now = Engine(settings, lambda: self.spark), datetime.now(UTC)
+            engine, now = SparkEngine(settings, lambda: self.spark), datetime.now(UTC)
             ingestion = Ingestion(settings, project, ledger, now, engine)
             return ingestion.sync(project.by_id["t@sources/m.sql"], from_scratch=again)
         finally:

@@ -22,7 +22,7 @@ from persist_assets.building.builder import Builder
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core.settings.load import load_settings
 from persist_assets.engine.session import create_session
-from persist_assets.engine.spark import Engine
+from persist_assets.engine.spark import SparkEngine
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.storage.delta_tables import read_version
 
@@ -130,7 +130,7 @@ class Year:
         from persist_assets.storage.delta_commit import commit
 
         root = str(self.root / "raw" / "flights")
-        staged = Engine(self.settings, lambda: self.spark).write_files(
+        staged = SparkEngine(self.settings, lambda: self.spark).write_files(
             frame, root, f"b{time.time_ns()}"
         )
         append(staged, root, commit)
@@ -138,7 +138,7 @@ class Year:
     def build(self, name: str, *, force: bool = False) -> Cost:
         """Build a source in a run of its own."""
         ledger = Ledger(self.settings.ledger)
-        engine = Engine(self.settings, lambda: self.spark)
+        engine = SparkEngine(self.settings, lambda: self.spark)
         builder = Builder(self.settings, self.project, ledger, engine)
         source = self.project.by_id[f"{name}@sources/m.sql"]
         before, begun = cpu_seconds(), time.monotonic()

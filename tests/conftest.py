@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from persist_assets.building.builder import Builder
     from persist_assets.compiler.state import Memory
     from persist_assets.core.model.project import Project
+    from persist_assets.core.settings.values import Settings
+    from persist_assets.engine.protocol import Engine
     from persist_assets.ledger.ledger import Ledger
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -274,12 +276,19 @@ def one_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture
-def enter(spark: Any) -> Iterator[Callable[..., Builder]]:
+def make_engine(spark: Any) -> Callable[[Settings], Engine]:
+    """Return what makes the engine of a run; files of tests that need no Spark have another."""
+    from persist_assets.engine.spark import SparkEngine
+
+    return lambda settings: SparkEngine(settings, lambda: spark)
+
+
+@pytest.fixture
+def enter(make_engine: Callable[[Settings], Engine]) -> Iterator[Callable[..., Builder]]:
     """Return a function that makes a builder: a new run of the project at a root."""
     from persist_assets.building.builder import Builder
     from persist_assets.compiler.load import load_project, require
     from persist_assets.core.settings.load import load_settings
-    from persist_assets.engine.spark import Engine
     from persist_assets.ledger.ledger import Ledger
 
     ledgers: list[Ledger] = []
@@ -288,12 +297,12 @@ def enter(spark: Any) -> Iterator[Callable[..., Builder]]:
         root: Path,
         environment: str | None = None,
         run_id: str | None = "run",
-        engine: type[Engine] = Engine,
+        engine: Callable[[Settings], Engine] = make_engine,
         **more: Any,
     ) -> Builder:
         settings = load_settings(root, environment=environment)
         ledgers.append(Ledger(settings.ledger))
-        project, computes = require(load_project(settings)), engine(settings, lambda: spark)
+        project, computes = require(load_project(settings)), engine(settings)
         return Builder(settings, project, ledgers[-1], computes, run_id=run_id, **more)
 
     yield start

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from persist_assets.core.settings.values import Settings
     from persist_assets.core.time_values import Span
     from persist_assets.core.wants import Request
-    from persist_assets.engine.spark import Engine
+    from persist_assets.engine.protocol import Engine
     from persist_assets.ledger.leases import Lease
     from persist_assets.ledger.ledger import Ledger
     from persist_assets.planning.world import World

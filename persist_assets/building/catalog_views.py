@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.snapshots import Snapshot
     from persist_assets.core.model.sources import Source
     from persist_assets.core.settings.values import Settings
-    from persist_assets.engine.spark import Engine
+    from persist_assets.engine.protocol import Engine
     from persist_assets.ledger.ledger import Ledger
 
 

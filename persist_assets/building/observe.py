@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.sources import Source
     from persist_assets.core.settings.values import Settings
     from persist_assets.core.time_values import Span
-    from persist_assets.engine.spark import Engine
+    from persist_assets.engine.protocol import Engine
     from persist_assets.ledger.ledger import Ledger
     from persist_assets.ledger.taints import Kept
 

@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from persist_assets.core.model.queries import BuildID, Query, SourceID
     from persist_assets.core.model.snapshots import Snapshot
     from persist_assets.core.model.sources import Source
+    from persist_assets.engine.protocol import Engine
     from persist_assets.engine.python_functions import Since
-    from persist_assets.engine.spark import Engine
     from persist_assets.storage.delta_commit import Staged
 
 log = logging.getLogger(__name__)

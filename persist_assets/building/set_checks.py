@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from persist_assets.building.partition_checks import failing_in, failing_rows, judged
 from persist_assets.core.contracts import breaches, changes, incomparable, listed
-from persist_assets.core.dialect import quote
 from persist_assets.core.errors import BuildError, CheckFailedError
 from persist_assets.core.model.checks import CheckResult
 from persist_assets.core.time_values import TIMES
@@ -220,7 +219,7 @@ def check_results(
             result = judged(check, parted, rows, partial(answer, check))
             if not result.passed:
                 bad = failing_rows(check, result, parted, rows(), partial(answer, check))
-                sample = _sample(bad, check) if bad is not None else ()
+                sample = _sample(reader, bad, check) if bad is not None else ()
                 result = replace(result, sample=sample)
             results[check.name] = result
             continue
@@ -243,7 +242,9 @@ def check_results(
             bad = bad if bad is not None else reader.engine.failing(rows(), check)
             if bad is not None:
                 places = _places(bad, check, parted)
-                results[check.name] = replace(result, sample=_sample(bad, check), partitions=places)
+                results[check.name] = replace(
+                    result, sample=_sample(reader, bad, check), partitions=places
+                )
     return tuple(results[c.name] for c in checks)
 
 
@@ -275,13 +276,7 @@ def _strangers(
                 location=check.location or source.location,
             )
         _check_comparable(source, check, type_in(rows, check.columns[0]), kind)
-        other_values = others.selectExpr(f"{quote(against.column)} AS `persist.known`")
-        column = quote(check.columns[0])
-        from pyspark.sql import functions as F
-
-        bad = rows.where(f"{column} IS NOT NULL").join(
-            other_values.distinct(), F.expr(f"{column} = `persist.known`"), "left_anti"
-        )
+        bad = reader.engine.unmatched(rows, check.columns[0], others, against.column)
     return bad, rests_on
 
 
@@ -304,20 +299,17 @@ def _counted(check: Check, bad: DataFrame, rests_on: str | None = None) -> Check
     return CheckResult(check.name, n == 0, check.blocking, n, check.definition, basis=rests_on)
 
 
-def _sample(bad: DataFrame, check: Check) -> tuple[str, ...]:
+def _sample(reader: Reader, bad: DataFrame, check: Check) -> tuple[str, ...]:
     """Return some rows as JSON, cut short, the columns first that are checked."""
-    from pyspark.sql import functions as F
-
     checked = [c.lower() for c in check.columns]
     names = sorted(bad.columns, key=lambda name: name.lower() not in checked)[:_WIDTH]
-    row = F.to_json(F.struct(*map(quote, names)), {"ignoreNullFields": "false"})
     try:
         with translated(f"looking at rows that fail {check.name}"):
-            sampled = bad.limit(SAMPLE).select(row.alias("row")).collect()
+            rows = reader.engine.sample(bad, names, SAMPLE)
     except BuildError as error:  # that they fail is known, and worth more than what they are
         log.warning("no sample of rows that fail %s: %s", check.name, error)
         return ()
-    return tuple(json.dumps(_short(json.loads(r[0])), ensure_ascii=False) for r in sampled)
+    return tuple(json.dumps(_short(json.loads(row)), ensure_ascii=False) for row in rows)
 
 
 def _places(bad: DataFrame, check: Check, parted: Parted | None) -> tuple[FailedPartition, ...]:

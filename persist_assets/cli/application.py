@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from persist_assets.building.reader import Reader
     from persist_assets.core.model.annotations import Fallback
     from persist_assets.core.wants import Request
-    from persist_assets.engine.spark import Engine
+    from persist_assets.engine.protocol import Engine
     from persist_assets.ledger.ledger import Ledger
 
 EXIT_CODES: Sequence[tuple[type[PersistError], int]] = (
@@ -159,9 +159,9 @@ class Invocation:
     def engine(self) -> "Engine":
         """What computes rows, in a Spark session of this process."""
         from persist_assets.engine.session import create_session
-        from persist_assets.engine.spark import Engine
+        from persist_assets.engine.spark import SparkEngine
 
-        return Engine(self.settings, lambda: create_session(self.settings))
+        return SparkEngine(self.settings, lambda: create_session(self.settings))
 
     def reader(self, *, fallback: "Fallback | None" = None, local: bool = False) -> "Reader":
         """Return what reads rows; see `Observer` and `Reader` for the parameters."""

@@ -10,7 +10,7 @@ import threading
 import uuid
 from collections import Counter
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -55,22 +55,9 @@ if TYPE_CHECKING:
     from persist_assets.core.model.snapshots import Snapshot
     from persist_assets.core.model.sources import Source
     from persist_assets.core.settings.values import Settings
+    from persist_assets.engine.protocol import Beside
     from persist_assets.planning.render import Statement
     from persist_assets.storage.delta_commit import Staged
-
-
-@dataclass(frozen=True, slots=True)
-class Beside:
-    """Rows of files that a table had, of which those that stay are written again.
-
-    Attributes
-    ----------
-    gone
-        Those for which that holds do not stay, SQL that is never NULL; None: all do.
-    """
-
-    rows: DataFrame
-    gone: str | None = None
 
 
 _ROWS_OF_A_FILE = 250_000
@@ -83,7 +70,7 @@ _SHOWN: WeakKeyDictionary[SparkSession, Counter[str]] = WeakKeyDictionary()
 _SHOWN_LOCK = threading.Lock()
 
 
-class Engine:
+class SparkEngine:
     """Computes sources in a Spark session.
 
     Parameters
@@ -651,6 +638,21 @@ class Engine:
     def failing(self, frame: DataFrame, check: Check) -> DataFrame | None:
         """Return the rows that fail a check, or their keys; None where no rows do."""
         return failing(frame, check)
+
+    def unmatched(self, frame: DataFrame, column: str, others: DataFrame, other: str) -> DataFrame:
+        """Return the rows whose value of a column is not NULL and no value of another frame's."""
+        from pyspark.sql import functions as F
+
+        known = others.selectExpr(f"{quote(other)} AS `persist.known`").distinct()
+        rows = frame.where(f"{quote(column)} IS NOT NULL")
+        return rows.join(known, F.expr(f"{quote(column)} = `persist.known`"), "left_anti")
+
+    def sample(self, frame: DataFrame, columns: Sequence[str], n: int) -> list[str]:
+        """Return some columns of the first rows as JSON, at most `n`."""
+        from pyspark.sql import functions as F
+
+        row = F.to_json(F.struct(*map(quote, columns)), {"ignoreNullFields": "false"})
+        return [r[0] for r in frame.limit(n).select(row).collect()]
 
     def audit(
         self, frame: DataFrame, checks: Sequence[Check], name: str

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.columns import Column
     from persist_assets.core.model.snapshots import LocalCopy
     from persist_assets.core.model.sources import Source
-    from persist_assets.engine.spark import Engine
+    from persist_assets.engine.protocol import Engine
     from persist_assets.external.row_changes import RowChanges
     from persist_assets.storage.delta_commit import Staged
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.snapshots import LocalCopy
     from persist_assets.core.model.sources import Source
     from persist_assets.core.settings.values import Settings
-    from persist_assets.engine.spark import Engine
+    from persist_assets.engine.protocol import Engine
     from persist_assets.external.connectors.protocol import Connector
     from persist_assets.ledger.copies import Need
     from persist_assets.ledger.ledger import Ledger

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from persist_assets.analysis.predicates.terms import Term
     from persist_assets.core.model.sources import Source
     from persist_assets.core.settings.values import Settings
-    from persist_assets.engine.spark import Engine
+    from persist_assets.engine.protocol import Engine
     from persist_assets.external.connectors.protocol import Connector
     from persist_assets.ledger.ledger import Ledger
     from persist_assets.storage.delta_commit import Staged

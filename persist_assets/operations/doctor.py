@@ -490,10 +490,10 @@ def _at(build: Build) -> str:
 
 def _start_spark(report: Report, settings: Settings) -> None:
     from persist_assets.engine.session import create_session
-    from persist_assets.engine.spark import Engine
+    from persist_assets.engine.spark import SparkEngine
 
     try:
-        session = Engine(settings, lambda: create_session(settings)).session
+        session = SparkEngine(settings, lambda: create_session(settings)).session
         report.checked["spark"] = session.version
     except PersistError as error:
         report.add_error("spark", error, settings.environment)

@@ -24,7 +24,7 @@ from persist_assets.core.model.project import Project
 from persist_assets.core.model.queries import SourceID
 from persist_assets.core.settings.load import load_settings
 from persist_assets.core.settings.values import Settings
-from persist_assets.engine.spark import Engine
+from persist_assets.engine.spark import SparkEngine
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.operations.gc import Collected, collect
 from persist_assets.operations.recovery import open_ledger
@@ -141,7 +141,7 @@ class Runtime:
                             hint="wait for its end, or start this one in a separate process",
                         )
                 self._warn_of_former_build_ids(settings, project)
-                engine = Engine(settings, session)
+                engine = SparkEngine(settings, session)
                 self._builders[run_id] = Builder(
                     settings,
                     project,

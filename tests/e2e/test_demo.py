@@ -28,7 +28,7 @@ from persist_assets.building.builder import Builder
 from persist_assets.compiler.compile import resolve_query
 from persist_assets.compiler.load import load, load_project, require
 from persist_assets.core.settings.load import load_settings
-from persist_assets.engine.spark import Engine
+from persist_assets.engine.spark import SparkEngine
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.operations.home import write_home
 from persist_assets.plugin.runs import project_job
@@ -55,7 +55,7 @@ def builder(flights: Path, spark: Any) -> Iterator[Builder]:
     settings = load_settings(flights)
     ledger = Ledger(settings.ledger)
     project = require(load_project(settings))
-    yield Builder(settings, project, ledger, Engine(settings, lambda: spark), run_id="demo")
+    yield Builder(settings, project, ledger, SparkEngine(settings, lambda: spark), run_id="demo")
     ledger.close()
 
 
@@ -458,7 +458,7 @@ def test_pythons_sources_go_on_when_the_data_does(
         names = ("flights", "delayed", "departures_by_hour", "rush_hours", HISTORY)
 
         def build() -> tuple[Builder, dict[str, str]]:
-            builder = Builder(settings, project, ledger, Engine(settings, lambda: spark))
+            builder = Builder(settings, project, ledger, SparkEngine(settings, lambda: spark))
             kinds: dict[str, str] = {}
             for name in names:
                 with builder.work(named[name]) as work:

@@ -17,7 +17,7 @@ from persist_assets.building.builder import Builder
 from persist_assets.cli import app, err
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core.settings.load import load_settings
-from persist_assets.engine.spark import Engine
+from persist_assets.engine.spark import SparkEngine
 from persist_assets.ledger.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def build(root: Path, environment: str, spark: Any) -> dict[str, str]:
     """Build all sources; return their BuildIDs."""
     settings = load_settings(root, environment=environment)
     ledger = Ledger(settings.ledger)
-    engine = Engine(settings, lambda: spark)
+    engine = SparkEngine(settings, lambda: spark)
     builder = Builder(settings, require(load_project(settings)), ledger, engine, run_id="run")
     for source in builder.project.persisted:
         builder.build(source)

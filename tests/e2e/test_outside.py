@@ -35,7 +35,7 @@ import json, sys
 from pathlib import Path
 import pyarrow as pa, pyarrow.parquet as pq
 from persist_assets.building.builder import Builder
-from persist_assets.engine.spark import Engine
+from persist_assets.engine.spark import SparkEngine
 from persist_assets.operations.environments import import_manifest, promote, roll_back
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.compiler.load import load_project, require
@@ -46,7 +46,7 @@ root = Path(sys.argv[1])
 
 def run(environment="dev"):
     settings = load_settings(root, environment=environment)
-    engine = Engine(settings, lambda: create_session(settings))
+    engine = SparkEngine(settings, lambda: create_session(settings))
     project = require(load_project(settings))
     return Builder(settings, project, Ledger(settings.ledger), engine)
 

@@ -27,14 +27,14 @@ BUILDS = """
 import sys
 from pathlib import Path
 from persist_assets.building.builder import Builder
-from persist_assets.engine.spark import Engine
+from persist_assets.engine.spark import SparkEngine
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.compiler.load import load_project, require
 from persist_assets.engine.session import create_session
 from persist_assets.core.settings.load import load_settings
 
 settings = load_settings(Path(sys.argv[1]))
-engine = Engine(settings, lambda: create_session(settings))
+engine = SparkEngine(settings, lambda: create_session(settings))
 engine.session
 print("ready", flush=True)
 sys.stdin.readline()

@@ -16,7 +16,7 @@ from growing import QUERIES, Data, check, kind_of, sources
 from persist_assets.building.builder import Builder
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core.settings.load import load_settings
-from persist_assets.engine.spark import Engine
+from persist_assets.engine.spark import SparkEngine
 from persist_assets.ledger.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def test_incremental_tables_are_what_computing_everything_gives(
         never = {name for name in QUERIES if rng.random() < 0.15}
         for number in range(8):
             ledger = Ledger(settings.ledger)
-            engine = Engine(settings, lambda: spark)
+            engine = SparkEngine(settings, lambda: spark)
             builder = Builder(settings, require(load_project(settings)), ledger, engine)
             for source in builder.project.persisted:
                 if source.name in never:

@@ -15,7 +15,7 @@ from conftest import SPARK_TOML
 from histories import Zygote
 from machine import Tally, explore
 
-from persist_assets.engine.spark import Engine
+from persist_assets.engine.spark import SparkEngine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +45,7 @@ def test_random_histories_on_spark(spark: Any) -> None:
     print(f"\nhistories on Spark from seed {SEED}")
     made = explore(
         max(2, int(BUDGET_S / 10)),
-        engine=lambda settings: Engine(settings, lambda: spark),
+        engine=lambda settings: SparkEngine(settings, lambda: spark),
         toml=SPARK_TOML,
         seed=SEED,
         steps=12,

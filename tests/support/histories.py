@@ -42,7 +42,7 @@ from persist_assets.core.model.checks import Check, CheckResult
 from persist_assets.core.model.columns import Column
 from persist_assets.core.settings.load import load_settings
 from persist_assets.engine.row_metrics import Measured
-from persist_assets.engine.spark import Engine
+from persist_assets.engine.spark import SparkEngine
 from persist_assets.ledger import manifest_file
 from persist_assets.ledger.connection import Database
 from persist_assets.ledger.ledger import Ledger
@@ -209,7 +209,7 @@ class Computed:
     rows: Rows
 
 
-class Quick(Engine):
+class Quick(SparkEngine):
     """Computes sources of integers with SQLite, and writes them as Spark would."""
 
     def __init__(self, settings: Any) -> None:
@@ -324,7 +324,7 @@ class Run:
         root: Path,
         environment: str,
         clock: Callable[[], datetime] = real_clock,
-        engine: Callable[[Any], Engine] = Quick,
+        engine: Callable[[Any], SparkEngine] = Quick,
         *,
         ledger: Ledger | None = None,
         project: Project | None = None,
@@ -528,7 +528,7 @@ def _make_steps() -> None:
     _around(deltalake.DeltaTable, "create_write_transaction", "before delta", "after delta")
     _around(deltalake.DeltaTable, "restore", "before a restore", "after a restore")
     _around(transaction, "create_table_with_add_actions", "before delta", "after delta")
-    _around(Engine, "write_files", "before files", "after files")
+    _around(SparkEngine, "write_files", "before files", "after files")
     _around(manifest_file, "_export", "before an export", "after an export")
     _around(delta_deletions, "delete_file", *BRIEF)
     _around(delta_deletions, "delete_empty", "before a last deletion", "after a last deletion")

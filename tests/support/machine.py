@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from persist_assets.core.model.project import Project
-    from persist_assets.engine.spark import Engine
+    from persist_assets.engine.spark import SparkEngine
 
 ENVIRONMENTS = ("dev", "prod", "qa")
 READS = {"dev": ("dev", "prod"), "prod": ("prod",), "qa": ("qa",)}
@@ -179,7 +179,7 @@ class Histories(RuleBasedStateMachine):
 
     toml: ClassVar[str]
     zygote: ClassVar[Zygote | None]
-    engine: ClassVar[Callable[[Any], Engine]]
+    engine: ClassVar[Callable[[Any], SparkEngine]]
     tally: ClassVar[Tally]
     projects: ClassVar[dict[tuple[Any, ...], Project]]
     """What compiling the same code found before."""
@@ -834,7 +834,7 @@ def explore(
     n: int,
     *,
     zygote: Zygote | None = None,
-    engine: Callable[[Any], Engine] = Quick,
+    engine: Callable[[Any], SparkEngine] = Quick,
     toml: str = "",
     seed: int = 0,
     steps: int = 25,

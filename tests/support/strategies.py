@@ -40,7 +40,7 @@ from persist_assets.core.errors import BuildError, ConflictError, PersistError
 from persist_assets.core.partitions import expand
 from persist_assets.core.settings.load import load_settings
 from persist_assets.engine.session import create_session
-from persist_assets.engine.spark import Engine
+from persist_assets.engine.spark import SparkEngine
 from persist_assets.ledger.leases import LEASE_S
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.planning.world import older_code
@@ -763,7 +763,7 @@ def join(port: int, token: str) -> Any:
 def begin(port: int, token: str, connection: Any, *given: Any) -> None:
     """Do a task in this process, step by step."""
     spark = join(port, token)
-    step(connection, *given, make=partial(Keeping, engine=lambda s: Engine(s, lambda: spark)))
+    step(connection, *given, make=partial(Keeping, engine=lambda s: SparkEngine(s, lambda: spark)))
 
 
 # ------------------------------------------------------------------------------------ the machine
@@ -1040,7 +1040,7 @@ class Histories(RuleBasedStateMachine):
     def run(self, *, patient: bool = False) -> Keeping:
         spark = type(self).spark
         return Keeping(
-            self.root, "dev", self.clock, lambda s: Engine(s, lambda: spark), patient=patient
+            self.root, "dev", self.clock, lambda s: SparkEngine(s, lambda: spark), patient=patient
         )
 
     def do(self, task: Task) -> dict[str, Any]:

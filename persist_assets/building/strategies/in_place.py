@@ -33,9 +33,9 @@ from persist_assets.core.time_values import (
     spelled,
     to_text,
 )
+from persist_assets.engine.protocol import Beside
 from persist_assets.engine.row_metrics import combined, of_snapshot
 from persist_assets.engine.session import translated
-from persist_assets.engine.spark import Beside
 from persist_assets.planning.increments import time_type
 from persist_assets.storage.delta_tables import find_table, live_files
 from persist_assets.storage.raw import Pin
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from persist_assets.core.model.checks import Check, CheckResult
     from persist_assets.core.model.columns import Column
     from persist_assets.core.model.snapshots import Snapshot
+    from persist_assets.engine.protocol import Engine
     from persist_assets.engine.row_metrics import Measured
-    from persist_assets.engine.spark import Engine
     from persist_assets.storage.delta_tables import Live
 
 _MOST_PARTS = 32

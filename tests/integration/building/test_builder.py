@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT
 from deltalake import DeltaTable, write_deltalake
+from support.duckdb_engine import MakeEngine, engine_of
 
 from persist_assets.building.builder import Builder
 from persist_assets.compiler.frontends.sql import parse_query
@@ -56,6 +57,11 @@ def write(root: Path, rows: list[tuple[int | None, str | None]], name: str = "t"
     temporary = path.with_name(".new")
     pq.write_table(table, temporary)
     temporary.replace(path)
+
+
+@pytest.fixture
+def make_engine(request: pytest.FixtureRequest) -> MakeEngine:
+    return engine_of(request)
 
 
 @pytest.fixture
@@ -201,6 +207,7 @@ def test_names_of_columns_are_ours_whatever_case_the_query_has(
     assert builder.read(named(builder, "p")).columns == ["a", "bB"]
 
 
+@pytest.mark.usefixtures("spark")
 def test_empty_results_and_every_type_of_value(make_builder: Callable[..., Builder]) -> None:
     builder = make_builder(
         """--@ persist
@@ -375,6 +382,7 @@ def test_a_check_that_is_new_looks_at_the_table_that_is_there(
 # ---------------------------------------------------------------------------------------- latest
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize(
     "value",
     [
@@ -414,6 +422,7 @@ def content(builder: Builder, query: str) -> str:
     return builder.engine.write(frame, "digest", os.urandom(8).hex(), (), None, "x")[1].content
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [
@@ -464,6 +473,7 @@ UNION ALL SELECT 'nan', count(*) FROM t WHERE x > 1e300D;
 """
 
 
+@pytest.mark.usefixtures("spark")
 def test_zeros_with_a_sign_and_numbers_that_are_none_are_found_in_files(
     enter: Callable[..., Builder], make_project: Callable[..., Path]
 ) -> None:
@@ -513,6 +523,7 @@ def test_files_are_read_by_their_names_and_not_as_patterns(
     assert rows(builder, "p") == [(1, "x"), (777, "x")]
 
 
+@pytest.mark.usefixtures("spark")
 def test_directories_do_not_add_columns_that_are_not_declared(
     make_builder: Callable[..., Builder], make_project: Callable[..., Path]
 ) -> None:
@@ -523,6 +534,7 @@ def test_directories_do_not_add_columns_that_are_not_declared(
     assert builder.read(named(builder, "t")).columns == ["a", "b"]
 
 
+@pytest.mark.usefixtures("spark")
 def test_fields_of_structs_may_have_any_name(make_builder: Callable[..., Builder]) -> None:
     query = "SELECT named_struct('a-b', a, 'c.d', b, 'Z z', 1, '`', 2) AS s FROM t WHERE a = 1"
     builder = make_builder(
@@ -572,6 +584,7 @@ def test_a_file_that_somebody_deleted_is_written_again(
     assert rows(later, "p") == [(1, "x"), (2, "y"), (3, None)]
 
 
+@pytest.mark.usefixtures("spark")
 def test_a_collation_is_refused(make_builder: Callable[..., Builder]) -> None:
     builder = make_builder(
         SOURCES.replace("SELECT a, b FROM", "SELECT a, collate(b, 'UTF8_LCASE') AS b FROM")
@@ -580,6 +593,7 @@ def test_a_collation_is_refused(make_builder: Callable[..., Builder]) -> None:
         builder.build(named(builder, "p"))
 
 
+@pytest.mark.usefixtures("spark")
 def test_a_query_that_fails_leaves_the_old_table(make_builder: Callable[..., Builder]) -> None:
     text = "CREATE TABLE t USING parquet LOCATION 'raw/t';\n--@ persist\nCREATE VIEW p AS SELECT CAST(b AS INT) AS n FROM t"
     builder = make_builder(text)
@@ -759,7 +773,7 @@ import os, sys
 from pathlib import Path
 from persist_assets.building import builder as b
 from persist_assets.engine import spark as e
-from persist_assets.engine.spark import Engine
+from persist_assets.engine.spark import SparkEngine
 from persist_assets.engine.session import create_session
 from persist_assets.ledger.builds import Builds
 from persist_assets.ledger.ledger import Ledger
@@ -776,7 +790,7 @@ def dies(function, *, before):
 settings = load_settings(Path(sys.argv[1]))
 project = load_project(settings)
 ledger = Ledger(settings.ledger)
-made = b.Builder(settings, project, ledger, Engine(settings, lambda: create_session(settings)))
+made = b.Builder(settings, project, ledger, SparkEngine(settings, lambda: create_session(settings)))
 point = sys.argv[2]
 if point == "after write":
     e.find_staged = dies(e.find_staged, before=True)

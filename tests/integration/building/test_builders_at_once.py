@@ -28,7 +28,7 @@ BUILDS = """
 import sys
 from pathlib import Path
 from persist_assets.building.builder import Builder
-from persist_assets.engine.spark import Engine
+from persist_assets.engine.spark import SparkEngine
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.compiler.load import load_project
 from persist_assets.engine.session import create_session
@@ -36,7 +36,7 @@ from persist_assets.core.settings.load import load_settings
 
 settings = load_settings(Path(sys.argv[1]))
 project, ledger = load_project(settings), Ledger(settings.ledger)
-engine = Engine(settings, lambda: create_session(settings))
+engine = SparkEngine(settings, lambda: create_session(settings))
 builder = Builder(settings, project, ledger, engine)
 print("ready", flush=True)
 sys.stdin.readline()

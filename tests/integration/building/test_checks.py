@@ -13,6 +13,7 @@ import dagster as dg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.duckdb_engine import MakeEngine, engine_of
 
 from persist_assets import load_sources
 from persist_assets.building.builder import Builder
@@ -39,6 +40,11 @@ def put(root: Path, name: str = "t", file: str = "p", **columns: list[Any]) -> N
     temporary = path.with_name(".new")
     pq.write_table(pa.table(columns), temporary)
     temporary.replace(path)
+
+
+@pytest.fixture
+def make_engine(request: pytest.FixtureRequest) -> MakeEngine:
+    return engine_of(request)
 
 
 @pytest.fixture
@@ -216,6 +222,7 @@ def f(t):
 """
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize(
     ("body", "passed", "failed"),
     [
@@ -236,6 +243,7 @@ def test_a_function_says_which_rows_are_wrong(
     assert len(result.sample) == failed
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize(
     ("body", "told"),
     [
@@ -255,6 +263,7 @@ def test_a_function_that_fails_is_told_where(make: Make, body: str, told: str) -
     assert builder.ledger.manifests.fetch("dev") == {}
 
 
+@pytest.mark.usefixtures("spark")
 def test_an_edit_of_a_function_that_checks_asks_it_again_and_builds_nothing(make: Make) -> None:
     text = "def plausible(rows):\n    return rows.filter('a > 9')\n" + PLAUSIBLE
     builder = make("", text)
@@ -268,6 +277,7 @@ def test_an_edit_of_a_function_that_checks_asks_it_again_and_builds_nothing(make
 # ---------------------------------------------------------------------------------------- contracts
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.proves("P25")
 def test_a_contract_of_a_function_is_checked_before_anything_is_written(make: Make) -> None:
     text = "@table(columns={'a': 'int', 'd': 'date not null'}, check={'not_null': ['d']})\n"
@@ -295,6 +305,7 @@ def test_nulls_of_a_contract_are_found_in_the_pass_that_writes(make: Make) -> No
     }
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.proves("P25")
 def test_a_table_that_was_there_before_a_contract_does_not_pass_for_keeping_it(make: Make) -> None:
     text = "@table(X)\ndef f(t):\n    return t\n"
@@ -428,6 +439,7 @@ def test_checks_are_of_the_whole_table_however_it_grew(make: Make) -> None:
 # ------------------------------------------------------------------------------------------ samples
 
 
+@pytest.mark.usefixtures("spark")
 def test_samples_are_short(make: Make) -> None:
     wide = ", ".join(f"a AS c{n}" for n in range(20))
     query = f"SELECT {wide}, repeat('long', 99) AS x, array(1, 2) AS y FROM range(50) AS r(a)"

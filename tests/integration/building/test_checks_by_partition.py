@@ -24,7 +24,7 @@ from persist_assets.core.model.annotations import Cadence, Dimension, Partitioni
 from persist_assets.core.partitions import expand, key_of, keys, side, split, units
 from persist_assets.core.settings.load import load_settings
 from persist_assets.core.time_values import literal
-from persist_assets.engine.spark import Engine
+from persist_assets.engine.spark import SparkEngine
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.plugin.partitions import FIRST, LAST
 
@@ -78,7 +78,7 @@ def make(make_project: Callable[..., Path], spark: Any) -> Iterator[Make]:
             read,
             require(load_project(read)),
             made[-1],
-            Engine(read, lambda: spark),
+            SparkEngine(read, lambda: spark),
             run_id="run",
             clock=lambda: now,
         )

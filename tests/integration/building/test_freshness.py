@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.duckdb_engine import MakeEngine, engine_of
 
 from persist_assets.building.builder import Builder
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core.errors import BuildError, StaleError, StrictError
 from persist_assets.core.settings.load import load_settings
-from persist_assets.engine.spark import Engine
 from persist_assets.ledger.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -41,7 +41,12 @@ class At:
     """A run that begins at a time of its own."""
 
     def __init__(
-        self, root: Path, spark: Any, later: timedelta, environment: str = "dev", **more: Any
+        self,
+        root: Path,
+        make_engine: MakeEngine,
+        later: timedelta,
+        environment: str = "dev",
+        **more: Any,
     ) -> None:
         settings = load_settings(root, environment=environment)
         self.ledger = Ledger(settings.ledger)
@@ -50,7 +55,7 @@ class At:
             settings,
             require(load_project(settings)),
             self.ledger,
-            Engine(settings, lambda: spark),
+            make_engine(settings),
             clock=lambda: self.now,
             **more,
         )
@@ -70,7 +75,12 @@ class At:
 
 
 @pytest.fixture
-def at(make_project: Callable[..., Path], spark: Any) -> Iterator[Callable[..., At]]:
+def make_engine(request: pytest.FixtureRequest) -> MakeEngine:
+    return engine_of(request)
+
+
+@pytest.fixture
+def at(make_project: Callable[..., Path], make_engine: MakeEngine) -> Iterator[Callable[..., At]]:
     made: list[At] = []
     roots: dict[str, Path] = {}
 
@@ -78,7 +88,7 @@ def at(make_project: Callable[..., Path], spark: Any) -> Iterator[Callable[..., 
         if kind not in roots:
             roots[kind] = make_project({"m.sql": sources.replace("FALLBACK", kind)}, name=kind)
             write(roots[kind], [1, 2])
-        made.append(At(roots[kind], spark, later, **more))
+        made.append(At(roots[kind], make_engine, later, **more))
         return made[-1]
 
     yield start
@@ -175,6 +185,7 @@ CREATE VIEW q AS SELECT sum(a) AS s FROM p;
 """
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.proves("M12")
 def test_data_without_versions_is_read_again_once_its_table_is_too_old(
     at: Callable[..., At],
@@ -245,6 +256,7 @@ CREATE VIEW q AS SELECT sum(a) AS s FROM p;
 """
 
 
+@pytest.mark.usefixtures("spark")
 def test_data_without_versions_that_was_read_anew_makes_its_readers_young(
     at: Callable[..., At],
 ) -> None:
@@ -268,17 +280,17 @@ CREATE VIEW q AS SELECT sum(a) AS s FROM p;
 
 
 def test_a_build_makes_young_what_another_environment_has_too(
-    make_project: Callable[..., Path], spark: Any
+    make_project: Callable[..., Path], make_engine: MakeEngine
 ) -> None:
     settings = '[env.prod]\n[env.dev]\nreads = "prod"\n'
     root = make_project({"m.sql": INHERITED.replace("FALLBACK", "fail")}, settings, name="one")
     write(root, [1, 2])
-    first = At(root, spark, 0 * HOUR, environment="prod")
+    first = At(root, make_engine, 0 * HOUR, environment="prod")
     first.build("p", "q")
-    soon = At(root, spark, 0.5 * HOUR)
+    soon = At(root, make_engine, 0.5 * HOUR)
     assert soon.build("p", "q") == ["reused", "reused"]
     assert soon.ledger.manifests.fetch("dev") == {}, "it need not have it itself"
-    old = At(root, spark, 2 * HOUR)
+    old = At(root, make_engine, 2 * HOUR)
     with pytest.raises(StaleError):
         old.rows("q")
     assert old.build("p", "q") == ["reused", "reused"]

@@ -18,7 +18,7 @@ from persist_assets.compiler.compile import resolve_query
 from persist_assets.compiler.load import load, load_project, require
 from persist_assets.core.errors import SourcesError, StrictError
 from persist_assets.core.settings.load import load_settings
-from persist_assets.engine.spark import Engine
+from persist_assets.engine.spark import SparkEngine
 from persist_assets.ledger.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Run:
         self.ledger = Ledger(settings.ledger)
         self.project = require(load_project(settings))
         self.builder = Builder(
-            self.settings, self.project, self.ledger, Engine(settings, lambda: spark)
+            self.settings, self.project, self.ledger, SparkEngine(settings, lambda: spark)
         )
 
     def source(self, name: str) -> Any:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.duckdb_engine import MakeEngine, engine_of
 
 from persist_assets.building.catalog_views import _query
 from persist_assets.core.errors import BuildError, ConflictError
@@ -58,6 +59,11 @@ def p(t):
 
 
 @pytest.fixture
+def make_engine(request: pytest.FixtureRequest) -> MakeEngine:
+    return engine_of(request)
+
+
+@pytest.fixture
 def root(make_project: Callable[..., Path], tmp_path: Path) -> Path:
     """A project in which `p` depends on a file that it reads by itself."""
     outside = tmp_path / "more"
@@ -80,6 +86,7 @@ def tainted(builder: Builder) -> set[str]:
     return {s.partition("@")[0] for s in builder.observer.tainted(builder.observer.manifest())}
 
 
+@pytest.mark.usefixtures("spark")
 def test_who_reads_rows_that_were_built_anew_is_built(
     root: Path, enter: Callable[..., Builder], tmp_path: Path
 ) -> None:
@@ -94,6 +101,7 @@ def test_who_reads_rows_that_were_built_anew_is_built(
     assert build(enter(root), "p", "r") == ["reused", "reused"]
 
 
+@pytest.mark.usefixtures("spark")
 def test_partitions_of_rows_that_were_built_anew_are_built(
     root: Path, enter: Callable[..., Builder], tmp_path: Path
 ) -> None:
@@ -118,6 +126,7 @@ def test_partitions_of_rows_that_were_built_anew_are_built(
     assert build(builder, "p", "parted") == ["reused", "reused"]
 
 
+@pytest.mark.usefixtures("spark")
 def test_what_is_tainted_while_others_compute_from_it_gives_nothing(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
@@ -132,6 +141,7 @@ def test_what_is_tainted_while_others_compute_from_it_gives_nothing(
     assert build(enter(root), "p", "r") == ["built", "built"]
 
 
+@pytest.mark.usefixtures("spark")
 def test_a_taint_is_of_the_table_and_of_all_that_was_computed_from_it(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
@@ -152,6 +162,7 @@ def test_a_taint_is_of_the_table_and_of_all_that_was_computed_from_it(
     assert tainted(enter(root, "prod")) == set()
 
 
+@pytest.mark.usefixtures("spark")
 def test_a_rollback_knows_what_was_tainted_then(
     root: Path, enter: Callable[..., Builder], tmp_path: Path
 ) -> None:
@@ -181,6 +192,7 @@ def test_a_rollback_knows_what_was_tainted_then(
     assert tainted(enter(root)) == set()
 
 
+@pytest.mark.usefixtures("spark")
 def test_rows_stay_tainted_whatever_they_are_called_and_whenever_they_are_meant_again(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
@@ -206,6 +218,7 @@ def test_rows_stay_tainted_whatever_they_are_called_and_whenever_they_are_meant_
     assert tainted(enter(root)) == set()
 
 
+@pytest.mark.usefixtures("spark")
 def test_partitions_stay_tainted_until_they_are_built_themselves(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
@@ -234,6 +247,7 @@ def test_partitions_stay_tainted_until_they_are_built_themselves(
     assert tainted(enter(root)) == set()
 
 
+@pytest.mark.usefixtures("spark")
 def test_of_a_partition_that_is_not_there_nothing_is_tainted(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
@@ -244,6 +258,7 @@ def test_of_a_partition_that_is_not_there_nothing_is_tainted(
     assert tainted(enter(root)) == set()
 
 
+@pytest.mark.usefixtures("spark")
 def test_of_a_table_that_is_tainted_as_a_whole_partitions_are_good_one_by_one(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
@@ -260,6 +275,7 @@ def test_of_a_table_that_is_tainted_as_a_whole_partitions_are_good_one_by_one(
     assert tainted(enter(root)) == set()
 
 
+@pytest.mark.usefixtures("spark")
 def test_the_very_rows_of_a_partition_are_tainted_in_every_snapshot(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
@@ -278,6 +294,7 @@ def test_the_very_rows_of_a_partition_are_tainted_in_every_snapshot(
     assert builder.observer.tainted(builder.observer.manifest()) == {parted.source_id: {"1"}}
 
 
+@pytest.mark.usefixtures("spark")
 def test_what_was_computed_from_tainted_rows_is_so_though_the_project_means_something_else_now(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
@@ -295,6 +312,7 @@ def test_what_was_computed_from_tainted_rows_is_so_though_the_project_means_some
     assert tainted(enter(root)) == set()
 
 
+@pytest.mark.usefixtures("spark")
 def test_what_is_parked_is_not_published_of_what_was_tainted_meanwhile(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
@@ -316,6 +334,7 @@ def test_what_is_parked_is_not_published_of_what_was_tainted_meanwhile(
     assert tainted(enter(root)) == {"parted", "last"}
 
 
+@pytest.mark.usefixtures("spark")
 def test_what_was_read_counts_though_it_was_built_again_meanwhile(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
@@ -331,6 +350,7 @@ def test_what_was_read_counts_though_it_was_built_again_meanwhile(
     assert tainted(enter(root)) == {"r"}
 
 
+@pytest.mark.usefixtures("spark")
 def test_what_was_read_by_a_temporary_table_counts(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
@@ -416,6 +436,7 @@ def test_what_others_go_on_with_is_not_read_where_it_was_tainted_and_built_again
     assert build(enter(root), "q") == ["reused"]
 
 
+@pytest.mark.usefixtures("spark")
 def test_what_is_tainted_is_not_replaced_by_what_is_older(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
@@ -512,6 +533,7 @@ def rows(builder: Builder, name: str) -> list[tuple[int, int]]:
     return sorted((r[0], r[-1]) for r in builder.read(named(builder, name)).collect())
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("meanwhile", [False, True])
 def test_who_follows_what_is_only_assumed_follows_its_table(
     make_project: Callable[..., Path], enter: Callable[..., Builder], meanwhile: bool
@@ -536,6 +558,7 @@ def test_who_follows_what_is_only_assumed_follows_its_table(
     assert build(enter(root), "p", "inc", "parted") == ["reused"] * 3
 
 
+@pytest.mark.usefixtures("spark")
 def test_a_table_of_other_rows_is_not_taken_from_another_environment(
     make_project: Callable[..., Path], enter: Callable[..., Builder]
 ) -> None:
@@ -559,6 +582,7 @@ def test_a_table_of_other_rows_is_not_taken_from_another_environment(
     assert "different rows of m/p" in decided.refused[0].reason
 
 
+@pytest.mark.usefixtures("spark")
 def test_groups_of_ledgers_that_did_not_tell_are_of_what_the_table_is(
     root: Path, enter: Callable[..., Builder], tmp_path: Path
 ) -> None:
@@ -575,6 +599,7 @@ def test_groups_of_ledgers_that_did_not_tell_are_of_what_the_table_is(
     assert rows(enter(root), "parted") == [(11, 1), (12, 0)]
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize(
     ("column", "partition", "wanted"),
     [

@@ -16,7 +16,7 @@ from growing import ONE, anew, check, kind_of, put
 
 from persist_assets.building.builder import Builder
 from persist_assets.core.partitions import expand
-from persist_assets.engine.spark import Engine
+from persist_assets.engine.spark import SparkEngine
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +28,7 @@ Make = Callable[..., Builder]
 NOW = datetime(2024, 1, 13, 5, tzinfo=UTC)
 
 
-class Recording(Engine):
+class Recording(SparkEngine):
     """An engine that remembers which statements it has run."""
 
     def __init__(self, *given: Any) -> None:
@@ -41,12 +41,16 @@ class Recording(Engine):
 
 
 @pytest.fixture
-def make_builder(make_project: Callable[..., Path], enter: Callable[..., Builder]) -> Make:
+def make_builder(
+    make_project: Callable[..., Path], enter: Callable[..., Builder], spark: Any
+) -> Make:
     """Return a function that makes a builder, a new run, for a project of one SQL file."""
 
     def make(text: str | None = None, root: Path | None = None) -> Builder:
         root = root or make_project({"m.sql": text or ""})
-        return enter(root, engine=Recording, clock=lambda: NOW)
+        return enter(
+            root, engine=lambda settings: Recording(settings, lambda: spark), clock=lambda: NOW
+        )
 
     return make
 

@@ -17,6 +17,7 @@ from foreign import delta_connector
 from growing import check, kind_of
 from icebergs import Written
 from proposed import TABLE
+from support.duckdb_engine import MakeEngine, engine_of
 
 from persist_assets.building.builder import Builder
 from persist_assets.core.model.sources import RawTable
@@ -117,6 +118,11 @@ def commit(root: Path, *actions: Any) -> None:
 
 
 @pytest.fixture
+def make_engine(request: pytest.FixtureRequest) -> MakeEngine:
+    return engine_of(request)
+
+
+@pytest.fixture
 def make(enter: Make) -> Make:
     """Return a function that makes a builder, a new run, at one instant."""
     return lambda root, **how: enter(root, clock=lambda: NOW, **how)
@@ -169,6 +175,7 @@ def root(make_project: Callable[..., Path]) -> Path:
     return made
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.slow
 @pytest.mark.proves("S31", "P8")
 def test_nothing_is_stale_after_commits_that_change_no_rows(root: Path, make: Make) -> None:
@@ -194,6 +201,7 @@ def test_nothing_is_stale_after_commits_that_change_no_rows(root: Path, make: Ma
     assert stale(make(root)) == {}
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.slow
 @pytest.mark.proves("S31", "P8")
 def test_what_came_before_files_were_written_anew_is_an_increment(root: Path, make: Make) -> None:
@@ -275,6 +283,7 @@ def test_stored_views_show_the_columns_that_they_were_stored_over(
     assert [len(row) for row in read(make(root), "everything")] == [3, 3]
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.slow
 @pytest.mark.proves("S31", "P18")
 def test_rows_that_are_put_back_are_those_of_their_version(root: Path, make: Make) -> None:
@@ -293,6 +302,7 @@ def test_rows_that_are_put_back_are_those_of_their_version(root: Path, make: Mak
     assert stale(make(root)).keys() == ALL
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.proves("S31", "P18")
 def test_a_log_that_is_put_back_and_written_on_is_another(root: Path, make: Make) -> None:
     shutil.copytree(root / "t", root / "backup")
@@ -310,6 +320,7 @@ def test_a_log_that_is_put_back_and_written_on_is_another(root: Path, make: Make
     assert read(make(root), "total") == [(4,)]
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.slow
 @pytest.mark.proves("S31")
 @pytest.mark.parametrize(
@@ -360,6 +371,7 @@ def some(*told: tuple[int, str]) -> pa.Table:
     return pa.Table.from_pylist(named, SCHEMA)
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.slow
 @pytest.mark.proves("S31", "F16")
 def test_copies_are_up_to_date_after_commits_that_change_no_rows(
@@ -399,6 +411,7 @@ def test_copies_are_up_to_date_after_commits_that_change_no_rows(
     assert stale(make(root)) == {}
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.proves("S31", "F16")
 def test_copies_grow_after_their_version_was_written_anew_and_vacuumed(
     make_project: Callable[..., Path], make: Make
@@ -421,6 +434,7 @@ def test_copies_grow_after_their_version_was_written_anew_and_vacuumed(
     assert [row[0] for row in read(make(root), "young")] == [*range(6)]
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.slow
 @pytest.mark.proves("S31", "F18")
 def test_copies_of_iceberg_tables_are_up_to_date_after_compaction_and_changes_of_metadata(

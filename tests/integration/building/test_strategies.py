@@ -15,7 +15,7 @@ from persist_assets.building.builder import Builder
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core.errors import BuildError, CheckFailedError, ConflictError, StorageError
 from persist_assets.core.settings.load import load_settings
-from persist_assets.engine.spark import Engine
+from persist_assets.engine.spark import SparkEngine
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.ledger.manifest_file import manifest_document
 from persist_assets.operations.environments import promote, roll_back
@@ -52,7 +52,7 @@ class Run:
         settings = load_settings(root, environment=environment)
         ledger = Ledger(settings.ledger)
         project = require(load_project(settings))
-        self.builder = Builder(settings, project, ledger, Engine(settings, lambda: spark))
+        self.builder = Builder(settings, project, ledger, SparkEngine(settings, lambda: spark))
         self.root = root
 
     def source(self, name: str) -> Any:

@@ -384,7 +384,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 import deltalake
 from persist_assets.building.builder import Builder
-from persist_assets.engine.spark import Engine
+from persist_assets.engine.spark import SparkEngine
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.compiler.load import load_project, require
 from persist_assets.engine.session import create_session
@@ -401,7 +401,7 @@ def killed(*given, **more):
 deltalake.DeltaTable.create_write_transaction = killed
 settings = load_settings(Path(root))
 project = require(load_project(settings))
-engine = Engine(settings, lambda: create_session(settings))
+engine = SparkEngine(settings, lambda: create_session(settings))
 builder = Builder(settings, project, Ledger(settings.ledger), engine,
                   clock=lambda: datetime(2024, 1, 2, tzinfo=UTC))
 builder.build(next(s for s in project.sources if s.name == "p"))

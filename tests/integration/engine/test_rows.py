@@ -23,7 +23,7 @@ from persist_assets.engine.data_diff import (
     compare_rows,
     compare_snapshots,
 )
-from persist_assets.engine.spark import Engine
+from persist_assets.engine.spark import SparkEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -271,7 +271,7 @@ def test_snapshots_of_equal_content_need_no_spark(tmp_path: Path) -> None:
     assert compare_snapshots(load, one, None, names=("prod", "dev")) == NotCompared(
         "no table in dev"
     )
-    engine = Engine(load_settings(tmp_path), lambda: pytest.fail("nor does this"))
+    engine = SparkEngine(load_settings(tmp_path), lambda: pytest.fail("nor does this"))
     gone = compare_snapshots(engine.load_snapshot, one, snapshot("other"))
     assert isinstance(gone, NotCompared)
     assert "is gone" in gone.reason

@@ -17,7 +17,7 @@ from test_ingestion import build, told
 
 from persist_assets.building.builder import Builder
 from persist_assets.core.errors import GoneError
-from persist_assets.engine.spark import Engine
+from persist_assets.engine.spark import SparkEngine
 from persist_assets.external.connectors import CONNECTORS
 from persist_assets.external.connectors.delta import DeltaConnector
 from persist_assets.external.connectors.iceberg import IcebergConnector
@@ -183,18 +183,18 @@ def at_once(patch: pytest.MonkeyPatch, do: Callable[[], None]) -> None:
     patch.setitem(CONNECTORS, "iceberg_input", late(IcebergConnector))
 
 
-def meanwhile(do: Callable[[], None]) -> Callable[..., Engine]:
+def meanwhile(spark: Any, do: Callable[[], None]) -> Callable[..., SparkEngine]:
     """Return what makes engines whose session, as it opens for the first rows, lets `do` happen.
 
     No row of anything is read before, but the files that have them are known.
     """
 
-    def make(settings: Any, get: Callable[[], Any]) -> Engine:
+    def make(settings: Any) -> SparkEngine:
         def opened() -> Any:
             do()
-            return get()
+            return spark
 
-        return Engine(settings, opened)
+        return SparkEngine(settings, opened)
 
     return make
 
@@ -225,6 +225,7 @@ def test_what_is_committed_before_rows_are_read_is_of_the_next_build(
     others: Callable[[str], tuple[Path, Others]],
     enter: Make,
     monkeypatch: pytest.MonkeyPatch,
+    spark: Any,
     kind: str,
 ) -> None:
     root, writer = others(kind)
@@ -243,7 +244,7 @@ def test_what_is_committed_before_rows_are_read_is_of_the_next_build(
 
         with monkeypatch.context() as patch:
             at_once(patch, partial(commit, named))
-            build(enter(root, engine=meanwhile(partial(commit, listed))))
+            build(enter(root, engine=meanwhile(spark, partial(commit, listed))))
         assert len(seen) % 2 == 0
         return first
 
@@ -288,12 +289,12 @@ def test_nothing_is_lost_or_doubled_while_others_do_not_stop(
 
 @pytest.mark.proves("F26")
 def test_where_files_go_before_they_are_read_nothing_is_published(
-    others: Callable[[str], tuple[Path, Others]], enter: Make
+    others: Callable[[str], tuple[Path, Others]], enter: Make, spark: Any
 ) -> None:
     root, writer = others("delta")
     writer.say("append")
     with pytest.raises(GoneError, match=r"reading `events` failed: /\S+\.parquet is gone"):
-        build(enter(root, engine=meanwhile(lambda: writer.say("vacuum"))))
+        build(enter(root, engine=meanwhile(spark, lambda: writer.say("vacuum"))))
     builder = enter(root)
     assert builder.ledger.copies.fetch() == []
     assert told(builder) == []
@@ -301,10 +302,10 @@ def test_where_files_go_before_they_are_read_nothing_is_published(
     assert check(builder, writer) == writer.head()
     writer.say("update")
     with pytest.raises(GoneError, match=r"following `events` failed: /\S+\.parquet is gone"):
-        build(enter(root, engine=meanwhile(lambda: writer.say("vacuum"))))
+        build(enter(root, engine=meanwhile(spark, lambda: writer.say("vacuum"))))
     build(builder := enter(root))
     assert check(builder, writer) == writer.head()
     writer.say("update")
-    reader = enter(root, engine=meanwhile(lambda: writer.say("vacuum")))
+    reader = enter(root, engine=meanwhile(spark, lambda: writer.say("vacuum")))
     with pytest.raises(GoneError, match=r"than its copy holds, .* is gone"):
         reader.read(reader.project.by_key["m", "events"])

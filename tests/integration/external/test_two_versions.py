@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from ingesting import Died, bag
+from support.duckdb_engine import MakeEngine, engine_of
 
 from persist_assets.building.builder import Builder
 from persist_assets.core.errors import PersistError
@@ -93,6 +94,12 @@ def build(builder: Builder, *names: str) -> dict[str, str]:
     return done
 
 
+@pytest.fixture
+def make_engine(request: pytest.FixtureRequest) -> MakeEngine:
+    return engine_of(request)
+
+
+@pytest.mark.usefixtures("spark")
 @pytest.mark.proves("F19", "F24")
 @pytest.mark.parametrize("how", ["fails", "dies"])
 def test_a_run_that_ends_between_publications_leaves_each_source_true_to_its_own_version(
@@ -133,6 +140,7 @@ def test_a_run_that_ends_between_publications_leaves_each_source_true_to_its_own
     check(root, now)
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.slow
 @pytest.mark.proves("F19")
 def test_what_is_wanted_together_is_published_at_once_or_not_at_all(

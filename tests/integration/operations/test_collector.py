@@ -7,17 +7,17 @@ import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.duckdb_engine import MakeEngine, engine_of
 
 from persist_assets.building.builder import Builder
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core.errors import ConflictError
 from persist_assets.core.settings.load import load_settings
-from persist_assets.engine.spark import Engine
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.operations.environments import promote, roll_back
 from persist_assets.operations.gc import Collected, collect
@@ -55,12 +55,12 @@ def root(make_project: Callable[..., Path]) -> Path:
 class Run:
     """A run of a project at a time of its own."""
 
-    def __init__(self, root: Path, spark: Any, environment: str = "dev") -> None:
+    def __init__(self, root: Path, make_engine: MakeEngine, environment: str = "dev") -> None:
         settings = load_settings(root, environment=environment)
         self.now = datetime.now(UTC)
         ledger = Ledger(settings.ledger, clock=lambda: self.now)
         project = require(load_project(settings))
-        self.builder = Builder(settings, project, ledger, Engine(settings, lambda: spark))
+        self.builder = Builder(settings, project, ledger, make_engine(settings))
 
     def source(self, name: str = "p") -> Source:
         return self.builder.project.by_id[f"{name}@sources/m.sql"]
@@ -84,11 +84,16 @@ class Run:
 
 
 @pytest.fixture
-def run(root: Path, spark: Any) -> Iterator[Callable[..., Run]]:
+def make_engine(request: pytest.FixtureRequest) -> MakeEngine:
+    return engine_of(request)
+
+
+@pytest.fixture
+def run(root: Path, make_engine: MakeEngine) -> Iterator[Callable[..., Run]]:
     made: list[Run] = []
 
     def start(environment: str = "dev") -> Run:
-        made.append(Run(root, spark, environment))
+        made.append(Run(root, make_engine, environment))
         return made[-1]
 
     yield start

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 import warm
 from conftest import SPARK_TOML, need
+from support.duckdb_engine import MakeEngine, engine_of
 
 from persist_assets.core.errors import StorageError
 from persist_assets.core.model.snapshots import Build, Snapshot
@@ -40,6 +41,11 @@ CREATE VIEW p AS SELECT a + 1 AS a FROM t;
 CREATE VIEW q AS SELECT sum(a) AS s FROM p;
 """
 ENVIRONMENTS = '[env.dev]\nreads = "prod"\n[env.prod]\n'
+
+
+@pytest.fixture
+def make_engine(request: pytest.FixtureRequest) -> MakeEngine:
+    return engine_of(request)
 
 
 @pytest.fixture
@@ -102,6 +108,7 @@ def delete_log(table: Path, snapshot: Snapshot) -> str:
     return f"version 0 of the table {table} is gone"
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.slow
 @pytest.mark.parametrize("harm", [delete_file, cut_file_off, delete_directory, delete_log])
 def test_a_table_that_was_harmed_is_found_told_and_built_again(

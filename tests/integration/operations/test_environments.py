@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.duckdb_engine import MakeEngine, engine_of
 
 from persist_assets.compiler.load import load_project
 from persist_assets.core.errors import ConflictError, NotFoundError, SettingsError
@@ -41,6 +42,11 @@ def write(root: Path, values: list[int], place: str = "raw/t") -> None:
     path = root / place / "part-0.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table({"a": pa.array(values, pa.int64())}), path)
+
+
+@pytest.fixture
+def make_engine(request: pytest.FixtureRequest) -> MakeEngine:
+    return engine_of(request)
 
 
 @pytest.fixture

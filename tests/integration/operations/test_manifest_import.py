@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.duckdb_engine import MakeEngine, engine_of
 
 from persist_assets.core.errors import NotFoundError
 from persist_assets.operations.environments import Imported, import_manifest
@@ -32,6 +33,11 @@ def write(root: Path, values: list[int]) -> None:
     path = root / "raw" / "t" / "part-0.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table({"a": pa.array(values, pa.int64())}), path)
+
+
+@pytest.fixture
+def make_engine(request: pytest.FixtureRequest) -> MakeEngine:
+    return engine_of(request)
 
 
 @pytest.fixture
@@ -108,6 +114,7 @@ def test_an_environment_may_be_filled_from_the_file_of_another(
     assert planned(enter(root)) == ["reuse", "reuse"]
 
 
+@pytest.mark.usefixtures("spark")
 def test_partitions_that_an_import_does_not_tell_of_are_computed(
     root: Path, enter: Callable[..., Builder]
 ) -> None:

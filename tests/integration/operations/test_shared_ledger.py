@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.duckdb_engine import MakeEngine, engine_of
 
 from persist_assets.operations.environments import roll_back
 
@@ -31,6 +32,11 @@ def write(path: Path, values: list[int]) -> None:
 
 
 Pair = tuple[Path, Path]
+
+
+@pytest.fixture
+def make_engine(request: pytest.FixtureRequest) -> MakeEngine:
+    return engine_of(request)
 
 
 @pytest.fixture(params=["own", "shared"])

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import wait_for
+from support.duckdb_engine import MakeEngine, engine_of
 
 from persist_assets.building.scheduler import Pool
 from persist_assets.core.errors import CheckFailedError, ConflictError, PersistError, SettingsError
@@ -46,6 +47,11 @@ def write(root: Path, values: list[int]) -> None:
     path = root / "raw" / "t" / "part-0.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table({"a": pa.array(values, pa.int64())}), path)
+
+
+@pytest.fixture
+def make_engine(request: pytest.FixtureRequest) -> MakeEngine:
+    return engine_of(request)
 
 
 @pytest.fixture
@@ -328,6 +334,7 @@ def test_an_error_waits_for_its_step(make_builder: Callable[..., Builder]) -> No
     assert [b.state for b in failed] == ["failed", "failed"]
 
 
+@pytest.mark.usefixtures("spark")
 def test_a_run_that_ends_takes_along_what_is_under_way(
     make_builder: Callable[..., Builder],
 ) -> None:

@@ -32,7 +32,7 @@ from persist_assets.core.model.snapshots import Build, Snapshot
 from persist_assets.core.model.sources import RawTable
 from persist_assets.core.object_stores import Store, spark_pattern, spark_settings, spark_uri
 from persist_assets.core.settings.load import load_settings
-from persist_assets.engine.spark import Engine
+from persist_assets.engine.spark import SparkEngine
 from persist_assets.ledger.builds import Publication
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.operations.environments import promote
@@ -284,7 +284,7 @@ def test_a_project_lives_in_a_bucket(project: Path, bucket: str) -> None:
     root = settings.table_root(source.table)
     assert root == f"{bucket}/wh/{source.table}"
     ledger = Ledger(settings.ledger)
-    builder = Builder(settings, load_project(settings), ledger, Engine(settings, no_spark))
+    builder = Builder(settings, load_project(settings), ledger, SparkEngine(settings, no_spark))
     world = builder.observer.observe([source])
     build = Build(
         "one", source.source_id, source.build_id, source.definition, "dev", "run", "started",
@@ -327,7 +327,7 @@ def test_spark_without_the_jar_says_which_one_is_wanted(project: Path, spark: An
     settings = load_settings(project)
     ledger = Ledger(settings.ledger)
     builder = Builder(
-        settings, require(load_project(settings)), ledger, Engine(settings, lambda: spark)
+        settings, require(load_project(settings)), ledger, SparkEngine(settings, lambda: spark)
     )
     with pytest.raises(StorageError, match="no jar for s3a://") as caught:
         builder.build(builder.project.persisted[0])
@@ -496,7 +496,7 @@ def test_a_warehouse_is_a_file_uri_with_any_name(
     read = load_settings(root)
     assert read.warehouse == str(warehouse)
     ledger = Ledger(read.ledger)
-    builder = Builder(read, require(load_project(read)), ledger, Engine(read, lambda: spark))
+    builder = Builder(read, require(load_project(read)), ledger, SparkEngine(read, lambda: spark))
     p, q = builder.project.persisted
     assert [builder.build(s).action for s in (p, q)] == ["built", "built"]
     assert sorted(tuple(r) for r in builder.read(q).collect()) == [("x", 4), ("y", 2)]

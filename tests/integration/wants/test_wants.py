@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 from serving import serving
+from support.duckdb_engine import MakeEngine, engine_of
 
 from persist_assets.building.builder import Builder
 from persist_assets.compiler.load import load_project, require
@@ -17,7 +18,6 @@ from persist_assets.core.errors import BuildError, NotFoundError
 from persist_assets.core.settings.load import load_settings
 from persist_assets.core.settings.values import Upstream
 from persist_assets.core.wants import Evaluation, Request, Want
-from persist_assets.engine.spark import Engine
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.operations.documents.wants import MissDocument
 from persist_assets.operations.explain import explained
@@ -48,14 +48,14 @@ CREATE VIEW c AS SELECT max(1 / (n - {bad})) AS n FROM f;
 class Graph:
     """A project, its ledger, and a clock that stands until it is put on."""
 
-    def __init__(self, root: Path, spark: Any) -> None:
-        self.root, self.spark, self.now = root, spark, NOW
+    def __init__(self, root: Path, make_engine: MakeEngine) -> None:
+        self.root, self.make_engine, self.now = root, make_engine, NOW
         self.settings = load_settings(root)
         self.ledger = Ledger(self.settings.ledger, clock=lambda: self.now)
 
     def builder(self, request: Request | None = None) -> Builder:
         project = require(load_project(self.settings))
-        engine = Engine(self.settings, lambda: self.spark)
+        engine = self.make_engine(self.settings)
         return Builder(
             self.settings, project, self.ledger, engine, request=request, clock=lambda: self.now
         )
@@ -82,7 +82,14 @@ class Graph:
 
 
 @pytest.fixture
-def make_graph(make_project: Callable[..., Path], spark: Any) -> Iterator[Callable[..., Graph]]:
+def make_engine(request: pytest.FixtureRequest) -> MakeEngine:
+    return engine_of(request)
+
+
+@pytest.fixture
+def make_graph(
+    make_project: Callable[..., Path], make_engine: MakeEngine
+) -> Iterator[Callable[..., Graph]]:
     made: list[Graph] = []
 
     def make(text: str, name: str = "project") -> Graph:
@@ -90,7 +97,7 @@ def make_graph(make_project: Callable[..., Path], spark: Any) -> Iterator[Callab
         days = [datetime(2024, 1, n).date() for n in range(1, 5)]
         table = pa.table({"day": days, "n": pa.array([1, 2, 3, 4], pa.int32())})
         write_deltalake(str(root / "f"), table)
-        made.append(Graph(root, spark))
+        made.append(Graph(root, make_engine))
         return made[-1]
 
     yield make
@@ -303,6 +310,7 @@ def append(graph: Graph, day: int, n: int) -> None:
     write_deltalake(str(graph.root / "f"), table, mode="append")
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.proves("D38")
 @pytest.mark.parametrize("needed", ["m/a", "users:data/users"])
 def test_a_build_that_finds_a_partition_missing_goes_on_when_it_is_there(
@@ -350,6 +358,7 @@ CREATE VIEW apart AS SELECT max(n) AS n FROM f;
 """
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.proves("D38")
 def test_what_is_tainted_is_not_read_until_it_is_built_again_nor_what_follows_from_it(
     make_graph: Callable[..., Graph],

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from growing import ONE, put
+from support.duckdb_engine import MakeEngine, engine_of
 
 from persist_assets.core.errors import CheckFailedError
 from persist_assets.wants.requests import taint
@@ -54,6 +55,12 @@ def told(graph: Graph) -> dict[str, dict[str, float]]:
     return found
 
 
+@pytest.fixture
+def make_engine(request: pytest.FixtureRequest) -> MakeEngine:
+    return engine_of(request)
+
+
+@pytest.mark.usefixtures("spark")
 @pytest.mark.proves("P29")
 def test_each_source_is_told_of(
     make_project: Callable[..., Path], enter: Callable[..., Builder]
