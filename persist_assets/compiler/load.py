@@ -302,10 +302,9 @@ def _compile(
         meanings = cached.meanings
 
         def compile_with(
-            malloy_files: Iterable[Parsed], former: Compilation | None = None
+            malloy_files: Sequence[Parsed], former: Compilation | None = None
         ) -> Compilation:
             nonlocal meanings
-            malloy_files = tuple(malloy_files)
             memory = Memory(meanings, parse=parse)
             compilation = compile_project(
                 [*declarations, *(d for file in malloy_files for d in file.declarations)],

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from persist_assets.compiler.frontends import python, sql
+from persist_assets.compiler.frontends import python, sql_names
 from persist_assets.compiler.frontends.python import Looked, parse_python, with_functions
 from persist_assets.compiler.frontends.sql import parse_sql
 from persist_assets.compiler.malloy import declarations
@@ -37,7 +37,7 @@ FRONTENDS: Mapping[
 It returns what the file declares, what is wrong with it, and which other files decide that."""
 
 NAMES: Mapping[str, Callable[[str, str], list[Declaration]]] = {
-    ".sql": sql.names_in,
+    ".sql": sql_names.names_in,
     ".py": python.names_in,
     declarations.SUFFIX: declarations.names_in,
 }

@@ -26,6 +26,17 @@ from persist_assets.compiler.frontends.external import FORMATS, Given, public_pa
 from persist_assets.compiler.frontends.intervals import KEYWORD, missing_keywords
 from persist_assets.compiler.frontends.motly import Line
 from persist_assets.compiler.frontends.parameters import bounds, joined, unfounded
+from persist_assets.compiler.frontends.sql_names import created
+from persist_assets.compiler.frontends.sql_trees import (
+    after_sample,
+    column_comment,
+    column_definitions,
+    comment_text,
+    option_value,
+    property_of,
+    statements_of,
+    tables_read,
+)
 from persist_assets.core.dialect import (
     SPARK,
     as_name,
@@ -89,37 +100,6 @@ def parse_sql(text: str, path: str) -> tuple[list[Declaration], list[Problem]]:
     return file.declarations, file.problems
 
 
-_GAP = r"(?:\s|--[^\n]*\n|/\*.*?\*/)*"
-_QUOTED = r"""[`"']?"""
-_CREATED = re.compile(
-    rf"\b(?:VIEW|TABLE)\b{_GAP}(?:(?:IF|NOT|EXISTS)\b{_GAP})*"
-    rf"(?:{_QUOTED}\w+{_QUOTED}\s*\.\s*)*{_QUOTED}(\w+)",
-    re.IGNORECASE | re.DOTALL,
-)
-_WHOLE_LINE = re.compile(r"^[ \t]*--[^\n]*", re.MULTILINE)
-
-
-def names_in(text: str, path: str) -> list[Declaration]:
-    """Return declarations that stand for the sources of a text that is not SQL.
-
-    What reads them has nothing to complain about, and no other source has their names.
-    """
-    found: dict[str, Declaration] = {}
-    for name, at in _created(text):
-        line, before = text.count("\n", 0, at) + 1, text.rfind("\n", 0, at)
-        place = Location(path, line, at - before)
-        found.setdefault(name.lower(), Declaration(name, SQL, place))
-    return list(found.values())
-
-
-def _created(text: str) -> Iterator[tuple[str, int]]:
-    """Yield what seems to be a name of a view or table in a text, and where it is."""
-    text = _WHOLE_LINE.sub(lambda comment: " " * len(comment[0]), text)
-    for match in _CREATED.finditer(text):
-        if IDENTIFIER.fullmatch(match[1]):
-            yield match[1], match.start(1)
-
-
 def parse_query(text: str, place: Location | None = None) -> Query:
     """Return a query that stands in no file of SQL.
 
@@ -137,7 +117,7 @@ def parse_query(text: str, place: Location | None = None) -> Query:
     try:
         if file.problems:
             raise SourcesError(file.problems)
-        statements = list(_split(tokenize(text)))
+        statements = list(statements_of(tokenize(text)))
         if len(statements) != 1:
             raise _Refused("syntax", "expected a single query", file.location(0))
         tokens = [t for t in statements[0] if t.token_type is not TokenType.SEMICOLON]
@@ -204,7 +184,7 @@ class _File:
             self.guess(0, len(self.text))
             return
         end = 0
-        for statement in _split(tokens) if statements else ():
+        for statement in statements_of(tokens) if statements else ():
             self.statement(statement, end)
             end = statement[-1].end + 1
         self.dangling(end, len(self.text))
@@ -214,7 +194,7 @@ class _File:
     def guess(self, start: int, end: int) -> None:
         """Declare what a stretch of text that cannot be understood seems to name."""
         known = {d.name.lower() for d in self.declarations}
-        for name, at in _created(self.text[start:end]):
+        for name, at in created(self.text[start:end]):
             if name.lower() not in known:
                 known.add(name.lower())
                 self.declarations.append(Declaration(name, SQL, self.location(start + at)))
@@ -284,7 +264,7 @@ class _File:
                 lines.append(Line(comment.text[3:].rstrip("\r"), self.location(comment.start + 3)))
             else:
                 self.almost(comment)
-                prose.append(_plain(comment.text))
+                prose.append(comment_text(comment.text))
         if self.text[previous_end:end].count("\n") > 1:
             prose.clear()
         return lines, "\n".join(prose).strip() or None
@@ -391,10 +371,10 @@ class _File:
             language=SQL,
             location=location,
             annotation=annotation,
-            description=description or _property(head, exp.SchemaCommentProperty),
+            description=description or property_of(head, exp.SchemaCommentProperty),
             materialized="MATERIALIZED" in words,
             query=self.query(tokens[split + 1 :], tuple(c.name for c in columns)),
-            columns=tuple(Column(c.name, None, _comment(c)) for c in columns),
+            columns=tuple(Column(c.name, None, column_comment(c)) for c in columns),
         )
 
     def table(
@@ -424,7 +404,7 @@ class _File:
             language=SQL,
             location=location,
             annotation=annotation,
-            description=description or _property(tree, exp.SchemaCommentProperty),
+            description=description or property_of(tree, exp.SchemaCommentProperty),
             raw=raw,
             columns=columns,
         )
@@ -433,7 +413,7 @@ class _File:
         self, tree: Any, name: str, location: Location
     ) -> tuple[RawTable, tuple[Column, ...]]:
         """Return the data that a raw table names, and the columns that it declares."""
-        form = _property(tree, exp.FileFormatProperty)
+        form = property_of(tree, exp.FileFormatProperty)
         if not form:
             raise _Refused(
                 "raw-format",
@@ -442,11 +422,11 @@ class _File:
                 "for example, USING parquet LOCATION 'data/…'",
             )
         options = {
-            p.name.lower(): _option(p.args["value"])
+            p.name.lower(): option_value(p.args["value"])
             for group in tree.find_all(exp.OptionsProperty)
             for p in group.expressions
         }
-        place = _property(tree, exp.LocationProperty) or options.pop("path", None)
+        place = property_of(tree, exp.LocationProperty) or options.pop("path", None)
         form = form.lower()
         if form == "delta" and options:
             raise _Refused(
@@ -480,7 +460,7 @@ class _File:
                     location,
                     "use WITH ('connectors' = '[…]'), or remove EXTERNAL",
                 )
-        definitions = _columns(tree)
+        definitions = column_definitions(tree)
         if not definitions:
             raise _Refused(
                 "external-columns",
@@ -520,15 +500,17 @@ class _File:
 
     def key(self, tree: Any, name: str, columns: Sequence[str]) -> tuple[str, ...]:
         """Return the columns of a table's primary key."""
-        own = [d.name for d in _columns(tree) if d.find(exp.PrimaryKeyColumnConstraint)]
+        marked = [
+            d.name for d in column_definitions(tree) if d.find(exp.PrimaryKeyColumnConstraint)
+        ]
         keys = [[e.name for e in k.expressions] for k in tree.find_all(exp.PrimaryKey)]
-        keys += [own] if own else []
-        there = {c.lower(): c for c in columns}
+        keys += [marked] if marked else []
+        by_lower = {c.lower(): c for c in columns}
         if len(keys) > 1:
             place = self.declared[1] if self.declared else self.location(0)
             raise _Refused("external-key", f"`{name}` has two primary keys", place)
         for column in keys[0] if keys else ():
-            if column.lower() not in there:
+            if column.lower() not in by_lower:
                 place = self.declared[1] if self.declared else self.location(0)
                 raise _Refused(
                     "external-key",
@@ -536,7 +518,7 @@ class _File:
                     place,
                     did_you_mean(column, columns),
                 )
-        return tuple(there[c.lower()] for c in keys[0]) if keys else ()
+        return tuple(by_lower[c.lower()] for c in keys[0]) if keys else ()
 
     def typed_columns(self, tokens: Sequence[Token]) -> Sequence[Token]:
         """Return the tokens of a CREATE TABLE with the types that Spark reads."""
@@ -574,7 +556,7 @@ class _File:
         return [*out, *tokens[n:]]
 
     def columns(self, tree: Any) -> tuple[Column, ...]:
-        return tuple(self.column(c) for c in _columns(tree))
+        return tuple(self.column(c) for c in column_definitions(tree))
 
     def column(self, definition: exp.ColumnDef) -> Column:
         kind = definition.args.get("kind")
@@ -582,7 +564,7 @@ class _File:
         if name is None:
             place = self.location(definition.this.meta.get("start", 0))
             raise _Refused("type", f"column `{definition.name}` has a type unknown to Spark", place)
-        return Column(definition.name, name, _comment(definition))
+        return Column(definition.name, name, column_comment(definition))
 
     # ------------------------------------------------------------------------------ parsing
 
@@ -678,7 +660,7 @@ class _File:
             )
         bounded, problems = bounds(tree, words, base, self.location)
         self.problems += problems
-        tables = _tables(tree)
+        tables = tables_read(tree)
         for i, table in enumerate(tables):
             table.meta[REFERENCE] = i
         references = tuple(self.reference(t, tokens, base) for t in tables)
@@ -719,83 +701,5 @@ class _File:
                 "a source cannot read another source at a given version",
                 location,
             )
-        alias_at = None if table.args.get("alias") else _after_sample(tokens, end) - base
+        alias_at = None if table.args.get("alias") else after_sample(tokens, end) - base
         return Reference(tuple(p.name for p in parts), start - base, end - base, alias_at, location)
-
-
-def _split(tokens: Sequence[Token]) -> Iterator[Sequence[Token]]:
-    start = 0
-    for i, token in enumerate(tokens):
-        if token.token_type is TokenType.SEMICOLON:
-            yield tokens[start : i + 1]
-            start = i + 1
-    if start < len(tokens):
-        yield tokens[start:]
-
-
-def _plain(comment: str) -> str:
-    if comment.startswith("--"):
-        return comment[2:].strip()
-    lines = (line.strip().removeprefix("*").strip() for line in comment[2:-2].splitlines())
-    return "\n".join(lines).strip()
-
-
-def _property(tree: Any, kind: type[exp.Expr]) -> str | None:
-    found = tree.find(kind)
-    return found.this.name if found else None
-
-
-def _option(value: Any) -> str:
-    if isinstance(value, exp.Boolean):
-        return str(value.this).lower()
-    return value.name if isinstance(value, exp.Expr) else str(value)
-
-
-def _columns(tree: Any) -> Sequence[exp.ColumnDef]:
-    schema = tree.this if isinstance(tree.this, exp.Schema) else None
-    return [e for e in schema.expressions if isinstance(e, exp.ColumnDef)] if schema else []
-
-
-def _comment(definition: Any) -> str | None:
-    found = definition.find(exp.CommentColumnConstraint)
-    return found.name if found else None
-
-
-def _after_sample(tokens: Sequence[Token], end: int) -> int:
-    """Return where an alias goes after a table name that ends at `end`: behind TABLESAMPLE."""
-    i = next((i for i, t in enumerate(tokens) if t.start >= end), len(tokens))
-    while (i < len(tokens) and tokens[i].token_type is TokenType.TABLE_SAMPLE) or (
-        i < len(tokens) and tokens[i].text.upper() == "REPEATABLE"
-    ):
-        depth = 0
-        while i < len(tokens):
-            depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(tokens[i].token_type, 0)
-            i += 1
-            if depth == 0 and tokens[i - 1].token_type is TokenType.R_PAREN:
-                break
-        end = tokens[i - 1].end + 1
-    return end
-
-
-def _tables(tree: exp.Expr) -> list[exp.Table]:
-    """Return the tables a query names that are not its own common table expressions."""
-    if not tree.find(exp.With, exp.Hint):
-        named = [t for t in tree.find_all(exp.Table) if isinstance(t.this, exp.Identifier)]
-        return sorted(named, key=lambda table: table.parts[0].meta["start"])
-    found: list[exp.Table] = []
-    stack: list[tuple[Any, frozenset[str]]] = [(tree, frozenset())]
-    while stack:
-        node, visible = stack.pop()
-        with_ = node.args.get("with_")
-        for cte in with_.expressions if with_ else ():
-            name = frozenset((cte.alias.lower(),))
-            stack.append((cte.this, visible | name if with_.args.get("recursive") else visible))
-            visible |= name
-        named = isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier)
-        if named and (node.args.get("db") or node.name.lower() not in visible):
-            found.append(node)
-        for key, value in node.args.items():
-            if key not in ("with_", "hint"):
-                children = value if isinstance(value, list) else (value,)
-                stack += [(child, visible) for child in children if isinstance(child, exp.Expr)]
-    return sorted(found, key=lambda table: table.parts[0].meta["start"])

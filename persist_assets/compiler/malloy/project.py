@@ -95,7 +95,7 @@ class Models:
     def compile(
         self,
         cached: Mapping[str, Parsed],
-        compile_with: Callable[[Iterable[Parsed], Compilation | None], Compilation],
+        compile_with: Callable[[Sequence[Parsed], Compilation | None], Compilation],
     ) -> Compilation:
         """Compile the files, and the project with what they declare.
 
@@ -168,7 +168,7 @@ class Models:
     def _by_rounds(
         self,
         unchanged: Mapping[str, Parsed],
-        compile_with: Callable[[Iterable[Parsed], Compilation | None], Compilation],
+        compile_with: Callable[[Sequence[Parsed], Compilation | None], Compilation],
     ) -> Compilation:
         """Compile files whose tables are known, until no further ones become known."""
         # Of what is not compiled yet the names are known: who asks for it is to wait, not to look

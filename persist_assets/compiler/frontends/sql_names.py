@@ -1,0 +1,44 @@
+"""The names that a text of SQL seems to create, found without a parser."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from persist_assets.compiler.frontends.annotation_values import IDENTIFIER
+from persist_assets.core.errors import Location
+from persist_assets.core.languages import SQL
+from persist_assets.core.model.sources import Declaration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_GAP = r"(?:\s|--[^\n]*\n|/\*.*?\*/)*"
+_QUOTED = r"""[`"']?"""
+_CREATED = re.compile(
+    rf"\b(?:VIEW|TABLE)\b{_GAP}(?:(?:IF|NOT|EXISTS)\b{_GAP})*"
+    rf"(?:{_QUOTED}\w+{_QUOTED}\s*\.\s*)*{_QUOTED}(\w+)",
+    re.IGNORECASE | re.DOTALL,
+)
+_WHOLE_LINE = re.compile(r"^[ \t]*--[^\n]*", re.MULTILINE)
+
+
+def names_in(text: str, path: str) -> list[Declaration]:
+    """Return declarations that stand for the sources of a text that is not SQL.
+
+    With them, references to these sources are no errors, and their names are taken.
+    """
+    declarations: dict[str, Declaration] = {}
+    for name, offset in created(text):
+        line, line_break = text.count("\n", 0, offset) + 1, text.rfind("\n", 0, offset)
+        place = Location(path, line, offset - line_break)
+        declarations.setdefault(name.lower(), Declaration(name, SQL, place))
+    return list(declarations.values())
+
+
+def created(text: str) -> Iterator[tuple[str, int]]:
+    """Yield what seems to be a name of a view or table in a text, and its offset."""
+    text = _WHOLE_LINE.sub(lambda comment: " " * len(comment[0]), text)
+    for match in _CREATED.finditer(text):
+        if IDENTIFIER.fullmatch(match[1]):
+            yield match[1], match.start(1)

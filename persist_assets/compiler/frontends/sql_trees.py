@@ -1,0 +1,97 @@
+"""Statements, tokens and trees of SQL → the parts that declarations are made of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+from sqlglot.tokenizer_core import TokenType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from sqlglot.tokenizer_core import Token
+
+
+def statements_of(tokens: Sequence[Token]) -> Iterator[Sequence[Token]]:
+    """Yield the tokens of each statement, its semicolon included."""
+    start = 0
+    for i, token in enumerate(tokens):
+        if token.token_type is TokenType.SEMICOLON:
+            yield tokens[start : i + 1]
+            start = i + 1
+    if start < len(tokens):
+        yield tokens[start:]
+
+
+def comment_text(comment: str) -> str:
+    """Return the text of a comment without its marks."""
+    if comment.startswith("--"):
+        return comment[2:].strip()
+    lines = (line.strip().removeprefix("*").strip() for line in comment[2:-2].splitlines())
+    return "\n".join(lines).strip()
+
+
+def property_of(tree: Any, kind: type[exp.Expr]) -> str | None:
+    """Return the value of a property of a CREATE TABLE, or None."""
+    node = tree.find(kind)
+    return node.this.name if node else None
+
+
+def option_value(value: Any) -> str:
+    """Return the value of an option as Spark reads it."""
+    if isinstance(value, exp.Boolean):
+        return str(value.this).lower()
+    return value.name if isinstance(value, exp.Expr) else str(value)
+
+
+def column_definitions(tree: Any) -> Sequence[exp.ColumnDef]:
+    """Return the columns that a CREATE statement defines."""
+    schema = tree.this if isinstance(tree.this, exp.Schema) else None
+    return [e for e in schema.expressions if isinstance(e, exp.ColumnDef)] if schema else []
+
+
+def column_comment(definition: Any) -> str | None:
+    """Return the comment of a column, or None."""
+    constraint = definition.find(exp.CommentColumnConstraint)
+    return constraint.name if constraint else None
+
+
+def after_sample(tokens: Sequence[Token], end: int) -> int:
+    """Return where an alias goes after a table name that ends at `end`: behind TABLESAMPLE."""
+    i = next((i for i, t in enumerate(tokens) if t.start >= end), len(tokens))
+    while (i < len(tokens) and tokens[i].token_type is TokenType.TABLE_SAMPLE) or (
+        i < len(tokens) and tokens[i].text.upper() == "REPEATABLE"
+    ):
+        depth = 0
+        while i < len(tokens):
+            depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(tokens[i].token_type, 0)
+            i += 1
+            if depth == 0 and tokens[i - 1].token_type is TokenType.R_PAREN:
+                break
+        end = tokens[i - 1].end + 1
+    return end
+
+
+def tables_read(tree: exp.Expr) -> list[exp.Table]:
+    """Return the tables that a query reads, without its own common table expressions."""
+    if not tree.find(exp.With, exp.Hint):
+        named = [t for t in tree.find_all(exp.Table) if isinstance(t.this, exp.Identifier)]
+        return sorted(named, key=lambda table: table.parts[0].meta["start"])
+    tables: list[exp.Table] = []
+    stack: list[tuple[Any, frozenset[str]]] = [(tree, frozenset())]
+    while stack:
+        node, visible = stack.pop()
+        with_ = node.args.get("with_")
+        for cte in with_.expressions if with_ else ():
+            name = frozenset((cte.alias.lower(),))
+            stack.append((cte.this, visible | name if with_.args.get("recursive") else visible))
+            visible |= name
+        named = isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier)
+        if named and (node.args.get("db") or node.name.lower() not in visible):
+            tables.append(node)
+        for key, value in node.args.items():
+            if key not in ("with_", "hint"):
+                children = value if isinstance(value, list) else (value,)
+                stack += [(child, visible) for child in children if isinstance(child, exp.Expr)]
+    return sorted(tables, key=lambda table: table.parts[0].meta["start"])
