@@ -291,8 +291,7 @@ def _compile(
         raws = _raw_facts(settings, declarations, problems, unplaced)
         malloys = {path: text for path, text in texts.items() if path.endswith(MALLOY)}
         models = Models(malloys, settings.malloy, connection, settings.timezone.key, read)
-        if progress is not None:
-            models.progress = progress
+        models.progress = progress or models.progress
 
         def parse(path: str) -> list[Declaration]:
             if path in malloys:

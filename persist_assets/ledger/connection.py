@@ -276,11 +276,11 @@ class Database:
                     connection.execute(_FIRST)  # it may still be under way
                     return connection.scalar(asked) == token
             except LedgerError as error:
-                told = error.message
+                reason = error.message
             pause = next(pauses)
             if time.monotonic() + pause > deadline:
                 raise LedgerError(
-                    f"the connection to the ledger {self.shown} was lost during a write: {told}",
+                    f"the connection to the ledger {self.shown} was lost during a write: {reason}",
                     hint="the last change may or may not be recorded: see `persist history`",
                 )
             time.sleep(pause)

@@ -287,13 +287,13 @@ def parse_manifest(text: str) -> ManifestFile:
         return _unreadable("it is not a manifest: `entries` must be an object")
     if strict is not None and not isinstance(strict, bool):
         return _unreadable("it is not a manifest: `strict` must be true or false")
-    told = cast("dict[str, Any]", entries)
+    documents = cast("dict[str, Any]", entries)
     good: list[Entry] = []
     malloy: list[tuple[BuildID, BuildID]] = []
     refused: list[Refused] = []
-    for build_id, entry in told.items():
+    for build_id, entry in documents.items():
         if isinstance(entry, dict) and "buildId" in entry:
-            problem = _malloy_problem(build_id, cast("dict[str, Any]", entry), told)
+            problem = _malloy_problem(build_id, cast("dict[str, Any]", entry), documents)
             if problem:
                 refused.append(Refused(build_id, None, problem))
             else:

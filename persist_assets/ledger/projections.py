@@ -37,9 +37,9 @@ _Change = Callable[["Connection", Sequence[Event]], None]
 """Lets the tables say what they do after events of one kind."""
 
 
-def apply(connection: Connection, told: Iterable[Event]) -> None:
+def apply(connection: Connection, new_events: Iterable[Event]) -> None:
     """Let the tables say what they do after events; most kinds say nothing here."""
-    for kind, some in groupby(told, key=lambda event: event.kind):
+    for kind, some in groupby(new_events, key=lambda event: event.kind):
         if (change := _CHANGES.get(kind)) is not None:
             change(connection, [*some])
 
@@ -66,15 +66,15 @@ def instant(text: str | None) -> datetime | None:
 def _each(change: Callable[[Connection, datetime, int, Mapping[str, Any]], None]) -> _Change:
     """Return a change that looks at one event after the other."""
 
-    def changes(connection: Connection, told: Sequence[Event]) -> None:
-        for event in told:
+    def changes(connection: Connection, new_events: Sequence[Event]) -> None:
+        for event in new_events:
             change(connection, event.at, event.idx, event.data)
 
     return changes
 
 
-def _want_created(connection: Connection, told: Sequence[Event]) -> None:
-    connection.execute(wants.insert(), [_new_want(event.at, event.data) for event in told])
+def _want_created(connection: Connection, new_events: Sequence[Event]) -> None:
+    connection.execute(wants.insert(), [_new_want(event.at, event.data) for event in new_events])
 
 
 def _new_want(at: datetime, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,8 +116,8 @@ def _want_waits(connection: Connection, at: datetime, idx: int, data: Mapping[st
 
 
 def _want_ended(state: str) -> _Change:
-    def change(connection: Connection, told: Sequence[Event]) -> None:
-        for at, some in groupby(told, key=lambda event: event.at):
+    def change(connection: Connection, new_events: Sequence[Event]) -> None:
+        for at, some in groupby(new_events, key=lambda event: event.at):
             values = {"state": state, "ended_at": at, "retry_at": None}
             _update(connection, (event.data["want_id"] for event in some), values)
 
@@ -172,35 +172,35 @@ def _request_failed(
     Where nobody knows whose fault it is, its wants are suspected together. A request that nobody
     began says nothing of its wants: they wait a minute, and are requested together again.
     """
-    told, culprits = data.get("error"), data.get("culprits") or []
+    error, culprits = data.get("error"), data.get("culprits") or []
     own = build_requests.c.request_id == data["build_request_id"]
     was = connection.scalar(sa.select(build_requests.c.state).where(own))
-    values = {"state": "failed", "ended_at": at, "error": told, "culprits": culprits or None}
+    values = {"state": "failed", "ended_at": at, "error": error, "culprits": culprits or None}
     _request(connection, data, values)
     this = wants.c.request_id == data["build_request_id"]
     these = sa.and_(this, wants.c.state.in_(UNDER_WAY))
     if was == "requested" and not culprits:
-        values = {"state": "waiting", "error": told, "retry_at": at + pause(1)}
+        values = {"state": "waiting", "error": error, "retry_at": at + pause(1)}
         connection.execute(wants.update().where(these).values(**values))
         return
-    found = connection.execute(sa.select(wants).where(these)).all()
+    rows = connection.execute(sa.select(wants).where(these)).all()
     if culprits:
-        guilty = [row for row in found if row.partition_ref in culprits]
+        guilty = [row for row in rows if row.partition_ref in culprits]
         _update(
             connection,
-            (row.want_id for row in found if row.partition_ref not in culprits),
+            (row.want_id for row in rows if row.partition_ref not in culprits),
             {"state": "waiting", "batch": None, "retry_at": None},
         )
         for row in guilty:
             n = row.failures + 1
-            values = {"state": "failing", "failures": n, "batch": None, "error": told}
+            values = {"state": "failing", "failures": n, "batch": None, "error": error}
             _update(connection, [row.want_id], {**values, "retry_at": at + pause(n)})
         return
-    n_partitions = len({row.partition_ref for row in found})
-    suspected = any(row.batch is not None for row in found)
+    n_partitions = len({row.partition_ref for row in rows})
+    suspected = any(row.batch is not None for row in rows)
     alone = suspected and n_partitions == 1
-    for row in found:
-        values = {"state": "failing", "error": told, "batch": None}
+    for row in rows:
+        values = {"state": "failing", "error": error, "batch": None}
         if alone:
             n = row.failures + 1
             values |= {"failures": n, "retry_at": at + pause(n)}
@@ -211,11 +211,11 @@ def _request_failed(
 
 
 def _partition(state: str) -> _Change:
-    def change(connection: Connection, told: Sequence[Event]) -> None:
+    def change(connection: Connection, new_events: Sequence[Event]) -> None:
         def place(event: Event) -> tuple[str, str]:
             return event.data.get("graph", ""), event.data["environment"]
 
-        for where, some in groupby(told, key=place):
+        for where, some in groupby(new_events, key=place):
             for part in in_parts([*some]):
                 _put(connection, where, state, part)
 
@@ -230,9 +230,9 @@ def _put(
     these = sa.and_(availability.c.graph == graph, availability.c.environment == environment)
     refs = [event.data["partition_ref"] for event in events]
     query = sa.select(availability.c.partition_ref)
-    known = {*connection.scalars(query.where(these, availability.c.partition_ref.in_(refs)))}
+    recorded = {*connection.scalars(query.where(these, availability.c.partition_ref.in_(refs)))}
     if state == "failed":  # what was there is there; else the first one tells
-        events = [e for e in reversed(events) if e.data["partition_ref"] not in known]
+        events = [e for e in reversed(events) if e.data["partition_ref"] not in recorded]
     rows = {
         event.data["partition_ref"]: {
             "state": state,
@@ -242,17 +242,17 @@ def _put(
         }
         for event in events
     }
-    old = [{"ref": ref, **row} for ref, row in rows.items() if ref in known]
+    old = [{"ref": ref, **row} for ref, row in rows.items() if ref in recorded]
     if old:
         this = sa.and_(these, availability.c.partition_ref == sa.bindparam("ref"))
         connection.execute(availability.update().where(this), old)
     key = {"graph": graph, "environment": environment}
-    new = [{**key, "partition_ref": ref, **row} for ref, row in rows.items() if ref not in known]
+    new = [{**key, "partition_ref": ref, **row} for ref, row in rows.items() if ref not in recorded]
     if new:
         connection.execute(availability.insert(), new)
 
 
-def _sla_missed(connection: Connection, told: Sequence[Event]) -> None:
+def _sla_missed(connection: Connection, new_events: Sequence[Event]) -> None:
     rows = [
         {
             "want_id": event.data["want_id"],
@@ -262,23 +262,27 @@ def _sla_missed(connection: Connection, told: Sequence[Event]) -> None:
             "missed_at": event.at,
             "blame": event.data["blame"],
         }
-        for event in told
+        for event in new_events
     ]
     connection.execute(sla_misses.insert(), rows)
 
 
-def _sla_recovered(connection: Connection, told: Sequence[Event]) -> None:
+def _sla_recovered(connection: Connection, new_events: Sequence[Event]) -> None:
     this = sla_misses.c.want_id == sa.bindparam("this")
     values = {"delivered_at": sa.bindparam("delivered")}
-    rows = [{"this": event.data["want_id"], "delivered": event.at} for event in told]
+    rows = [{"this": event.data["want_id"], "delivered": event.at} for event in new_events]
     connection.execute(sla_misses.update().where(this).values(**values), rows)
 
 
 def _upstream(connection: Connection, at: datetime, idx: int, data: Mapping[str, Any]) -> None:
     """Note how far another graph was read, and what it has."""
     place = {"graph": data["graph"], "environment": data["environment"]}
-    for state, some in groupby(data.get("partitions", ()), key=lambda told: told["state"]):
-        _partition(state)(connection, [Event(idx, at, "", {**told, **place}) for told in some])
+    for state, some in groupby(
+        data.get("partitions", ()), key=lambda partition: partition["state"]
+    ):
+        _partition(state)(
+            connection, [Event(idx, at, "", {**partition, **place}) for partition in some]
+        )
     this = sa.and_(
         upstreams.c.graph == data["graph"], upstreams.c.environment == data["environment"]
     )

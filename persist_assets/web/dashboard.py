@@ -242,10 +242,6 @@ class _Pages:
 
         def look() -> tuple[list[Want], int, list[str]]:
             environment, ledger = self._graph.settings.environment, self._graph.ledger
-            names = [upstream.name for upstream in self._graph.settings.upstreams]
-            upstream_problems = [
-                (name, ledger.upstreams.find_problem(environment, name)) for name in names
-            ]
             wants = ledger.wants.fetch(
                 environment,
                 states=ACTIVE if state == "active" else states,  # pyright: ignore[reportArgumentType]
@@ -253,7 +249,9 @@ class _Pages:
                 limit=_SHOWN,
             )
             problems = [
-                f"The graph {name}: {problem}" for name, problem in upstream_problems if problem
+                f"The graph {upstream.name}: {problem}"
+                for upstream in self._graph.settings.upstreams
+                if (problem := ledger.upstreams.find_problem(environment, upstream.name))
             ]
             problems += self._graph.find_problems()
             return wants[::-1], ledger.events.position(), problems

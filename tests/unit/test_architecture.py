@@ -222,3 +222,16 @@ def test_a_command_is_found_in_the_module_that_has_it() -> None:
             module = command.callback.__module__.rpartition(".")[2]
             commands.setdefault(module, set()).add(names.get(group, str(command.name)))
     assert commands == {module: {*names} for module, names in MODULES.items()}
+
+
+@pytest.mark.parametrize("path", modules(), ids=name)
+def test_files_and_functions_are_short(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= 720
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            lines = node.end_lineno - node.lineno + 1
+            docs = ast.get_docstring(node, clean=False)
+            lines -= docs.count("\n") + 1 if docs else 0
+            assert lines <= 60, node.name

@@ -9,9 +9,7 @@ it is understood here is a problem.
 from __future__ import annotations
 
 import ast
-import io
 import re
-import tokenize
 from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING
@@ -32,6 +30,7 @@ from persist_assets.compiler.frontends.module_text import (
 )
 from persist_assets.compiler.frontends.modules import Modules, unparsable
 from persist_assets.compiler.frontends.motly import Line, Tag
+from persist_assets.compiler.frontends.python_comments import annotation_lines
 from persist_assets.core.errors import Location, Problem, did_you_mean
 from persist_assets.core.languages import PYTHON
 from persist_assets.core.model.queries import Function, Parameter, Query, Reference
@@ -204,7 +203,7 @@ class _File:
 
     def read(self) -> None:
         self.check_names()
-        comments = list(_comments(self.module.text, self.path, self.problems))
+        comments = list(annotation_lines(self.module.text, self.path, self.problems))
         used: set[int] = set()  # the lines of annotations that annotate something
         decorated: set[int] = set()
         end = 0
@@ -700,39 +699,3 @@ def _reference(parameter: Parameter, inputs: Mapping[str, tuple[str, Location]])
     """Return what a parameter means, as a place in a text that is not there."""
     written, place = inputs.get(parameter.name, (parameter.name, parameter.location))
     return Reference(tuple(re.split(r"[/.]", written)), 0, 0, None, place)
-
-
-# ------------------------------------------------------------------------------------- comments
-
-_ALMOST = re.compile(r"#\s+@\s*(\w+)|(?:##|--)\s*@\s*(\w+)")
-
-
-def _comments(text: str, path: str, problems: list[Problem]) -> Iterator[Line]:
-    """Yield the annotation lines of a file; warn of what looks like one and is none."""
-    try:
-        tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
-    except (tokenize.TokenError, SyntaxError):
-        return  # what the compiler takes and this does not has no annotations
-    for token in tokens:
-        if token.type != tokenize.COMMENT:
-            continue
-        line, column = token.start
-        place = Location(path, line, column + 1)
-        if token.string.startswith("#@"):
-            if token.line[:column].strip():
-                problems.append(
-                    Problem(
-                        "annotation-dangling",
-                        "this annotation is not on its own line",
-                        place,
-                        "put annotations on their own lines, directly above the function",
-                    )
-                )
-            else:
-                yield Line(token.string[2:], Location(path, line, column + 3))
-            continue
-        match = _ALMOST.match(token.string)
-        word = match and (match[1] or match[2])
-        if word and (word in KEYS or did_you_mean(word, KEYS)):
-            message = "this comment looks like an annotation but is not one"
-            problems.append(Problem("annotation-almost", message, place, "write #@", "warning"))
