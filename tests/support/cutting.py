@@ -416,7 +416,11 @@ def _script(*arguments: object) -> Process:
 
     return subprocess.Popen(
         [sys.executable, __file__, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PERSIST_TOKEN_THERE": READ},
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
+            "PERSIST_TOKEN_THERE": READ,
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

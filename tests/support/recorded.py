@@ -1,7 +1,7 @@
 """The BuildIDs of known queries, as recorded in `tests/golden/build_ids.json`.
 
 A change of a BuildID rebuilds tables of users, so it must be meant. Whoever means it records the
-new ones with `python tests/support/recorded.py` and says so in the changelog.
+new ones with `PYTHONPATH=tests python tests/support/recorded.py` and says so in the changelog.
 """
 
 from __future__ import annotations

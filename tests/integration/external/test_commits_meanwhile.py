@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -97,6 +98,9 @@ where k in ('a', 'b') group by k;
 MORE = "create materialized view w as select id from events where k = 'b';"
 
 
+HELPERS = ROOT, ROOT / "tests", ROOT / "tests" / "support"
+
+
 class Others:
     """A process that commits to the table of a project when it is told to."""
 
@@ -104,7 +108,7 @@ class Others:
         self.root, self.kind = root / "lake", kind
         self.process = subprocess.Popen(
             [sys.executable, "-c", COMMITS, kind, str(self.root)],
-            cwd=ROOT / "tests" / "support",
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, HELPERS))},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
