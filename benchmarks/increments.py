@@ -24,7 +24,8 @@ from persist_assets.core.settings.load import load_settings
 from persist_assets.engine.session import create_session
 from persist_assets.engine.spark import SparkEngine
 from persist_assets.ledger.ledger import Ledger
-from persist_assets.storage.delta_tables import read_version
+from persist_assets.storage.delta_commit import Staged, commit
+from persist_assets.storage.delta_tables import find_table, live_files, read_version
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,8 +61,10 @@ SETTINGS = """
 "spark.ui.enabled" = "false"
 "spark.sql.shuffle.partitions" = "8"
 """
-COLUMNS = "id BIGINT, ts TIMESTAMP, carrier STRING, origin STRING, dest STRING, tail STRING, "
-COLUMNS += "dep_delay INT, arr_delay INT, air_time INT, distance INT, fuel DOUBLE, price DOUBLE"
+COLUMNS = (
+    "id BIGINT, ts TIMESTAMP, carrier STRING, origin STRING, dest STRING, tail STRING, "
+    "dep_delay INT, arr_delay INT, air_time INT, distance INT, fuel DOUBLE, price DOUBLE"
+)
 QUERY = """SELECT id, ts, CAST(ts AS DATE) AS day, upper(carrier) AS carrier, origin, dest,
 concat(origin, '-', dest) AS route, tail, dep_delay, arr_delay, arr_delay - dep_delay AS gained,
 air_time, distance, distance / nullif(air_time, 0) AS speed, fuel, price,
@@ -127,13 +130,11 @@ class Year:
             "pmod(hash(id, 7), 100000) / 100.0D AS fuel",
             "pmod(hash(id, 8), 80000) / 100.0D AS price",
         )
-        from persist_assets.storage.delta_commit import commit
-
         root = str(self.root / "raw" / "flights")
         staged = SparkEngine(self.settings, lambda: self.spark).write_files(
             frame, root, f"b{time.time_ns()}"
         )
-        append(staged, root, commit)
+        append(staged, root)
 
     def build(self, name: str, *, force: bool = False) -> Cost:
         """Build a source in a run of its own."""
@@ -159,14 +160,12 @@ class Year:
         return Cost(seconds, used, work.staged.rows if work.staged else 0, how, anew)
 
 
-def append(staged: Any, root: str, commit: Any) -> None:
+def append(staged: Staged, root: str) -> None:
     """Make files one more version of a table, beside those it has."""
-    from persist_assets.storage.delta_tables import find_table, live_files
-
     table = find_table(root)
-    kept = tuple(live_files(table)) if table else ()
+    kept_files = tuple(live_files(table)) if table else ()
     base = table.version() if table else None
-    commit(staged, build_id="", pinned=base, base=base, kept=kept)
+    commit(staged, build_id="", pinned=base, base=base, kept_files=kept_files)
 
 
 def cpu_seconds() -> float:

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -208,7 +209,7 @@ def hammered(kind: str, seconds: int) -> tuple[str, str, str, str]:
 
     What they do is checked as in the tests: nothing lost, nothing done twice.
     """
-    script = [sys.executable, str(ROOT / "tests" / "hammer.py"), kind, str(seconds)]
+    script = [sys.executable, str(ROOT / "tests" / "support" / "hammer.py"), kind, str(seconds)]
     done = subprocess.run(script, check=True, stdout=subprocess.PIPE, text=True)
     said = json.loads(done.stdout)
     return (
@@ -367,7 +368,7 @@ def main() -> None:
         "Written by `make bench`: whole processes, CPU seconds, medians; floors of the same run.",
         "What Spark does is measured on the wall: bare Spark writes rows as Parquet and nothing",
         "else, in the same session and in turns with our builds.",
-        f"{os.cpu_count()} cores, Python {sys.version.split()[0]}, sqlglot {sqlglot.__version__}.",
+        f"{os.cpu_count()} cores, Python {sys.version.split()[0]}, sqlglot {version('sqlglot')}.",
         "",
         "| what | floor or peer | ours | wanted |",
         "|---|---|---|---|",

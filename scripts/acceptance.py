@@ -47,8 +47,11 @@ def proofs() -> Iterator[tuple[str, str]]:
                 continue
             is_test = node.name.startswith("test_")
             for mark in [*(of_all if is_test else ()), *node.decorator_list]:
-                called = mark.func if isinstance(mark, ast.Call) else None
-                if isinstance(called, ast.Attribute) and called.attr == "proves":
+                if (
+                    isinstance(mark, ast.Call)
+                    and isinstance(mark.func, ast.Attribute)
+                    and mark.func.attr == "proves"
+                ):
                     for argument in mark.args:
                         name = node.name.removeprefix("test_").replace("_", " ")
                         where = path.relative_to(ROOT).as_posix()
