@@ -227,7 +227,7 @@ def missing_table(case: Case, snapshot: Snapshot) -> Verdict | None:
     """Build if the table's files are gone."""
     if not case.missing:
         return None
-    return Verdict((Reason("missing", f"its table {snapshot.table} is gone"),))
+    return Verdict((Reason("missing", f"its table {snapshot.table} is gone"),), whole=True)
 
 
 def other_storage(case: Case, snapshot: Snapshot) -> Verdict | None:
@@ -235,7 +235,7 @@ def other_storage(case: Case, snapshot: Snapshot) -> Verdict | None:
     if is_stored_as_declared(case.project, case.source, snapshot):
         return None
     storage = "stored query" if snapshot.view is None else "table"
-    return Verdict((Reason("strategy", f"it is now stored as a {storage}"),))
+    return Verdict((Reason("strategy", f"it is now stored as a {storage}"),), whole=True)
 
 
 def older_rows(case: Case, snapshot: Snapshot) -> Verdict | None:

@@ -245,6 +245,31 @@ def test_a_missing_table_and_an_order_are_reasons() -> None:
     assert told(everything(made, built(made), force=True)) == {name: ["forced"] for name in "pqr"}
 
 
+@pytest.mark.parametrize("cause", ["missing", "strategy"])
+def test_spans_never_continue_a_table_that_cannot_be_continued(cause: str) -> None:
+    made = project(f"""{RAW}
+--@ persist refresh=incremental watermark=b
+CREATE VIEW p AS SELECT a, b FROM t;
+""")
+    source = named(made, "p")
+    spans = {source.source_id: (1, 2)}
+    world = built(made)
+    table = replace(world.manifest[source.build_id], time_column="b")
+    leaf = named(made, "t")
+    changes = {source.source_id: {leaf.source_id: Change()}}
+    world = replace(world, manifest={source.build_id: table}, changes=changes)
+    step = plan(made, [source.source_id], world, spans=spans).steps[-1]
+    assert step.increment is not None, step.reasons  # the table can be continued
+    if cause == "missing":
+        world = replace(world, missing={source.build_id})
+    else:
+        table = replace(table, view="SELECT a, b FROM t")
+        world = replace(world, manifest={source.build_id: table})
+    step = plan(made, [source.source_id], world, spans=spans).steps[-1]
+    assert (step.action, step.increment) == ("build", None)
+    assert [r.code for r in step.reasons] == [cause]
+
+
 def test_a_failure_is_told_beside_the_reason() -> None:
     made = project()
     world = fresh(made)
