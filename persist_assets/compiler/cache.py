@@ -195,9 +195,9 @@ def _make_key(directory: Path) -> bytes:
 
 def _sign(key: bytes, path: Path, data: bytes) -> bytes:
     """Return the signature of data for one file, in hexadecimal digits."""
-    made = hmac.new(key, f"{path.name}\0{_stamp()}\0".encode(), sha256)
-    made.update(data)
-    return made.hexdigest().encode()
+    mac = hmac.new(key, f"{path.name}\0{_stamp()}\0".encode(), sha256)
+    mac.update(data)
+    return mac.hexdigest().encode()
 
 
 def _forget_old(directory: Path) -> None:
@@ -212,7 +212,7 @@ def _forget_old(directory: Path) -> None:
 @cache
 def _stamp() -> str:
     """Return a digest of the code that made what is remembered."""
-    made = sha256(f"{sys.version} {version('sqlglot')}".encode())
+    code_digest = sha256(f"{sys.version} {version('sqlglot')}".encode())
     for path in sorted(PACKAGE.rglob("*.py")):
-        made.update(path.read_bytes())
-    return made.hexdigest()
+        code_digest.update(path.read_bytes())
+    return code_digest.hexdigest()

@@ -100,9 +100,9 @@ def resolve_query(
     """
     every = (*project.sources, *project.broken)  # a name means no other source if one is broken
     names = Names(((s.asset_key, s.source_id) for s in every), unread=project.unread)
-    found = [names.resolve(reference, None, language) for reference in query.references]
-    wrong = [f for f in found if isinstance(f, Problem)]
-    for reference, source_id in zip(query.references, found, strict=True):
+    targets = [names.resolve(reference, None, language) for reference in query.references]
+    wrong = [f for f in targets if isinstance(f, Problem)]
+    for reference, source_id in zip(query.references, targets, strict=True):
         if not isinstance(source_id, Problem):
             wrong += hidden_versions(language, reference, project.by_id.get(source_id))
             if names.others(reference, None, language) is not None:
@@ -113,7 +113,7 @@ def resolve_query(
                 wrong.append(Problem("ambiguous-name", message, reference.location, hint))
     if wrong:
         raise SourcesError(wrong)
-    return tuple(f for f in found if not isinstance(f, Problem))
+    return tuple(f for f in targets if not isinstance(f, Problem))
 
 
 PASSES: tuple[Callable[[Compilation], None], ...] = (

@@ -137,8 +137,8 @@ class Loaded:
         SettingsError
             There is nothing to compile it with.
         """
-        known = self.models.files.get(path)
-        paths = {path, *(p for p, _ in known.reads)} if known is not None else {path}
+        file = self.models.files.get(path)
+        paths = {path, *(p for p, _ in file.reads)} if file is not None else {path}
         wrong = [p for p in self.project.errors if p.location.path in paths]
         if wrong:  # and it may be wrong because of what it reads, in another file
             raise SourcesError([*wrong, *(p for p in self.project.errors if p not in wrong)])
@@ -484,14 +484,14 @@ def sound(project: Project) -> Project:
     """
     wrong = {p.location.path for p in project.errors}
     left: list[Source] = []
-    kept: set[SourceID] = set()
+    sound_ids: set[SourceID] = set()
     broken = list(project.broken)
     for source in project.sources:  # every one after all it reads
-        if source.location.path not in wrong and kept.issuperset(
+        if source.location.path not in wrong and sound_ids.issuperset(
             (*source.bindings, *source.compared)
         ):
             left.append(source)
-            kept.add(source.source_id)
+            sound_ids.add(source.source_id)
         else:
             broken.append(as_broken(source, source.bindings))
     return replace(project, sources=tuple(left), broken=tuple(broken))
@@ -537,11 +537,11 @@ def _decode(data: bytes, relative: str, problems: list[Problem]) -> str | None:
 def _names_in_bytes(data: bytes, path: str, suffix: str) -> list[Declaration]:
     """Return declarations that stand for the sources of a file that is not UTF-8."""
     whole = data.replace(b"\0", b"")  # what is left of UTF-16
-    found: dict[str, Declaration] = {}
+    by_name: dict[str, Declaration] = {}
     for text in (whole.decode(errors="replace"), whole.decode("latin-1")):
         for declaration in NAMES[suffix](text, path):
-            found.setdefault(declaration.name.lower(), declaration)
-    return list(found.values())
+            by_name.setdefault(declaration.name.lower(), declaration)
+    return list(by_name.values())
 
 
 def _placed(
@@ -569,9 +569,9 @@ def _placed(
     unplaced: set[SourceID] = set()
     placed: dict[SourceID, str] = {}
     for name, location in settings.raws:
-        found = [s for s, (key, d) in raws.items() if name in (d.name, key)]
-        if len(found) != 1:
-            what = "is not a raw table" if not found else "is ambiguous: several raw tables match"
+        matches = [s for s, (key, d) in raws.items() if name in (d.name, key)]
+        if len(matches) != 1:
+            what = "is not a raw table" if not matches else "is ambiguous: several raw tables match"
             keys = sorted(key for key, _ in raws.values())
             raise SettingsError(
                 f"`[env.{settings.environment}.raw] {name}` {what}",
@@ -579,16 +579,18 @@ def _placed(
                 or f"known raw tables: {', '.join(keys) or 'none'}",
                 location=place_in(settings.root, ("env", settings.environment, "raw", name)),
             )
-        placed[found[0]] = location
-        if any(name in other for other in names.values()) or (unread and name != raws[found[0]][0]):
-            unplaced.add(found[0])
-    made = [
+        placed[matches[0]] = location
+        if any(name in other for other in names.values()) or (
+            unread and name != raws[matches[0]][0]
+        ):
+            unplaced.add(matches[0])
+    result = [
         replace(d, raw=replace(d.raw, location=placed[source_id(d)]))
         if d.raw is not None and source_id(d) in placed
         else d
         for d in declarations
     ]
-    return made, unplaced
+    return result, unplaced
 
 
 def _raw_facts(

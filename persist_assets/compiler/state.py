@@ -196,14 +196,14 @@ class Compilation:
 
     def knows(self, references: Iterable[Reference]) -> bool:
         """Whether each name in a query of Malloy's means a source that is compiled."""
-        found = (self.names.find(r, None, MALLOY) for r in references)
-        return all(len(f) == 1 and self.units[f[0][1]].source is not None for f in found)
+        matches = (self.names.find(r, None, MALLOY) for r in references)
+        return all(len(f) == 1 and self.units[f[0][1]].source is not None for f in matches)
 
     @property
     def externals(self) -> frozenset[SourceID]:
         """The external tables that compile."""
-        found = ((s, u.source) for s, u in self.units.items())
-        return frozenset(s for s, source in found if source and source.external)
+        sources = ((s, u.source) for s, u in self.units.items())
+        return frozenset(s for s, source in sources if source and source.external)
 
     def needs(self, tables: Collection[SourceID]) -> tuple[Need, ...]:
         """Return what each persisted source needs of tables that are asked about.
@@ -211,10 +211,10 @@ class Compilation:
         In the order of the sources, each after all it reads. Files are parsed again where what
         their queries mean was remembered.
         """
-        found = self._relations(tables)
-        inlined = {s: r for s, r in found.items() if not self.units[s].declaration.persisted}
+        relations = self._relations(tables)
+        inlined = {s: r for s, r in relations.items() if not self.units[s].declaration.persisted}
         needs: list[Need] = []
-        for reader, relation in found.items():
+        for reader, relation in relations.items():
             if reader not in inlined:
                 with self.contained(self.units[reader]):
                     needs += find_needs(reader, {**inlined, reader: relation}, tables)
@@ -224,11 +224,11 @@ class Compilation:
         self, source_id: SourceID, tables: Collection[SourceID]
     ) -> tuple[Need, ...]:
         """Return what all rows of a source need of tables, as its readers may not."""
-        found = self._relations(tables)
-        if source_id not in found:
+        relations = self._relations(tables)
+        if source_id not in relations:
             return ()
-        inlined = {s: r for s, r in found.items() if not self.units[s].declaration.persisted}
-        return find_needs(source_id, {**inlined, source_id: found[source_id]}, tables)
+        inlined = {s: r for s, r in relations.items() if not self.units[s].declaration.persisted}
+        return find_needs(source_id, {**inlined, source_id: relations[source_id]}, tables)
 
     def needs_of(
         self, query: Query, bindings: Sequence[SourceID], tables: Collection[SourceID]
@@ -242,8 +242,8 @@ class Compilation:
         bindings
             What its references mean; see `resolve_query`.
         """
-        found = self._relations(tables)
-        inlined = {s: r for s, r in found.items() if not self.units[s].declaration.persisted}
+        relations = self._relations(tables)
+        inlined = {s: r for s, r in relations.items() if not self.units[s].declaration.persisted}
         relation = relate(query, "query", [self._leaf(b) for b in bindings])
         return find_needs("query", {**inlined, "query": relation}, tables)
 
@@ -252,7 +252,7 @@ class Compilation:
 
         Each after all it reads.
         """
-        found: dict[SourceID, Relation] = {}
+        relations: dict[SourceID, Relation] = {}
         ends = {*tables}
         for reader, unit in self.units.items():
             if unit.source is None or ends.isdisjoint(unit.bindings):
@@ -260,18 +260,18 @@ class Compilation:
             if any(self.units[b].source is None for b in unit.bindings):
                 continue  # it failed meanwhile
             with self.contained(unit):
-                found[reader] = self._relation(unit)
+                relations[reader] = self._relation(unit)
             if not unit.declaration.persisted:
                 ends.add(reader)
-        return found
+        return relations
 
     def _relation(self, unit: Unit) -> Relation:
         query, function = unit.declaration.query, unit.declaration.function
         if unit.source is not None and function is not None:
             function = unit.source.function or function  # it knows which columns it is given
             frames = zip(unit.bindings, function.frames, strict=True)
-            given = [self._leaf(binding, frame.columns) for binding, frame in frames]
-            return opaque(given, "it is read by a Python function")
+            inputs = [self._leaf(binding, frame.columns) for binding, frame in frames]
+            return opaque(inputs, "it is read by a Python function")
         assert query is not None
         if query.tree is None:
             query = self.parsed(unit)

@@ -89,9 +89,9 @@ def breaches(check: Check, columns: Sequence[Column]) -> tuple[str, ...]:
         if name.lower() not in there
     ]
     retyped = [
-        f"retyped  {name} {kind} → {found}"
+        f"retyped  {name} {kind} → {actual}"
         for name, kind in promised.items()
-        if kind and (found := _type_in(there, name)) and not alike(kind, found)
+        if kind and (actual := _type_in(there, name)) and not alike(kind, actual)
     ]
     return (*added, *removed, *retyped)
 

@@ -92,8 +92,8 @@ def misleading_comment(text: str) -> int | None:
     if not _MISLEADING.search(text):
         return None
     for gap in _gaps(SPARK.tokenize(text)):
-        if found := _MISLEADING.search(text, gap.start, gap.stop):
-            return found.start()
+        if match := _MISLEADING.search(text, gap.start, gap.stop):
+            return match.start()
     return None
 
 
@@ -218,10 +218,10 @@ def _spelled(tokens: Sequence[Token], text: str) -> tuple[list[Token], set[int]]
             out.append(_beside(token, TokenType.VAR, text[token.start : token.end + 1]))
         elif kind is TokenType.INTERVAL:
             out.append(token)
-            made, end = _units(tokens, end)
-            texts = (i for i, t in enumerate(made) if t.token_type is TokenType.STRING)
+            units, end = _units(tokens, end)
+            texts = (i for i, t in enumerate(units) if t.token_type is TokenType.STRING)
             spelled.update(len(out) + i for i in texts)
-            out += made
+            out += units
         else:
             out.append(token)
         n = end
@@ -249,7 +249,7 @@ def _joined(run: Sequence[Token], text: str) -> Token:
 
 def _units(tokens: Sequence[Token], at: int) -> tuple[list[Token], int]:
     """Return the numbers and units behind INTERVAL as the parser can read them, and their end."""
-    made: list[Token] = []
+    units: list[Token] = []
     while True:
         signed = at < len(tokens) and tokens[at].token_type in (TokenType.DASH, TokenType.PLUS)
         value = at + signed
@@ -258,14 +258,14 @@ def _units(tokens: Sequence[Token], at: int) -> tuple[list[Token], int]:
             or tokens[value].token_type is not TokenType.NUMBER
             or not _UNITS.fullmatch(tokens[value + 1].text)
         ):
-            return made, at
+            return units, at
         number = tokens[value]
-        if signed and made:
+        if signed and units:
             minus = "-" if tokens[at].token_type is TokenType.DASH else ""
-            made.append(_beside(number, TokenType.STRING, minus + number.text))
+            units.append(_beside(number, TokenType.STRING, minus + number.text))
         else:
-            made += tokens[at : value + 1]
-        made.append(tokens[value + 1])
+            units += tokens[at : value + 1]
+        units.append(tokens[value + 1])
         at = value + 2
 
 
@@ -417,8 +417,8 @@ def char_size(kind: str | None) -> int | None:
     >>> char_size("char(10)"), char_size("varchar(10)")
     (10, None)
     """
-    found = re.fullmatch(r"(?:char|character)\((\d+)\)", (kind or "").strip().lower())
-    return int(found[1]) if found else None
+    match = re.fullmatch(r"(?:char|character)\((\d+)\)", (kind or "").strip().lower())
+    return int(match[1]) if match else None
 
 
 def quote(name: str) -> str:

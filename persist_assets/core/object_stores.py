@@ -136,8 +136,8 @@ def scheme_of(location: str) -> str:
     >>> scheme_of("S3://lake/x"), scheme_of("/data/a:b"), scheme_of("a:b/c")
     ('s3', '', '')
     """
-    found = _SCHEME.match(location)
-    return found[1].lower() if found else ""
+    match = _SCHEME.match(location)
+    return match[1].lower() if match else ""
 
 
 def is_local(location: str) -> bool:
@@ -164,8 +164,8 @@ def unknown_scheme(location: str, more: Iterable[str] = ()) -> tuple[str, str] |
 
 def unfit_for_tables(location: str) -> str | None:
     """Return what in a location keeps delta-rs from having a table there, or None."""
-    found = _NOT_IN_TABLES.search(location)
-    return found[0] if found else None
+    match = _NOT_IN_TABLES.search(location)
+    return match[0] if match else None
 
 
 # ----------------------------------------------------------------------------------- descriptions

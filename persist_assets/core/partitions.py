@@ -48,8 +48,8 @@ def keys(partitioning: Partitioning, now: datetime) -> tuple[str, ...]:
 
 @lru_cache(maxsize=256)
 def _keys(partitioning: Partitioning, now: datetime) -> tuple[str, ...]:
-    told = [_values(partitioning, dimension, now) for dimension in partitioning.dimensions]
-    return tuple(_joined(partitioning, parts) for parts in product(*told))
+    values = [_values(partitioning, dimension, now) for dimension in partitioning.dimensions]
+    return tuple(_joined(partitioning, parts) for parts in product(*values))
 
 
 def is_key(partitioning: Partitioning, key: str, now: datetime) -> bool:
@@ -70,11 +70,11 @@ def _values(partitioning: Partitioning, dimension: Dimension, now: datetime) -> 
     zone = ZoneInfo(partitioning.timezone)
     until = now if last is None else min(now, last.replace(tzinfo=zone))
     form = FORMATS[dimension.every]
-    found: list[str] = []
+    periods: list[str] = []
     while (end := following(begin, dimension.every)).replace(tzinfo=zone) <= until:
-        found.append(begin.strftime(form))
+        periods.append(begin.strftime(form))
         begin = end
-    return found
+    return periods
 
 
 def limits(partitioning: Partitioning) -> tuple[datetime, datetime | None]:
@@ -142,8 +142,8 @@ def split(partitioning: Partitioning, key: str) -> tuple[str, ...]:
     """Return what a key names of each dimension, in their order."""
     columns = [d.column for d in partitioning.dimensions]
     parts = key.split(SEPARATOR) if len(columns) > 1 else [key]
-    told = dict(zip(sorted(columns), parts, strict=True))
-    return tuple(told[column] for column in columns)
+    part_by_column = dict(zip(sorted(columns), parts, strict=True))
+    return tuple(part_by_column[column] for column in columns)
 
 
 def corners(
@@ -226,12 +226,12 @@ def boxes(
     for key in order:
         firsts.setdefault(split(partitioning, key)[0], len(firsts))
     by_rest: dict[tuple[str, ...], list[str]] = {}
-    wanted = {*chosen}
+    chosen_keys = {*chosen}
     for key in order:
-        if key in wanted:
+        if key in chosen_keys:
             first, *rest = split(partitioning, key)
             by_rest.setdefault(tuple(rest), []).append(first)
-    found: list[tuple[Span, ...]] = []
+    box_list: list[tuple[Span, ...]] = []
     lead, *others = partitioning.dimensions
     for rest, parts in by_rest.items():
         sides = [
@@ -242,11 +242,11 @@ def boxes(
         for part in (*parts, None):
             if run and (part is None or not lead.every or firsts[part] != firsts[run[-1]] + 1):
                 ends = [side(partitioning, lead, p, kinds[0]) for p in (run[0], run[-1])]
-                found.append(((ends[0][0], ends[1][1]), *sides))
+                box_list.append(((ends[0][0], ends[1][1]), *sides))
                 run = []
             if part is not None:
                 run.append(part)
-    return tuple(found)
+    return tuple(box_list)
 
 
 def reached(
@@ -254,22 +254,25 @@ def reached(
 ) -> frozenset[str]:
     """Return the partitions that may have rows whose first column has a value of the spans."""
     found: set[str] = set()
-    known: dict[str, bool] = {}
+    overlap_by_part: dict[str, bool] = {}
     lead = partitioning.dimensions[0]
     is_reached = overlaps_any(spans)
     for key in order:
         part = split(partitioning, key)[0]
-        if part not in known:
-            known[part] = is_reached(side(partitioning, lead, part, kind))
-        if known[part]:
+        if part not in overlap_by_part:
+            overlap_by_part[part] = is_reached(side(partitioning, lead, part, kind))
+        if overlap_by_part[part]:
             found.add(key)
     return frozenset(found)
 
 
 def condition(partitioning: Partitioning, kinds: Sequence[str], key: str) -> str:
     """Return the SQL condition that a row is in a partition."""
-    told = zip(partitioning.dimensions, split(partitioning, key), kinds, strict=True)
-    tests = [within(d.column, kind, *side(partitioning, d, part, kind)) for d, part, kind in told]
+    dimension_parts = zip(partitioning.dimensions, split(partitioning, key), kinds, strict=True)
+    tests = [
+        within(d.column, kind, *side(partitioning, d, part, kind))
+        for d, part, kind in dimension_parts
+    ]
     return " AND ".join(f"({test})" for test in tests)
 
 
@@ -321,8 +324,8 @@ def bounds(partitioning: Partitioning, kinds: Sequence[str]) -> str:
     tests: list[str] = []
     for dimension, kind in zip(partitioning.dimensions, kinds, strict=True):
         if dimension.every is None:
-            told = [f"({within(dimension.column, kind, v, v)})" for v in dimension.values]
-            tests.append(f"({' OR '.join(told)})")
+            alternatives = [f"({within(dimension.column, kind, v, v)})" for v in dimension.values]
+            tests.append(f"({' OR '.join(alternatives)})")
             continue
         zone = ZoneInfo(partitioning.timezone)
         first, last = limits(partitioning)
@@ -346,16 +349,16 @@ def _value(local: datetime, kind: str, zone: ZoneInfo, *, up: bool) -> date:
 
 def runs(order: Sequence[str], chosen: Collection[str]) -> Runs:
     """Return some of the keys as runs of those that follow one another in `order`."""
-    found: list[list[str]] = []
-    wanted, going = {*chosen}, False
+    ends: list[list[str]] = []
+    chosen_keys, going = {*chosen}, False
     for key in order:
-        if key in wanted:
+        if key in chosen_keys:
             if going:
-                found[-1][1] = key
+                ends[-1][1] = key
             else:
-                found.append([key, key])
-        going = key in wanted
-    return tuple((first, last) for first, last in found)
+                ends.append([key, key])
+        going = key in chosen_keys
+    return tuple((first, last) for first, last in ends)
 
 
 def expand(order: Sequence[str], key_runs: Runs) -> tuple[str, ...]:
@@ -395,12 +398,12 @@ def with_rows_of(
             for key in filled_keys(order, table.partitions.filled)
         }
     own = computed.get(snapshot.build_uid, {})
-    found = {snapshot.build_uid: {*keys}}
+    keys_by_uid = {snapshot.build_uid: {*keys}}
     for uid, of in computed.items():
         shared = {key for key in keys if key in own and of.get(key) == own[key]}
         if shared:
-            found[uid] = shared
-    return found
+            keys_by_uid[uid] = shared
+    return keys_by_uid
 
 
 def in_words(order: Sequence[str], chosen: Collection[str]) -> str:
@@ -411,8 +414,10 @@ def in_words(order: Sequence[str], chosen: Collection[str]) -> str:
     >>> in_words(["a", "b", "c", "d"], ["a", "b", "d"])
     'a to b, d'
     """
-    told = [first if first == last else f"{first} to {last}" for first, last in runs(order, chosen)]
-    return ", ".join(told[:3]) + (f" and {len(told) - 3} more" if len(told) > 3 else "")
+    texts = [
+        first if first == last else f"{first} to {last}" for first, last in runs(order, chosen)
+    ]
+    return ", ".join(texts[:3]) + (f" and {len(texts) - 3} more" if len(texts) > 3 else "")
 
 
 def between(name: str, order: Sequence[str], first: str, last: str) -> tuple[str, ...]:

@@ -222,16 +222,19 @@ def wrong_option(
     >>> wrong_option("csv", {"haeder": "true"}, [])
     ('csv has no option `haeder`', 'did you mean `header`?')
     """
-    known = OPTIONS.get(form)
+    known_options = OPTIONS.get(form)
     for name in sorted(options):
         if form == "jdbc" and name not in {k.lower() for k in _JDBC}:
             hint = did_you_mean(name, _JDBC)
             if hint is not None:
                 return f"jdbc has no option `{name}`", hint
-        elif known and "." in name:
+        elif known_options and "." in name:
             pass  # of Hadoop or the format's library, which get all options: fs.s3a.endpoint
-        elif known is not None and name not in {k.lower() for k in known}:
-            hint = did_you_mean(name, known) or f"known options: {', '.join(sorted(known))}"
+        elif known_options is not None and name not in {k.lower() for k in known_options}:
+            hint = (
+                did_you_mean(name, known_options)
+                or f"known options: {', '.join(sorted(known_options))}"
+            )
             return f"{form} has no option `{name}`", hint
     if form == "csv" and options.get("header", "true").lower() not in ("true", "false"):
         return "`header` must be true or false", None

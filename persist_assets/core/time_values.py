@@ -112,13 +112,13 @@ def greatest(texts: Iterable[str | None], kind: str) -> str | None:
     ValueError
         There are several, and Python has no value for one of them.
     """
-    told = {text for text in texts if text is not None}
-    if len(told) < 2:
-        return next(iter(told), None)
-    values = {text: from_text(text, kind) for text in told}
+    candidates = {text for text in texts if text is not None}
+    if len(candidates) < 2:
+        return next(iter(candidates), None)
+    values = {text: from_text(text, kind) for text in candidates}
     if None in values.values():
-        raise ValueError(f"cannot compare values of type {kind}: {', '.join(sorted(told))}")
-    return max(told, key=lambda text: values[text])  # pyright: ignore[reportArgumentType, reportCallIssue]
+        raise ValueError(f"cannot compare values of type {kind}: {', '.join(sorted(candidates))}")
+    return max(candidates, key=lambda text: values[text])  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
 def parsed(text: str, kind: str, zone: ZoneInfo, *, end: bool = False) -> Value | None:

@@ -135,8 +135,8 @@ def add_trusted(root: Path, places: Iterable[str], environ: Mapping[str, str] = 
     """
     try:
         trusted = _read(environ)
-        kept = map(place_of, trusted.get(str(root), ()))
-        trusted[str(root)] = sorted({*kept, *places})
+        old_places = map(place_of, trusted.get(str(root), ()))
+        trusted[str(root)] = sorted({*old_places, *places})
         path = trust_file(environ)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         written = path.with_name(f"{path.name}.{os.getpid()}")
@@ -159,8 +159,8 @@ def _read(environ: Mapping[str, str]) -> dict[str, list[str]]:
     """
     try:
         path = trust_file(environ)
-        found: Any = json.loads(path.read_text(encoding="utf-8"))
-        return {str(root): [str(place) for place in places] for root, places in found.items()}
+        document: Any = json.loads(path.read_text(encoding="utf-8"))
+        return {str(root): [str(place) for place in places] for root, places in document.items()}
     except (FileNotFoundError, NotADirectoryError, RuntimeError):
         return {}
     except PermissionError:

@@ -322,9 +322,9 @@ def _by_deadline(
     """Return partitions in the order of their earliest deadlines; those without one come last."""
     due: dict[PartitionRef, datetime] = {}
     for ref in refs:
-        told = [d for want in ready[ref] if (d := want.deadline) is not None]
-        if told:
-            due[ref] = min(told)
+        deadlines = [d for want in ready[ref] if (d := want.deadline) is not None]
+        if deadlines:
+            due[ref] = min(deadlines)
     return [*sorted(due, key=due.__getitem__), *(ref for ref in refs if ref not in due)]
 
 

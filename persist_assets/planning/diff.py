@@ -110,17 +110,17 @@ def in_words(difference: Difference, of: str = "") -> str:
     """
     d, whose = difference, f" of {of}" if of else ""
     rows = f"the rows{whose}" if of else "its rows"
-    said: list[str] = []
+    phrases: list[str] = []
     if d.rows and d.all_changed:
-        said.append(f"{rows} and all columns changed (FROM, WHERE, JOIN, …)")
+        phrases.append(f"{rows} and all columns changed (FROM, WHERE, JOIN, …)")
     else:
         if d.rows:
-            said.append(f"{rows} changed (WHERE, JOIN, …)")
-        said += _columns_in_words(d.changed, "changed", whose)
-    said += _columns_in_words(d.added, "added", whose)
-    said += _columns_in_words(d.removed, "removed", whose)
-    said += [f"column {before}{whose} renamed to {after}" for before, after in d.renamed]
-    return ", ".join(said)
+            phrases.append(f"{rows} changed (WHERE, JOIN, …)")
+        phrases += _columns_in_words(d.changed, "changed", whose)
+    phrases += _columns_in_words(d.added, "added", whose)
+    phrases += _columns_in_words(d.removed, "removed", whose)
+    phrases += [f"column {before}{whose} renamed to {after}" for before, after in d.renamed]
+    return ", ".join(phrases)
 
 
 def _columns_in_words(names: Sequence[str], what: str, whose: str) -> Iterable[str]:
@@ -142,9 +142,9 @@ def what_changed_above(
     Sources that are dissolved count where their own words changed; of leaves only the columns
     count that `source` is known to be computed from, unless nothing else is found.
     """
-    known = _used(project, source)
+    used_columns = _used(project, source)
     then = {read.source_id: read for read in last.reads}
-    found: list[tuple[Source, Difference]] = []
+    differences: list[tuple[Source, Difference]] = []
     less: list[tuple[Source, Difference]] = []
     for upstream in project.reach(source.bindings, lambda s: s.is_leaf):
         before = then.get(upstream.source_id)
@@ -156,13 +156,13 @@ def what_changed_above(
         used = {
             name
             for name in difference.columns
-            if {(upstream.source_id, name), (upstream.source_id, None)} & known
+            if {(upstream.source_id, name), (upstream.source_id, None)} & used_columns
         }
         matters = not upstream.is_leaf or difference.rows or used
         if upstream.is_leaf and used:
             difference = _only(difference, used)
-        (found if matters else less).append((upstream, difference))
-    return tuple(found or less)
+        (differences if matters else less).append((upstream, difference))
+    return tuple(differences or less)
 
 
 def _used(
@@ -175,14 +175,14 @@ def _used(
             for edge in source.lineage
             if columns is None or edge.column in columns
         }
-    found: set[tuple[SourceID, str | None]] = set()
+    leaf_columns: set[tuple[SourceID, str | None]] = set()
     for parameter, source_id in zip(source.function.frames, source.bindings, strict=True):
         upstream = project.by_id[source_id]
         if upstream.is_leaf:
-            found |= {(source_id, name) for name in parameter.columns or (None,)}
+            leaf_columns |= {(source_id, name) for name in parameter.columns or (None,)}
         else:
-            found |= _used(project, upstream, parameter.columns)
-    return found
+            leaf_columns |= _used(project, upstream, parameter.columns)
+    return leaf_columns
 
 
 def _only(difference: Difference, names: set[str]) -> Difference:
@@ -329,9 +329,11 @@ def _expressions(
     ]
     if rows:
         pairs.append((None, before.rest, after.rest))
-    told = (Expression(*pair) for pair in pairs)
+    expressions = (Expression(*pair) for pair in pairs)
     return tuple(
-        e for e in told if e.before != e.after and (e.before is not None or e.after is not None)
+        e
+        for e in expressions
+        if e.before != e.after and (e.before is not None or e.after is not None)
     )
 
 
@@ -381,8 +383,8 @@ def items(query: Query) -> Items:
     if not isinstance(tree, exp.Query):
         return Items()
     tokens = tokenize(text)
-    found, end = _listed(tokens)
-    if len(tree.selects) != len(found):
+    select_items, end = _listed(tokens)
+    if len(tree.selects) != len(select_items):
         return Items()
     starred = any(isinstance(s, exp.Star) or s.is_star for s in tree.selects)
     if query.column_names and not starred:
@@ -391,7 +393,7 @@ def items(query: Query) -> Items:
         names = [plain(s.alias_or_name) for s in tree.selects]
     texts: dict[str, str] = {}
     starts: dict[str, int] = {}
-    for name, item in zip(names, found, strict=False):
+    for name, item in zip(names, select_items, strict=False):
         if name and name != "*":
             last = (
                 item[-3] if len(item) > 2 and item[-2].token_type == TokenType.ALIAS else item[-1]
@@ -404,7 +406,7 @@ def items(query: Query) -> Items:
 
 def _listed(tokens: Sequence[Token]) -> tuple[list[list[Token]], int]:
     """Return the tokens of each item of the first outermost SELECT, and where its list ends."""
-    found: list[list[Token]] = [[]]
+    item_tokens: list[list[Token]] = [[]]
     depth, started = 0, False
     for at, token in enumerate(tokens):
         kind = token.token_type
@@ -412,13 +414,13 @@ def _listed(tokens: Sequence[Token]) -> tuple[list[list[Token]], int]:
         if depth == 0 and not started:
             started = kind == TokenType.SELECT
         elif started and depth == 0 and kind in _ENDS:
-            return [f for f in found if f], at
+            return [f for f in item_tokens if f], at
         elif started and depth == 0 and kind == TokenType.COMMA:
-            found.append([])
-        elif started and (found[-1] or kind not in (TokenType.DISTINCT, TokenType.ALL)):
-            found[-1].append(token)
+            item_tokens.append([])
+        elif started and (item_tokens[-1] or kind not in (TokenType.DISTINCT, TokenType.ALL)):
+            item_tokens[-1].append(token)
         depth += kind in _OPENING
-    return [f for f in found if f], len(tokens)
+    return [f for f in item_tokens if f], len(tokens)
 
 
 def line_of(source: Source, column: str) -> int:
@@ -429,6 +431,6 @@ def line_of(source: Source, column: str) -> int:
     start = items(query).starts.get(column)
     if start is None:
         return source.location.line
-    known = query.references[0]
-    first = known.location.line - query.text.count("\n", 0, known.start)
+    reference = query.references[0]
+    first = reference.location.line - query.text.count("\n", 0, reference.start)
     return first + query.text.count("\n", 0, start)

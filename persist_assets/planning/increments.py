@@ -106,10 +106,10 @@ def _late(
     Statistics of files tell it, where the time column follows from columns of theirs or is one.
     """
     name, kind = (source.annotation.time_column or "").lower(), time_type(source, base) or ""
-    seen = from_text(base.watermark or "", kind)
-    if seen is None:
+    watermark = from_text(base.watermark or "", kind)
+    if watermark is None:
         return ()
-    first, late = earlier(seen, source.annotation.lookback_s), set[str]()
+    first, late = earlier(watermark, source.annotation.lookback_s), set[str]()
     origins = [e.upstream for e in source.lineage if e.column.lower() == name]
     for source_id, change in changed.items():
         columns = [o.column for o in origins if o.source_id == source_id] or [name]
@@ -177,13 +177,13 @@ def touched(
     look
         Returns the values that the column of a trace has in files whose statistics do not tell.
     """
-    found: list[Span] = []
+    result_spans: list[Span] = []
     nulls = False
     for trace in traces:
-        told = _values(project, trace, changes[trace.column.source_id], look)
-        if told is None:
+        column_values = _values(project, trace, changes[trace.column.source_id], look)
+        if column_values is None:
             return None
-        spans, some = told
+        spans, some = column_values
         nulls |= some
         leaf = column_type(project.by_id[trace.column.source_id].columns, trace.column.column)
         steps = steps_to(trace, leaf, kind)
@@ -192,8 +192,8 @@ def touched(
             led = lead(values, leaf or "", steps, zone, exact=exact)
             if led is None:
                 return None
-            found.append(led)
-    return merged_spans(found), nulls
+            result_spans.append(led)
+    return merged_spans(result_spans), nulls
 
 
 def _values(
@@ -210,20 +210,20 @@ def _values(
     spans: list[Span] = []
     nulls, unknown = False, list[str]()
     for piece in (*change.lost, *change.added):
-        told = span(piece, column, kind or "")
-        if told is not None:
-            spans.append(told[:2])
-            nulls |= told[2]
+        statistics = span(piece, column, kind or "")
+        if statistics is not None:
+            spans.append(statistics[:2])
+            nulls |= statistics[2]
         elif piece in change.lost:
             return None
         else:
             unknown.append(piece.path)
     if unknown:
-        seen = look(trace, tuple(unknown))
-        if seen is None:
+        file_values = look(trace, tuple(unknown))
+        if file_values is None:
             return None
-        spans += seen[0]
-        nulls |= seen[1]
+        spans += file_values[0]
+        nulls |= file_values[1]
     return tuple(spans), nulls
 
 
@@ -259,19 +259,19 @@ def meeting(
     nulls
         Whether NULL counts as such a value.
     """
-    found: list[Piece] = []
-    wanted, steps = [*spans], steps_to(trace, leaf, kind)
+    matches: list[Piece] = []
+    targets, steps = [*spans], steps_to(trace, leaf, kind)
     for piece in pieces:
-        told = span(piece, trace.column.column, leaf or "")
-        led = lead(told[:2], leaf or "", steps, zone) if told else None
+        statistics = span(piece, trace.column.column, leaf or "")
+        led = lead(statistics[:2], leaf or "", steps, zone) if statistics else None
         if (
-            told is None
+            statistics is None
             or led is None
-            or (nulls and told[2])
-            or any(overlap(led, one) for one in wanted)
+            or (nulls and statistics[2])
+            or any(overlap(led, one) for one in targets)
         ):
-            found.append(piece)
-    return tuple(found)
+            matches.append(piece)
+    return tuple(matches)
 
 
 def steps_to(trace: Trace, leaf: str | None, kind: str) -> tuple[Taken, ...]:
@@ -286,12 +286,12 @@ def in_order(pieces: Iterable[Piece], column: str, kind: str | None) -> tuple[tu
 
     Nothing where files overlap, all but a few, or what is in them is not known.
     """
-    told = [(span(piece, column, kind or ""), piece) for piece in pieces]
+    pairs = [(span(piece, column, kind or ""), piece) for piece in pieces]
     spans = sorted(
-        ((s[0], s[1], p) for s, p in told if s is not None),
+        ((s[0], s[1], p) for s, p in pairs if s is not None),
         key=lambda s: s[:2],  # pyright: ignore[reportArgumentType]
     )
-    if len(spans) < len(told):
+    if len(spans) < len(pairs):
         return ()
     overlaps = sum(
         after[0] < before[1]  # pyright: ignore[reportOperatorIssue]
@@ -350,11 +350,11 @@ def span(piece: Piece, column: str, kind: str) -> tuple[Value, Value, bool] | No
 
     None where that is not certain.
     """
-    found = piece.spans.get(column.lower())
-    if found is None:
+    statistics = piece.spans.get(column.lower())
+    if statistics is None:
         return None
-    low, high = from_statistics(found[0], kind), from_statistics(found[1], kind)
-    return None if low is None or high is None else (low, high, found[2])
+    low, high = from_statistics(statistics[0], kind), from_statistics(statistics[1], kind)
+    return None if low is None or high is None else (low, high, statistics[2])
 
 
 def obstacle(source: Source) -> str | None:
@@ -422,10 +422,10 @@ def time_type(source: Source, base: Snapshot | None = None) -> str | None:
 
 
 def _type_of(source: Source, name: str, base: Snapshot | None) -> str | None:
-    known = column_type(source.columns, name)
-    if known is None and source.function is not None and base is not None:
+    kind = column_type(source.columns, name)
+    if kind is None and source.function is not None and base is not None:
         return column_type(base.columns, name)
-    return known
+    return kind
 
 
 def column_type(columns: Iterable[Column], name: str) -> str | None:

@@ -27,12 +27,12 @@ Edge = tuple[ColumnRef, ColumnRef]
 
 def edges(project: Project) -> tuple[Edge, ...]:
     """Return every edge between columns, each once, sorted."""
-    found = {
+    pairs = {
         (edge.upstream, ColumnRef(source.source_id, edge.column))
         for source in project.sources
         for edge in source.lineage
     }
-    return tuple(sorted(found))
+    return tuple(sorted(pairs))
 
 
 def neighbours(project: Project) -> tuple[Columns, Columns]:
@@ -90,11 +90,11 @@ def trace(project: Project, start: Iterable[ColumnRef]) -> tuple[Edge, ...]:
 
 
 def _reached(following: Columns, start: Iterable[ColumnRef]) -> set[ColumnRef]:
-    found: set[ColumnRef] = set()
+    visited: set[ColumnRef] = set()
     stack = [*start]
     while stack:
         column = stack.pop()
-        if column not in found:
-            found.add(column)
+        if column not in visited:
+            visited.add(column)
             stack += following.get(column, ())
-    return found
+    return visited

@@ -57,17 +57,17 @@ def needed(
         return every
     assert theirs is not None
     name, kind = trace.column.column.lower(), columns[0][1]
-    wanted = boxes(partition, [k for _, k in columns], keys, order[source.source_id])
-    is_wanted = overlaps_any(box[0] for box in wanted)
-    known: dict[str, bool] = {}
+    target_boxes = boxes(partition, [k for _, k in columns], keys, order[source.source_id])
+    is_wanted = overlaps_any(box[0] for box in target_boxes)
+    need_by_part: dict[str, bool] = {}
     for key in every:
         part = split(theirs, key)[0]
-        if part not in known:
+        if part not in need_by_part:
             own = side(theirs, theirs.dimensions[0], part, parted[0][1])
             change = {upstream.source_id: Change((Piece(""),), within={name: (own,)})}
             led = touched(project, [trace], change, kind, zone)
-            known[part] = led is None or any(map(is_wanted, led[0]))
-    return tuple(key for key in every if known[split(theirs, key)[0]])
+            need_by_part[part] = led is None or any(map(is_wanted, led[0]))
+    return tuple(key for key in every if need_by_part[split(theirs, key)[0]])
 
 
 def reached_by(
@@ -90,8 +90,10 @@ def reached_by(
     theirs, parted = upstream.annotation.partition, parted_by(upstream)
     if theirs is None or not parted:
         return order.get(source.source_id, ())
-    found = boxes(theirs, [kind for _, kind in parted], keys, order[upstream.source_id])
-    return reached_within(project, source, upstream, [box[0] for box in found], order, zone)
+    upstream_boxes = boxes(theirs, [kind for _, kind in parted], keys, order[upstream.source_id])
+    return reached_within(
+        project, source, upstream, [box[0] for box in upstream_boxes], order, zone
+    )
 
 
 def reached_within(
@@ -136,7 +138,7 @@ def lacking(
     keys
         The partitions that it would compute.
     """
-    found: dict[SourceID, tuple[str, ...]] = {}
+    missing_keys: dict[SourceID, tuple[str, ...]] = {}
     for upstream in project.inputs(source):
         if upstream.annotation.partition is None or not upstream.persisted:
             continue
@@ -152,11 +154,11 @@ def lacking(
                 there |= filled_keys(order, partitions.filled)
         there -= (tainted or frozenset()).difference(step.keys or () if step else ())
         if len(there) < len(order):
-            wanted = needed(project, source, upstream, keys, world.keys, world.zone)
-            missing = tuple(key for key in wanted if key not in there)
+            needed_keys = needed(project, source, upstream, keys, world.keys, world.zone)
+            missing = tuple(key for key in needed_keys if key not in there)
             if missing:
-                found[upstream.source_id] = missing
-    return found
+                missing_keys[upstream.source_id] = missing
+    return missing_keys
 
 
 def with_needed(
@@ -212,23 +214,23 @@ def asked_for(
         A selected source has no such partitions, and nothing selected reads it.
     """
     chosen = {*selected}
-    wanted: dict[SourceID, tuple[str, ...]] = {}
+    range_keys: dict[SourceID, tuple[str, ...]] = {}
     unknown: dict[SourceID, NotFoundError] = {}
     for source in project.persisted:
         if source.source_id in chosen and source.source_id in order:
             try:
-                wanted[source.source_id] = between(
+                range_keys[source.source_id] = between(
                     source.name, order[source.source_id], first, last
                 )
             except NotFoundError as error:
                 unknown[source.source_id] = error
-    found = with_needed(project, chosen, wanted, order, zone)
+    keys = with_needed(project, chosen, range_keys, order, zone)
     for source_id, error in unknown.items():
-        if source_id not in found:
+        if source_id not in keys:
             raise error
-    if not found:
+    if not keys:
         raise NotFoundError(
             f"no selected source has a partition `{first}`",
             hint="none of them has partitions: select a source with partition=…",
         )
-    return found
+    return keys

@@ -124,9 +124,9 @@ def kept(source: Source, rows: str, columns: Sequence[Column]) -> str:
             f"SELECT {', '.join(f'last.{quote(name)}' for name in names)} FROM"
             f" (SELECT {chosen} AS last FROM (\n{rows}\n) GROUP BY {key})"
         )
-    told = f"{source.key}: different rows have the same merge_key"
-    said = f"{told} and the same {by}" if by else told
-    message = said.replace("\\", "\\\\").replace("'", "\\'")
+    cause = f"{source.key}: different rows have the same merge_key"
+    text = f"{cause} and the same {by}" if by else cause
+    message = text.replace("\\", "\\\\").replace("'", "\\'")
     return (
         f"SELECT {named} FROM (SELECT *, count(*) OVER (PARTITION BY {key}) AS {quote(SHARING)}"
         f" FROM (SELECT DISTINCT {named} FROM (SELECT *, max({last}) OVER (PARTITION BY {key})"

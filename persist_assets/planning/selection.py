@@ -52,13 +52,13 @@ def find_source(project: Project, name: str) -> Source:
     """
     if name in project.by_id:
         return project.by_id[name]
-    found = [s for s in project.sources if _is_called(s.asset_key, name)]
-    if found:
-        keys = [s.key for s in (*found, *project.broken) if _is_called(s.asset_key, name)]
+    matches = [s for s in project.sources if _is_called(s.asset_key, name)]
+    if matches:
+        keys = [s.key for s in (*matches, *project.broken) if _is_called(s.asset_key, name)]
         above = re.split(r"[/.]", name)[:-1]
         keys += ["/".join((*key, "…")) for key in project.unread if may_mean(key, above)]
         if len(keys) == 1:
-            return found[0]
+            return matches[0]
         raise ConflictError(f"`{name}` is ambiguous: {', '.join(keys)}", hint="qualify the name")
     raise NotFoundError(f"unknown source `{name}`", hint=did_you_mean(name, _names(project)))
 
@@ -127,10 +127,10 @@ class _Reading:
         self._asks_states = False
 
     def selected(self) -> set[SourceID]:
-        found = self._expression()
+        source_ids = self._expression()
         if self._rest():
             raise self._bad(f"`{self._rest()}` is unexpected", "pass several selections one by one")
-        persisted = {s for s in found if self._project.by_id[s].persisted}
+        persisted = {s for s in source_ids if self._project.by_id[s].persisted}
         if persisted or self._asks_states:
             return persisted
         if len(self._plain) == 1 and not self._plain[0].persisted:
@@ -138,34 +138,34 @@ class _Reading:
         raise NotFoundError(f"`{self._pattern}` selects no persisted source")
 
     def _expression(self) -> set[SourceID]:
-        found = self._conjunction()
+        source_ids = self._conjunction()
         while self._take(_OR):
-            found |= self._conjunction()
-        return found
+            source_ids |= self._conjunction()
+        return source_ids
 
     def _conjunction(self) -> set[SourceID]:
-        found = self._term()
+        source_ids = self._term()
         while self._take(_AND):
-            found &= self._term()
-        return found
+            source_ids &= self._term()
+        return source_ids
 
     def _term(self) -> set[SourceID]:
         self._depth += 1
         if self._depth > _DEEPEST:
             raise self._bad("the nesting is too deep")
         if self._take(_NOT):
-            found = self._project.by_id.keys() - self._term()
+            source_ids = self._project.by_id.keys() - self._term()
         else:
             up = self._take(_UP)
             named = self._operand()
-            found = set(named)
+            source_ids = set(named)
             if up:
                 edges = {s.source_id: s.reads for s in self._project.sources}
-                found |= _walk(named, edges, up[1])
+                source_ids |= _walk(named, edges, up[1])
             if down := self._take(_DOWN):
-                found |= _walk(named, self._project.readers, down[1])
+                source_ids |= _walk(named, self._project.readers, down[1])
         self._depth -= 1
-        return found
+        return source_ids
 
     def _operand(self) -> set[SourceID]:
         if self._take(_OPEN):
@@ -180,10 +180,10 @@ class _Reading:
         raise self._bad(f"expected a name before `{rest}`" if rest else "expected a name")
 
     def _closed(self) -> set[SourceID]:
-        found = self._expression()
+        source_ids = self._expression()
         if not self._take(_CLOSE):
             raise self._bad("expected `)`")
-        return found
+        return source_ids
 
     def _ends(self, sources: set[SourceID], which: str) -> set[SourceID]:
         """Return the persisted sources that read none of the others, or that none of them reads."""
@@ -202,8 +202,8 @@ class _Reading:
 
     def _attribute(self, attribute: str) -> set[SourceID]:
         if attribute not in _ATTRIBUTES:
-            known = did_you_mean(attribute, _ATTRIBUTES)
-            hint = known or f"known attributes: {', '.join(f'{a}:' for a in _ATTRIBUTES)}"
+            suggestion = did_you_mean(attribute, _ATTRIBUTES)
+            hint = suggestion or f"known attributes: {', '.join(f'{a}:' for a in _ATTRIBUTES)}"
             raise self._bad(f"unknown attribute `{attribute}:`", hint)
         value = self._value(attribute)
         if attribute == "tag" and self._take(_EQUALS):
@@ -217,10 +217,10 @@ class _Reading:
         return self._matching(attribute, value, _ATTRIBUTES[attribute])
 
     def _value(self, attribute: str) -> str:
-        found = self._take(_VALUE)
-        if not found:
+        match = self._take(_VALUE)
+        if not match:
             raise self._bad(f"`{attribute}:` needs a value")
-        return found[1] if found[1] is not None else found[2]
+        return match[1] if match[1] is not None else match[2]
 
     def _matching(
         self, what: str, value: str, values_of: Callable[[Source], Iterable[str]]
@@ -240,10 +240,10 @@ class _Reading:
     def _take(self, rule: re.Pattern[str]) -> re.Match[str] | None:
         """Return what a rule matches next, and go on behind it."""
         space = _SPACE.match(self._pattern, self._at)
-        found = rule.match(self._pattern, space.end() if space else self._at)
-        if found:
-            self._at = found.end()
-        return found
+        match = rule.match(self._pattern, space.end() if space else self._at)
+        if match:
+            self._at = match.end()
+        return match
 
     def _rest(self) -> str:
         return self._pattern[self._at :].strip()

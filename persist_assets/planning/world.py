@@ -116,8 +116,8 @@ class World:
 
     def version(self, reader: SourceID, upstream: Source) -> str:
         """Return the version of a raw table that a source's rows would rest on."""
-        seen = self.seen.get(reader, {}).get(upstream.source_id)
-        return seen or self.versions.get(upstream.source_id, NO_DATA)
+        read_version = self.seen.get(reader, {}).get(upstream.source_id)
+        return read_version or self.versions.get(upstream.source_id, NO_DATA)
 
     def readable(self, source: Source) -> Snapshot | None:
         """Return what readers of a source read, None where its query is computed for them."""

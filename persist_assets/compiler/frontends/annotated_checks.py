@@ -72,15 +72,15 @@ def _bounds(tag: Tag, what: str) -> tuple[Scalar | None, Scalar | None]:
     """Return the ends of a range, in order, of which one may be missing."""
     if tag.value is not None:
         raise Bad(f"`{what}` needs `min`, `max` or both", tag.location)
-    found: dict[str, str | int | float] = {}
+    ends: dict[str, str | int | float] = {}
     for name, below in read_known(tag, what, ("min", "max")):
         refuse(below.properties, f"{what}.{name}")
         value = below.value.isoformat() if isinstance(below.value, date) else below.value
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise Bad(f"`{what}.{name}` must be a number, a date or a string", below.location)
-        found[name] = value
-    least, most = found.get("min"), found.get("max")
-    if not found:
+        ends[name] = value
+    least, most = ends.get("min"), ends.get("max")
+    if not ends:
         raise Bad(f"`{what}` needs `min`, `max` or both", tag.location)
     if least is not None and most is not None:
         if isinstance(least, str) is not isinstance(most, str):

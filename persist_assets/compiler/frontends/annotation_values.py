@@ -128,15 +128,15 @@ def read_partition(tag: Tag, what: str) -> tuple[Dimension, ...]:
         return (_dimension("", tag, what),)
     if tag.value is not None or not tag.properties:
         raise Bad(f"`{what}` must be a cadence or a block of columns", tag.location, hint)
-    found = [
+    dimensions = [
         _dimension(name, below, f"{what}.{name}")
         for name, below in tag.properties.items()
         if not below.deleted
     ]
-    if len(found) > 2 or sum(d.every is not None for d in found) > 1:
+    if len(dimensions) > 2 or sum(d.every is not None for d in dimensions) > 1:
         message = f"`{what}` must have one column, or two with at most one of them by time"
         raise Bad(message, tag.location)
-    return tuple(sorted(found, key=lambda d: d.every is None))
+    return tuple(sorted(dimensions, key=lambda d: d.every is None))
 
 
 def _dimension(column: str, tag: Tag, what: str) -> Dimension:
@@ -284,20 +284,20 @@ def read_freshness(tag: Tag, what: str) -> Freshness:
     """Return how old a table may be, and what readers of an older one get."""
     if tag.value is not None:
         raise Bad(f"`{what}` must be a block", tag.location, 'for example, freshness.window="24h"')
-    found: dict[str, int] = {}
+    durations: dict[str, int] = {}
     fallback: Any = "stale_ok"
     for name, below in read_known(tag, what, ("window", "warn", "fallback")):
         if name == "fallback":
             fallback = one_of(get_args(Fallback), below, "freshness.fallback")
         else:
-            found[name] = read_duration(below, f"freshness.{name}")
-    if "window" not in found:
+            durations[name] = read_duration(below, f"freshness.{name}")
+    if "window" not in durations:
         raise Bad("`freshness` needs a window", tag.location, 'for example, freshness.window="24h"')
-    if min(found.values()) < 60:
+    if min(durations.values()) < 60:
         raise Bad("freshness is checked every minute: use at least 60s", tag.location)
-    if found.get("warn", 0) >= found["window"]:
+    if durations.get("warn", 0) >= durations["window"]:
         raise Bad("`freshness.warn` must be shorter than `freshness.window`", tag.location)
-    return Freshness(found["window"], found.get("warn"), fallback)
+    return Freshness(durations["window"], durations.get("warn"), fallback)
 
 
 _NOT_NULL = re.compile(r"(?P<type>.*?)\s*\bnot\s+null", re.IGNORECASE)
@@ -372,9 +372,9 @@ def read_automation(tag: Tag, what: str) -> str:
     text = read_text(tag, what)
     if text in ("eager", "missing"):
         return text
-    known = ("eager", "missing", *NICKNAMES)
-    if " " not in text and text not in known:
-        hint = did_you_mean(text, known) or f'for example, {what}="0 6 * * *"'
+    keywords = ("eager", "missing", *NICKNAMES)
+    if " " not in text and text not in keywords:
+        hint = did_you_mean(text, keywords) or f'for example, {what}="0 6 * * *"'
         message = f"`{what}` must be `eager`, `missing` or a schedule, got `{text}`"
         raise Bad(message, tag.location, hint)
     wrong = wrong_with(text)
@@ -393,7 +393,7 @@ def read_want(tag: Tag, what: str) -> tuple[Any, int | None, int | None, tuple[s
     if tag.value is not None:
         raise Bad(f"`{what}` must be a block", tag.location, example)
     every: Any = None
-    found: dict[str, int] = {}
+    durations: dict[str, int] = {}
     needs: tuple[str, ...] = ()
     for name, below in read_known(tag, what, ("every", "sla", "ttl", "needs")):
         if name == "every":
@@ -405,5 +405,5 @@ def read_want(tag: Tag, what: str) -> tuple[Any, int | None, int | None, tuple[s
                     hint = 'for example, needs=["users:data/users"]'
                     raise Bad(f"`{need}` is not a reference to another graph", below.location, hint)
         else:
-            found[name] = read_duration(below, f"want.{name}")
-    return every, found.get("sla"), found.get("ttl"), needs
+            durations[name] = read_duration(below, f"want.{name}")
+    return every, durations.get("sla"), durations.get("ttl"), needs

@@ -171,10 +171,10 @@ def _complete(fields: dict[str, object], places: Mapping[str, Location]) -> None
 
 def _complete_want(fields: dict[str, object], places: Mapping[str, Location]) -> None:
     """Make one value of what is said of wants: those of partitions of time are as often."""
-    said: Any = fields.pop("want", None)
-    if said is None:
+    parts: Any = fields.pop("want", None)
+    if parts is None:
         return
-    every, sla, ttl, needs = said
+    every, sla, ttl, needs = parts
     partition = fields.get("partition")
     time = partition.time if isinstance(partition, Partitioning) else None
     if time is not None and every not in (None, time.every):
@@ -189,10 +189,10 @@ def _complete_want(fields: dict[str, object], places: Mapping[str, Location]) ->
 
 def _besides(promised: Iterable[Check], checks: Iterable[Check]) -> Iterator[Check]:
     """Yield checks beside those of a contract, under names of their own."""
-    taken = {c.name for c in promised}
+    names = {c.name for c in promised}
     for check in checks:
-        name = next(n for n in numbered(check.name) if n not in taken)
-        taken.add(name)
+        name = next(n for n in numbered(check.name) if n not in names)
+        names.add(name)
         yield replace(check, name=name)
 
 

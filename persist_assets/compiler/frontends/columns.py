@@ -68,10 +68,10 @@ def selected(
     if bound.count(parameter) != 1 or parameter in imported:
         return None
     texts: set[str] = set()
-    known = _Known(module, modules, frozenset(bound))
+    scope = _Known(module, modules, frozenset(bound))
     try:
         for call in _selects(parameter, node):
-            texts.update(known.texts(call))
+            texts.update(scope.texts(call))
     except _Unclear:
         return None
     return tuple(sorted(texts)) or None
@@ -143,14 +143,14 @@ class _Known:
             It may select other columns too.
         """
         columns: list[ast.expr] = []
-        given = _given(call)
-        while given or columns:
+        pending = _given(call)
+        while pending or columns:
             if columns:
                 more, operands = self._parts(columns.pop())
                 columns += more
-                given += operands
+                pending += operands
                 continue
-            match node := given.pop():
+            match node := pending.pop():
                 case ast.Constant(value=str(text)):
                     if "*" in text or "`" in text:
                         raise _Unclear
@@ -158,7 +158,7 @@ class _Known:
                 case ast.Constant() | ast.UnaryOp(op=ast.USub(), operand=ast.Constant()):
                     pass
                 case ast.List(elts=elements) | ast.Tuple(elts=elements):
-                    given += elements
+                    pending += elements
                 case _:
                     columns.append(node)
 
@@ -188,10 +188,10 @@ class _Known:
         chain = chain_of(node)
         if not chain or chain[0] in self._bound or chain[0] in self._module.bindings:
             return None
-        found = {(*i.dotted, *chain[1:]) for i in self._module.imports.get(chain[0], ())}
-        if len(found) != 1 or self._module.stars:
+        origins = {(*i.dotted, *chain[1:]) for i in self._module.imports.get(chain[0], ())}
+        if len(origins) != 1 or self._module.stars:
             return None
-        (dotted,) = found
+        (dotted,) = origins
         if self._modules.resolve(dotted) is not None:
             return None
         *home, name = dotted
@@ -203,5 +203,5 @@ class _Known:
 
 def _given(call: ast.Call, name: str = "") -> list[ast.expr]:
     """Return what a call is given, without texts that are no columns that are read."""
-    given = [*call.args, *(keyword.value for keyword in call.keywords)]
-    return [g for g in given if not (name in _NAMING and isinstance(g, ast.Constant))]
+    arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+    return [g for g in arguments if not (name in _NAMING and isinstance(g, ast.Constant))]

@@ -32,11 +32,11 @@ def wrong_with(cron: str) -> str | None:
     """
     if cron in NICKNAMES:
         return None
-    given = cron.split()
-    if len(given) != len(_FIELDS):
+    fields = cron.split()
+    if len(fields) != len(_FIELDS):
         return "it must have five fields: minute, hour, day of month, month, day of week"
-    found: list[set[int]] = []
-    for text, (name, least, most, greatest, names) in zip(given, _FIELDS, strict=True):
+    values_by_field: list[set[int]] = []
+    for text, (name, least, most, greatest, names) in zip(fields, _FIELDS, strict=True):
         values: set[int] = set()
         for part in text.lower().split(","):
             matched = _PART.fullmatch(part)
@@ -54,8 +54,8 @@ def wrong_with(cron: str) -> str | None:
             if step is not None and not 0 < int(step) <= ends[1]:
                 return f"`{part}` is not a valid {name}: the step is out of range"
             values |= {*range(ends[0], ends[1] + 1, int(step or 1))}
-        found.append(values)
-    _, _, days, months, _ = found
-    if given[4] == "*" and all(min(days) > _LONGEST[month] for month in months):
+        values_by_field.append(values)
+    _, _, days, months, _ = values_by_field
+    if fields[4] == "*" and all(min(days) > _LONGEST[month] for month in months):
         return "no such date exists"
     return None

@@ -95,8 +95,8 @@ def _dotted(node: ast.AST, module: Module) -> tuple[str, ...]:
     chain = chain_of(called)
     if not chain or chain[0] in module.bindings:
         return ()
-    found = module.imports.get(chain[0])
-    return (*found[0].dotted, *chain[1:]) if found else chain
+    imports = module.imports.get(chain[0])
+    return (*imports[0].dotted, *chain[1:]) if imports else chain
 
 
 _WRITING = frozenset(

@@ -154,8 +154,8 @@ class Given:
 
     def key(self, name: str, after: int = 0) -> int:
         """Return where in `text` a key of an object is, or `after` where it cannot be found."""
-        found = re.compile(rf"{re.escape(json.dumps(name))}\s*:").search(self.text, after)
-        return found.start() if found else after
+        match = re.compile(rf"{re.escape(json.dumps(name))}\s*:").search(self.text, after)
+        return match.start() if match else after
 
 
 def read_external(
@@ -200,7 +200,7 @@ def public_pairs(external: External) -> tuple[tuple[str, str], ...]:
     >>> public_pairs(External("delta_table_input", version=3))
     (('mode', 'snapshot_and_follow'), ('version', '3'))
     """
-    said = {
+    options = {
         "mode": external.mode,
         "version": external.version,
         "datetime": external.datetime,
@@ -209,7 +209,7 @@ def public_pairs(external: External) -> tuple[tuple[str, str], ...]:
         "snapshot_filter": external.snapshot_filter,
         "endpoint": dict(external.storage).get("aws_endpoint"),
     }
-    return tuple(sorted((k, str(v)) for k, v in said.items() if v is not None))
+    return tuple(sorted((k, str(v)) for k, v in options.items() if v is not None))
 
 
 class _Wrong(Exception):
@@ -245,7 +245,7 @@ class _Reading:
     def read(self, properties: Sequence[tuple[str, Given]]) -> tuple[External | None, str]:
         append_only = False
         connectors: Given | None = None
-        for key, given in properties:
+        for key, value in properties:
             if key not in _PROPERTIES:
                 hint = (
                     did_you_mean(key, _PROPERTIES) or f"known properties: {', '.join(_PROPERTIES)}"
@@ -254,18 +254,18 @@ class _Reading:
                     Problem(
                         "external-option",
                         f"external tables have no property `{key}`",
-                        given.place(0),
+                        value.place(0),
                         hint,
                     )
                 )
             elif key == "connectors":
-                connectors = given
-            elif given.text.lower() not in ("true", "false"):
+                connectors = value
+            elif value.text.lower() not in ("true", "false"):
                 self.problems.append(
-                    Problem("external-type", f"`{key}` must be true or false", given.place(0))
+                    Problem("external-type", f"`{key}` must be true or false", value.place(0))
                 )
             elif key == "append_only":
-                append_only = given.text.lower() == "true"
+                append_only = value.text.lower() == "true"
         if connectors is None:
             self.say(
                 "connector",
@@ -299,8 +299,8 @@ class _Reading:
             self.say("json", "the nesting is too deep", 0)
             raise _Wrong from error
         for key in twice:
-            again = self.at(key)
-            self.say("option", f"duplicate key `{key}`", connectors.key(key, again + 1))
+            first = self.at(key)
+            self.say("option", f"duplicate key `{key}`", connectors.key(key, first + 1))
         return document
 
     def only(self, document: Any) -> dict[str, Any]:
@@ -309,13 +309,13 @@ class _Reading:
         ):
             self.say("connector", "`connectors` must be a list of objects: [{…}]", 0)
             raise _Wrong
-        found = cast("list[dict[str, Any]]", document)
-        if len(found) != 1:
-            n = len(found) or "none"
-            hint = "declare a table for each, and a view for their UNION ALL" if found else None
+        entries = cast("list[dict[str, Any]]", document)
+        if len(entries) != 1:
+            n = len(entries) or "none"
+            hint = "declare a table for each, and a view for their UNION ALL" if entries else None
             self.say("connector", f"an external table must have one connector, not {n}", 0, hint)
             raise _Wrong
-        return found[0]
+        return entries[0]
 
     def connector(self, connector: dict[str, Any]) -> tuple[External, str]:
         self.known(connector, _CONNECTOR, "a connector")
@@ -396,29 +396,29 @@ class _Reading:
             "timestamp_column": str,
             "skip_unused_columns": bool,
         }
-        said: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         storage: dict[str, str] = {}
         for key, value in config.items():
             if key in kinds:
                 if self.is_a(key, value, kinds[key]):
-                    said[key] = value
+                    options[key] = value
             elif key.lower() in STORAGE:
                 self.stored(key, value, storage)
             else:
                 self.unknown(name, key, (*kinds, *STORAGE))
         for key in (version, "end_version"):
-            if said.get(key, 0) < 0:
+            if options.get(key, 0) < 0:
                 self.say("type", f"`{key}` must not be negative", self.at(key))
-                del said[key]
-        place = said.get(uri, "")
-        if uri not in config or place.strip() != place or (uri in said and not place):
+                del options[key]
+        place = options.get(uri, "")
+        if uri not in config or place.strip() != place or (uri in options and not place):
             self.say("uri", f"`{name}` needs the location of its data: `{uri}`", self.at(uri))
         elif _LITERAL_SECRET.search(place):
             self.say("secret", f"`{uri}` contains credentials", self.at(uri), _as_reference())
             place = ""
         if iceberg and _ONE_VERSION.search(place):
-            self.one_version(said.get("mode"), uri)
-        mode = said.get("mode", "snapshot_and_follow")
+            self.one_version(options.get("mode"), uri)
+        mode = options.get("mode", "snapshot_and_follow")
         if mode not in _MODES:
             hint = did_you_mean(mode, _MODES) or f"known modes: {', '.join(_MODES)}"
             if mode == "cdc":
@@ -428,13 +428,13 @@ class _Reading:
         external = External(
             name,
             mode=mode,
-            version=said.get(version),
-            datetime=self.instant(said.get("datetime")),
-            end_version=said.get("end_version"),
-            filter=self.condition("filter", said.get("filter")),
-            snapshot_filter=self.condition("snapshot_filter", said.get("snapshot_filter")),
-            timestamp_column=self.column(said.get("timestamp_column")),
-            skip_unused_columns=said.get("skip_unused_columns", True),
+            version=options.get(version),
+            datetime=self.instant(options.get("datetime")),
+            end_version=options.get("end_version"),
+            filter=self.condition("filter", options.get("filter")),
+            snapshot_filter=self.condition("snapshot_filter", options.get("snapshot_filter")),
+            timestamp_column=self.column(options.get("timestamp_column")),
+            skip_unused_columns=options.get("skip_unused_columns", True),
             storage=tuple(sorted(storage.items())),
         )
         self.together(external, version, iceberg)
@@ -550,12 +550,12 @@ class _Reading:
     def column(self, name: str | None) -> str | None:
         if name is None:
             return None
-        found = next((c for c in self.columns if c.lower() == name.lower()), None)
-        if found is None:
+        column = next((c for c in self.columns if c.lower() == name.lower()), None)
+        if column is None:
             hint = did_you_mean(name, self.columns)
             message = f"`timestamp_column` names `{name}`, which is not a column of `{self.name}`"
             self.say("column", message, self.at("timestamp_column"), hint)
-        return found
+        return column
 
     def condition(self, key: str, text: str | None) -> str | None:
         if text is None:
@@ -591,8 +591,8 @@ class _Reading:
 
 def _as_reference(key: str | None = None) -> str:
     name = re.sub(r"\W", "_", STORAGE.get((key or "").lower(), "aws_secret_access_key")).upper()
-    said = key or "aws_secret_access_key"
-    return f'use an environment variable: "{said}": "${{env:{name}}}"'
+    option = key or "aws_secret_access_key"
+    return f'use an environment variable: "{option}": "${{env:{name}}}"'
 
 
 def _without_trailing_commas(text: str) -> str:

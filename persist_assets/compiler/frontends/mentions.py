@@ -20,8 +20,8 @@ OF_FUNCTIONS = frozenset(("__builtins__", "__closure__", "__code__", "__dict__",
 
 def looks_around(names: Iterable[str]) -> bool:
     """Whether one of these names finds what others stand for, wherever it is."""
-    known = _BY_VALUE | _OF_SYS | OF_FUNCTIONS
-    return any(n in known or n.partition(".")[0] in _LOOKING for n in names)
+    lookups = _BY_VALUE | _OF_SYS | OF_FUNCTIONS
+    return any(n in lookups or n.partition(".")[0] in _LOOKING for n in names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +93,10 @@ def mentions(
 def _declared(node: ast.AST) -> frozenset[str]:
     """Return the names that a function says are those of its module."""
     body: list[ast.stmt] = [] if isinstance(node, ast.Lambda) else getattr(node, "body", [])
-    found = (n for statement in body for n in ast.walk(statement) if isinstance(n, ast.Global))
-    return frozenset(name for n in found for name in n.names)
+    declarations = (
+        n for statement in body for n in ast.walk(statement) if isinstance(n, ast.Global)
+    )
+    return frozenset(name for n in declarations for name in n.names)
 
 
 def variables(node: FunctionNode | ast.Lambda) -> frozenset[str]:
@@ -105,13 +107,13 @@ def variables(node: FunctionNode | ast.Lambda) -> frozenset[str]:
     arguments = node.args
     every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
     every += [a for a in (arguments.vararg, arguments.kwarg) if a]
-    found = {a.arg for a in every}
+    names = {a.arg for a in every}
     stack: list[ast.AST] = [] if isinstance(node, ast.Lambda) else [*node.body]
     while stack:
         this = stack.pop()
         match this:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                found.add(this.name)
+                names.add(this.name)
                 continue
             case ast.Lambda():
                 continue
@@ -119,15 +121,15 @@ def variables(node: FunctionNode | ast.Lambda) -> frozenset[str]:
                 stack += [this.iter, *this.ifs]
                 continue
             case ast.Name(ctx=ast.Store() | ast.Del()):
-                found.add(this.id)
+                names.add(this.id)
             case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)):
-                found.add(name)
+                names.add(name)
             case ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
-                found.add(name)
+                names.add(name)
             case _:
                 pass
         stack += ast.iter_child_nodes(this)
-    return frozenset(found) - _declared(node)
+    return frozenset(names) - _declared(node)
 
 
 def without_docstring(body: Sequence[ast.stmt]) -> Sequence[ast.stmt]:

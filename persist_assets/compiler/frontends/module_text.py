@@ -87,8 +87,8 @@ class Module:
     def ours(self, node: ast.expr) -> str | None:
         """Return which of our decorators an expression names, or None."""
         chain = chain_of(node.func if isinstance(node, ast.Call) else node)
-        for found in self.imports.get(chain[0], ()) if chain else ():
-            *home, name = (*found.dotted, *chain[1:])
+        for origin in self.imports.get(chain[0], ()) if chain else ():
+            *home, name = (*origin.dotted, *chain[1:])
             if home in _HOMES and name in DECORATORS:
                 return name
         if PACKAGE in self.stars and len(chain) == 1 and chain[0] in DECORATORS:
@@ -176,8 +176,8 @@ def _learn_choices(module: Module) -> None:
             stack += ast.iter_child_nodes(node)
     for name, numbers in places.items():
         if name in chosen or len(numbers) > 1 or name in module.bindings:
-            known = module.bindings.get(name, [])
-            module.bindings[name] = sorted({*known, *numbers})
+            own_numbers = module.bindings.get(name, [])
+            module.bindings[name] = sorted({*own_numbers, *numbers})
 
 
 def _learn_imports(
@@ -201,8 +201,8 @@ def _learn_imports(
                     if not typed:
                         module.stars.append(origin)
                 else:
-                    found = Imported(origin, alias.name)
-                    imports.setdefault(alias.asname or alias.name, []).append(found)
+                    target = Imported(origin, alias.name)
+                    imports.setdefault(alias.asname or alias.name, []).append(target)
                 if not typed:
                     module.imported += [origin, f"{origin}.{alias.name}"]
 

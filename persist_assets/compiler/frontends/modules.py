@@ -107,27 +107,27 @@ class Modules:
     def resolve(self, dotted: Sequence[str]) -> tuple[Module, tuple[str, ...]] | None:
         """Return the longest beginning of a name that is a module, and the rest of the name."""
         for n in range(len(dotted), 0, -1):
-            found = self.module(".".join(dotted[:n]))
-            if found is not None:
-                return found, tuple(dotted[n:])
+            module = self.module(".".join(dotted[:n]))
+            if module is not None:
+                return module, tuple(dotted[n:])
         return None
 
     def closure(self, module: Module) -> tuple[Module, ...]:
         """Return a module and all of the project that it imports, however far down, by path."""
-        known = self._closures.get(module.path)
-        if known is None:
-            found = {module.path: module}
+        members = self._closures.get(module.path)
+        if members is None:
+            by_path = {module.path: module}
             todo = [module]
             while todo:
                 this = todo.pop()
                 for name in self._imported(this):
                     other = self.module(name)
-                    if other is not None and other.path not in found:
-                        found[other.path] = other
+                    if other is not None and other.path not in by_path:
+                        by_path[other.path] = other
                         todo.append(other)
-            known = tuple(found[path] for path in sorted(found))
-            self._closures[module.path] = known
-        return known
+            members = tuple(by_path[path] for path in sorted(by_path))
+            self._closures[module.path] = members
+        return members
 
     def _imported(self, module: Module) -> Iterator[str]:
         """Yield the modules that an import runs: those that are named, and their packages."""
@@ -201,8 +201,8 @@ class _Reach:
             self.visit_all()
         own = [shape(i, self.own, bare=True) for i in inside]
         items = sorted(
-            (self.label(path), [text for _, text in sorted(found.items())])
-            for path, found in self.items.items()
+            (self.label(path), [text for _, text in sorted(statements.items())])
+            for path, statements in self.items.items()
         )
         imports = sorted((self.label(path), *rest) for path, *rest in self.imports)
         return Reached(
@@ -251,26 +251,26 @@ class _Reach:
     def imported(self, module: Module, node: ast.Import | ast.ImportFrom) -> None:
         """Follow an import that stands in code that is reached."""
         if isinstance(node, ast.Import):
-            found = [(a.asname or a.name, Imported(a.name)) for a in node.names]
+            bindings = [(a.asname or a.name, Imported(a.name)) for a in node.names]
         else:
             origin = absolute(node.module or "", node.level, module.package)
-            found = [
+            bindings = [
                 (a.asname or a.name, Imported(origin, None if a.name == "*" else a.name))
                 for a in node.names
                 if origin is not None
             ]
-        for name, what in found:
+        for name, what in bindings:
             self.reached(module, name, what.dotted)
 
     def chain(self, module: Module, chain: tuple[str, ...]) -> None:
         """Follow ``a.b.c`` as it means in a module."""
         name, rest = chain[0], chain[1:]
-        known = module.imports.get(name, ())
-        for what in known:
+        origins = module.imports.get(name, ())
+        for what in origins:
             self.reached(module, name, (*what.dotted, *rest))
         for number in module.bindings.get(name, ()):
             self.statement(module, number)
-        if not known and name not in module.bindings:
+        if not origins and name not in module.bindings:
             if hasattr(builtins, name):
                 self.names.add(".".join(chain))
             for star in module.stars:
@@ -283,18 +283,18 @@ class _Reach:
     def reached(self, module: Module, name: str, dotted: tuple[str, ...]) -> None:
         """Follow what a name stands for by an import."""
         for n in range(1, len(dotted)):  # what a package says itself hides a module in it
-            package, said = self.modules.module(".".join(dotted[:n])), dotted[n : n + 1]
-            if package is None or (package.path, said) in self.followed:
+            package, member = self.modules.module(".".join(dotted[:n])), dotted[n : n + 1]
+            if package is None or (package.path, member) in self.followed:
                 continue
-            if said[0] in package.bindings or said[0] in package.imports:
-                self.followed.add((package.path, said))
-                self.chain(package, said)
-        found = self.modules.resolve(dotted)
-        if found is None:
+            if member[0] in package.bindings or member[0] in package.imports:
+                self.followed.add((package.path, member))
+                self.chain(package, member)
+        target = self.modules.resolve(dotted)
+        if target is None:
             self.imports.add((module.path, name, dotted))
             self.names.add(".".join(dotted))
             return
-        other, rest = found
+        other, rest = target
         self.imports.add((module.path, name, dotted[: len(dotted) - len(rest)]))
         if not rest or not (rest[0] in other.bindings or rest[0] in other.imports):
             self.whole(other)

@@ -40,8 +40,8 @@ class Tag:
 
     def get(self, name: str) -> Tag | None:
         """Return the property `name`, or None when it is not there or deleted."""
-        found = (self.properties or {}).get(name)
-        return None if found is None or found.deleted else found
+        tag = (self.properties or {}).get(name)
+        return None if tag is None or tag.deleted else tag
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +91,8 @@ class _Parser:
 
     def expect(self, char: str) -> None:
         if self.peek() != char:
-            found = f"`{self.peek()}`" if self.peek() else "the end of the line"
-            raise _SyntaxError(f"expected `{char}`, found {found}", self.at)
+            actual = f"`{self.peek()}`" if self.peek() else "the end of the line"
+            raise _SyntaxError(f"expected `{char}`, found {actual}", self.at)
         self.at += 1
 
     def document(self, root: Tag) -> None:

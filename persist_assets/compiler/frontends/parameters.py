@@ -101,7 +101,7 @@ def bounds(
             message = f"parameter `:{other.text}` is not allowed here"
             problems.append(Problem("parameter", message, locate(one.start)))
     places = {t.start: i for i, t in enumerate(tokens)}
-    found: list[Bound] = []
+    conditions: list[Bound] = []
     named = [i for i in tree.find_all(exp.Identifier) if not i.quoted and i.name.startswith(":")]
     for identifier in sorted(named, key=lambda i: i.meta["start"]):
         name, place = identifier.name[1:], locate(identifier.meta["start"])
@@ -122,8 +122,8 @@ def bounds(
             continue
         at = places[identifier.meta["start"]]
         first, last = (tokens[at], tokens[at + 1]) if leads else (tokens[at - 1], tokens[at])
-        found.append(Bound(name, first.start - base, last.end + 1 - base, leads, place))
-    return tuple(found), problems
+        conditions.append(Bound(name, first.start - base, last.end + 1 - base, leads, place))
+    return tuple(conditions), problems
 
 
 def _compared(identifier: Any) -> tuple[str | None, bool]:

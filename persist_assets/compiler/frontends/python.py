@@ -91,7 +91,7 @@ def with_functions(
     """
     modules = Modules(find)
     problems: list[Problem] = []
-    found: list[Declaration] = []
+    results: list[Declaration] = []
     for declaration in declarations:
         checks = tuple(
             _with_function(check, check.location or declaration.location, modules, problems)
@@ -100,9 +100,9 @@ def with_functions(
             for check in declaration.annotation.checks
         )
         annotation = replace(declaration.annotation, checks=checks)
-        found.append(replace(declaration, annotation=annotation))
+        results.append(replace(declaration, annotation=annotation))
     looked = sorted((p, digest_of(t)) for p, t in modules.looked.items())
-    return found, [*problems, *modules.problems.values()], tuple(looked)
+    return results, [*problems, *modules.problems.values()], tuple(looked)
 
 
 def _with_function(
@@ -153,14 +153,14 @@ def names_in(text: str, path: str) -> list[Declaration]:
 
     What reads them has nothing to complain about, and no other source has their names.
     """
-    found: dict[str, Declaration] = {}
-    for said in _SAYS_SO.finditer(text):
-        match = _DEFINES.search(text, said.end())
+    by_name: dict[str, Declaration] = {}
+    for marker in _SAYS_SO.finditer(text):
+        match = _DEFINES.search(text, marker.end())
         if match and IDENTIFIER.fullmatch(match[1]):
             at = match.start(1)
             place = Location(path, text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at))
-            found.setdefault(match[1].lower(), Declaration(match[1], PYTHON, place))
-    return list(found.values())
+            by_name.setdefault(match[1].lower(), Declaration(match[1], PYTHON, place))
+    return list(by_name.values())
 
 
 _FRAMES = frozenset(
@@ -289,16 +289,16 @@ class _File:
 
     def stand_for(self, node: FunctionNode | ast.ClassDef) -> None:
         """Let the name of what is no source, and seems to be meant for one, be of no other."""
-        known = {d.name.lower() for d in self.declarations}
-        if IDENTIFIER.fullmatch(node.name) and node.name.lower() not in known:
+        names = {d.name.lower() for d in self.declarations}
+        if IDENTIFIER.fullmatch(node.name) and node.name.lower() not in names:
             place = self.module.place(node)
             self.declarations.append(Declaration(node.name, PYTHON, place))
 
     def name_place(self, node: FunctionNode) -> Location:
         """Return where the name of a function is in its definition."""
         line = self.module.lines[node.lineno - 1]
-        found = re.compile(r"def\s+").search(line)
-        return Location(self.path, node.lineno, found.end() + 1 if found else node.col_offset + 1)
+        match = re.compile(r"def\s+").search(line)
+        return Location(self.path, node.lineno, match.end() + 1 if match else node.col_offset + 1)
 
     def declaration(
         self,
@@ -308,8 +308,8 @@ class _File:
         place: Location,
     ) -> Declaration:
         kind = (self.module.ours(decorator) if decorator is not None else None) or "table"
-        said, inputs = self.said(decorator, kind)
-        annotation, problems = read_annotation(lines, said)
+        options, inputs = self.said(decorator, kind)
+        annotation, problems = read_annotation(lines, options)
         self.problems += problems
         checks = tuple(
             self.with_function(c, str(c.values[0])) if c.kind == "function" else c
@@ -411,14 +411,14 @@ class _File:
         if tag.value is not None or not tag.properties:
             hint = 'for example, inputs={"flights": "daily/flights"}'
             raise _Refused("python-source", "`inputs` must be a dict", tag.location, hint)
-        found: dict[str, tuple[str, Location]] = {}
+        sources: dict[str, tuple[str, Location]] = {}
         for name, below in tag.properties.items():
             if not isinstance(below.value, str) or below.properties or not below.value:
                 hint = 'for example, inputs={"flights": "daily/flights"}'
                 message = f"`inputs` must name a source for `{name}`"
                 raise _Refused("python-source", message, below.location, hint)
-            found[name] = below.value, below.location
-        return found
+            sources[name] = below.value, below.location
+        return sources
 
     def tag(self, node: ast.expr, what: str) -> Tag:
         """Return a value that is written out as MOTLY has it."""
@@ -446,9 +446,9 @@ class _File:
             case ast.Name():
                 constant = self.constant(node.id)
                 if constant is not None:
-                    made = self.tag(constant, what)
-                    made.location = place
-                    return made
+                    tag = self.tag(constant, what)
+                    tag.location = place
+                    return tag
             case _:
                 pass
         raise _Refused(
@@ -517,14 +517,14 @@ class _File:
         """Return the function of the project that a name of the file means, and its module."""
         module, last = self.module, name
         if name not in module.bindings and name in module.imports:
-            found = self.modules.resolve(module.imports[name][-1].dotted)
-            if found is not None and len(found[1]) == 1:
-                module, last = found[0], found[1][0]
+            target = self.modules.resolve(module.imports[name][-1].dotted)
+            if target is not None and len(target[1]) == 1:
+                module, last = target[0], target[1][0]
         bound = [module.body[n] for n in module.bindings.get(last, ())]
         if len(bound) == 1 and isinstance(bound[0], ast.FunctionDef):
             return module, bound[0]
-        known = [b for b, at in self.module.bindings.items() if self.defines(at)]
-        hint = did_you_mean(name, [*known, *self.module.imports])
+        functions = [b for b, at in self.module.bindings.items() if self.defines(at)]
+        hint = did_you_mean(name, [*functions, *self.module.imports])
         file = "this file" if place.path == self.path else self.path
         message = f"{file} neither defines nor imports a function `{name}`"
         if bound:
@@ -551,20 +551,20 @@ class _File:
         required = plain[: len(plain) - len(arguments.defaults)]
         named = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
         required += [argument for argument, default in named if default is None]
-        found: list[Parameter] = []
+        parameters: list[Parameter] = []
         wrong: list[Problem] = []
         for argument in required:
             place = module.place(argument)
             try:
                 kind = self.kind(argument.annotation, f"the parameter `{argument.arg}`", module)
                 positional = argument in arguments.posonlyargs
-                found.append(Parameter(argument.arg, kind, place, positional))
+                parameters.append(Parameter(argument.arg, kind, place, positional))
             except _Refused as refused:
                 wrong.append(refused.problem)
         if wrong:
             self.problems += wrong[1:]
             raise _Refused(wrong[0].code, wrong[0].message, wrong[0].location, wrong[0].hint)
-        return tuple(found)
+        return tuple(parameters)
 
     def check_result(self, node: ast.FunctionDef) -> None:
         if node.returns is not None and self.kind(node.returns, "the result") == "session":
@@ -609,8 +609,8 @@ class _File:
         if not chain or depth > 5:
             return
         for imports in (module.imports, module.typed):
-            for found in imports.get(chain[0], ()):
-                yield (*found.dotted, *chain[1:])
+            for origin in imports.get(chain[0], ()):
+                yield (*origin.dotted, *chain[1:])
         for star in module.stars:
             yield (*Imported(star).dotted, *chain)
         for number in module.bindings.get(chain[0], ()) if len(chain) == 1 else ():
@@ -652,7 +652,7 @@ class _File:
 
         Once for each place.
         """
-        told: set[Location] = set()
+        reported_places: set[Location] = set()
         allowed = True
         for module, root in reached.nodes:
             key = ("effects", id(root))
@@ -660,9 +660,9 @@ class _File:
                 module.known[key] = tuple(effects_of(root, module))
             for effect, place in module.known[key]:
                 code, severity, message, hint = EFFECTS[effect]
-                if place in told or (outside and effect == "read"):
+                if place in reported_places or (outside and effect == "read"):
                     continue
-                told.add(place)
+                reported_places.add(place)
                 allowed &= severity != "error"
                 message = message.replace("{name}", f"`{name}`")
                 self.problems.append(Problem(code, message, place, hint, severity))

@@ -112,14 +112,14 @@ class Quiet:
 
     def call(self, node: ast.Call) -> bool:
         """Whether a call changes nothing."""
-        chain, given = chain_of(node.func), _arguments(node)
+        chain, arguments = chain_of(node.func), _arguments(node)
         others = self.is_external(node.func) or self.is_builtin(node.func)
         if self.is_builtin(node.func) and chain[0] in _PURE:
             called = [k.value for k in node.keywords if k.arg in (None, "key")]
-            given = [*called, *(node.args[:1] if chain[0] in _CALLING else ())]
+            arguments = [*called, *(node.args[:1] if chain[0] in _CALLING else ())]
         elif not others or self.changes(node.func):
             return False
-        names = {n.id for g in given for n in ast.walk(g) if isinstance(n, ast.Name)}
+        names = {n.id for g in arguments for n in ast.walk(g) if isinstance(n, ast.Name)}
         return not any(n in self.module.bindings or self.own(n) for n in names)
 
     def changes(self, node: ast.expr) -> bool:
@@ -139,11 +139,13 @@ class Quiet:
         inner: ast.expr = func.value
         while isinstance(inner, ast.Attribute | ast.Call):
             if isinstance(inner, ast.Call):
-                made = inner.func
-                name = made.attr if isinstance(made, ast.Attribute) else getattr(made, "id", "")
+                callee = inner.func
+                name = (
+                    callee.attr if isinstance(callee, ast.Attribute) else getattr(callee, "id", "")
+                )
                 if name[:1].isupper():
                     return False
-                inner = made
+                inner = callee
             else:
                 inner = inner.value
         return bool(_CHANGING.match(func.attr))
@@ -156,8 +158,8 @@ class Quiet:
         if isinstance(inner, ast.Constant | ast.JoinedStr):
             return True
         name = inner.id if isinstance(inner, ast.Name) else ""
-        known = name in self.module.imports and name not in self.module.bindings
-        return known and not self.own(name)
+        is_import = name in self.module.imports and name not in self.module.bindings
+        return is_import and not self.own(name)
 
     def is_builtin(self, node: ast.expr) -> bool:
         """Whether a name is one of Python that the module does not define."""

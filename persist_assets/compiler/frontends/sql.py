@@ -193,10 +193,10 @@ class _File:
 
     def guess(self, start: int, end: int) -> None:
         """Declare what a stretch of text that cannot be understood seems to name."""
-        known = {d.name.lower() for d in self.declarations}
+        names = {d.name.lower() for d in self.declarations}
         for name, at in created(self.text[start:end]):
-            if name.lower() not in known:
-                known.add(name.lower())
+            if name.lower() not in names:
+                names.add(name.lower())
                 self.declarations.append(Declaration(name, SQL, self.location(start + at)))
 
     def complete(self, places: Sequence[int]) -> None:
@@ -479,7 +479,7 @@ class _File:
 
     def properties(self, tokens: Sequence[Token]) -> list[tuple[str, Given]]:
         """Return what stands in a table's WITH: pairs of strings, as they are written."""
-        found: list[tuple[str, Given]] = []
+        pairs: list[tuple[str, Given]] = []
         depth = 0
         for i, token in enumerate(tokens):
             depth += _BRACKETS.get(token.token_type, 0)
@@ -494,9 +494,9 @@ class _File:
                         break
                     end = more.end
                 source = self.text[start : end + 1]
-                given = Given(source, lambda at, start=start: self.location(start + at))
-                found.append((token.text.lower(), given))
-        return found
+                value = Given(source, lambda at, start=start: self.location(start + at))
+                pairs.append((token.text.lower(), value))
+        return pairs
 
     def key(self, tree: Any, name: str, columns: Sequence[str]) -> tuple[str, ...]:
         """Return the columns of a table's primary key."""
@@ -608,10 +608,10 @@ class _File:
             location = self.location(starts[int(line) - 1] + column - 1)
         else:
             location = self.location(tokens[0].start)
-        said = str(first.get("description") or error).split(" but got ")[0].rstrip(".")
-        if said.startswith("Required keyword"):  # sqlglot's words for a missing operand
-            said = "something is missing here"
-        return _Refused("syntax", f"{said}, near `{near}`" if near else said, location)
+        message = str(first.get("description") or error).split(" but got ")[0].rstrip(".")
+        if message.startswith("Required keyword"):  # sqlglot's words for a missing operand
+            message = "something is missing here"
+        return _Refused("syntax", f"{message}, near `{near}`" if near else message, location)
 
     def name(self, tree: Any) -> tuple[str, Location]:
         table = tree.find(exp.Table)
@@ -643,8 +643,8 @@ class _File:
                     self.location(token.start),
                     "write the name itself",
                 )
-        told = faithful(tokens, self.text)
-        words = joined(told, self.text)
+        spark_tokens = faithful(tokens, self.text)
+        words = joined(spark_tokens, self.text)
         tree = self.parse(self.typed(words))
         if not isinstance(tree, exp.Query | exp.Values):
             raise _Refused("syntax", "expected a query", self.location(tokens[0].start), "SELECT …")
@@ -668,7 +668,7 @@ class _File:
             text,
             references,
             column_names,
-            sha256("\0".join(self.words(told, references)).encode()).hexdigest(),
+            sha256("\0".join(self.words(spark_tokens, references)).encode()).hexdigest(),
             what_is_lost(tokens, self.text),
             bounded,
             tree,

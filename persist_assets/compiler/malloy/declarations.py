@@ -97,11 +97,11 @@ def names_in(text: str, path: str) -> list[Declaration]:
     places = {m.start(1): m[1] for m in _SOURCE.finditer(text)}
     for sources in _SOURCES.finditer(bare):
         places |= {m.start(1): m[1] for m in _IS.finditer(bare, *sources.span())}
-    found: dict[str, Declaration] = {}
+    by_name: dict[str, Declaration] = {}
     for at, name in sorted(places.items()):
         if IDENTIFIER.fullmatch(name):
-            found.setdefault(name.lower(), Declaration(name, MALLOY, _place(text, path, at)))
-    return list(found.values())
+            by_name.setdefault(name.lower(), Declaration(name, MALLOY, _place(text, path, at)))
+    return list(by_name.values())
 
 
 _SOURCE = re.compile(r"^[ \t]*source:\s*`?(\w+)`?\s*(?:\([^()]*\)\s*)?\bis\b", re.MULTILINE)
@@ -282,8 +282,8 @@ def _refusal(
     if not model.flag:
         return f"`{name}` is not persisted: this file does not enable it", f"begin it with {FLAG}"
     if source.parameters:
-        told = ", ".join(source.parameters)
-        return f"`{name}` has parameters ({told}): Malloy does not persist it", _OWN_COLUMNS
+        names = ", ".join(source.parameters)
+        return f"`{name}` has parameters ({names}): Malloy does not persist it", _OWN_COLUMNS
     if source.kind in _KINDS:
         return f"`{name}` cannot be persisted: {_KINDS[source.kind]}", _OWN_COLUMNS
     if source.sql is None:

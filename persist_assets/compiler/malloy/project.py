@@ -87,9 +87,9 @@ class Models:
     def declared(self) -> list[Parsed]:
         """What all files declare, in order of paths."""
         return [
-            found
+            file
             for path in self.texts
-            if (found := self.files.get(path) or self.failed.get(path)) is not None
+            if (file := self.files.get(path) or self.failed.get(path)) is not None
         ]
 
     def compile(
@@ -151,10 +151,10 @@ class Models:
             There is no compiler.
         """
         with self._session(_Answers(self, compilation)) as session:
-            made = session.compile_query(path, name=name, text=text)
-        if made.sql is None:
-            raise SourcesError(made.problems)
-        return parse_malloys(made.sql, Location(path))
+            result = session.compile_query(path, name=name, text=text)
+        if result.sql is None:
+            raise SourcesError(result.problems)
+        return parse_malloys(result.sql, Location(path))
 
     def _session(self, answers: _Answers) -> Session:
         settings = self.settings
@@ -220,13 +220,13 @@ class Models:
             return True
         problems += comments_that_say_persist(self.texts[path], path)
         declarations, more, looked = with_functions(declarations, self._find)
-        asked = [*(ALL_ROWS_OF + t for t in model.tables), *model.selects]
+        queries = [*(ALL_ROWS_OF + t for t in model.tables), *model.selects]
         self.files[path] = parsed(
             self._content(self.texts[path]),
             declarations,
             [*problems, *more],
             reads=(*((p, digest_of(answers.texts[p])) for p in model.files if p != path), *looked),
-            asked=tuple((sql, answers.given[sql]) for sql in asked),
+            asked=tuple((sql, answers.given[sql]) for sql in queries),
             queries=tuple(NamedQuery(q.name, q.location, q.description) for q in model.queries),
         )
         return True
@@ -314,15 +314,15 @@ class _Answers:
             raise _refusal(error.problems) from error
         if sql.startswith(ALL_ROWS_OF) and len(query.references) != 1:
             raise Refused(f"`{sql.removeprefix(ALL_ROWS_OF)}` is not a table name")
-        taken = [r.parts[-1] for r in query.references if _STAGE.match(r.parts[-1])]
-        if taken:
+        stages = [r.parts[-1] for r in query.references if _STAGE.match(r.parts[-1])]
+        if stages:
             raise Refused(
-                f"Malloy uses the name `{taken[0]}` within its queries: rename that source"
+                f"Malloy uses the name `{stages[0]}` within its queries: rename that source"
             )
-        found = describe(self.compilation, query)
-        columns = [c for c in found if isinstance(c, Column)]
+        description = describe(self.compilation, query)
+        columns = [c for c in description if isinstance(c, Column)]
         if not columns:
-            raise _refusal([p for p in found if isinstance(p, Problem)])
+            raise _refusal([p for p in description if isinstance(p, Problem)])
         return tuple((c.name, c.type or UNCERTAIN) for c in columns)
 
     def hold(self, file: Parsed) -> bool:
@@ -396,11 +396,11 @@ class _Queue:
 
 def _references(queries: Iterable[str]) -> list[Sequence[Reference]]:
     """Return what queries read, as far as they can be read."""
-    found: list[Sequence[Reference]] = []
+    references: list[Sequence[Reference]] = []
     for sql in queries:
         with suppress(SourcesError):
-            found.append(parse_malloys(sql, Location("query")).references)
-    return found
+            references.append(parse_malloys(sql, Location("query")).references)
+    return references
 
 
 def _refusal(problems: Sequence[Problem]) -> Refused:

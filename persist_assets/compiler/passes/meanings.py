@@ -61,7 +61,7 @@ def describe(compilation: Compilation, query: Query) -> Sequence[Column] | Seque
     if not (unit.broken or whole):
         with compilation.contained(unit):
             _compile_query(compilation, unit)
-    found, compilation.problems[before:] = compilation.problems[before:], []
+    problems, compilation.problems[before:] = compilation.problems[before:], []
     source = read[0].source if whole and not unit.broken else unit.source
     if source is not None and not source.columns:
         name = read[0].declaration.name if read else "query"
@@ -69,9 +69,9 @@ def describe(compilation: Compilation, query: Query) -> Sequence[Column] | Seque
         hint = f"name them in SQL: CREATE VIEW … AS SELECT a, b FROM {name}"
         return [Problem("columns", message, place, hint)]
     if source is None:
-        return found
-    taken = {c.name.lower(): c.type for c in read[0].declaration.columns} if whole else {}
-    return tuple(replace(c, type=c.type or taken.get(c.name.lower())) for c in source.columns)
+        return problems
+    types = {c.name.lower(): c.type for c in read[0].declaration.columns} if whole else {}
+    return tuple(replace(c, type=c.type or types.get(c.name.lower())) for c in source.columns)
 
 
 def compile_meaning(compilation: Compilation) -> None:
@@ -274,8 +274,8 @@ def _kept_how(declaration: Declaration) -> tuple[object, ...]:
     """Return what of an annotation the meaning of a query follows from."""
     annotation = declaration.annotation
     how = (annotation.assume, annotation.goes_on)
-    said = (annotation.refresh, annotation.time_column, *how)
-    return (*said, *_merged_how(declaration))
+    fields = (annotation.refresh, annotation.time_column, *how)
+    return (*fields, *_merged_how(declaration))
 
 
 def _merged_how(declaration: Declaration) -> tuple[object, ...]:

@@ -35,7 +35,7 @@ def collect(
     Tables and files of two such sources would be one where a store does not mind capital letters,
     or composes accents in its own way.
     """
-    taken: dict[tuple[str, ...], Unit] = {}
+    units_by_key: dict[tuple[str, ...], Unit] = {}
     for declaration in declarations:
         unit = Unit(
             declaration,
@@ -44,17 +44,17 @@ def collect(
             broken=declaration.query is None and declaration.raw is None,
         )
         key = tuple(normalize("NFC", part).lower() for part in unit.asset_key)
-        if key in taken:
-            other = taken[key].declaration
+        if key in units_by_key:
+            other = units_by_key[key].declaration
             compilation.report(
                 "duplicate-name",
                 f"`{declaration.name}` is already defined at {other.location}",
                 unit,
             )
             # Which one of them is right nobody knows.
-            compilation.doubts[taken[key].source_id] = (unit.source_id,)
+            compilation.doubts[units_by_key[key].source_id] = (unit.source_id,)
             continue
-        taken[key] = compilation.units[unit.source_id] = unit
+        units_by_key[key] = compilation.units[unit.source_id] = unit
 
 
 def resolve_names(compilation: Compilation) -> None:
@@ -76,16 +76,16 @@ def _resolve_checks(compilation: Compilation, unit: Unit) -> None:
     annotation = unit.declaration.annotation
     if all(c.alone for c in annotation.checks):
         return
-    found: list[Check] = []
+    checks: list[Check] = []
     for check in annotation.checks:
         if check.kind == "relationship":
             check = _with_other(compilation, unit, check)
         elif check.kind == "function":
             check = _with_effects(check)
-        found.append(check)
-    annotation = replace(annotation, checks=tuple(found))
+        checks.append(check)
+    annotation = replace(annotation, checks=tuple(checks))
     unit.declaration = replace(unit.declaration, annotation=annotation)
-    others = (c.against.source_id for c in found if c.against is not None)
+    others = (c.against.source_id for c in checks if c.against is not None)
     unit.compared = tuple(dict.fromkeys(s for s in others if s != unit.source_id))
 
 
@@ -123,11 +123,11 @@ def resolve_unit(compilation: Compilation, unit: Unit) -> None:
         unit.broken |= any(len(f) != 1 for f in fits)
         unit.bindings = tuple(f[0][1] for f in fits if len(f) == 1)
         return
-    found = [names.resolve(r, path, language) for r in references]
-    wrong = [f for f in found if isinstance(f, Problem)]
+    targets = [names.resolve(r, path, language) for r in references]
+    wrong = [f for f in targets if isinstance(f, Problem)]
     compilation.problems += wrong
     unit.broken |= bool(wrong)
-    unit.bindings = tuple(f for f in found if not isinstance(f, Problem))
+    unit.bindings = tuple(f for f in targets if not isinstance(f, Problem))
     for reference in references:
         _doubt(compilation, unit, reference, language)
 

@@ -222,7 +222,7 @@ class CheckResult:
             return whole
         if len(self.partitions) == 1 and self.partitions[0].found is None:
             return f"{whole} in {self.partitions[0].key}"
-        told = [f"{p.found or p.failed_rows} in {p.key}" for p in self.partitions[:_SHOWN]]
+        places = [f"{p.found or p.failed_rows} in {p.key}" for p in self.partitions[:_SHOWN]]
         more = len(self.partitions) - _SHOWN
         rest = f" and {more} more partition{'s' * (more != 1)}" if more > 0 else ""
-        return f"{whole}: " * bool(self.failed_rows) + ", ".join(told) + rest
+        return f"{whole}: " * bool(self.failed_rows) + ", ".join(places) + rest

@@ -140,10 +140,10 @@ class Project:
     @cached_property
     def by_build_id(self) -> Mapping[BuildID, tuple[Source, ...]]:
         """The persisted sources by BuildID: those of one meaning share one table."""
-        found: dict[BuildID, list[Source]] = {}
+        groups: dict[BuildID, list[Source]] = {}
         for source in self.persisted:
-            found.setdefault(source.build_id, []).append(source)
-        return {k: tuple(v) for k, v in found.items()}
+            groups.setdefault(source.build_id, []).append(source)
+        return {k: tuple(v) for k, v in groups.items()}
 
     @cached_property
     def malloy(self) -> Mapping[BuildID, BuildID]:
@@ -152,11 +152,11 @@ class Project:
         Not those that two sources of different meaning have: Malloy's know the tables they read
         by name only. Nor those of histories, of which Malloy knows one row of each key.
         """
-        found: dict[BuildID, set[BuildID]] = {}
+        build_ids: dict[BuildID, set[BuildID]] = {}
         for source in self.sources:
             for malloy_id in () if source.keeps_history else source.malloy_ids:
-                found.setdefault(malloy_id, set()).add(source.build_id)
-        return {m: next(iter(ours)) for m, ours in found.items() if len(ours) == 1}
+                build_ids.setdefault(malloy_id, set()).add(source.build_id)
+        return {m: next(iter(ours)) for m, ours in build_ids.items() if len(ours) == 1}
 
     def find_named(self, ref: str) -> tuple[Source, str] | None:
         """Return the persisted source that a reference begins with, and what comes after it."""
@@ -170,8 +170,8 @@ class Project:
     def waits_for(self, source: Source) -> tuple[Source, ...]:
         """Return what a build of `source` reads, and what its checks do: see `inputs`."""
         looked = self.reach(source.compared, lambda s: s.is_leaf)
-        found = {s.source_id: s for s in (*self.inputs(source), *looked) if s.is_leaf}
-        return tuple(found.values())
+        leaves = {s.source_id: s for s in (*self.inputs(source), *looked) if s.is_leaf}
+        return tuple(leaves.values())
 
     def guards(self, source: Source) -> tuple[Check, ...]:
         """Return the blocking checks of the temporary sources that a source is computed from."""
@@ -203,25 +203,25 @@ class Project:
 
         In dependency order.
         """
-        found: set[SourceID] = set()
+        visited: set[SourceID] = set()
         stack = [*start]
         while stack:
             source_id = stack.pop()
-            if source_id not in found:
-                found.add(source_id)
+            if source_id not in visited:
+                visited.add(source_id)
                 source = self.by_id[source_id]
                 if not stop(source):
                     stack += source.bindings
-        return tuple(self.by_id[s] for s in sorted(found, key=self._position.__getitem__))
+        return tuple(self.by_id[s] for s in sorted(visited, key=self._position.__getitem__))
 
     def inputs(self, source: Source) -> tuple[Source, ...]:
         """Return what a build of `source` reads: persisted sources and raw tables.
 
         Sources between them that are not persisted are dissolved. In dependency order.
         """
-        known = self._inputs.get(source.source_id)
-        if known is None:
+        leaves = self._inputs.get(source.source_id)
+        if leaves is None:
             reached = self.reach(source.bindings, lambda s: s.is_leaf)
-            known = tuple(s for s in reached if s.is_leaf)
-            self._inputs[source.source_id] = known
-        return known
+            leaves = tuple(s for s in reached if s.is_leaf)
+            self._inputs[source.source_id] = leaves
+        return leaves

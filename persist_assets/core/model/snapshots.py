@@ -289,9 +289,9 @@ class Move:
     @property
     def source_id(self) -> SourceID:
         """The source whose build it was."""
-        known = self.after or self.before
-        assert known is not None
-        return known.source_id
+        snapshot = self.after or self.before
+        assert snapshot is not None
+        return snapshot.source_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,8 +138,8 @@ class Declaration:
     @property
     def kept(self) -> bool:
         """Whether it is annotated ``persist``, or says so itself without being contradicted."""
-        said = self.annotation.persist
-        return self.materialized if said is None else said
+        persist = self.annotation.persist
+        return self.materialized if persist is None else persist
 
     @property
     def temporary(self) -> bool:

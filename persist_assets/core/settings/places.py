@@ -56,11 +56,11 @@ def find_place(text: str, keys: tuple[str, ...], environment: str = "") -> Locat
     'persist.toml:1:1'
     """
     places = dict(_statements(text))
-    wanted = _name(keys)
-    for name in (f"env.{environment}.{wanted}", wanted):
+    dotted = _name(keys)
+    for name in (f"env.{environment}.{dotted}", dotted):
         if name in places:
             return Location(SETTINGS_FILE, *places[name])
-    above = [name for name in places if wanted.startswith(f"{name}.")]
+    above = [name for name in places if dotted.startswith(f"{name}.")]
     if not above:
         return Location(SETTINGS_FILE)
     return Location(SETTINGS_FILE, *places[max(above, key=len)])

@@ -231,7 +231,7 @@ def is_harmless(key: str, declared: Iterable[str] = ()) -> bool:
 
 def spark_keys(spark: dict[str, Any]) -> dict[str, Any]:
     """Take the keys out of `[spark]` that are no settings of Spark; return them, with defaults."""
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         "shared": False,
         "shared_port": 0,
         "shared_idle": "30m",
@@ -240,33 +240,33 @@ def spark_keys(spark: dict[str, Any]) -> dict[str, Any]:
     }
     own = ("shared", "harmless", "build_ids")
     keys = [k for k in spark if k.removeprefix("spark.").startswith(own)]
-    given = {k.removeprefix("spark."): spark.pop(k) for k in keys}
-    check_keys(given, SPARK_KEYS, "spark")
-    found |= given
-    found["harmless"] = _declared_harmless(found["harmless"])
-    found["build_ids"] = _fixed(found["build_ids"], found["harmless"])
-    if found["shared"] and ("remote" in spark or "spark.remote" in spark):
+    entries = {k.removeprefix("spark."): spark.pop(k) for k in keys}
+    check_keys(entries, SPARK_KEYS, "spark")
+    values |= entries
+    values["harmless"] = _declared_harmless(values["harmless"])
+    values["build_ids"] = _fixed(values["build_ids"], values["harmless"])
+    if values["shared"] and ("remote" in spark or "spark.remote" in spark):
         raise SettingsError(
             "`[spark] shared` and `spark.remote` exclude each other",
             hint="remove one of them",
             location=at("spark", "shared"),
         )
-    if not 0 <= found["shared_port"] < 65_536:
-        message = f"`[spark] shared_port` = {found['shared_port']} is not a port"
+    if not 0 <= values["shared_port"] < 65_536:
+        message = f"`[spark] shared_port` = {values['shared_port']} is not a port"
         hint = "0 picks any free port"
         raise SettingsError(message, hint=hint, location=at("spark", "shared_port"))
-    idle = found.pop("shared_idle")
-    found["shared_idle_s"] = parse_duration(idle)
-    if found["shared_idle_s"] is None:
+    idle = values.pop("shared_idle")
+    values["shared_idle_s"] = parse_duration(idle)
+    if values["shared_idle_s"] is None:
         message = f"`[spark] shared_idle`: `{idle}` is not a duration"
         hint = 'for example, "30m"'
         raise SettingsError(message, hint=hint, location=at("spark", "shared_idle"))
-    return found
+    return values
 
 
 def _declared_harmless(names: list[Any]) -> tuple[str, ...]:
     """Return the settings that a project declares harmless, with ``.`` for ``.*`` at the end."""
-    found: list[str] = []
+    prefixes: list[str] = []
     for name in names:
         if not isinstance(name, str) or not re.fullmatch(r"spark\.sql\.[\w.-]+(\.\*)?", name):
             raise SettingsError(
@@ -276,16 +276,16 @@ def _declared_harmless(names: list[Any]) -> tuple[str, ...]:
                 location=at("spark", "harmless"),
             )
         name = name.removesuffix("*")
-        known = (*SPARK_FIXED, TIMEZONE, *REFUSED)
-        changing = next((k for k in known if is_harmless(k, (name,))), None)
+        row_settings = (*SPARK_FIXED, TIMEZONE, *REFUSED)
+        changing = next((k for k in row_settings if is_harmless(k, (name,))), None)
         if changing:
             raise SettingsError(
                 f"`[spark] harmless`: `{changing}` can change rows",
                 hint="list only settings that cannot change the rows of any query",
                 location=at("spark", "harmless"),
             )
-        found.append(name)
-    return tuple(found)
+        prefixes.append(name)
+    return tuple(prefixes)
 
 
 def _fixed(values: dict[str, Any], harmless: tuple[str, ...]) -> tuple[tuple[str, str], ...]:

@@ -190,9 +190,11 @@ class Settings:
 
         Older releases counted them, or the project did not declare them harmless.
         """
-        kept = {*dict(self.connection)}
+        connection_names = {*dict(self.connection)}
         return tuple(
-            (k, v) for k, v in self.spark if k not in kept and not k.startswith(NEVER_COUNTED)
+            (k, v)
+            for k, v in self.spark
+            if k not in connection_names and not k.startswith(NEVER_COUNTED)
         )
 
     def place(self, location: str) -> str:
