@@ -31,15 +31,15 @@ _ORDERING = ("timestamp", "bigint", "timestamp_ntz", "int", "date", "string")
 """The types of columns to order rows by, the most selective first."""
 
 _FEW_FILES = 3
-"""So many files are rewritten without looking for those that have to be."""
+"""Up to this many files are rewritten without checking which of them have to be."""
 
 _MOST_FILES, _FEWEST_ROWS, _MOST_ROWS = 200, 50_000, 1_000_000
-"""A copy has about so many files, as a change of a row rewrites its file; a file has at least and
-at most so many rows."""
+"""The approximate number of files of a copy, and the least and greatest number of rows in a file. A
+change of a row rewrites its whole file."""
 
 
 class CopyTable:
-    """The table of the copy of an external table.
+    """The table that holds the copy of an external table.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class CopyTable:
         self.key = source.external.key
 
     def open(self, held: LocalCopy) -> Any:
-        """Return the `DeltaTable` with the rows that are held.
+        """Return the `DeltaTable` with the copy's rows.
 
         Raises
         ------
@@ -69,7 +69,7 @@ class CopyTable:
         return table
 
     def files(self, held: LocalCopy) -> tuple[str, ...]:
-        """Return the files with the rows that are held."""
+        """Return the files with the copy's rows."""
         return tuple(file_sizes(self.open(held)))
 
     def rows(self, held: LocalCopy, files: Sequence[str]) -> DataFrame:
@@ -125,7 +125,7 @@ class CopyTable:
         return self.engine.write_files(shaped, self.root, build_uid, most_rows=most)
 
     def check_key(self, staged: Staged, held: LocalCopy | None, kept_files: Sequence[str]) -> None:
-        """Check that written rows have different primary keys than each other and kept rows.
+        """Check that the primary keys of written rows are unique among written and kept rows.
 
         Raises
         ------
@@ -160,9 +160,9 @@ class CopyTable:
     # ----------------------------------------------------------------------------------- layout
 
     def ordered(self, rows: DataFrame, names: Sequence[str]) -> DataFrame:
-        """Return rows in files by the first column of `ordering`.
+        """Return rows partitioned and sorted by the first column of `ordering`.
 
-        In the order of a join's keys, changes would be in all files.
+        In the order of a join's keys, changes would touch all files.
         """
         first = next(iter(self.ordering(names)), None)
         if first is None:
@@ -170,7 +170,7 @@ class CopyTable:
         return rows.repartitionByRange(quote(first)).sortWithinPartitions(quote(first))
 
     def split(self, rows: DataFrame, held: LocalCopy, changes: RowChanges) -> DataFrame:
-        """Return rows in two parts, those near rows that went and others, if changes are few.
+        """Return rows in two partitions, near removed rows and others, if changes are few.
 
         Files with both would be candidates for all later deletions.
         """
@@ -187,7 +187,7 @@ class CopyTable:
     def touched_files(
         self, held: LocalCopy, changes: RowChanges, gone: DataFrame
     ) -> dict[str, int]:
-        """Return the files that may have rows that went, with their numbers of rows."""
+        """Return the files that may contain removed rows, with their numbers of rows."""
         files = {
             path: file.rows or 0
             for path, file in live_files(self.open(held)).items()
@@ -205,6 +205,6 @@ class CopyTable:
 
 
 def named_by(files: Sequence[str], rows: Iterable[Row]) -> tuple[str, ...]:
-    """Return the files that rows have in their first column, in whichever spelling of the path."""
+    """Return the files that `rows` name in their first column, however the paths are spelled."""
     names = {row[0].rpartition("/")[2] for row in rows}
     return tuple(f for f in files if f.rpartition("/")[2] in names)

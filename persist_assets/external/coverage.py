@@ -1,4 +1,4 @@
-"""What copies of external tables hold, and what they lack."""
+"""The rows and columns that copies of external tables hold, and those that they lack."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 COPIES = ".external"
-"""The directory of a warehouse that copies are in."""
+"""The directory of a warehouse that holds the copies."""
 
 AHEAD = timedelta(days=7)
 """How long a copy stays sufficient for needs that move with the clock."""
@@ -30,12 +30,12 @@ AHEAD = timedelta(days=7)
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """The rows and columns that are needed of an external table at an instant.
+    """The rows and columns of an external table that are needed at an instant.
 
     Attributes
     ----------
     terms
-        The needed predicates by their texts, which may read the clock; the terms do not.
+        The needed predicates, by text. The texts may read the clock; the terms do not.
     columns
         The needed columns, sorted.
     """
@@ -51,15 +51,14 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """What bringing a copy up to date would do.
+    """The work that would bring a copy up to date.
 
     Attributes
     ----------
     version
         The version of the copy afterwards.
     missing
-        The rows to read, of the version that is held, or of `version` if there is no copy; FALSE:
-        none.
+        The rows to read: at the copy's version, or at `version` if there is no copy; FALSE: none.
     columns
         The columns to read.
     needed
@@ -67,7 +66,7 @@ class Pending:
     is_new
         Whether the table has a newer version than the copy, whose rows may differ.
     unheld
-        The missing rows of which no column is held.
+        The missing rows of which the copy has no column.
     """
 
     version: str
@@ -85,7 +84,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """What would be read to bring a copy up to date, by logs and metadata.
+    """The reads that would bring a copy up to date, according to logs and metadata.
 
     Attributes
     ----------
@@ -94,7 +93,7 @@ class Ahead:
     full_read_reason
         Why all needed rows would be read again; None: they would not.
     most
-        The most bytes that are read of one version, without changes between versions.
+        The most bytes to read of one version, without changes between versions.
     """
 
     read: Pruned
@@ -104,14 +103,14 @@ class Ahead:
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """How much a run read of an external table, and wrote to its copy.
+    """How much of an external table a run read, and how much it wrote to its copy.
 
     Attributes
     ----------
     rows
-        How many rows were read: rows that are needed, or that came or went.
+        The number of rows read: rows that are needed, or that were added or removed.
     bytes
-        The sizes of their files, with all columns.
+        The total size of their files, all columns included.
     rows_written, bytes_written
         How much was written to the copy.
     """
@@ -161,7 +160,7 @@ def copy_root(settings: Settings, copy_id: str) -> str:
 
 
 def version_of(copy: LocalCopy, committed: int) -> str:
-    """Return the name of a version of a copy, as builds record their inputs."""
+    """Return the name under which builds record a version of a copy as an input."""
     return f"{OF_DELTA}{committed}:{copy.table_id}"
 
 
@@ -186,12 +185,12 @@ def why_pending(source: Source, held: LocalCopy | None, pending: Pending) -> str
 
 
 def needs_approval(settings: Settings, size: int) -> bool:
-    """Whether somebody has to approve that so many bytes of a version are read."""
+    """Whether reading this many bytes of a version needs somebody's approval."""
     return 0 < settings.approve_above < size
 
 
 def short(version: str) -> str:
-    """Return a version of an external table for people, without the table's id.
+    """Return a readable name of a version of an external table, without the table's id.
 
     Examples
     --------

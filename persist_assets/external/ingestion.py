@@ -1,8 +1,8 @@
 """Copies of external tables: the rows that programs need, kept up to date.
 
     needs of all environments ─► rows held ⊇ rows needed
-        grow     add missing rows and columns, at the version that is held
-        follow   apply the changes since to the rows that are held
+    grow     add missing rows and columns, at the copy's version
+    follow   apply the changes since then to the copy's rows
         retire   delete rows that nobody needs any more, in batches
 
 Each step is one commit to the copy's own Delta table, which the ledger then records. If a process
@@ -127,7 +127,7 @@ class Ingestion:
     # ------------------------------------------------------------------------------------- needs
 
     def needs(self, source: Source) -> set[tuple[str, tuple[str, ...]]]:
-        """Return the predicates and columns that this program needs of an external table."""
+        """Return the predicates and columns of an external table that this program needs."""
         key = copy_id(self.settings, source)
         sharing = {
             s.source_id: s.external
@@ -157,7 +157,7 @@ class Ingestion:
         )
 
     def closed(self, term: Term) -> Term:
-        """Return a predicate without a clock that includes all rows of another, for a while."""
+        """Return a clock-free predicate that includes all rows of `term` until `AHEAD` from now."""
         return p.evaluated_within(term, self.now, self.now + AHEAD, self.settings.timezone)
 
     def covers(self, copy: LocalCopy, predicate: Term, columns: Iterable[str]) -> bool:
@@ -167,7 +167,7 @@ class Ingestion:
         return p.implies(p.from_text(copy.predicate), predicate)
 
     def pending(self, source: Source) -> Pending:
-        """Return what bringing the copy of an external table up to date would do. Reads no rows.
+        """Return the work that would bring the copy of an external table up to date. Reads no rows.
 
         Raises
         ------
@@ -186,7 +186,7 @@ class Ingestion:
         return self.connector(source).is_same(since, until)
 
     def _coverage(self, source: Source, own_needs: Iterable[Need]) -> Coverage:
-        """Return what all environments need of an external table, with new needs of this one."""
+        """Return the needs of all environments, with those of this one replaced by `own_needs`."""
         by_environment = self.ledger.copies.fetch_needs(copy_id(self.settings, source))
         by_environment[self.settings.environment] = p.FORMAT, tuple(own_needs)
         # This release cannot read needs in another format, so they count as all rows.
@@ -202,7 +202,7 @@ class Ingestion:
             return Pending(head, needed, coverage.columns, needed, held is None, needed)
         columns = tuple(sorted({*held.columns, *coverage.columns}))
         has = p.from_text(held.predicate)
-        # For alternatives that are held no file has to be read.
+        # Alternatives that the copy covers need no read.
         more = p.some(w for w in alternatives(coverage.predicate) if not p.implies(has, w))
         missing = unheld = p.difference(more, has)
         if len(columns) > len(held.columns):
@@ -210,12 +210,12 @@ class Ingestion:
         return Pending(head, missing, columns, coverage.predicate, head != held.version, unheld)
 
     def ahead(self, source: Source, held: LocalCopy | None, pending: Pending) -> Ahead:
-        """Return what would be read to bring a copy up to date. Reads no rows, starts no Spark.
+        """Return the reads that would bring a copy up to date. Reads no rows, starts no Spark.
 
         Raises
         ------
         GoneError
-            Rows are missing of a version that is gone.
+            Rows are missing, and the version to read them from is gone.
         StorageError
             The table cannot be read or followed.
         """
@@ -266,7 +266,7 @@ class Ingestion:
         StorageError
             The table cannot be read, or breaks its primary key. The copy stays as it was.
         GoneError
-            The version that is held is gone, and rows of it are needed.
+            The copy's version is gone, and more rows of it are needed.
         UnapprovedError
             More would be read than is approved. The copy stays as it was.
         """

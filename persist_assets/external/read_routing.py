@@ -1,4 +1,4 @@
-"""Where queries other than builds read external tables: their copies, or the tables.
+"""The routing of queries other than builds: to the copy of an external table, or to the table.
 
     rows needed ─► does the copy certainly hold them?  yes ─► the copy
                                                        no ──► the table, at the copy's version
@@ -33,12 +33,12 @@ LASTING = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where the rows of an external table are read.
+    """The place from which to read the rows of an external table.
 
     Attributes
     ----------
     name
-        The name of a view of these rows; no other rows have it.
+        The name of a view of these rows, unique to them.
     version
         The version of the external table.
     predicate

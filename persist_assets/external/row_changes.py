@@ -1,4 +1,4 @@
-"""The rows that came and went, as frames of Spark: counted, measured, applied to other rows."""
+"""Added and removed rows as Spark frames: counted, measured, and applied to other rows."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from persist_assets.core.time_values import Value
 
 NET, READ = "_persist_net", "_persist_read"
-"""The columns with how many more of a row came than went, and how many did either."""
+"""The columns with a row's net count (added minus removed), and with its number of changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowChanges:
-    """Measures of the rows that came and went between two versions.
+    """Measures of the rows added and removed between two versions.
 
     Attributes
     ----------
     came, went
-        How many.
+        The number of rows added, and of rows removed.
     gone
-        By column, its type with the least and greatest value of the rows that went. Columns in
-        which one of these rows is NULL are left out.
+        The type of each column, with its least and greatest value among the removed rows. Columns
+        that are NULL in one of these rows are left out.
     seen
-        The needed predicates that some of all these rows match.
+        The needed predicates that some of these rows match.
     """
 
     came: int = 0
@@ -48,19 +48,19 @@ class RowChanges:
 
     @property
     def is_nothing(self) -> bool:
-        """Whether no row came or went."""
+        """Whether no row was added or removed."""
         return not self.came and not self.went
 
 
 class Measures:
-    """Measures rows that have the column `NET`.
+    """Aggregations that measure rows with a column `NET`.
 
     Parameters
     ----------
     columns
         The columns whose least and greatest values are measured where statistics are exact.
     terms
-        The needed predicates by their texts.
+        The needed predicates, by text.
     """
 
     def __init__(self, columns: Iterable[Column], terms: Mapping[str, Term]) -> None:
@@ -117,7 +117,7 @@ def grouped(rows: DataFrame) -> DataFrame:
             sign = F.when(column == 0, sign)
         keys += [column.alias(f"_persist_k{n}"), sign.alias(f"_persist_s{n}")]
         values.append(F.first(column).alias(name))
-    # Equal rows are rarely in one partition, so that counting before the exchange saves nothing.
+    # Equal rows are rarely in one partition, so counting before the exchange saves nothing.
     rows = rows.repartition(*map(quote, kinds))
     n_read = F.count(F.lit(1)).alias(READ)
     groups = rows.groupBy(*keys).agg(*values, F.sum(NET).alias(NET), n_read)
@@ -130,14 +130,14 @@ def changed(groups: DataFrame) -> DataFrame:
 
 
 def added(net: DataFrame) -> DataFrame:
-    """Return the rows that came, each as often as it came."""
+    """Return the added rows, each as often as it was added."""
     names = [quote(c) for c in net.columns if c != NET]
     copies = f"explode(sequence(1, {NET})) AS {NET}"
     return net.where(f"{NET} > 0").selectExpr(*names, copies).select(*names)
 
 
 def without(rows: DataFrame, gone: DataFrame) -> DataFrame:
-    """Return rows less those of `gone`, each of which removes as many equal rows as it counts."""
+    """Return `rows` without `gone`: each row of it removes as many equal rows as it counts."""
     from pyspark.sql import functions as F
 
     one = F.lit(1).cast("bigint")

@@ -1,6 +1,6 @@
-"""What is needed and held of external tables, and what the next build would read of them.
+"""The status of external tables: needs, copies, and the reads of the next build.
 
-This reads logs and metadata of tables, but no rows, and starts no Spark.
+It is computed from logs and metadata of tables: no rows are read, and no Spark is started.
 """
 
 from __future__ import annotations
@@ -26,26 +26,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """An external table and its copy, from the view of a program.
+    """An external table and its copy, as a program sees them.
 
     Attributes
     ----------
     predicate, columns
-        What the program needs; the predicate may read the clock. None: it needs nothing.
+        The rows and columns that the program needs; the predicate may read the clock. None: no
+        rows.
     needs
         The needs of each of its sources.
     held
         The copy; None: there is none.
     pending
-        What the next sync would do; None if the table cannot be reached.
+        The work of the next sync; None if the table cannot be reached.
     read
-        What it would read; None if the table, or a version that would be read, cannot be reached.
+        The cost of its reads; None if the table, or a version to read, cannot be reached.
     full_read_reason
-        Why it would read a newer version as a whole; None: it would not.
+        Why it would read a newer version in full; None: it would not.
     approval
         Whether it would read so much of one version that somebody has to approve it.
     why
-        Why it would do anything, in words.
+        The reason for its work, in words; None: there is no work.
     problem
         Why the table, or a version of it, cannot be reached.
     """
@@ -70,7 +71,7 @@ class Holding:
 
     @property
     def not_pushed(self) -> tuple[tuple[SourceID, str, str, str], ...]:
-        """The conditions that limit no copy: reader, code, expression and reason of each."""
+        """The conditions that limit no copy, each as reader, code, expression and reason."""
         return tuple(
             (need.reader, code, expression, reason)
             for need in self.needs
@@ -86,7 +87,7 @@ def externals(project: Project, start: Iterable[SourceID]) -> tuple[Source, ...]
 
 
 def find_holding(ingestion: Ingestion, source: Source) -> Holding:
-    """Return what is needed and held of an external table, and what a sync would read."""
+    """Return the needs and the copy of an external table, and the reads of the next sync."""
     needed = sorted(ingestion.needs(source))
     predicate = p.union(p.from_text(text) for text, _ in needed)
     held = ingestion.find(source)
@@ -118,5 +119,5 @@ def find_holding(ingestion: Ingestion, source: Source) -> Holding:
 
 
 def find_holdings(ingestion: Ingestion, start: Iterable[SourceID]) -> list[Holding]:
-    """Return what is needed and held of the external tables that sources read."""
+    """Return the needs and the copies of the external tables that sources read."""
     return [find_holding(ingestion, table) for table in externals(ingestion.project, start)]

@@ -1,4 +1,4 @@
-"""A copy is brought up to date: begun, grown, followed, retired."""
+"""The steps that bring a copy up to date: begin, grow, follow, retire."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _BATCH = timedelta(days=1)
-"""How long rows that nobody needs any more are kept at least, unless the program changes."""
+"""The minimum time that unneeded rows stay in a copy, unless the program changes."""
 
 _HERE, _THERE = "_persist_here", "_persist_there"
 
 _MOST_FILES_ANEW = 8
-"""So many files of a copy are rewritten rather than reading all rows again, however few it has."""
+"""The number of files that are always rewritten rather than read again, however few a copy has."""
 
 
 def changes_between(
@@ -63,7 +63,7 @@ def changes_between(
     predicate: str,
     columns: Collection[str],
 ) -> Changes:
-    """Return the matching rows that came and went, or why all rows have to be read again."""
+    """Return the matching rows added and removed, or why all rows have to be read again."""
     changes = connector.changes(since, until, predicate, sorted(columns))
     if changes.load is None or changes.only_came:
         return changes
@@ -73,7 +73,7 @@ def changes_between(
 
 
 def unfollowed(source: Source, head: str, why: str) -> StorageError:
-    """Return the error of a table whose changes can no longer be followed."""
+    """Return the error for a table whose changes can no longer be followed."""
     return StorageError(
         f"`{source.name}` cannot be followed to version {head}, and the changes since"
         f" its copy started exist nowhere else: {why}",
@@ -93,7 +93,7 @@ def alternatives(term: Term) -> Iterator[Term]:
 
 
 class _NotHeld(Exception):
-    """Rows went that the copy did not have."""
+    """Rows were removed that the copy does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,21 +103,21 @@ class _Update:
     Attributes
     ----------
     version, predicate, columns
-        Those of the copy afterwards.
+        The version, predicate and columns of the copy afterwards.
     why
         Why the copy changes, for the event.
     n_expected
         About how many rows the copy has afterwards.
     cost
-        The cost of reading these rows, all of them from the external table; None: what was read
-        is already counted.
+        The cost of reading these rows, all of which come from the external table; None: all reads
+        are counted already.
     kept_files
         The files of the copy that stay.
     measure
-        Returns the changes once the rows are written; raises if they may not be committed. None:
-        any row may have come or gone if the version is new.
+        Returns the changes once the rows are written; raises if they must not be committed. None:
+        with a new version, any row may have been added or removed.
     details
-        More for the event.
+        More data for the event.
     """
 
     rows: DataFrame
@@ -134,7 +134,7 @@ class _Update:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What all syncs of a run have in common.
+    """The context that all syncs of a run share.
 
     Attributes
     ----------
@@ -152,7 +152,7 @@ class Run:
 
 
 class Sync:
-    """One copy, while it is brought up to date."""
+    """The synchronization of one copy with its table."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class Sync:
     # ------------------------------------------------------------------------------------ steps
 
     def begin(self, recorded: LocalCopy | None, start: str | None, head: str) -> LocalCopy:
-        """Make the copy of the start version, or else of the newest, with the needed rows only.
+        """Make the copy at the start version, or else at the newest, with the needed rows only.
 
         Parameters
         ----------
@@ -191,7 +191,7 @@ class Sync:
         return self._put(None, update, recorded)
 
     def grow(self, held: LocalCopy, pending: Pending) -> LocalCopy:
-        """Add needed rows and columns that the copy lacks, at the version that is held."""
+        """Add needed rows and columns that the copy lacks, at the copy's version."""
         if pending.missing == p.FALSE:
             return held
         predicate = p.union((p.from_text(held.predicate), self.coverage.predicate))
@@ -223,9 +223,9 @@ class Sync:
         return self._put(held, update)
 
     def _with_columns(self, held: LocalCopy, pending: Pending) -> tuple[DataFrame, Pruned]:
-        """Return held rows with more columns, and missing rows, and the cost of reading them.
+        """Return the copy's rows with more columns, plus the missing rows, and the read's cost.
 
-        For held rows only the missing columns and the primary key are read.
+        For rows that the copy has, only the missing columns and the primary key are read.
         """
         from pyspark.sql import functions as F
 
@@ -268,7 +268,7 @@ class Sync:
         return self._record(later, held, {"inserted": 0, "deleted": 0})
 
     def _append(self, held: LocalCopy, head: str, came: DataFrame, cost: Pruned) -> LocalCopy:
-        """Add rows that came, and measure them while they are written."""
+        """Append added rows, and measure them while they are written."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
 
@@ -288,7 +288,7 @@ class Sync:
         return self._put(held, update)
 
     def _apply(self, held: LocalCopy, head: str, frame: DataFrame, cost: Pruned) -> LocalCopy:
-        """Add the rows that came and remove those that went."""
+        """Add the new rows and delete the removed ones."""
         from pyspark.sql import functions as F
 
         names = [quote(c) for c in held.columns]
@@ -315,9 +315,9 @@ class Sync:
             groups.unpersist()
 
     def _rewrite(self, held: LocalCopy, head: str, net: DataFrame, changes: RowChanges) -> _Update:
-        """Return the update that rewrites the files with rows that went.
+        """Return the update that rewrites the files with removed rows.
 
-        If these are most files, all rows are read from the table again, unless that takes approval.
+        If these are most files, all rows are read from the table again, unless that needs approval.
         """
         gone, table = net.where(f"{NET} < 0"), self.table
         touched = table.touched_files(held, changes, gone)
@@ -333,7 +333,7 @@ class Sync:
         n_rows = sum(touched.values()) + changes.came - changes.went
 
         def measure(staged: Staged) -> RowChanges:
-            # Rows from before the start may go although the copy never had them.
+            # Rows from before the start may be removed although the copy never had them.
             if self.external.starts_anywhere and staged.rows != n_rows:
                 raise _NotHeld
             return changes
@@ -375,7 +375,7 @@ class Sync:
         return self._put(held, _Update(rows, head, predicate, columns, why, cost.rows or 0, cost))
 
     def retire(self, held: LocalCopy) -> LocalCopy:
-        """Delete rows that nobody needs any more, if it is time to look for them."""
+        """Delete rows that are no longer needed, if it is time to look for them."""
         needed = self.coverage.predicate
         text = p.as_text(needed)
         seen = {k: n for k, n in held.seen.items() if k in self.coverage.terms}
@@ -448,7 +448,7 @@ class Sync:
     # -------------------------------------------------------------------------------- recording
 
     def _count(self, brought: Brought) -> None:
-        """Add to what the next event and the run report as read and written."""
+        """Add to the reads and writes that the next event and the run report."""
         self.step += brought
         self.brought[self.copy_id] = self.brought.get(self.copy_id, Brought()) + brought
 
@@ -511,7 +511,7 @@ class Sync:
     def _seen(
         self, held: LocalCopy | None, version: str, changes: RowChanges | None, committed: int
     ) -> dict[str, int]:
-        """Return by needed predicate the commit since which its rows are the same."""
+        """Return, for each needed predicate, the commit since which its rows are unchanged."""
         texts = [*self.coverage.terms]
         if held is None or (changes is None and version != held.version):
             return dict.fromkeys(texts, committed)
