@@ -1,7 +1,7 @@
-"""External tables, as they are reached: a row of `CONNECTORS` is a new kind of source.
+"""Connectors to external tables. A new kind of source is a new row of `CONNECTORS`.
 
-A connector says which version there is, which files a predicate leaves, and brings rows and changes
-as frames of Spark, spread over its executors. It keeps nothing.
+A connector names the current version, selects the files that a predicate needs, and returns rows
+and changes as Spark frames, distributed over the executors. It stores nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CONNECTORS: Mapping[str, Callable[..., Connector]] = {
     "delta_table_input": DeltaConnector,
     "iceberg_input": IcebergConnector,
 }
-"""By the name of a transport, what makes the connector of a table."""
+"""The constructors of connectors, by the name of a transport."""
 
 
 def connect(
@@ -45,18 +45,18 @@ def connect(
     location
         Absolute path or URI.
     columns
-        As they are declared.
+        The declared columns.
     session
-        Called when rows are read.
+        Returns the Spark session; called when rows are read.
     timezone
-        The session's.
+        The session's time zone.
     environ
-        What secrets are references to.
+        The environment variables that secrets refer to.
 
     Raises
     ------
     StorageError
-        A variable that is referred to is not set.
+        A referenced variable is not set.
     """
     assert raw.external is not None
     access = follow_references(raw.external, environ)

@@ -1,6 +1,7 @@
-"""How the store of an external table is reached: references are followed here, and only here.
+"""Access to the store of an external table. References are resolved here, and only here.
 
-What comes out is handed to delta-rs, pyarrow and Spark's reader of one frame, and kept nowhere.
+The resolved options go to delta-rs, pyarrow and the Spark reader of one frame, and are stored
+nowhere.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ _ICEBERG: Mapping[str, str] = {
 
 
 def follow_references(external: External, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the storage options of a table with what they refer to.
+    """Return the storage options of a table with their references resolved.
 
     Raises
     ------
     StorageError
-        A variable is not set, may not be sent, or holds an invalid region or endpoint; its name is
-        said, and no value.
+        A variable is not set, may not be sent, or holds an invalid region or endpoint; the message
+        gives its name, but no value.
     UntrustedError
         See `trust.permit`.
     """
@@ -52,7 +53,7 @@ def follow_references(external: External, environ: Mapping[str, str]) -> dict[st
 
 
 def endpoint_of(external: External, environ: Mapping[str, str]) -> str | None:
-    """Return the server that a table names, by itself or by a variable; None if it names none.
+    """Return the server that a table names, directly or by a variable; None if it names none.
 
     A variable that `follow_references` refuses names none.
     """
@@ -87,20 +88,20 @@ def _value(name: str, variable: str, environ: Mapping[str, str]) -> str:
 
 
 def delta_access(access: Mapping[str, str]) -> dict[str, str]:
-    """Return options as delta-rs takes them."""
+    """Return options in the form that delta-rs takes."""
     return {name.upper(): value for name, value in access.items()}
 
 
 def iceberg_access(access: Mapping[str, str]) -> dict[str, str]:
-    """Return options as pyiceberg takes them."""
+    """Return options in the form that pyiceberg takes."""
     return {_ICEBERG[n]: v for n, v in access.items() if n in _ICEBERG}
 
 
 def spark_access(access: Mapping[str, str]) -> dict[str, str]:
-    """Return options of one read in Spark, which S3A takes before those of the session."""
+    """Return the options of one Spark read; S3A prefers them to those of the session."""
     options = {f"fs.s3a.{_SPARK[n]}": v for n, v in access.items() if n in _SPARK}
     if options:
-        # Else a connection that somebody else's keys opened would serve.
+        # Otherwise a connection that was opened with other keys might be used.
         options["fs.s3a.impl.disable.cache"] = "true"
     if "aws_endpoint" in access:
         options["fs.s3a.path.style.access"] = "true"

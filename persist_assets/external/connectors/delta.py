@@ -72,10 +72,10 @@ _READABLE = frozenset(
 """The table features that this connector reads correctly."""
 
 _MOST_DELETED = 1_000_000
-"""The most numbers of deleted rows that are sent to Spark."""
+"""The maximum number of deleted rows whose row numbers are sent to Spark."""
 
 _LOGGED_CHANGE, _CHANGE_TYPE = "_persist_became", "_change_type"
-"""The columns with the change of a row by the log, and by a file of recorded changes."""
+"""The columns with a row's change according to the log, and according to a change data file."""
 
 
 class DeltaConnector(FileConnector):
@@ -96,7 +96,7 @@ class DeltaConnector(FileConnector):
         self._log = DeltaLog(self.location, access, timezone)
         self._files = DeltaFiles(self._log, columns, timezone)
         self._pinned: Any = None
-        """The table at the version pinned last: reading a long log takes long."""
+        """The table at the last pinned version, because reading a long log takes long."""
 
     # --------------------------------------------------------------------------------- versions
 
@@ -148,7 +148,7 @@ class DeltaConnector(FileConnector):
     # ----------------------------------------------------------------------------------- checks
 
     def _check(self, table: Any) -> None:
-        """Raise where the table cannot be read correctly, or differs from its declaration."""
+        """Raise if the table cannot be read correctly, or differs from its declaration."""
         features: list[str] = list(table.protocol().reader_features or ())
         unknown = set(features) - _READABLE
         mode = table.metadata().configuration.get(MAPPING, "none")
@@ -162,7 +162,7 @@ class DeltaConnector(FileConnector):
         check_columns(self.columns, [(f.name, f.type) for f in fields_of(table)], self.label)
 
     def _check_rows(self, files: Iterable[DeltaFile]) -> None:
-        """Raise where Spark does not read all rows of files; see `check_rows`."""
+        """Raise if Spark does not read all rows of some files; see `check_rows`."""
         n_rows = {f.location: f.stored for f in files if f.location not in self._checked}
         uncounted = [place for place, n in n_rows.items() if n is None]
         counted = {place: n for place, n in n_rows.items() if n is not None}
@@ -175,7 +175,7 @@ class DeltaConnector(FileConnector):
     # ---------------------------------------------------------------------------------- reading
 
     def prune(self, predicate: str | None, version: str) -> Pruned:
-        """Return what reading a version for a predicate costs; see `protocol.Connector`."""
+        """Return the cost of reading a version for a predicate; see `protocol.Connector`."""
         conditions = conditions_of(self.external, predicate, start=True)
         files, n_files = self._files.select(self._load(version), conditions)
         return _cost(files, n_files)
@@ -206,7 +206,7 @@ class DeltaConnector(FileConnector):
         conditions: Sequence[str],
         columns: Sequence[str],
     ) -> DataFrame:
-        """Return columns of the matching rows of files; of a commit's files also their changes."""
+        """Return columns of the matching rows of files, with the changes for files of commits."""
         from pyspark.sql.types import StructType
 
         fields = fields_of(table)
@@ -240,9 +240,9 @@ class DeltaConnector(FileConnector):
         files: Sequence[DeltaFile],
         keys: Sequence[DeltaField],
     ) -> DataFrame:
-        """Add what the log says of each row's file, and drop deleted rows.
+        """Add the log's data about each row's file, and drop deleted rows.
 
-        A file that came and went is in `files` twice, and its rows are returned twice.
+        A file that was added and removed is in `files` twice, and its rows are returned twice.
         """
         names = [key.name for key in keys]
         texts_of_keys = [f"_persist_{n}" for n in range(len(keys))]
@@ -327,7 +327,7 @@ class DeltaConnector(FileConnector):
 
 
 def _is_of(version: str, table: Any, number: int) -> bool:
-    """Whether a version has this number, and is of the table that exists now."""
+    """Whether a version has this number, and belongs to the table that exists now."""
     return version.split(":")[1:3] == [str(number), str(table.metadata().id)]
 
 

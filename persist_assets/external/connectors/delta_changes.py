@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from persist_assets.storage.commits import Actions
 
 RECORDED = "recorded"
-"""The change of a file in which a commit records its changes."""
+"""The `change` of a file in which a commit records its changes."""
 _VECTOR = "deletionVector"
 
 
@@ -62,12 +62,12 @@ class DeltaChanges:
     def files_since(
         self, since: str, columns: Sequence[str], conditions: Sequence[str]
     ) -> tuple[list[DeltaFile], list[DeltaFile]]:
-        """Return the files that came and went, and those in which changes are recorded.
+        """Return the files that were added or removed, and those in which changes are recorded.
 
         Raises
         ------
         Unfollowable
-            The commits do not lead from the one version to the other, or leave that open.
+            The commits do not lead from one version to the other, or it is unclear whether they do.
         """
         start = self._open_start(since, columns)
         start_fields = fields_of(start)
@@ -123,7 +123,7 @@ class DeltaChanges:
         return start
 
     def _check_schema(self, start_fields: Sequence[DeltaField], commit: _Commit) -> None:
-        """Raise where a commit replaces the table, or does more to columns than add some."""
+        """Raise if a commit replaces the table, or changes its columns except by adding some."""
         for metadata in commit.actions.get("metaData", ()):
             configuration = metadata.get("configuration") or {}
             fields = field_set(parse_fields(metadata["schemaString"], configuration))
@@ -136,14 +136,14 @@ class DeltaChanges:
     def _check_unchanged(
         self, places: Collection[str], stored: Mapping[str, int | None], commit: _Commit
     ) -> None:
-        """Raise where a commit states that no row changed, but leaves another number of rows.
+        """Raise if a commit states that no row changed, but changes the number of rows.
 
         Parameters
         ----------
         places
             The files before the commit.
         stored
-            How many rows files have, as far as the log says.
+            The number of rows in each file, as far as the log states it.
         """
         came, went = (
             {self._place(a): a for a in commit.actions.get(kind, ()) if not _changes_rows(a)}
@@ -188,7 +188,7 @@ class DeltaChanges:
     # ------------------------------------------------------------------------------------ files
 
     def _moved(self, commit: _Commit) -> Iterable[DeltaFile]:
-        """Yield the files whose rows came or went with a commit."""
+        """Yield the files whose rows a commit added or removed."""
         version = commit.version
         adds, removes = (
             [a for a in commit.actions.get(kind, ()) if _changes_rows(a)]
@@ -215,7 +215,7 @@ class DeltaChanges:
         removes: Sequence[Mapping[str, Any]],
         version: int,
     ) -> tuple[dict[str, frozenset[int] | None], dict[str, frozenset[int] | None]]:
-        """Return the numbers of deleted rows by file, before a commit and after it."""
+        """Return the row numbers of deleted rows by file, before a commit and after it."""
         if not any(a.get(_VECTOR) for a in (*adds, *removes)):
             return {}, {}
         places = {self._place(a) for a in (*adds, *removes)}
@@ -249,7 +249,7 @@ def _changes_rows(action: Mapping[str, Any]) -> bool:
 
 
 def _stated_rows(add: Mapping[str, Any]) -> int | None:
-    """Return how many rows a file has by the statistics of the action that adds it."""
+    """Return a file's number of rows according to the action that adds it; None: not stated."""
     try:
         rows = json.loads(add.get("stats") or "{}").get("numRecords")
     except (AttributeError, ValueError):
@@ -258,7 +258,7 @@ def _stated_rows(add: Mapping[str, Any]) -> int | None:
 
 
 def _with_statistics(file: DeltaFile, listed: DeltaFile | None) -> DeltaFile:
-    """Return a file that came or went with the statistics of a version that has it."""
+    """Return an added or removed file with the statistics of a version that contains it."""
     if listed is None:
         return file
     whole = None if listed.rows is None else listed.rows - len(file.but)

@@ -1,4 +1,4 @@
-"""The data files of a Delta table: which a predicate needs, and which rows of them are deleted."""
+"""The data files of a Delta table: those that a predicate needs, and their deleted rows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class DeltaFile:
     partition
         Its partition values by logical names, as Delta writes them.
     spans
-        Which values its columns may have, by names in lower case.
+        The values that its columns may have, by lower-case name.
     only
         The numbers of the rows to read; None: all.
     but
@@ -54,7 +54,7 @@ class DeltaFile:
     stored
         How many rows it has, deleted ones included.
     change
-        Whether its rows came or went; empty for the files of a version.
+        Whether its rows were added or removed; empty for the files of a version.
     version
         The version of its commit.
     """
@@ -84,7 +84,7 @@ class DeltaFiles:
     columns
         The declared columns.
     timezone
-        The session's. Timestamps of partitions that are written without a zone are in it.
+        The session's time zone, in which timestamps of partitions without a zone are read.
     """
 
     def __init__(self, log: DeltaLog, columns: Sequence[Column], timezone: ZoneInfo) -> None:
@@ -156,7 +156,7 @@ class DeltaFiles:
     def in_order(
         self, files: Iterable[DeltaFile], table: Any, column: str | None
     ) -> list[list[DeltaFile]]:
-        """Return files in groups in the order of a column; empty if statistics show no order."""
+        """Return the files in groups ordered by a column; empty if statistics show no order."""
         import pyarrow as pa
 
         by_place = {file.location: file for file in files}
@@ -187,9 +187,9 @@ class DeltaFiles:
     # ----------------------------------------------------------------------------- deleted rows
 
     def deleted_rows(self, table: Any, places: Collection[str]) -> dict[str, frozenset[int] | None]:
-        """Return the numbers of the rows that a version's deletion vectors delete, by file.
+        """Return the row numbers that a version's deletion vectors delete, by file.
 
-        Only the files at these places have numbers: others may have very many. They have None.
+        Files that are not at `places` have None instead: they may have very many.
         """
         if "deletionVectors" not in (table.protocol().reader_features or ()):
             return {}
@@ -201,7 +201,7 @@ class DeltaFiles:
         return deleted
 
     def unknown_names(self) -> StorageError:
-        """Return the error of deletion vectors that name files unlike the log does."""
+        """Return the error for deletion vectors that name files differently than the log does."""
         return StorageError(
             f"the deletion vectors of the Delta table at {self._location} name its files"
             " differently",
@@ -211,7 +211,7 @@ class DeltaFiles:
     # ----------------------------------------------------------------------------------- checks
 
     def check_exist(self, files: Iterable[DeltaFile]) -> None:
-        """Raise where files are gone, or their sizes differ from the log.
+        """Raise if files are gone, or their sizes differ from the log.
 
         Raises
         ------
@@ -241,7 +241,7 @@ class DeltaFiles:
                 )
 
     def count_rows(self, place: str) -> int:
-        """Return how many rows a file has by its own footer."""
+        """Return the number of rows in a file according to its own footer."""
         below = f"{self._location}/"
         if not place.startswith(below):  # a file of a shallow clone
             with reached(place) as (system, path):
@@ -257,6 +257,6 @@ def _deleted_numbers(vector: Any) -> frozenset[int]:
 
 
 def _statistics(actions: Any, column: DeltaField) -> list[list[Any]]:
-    """Return by file the least value of a column, the greatest, and the number of NULLs."""
+    """Return a column's least values, greatest values and numbers of NULLs, by file."""
     names = (f"{kind}.{column.physical}" for kind in ("min", "max", "null_count"))
     return [told_by_files(actions, name) for name in names]

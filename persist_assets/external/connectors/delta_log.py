@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _IN_COMMIT_TIMESTAMPS = "delta.enableInCommitTimestamps"
 _HIDDEN_FILES = ":hidden files"
-"""Ends the name of a version that has files whose names begin with _ or a dot."""
+"""The suffix of the name of a version with files whose names begin with _ or a dot."""
 _UTC = frozenset(("UTC", "Etc/UTC", "GMT", "Etc/GMT"))
 
 
@@ -37,9 +37,9 @@ class DeltaLog:
     location
         Absolute path or URI of the table.
     access
-        The storage options, with references followed.
+        The storage options, with references resolved.
     timezone
-        The session's. Timestamps of partitions that are written without a zone are in it.
+        The session's time zone, in which timestamps of partitions without a zone are read.
     """
 
     def __init__(self, location: str, access: Mapping[str, str], timezone: ZoneInfo) -> None:
@@ -98,10 +98,10 @@ class DeltaLog:
         return ":".join([*name.split(":"), ""][:4]) + reading if reading else name
 
     def reading(self, table: Any) -> str:
-        """Return what decides the rows of a version beside its log; empty if nothing does.
+        """Return a suffix for what affects a version's rows besides its log; empty if nothing does.
 
-        Earlier releases lost the rows of hidden files, and read timestamps of partitions as UTC
-        where they are written without a zone.
+        Earlier releases lost the rows of hidden files, and read timestamps of partitions as UTC if
+        they have no zone.
         """
         import pyarrow as pa
 
@@ -127,7 +127,7 @@ class DeltaLog:
     def partition_texts(self, table: Any) -> Mapping[str, Mapping[str, str | None]]:
         """Return the partition values of files as the log writes them, by path.
 
-        They are only read if a partition column is a TIMESTAMP; otherwise there are none.
+        They are only read if a partition column is a TIMESTAMP; otherwise the result is empty.
         """
         if not timestamp_keys(table):
             return {}
@@ -135,7 +135,7 @@ class DeltaLog:
             return partition_texts(table, self.location, system, root)
 
     def commit_bytes(self, version: int) -> bytes | None:
-        """Return the log's file of a commit; None if it is gone."""
+        """Return the content of a commit's log file; None if it is gone."""
         try:
             with (
                 self.file_system() as (system, root),
@@ -163,7 +163,7 @@ class DeltaLog:
 
     @contextmanager
     def file_system(self) -> Generator[tuple[Any, str]]:
-        """Yield a pyarrow file system, and the prefix that paths of the table's files have there.
+        """Yield a pyarrow file system, and the prefix of paths of the table's files in it.
 
         Raises
         ------
@@ -212,7 +212,7 @@ def table_id_of(version: str) -> str:
 
 
 def reading_of(version: str) -> str:
-    """Return the part of the name of a version that says how it was read; see `DeltaLog.reading`.
+    """Return the part of a version's name that records how it was read; see `DeltaLog.reading`.
 
     Examples
     --------
@@ -233,6 +233,6 @@ def has_hidden_files(reading: str) -> bool:
 
 
 def is_same_version(name: str, version: str) -> bool:
-    """Whether two names are of one version; parts that one of them lacks do not count."""
+    """Whether two names belong to one version; parts that one of them lacks do not count."""
     parts = zip(name.split(":")[:4], version.split(":")[:4], strict=False)
     return all(part == other for part, other in parts if part and other)

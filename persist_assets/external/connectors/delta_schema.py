@@ -42,7 +42,7 @@ def fields_of(table: Any) -> list[DeltaField]:
 
 
 def parse_fields(schema: str, configuration: Mapping[str, str]) -> list[DeltaField]:
-    """Return the columns of a schema in JSON, as the log has it."""
+    """Return the columns of a schema in the JSON form of the log."""
 
     def unmapped(node: dict[str, Any]) -> dict[str, Any]:
         node.pop(_PHYSICAL_NAME, None)  # a leftover: readers ignore it without the mapping
@@ -57,7 +57,7 @@ def parse_fields(schema: str, configuration: Mapping[str, str]) -> list[DeltaFie
 
 
 def field_set(fields: Iterable[DeltaField]) -> frozenset[tuple[str, str, str]]:
-    """Return columns in a form in which schemas compare."""
+    """Return columns in a form that can be compared between schemas."""
     return frozenset((f.name, f.physical, f.type) for f in fields)
 
 
@@ -68,7 +68,7 @@ def timestamp_keys(table: Any) -> list[DeltaField]:
 
 
 def mentioned_fields(conditions: Sequence[str], fields: Sequence[DeltaField]) -> list[DeltaField]:
-    """Return the columns that conditions may mention: the text has no other names."""
+    """Return the columns that conditions may mention; their text has no other names of columns."""
     text = " ".join(conditions).lower()
     return [f for f in fields if f.name.lower().replace("`", "``") in text]
 

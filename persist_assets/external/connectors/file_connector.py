@@ -1,4 +1,4 @@
-"""What connectors to tables of Parquet files share: the declaration, checks, reads by Spark."""
+"""The shared base of connectors to tables of Parquet files: declaration, checks, Spark reads."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 class Unfollowable(Exception):
-    """Why the changes between two versions cannot be derived, so that all rows are read again."""
+    """The changes between two versions cannot be derived, so all rows have to be read again."""
 
 
 @contextmanager
 def unfollowable_if_gone() -> Generator[None]:
-    """Raise `Unfollowable` where a version or a file turns out to be gone."""
+    """Raise `Unfollowable` if a version or a file turns out to be gone."""
     try:
         yield
     except GoneError as error:
@@ -40,16 +40,16 @@ def unfollowable_if_gone() -> Generator[None]:
 
 
 def read_cost(rows: Sequence[int | None], sizes: Iterable[int], n_files: int) -> Pruned:
-    """Return what reading some files costs.
+    """Return the cost of reading some files.
 
     Parameters
     ----------
     rows
-        How many rows each file has, where that is recorded.
+        The number of rows in each file; None: not recorded.
     sizes
-        The bytes of each file.
+        The size of each file, in bytes.
     n_files
-        How many files the table has.
+        The number of files of the table.
 
     Examples
     --------
@@ -75,7 +75,7 @@ class FileConnector(ABC):
     columns
         The declared columns.
     access
-        The storage options, with references followed.
+        The storage options, with references resolved.
     session
         Returns the Spark session; called when rows are read.
     timezone
@@ -85,7 +85,7 @@ class FileConnector(ABC):
     format: ClassVar[str]
     """The name of the table format in messages."""
     prefix: ClassVar[str]
-    """What the names of its versions begin with."""
+    """The prefix of the names of its versions."""
 
     def __init__(
         self,
@@ -111,12 +111,12 @@ class FileConnector(ABC):
         """Return the version to bring a copy to; see `protocol.Connector`."""
 
     def start(self) -> str | None:
-        """Return where a copy begins; see `protocol.Connector`."""
+        """Return the version that a new copy begins with; see `protocol.Connector`."""
         return self._start_version() if self._has_start else None
 
     @abstractmethod
     def prune(self, predicate: str | None, version: str) -> Pruned:
-        """Return what reading a version for a predicate costs; see `protocol.Connector`."""
+        """Return the cost of reading a version for a predicate; see `protocol.Connector`."""
 
     @abstractmethod
     def snapshot(
@@ -132,7 +132,7 @@ class FileConnector(ABC):
     def changes(
         self, since: str, until: str, predicate: str | None, columns: Sequence[str]
     ) -> Changes:
-        """Return the rows that came and went between two versions; see `protocol.Connector`."""
+        """Return the rows added and removed between two versions; see `protocol.Connector`."""
         if since == until:
             return Changes()
         conditions = conditions_of(self.external, predicate, start=False)
@@ -142,7 +142,7 @@ class FileConnector(ABC):
             return Changes(full_read_reason=str(reason))
 
     def is_same(self, since: str, until: str) -> bool:
-        """Whether no row came or went between two versions; see `protocol.Connector`."""
+        """Whether no row was added or removed between two versions; see `protocol.Connector`."""
         if since == until or not since.startswith(self.prefix):
             return since == until
         try:
@@ -153,7 +153,7 @@ class FileConnector(ABC):
             return False
         return changes.full_read_reason is None and changes.load is None
 
-    # ------------------------------------------------------------------- what each format does
+    # --------------------------------------------------------------------------------- formats
 
     @abstractmethod
     def _start_version(self) -> str:
@@ -173,7 +173,7 @@ class FileConnector(ABC):
 
     @abstractmethod
     def _may_be_same(self, since: str, until: str) -> bool:
-        """Whether the log alone leaves it open that two versions have the same rows."""
+        """Whether two versions may have the same rows, as far as the log alone tells."""
 
     # ---------------------------------------------------------------------------------- shared
 
@@ -195,19 +195,19 @@ class FileConnector(ABC):
         )
 
     def _parquet(self, places: Iterable[str], schema: StructType | str | None = None) -> DataFrame:
-        """Return all rows of the files at some places."""
+        """Return all rows of the files at these places."""
         reader = self._session().read.options(**AS_NAMED).options(**spark_access(self._access))
         if schema is not None:
             reader = reader.schema(schema)
         return reader.parquet(*map(spark_pattern, places))
 
     def _fitting(self, frame: DataFrame, conditions: Sequence[str]) -> DataFrame:
-        """Return the rows that meet all conditions, CHAR columns padded."""
+        """Return the rows that meet all conditions, with CHAR columns padded."""
         padded_frame = padded(frame, self.columns)
         return reduce(lambda rows, text: rows.where(text), conditions, padded_frame)
 
     def _check_row_counts(self, n_rows: Mapping[str, int]) -> None:
-        """Raise where Spark does not read as many rows of files as their log states.
+        """Raise if the number of rows that Spark reads of files differs from their log.
 
         Parameters
         ----------

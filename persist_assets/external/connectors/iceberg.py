@@ -63,7 +63,7 @@ _BROKEN = (
     *(NotImplementedError, ValueError, EOFError, LookupError, TypeError, AssertionError),
     *(OSError, struct.error),
 )
-"""What pyiceberg raises for metadata that cannot be read."""
+"""The errors that pyiceberg raises for metadata that cannot be read."""
 
 
 class IcebergConnector(FileConnector):
@@ -156,7 +156,7 @@ class IcebergConnector(FileConnector):
         return schema
 
     def _check(self, table: Any, version: str) -> None:
-        """Raise where columns cannot be read correctly, or differ from the declaration."""
+        """Raise if columns cannot be read correctly, or differ from the declaration."""
         columns = [(f["name"], type_of_json(f["type"])) for f in self._fields(table, version)]
         check_columns(self.columns, columns, self.label)
 
@@ -222,7 +222,7 @@ class IcebergConnector(FileConnector):
         }
 
     def _spans(self, table: Any, file: Any, fields: Sequence[dict[str, Any]]) -> dict[str, Span]:
-        """Return which values the columns of a file may have, by names in lower case."""
+        """Return the values that the columns of a file may have, by lower-case name."""
         spans: dict[str, Span] = {}
         partition = self._partition(table, file)
         for field in fields:
@@ -260,7 +260,7 @@ class IcebergConnector(FileConnector):
         return all(may_match(c, spans) for c in conditions)
 
     def _check_exist(self, table: Any, files: Sequence[Any]) -> None:
-        """Raise where files are gone or lack ids. Sizes in metadata are not always right."""
+        """Raise if files are gone or lack ids. Sizes are unchecked: metadata may be wrong."""
         from pyiceberg.manifest import DataFileContent
 
         is_mapped = "schema.name-mapping.default" in table.metadata.properties
@@ -280,13 +280,13 @@ class IcebergConnector(FileConnector):
             list(pool.map(check, files))
 
     def _check_rows(self, table: Any, files: Sequence[Any]) -> None:
-        """Raise where Spark does not read all rows of files; see `check_rows`."""
+        """Raise if Spark does not read all rows of some files; see `check_rows`."""
         self._check_row_counts({file_place(table, f.file_path): int(f.record_count) for f in files})
 
     # ---------------------------------------------------------------------------------- reading
 
     def prune(self, predicate: str | None, version: str) -> Pruned:
-        """Return what reading a version for a predicate costs; see `protocol.Connector`."""
+        """Return the cost of reading a version for a predicate; see `protocol.Connector`."""
         conditions = conditions_of(self.external, predicate, start=True)
         tasks, n_tasks = self._matching_tasks(self._load(version), version, conditions)
         return _cost([task.file for task in tasks], n_tasks)
@@ -361,7 +361,7 @@ class IcebergConnector(FileConnector):
         partitions: Sequence[Mapping[int, Any]],
         fields: Sequence[dict[str, Any]],
     ) -> DataFrame:
-        """Add partition values where files lack their columns."""
+        """Fill in partition values if files lack their columns."""
         numbers = {number for values in partitions for number in values}
         keys = {n: f for f in fields if (n := f["metadata"][FIELD_ID]) in numbers}
         rows = [
@@ -398,7 +398,7 @@ class IcebergConnector(FileConnector):
     ) -> Changes:
         """Return the rows that appends added; see `FileConnector`.
 
-        Rows only come, so all of them have the version 1.
+        Rows are only added, so all of them have the version 1.
         """
         if parse_version(since).table_id != parse_version(until).table_id:
             raise Unfollowable("the table was replaced by another one")
@@ -421,7 +421,7 @@ class IcebergConnector(FileConnector):
         return Changes(load, only_came=True, read=_cost(matching, len(files)))
 
     def _snapshots_between(self, table: Any, since: str, until: str) -> list[int]:
-        """Return the snapshots after a version, the oldest first, if columns stayed the same."""
+        """Return the snapshots after a version, oldest first, if the columns stayed the same."""
         first, last = parse_version(since).snapshot, parse_version(until).snapshot
         line = ancestry(table, last)
         if first == NO_SNAPSHOT:  # a table without rows may have had any columns
@@ -438,7 +438,7 @@ class IcebergConnector(FileConnector):
         return line[: line.index(first)][::-1]
 
     def _appended_files(self, table: Any, snapshots: Sequence[int]) -> list[Any]:
-        """Return the data files that snapshots add; they may also rewrite files.
+        """Return the data files that snapshots append; snapshots may also rewrite files.
 
         Raises
         ------
@@ -510,7 +510,7 @@ class IcebergConnector(FileConnector):
 
 
 def _is_of(version: str, table: Any, number: int) -> bool:
-    """Whether a version is of this snapshot, and of the table that exists now."""
+    """Whether a version is of this snapshot, and belongs to the table that exists now."""
     return parse_version(version)[:2] == (number, table_uuid(table))
 
 

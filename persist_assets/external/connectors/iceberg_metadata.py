@@ -1,6 +1,6 @@
-"""The metadata of an Iceberg table: its metadata file, its snapshots, where its files are.
+"""The metadata of an Iceberg table: its metadata file, its snapshots, and the places of its files.
 
-The table is opened by its metadata file; no catalog is asked.
+The table is opened by its metadata file, without a catalog.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 OF_ICEBERG = "iceberg:"
-"""What the names of versions begin with; see `IcebergVersion`."""
+"""The prefix of the names of versions; see `IcebergVersion`."""
 NO_SNAPSHOT = -1
 """The snapshot of a table that has none yet."""
 _METADATA = ".metadata.json"
@@ -34,8 +34,8 @@ class IcebergVersion(NamedTuple):
     table_id
         The table's UUID.
     schema
-        The schema of its columns, if that is not the snapshot's own: columns may change without a
-        new snapshot.
+        The id of its schema, if that is not the snapshot's own: columns may change without a new
+        snapshot.
     """
 
     snapshot: int
@@ -56,7 +56,7 @@ def parse_version(version: str) -> IcebergVersion:
 
 
 def version_name(table: Any, number: int) -> str:
-    """Return the name of a snapshot with the columns that it is read with."""
+    """Return the name of the version of a snapshot, with the schema that it is read with."""
     snapshot, current = table.snapshot_by_id(number), table.metadata.current_schema_id
     schema = snapshot.schema_id if snapshot is not None else None
     name = f"{OF_ICEBERG}{number}:{table_uuid(table)}"
@@ -76,7 +76,7 @@ def head(table: Any) -> int:
 
 
 def ancestry(table: Any, number: int) -> list[int]:
-    """Return a snapshot and those before it, the newest first, up to the first that expired."""
+    """Return a snapshot and its ancestors, the newest first, up to the first that expired."""
     numbers: list[int] = []
     snapshot = table.snapshot_by_id(number)
     while snapshot is not None:
@@ -107,7 +107,7 @@ def open_table(location: str, storage: Mapping[str, str]) -> Any:
     location
         The table's directory, or a metadata file.
     storage
-        The storage options, with references followed.
+        The storage options, with references resolved.
 
     Raises
     ------
@@ -127,7 +127,7 @@ def open_table(location: str, storage: Mapping[str, str]) -> Any:
         ) from error
 
     class Permitted(PyArrowFileIO):
-        """Reaches only what `trust.permit` allows."""
+        """File access that is limited to what `trust.permit` allows."""
 
         def new_input(self, location: str) -> Any:
             permit_store(location)
@@ -156,7 +156,7 @@ def open_table(location: str, storage: Mapping[str, str]) -> Any:
         raise unreachable(location, error, failed) from error
 
     class Files(Permitted):
-        """Finds the files of a table whose metadata has relative paths."""
+        """File access that also resolves relative paths of the metadata."""
 
         def new_input(self, location: str) -> Any:
             return super().new_input(_absolute_path(location, metadata.location, place))
@@ -166,7 +166,7 @@ def open_table(location: str, storage: Mapping[str, str]) -> Any:
 
 
 def _metadata_file(location: str, io: Any) -> str:
-    """Return the metadata file: the location itself, or what its directory's hint names."""
+    """Return the metadata file: the location itself, or the one that its directory's hint names."""
     if location.endswith((_METADATA, ".metadata.json.gz")):
         return location
     directory = f"{location}/metadata"
@@ -186,7 +186,7 @@ def _metadata_file(location: str, io: Any) -> str:
 
 
 def file_place(table: Any, path: str) -> str:
-    """Return where Spark finds a file that metadata names."""
+    """Return the path at which Spark finds a file that metadata names."""
     place = _absolute_path(path, table.metadata.location, table.metadata_location)
     if place.startswith("file:"):
         return re.sub(r"^file:(//[^/]*)?", "", place)
@@ -194,7 +194,7 @@ def file_place(table: Any, path: str) -> str:
 
 
 def _absolute_path(path: str, table_location: str, metadata_file: str) -> str:
-    """Return a path of metadata, below the directory of the metadata file if it is relative."""
+    """Return the absolute path for a path of metadata; relative ones are below the table."""
     relative = table_location.rstrip("/")
     is_absolute = bool(scheme_of(table_location)) or table_location.startswith("/")
     if is_absolute or not relative or not path.startswith(f"{relative}/"):

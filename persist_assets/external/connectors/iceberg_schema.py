@@ -1,4 +1,4 @@
-"""The columns of an Iceberg table as Spark's types, and the values that its metadata has of them.
+"""The columns of an Iceberg table as Spark types, and their values in its metadata.
 
 Columns are found in files by their ids, so they may be renamed and moved.
 """
@@ -30,13 +30,13 @@ _TYPES: Mapping[str, str] = {
     "string": "string",
     "binary": "binary",
 }
-"""The types that Spark reads with the same values, by their names in Spark's JSON."""
+"""The Iceberg types that Spark reads with the same values, with their names in Spark's JSON."""
 
 _DAY_ONE = date(1970, 1, 1)
 
 
 def unsupported(label: str, feature: str) -> StorageError:
-    """Return the error of a table that uses a feature whose rows would be read wrong."""
+    """Return the error for a table with a feature that would make its rows wrong."""
     return StorageError(
         f"{label} uses {feature}: not supported",
         hint="its rows would be wrong: write it without",
@@ -49,9 +49,9 @@ def spark_field(field: Any, label: str) -> dict[str, Any]:
     Parameters
     ----------
     field
-        Of pyiceberg.
+        The field of pyiceberg.
     label
-        The table, for the message.
+        The name of the table in messages.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def select_text(field: Mapping[str, Any]) -> str:
 
 
 def bound(kind: str, encoded: bytes | None) -> Any:
-    """Return a bound of a column as `pruning` compares it; None where it is unknown."""
+    """Return a bound of a column as `pruning` compares it; None if it is unknown."""
     if encoded is None:
         return None
     from pyiceberg import types
@@ -148,7 +148,7 @@ def bound(kind: str, encoded: bytes | None) -> Any:
 
 
 def python_value(kind: str, value: Any) -> Any:
-    """Return a value of metadata as Python represents it; None if Python has no such year.
+    """Return a value of metadata as a Python value; None if Python has no such year.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What a connector is: it names an external table's versions, reads them, and follows them."""
+"""The protocol of connectors: they name an external table's versions, read and follow them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 CHANGE, VERSION = "_persist_change", "_persist_version"
-"""The columns of changes: whether a row came or went (`INSERT`, `DELETE`), and in which version."""
+"""The columns of changes: the kind of change (`INSERT` or `DELETE`), and its version."""
 INSERT, DELETE = "insert", "delete"
 
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What a read for a predicate costs.
+    """The cost of a read for a predicate.
 
     Attributes
     ----------
@@ -50,16 +50,16 @@ class Pruned:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The rows that came and went between two versions of a table.
+    """The rows added and removed between two versions of a table.
 
     Attributes
     ----------
     load
-        Returns `frame`; nothing is read earlier. None if no row came or went.
+        Returns `frame`; nothing is read before that. None if no row was added or removed.
     full_read_reason
         Why the changes are unknown, so that all rows have to be read again; None: they are known.
     only_came
-        Whether no row went.
+        Whether no row was removed.
     read
         The cost of reading the changes.
     """
@@ -71,10 +71,10 @@ class Changes:
 
     @property
     def frame(self) -> DataFrame | None:
-        """A row for each row that came or went, with `CHANGE` and `VERSION`; None: none did.
+        """A row for each added or removed row, with `CHANGE` and `VERSION`; None: there is none.
 
-        Applied in the order of versions, deletes before inserts, they turn the earlier version
-        into the later one.
+        Applied in the order of versions, deletes before inserts, they turn the earlier version into
+        the later one.
         """
         return None if self.load is None else self.load()
 
@@ -137,10 +137,10 @@ class Connector(Protocol):
     def changes(
         self, since: str, until: str, predicate: str | None, columns: Sequence[str]
     ) -> Changes:
-        """Return which matching rows came and went after `since`.
+        """Return the matching rows that were added and removed after `since`.
 
-        A row that begins to match came, one that no longer matches went. Spark reads nothing
-        until the changes are loaded.
+        A row that begins to match counts as added, one that no longer matches as removed. Spark
+        reads nothing until the changes are loaded.
         """
         ...
 

@@ -1,9 +1,9 @@
-"""Which files cannot have a row that matches a predicate. Pure.
+"""Pruning of files that cannot have a row that matches a predicate. Pure.
 
-A condition is looked at for what its columns may be in a file: the invariant is that a file is
-left out only if no row of it can make the condition true, whatever is not known of it. What is
-not understood is not known. Statistics of fractions do not speak of NaN, which to Spark is
-greater than all numbers, so they have no greatest value here.
+A condition is evaluated on the values that its columns may have in a file. The invariant: a file is
+left out only if none of its rows can make the condition true, whatever is unknown about it. Parts
+of a condition that are not understood count as unknown. Statistics of floating-point columns ignore
+NaN, which Spark orders after all numbers, so their greatest values are unknown here.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _CUT_OFF = "\ufffd"
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Which values a column may have in a file.
+    """The values that a column may have in a file.
 
     Attributes
     ----------
     type
-        Spark's name of it.
+        The name of its Spark type.
     least, greatest
-        None where that is not known.
+        The bounds; None: unknown.
     nulls
-        Whether there may be NULLs.
+        Whether the column may have NULLs.
     values
-        Whether there may be anything else.
+        Whether the column may have values other than NULL.
     """
 
     type: str
@@ -54,10 +54,10 @@ class Span:
 
 
 def span(kind: str, least: Any, greatest: Any, n_nulls: int | None, n_rows: int | None) -> Span:
-    """Return which values a column may have in a file, by its statistics.
+    """Return the values that a column may have in a file, according to its statistics.
 
-    Those of moments are cut off to milliseconds by some writers, before 1970 up or down. Where
-    texts are cut off, old writers end them with a character that is not the greatest.
+    Some writers truncate timestamps to milliseconds, and round those before 1970 up or down. Old
+    writers end truncated strings with a character that is not the greatest.
     """
     if isinstance(least, datetime):
         least = _moved(least, -_MILLISECOND)
@@ -69,7 +69,7 @@ def span(kind: str, least: Any, greatest: Any, n_nulls: int | None, n_rows: int 
         least, greatest = None if least != least else least, None
     digits = re.match(r"decimal\((\d+)", kind)
     if digits and int(digits[1]) > _EXACT_DIGITS:
-        least = greatest = None  # they went through doubles
+        least = greatest = None  # they were converted through doubles
     n_nulls = n_nulls if n_rows is not None or n_nulls == 0 else None
     all_null = n_nulls is not None and n_nulls == n_rows
     return Span(kind, least, greatest, n_nulls != 0, not all_null)
@@ -89,14 +89,14 @@ def exactly(kind: str, value: Any) -> Span:
 
 
 def moment_as_written(text: str | None, timezone: ZoneInfo) -> Span:
-    """Return the span of a timestamp column with one value in all rows, by its text.
+    """Return the span of a timestamp column with one value in all rows, from its text.
 
     Parameters
     ----------
     text
-        As Spark casts it; None: NULL.
+        A text that Spark can cast; None: NULL.
     timezone
-        The session's, of which a text without a zone is.
+        The session's time zone, which applies to a text without a zone.
 
     Examples
     --------
@@ -130,7 +130,7 @@ def may_match(predicate: str, columns: Mapping[str, Span]) -> bool:
     Parameters
     ----------
     columns
-        By name, lower case; what is not there may be anything.
+        Spans by lower-case column name; other columns may have any values.
 
     Examples
     --------
@@ -155,7 +155,7 @@ def _understood(predicate: str) -> Any:
 def _may(node: Any, outcome: bool, columns: Mapping[str, Span]) -> bool:
     """Whether a condition may be `outcome` (true or false, not NULL) for some row."""
     if not _OPERANDS.issuperset(given_args(node)):
-        return True  # it says more than is looked at here: NOT LIKE is a LIKE with `negate`
+        return True  # other arguments change the meaning: NOT LIKE is a LIKE with `negate`
     match node:
         case exp.Paren():
             return _may(node.this, outcome, columns)
@@ -221,7 +221,7 @@ def _compared(operator: str, left: Any, right: Any, columns: Mapping[str, Span])
                     or (greatest is not None and low > greatest)
                 )
             case "<>":
-                # Texts are cut off, moments too: what looks equal need not be the same.
+                # Strings and timestamps may be truncated, so equal bounds need not be equal values.
                 fixed = column.type in (*_INTEGERS, "date") and low == high
                 return not (fixed and least is not None and least == greatest == low)
             case "<":
@@ -263,11 +263,11 @@ _Bounds = tuple[Any, Any]
 
 
 def _literal(node: Any, kind: str) -> _Bounds | None:
-    """Return the bounds of a literal's value as statistics of a type have them, or None."""
+    """Return the bounds of a literal, comparable with the statistics of a type, or None."""
     while isinstance(node, exp.Paren):
         node = node.this
     if isinstance(node, exp.Cast):
-        # DATE '2024-01-01' and the like: a day is compared with a moment as its midnight.
+        # DATE '2024-01-01' and the like: a date is compared with a timestamp as its midnight.
         written = node.this
         to = type_name(node.to)
         fit = {"date": ("date", "timestamp"), "timestamp": ("timestamp",)}.get(to or "", ())
@@ -275,7 +275,7 @@ def _literal(node: Any, kind: str) -> _Bounds | None:
         if not is_text or kind not in fit:
             return None
         if to == "date" and _date(written.name) is None:
-            return None  # of a moment the day is meant
+            return None  # the cast truncates a timestamp to its date
         return _READERS[kind](written.name)
     negative = isinstance(node, exp.Neg)
     if negative:
@@ -293,13 +293,13 @@ def _literal(node: Any, kind: str) -> _Bounds | None:
     except InvalidOperation:
         return None
     number = -number if negative else number
-    # To be compared with a double it becomes the nearest one.
+    # A number that is compared with a double becomes the nearest double.
     value = float(number) if kind == "double" else number
     return value, value
 
 
 def _text(written: str) -> _Bounds | None:
-    # With quotes or escapes in it, it may be the source of a text and not the text.
+    # With quotes or escapes, it may be the source of a string literal rather than its value.
     return None if re.search(r"[\\'\"ƒ]", written) else (written, written)
 
 
@@ -330,10 +330,10 @@ def _moment(written: str) -> _Bounds | None:
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?)?")
 _ZONES = timedelta(hours=16)
-"""So far is the time of no zone from UTC; what a text without one means, the session says."""
+"""A bound on every zone's offset from UTC; texts without a zone are in the session's zone."""
 
 _RULES = timedelta(days=1)
-"""So far apart may be what Java and Python know of the rules of a zone."""
+"""A bound on the difference between Java's and Python's rules of one zone."""
 
 _READERS: Mapping[str, Callable[[str], _Bounds | None]] = {
     "string": _text,

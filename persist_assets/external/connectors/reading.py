@@ -1,4 +1,4 @@
-"""What all connectors need: checks of columns and file names, and small frames."""
+"""Helpers of all connectors: checks of columns and file names, and small frames."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ FILE, ROW = "_persist_file", "_persist_row"
 """The columns with the file that a row is from, and its number in the file."""
 
 _SAFE = re.compile(r"[A-Za-z0-9._=+-]+")
-"""Names of files that Spark and logs of tables spell alike."""
+"""File names that Spark and logs of tables spell alike."""
 
 
 def conditions_of(external: External, predicate: str | None, *, start: bool) -> list[str]:
-    """Return the conditions that rows have to meet: a predicate, and the filters of a declaration.
+    """Return the conditions for rows: a predicate, and the filters of a declaration.
 
     Parameters
     ----------
@@ -43,14 +43,14 @@ def conditions_of(external: External, predicate: str | None, *, start: bool) -> 
 def check_columns(
     declared: Iterable[Column], present: Sequence[tuple[str, str]], table: str
 ) -> None:
-    """Raise where a table differs from its declaration; it may have more columns.
+    """Raise if a table differs from its declaration; it may have more columns.
 
     Parameters
     ----------
     present
         The names and types of its columns.
     table
-        Which table it is, for the message.
+        The name of the table in messages.
 
     Raises
     ------
@@ -93,17 +93,17 @@ def check_columns(
 
 
 def _bare(kind: str) -> str:
-    """Return a type without lengths of texts, which tables do not record."""
+    """Return a type without the lengths of strings, which tables do not record."""
     return re.sub(r"\b(?:var)?char\(\d+\)", "string", kind.lower().replace(" ", ""))
 
 
 def check_names(places: Iterable[str], table: str) -> None:
-    """Raise where names do not identify files.
+    """Raise if file names do not identify files.
 
     Parameters
     ----------
     table
-        Which table it is, for the message.
+        The name of the table in messages.
 
     Raises
     ------
