@@ -1,7 +1,7 @@
-"""Builds: started, failed, interrupted, published, collected.
+"""The transitions of builds: started, failed, interrupted, published, collected.
 
-What must change together changes in one transaction, and every change appends an event in that same
-transaction.
+Changes that belong together happen in one transaction, which also appends an event for each of
+them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What a finished build publishes.
+    """The result that a finished build publishes.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class Publication:
     used, environments
         The snapshots that it was computed from, and the environments in which they were read.
     taken
-        The snapshot itself, if it is another environment's.
+        The snapshot itself, if it comes from another environment.
     """
 
     build: Build
@@ -84,7 +84,7 @@ class Publication:
 
 
 class Builds(Part):
-    """The transitions of builds, and what they left."""
+    """The transitions of builds, and queries of their results."""
 
     @repeated
     def record_started(
@@ -134,10 +134,10 @@ class Builds(Part):
 
     @repeated
     def record_interrupted(self, table: str, *, alive: Sequence[str] = ()) -> list[str]:
-        """Record that builds of a table can never end; return their uids.
+        """Record the builds of a table that can never end as interrupted; return their uids.
 
-        The caller holds the table's lease, so the processes of all such builds are gone, except
-        the builds in `alive`.
+        The caller holds the table's lease, so the processes of all unfinished builds are gone,
+        except those of the builds in `alive`.
         """
         query = sa.select(builds).where(
             builds.c.table_name == table,
@@ -267,7 +267,7 @@ class Builds(Part):
         Parameters
         ----------
         build_uid, run_id, source_id, environment
-            Only builds of it.
+            Only builds with this uid, of this run, of this source or in this environment.
         succeeded_before
             Only builds that started before this instant and succeeded.
         """
@@ -331,7 +331,7 @@ class Builds(Part):
     def fetch_current(
         self, *environments: str, source_id: SourceID | None = None
     ) -> dict[SourceID, Build]:
-        """Return, for every source, the build that an environment's readers got last.
+        """Return the latest build that readers of an environment got, by source.
 
         Parameters
         ----------
@@ -410,7 +410,7 @@ class Builds(Part):
 
     @repeated
     def fetch_known(self, build_uids: Collection[str]) -> set[str]:
-        """Return those of some builds that this ledger knows, or whose snapshots it knows."""
+        """Return the builds of `build_uids` that this ledger knows, or whose snapshots it knows."""
         uids: set[str] = set()
         with self._read() as connection:
             for column in (builds.c.build_uid, builds.c.snapshot_uid):
@@ -422,7 +422,7 @@ class Builds(Part):
     def fetch_attempts(
         self, environment: str
     ) -> dict[SourceID, dict[BuildState, tuple[int, datetime]]]:
-        """Return, by source and state, how many builds ended and when the last one did."""
+        """Return the number of ended builds and the end of the last one, by source and state."""
         query = (
             sa.select(
                 builds.c.source_id,
@@ -495,7 +495,7 @@ class Builds(Part):
 
     @repeated
     def find_written(self, build_uid: str) -> Snapshot | None:
-        """Return the snapshot that a build wrote, unless it was collected, or None."""
+        """Return the snapshot that a build wrote; None if there is none, or if it was collected."""
         query = sa.select(builds).where(
             builds.c.snapshot_uid == build_uid,
             builds.c.state == "succeeded",
@@ -507,7 +507,7 @@ class Builds(Part):
 
     @repeated
     def fetch_versions(self) -> set[str]:
-        """Return the raw versions that snapshots were built from, except collected snapshots."""
+        """Return the raw versions that uncollected snapshots were built from."""
         query = sa.select(builds.c.as_of).where(
             builds.c.state == "succeeded", builds.c.collected_at.is_(None)
         )
@@ -516,14 +516,14 @@ class Builds(Part):
 
     @repeated
     def fetch_current_versions(self) -> set[str]:
-        """Return the raw versions that published snapshots of any environment were built from."""
+        """Return the raw versions that published snapshots were built from, in all environments."""
         query = sa.select(builds.c.as_of).join(manifest_entries, ENTRY)
         with self._read() as connection:
             return {version for as_of in connection.scalars(query) for _, version in as_of or ()}
 
     @repeated
     def fetch_holding(self, table: str) -> Holding:
-        """Return what the builds of one table left in it."""
+        """Return which files of one table may be deleted, and which may not; see `Holding`."""
         with self._read() as connection:
             tables = holdings(connection, table)
         return tables[0] if tables else Holding(table, (), {}, {}, ())
@@ -538,11 +538,11 @@ class Builds(Part):
         removed: bool = False,
         dry_run: bool = False,
     ) -> list[Holding]:
-        """Mark every snapshot as collected that no reader could reach since an instant.
+        """Mark every snapshot as collected that no reader could have reached since an instant.
 
         A reader reaches the snapshots that a manifest names, or has named since the instant, and
-        those that stored queries among them read. A manifest forgets an entry once all sources of
-        its BuildID have had another one there since before the instant.
+        those that stored queries among them read. A manifest forgets an entry once every source of
+        its BuildID has had another BuildID there since before the instant.
 
         Parameters
         ----------
@@ -552,12 +552,12 @@ class Builds(Part):
             Also forget entries of this environment whose sources are no longer defined in it, if
             they were published before the instant.
         dry_run
-            Change nothing, and return what would be left.
+            Change nothing, and return the outcome.
 
         Returns
         -------
         list[Holding]
-            What is left of every table.
+            The holding of every table afterwards.
         """
         with self._write() as connection, connection.begin_nested() as trial:
             sources = {s for ids in defined.values() for s in ids} if removed else None

@@ -1,4 +1,4 @@
-"""What garbage collection asks the ledger: forgotten entries, unreached snapshots, and holdings."""
+"""Queries for garbage collection: forgotten entries, unreached snapshots, and holdings."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def forgotten(
     defined: Collection[BuildID],
     sources: Collection[SourceID] | None,
 ) -> dict[str, list[BuildID]]:
-    """Return the manifest entries that nobody needs any more, by environment.
+    """Return the manifest entries that are no longer needed, by environment.
 
     Parameters
     ----------
     sources
-        All sources defined in the environment `collecting`: it forgets the entries of others. None:
-        it keeps them.
+        All sources defined in the environment `collecting`, which forgets the entries of others.
+        None: it keeps these too.
     """
     moved = (
         sa.select(
@@ -47,7 +47,7 @@ def forgotten(
         .join(manifest_moves, manifest_moves.c.change_id == manifest_changes.c.change_id)
         .join(builds, manifest_moves.c.after == builds.c.build_uid)
     )
-    # Sources of one meaning share an entry, which names the build of only one of them; and
+    # Sources with the same BuildID share an entry, which names the build of only one of them; and
     # entries may be older than the history of changes.
     built = sa.select(
         builds.c.environment,
@@ -74,7 +74,7 @@ def forgotten(
             times = times_by_source.get((environment, source_id), {})
             since = times.get(build_id, published)
             at = max(at, since)
-            # A meaning that was rolled back has no entry, and so replaces none.
+            # A BuildID that was rolled back has no entry, so it supersedes none.
             later = [t for b, t in times.items() if t > since and (environment, b) in present]
             superseded &= bool(later) and min(later) < before
         gone = sources is not None and sharing[build_id].isdisjoint(sources)
@@ -85,7 +85,7 @@ def forgotten(
 
 
 def unreached(connection: Connection, before: datetime) -> set[str]:
-    """Return the snapshots that no reader could reach since an instant."""
+    """Return the snapshots that no reader could have reached since an instant."""
     recent = (
         sa.select(manifest_moves.c.before, manifest_moves.c.after)
         .join(manifest_changes, manifest_changes.c.change_id == manifest_moves.c.change_id)
@@ -99,7 +99,7 @@ def unreached(connection: Connection, before: datetime) -> set[str]:
     )
     query = sa.select(builds.c.snapshot_uid).where(builds.c.build_uid.in_(named))
     stack, reached = [*connection.scalars(query)], set[str]()
-    # Not by their own rows: of a build that was never published itself others may have the view.
+    # Looked up by snapshot: a build that was never published may share its view with others.
     query = sa.select(builds.c.snapshot_uid, builds.c.view).where(builds.c.view.is_not(None))
     views = {row.snapshot_uid: row.view for row in connection.execute(query)}
     while stack:
@@ -114,7 +114,7 @@ def unreached(connection: Connection, before: datetime) -> set[str]:
 
 
 def holdings(connection: Connection, table: str | None = None) -> list[Holding]:
-    """Return what the builds of every table, or of one, left in it."""
+    """Return the holdings of all tables, or of one."""
     query = sa.select(
         *(builds.c[name] for name in ("table_name", "build_id", "build_uid", "state", "version")),
         *(builds.c[name] for name in ("collected_at", "process", "started_at", "snapshot_uid")),
@@ -133,14 +133,14 @@ def holdings(connection: Connection, table: str | None = None) -> list[Holding]:
             build_ids.add(row.build_id)
             if row.parts and row.collected_at is None:
                 parts[row.snapshot_uid or row.build_uid] = tuple(row.parts)
-            # What was parked and interrupted is still read by builds of its run.
+            # Builds of the same run still read what a parked build wrote before its interruption.
             if row.state == "started" or row.error == INTERRUPTED:
                 started.append((row.build_uid, row.process, row.started_at))
             elif row.state == "failed":
                 gone[row.build_uid] = None
             elif row.collected_at is None:
                 kept[row.snapshot_uid] = row.version
-            elif row.build_uid == row.snapshot_uid:  # else another ledger's may need it
+            elif row.build_uid == row.snapshot_uid:  # otherwise another ledger may need it
                 gone[row.snapshot_uid] = row.version
         tables.append(Holding(name, tuple(sorted(build_ids)), kept, gone, tuple(started), parts))
     return tables

@@ -1,9 +1,9 @@
-"""The database that a ledger is in: how its transactions begin and end, and what they survive.
+"""The database of a ledger: its transactions, and their recovery from lost connections.
 
-The invariant: one writer at a time, on both databases. SQLite gives that by `BEGIN IMMEDIATE`, on
-PostgreSQL every writing transaction first locks the row of the counter that numbers the events. So
-what a transaction has looked at is still so when it writes, whatever a method does in between; and
-readers see one state of the whole ledger.
+The invariant: there is one writer at a time. SQLite ensures this by `BEGIN IMMEDIATE`; on
+PostgreSQL, every writing transaction first locks the row of the counter that numbers the events. So
+whatever a transaction has read is still valid when it writes, and readers see one state of the
+whole ledger.
 """
 
 from __future__ import annotations
@@ -43,38 +43,38 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RETRY_S = 30.0
-"""How long a database that went away is waited for, in seconds."""
+"""How long to wait for a database that went away, in seconds."""
 _BUSY_MS = 60_000
-"""How long a transaction waits for another one that writes, in milliseconds."""
+"""How long a transaction waits for another writer, in milliseconds."""
 _POSTGRES: dict[str, str] = {
     "connect_timeout": "10",
-    # A machine that is gone is noticed within half a minute, and not by the next day.
+    # Detects a machine that is gone within half a minute, instead of the next day.
     "keepalives_idle": "10",
     "keepalives_interval": "5",
     "keepalives_count": "4",
     "tcp_user_timeout": "30000",
 }
 _FIRST = sa.select(counters.c.value).where(counters.c.name == "events").with_for_update()
-"""What every transaction that writes does first: it waits for all others."""
+"""The first statement of every writing transaction: it waits for all other writers."""
 _FORGOTTEN = timedelta(days=1)
-"""After how long nobody asks any more whether a transaction took place."""
+"""The age at which the token of a transaction is no longer needed."""
 AT_ONCE = 500
-"""How many values a statement is given at once; databases have limits."""
-_MIGRATING = 0x7065_7273_6973_74  # "persist": the lock of whoever makes or changes the tables
+"""The maximum number of values in one statement; databases have limits."""
+_MIGRATING = 0x7065_7273_6973_74  # "persist": the lock for creating or migrating tables
 
 
 def in_parts(values: Sequence[Value]) -> Iterator[Sequence[Value]]:
-    """Yield values in parts of which each is not too much for a statement."""
+    """Yield values in parts that are small enough for one statement."""
     return (values[n : n + AT_ONCE] for n in range(0, len(values), AT_ONCE))
 
 
 def parse_url(url: str) -> sa.URL:
-    """Return a ledger's URL; that of PostgreSQL with the driver that is used.
+    """Return a parsed ledger URL, with the driver to use for PostgreSQL.
 
     Raises
     ------
     LedgerError
-        It is no URL, or that of another database.
+        The URL is invalid, or names another kind of database.
     """
     try:
         parsed = sa.make_url(url)
@@ -107,12 +107,12 @@ class Database:
     Parameters
     ----------
     url
-        SQLAlchemy URL. A SQLite file is made with its directory.
+        SQLAlchemy URL. A SQLite file is created with its directory.
 
     Raises
     ------
     LedgerError
-        It is no URL of a ledger.
+        The URL is not one of a ledger.
     UntrustedError
         See `trust.permit`.
     """
@@ -133,7 +133,7 @@ class Database:
     def _connect_postgres(self, url: sa.URL) -> sa.Engine:
         url = url.set(query={**_POSTGRES, **url.query})
         try:
-            # Of the idle ones few are kept: many processes share a server.
+            # Keep few idle connections: many processes share a server.
             engine = sa.create_engine(
                 url,
                 isolation_level="READ COMMITTED",
@@ -152,7 +152,7 @@ class Database:
             before, connection.autocommit = connection.autocommit, True
             connection.execute(
                 f"SET lock_timeout = {_BUSY_MS};"
-                # Whoever is suspended in the middle does not hold up all others.
+                # A process that is suspended in a transaction must not block all others.
                 f"SET idle_in_transaction_session_timeout = {_BUSY_MS // 2}"
             )
             connection.autocommit = before
@@ -173,7 +173,7 @@ class Database:
 
         @event.listens_for(engine, "connect")
         def connect(connection: Any, _: Any) -> None:  # pyright: ignore[reportUnusedFunction]
-            connection.isolation_level = None  # transactions are ours to begin
+            connection.isolation_level = None  # this module begins transactions itself
             connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
             _write_ahead(connection)
             connection.execute("PRAGMA foreign_keys = ON")
@@ -186,7 +186,7 @@ class Database:
         return engine
 
     def close(self) -> None:
-        """Give back every connection."""
+        """Close every connection."""
         self.engine.dispose()
 
     # -------------------------------------------------------------------------- transactions
@@ -200,26 +200,26 @@ class Database:
         LedgerUnreachableError
             The database does not answer.
         LedgerError
-            Something else is wrong with it.
+            The database fails for another reason.
         """
         with self._translated(), self._connected(self._readers) as connection, connection.begin():
             yield connection
 
     @contextmanager
     def write(self, *, migrating: bool = False) -> Generator[Connection]:
-        """Write in one transaction, as the only one who writes.
+        """Write in one transaction, as the only writer.
 
         Parameters
         ----------
         migrating
-            The tables are made or changed; there may be none.
+            Whether tables are created or changed; there may be none yet.
 
         Raises
         ------
         LedgerUnreachableError
             The database went away. Nothing was changed.
         LedgerError
-            Something else is wrong with it; nothing was changed, unless it says otherwise.
+            The database fails for another reason; nothing was changed, unless it says otherwise.
         """
         with self._translated(), self._connected(self.engine) as connection:
             writing = connection.execution_options(persist_write=True)
@@ -240,13 +240,13 @@ class Database:
                     raise
 
     def _lock(self, connection: Connection, token: str, *, migrating: bool) -> None:
-        """Wait until nobody else writes, and leave a token that stands for the transaction."""
+        """Wait until nobody else writes, and record a token that identifies the transaction."""
         if migrating:
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATING)))
             if not sa.inspect(connection).has_table(ledger_version.name):
                 return
         connection.execute(_FIRST)
-        if migrating:  # there may be no table for it yet; doing it again does no harm
+        if migrating:  # its table may not exist yet, and repeating a migration does no harm
             return
         values = {"writer": self._writer(), "token": token, "at": sa.func.clock_timestamp()}
         leave = postgresql.insert(writers).values(**values)
@@ -257,23 +257,23 @@ class Database:
             connection.execute(writers.delete().where(writers.c.at < past))
 
     def _writer(self) -> str:
-        """Return what tells who writes from all others who do: one connection of a thread."""
+        """Return the unique name of this writer: one database object in one thread."""
         return f"{self._name}:{threading.get_ident()}"
 
     def _is_committed(self, token: str) -> bool:
-        """Whether a transaction took place whose connection was lost while it was committed.
+        """Whether a transaction was committed whose connection was lost during the commit.
 
         Raises
         ------
         LedgerError
-            Nobody can tell.
+            It cannot be determined.
         """
         asked = sa.select(writers.c.token).where(writers.c.writer == self._writer())
         deadline, pauses = time.monotonic() + RETRY_S, _pauses()
         while True:
             try:
                 with self._translated(), self._connected(self.engine) as connection:
-                    connection.execute(_FIRST)  # it may still be under way
+                    connection.execute(_FIRST)  # waits for it, if it is still under way
                     return connection.scalar(asked) == token
             except LedgerError as error:
                 reason = error.message
@@ -286,7 +286,7 @@ class Database:
             time.sleep(pause)
 
     def repeat(self, act: Callable[[], Result]) -> Result:
-        """Return what `act` returns, a transaction; it is done again if the database went away.
+        """Return the result of `act`, one transaction; repeat it if the database went away.
 
         Raises
         ------
@@ -305,28 +305,29 @@ class Database:
             time.sleep(pause)
 
     def now(self, connection: Connection, clock: Callable[[], datetime]) -> datetime:
-        """Return the present by the one clock that all who share the ledger go by.
+        """Return the current time by the one clock that all users of the ledger share.
 
         Parameters
         ----------
         clock
-            That of this machine.
+            The clock of this machine.
         """
         if not self.is_postgres:
             return clock()
         return connection.execute(sa.select(sa.func.clock_timestamp())).scalar_one().astimezone(UTC)
 
     def back_up(self, connection: Connection, version: int) -> Path | None:
-        """Copy the file of a ledger beside it, as it was before this transaction; return the copy.
+        """Copy a ledger's file to a new one beside it, as it was before this transaction.
 
-        A copy that is there stays. PostgreSQL has tools of its own for that: None.
+        Existing copies stay. Return the new copy; None on PostgreSQL, which has its own tools for
+        backups.
 
         Parameters
         ----------
         connection
-            Of a transaction that writes, so that nobody else does.
+            The connection of a writing transaction, so that nobody else writes.
         version
-            Of the ledger, which the copy is named by.
+            The version of the ledger, for the name of the copy.
 
         Raises
         ------
@@ -402,7 +403,7 @@ class Database:
 
 
 def has_room(directory: Path) -> bool:
-    """Whether a disk has room for what SQLite keeps beside a file; without, it says no reason."""
+    """Whether a disk has room for SQLite's other files; without it, SQLite gives no reason."""
     try:
         return shutil.disk_usage(directory).free >= _LEAST_ROOM
     except OSError:
@@ -413,9 +414,9 @@ _LEAST_ROOM = 64 << 10
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:
-    """Let a file be read while it is written, which the first that opens it changes in it.
+    """Switch a file to write-ahead logging, so that it can be read while it is written.
 
-    SQLite does not wait by itself where two begin that at once, or one begins to write.
+    SQLite does not wait by itself if two connections switch at once, or if one begins to write.
     """
     deadline, pauses = time.monotonic() + _BUSY_MS / 1000, _pauses()
     while True:
@@ -432,7 +433,7 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
 
 
 def _pauses() -> Generator[float]:
-    """Yield for how long to wait before each next attempt, in seconds."""
+    """Yield the pauses before further attempts, in seconds."""
     pause = 0.05
     while True:
         yield pause
@@ -440,7 +441,7 @@ def _pauses() -> Generator[float]:
 
 
 def _is_victim(error: DBAPIError) -> bool:
-    """Whether PostgreSQL undid a transaction because it stood in another one's way."""
+    """Whether PostgreSQL rolled back a transaction because it conflicted with another one."""
     return getattr(error.orig, "sqlstate", None) in ("40001", "40P01")
 
 

@@ -1,4 +1,4 @@
-"""Copies of external tables: what they hold, and which environments need what of them."""
+"""The copies of external tables: their contents, and the needs of each environment."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Copies(Part):
 
     @repeated
     def find(self, copy_id: str) -> LocalCopy | None:
-        """Return a copy, or None if there is none of this ID."""
+        """Return a copy, or None if there is none with this ID."""
         with self._read() as connection:
             return _find(connection, copy_id)
 
@@ -91,7 +91,7 @@ class Copies(Part):
 
     @repeated
     def record_needs(self, copy_id: str, environment: str, needs: Iterable[Need]) -> None:
-        """Record what an environment needs of a copy; no `needs`: it no longer uses the copy."""
+        """Record an environment's needs of a copy; no `needs`: it no longer uses the copy."""
         values = [[predicate, [*columns]] for predicate, columns in sorted(needs)]
         this = sa.and_(copy_needs.c.copy_id == copy_id, copy_needs.c.environment == environment)
         with self._write() as connection:
@@ -106,7 +106,7 @@ class Copies(Part):
 
     @repeated
     def fetch_needs(self, copy_id: str) -> dict[str, tuple[int, tuple[Need, ...]]]:
-        """Return what each environment needs of a copy, with the format of the predicates."""
+        """Return each environment's needs of a copy, with the format of the predicates."""
         query = sa.select(copy_needs).where(copy_needs.c.copy_id == copy_id)
         with self._read() as connection:
             return {

@@ -40,7 +40,7 @@ class Lease:
 
 
 class Leases(Part):
-    """Who may write which table."""
+    """The right to write each table."""
 
     @contextmanager
     def hold(
@@ -56,7 +56,7 @@ class Leases(Part):
         Parameters
         ----------
         holder
-            Shown to those who wait.
+            The name of the holder, shown to processes that wait.
         wait_s
             How long to wait for another holder, in seconds.
         over

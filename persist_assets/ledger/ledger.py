@@ -1,7 +1,7 @@
 """The ledger: the only mutable state. Each part of it has the transitions of its own tables.
 
-What must change together changes in one transaction, and every change appends an event in that same
-transaction. Readers see whole publications or nothing of them.
+Changes that belong together happen in one transaction, which also appends an event for each of
+them. Readers see a publication completely or not at all.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Ledger:
     Attributes
     ----------
     events
-        The log that everything rests on, and how the ledger was opened.
+        The event log that all parts build on, and how the ledger was opened.
     builds, manifests, wants, requests, partitions, upstreams, copies, taints, leases
-        The parts.
+        The parts of the ledger.
 
     Raises
     ------

@@ -64,18 +64,18 @@ KINDS: Mapping[str, str] = {
     "external-forgotten": "a copy that no environment uses was deleted",
     "lease-broken": "the holder of a lease is gone, and another process has taken it",
 }
-"""Every kind of event, and what it says."""
+"""Every kind of event, with its meaning."""
 
 _SCANNED = 20_000
-"""How many events one page of a search looks at, at most."""
+"""The maximum number of events that one page of a search examines."""
 
 
 def repeated(
     method: Callable[Concatenate[Owner, Arguments], Result],
 ) -> Callable[Concatenate[Owner, Arguments], Result]:
-    """Repeat a method when the database went away; the method must be one transaction.
+    """Repeat a method if the database went away; the method must be one transaction.
 
-    It is repeated as a whole, and only if its transaction did not take place.
+    It is repeated as a whole, and only if its transaction was not committed.
     """
 
     @functools.wraps(method)
@@ -205,9 +205,9 @@ class EventLog:
     ) -> tuple[list[Event], int]:
         """Return events after a position, in order, and the position that the search reached.
 
-        An event must pass every filter; `refs` and `patterns` are one filter. One page looks at a
-        limited number of events, so that it is quick whatever it filters: it may be short or empty
-        although more events follow. The end is where the position returned is the log's.
+        An event must pass every filter; `refs` and `patterns` are one filter. One page examines a
+        limited number of events, so that it is quick whatever the filters: it may be short or empty
+        although more events follow. The end is reached when the returned position is the log's.
         """
         test = events.c.idx > since
         if environment is not None:
@@ -246,7 +246,7 @@ class EventLog:
 
     @repeated
     def rebuild_projections(self) -> int:
-        """Make the projections again from the events; return the number of events."""
+        """Rebuild the projections from the events; return the number of events."""
         with self.database.write() as connection:
             return rebuild(connection)
 
@@ -268,7 +268,7 @@ class Part:
 
 
 _FILTERS = ("environment", "partition_ref", "build_request_id")
-"""The keys of an event's data that are columns too, to filter by."""
+"""The keys of an event's data that are also columns, to filter by."""
 
 
 def _event_values(event: Event) -> dict[str, Any]:
@@ -289,6 +289,6 @@ def _event(row: Row[Any]) -> Event:
 
 
 def like(pattern: str) -> str:
-    """Return a LIKE pattern that matches at least what `pattern` matches."""
+    """Return a LIKE pattern that matches at least everything that `pattern` matches."""
     escaped = pattern.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
     return escaped.replace("**", "%").replace("*", "%")

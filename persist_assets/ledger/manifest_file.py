@@ -1,9 +1,10 @@
-"""The manifest as a file: Malloy's JSON, BuildID → table, that its own tools can read.
+"""The manifest as a file: Malloy's JSON, BuildID → table, which Malloy's own tools can read.
 
-Beside the table's name each entry holds all that a ledger has to know of a snapshot, so that the
-file can be imported: into the ledger that wrote it, or into another one. Malloy's own tools look
-for tables by BuildIDs of theirs, so a source of Malloy's has a second, short entry under that one,
-which names the first (`buildId`). The invariant: it names what the source means, or is not there.
+Besides the table's name, each entry holds everything that a ledger has to know about a snapshot, so
+that the file can be imported into the ledger that wrote it, or into another one. Malloy's own tools
+look tables up by BuildIDs of their own, so a Malloy source has a second, short entry under that
+BuildID, which names the first (`buildId`). The invariant: this entry names the table of the
+source's current meaning, or does not exist.
 """
 
 from __future__ import annotations
@@ -41,18 +42,18 @@ log = logging.getLogger(__name__)
 def manifest_document(
     settings: Settings, published: Mapping[BuildID, Build], malloy: Mapping[BuildID, BuildID]
 ) -> dict[str, Any]:
-    """Return what readers of an environment read as Malloy writes it, with more in each entry.
+    """Return an environment's manifest in Malloy's format, with more fields in each entry.
 
     Parameters
     ----------
     malloy
-        What BuildIDs of Malloy's own tools mean there, whether it is published or not.
+        Malloy's BuildIDs in the environment, each with ours, whether it is published or not.
     """
     entries = {
         build_id: _entry_json(settings, build)
         for build_id, build in published.items()
         if build.snapshot is not None
-        and build.snapshot.view is None  # who knows no more than this document computes it
+        and build.snapshot.view is None  # tools that know no more than this document compute it
     }
     named = {m: _malloy_json(m, b, entries[b]) for m, b in malloy.items() if b in entries}
     return {
@@ -63,9 +64,9 @@ def manifest_document(
 
 
 def fetch_document(settings: Settings, ledger: Ledger) -> dict[str, Any]:
-    """Return what readers of an environment read now, as `manifest_document` does.
+    """Return the current manifest of an environment, as `manifest_document` does.
 
-    Who knows no more than this document computes what is tainted.
+    Tainted snapshots are left out: tools that know no more than this document compute them.
     """
     published = ledger.builds.fetch_published(*settings.environments)
     tainted = ledger.taints.fetch(*settings.environments)
@@ -74,7 +75,7 @@ def fetch_document(settings: Settings, ledger: Ledger) -> dict[str, Any]:
         for build_id, build in published.items()
         if build.snapshot is not None and build.snapshot.build_uid not in tainted
     }
-    # Read last: what has changed its meaning since is not in `published`, and so in no entry.
+    # Read last: a meaning that is newer than `published` is not in it, and so gets no entry.
     return manifest_document(
         settings, published, ledger.manifests.fetch_malloy(settings.environment)
     )
@@ -113,7 +114,7 @@ def _entry_json(settings: Settings, build: Build) -> dict[str, Any]:
 
 
 def _digest(build_id: BuildID, entry: Mapping[str, Any], keys: Iterable[str]) -> str:
-    """Return a digest of what an entry claims, by which a changed claim is found."""
+    """Return a digest of an entry's claims, which reveals changes to them."""
     claims = {k: entry.get(k) for k in keys}
     return sha256(json.dumps([build_id, claims], sort_keys=True).encode()).hexdigest()[:32]
 
@@ -121,8 +122,8 @@ def _digest(build_id: BuildID, entry: Mapping[str, Any], keys: Iterable[str]) ->
 def export_manifest(settings: Settings, ledger: Ledger) -> None:
     """Write the manifests of an environment and of those that read it, each to its file.
 
-    A file is always whole: the old or the new one. And the last state always wins: the ledger is
-    read under the file's lock.
+    A file is always complete: the old or the new one. The last state always wins, because the
+    ledger is read under the file's lock.
     """
     _export(settings, ledger)
     for name in settings.declared:
@@ -155,7 +156,7 @@ def unknown_entries(path: Path, ledger: Ledger | None) -> int:
     Parameters
     ----------
     ledger
-        None: there is none, so that it knows nothing.
+        None: there is none, so all builds are unknown.
     """
     try:
         read = parse_manifest(path.read_text(encoding="utf-8"))
@@ -166,14 +167,15 @@ def unknown_entries(path: Path, ledger: Ledger | None) -> int:
 
 
 _own: set[tuple[Path, str]] = set()
-"""The files that this process has seen to be of a ledger, with that ledger."""
+"""The files that are known to belong to a ledger, each with the log id of that ledger."""
 
 
 def _may_replace(path: Path, settings: Settings, ledger: Ledger) -> bool:
-    """Whether a manifest file may be written anew.
+    """Whether a manifest file may be overwritten.
 
-    One that names builds of another ledger is left alone as long as this one has published nothing
-    in the environment: it is all that tells of them. Later a copy of it stays.
+    A file that names builds of another ledger is left alone until this ledger has published
+    something in the environment, because it is the only record of these builds. After that, a copy
+    of it stays.
     """
     own = path, ledger.events.log_id()
     if own in _own:
@@ -201,7 +203,7 @@ def _may_replace(path: Path, settings: Settings, ledger: Ledger) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What an entry of a manifest file says of a snapshot beyond where it is.
+    """The claims of a manifest entry about a snapshot, besides its place.
 
     Attributes
     ----------
@@ -230,7 +232,7 @@ class Entry:
     path
         The table's directory: an absolute path or a URI.
     claim
-        None where the file does not say enough for a ledger that does not know the build.
+        None if the file does not say enough for a ledger that does not know the build.
     """
 
     build_id: BuildID
@@ -242,7 +244,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """What of a manifest file cannot be imported; no BuildID: the file itself."""
+    """An entry of a manifest file that cannot be imported; no BuildID: the file itself."""
 
     build_id: BuildID | None
     source_id: SourceID | None
@@ -251,14 +253,14 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class ManifestFile:
-    """What a manifest file says.
+    """The contents of a manifest file.
 
     Attributes
     ----------
     strict
-        None where it does not say.
+        None if the file does not say.
     malloy
-        BuildIDs of Malloy's, and which of ours they mean.
+        Malloy's BuildIDs, each with ours.
     """
 
     entries: tuple[Entry, ...]
@@ -268,11 +270,11 @@ class ManifestFile:
 
 
 class _Twice(ValueError):
-    """A key stands twice in an object: one of the two would be ignored."""
+    """A key occurs twice in an object: one of its values would be ignored."""
 
 
 def parse_manifest(text: str) -> ManifestFile:
-    """Return what a manifest file says, and all that is wrong with it. Pure."""
+    """Return the contents of a manifest file, and everything that is wrong with it. Pure."""
     try:
         document: Any = json.loads(text, object_pairs_hook=_once)
     except _Twice as error:
@@ -351,7 +353,7 @@ def _problems(build_id: str, entry: Any) -> Iterator[str]:
 def _malloy_problem(
     malloy_id: str, entry: Mapping[str, Any], entries: Mapping[str, Any]
 ) -> str | None:
-    """Return what is wrong with an entry that names another one for Malloy's own tools."""
+    """Return the problem of an entry that names another one for Malloy's own tools, or None."""
     if entry.get("digest") != _digest(malloy_id, entry, _NAMED):
         return _CHANGED
     if not re.fullmatch(r"[0-9a-f]{64}", malloy_id):
@@ -367,7 +369,7 @@ def _malloy_problem(
 
 _CHANGED = "it has been changed since it was written"
 _NAMED = ("tableName", "version", "buildId")
-"""What an entry for Malloy's own tools says."""
+"""The keys of an entry for Malloy's own tools, besides its digest."""
 
 
 def _is_text(value: Any) -> bool:
@@ -410,7 +412,7 @@ _CLAIMS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "buildUid": (lambda v: isinstance(v, str) and v.isalnum(), "letters and digits"),
     "definition": (lambda v: isinstance(v, str), "text"),
 }
-"""What an entry says that a ledger has to know, and the kinds of these values."""
+"""The keys of an entry that a ledger has to know, with the check and the kind of each value."""
 
 
 def _claim(entry: Mapping[str, Any]) -> Claim:
