@@ -43,18 +43,18 @@ if TYPE_CHECKING:
 
 
 class Manifests(Part):
-    """What readers of each environment read, and every change of it."""
+    """The snapshots that readers of each environment read, and every change to them."""
 
     @repeated
     def fetch(self, *environments: str) -> dict[BuildID, Snapshot]:
-        """Return what readers of an environment read: one consistent state.
+        """Return the snapshots that readers of an environment read, in one consistent state.
 
         Parameters
         ----------
         environments
-            The environment, and those that it reads. If several have a BuildID, the snapshot built,
-            or found to be up to date, last wins, and of equals the one published last. Finding
-            a tainted snapshot up to date does not count.
+            The environment, and those that it reads. If several have a BuildID, the snapshot that
+            was last built, or last found to be up to date, wins; among equals, the one published
+            last. Finding a tainted snapshot up to date does not count.
         """
         query = published(*environments)
         with self._read() as connection:
@@ -64,7 +64,7 @@ class Manifests(Part):
     def find_snapshot(
         self, environment: str, build_id: BuildID, *, reads: Sequence[str] = ()
     ) -> Snapshot | None:
-        """Return what readers of one BuildID read, or None; see `fetch`."""
+        """Return the snapshot that readers of one BuildID read, or None; see `fetch`."""
         query = published(environment, *reads).where(builds.c.build_id == build_id)
         with self._read() as connection:
             rows = connection.execute(query).all()
@@ -72,7 +72,7 @@ class Manifests(Part):
 
     @repeated
     def fetch_elsewhere(self, *environments: str) -> dict[BuildID, list[Snapshot]]:
-        """Return what readers of all other environments read, the latest first."""
+        """Return the snapshots that readers of all other environments read, the latest first."""
         query = (
             sa.select(builds)
             .join(manifest_entries, ENTRY)
@@ -87,7 +87,7 @@ class Manifests(Part):
 
     @repeated
     def fetch_tables(self, build_id: BuildID) -> list[tuple[str, str]]:
-        """Return the environments that have a BuildID, each with the table."""
+        """Return the environments that have a BuildID, each with the table's name."""
         query = (
             sa.select(manifest_entries.c.environment, builds.c.table_name)
             .join(builds, ENTRY)
@@ -118,8 +118,8 @@ class Manifests(Part):
     def fetch_malloy(self, environment: str) -> dict[BuildID, BuildID]:
         """Return the BuildIDs that Malloy's own tools know, each with ours, in an environment.
 
-        Only from the environment's own builds, promotions and imports: the environments that it
-        reads may have other sources of the same names. The BuildIDs need not be published.
+        They are only from the environment's own builds, promotions and imports: the environments
+        that it reads may have other sources of the same names. The BuildIDs need not be published.
         """
         with self._read() as connection:
             return _malloy_ids(connection, environment)

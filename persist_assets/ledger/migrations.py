@@ -1,8 +1,8 @@
 """Numbered migrations of the ledger, each in one transaction with the row that records it.
 
-A new ledger is made by `tables.py` as it is now. A ledger that is there already is brought up by
-the steps it has not seen, one after another; each makes of the tables of its day those of the
-next, and never changes afterwards.
+`tables.py` creates new ledgers at the current version. An existing ledger is upgraded by the
+migrations that it lacks, one after another. A migration turns the tables of one version into those
+of the next, and is never changed afterwards.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 
 def _record_parts(connection: Connection) -> None:
-    """Let builds tell what their source meant, in parts, and from what rows were computed.
+    """Add the digests of a build's source, in parts, and the inputs of its rows.
 
-    Of those that are there nobody knows.
+    Both are unknown for existing builds.
     """
     connection.exec_driver_sql("ALTER TABLE builds ADD COLUMN digests JSON")
     connection.exec_driver_sql("ALTER TABLE builds ADD COLUMN inputs JSON")
 
 
 def _record_changes(connection: Connection) -> None:
-    """Let manifests tell how they changed, from now on."""
+    """Add the history of changes of manifests, from now on."""
     connection.exec_driver_sql(
         "CREATE TABLE manifest_changes (change_id BIGINT NOT NULL PRIMARY KEY,"
         f" environment VARCHAR(64) NOT NULL, at {_instant(connection)} NOT NULL,"
@@ -58,7 +58,7 @@ def _instant(connection: Connection) -> str:
 
 
 def _collect(connection: Connection) -> None:
-    """Let builds tell who builds them, what they keep and until when, and manifests forget."""
+    """Add builds' processes, what they keep and until when, and let manifests forget entries."""
     instant = _instant(connection)
     for column in ("process TEXT", f"current_at {instant}", "view JSON", f"collected_at {instant}"):
         connection.exec_driver_sql(f"ALTER TABLE builds ADD COLUMN {column}")
@@ -73,7 +73,7 @@ def _collect(connection: Connection) -> None:
             f"ALTER TABLE manifest_changes DROP CONSTRAINT {name}, ADD CONSTRAINT {name} {kinds}"
         )
         return
-    # SQLite changes no constraint: the table that has it is written anew, and what refers to it.
+    # SQLite cannot change a constraint: recreate its table, and the table that refers to it.
     for statement in (
         "CREATE TABLE new_changes (change_id BIGINT NOT NULL PRIMARY KEY,"
         " environment VARCHAR(64) NOT NULL, at TIMESTAMP NOT NULL,"
@@ -94,7 +94,7 @@ def _collect(connection: Connection) -> None:
 
 
 def _name_for_malloy(connection: Connection) -> None:
-    """Let environments tell what BuildIDs of Malloy's mean, from their next builds on."""
+    """Add Malloy's BuildIDs of environments, from their next builds on."""
     connection.exec_driver_sql(
         "CREATE TABLE malloy_entries (environment VARCHAR(64) NOT NULL,"
         " malloy_id VARCHAR(64) NOT NULL, build_id VARCHAR(64) NOT NULL,"
@@ -108,24 +108,24 @@ def _name_for_malloy(connection: Connection) -> None:
 
 
 def _continue_tables(connection: Connection) -> None:
-    """Let snapshots have files of other builds; those that are there have none."""
+    """Let snapshots share files of other builds; existing snapshots share none."""
     connection.exec_driver_sql("ALTER TABLE builds ADD COLUMN parts JSON")
     connection.exec_driver_sql("ALTER TABLE builds ADD COLUMN time_column TEXT")
 
 
 def _record_partitions(connection: Connection) -> None:
-    """Let builds tell which partitions their snapshots have; earlier ones have none."""
+    """Add the partitions of snapshots; existing snapshots have none."""
     connection.exec_driver_sql("ALTER TABLE builds ADD COLUMN partitions JSON")
 
 
 def _count_written(connection: Connection) -> None:
-    """Let builds tell how much they wrote; of those that are there nobody knows."""
+    """Add how much builds wrote, which is unknown for existing builds."""
     connection.exec_driver_sql("ALTER TABLE builds ADD COLUMN written_rows BIGINT")
     connection.exec_driver_sql("ALTER TABLE builds ADD COLUMN written_bytes BIGINT")
 
 
 def _record_wants(connection: Connection) -> None:
-    """Let the ledger know wants, what becomes of them, and by what events are asked for."""
+    """Add wants and their outcomes, and the columns by which events are filtered."""
     instant = _instant(connection)
     for column in (
         "environment VARCHAR(64)",
@@ -176,7 +176,7 @@ def _record_wants(connection: Connection) -> None:
 
 
 def _make_views(connection: Connection) -> None:
-    """Let monitors that know SQL alone see what is wanted, and what is late."""
+    """Add views of active and of late wants, for monitors that know only SQL."""
     _create_views(connection, ("waiting", "building", "failing"))
 
 
@@ -184,7 +184,7 @@ def _create_views(connection: Connection, active: Sequence[str]) -> None:
     """Create the views; `active` are the states of wants that may still be satisfied."""
     states = ", ".join(f"'{state}'" for state in active)
     now = "now()"
-    if connection.dialect.name == "sqlite":  # where instants are texts in UTC
+    if connection.dialect.name == "sqlite":  # which stores instants as texts in UTC
         now = "strftime('%Y-%m-%d %H:%M:%f', 'now')"
     connection.exec_driver_sql(
         "CREATE VIEW active_wants AS SELECT * FROM wants"
@@ -202,7 +202,7 @@ def _create_views(connection: Connection, active: Sequence[str]) -> None:
 
 
 def _cover(connection: Connection) -> None:
-    """Let the ledger know what copies of external tables hold, and what is needed of them."""
+    """Add the contents of copies of external tables, and what is needed of them."""
     instant = _instant(connection)
     connection.exec_driver_sql(
         "CREATE TABLE copy_needs (copy_id VARCHAR(64) NOT NULL, environment VARCHAR(64) NOT NULL,"
@@ -220,9 +220,9 @@ def _cover(connection: Connection) -> None:
 
 
 def _mark(connection: Connection) -> None:
-    """Let the ledger know what rows are tainted; what was so by its name is so by its rows.
+    """Add taints of rows; rows whose partition is tainted by name become tainted.
 
-    So far a partition was, until it was built again; nobody knows of which rows it was said.
+    So far a name was tainted until its partition was built again; which rows were meant is unknown.
     """
     connection.exec_driver_sql(
         "CREATE TABLE taints (environment VARCHAR(64) NOT NULL, snapshot_uid VARCHAR(64) NOT NULL,"
@@ -232,7 +232,7 @@ def _mark(connection: Connection) -> None:
     connection.exec_driver_sql(
         "ALTER TABLE copy_needs ADD COLUMN format INTEGER DEFAULT 1 NOT NULL"
     )
-    # All that there was of it then, by whatever it meant, in whatever environment.
+    # All snapshots of that time, with any BuildID that the partition ever had, in any environment.
     connection.exec_driver_sql(
         "INSERT INTO taints SELECT DISTINCT said.environment, made.snapshot_uid, ''"
         " FROM events said JOIN events known ON known.partition_ref = said.partition_ref"
@@ -241,7 +241,7 @@ def _mark(connection: Connection) -> None:
         " WHERE said.kind = 'partition-tainted' AND known.kind = 'partition-available'"
         " AND made.state = 'succeeded' AND made.snapshot_uid IS NOT NULL"
     )
-    # And what keeps some of its partitions.
+    # Also the snapshots that keep some of their partitions.
     told = connection.exec_driver_sql(
         "SELECT snapshot_uid, CAST(partitions AS TEXT) FROM builds"
         " WHERE partitions IS NOT NULL AND snapshot_uid IS NOT NULL"
@@ -258,12 +258,12 @@ def _mark(connection: Connection) -> None:
 
 
 def _tell_requested(connection: Connection) -> None:
-    """Tell wants whose request nobody has begun from those that are built."""
+    """Distinguish wants whose request was not started yet from wants that are being built."""
     for view in ("active_wants", "sla_violations"):
         connection.exec_driver_sql(f"DROP VIEW {view}")
     states = "'waiting', 'requested', 'building', 'failing', 'satisfied', 'expired', 'cancelled'"
     check = f"CONSTRAINT ck_wants_state CHECK (state IN ({states}))"
-    if connection.dialect.name == "sqlite":  # which changes no constraint
+    if connection.dialect.name == "sqlite":  # which cannot change a constraint
         for statement in (
             "CREATE TABLE new_wants (want_id VARCHAR(255) NOT NULL,"
             " partition_ref TEXT NOT NULL, environment VARCHAR(64) NOT NULL,"
@@ -314,7 +314,7 @@ MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _mark,
     _tell_requested,
 )
-"""What brings a ledger from version n to n + 1, for every n from one."""
+"""The migrations from version n to n + 1, for every n from 1."""
 VERSION = 1 + len(MIGRATIONS)
 
 
@@ -358,7 +358,7 @@ def migrate(connection: Connection) -> int:
 
 
 def refuse_newer(version: int) -> None:
-    """Refuse the version of a ledger that this release does not know.
+    """Refuse a version of a ledger that this release does not know.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Which partitions are available, failed or tainted, here and in other graphs."""
+"""The states of partitions (available, failed or tainted), in this graph and in others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Partitions(Part):
-    """The states of partitions, as the events tell them."""
+    """The states of partitions, as the events define them."""
 
     @repeated
     def fetch(

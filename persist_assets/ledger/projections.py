@@ -1,9 +1,9 @@
-"""What the events say of wants, build requests, partitions, deadlines and other graphs, as tables.
+"""Projections of events as tables: wants, build requests, partitions, deadlines, other graphs.
 
-`apply` is the only writer of these tables. It is called for events within the transaction that
-appends them, and for all of them, in order, to make the tables anew (`rebuild`): they hold nothing
-that the events do not. Builds of many partitions tell very many at once; those of one kind that
-follow each other are applied together.
+`apply` is the only writer of these tables. It is called with new events, within the transaction
+that appends them, and with all events, in order, to rebuild the tables (`rebuild`): they hold
+nothing that the events do not. A build of many partitions appends very many events at once;
+successive events of one kind are applied together.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
 
 PROJECTIONS = (wants, build_requests, availability, sla_misses, upstreams)
 _Change = Callable[["Connection", Sequence[Event]], None]
-"""Lets the tables say what they do after events of one kind."""
+"""Applies events of one kind to the tables."""
 
 
 def apply(connection: Connection, new_events: Iterable[Event]) -> None:
-    """Let the tables say what they do after events; most kinds say nothing here."""
+    """Apply events to the tables; most kinds change nothing here."""
     for kind, some in groupby(new_events, key=lambda event: event.kind):
         if (change := _CHANGES.get(kind)) is not None:
             change(connection, [*some])
 
 
 def rebuild(connection: Connection) -> int:
-    """Make the tables anew of all events; return how many there are."""
+    """Rebuild the tables from all events; return the number of events."""
     for table in reversed(PROJECTIONS):
         connection.execute(table.delete())
     n, last = 0, 0
@@ -59,12 +59,12 @@ def rebuild(connection: Connection) -> int:
 
 
 def instant(text: str | None) -> datetime | None:
-    """Return an instant as events spell it."""
+    """Return the instant in a text of an event."""
     return None if text is None else datetime.fromisoformat(text).astimezone(UTC)
 
 
 def _each(change: Callable[[Connection, datetime, int, Mapping[str, Any]], None]) -> _Change:
-    """Return a change that looks at one event after the other."""
+    """Return a change that applies one event after the other."""
 
     def changes(connection: Connection, new_events: Sequence[Event]) -> None:
         for event in new_events:
@@ -167,10 +167,11 @@ def _request_succeeded(
 def _request_failed(
     connection: Connection, at: datetime, idx: int, data: Mapping[str, Any]
 ) -> None:
-    """Let the wants of a request that failed wait; those whose fault it is, for a while.
+    """Put the wants of a failed request back to waiting, or to failing with a pause.
 
-    Where nobody knows whose fault it is, its wants are suspected together. A request that nobody
-    began says nothing of its wants: they wait a minute, and are requested together again.
+    The culprits' wants pause. If the culprits are unknown, all wants are suspected together. A
+    request that was never started says nothing about its wants: they wait a minute, and are
+    requested together again.
     """
     error, culprits = data.get("error"), data.get("culprits") or []
     own = build_requests.c.request_id == data["build_request_id"]
@@ -225,13 +226,13 @@ def _partition(state: str) -> _Change:
 def _put(
     connection: Connection, where: tuple[str, str], state: str, events: Sequence[Event]
 ) -> None:
-    """Note what has become of partitions of a graph in an environment."""
+    """Record the states of partitions of a graph in an environment."""
     graph, environment = where
     these = sa.and_(availability.c.graph == graph, availability.c.environment == environment)
     refs = [event.data["partition_ref"] for event in events]
     query = sa.select(availability.c.partition_ref)
     recorded = {*connection.scalars(query.where(these, availability.c.partition_ref.in_(refs)))}
-    if state == "failed":  # what was there is there; else the first one tells
+    if state == "failed":  # recorded states stay; otherwise the first event counts
         events = [e for e in reversed(events) if e.data["partition_ref"] not in recorded]
     rows = {
         event.data["partition_ref"]: {
@@ -275,7 +276,7 @@ def _sla_recovered(connection: Connection, new_events: Sequence[Event]) -> None:
 
 
 def _upstream(connection: Connection, at: datetime, idx: int, data: Mapping[str, Any]) -> None:
-    """Note how far another graph was read, and what it has."""
+    """Record the position up to which another graph was read, and the states of its partitions."""
     place = {"graph": data["graph"], "environment": data["environment"]}
     for state, some in groupby(
         data.get("partitions", ()), key=lambda partition: partition["state"]
@@ -319,7 +320,7 @@ def _update(connection: Connection, want_ids: Iterable[str], values: Mapping[str
 
 
 def want_of(row: Row[Any]) -> Want:
-    """Return the want of a row of `wants`."""
+    """Return the want in a row of `wants`."""
     (
         want_id, ref, environment, created_at, data_timestamp, ttl, sla, _, _, needs, source,
         comment, parent, state, failures, batch, retry_at, error, request_id, ended_at,

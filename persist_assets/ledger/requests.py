@@ -1,4 +1,4 @@
-"""Build requests: what an evaluation of the wants decided to build, and what came of it."""
+"""Build requests: the decisions of evaluations to build partitions, and their outcomes."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Requests(Part):
     def fetch(
         self, environment: str, *, is_open: bool = False, limit: int | None = None
     ) -> list[Request]:
-        """Return the build requests of an environment, newest first; `is_open`: open ones."""
+        """Return an environment's build requests, newest first; `is_open`: only open ones."""
         test = build_requests.c.environment == environment
         if is_open:
             test = sa.and_(test, build_requests.c.state.in_(("requested", "started")))
@@ -152,7 +152,7 @@ class Requests(Part):
         culprits
             The requested partitions that caused the failure; empty if unknown.
         waits_for, children
-            The partitions that these turned out to need, and new wants for them.
+            The partitions that the culprits turned out to need, and new wants for them.
         """
         with self._write() as connection:
             request = _find(connection, request_id)
@@ -220,7 +220,7 @@ def _request(row: Row[Any]) -> Request:
 
 
 def _active(connection: Connection, want_ids: Sequence[str]) -> dict[str, Any]:
-    """Return those of some wants that are still active, the oldest first."""
+    """Return the wants of `want_ids` that are still active, the oldest first."""
     columns = wants.c.want_id, wants.c.partition_ref, wants.c.environment, wants.c.state
     these = sa.and_(wants.c.want_id.in_(want_ids), wants.c.state.in_(ACTIVE))
     query = sa.select(*columns).where(these).order_by(wants.c.created_at, wants.c.want_id)

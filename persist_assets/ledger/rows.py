@@ -36,7 +36,7 @@ ENTRY = manifest_entries.c.build_uid == builds.c.build_uid
 
 
 def published(*environments: str) -> sa.Select[Any]:
-    """Return the query of the builds that environments have published, a BuildID's best one last.
+    """Return the query for the builds that environments have published, a BuildID's best one last.
 
     The best one is the one built, or found to be up to date, last. A tainted snapshot counts from
     when it was built: finding it up to date again does not make it better.
@@ -61,7 +61,7 @@ def update_each(connection: Connection, uids: Iterable[str], values: Mapping[str
 
 
 def refuse_collected(connection: Connection, build_uids: Iterable[str]) -> None:
-    """Raise ConflictError if the snapshot of one of some builds was collected."""
+    """Raise ConflictError if the snapshot of one of these builds was collected."""
     for part in in_parts(sorted(build_uids)):
         query = sa.select(builds.c.table_name, builds.c.version).where(
             sa.or_(builds.c.build_uid.in_(part), builds.c.snapshot_uid.in_(part)),
@@ -75,7 +75,7 @@ def refuse_collected(connection: Connection, build_uids: Iterable[str]) -> None:
 
 
 def event_data(build: Build) -> dict[str, Any]:
-    """Return the data that every event of a build has."""
+    """Return the data that all events of a build share."""
     return {
         "source_id": build.source_id,
         "build_id": build.build_id,

@@ -1,7 +1,7 @@
-"""The tables of the ledger. Constraints have names, and each says in one sentence what it keeps.
+"""The tables of the ledger. Constraints have names, and comments that state what each ensures.
 
-A new ledger is made of these tables; one that is there already becomes them by `migrations.py`, so
-that a change here is a step there.
+A new ledger is created with these tables; `migrations.py` turns an existing one into them, so every
+change here needs a migration there.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ events = sa.Table(
     sa.Column("at", Instant, nullable=False),
     sa.Column("kind", sa.String(64), nullable=False),
     sa.Column("data", sa.JSON, nullable=False),
-    # What others filter by; of events before version 9 nobody asks.
+    # The columns for filters; NULL for events before version 9.
     sa.Column("environment", sa.String(64)),
     sa.Column("partition_ref", sa.Text),
     sa.Column("build_request_id", sa.String(64)),
@@ -69,7 +69,8 @@ events = sa.Table(
     sa.Index("ix_events_partition_ref", "partition_ref", "idx"),
 )
 
-# The tables from here to `upstreams` are folds of the events: `projections.py` alone writes them.
+# The tables from here to `upstreams`, except `taints`, are folds of the events: only
+# `projections.py` writes them.
 wants = sa.Table(
     "wants",
     metadata,
@@ -80,13 +81,13 @@ wants = sa.Table(
     sa.Column("data_timestamp", Instant),
     sa.Column("ttl_seconds", sa.BigInteger),
     sa.Column("sla_seconds", sa.BigInteger),
-    # When it is late and when it is given up, as the seconds above say.
+    # When the want is late, and when it expires, according to the seconds above.
     sa.Column("deadline", Instant),
     sa.Column("expires_at", Instant),
     sa.Column("external_dependencies", sa.JSON(none_as_null=True)),
     sa.Column("source", sa.JSON, nullable=False),
     sa.Column("comment", sa.Text),
-    # The want for which a build found that this one's partition is missing.
+    # The want whose build found the partition of this one to be missing.
     sa.Column("parent", sa.String(255)),
     sa.Column("state", sa.String(16), nullable=False),
     sa.Column("failures", sa.Integer, nullable=False),
@@ -100,7 +101,7 @@ wants = sa.Table(
         " 'cancelled')",
         name="ck_wants_state",
     ),
-    # Of each state the newest are found without looking at the others.
+    # The newest wants of each state are found without reading the others.
     sa.Index("ix_wants_state", "environment", "state", "created_at", "want_id"),
     sa.Index("ix_wants_partition_ref", "partition_ref"),
     sa.Index("ix_wants_request_id", "request_id"),
@@ -128,7 +129,7 @@ build_requests = sa.Table(
     sa.Index("ix_build_requests_state", "environment", "state"),
 )
 
-# What is known of partitions: of this graph's by its own builds, of others' by their events.
+# The states of partitions: of this graph by its own builds, of other graphs by their events.
 availability = sa.Table(
     "availability",
     metadata,
@@ -145,7 +146,7 @@ availability = sa.Table(
     sa.CheckConstraint("state IN ('available', 'failed', 'tainted')", name="ck_availability_state"),
 )
 
-# What rows of snapshots shall not be used: it is of them, whoever means them by whatever name.
+# The rows of snapshots that must not be used, whatever their source is called or means.
 taints = sa.Table(
     "taints",
     metadata,
@@ -168,7 +169,7 @@ sla_misses = sa.Table(
     sa.Column("missed_at", Instant, nullable=False),
     sa.Column("delivered_at", Instant),
     sa.Column("blame", sa.JSON, nullable=False),
-    # The latest are found without looking at the others, and those that are not met yet.
+    # The latest misses are found without reading the others, and so are the open ones.
     sa.Index("ix_sla_misses_deadline", "environment", "deadline"),
     sa.Index(
         "ix_sla_misses_open",
@@ -179,7 +180,7 @@ sla_misses = sa.Table(
     ),
 )
 
-# How far the events of other graphs were read.
+# The positions up to which the events of other graphs were read.
 upstreams = sa.Table(
     "upstreams",
     metadata,
@@ -187,29 +188,29 @@ upstreams = sa.Table(
     sa.Column("environment", sa.String(64), nullable=False),
     sa.Column("cursor", sa.Text, nullable=False),
     sa.Column("at", Instant, nullable=False),
-    # What was found wrong with it, until it is right again.
+    # The problem of the last read, if any.
     sa.Column("problem", sa.Text),
-    # There is one place up to which a graph was read.
+    # A graph is read up to one position.
     sa.PrimaryKeyConstraint("graph", "environment", name="pk_upstreams"),
 )
 
-# What environments need of external tables: their copies hold all of it.
+# The needs of environments of external tables; the copies cover all of them.
 copy_needs = sa.Table(
     "copy_needs",
     metadata,
     sa.Column("copy_id", sa.String(64), nullable=False),
     sa.Column("environment", sa.String(64), nullable=False),
-    # Predicates and columns, one for each that differs.
+    # Pairs of a predicate and columns, each once.
     sa.Column("needs", sa.JSON, nullable=False),
-    # Of the predicates.
+    # The format of the predicates.
     sa.Column("format", sa.Integer, nullable=False, server_default="1"),
     sa.Column("at", Instant, nullable=False),
     # An environment has one program.
     sa.PrimaryKeyConstraint("copy_id", "environment", name="pk_copy_needs"),
 )
 
-# What the copies hold. It is written after each commit to a copy's own table: what that has beyond
-# `committed` was never finished, and is undone.
+# The contents of copies. A row is written after each commit to a copy's own table: commits after
+# `committed` were never finished, and are undone.
 copies = sa.Table(
     "copies",
     metadata,
@@ -242,7 +243,7 @@ builds = sa.Table(
     sa.Column("finished_at", Instant),
     sa.Column("error", sa.Text),
     sa.Column("table_name", sa.Text, nullable=False),
-    # The snapshot, once it succeeded:
+    # The snapshot, once the build has succeeded:
     sa.Column("snapshot_uid", sa.String(64)),
     sa.Column("version", sa.BigInteger),
     sa.Column("as_of", sa.JSON),
@@ -253,28 +254,29 @@ builds = sa.Table(
     sa.Column("columns", sa.JSON),
     sa.Column("watermark", sa.Text),
     sa.Column("checks", sa.JSON),
-    # What the source and what it read meant, in parts; not known of builds before version 2.
+    # The digests of the source and of what it reads, in parts; unknown for builds before version 2.
     sa.Column("digests", sa.JSON(none_as_null=True)),
-    # What the rows were computed from directly; not known of snapshots before version 2.
+    # The direct inputs of the rows; unknown for snapshots before version 2.
     sa.Column("inputs", sa.JSON(none_as_null=True)),
-    # Who builds it, `this_process`; not known of builds before version 4.
+    # The process of the build, see `this_process`; unknown for builds before version 4.
     sa.Column("process", sa.Text),
-    # When all that the snapshot rests on was last known to be current; not known before version 4.
+    # When everything that the snapshot rests on was last known to be current; unknown before
+    # version 4.
     sa.Column("current_at", Instant),
-    # Of a snapshot that is a stored query, what it says and what it reads.
+    # The query and the inputs of a snapshot that is a stored query.
     sa.Column("view", sa.JSON(none_as_null=True)),
-    # The other builds whose files the snapshot has too; of one under way, may have.
+    # The other builds whose files the snapshot shares, or may share while it is being built.
     sa.Column("parts", sa.JSON(none_as_null=True)),
-    # The column that the watermark is of; not known of snapshots before version 6.
+    # The column of the watermark; unknown for snapshots before version 6.
     sa.Column("time_column", sa.Text),
-    # Which partitions the snapshot has, which of them the build computed, and of what.
+    # The partitions of the snapshot, those that the build computed, and their inputs.
     sa.Column("partitions", sa.JSON(none_as_null=True)),
-    # How much the build itself wrote; not known of builds before version 8.
+    # How much the build itself wrote; unknown for builds before version 8.
     sa.Column("written_rows", sa.BigInteger),
     sa.Column("written_bytes", sa.BigInteger),
-    # Since when nothing may refer to the snapshot any more: its files are deleted from then on.
+    # Since when nothing may refer to the snapshot any more: its files may be deleted from then on.
     sa.Column("collected_at", Instant),
-    # What a state means is written where the state is.
+    # A build is in one of three states.
     sa.CheckConstraint("state IN ('started', 'succeeded', 'failed')", name="ck_builds_state"),
     sa.CheckConstraint("action IN ('built', 'reused')", name="ck_builds_action"),
     # A build that succeeded has a snapshot, and only such a build has one.
@@ -295,7 +297,7 @@ manifest_entries = sa.Table(
     sa.PrimaryKeyConstraint("environment", "build_id", name="pk_manifest_entries"),
 )
 
-# What moved in manifests, and why. The change's number is the position of its event.
+# The changes of manifests, and their reasons. A change's number is the position of its event.
 manifest_changes = sa.Table(
     "manifest_changes",
     metadata,
@@ -317,15 +319,15 @@ manifest_moves = sa.Table(
     metadata,
     sa.Column("change_id", sa.ForeignKey("manifest_changes.change_id"), nullable=False),
     sa.Column("build_id", sa.String(64), nullable=False),
-    # The builds that readers got before and after; none where there is no entry.
+    # The builds that readers got before and after; NULL if there is no entry.
     sa.Column("before", sa.String(64)),
     sa.Column("after", sa.String(64)),
     # A change moves an entry once.
     sa.PrimaryKeyConstraint("change_id", "build_id", name="pk_manifest_moves"),
 )
 
-# By which BuildIDs Malloy's own tools look for tables, and which of ours those of an environment
-# mean: from one event until another, so that it can be put back to what it was.
+# The BuildIDs by which Malloy's own tools look tables up, and ours that they mean in an
+# environment: from one event until another, so that a manifest can be rolled back.
 malloy_entries = sa.Table(
     "malloy_entries",
     metadata,
@@ -346,8 +348,9 @@ malloy_entries = sa.Table(
     ),
 )
 
-# The last transaction of each that writes, by which it finds out whether one took place whose
-# answer it lost. On PostgreSQL only: numbers of transactions are given twice after a crash.
+# The last transaction of each writer, by which a writer that lost its connection finds out whether
+# it was committed. Only on PostgreSQL, whose transaction numbers may be assigned twice after a
+# crash.
 writers = sa.Table(
     "writers",
     metadata,

@@ -1,7 +1,7 @@
-"""Taints: which rows of snapshots readers must not use.
+"""Taints: the rows of snapshots that readers must not use.
 
 A mark belongs to the rows, not to the name or the meaning by which they are read. It comes back
-with the rows, goes on with builds that keep them, and ends with builds that do not.
+with the rows, passes on to builds that keep them, and ends with builds that do not.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Kept:
 
 
 class Taints(Part):
-    """Which rows readers must not use."""
+    """The rows that readers must not use."""
 
     @repeated
     def fetch(self, *environments: str) -> dict[str, frozenset[str]]:
@@ -93,7 +93,7 @@ class Taints(Part):
         *,
         by: str,
     ) -> Taint:
-        """Taint rows for the readers of an environment; return which.
+        """Taint rows for the readers of an environment; return the tainted rows.
 
         Parameters
         ----------
@@ -157,7 +157,7 @@ def refuse_tainted(
     Parameters
     ----------
     environments
-        Where marks count; empty: everywhere.
+        The environments whose marks count; empty: all.
 
     Raises
     ------

@@ -61,12 +61,12 @@ def copy_ledger(
     source, target
         URLs. The source is only read. The target may hold a ledger in which nothing ever happened.
     tell
-        Is told of every table, with how many rows were copied.
+        Called for each table, with its name and the number of rows copied.
 
     Returns
     -------
     Mapping[str, int]
-        How many rows each table has.
+        The number of rows of each table.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def copy_ledger(
 
 
 def _require_file(source: str) -> None:
-    """Refuse a file that is not there, which SQLite would make."""
+    """Refuse a missing file, which SQLite would create."""
     url = parse_url(source)
     if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
         raise NotFoundError(
@@ -134,7 +134,7 @@ def _check_target(here: Database, writing: Connection) -> None:
                 f"{here.shown} is not empty: {n} rows in `{table.name}`",
                 hint="use an empty database or schema; nothing was copied",
             )
-    for table in (counters, ledger_version):  # those of the original come instead
+    for table in (counters, ledger_version):  # replaced by those of the source
         writing.execute(table.delete())
 
 

@@ -1,4 +1,4 @@
-"""Other graphs: up to where their events were read, and what was wrong with them."""
+"""Other graphs: the positions up to which their events were read, and problems with them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Upstreams(Part):
-    """What the ledger knows of other graphs."""
+    """The progress and problems of reading other graphs."""
 
     @repeated
     def find_cursor(self, environment: str, graph: str) -> str | None:
@@ -52,7 +52,8 @@ class Upstreams(Part):
         cursor
             The position after the read.
         partitions
-            Of each its reference, and its state: ``available``, ``failed`` or ``tainted``.
+            Partitions, each with its reference and its state: ``available``, ``failed`` or
+            ``tainted``.
         expected
             The position before the read. If another process has read further meanwhile, nothing
             is recorded: it has recorded the same events.

@@ -54,7 +54,7 @@ class Wants(Part):
         Raises
         ------
         ConflictError
-            A want of the same ID asks for something else.
+            A want with the same ID asks for something else.
         """
         with self._write() as connection:
             create_wants(self._events, connection, new)
@@ -148,7 +148,7 @@ class Wants(Part):
 
     @repeated
     def fetch_active(self, environment: str) -> list[ActiveWant]:
-        """Return the active wants, as much of them as `wants.evaluate` needs."""
+        """Return the active wants, with the fields that `wants.evaluate` needs."""
         query = sa.select(
             wants.c.want_id,
             wants.c.partition_ref,
@@ -303,7 +303,7 @@ def end_wants(
     ended: Iterable[Want | Row[Any]],
     **more: Any,
 ) -> None:
-    """Record the end of wants, and how late those were that had missed their deadlines."""
+    """Record the end of wants, and the delays of those that had missed their deadlines."""
     for part in in_parts([*ended]):
         missed: dict[str, datetime] = {}
         if kind == "want-satisfied":

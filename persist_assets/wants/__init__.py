@@ -1,1 +1,1 @@
-"""Wants and requests: what is due, what is done about it, and graphs of other deployments."""
+"""Wants and build requests: what is due, its builds, and the graphs of other deployments."""

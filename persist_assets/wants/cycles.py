@@ -2,9 +2,9 @@
 
     our wants of `a` lack U:b ─► ask U what `b` waits for ─► its wants of `b` lack ours:a
 
-Graphs know each other by names of their own. So U says which log and environment it reads under
-each name, and a cycle is claimed only where they are ours. A partition waits for what *every* want
-of it lacks: one that can be met by another want is in no cycle. Longer cycles are not looked for.
+Graphs know each other by names of their own. So U reports which log and environment it reads under
+each name, and a cycle is reported only if they are ours. A partition waits for what *every* want of
+it lacks: a partition that another want can satisfy is in no cycle. Longer cycles are not detected.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from persist_assets.ledger.ledger import Ledger
 
 Cycle = tuple[str, str, str]
-"""A partition of ours, the one that it waits for, and ours again, as the other graph calls it."""
+"""A partition of ours, the one that it waits for, and ours again, by the other graph's name."""
 _MOST = 20
-"""How many partitions are looked at, how many wants of each, and how many needs of each want."""
+"""The maximum number of partitions to examine, of wants of each, and of needs of each want."""
 _WITHIN_S = 5.0
 _LEAST_S = 0.05
 _SHOWN = 3
@@ -44,7 +44,7 @@ def find_cycles(
 ) -> list[Cycle]:
     """Return the cycles between this graph and another one, oldest wants first.
 
-    Empty where the other graph is not one of our services, or does not answer in time.
+    Empty if the other graph is not one of our services, or does not answer in time.
     """
     if upstream.dagster:
         return []
@@ -65,16 +65,16 @@ def find_cycles(
 
 
 def describe_cycles(cycles: Sequence[Cycle]) -> str | None:
-    """Return a message that names cycles, None where there are none."""
+    """Return a message that names cycles; None if there are none."""
     shown = sorted(" → ".join(cycle) for cycle in cycles)
     more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
     return f"wants wait for each other: {'; '.join(shown[:_SHOWN])}{more}" if shown else None
 
 
 def find_missing(ledger: Ledger, environment: str, ref: PartitionRef) -> list[PartitionRef]:
-    """Return what a partition waits for: what every active want of it lacks.
+    """Return the partitions that a partition waits for: those that every active want of it lacks.
 
-    Empty where the partition is available, or has more wants than are looked at.
+    Empty if the partition is available, or has more wants than are examined.
     """
     if ledger.partitions.fetch_available(environment, refs=[ref]):
         return []  # its readers learn that soon
@@ -90,7 +90,7 @@ def find_missing(ledger: Ledger, environment: str, ref: PartitionRef) -> list[Pa
 
 
 def waits_document(ledger: Ledger, settings: Settings, ref: PartitionRef) -> dict[str, Any]:
-    """Return what a partition waits for as JSON, with the logs of the graphs that it names."""
+    """Return the partitions that a partition waits for as JSON, with the logs of their graphs."""
     environment = settings.environment
     missing = find_missing(ledger, environment, ref)
     names = {split_graph(needed)[0] for needed in missing}
@@ -116,7 +116,7 @@ def _is_available(ledger: Ledger, environment: str, needed: PartitionRef) -> boo
 
 
 def _cursor(ledger: Ledger, environment: str, graph: str) -> dict[str, Any]:
-    """Return up to where another graph was read; empty where it never was."""
+    """Return the position up to which another graph was read; empty if it never was."""
     try:
         cursor = json.loads(ledger.upstreams.find_cursor(environment, graph) or "{}")
     except ValueError:
@@ -132,7 +132,7 @@ def _ask(
     until: float,
     environ: Mapping[str, str],
 ) -> list[PartitionRef]:
-    """Return what a partition of another graph waits for of ours, as that graph calls it."""
+    """Return our partitions that another graph's partition waits for, as that graph calls them."""
     left_s = until - time.monotonic()
     if left_s < _LEAST_S:
         return []

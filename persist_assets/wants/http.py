@@ -1,4 +1,4 @@
-"""The HTTP client for other graphs and webhooks: JSON answers, or why there is none.
+"""The HTTP client for other graphs and webhooks: JSON answers, or the reason for having none.
 
 The invariant: whatever is at a URL, `ask` returns a complete answer of limited size or raises
 `NoAnswer`; and a token is sent to its own host only.
@@ -117,7 +117,7 @@ def _trusted() -> ssl.SSLContext:
 
 
 def _proxy(url: str) -> str | None:
-    """Return the proxy for a URL, as ``http_proxy``, ``https_proxy`` and ``no_proxy`` say."""
+    """Return the proxy for a URL according to ``http_proxy``, ``https_proxy`` and ``no_proxy``."""
     parts = urlsplit(url)
     return None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)
 

@@ -1,8 +1,8 @@
-"""Wants made into builds: what is asked for, what can be built of it now, and building it.
+"""Builds of wants: checking wants, evaluating what can be built now, and building it.
 
     wants ─► evaluate (`wants.py`) ─► one build request ─► all of it parked ─► one publication
 
-Whoever runs a request holds its lease, so that others see when it died.
+The process that runs a request holds its lease, so that others notice when it dies.
 """
 
 from __future__ import annotations
@@ -130,11 +130,11 @@ class _Targets:
     Attributes
     ----------
     places
-        The references that name something that exists by now, and what they name.
+        The references that name something that exists by now, with their places.
     chosen
-        The sources of these, and all persisted sources upstream of them.
+        The sources of these places, and all persisted sources upstream of them.
     partition_keys
-        By source, the partitions that are wanted or needed; all of a source that is not in it.
+        The wanted or needed partitions, by source; all partitions of a source that is left out.
     """
 
     places: Mapping[PartitionRef, Place]
@@ -143,7 +143,7 @@ class _Targets:
 
 
 def _places(observer: Observer, refs: Iterable[PartitionRef]) -> dict[PartitionRef, Place]:
-    """Return what references name; leave out what cannot be built by now."""
+    """Return the places that references name, without those that cannot be built now."""
     places: dict[PartitionRef, Place] = {}
     for ref in dict.fromkeys(refs):
         try:
@@ -183,7 +183,7 @@ def _above(project: Project, sources: Iterable[SourceID]) -> set[SourceID]:
 
 
 def find_current(observer: Observer, refs: Iterable[PartitionRef]) -> set[PartitionRef]:
-    """Return the partitions that a build would not change, of those that can be built."""
+    """Return the partitions that can be built, but that a build would not change."""
     targets = _targets(observer, refs)
     planned = observer.plan(targets.chosen, partition_keys=targets.partition_keys)
     steps = {step.source_id: step for step in planned.steps}
@@ -485,7 +485,7 @@ def find_untaken(ledger: Ledger, environment: str, now: datetime) -> str | None:
 
 
 def record_late(observer: Observer) -> int:
-    """Record the wants that missed their deadlines, and the causes; return how many."""
+    """Record the wants that missed their deadlines, and the causes; return their number."""
     n, now = 0, observer.clock()
     environment = observer.settings.environment
     while late := observer.ledger.wants.fetch_late(environment, now, limit=_LATE_AT_ONCE):
@@ -497,7 +497,7 @@ def record_late(observer: Observer) -> int:
 
 
 def _record_late(observer: Observer, late: Sequence[Want]) -> int:
-    """Record which wants missed their deadlines, and the causes; return how many."""
+    """Record which wants missed their deadlines, and the causes; return their number."""
     ledger, environment = observer.ledger, observer.settings.environment
     available = find_available(observer, {d for want in late for d in want.external_dependencies})
     graphs = {split_graph(d)[0] for want in late for d in want.external_dependencies} - {""}

@@ -1,4 +1,4 @@
-"""The wants that annotations make when a time window has ended.
+"""The wants that annotations create when a time window has ended.
 
 Windows are those of partitions. The ID of a want follows from its source and window, so each want
 is made once, whichever process makes it.

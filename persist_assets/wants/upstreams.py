@@ -282,7 +282,7 @@ query($key: AssetKeyInput!, $cursor: String, $limit: Int!) {
 def _read_dagster(
     upstream: Upstream, cursor: Mapping[str, Any], token: str | None
 ) -> Iterator[_Page]:
-    """Yield what was materialized in a Dagster deployment, asset by asset.
+    """Yield the materializations of a Dagster deployment, asset by asset.
 
     Dagster returns the history of an asset newest first. It is read back to the event that was the
     newest at the last reading; if that is gone, the history was reset.
