@@ -93,8 +93,8 @@ class Measures:
             if low is not None and high is not None:
                 gone[name] = kind, (low, high)
         matches = zip(self._terms, others[3 * len(self._ranged) :], strict=True)
-        seen = {text for text, is_seen in matches if is_seen}
-        return RowChanges(came or 0, went or 0, gone, seen)
+        matched_predicates = {text for text, is_matched in matches if is_matched}
+        return RowChanges(came or 0, went or 0, gone, matched_predicates)
 
 
 def grouped(rows: DataFrame) -> DataFrame:

@@ -378,14 +378,14 @@ class Sync:
         """Delete rows that are no longer needed, if it is time to look for them."""
         needed = self.coverage.predicate
         text = p.as_text(needed)
-        seen = {k: n for k, n in held.seen.items() if k in self.coverage.terms}
-        has_changed = seen.keys() != held.seen.keys()
+        unchanged_since = {k: n for k, n in held.seen.items() if k in self.coverage.terms}
+        has_changed = unchanged_since.keys() != held.seen.keys()
         if text == held.predicate and not has_changed:
             return held
         since = held.retired_at or held.as_of
         if not has_changed and self.now - since < _BATCH:
             return held
-        after = replace(held, seen=seen, predicate=text, retired_at=self.now)
+        after = replace(held, seen=unchanged_since, predicate=text, retired_at=self.now)
         files = self.table.files(held)
         with translated(f"looking for rows of `{self.source.name}` that are no longer needed"):
             local = self.table.rows(held, files)
@@ -515,8 +515,10 @@ class Sync:
         texts = [*self.coverage.terms]
         if held is None or (changes is None and version != held.version):
             return dict.fromkeys(texts, committed)
-        seen = changes.seen if changes else ()
-        since = {text: None if text in seen else held.seen.get(text) for text in texts}
+        matched_predicates = changes.seen if changes else ()
+        since = {
+            text: None if text in matched_predicates else held.seen.get(text) for text in texts
+        }
         return {text: committed if n is None else n for text, n in since.items()}
 
     def _record(

@@ -124,7 +124,7 @@ def holdings(connection: Connection, table: str | None = None) -> list[Holding]:
         query = query.where(builds.c.table_name == table)
     tables: list[Holding] = []
     for name, rows in groupby(connection.execute(query), lambda row: row.table_name):
-        kept: dict[str, int] = {}
+        kept_versions: dict[str, int] = {}
         gone: dict[str, int | None] = {}
         started: list[tuple[str, str | None, datetime]] = []
         build_ids: set[BuildID] = set()
@@ -139,8 +139,17 @@ def holdings(connection: Connection, table: str | None = None) -> list[Holding]:
             elif row.state == "failed":
                 gone[row.build_uid] = None
             elif row.collected_at is None:
-                kept[row.snapshot_uid] = row.version
+                kept_versions[row.snapshot_uid] = row.version
             elif row.build_uid == row.snapshot_uid:  # otherwise another ledger may need it
                 gone[row.snapshot_uid] = row.version
-        tables.append(Holding(name, tuple(sorted(build_ids)), kept, gone, tuple(started), parts))
+        tables.append(
+            Holding(
+                name,
+                tuple(sorted(build_ids)),
+                kept_versions,
+                gone,
+                tuple(started),
+                parts,
+            )
+        )
     return tables

@@ -268,13 +268,13 @@ class Database:
         LedgerError
             It cannot be determined.
         """
-        asked = sa.select(writers.c.token).where(writers.c.writer == self._writer())
+        query = sa.select(writers.c.token).where(writers.c.writer == self._writer())
         deadline, pauses = time.monotonic() + RETRY_S, _pauses()
         while True:
             try:
                 with self._translated(), self._connected(self.engine) as connection:
                     connection.execute(_FIRST)  # waits for it, if it is still under way
-                    return connection.scalar(asked) == token
+                    return connection.scalar(query) == token
             except LedgerError as error:
                 reason = error.message
             pause = next(pauses)
@@ -341,17 +341,17 @@ class Database:
         name = f"{path.name}.version-{version}"
         names = (name, *(f"{name}.{n}" for n in range(2, 1000)))
         copy = next(c for c in map(path.with_name, names) if not c.exists())
-        made = copy.with_name(f"{copy.name}.part")
+        partial = copy.with_name(f"{copy.name}.part")
         try:
-            made.unlink(missing_ok=True)
-            made.touch(mode=0o600)
-            with closing(sqlite3.connect(path)) as there, closing(sqlite3.connect(made)) as here:
+            partial.unlink(missing_ok=True)
+            partial.touch(mode=0o600)
+            with closing(sqlite3.connect(path)) as there, closing(sqlite3.connect(partial)) as here:
                 there.backup(here)
-            shutil.copymode(path, made)
-            made.rename(copy)
+            shutil.copymode(path, partial)
+            partial.rename(copy)
         except (OSError, sqlite3.Error) as error:
             with suppress(OSError):
-                made.unlink(missing_ok=True)
+                partial.unlink(missing_ok=True)
             raise LedgerError(
                 f"the ledger {self.shown} has version {version} and cannot be copied to {copy} "
                 f"before its migration: {error}",
@@ -383,23 +383,23 @@ class Database:
             raise self._explained(error, lost=lost) from error
 
     def _explained(self, error: Exception, *, lost: bool) -> LedgerError:
-        said = str(error.orig if isinstance(error, DBAPIError) else error)
+        reason = str(error.orig if isinstance(error, DBAPIError) else error)
         if lost:
             return LedgerUnreachableError(
-                f"the ledger {self.shown} does not answer: {' '.join(said.split())}",
+                f"the ledger {self.shown} does not answer: {' '.join(reason.split())}",
                 hint="check that the database is up and its URL is right; nothing was changed",
             )
-        said = said.splitlines()[0]
-        hint = next((h for words, h in _HINTS.items() if words in said), None)
+        reason = reason.splitlines()[0]
+        hint = next((h for words, h in _HINTS.items() if words in reason), None)
         directory = Path(self.engine.url.database or ".").parent
         if not self.is_postgres and (
-            is_full(said) or ("I/O error" in said and not has_room(directory))
+            is_full(reason) or ("I/O error" in reason and not has_room(directory))
         ):
-            message = f"the disk of {directory} is full: the ledger {self.shown} failed: {said}"
+            message = f"the disk of {directory} is full: the ledger {self.shown} failed: {reason}"
             return LedgerError(message, hint=hint or _HINTS["is full"])
         if hint is None and isinstance(error, OperationalError):
             hint = "check that the database is up and its URL is right"
-        return LedgerError(f"the ledger {self.shown} failed: {said}", hint=hint)
+        return LedgerError(f"the ledger {self.shown} failed: {reason}", hint=hint)
 
 
 def has_room(directory: Path) -> bool:

@@ -104,8 +104,8 @@ class Leases(Part):
         """Whether a live process holds the lease of a name."""
         with self._read() as connection:
             now = self._now(connection)
-            held = connection.execute(sa.select(leases).where(leases.c.name == name)).one_or_none()
-        return held is not None and is_live(held, now)
+            row = connection.execute(sa.select(leases).where(leases.c.name == name)).one_or_none()
+        return row is not None and is_live(row, now)
 
     @repeated
     def fetch(self) -> list[tuple[Lease, bool, bool]]:
@@ -122,15 +122,15 @@ class Leases(Part):
     def _take(self, lease: Lease) -> bool:
         with self._write() as connection:
             now = self._now(connection)
-            held = connection.execute(
+            row = connection.execute(
                 sa.select(leases).where(leases.c.name == lease.name)
             ).one_or_none()
-            if held is not None:
-                if is_live(held, now):
+            if row is not None:
+                if is_live(row, now):
                     return False
                 connection.execute(leases.delete().where(leases.c.name == lease.name))
                 self._events.append(
-                    connection, "lease-broken", {"name": lease.name, "holder": held.holder}
+                    connection, "lease-broken", {"name": lease.name, "holder": row.holder}
                 )
             connection.execute(
                 leases.insert().values(

@@ -177,8 +177,8 @@ def _may_replace(path: Path, settings: Settings, ledger: Ledger) -> bool:
     something in the environment, because it is the only record of these builds. After that, a copy
     of it stays.
     """
-    own = path, ledger.events.log_id()
-    if own in _own:
+    file_key = path, ledger.events.log_id()
+    if file_key in _own:
         return True
     n = unknown_entries(path, ledger)
     if n and not ledger.manifests.has_published(*settings.environments):
@@ -190,11 +190,11 @@ def _may_replace(path: Path, settings: Settings, ledger: Ledger) -> bool:
         )
         return False
     if n:
-        copy = path.with_name(f"{path.stem}.before-{own[1][:8]}.json")
+        copy = path.with_name(f"{path.stem}.before-{file_key[1][:8]}.json")
         if not copy.exists():
             shutil.copy2(path, copy)
         log.warning("%s named %d builds that are not in the ledger: see %s", path, n, copy)
-    _own.add(own)
+    _own.add(file_key)
     return True
 
 
@@ -283,8 +283,8 @@ def parse_manifest(text: str) -> ManifestFile:
         return _unreadable(f"invalid JSON: {error}")
     if not isinstance(document, dict):
         return _unreadable("it is not a manifest: it must be a JSON object")
-    said = cast("dict[str, Any]", document)
-    entries, strict = said.get("entries"), said.get("strict")
+    manifest = cast("dict[str, Any]", document)
+    entries, strict = manifest.get("entries"), manifest.get("strict")
     if not isinstance(entries, dict):
         return _unreadable("it is not a manifest: `entries` must be an object")
     if strict is not None and not isinstance(strict, bool):
@@ -301,8 +301,8 @@ def parse_manifest(text: str) -> ManifestFile:
             else:
                 malloy.append((build_id, entry["buildId"]))
             continue
-        known: Any = entry.get("sourceId") if isinstance(entry, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-        source_id = known if isinstance(known, str) else None
+        recorded_id: Any = entry.get("sourceId") if isinstance(entry, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        source_id = recorded_id if isinstance(recorded_id, str) else None
         problems = [*_problems(build_id, entry)]
         if problems:
             refused.append(Refused(build_id, source_id, "; ".join(problems)))
@@ -317,11 +317,11 @@ def _unreadable(reason: str) -> ManifestFile:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
         keys = [key for key, _ in pairs]
         raise _Twice(next(key for key in keys if keys.count(key) > 1))
-    return found
+    return mapping
 
 
 def _problems(build_id: str, entry: Any) -> Iterator[str]:
@@ -330,23 +330,23 @@ def _problems(build_id: str, entry: Any) -> Iterator[str]:
     if not isinstance(entry, dict):
         yield "it must be an object"
         return
-    said = cast("dict[str, Any]", entry)
-    if not isinstance(said.get("tableName"), str):
+    fields = cast("dict[str, Any]", entry)
+    if not isinstance(fields.get("tableName"), str):
         yield "`tableName` must be a string"
         return
-    if "version" not in said or "path" not in said:
+    if "version" not in fields or "path" not in fields:
         yield "it lacks the table or its version: it was not written by persist_assets"
         return
-    for key, (fits, wanted) in _CLAIMS.items():
-        if key in said and not fits(said[key]):
-            yield f"`{key}` must be {wanted}"
+    for key, (fits, expected) in _CLAIMS.items():
+        if key in fields and not fits(fields[key]):
+            yield f"`{key}` must be {expected}"
             return
-    path = said["path"]
+    path = fields["path"]
     if not ("://" in path or path.startswith("/")) or ".." in path.split("/"):
         yield "`path` must be absolute"
-    elif said["tableName"] != f"delta.`{path}@v{said['version']}`":
+    elif fields["tableName"] != f"delta.`{path}@v{fields['version']}`":
         yield "`tableName` names a different table or version than `path` and `version`"
-    elif "digest" in said and said["digest"] != _digest(build_id, said, _CLAIMS):
+    elif "digest" in fields and fields["digest"] != _digest(build_id, fields, _CLAIMS):
         yield _CHANGED
 
 

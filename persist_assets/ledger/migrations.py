@@ -242,11 +242,11 @@ def _mark(connection: Connection) -> None:
         " AND made.state = 'succeeded' AND made.snapshot_uid IS NOT NULL"
     )
     # Also the snapshots that keep some of their partitions.
-    told = connection.exec_driver_sql(
+    rows = connection.exec_driver_sql(
         "SELECT snapshot_uid, CAST(partitions AS TEXT) FROM builds"
         " WHERE partitions IS NOT NULL AND snapshot_uid IS NOT NULL"
     )
-    bases = {uid: json.loads(text)["base"] for uid, text in told}
+    bases = {uid: json.loads(text)["base"] for uid, text in rows}
     marks = {(e, u) for e, u, _ in connection.exec_driver_sql("SELECT * FROM taints")}
     new = marks
     while new:

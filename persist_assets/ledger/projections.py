@@ -39,9 +39,9 @@ _Change = Callable[["Connection", Sequence[Event]], None]
 
 def apply(connection: Connection, new_events: Iterable[Event]) -> None:
     """Apply events to the tables; most kinds change nothing here."""
-    for kind, some in groupby(new_events, key=lambda event: event.kind):
+    for kind, group in groupby(new_events, key=lambda event: event.kind):
         if (change := _CHANGES.get(kind)) is not None:
-            change(connection, [*some])
+            change(connection, [*group])
 
 
 def rebuild(connection: Connection) -> int:
@@ -51,11 +51,11 @@ def rebuild(connection: Connection) -> int:
     n, last = 0, 0
     while True:
         query = sa.select(events).where(events.c.idx > last).order_by(events.c.idx)
-        some = connection.execute(query.limit(AT_ONCE)).all()
-        apply(connection, (Event(row.idx, row.at, row.kind, row.data) for row in some))
-        if not some:
+        rows = connection.execute(query.limit(AT_ONCE)).all()
+        apply(connection, (Event(row.idx, row.at, row.kind, row.data) for row in rows))
+        if not rows:
             return n
-        n, last = n + len(some), some[-1].idx
+        n, last = n + len(rows), rows[-1].idx
 
 
 def instant(text: str | None) -> datetime | None:
@@ -117,9 +117,9 @@ def _want_waits(connection: Connection, at: datetime, idx: int, data: Mapping[st
 
 def _want_ended(state: str) -> _Change:
     def change(connection: Connection, new_events: Sequence[Event]) -> None:
-        for at, some in groupby(new_events, key=lambda event: event.at):
+        for at, group in groupby(new_events, key=lambda event: event.at):
             values = {"state": state, "ended_at": at, "retry_at": None}
-            _update(connection, (event.data["want_id"] for event in some), values)
+            _update(connection, (event.data["want_id"] for event in group), values)
 
     return change
 
@@ -174,13 +174,13 @@ def _request_failed(
     requested together again.
     """
     error, culprits = data.get("error"), data.get("culprits") or []
-    own = build_requests.c.request_id == data["build_request_id"]
-    was = connection.scalar(sa.select(build_requests.c.state).where(own))
+    this_request = build_requests.c.request_id == data["build_request_id"]
+    former_state = connection.scalar(sa.select(build_requests.c.state).where(this_request))
     values = {"state": "failed", "ended_at": at, "error": error, "culprits": culprits or None}
     _request(connection, data, values)
     this = wants.c.request_id == data["build_request_id"]
     these = sa.and_(this, wants.c.state.in_(UNDER_WAY))
-    if was == "requested" and not culprits:
+    if former_state == "requested" and not culprits:
         values = {"state": "waiting", "error": error, "retry_at": at + pause(1)}
         connection.execute(wants.update().where(these).values(**values))
         return
@@ -216,8 +216,8 @@ def _partition(state: str) -> _Change:
         def place(event: Event) -> tuple[str, str]:
             return event.data.get("graph", ""), event.data["environment"]
 
-        for where, some in groupby(new_events, key=place):
-            for part in in_parts([*some]):
+        for where, group in groupby(new_events, key=place):
+            for part in in_parts([*group]):
                 _put(connection, where, state, part)
 
     return change
@@ -278,11 +278,11 @@ def _sla_recovered(connection: Connection, new_events: Sequence[Event]) -> None:
 def _upstream(connection: Connection, at: datetime, idx: int, data: Mapping[str, Any]) -> None:
     """Record the position up to which another graph was read, and the states of its partitions."""
     place = {"graph": data["graph"], "environment": data["environment"]}
-    for state, some in groupby(
+    for state, group in groupby(
         data.get("partitions", ()), key=lambda partition: partition["state"]
     ):
         _partition(state)(
-            connection, [Event(idx, at, "", {**partition, **place}) for partition in some]
+            connection, [Event(idx, at, "", {**partition, **place}) for partition in group]
         )
     this = sa.and_(
         upstreams.c.graph == data["graph"], upstreams.c.environment == data["environment"]

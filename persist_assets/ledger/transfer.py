@@ -115,10 +115,10 @@ def _check_source(there: Database, reading: Connection) -> None:
             hint=f"migrate it first: persist ledger migrate '{there.shown}'",
         )
     now = there.now(reading, lambda: datetime.now(UTC))
-    for held in reading.execute(sa.select(leases)):
-        if is_live(held, now):
+    for lease in reading.execute(sa.select(leases)):
+        if is_live(lease, now):
             raise ConflictError(
-                f"{held.name} is held by {held.holder}: its work would be missing in the copy",
+                f"{lease.name} is held by {lease.holder}: its work would be missing in the copy",
                 hint="wait for all builds to end, and start none until the project uses the copy",
             )
 

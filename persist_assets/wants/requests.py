@@ -269,46 +269,46 @@ def taint(observer: Observer, ref: PartitionRef, *, by: str) -> list[PartitionRe
             hint=f"start it over: persist build {place.source.key} --full-refresh",
         )
     all_keys = order.get(place.source.source_id, ())
-    spoilt: dict[SourceID, Collection[str]] = {
+    tainted: dict[SourceID, Collection[str]] = {
         sharing.source_id: all_keys if place.key is None else (place.key,)
         for sharing in project.by_build_id[place.source.build_id]
     }
     for reader in project.persisted:
-        if reader.source_id in spoilt:
+        if reader.source_id in tainted:
             continue
         reached: set[str] = set()
         read = project.reach(reader.bindings, lambda s: s.persisted)
-        above = [s for s in read if s.source_id in spoilt]
-        if above and reader.keeps_history:
+        tainted_upstreams = [s for s in read if s.source_id in tainted]
+        if tainted_upstreams and reader.keeps_history:
             log.warning("`%s` keeps a history: its existing versions stay", reader.name)
             continue
-        for upstream in above:
-            keys, zone = spoilt[upstream.source_id], observer.settings.timezone.key
+        for upstream in tainted_upstreams:
+            keys, zone = tainted[upstream.source_id], observer.settings.timezone.key
             reached |= {*reached_by(project, reader, upstream, keys, order, zone)}
-        if above:
-            spoilt[reader.source_id] = [k for k in order.get(reader.source_id, ()) if k in reached]
+        if tainted_upstreams:
+            tainted[reader.source_id] = [k for k in order.get(reader.source_id, ()) if k in reached]
     full = ref_of(place.source.key, place.key)
 
     def decide(manifest: Mapping[BuildID, Snapshot], snapshots: Collection[Snapshot]) -> Taint:
         refs: dict[PartitionRef, BuildID] = {}
         marks: dict[str, set[str]] = {}
-        for source_id, keys in spoilt.items():
+        for source_id, keys in tainted.items():
             source = project.by_id[source_id]
             snapshot = manifest.get(source.build_id)
             if snapshot is None:
                 continue
-            parts, held = order.get(source_id), snapshot.partitions
+            parts, partitions = order.get(source_id), snapshot.partitions
             if parts is None:
-                bad = [None]
+                built_keys = [None]
             else:
-                filled = filled_keys(parts, held.filled) if held else {*parts}
-                bad = [key for key in keys if key in filled]
-            refs |= {ref_of(source.key, key): source.build_id for key in bad}
-            if parts is None or (held is None and bad):  # the partition of each row is not known
+                filled = filled_keys(parts, partitions.filled) if partitions else {*parts}
+                built_keys = [key for key in keys if key in filled]
+            refs |= {ref_of(source.key, key): source.build_id for key in built_keys}
+            if parts is None or (partitions is None and built_keys):  # rows' partitions are unknown
                 shared = dict.fromkeys(_sharing_rows(snapshot, snapshots), ("",))
             else:
                 same = [s for s in snapshots if s.build_id == source.build_id]
-                shared = with_rows_of(snapshot, [k for k in bad if k], same, parts)
+                shared = with_rows_of(snapshot, [k for k in built_keys if k], same, parts)
             for uid, marked in shared.items():
                 marks.setdefault(uid, set()).update(marked)
         if place.key is not None or place.source.source_id not in order:
@@ -593,8 +593,8 @@ def _record_failure(
 ) -> None:
     """Record that a request failed, the partitions that caused it, and what they wait for."""
     culprits = [ref for ref in request.partitions if ref not in targets.places]
-    nobodys = isinstance(error, ConflictError | LedgerError) or not isinstance(error, Exception)
-    if building is not None and not nobodys:
+    blameless = isinstance(error, ConflictError | LedgerError) or not isinstance(error, Exception)
+    if building is not None and not blameless:
         for ref, place in targets.places.items():
             source_id = place.source.source_id
             if building.source_id in {source_id, *_above(builder.project, [source_id])}:

@@ -111,11 +111,11 @@ def sync(
         nonlocal stored, recorded
         cursor = json.dumps(page.cursor, sort_keys=True)
         states = [{"partition_ref": ref, "state": state} for ref, state in page.states.items()]
-        fits = ledger.upstreams.record_synced(
+        is_recorded = ledger.upstreams.record_synced(
             environment, name, cursor, states, expected=stored, problem=problem
         )
         stored, recorded = cursor, problem
-        return fits
+        return is_recorded
 
     cursor = _cursor(stored)
     try:
@@ -205,8 +205,8 @@ def _read_service(
         log_id = new_id
         states, following, head = _events(page, at, upstream, fits)
         served = page.get("environment")
-        whose = {"environment": served} if isinstance(served, str) else {}
-        other = {"log_id": log_id, **whose}
+        served_environment = {"environment": served} if isinstance(served, str) else {}
+        other = {"log_id": log_id, **served_environment}
         far = following - last >= _FAR or any(cursor.get(k) != v for k, v in other.items())
         moved = bool(states) or far
         cursor = {**cursor, "idx": following, **other}
@@ -241,8 +241,10 @@ def _events(
             continue
         if not isinstance(ref, str) or not 0 < len(ref) <= _LONGEST_REF or "\0" in ref:
             raise NoAnswer(f"its event {idx} does not name a partition")
-        whose = upstream.environment
-        if (whose is None or document.get("environment") == whose) and any(f(ref) for f in fits):
+        environment = upstream.environment
+        if (environment is None or document.get("environment") == environment) and any(
+            f(ref) for f in fits
+        ):
             states.pop(ref, None)
             states[ref] = state
     return states, following, head

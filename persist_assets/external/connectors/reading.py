@@ -76,9 +76,9 @@ def check_columns(
         named = ", ".join(f"`{c}`" for c in lacking)
         differences.append(f"it has no column{'s' * (len(lacking) > 1)} {named}")
         spare = [name for name, _ in present if name.lower() not in {c.lower() for c in columns}]
-        meant = [(c, did_you_mean(c, spare)) for c in lacking]
-        hints += (f"for `{c}`, {hint}" for c, hint in meant if hint is not None)
-        if any(hint is None for _, hint in meant):
+        suggestions = [(c, did_you_mean(c, spare)) for c in lacking]
+        hints += (f"for `{c}`, {hint}" for c, hint in suggestions if hint is not None)
+        if any(hint is None for _, hint in suggestions):
             hints.append(f"its columns: {', '.join(name for name, _ in present)}")
     if others:
         differences += (
