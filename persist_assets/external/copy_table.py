@@ -52,7 +52,7 @@ class CopyTable:
         self.engine, self.source, self.root = engine, source, root
         self.key = source.external.key
 
-    def open(self, held: LocalCopy) -> Any:
+    def open(self, copy: LocalCopy) -> Any:
         """Return the `DeltaTable` with the copy's rows.
 
         Raises
@@ -60,7 +60,7 @@ class CopyTable:
         StorageError
             It is gone.
         """
-        table = find_table(self.root, held.committed)
+        table = find_table(self.root, copy.committed)
         if table is None:
             raise StorageError(
                 f"the copy of `{self.source.name}` is gone from {self.root}",
@@ -68,14 +68,14 @@ class CopyTable:
             )
         return table
 
-    def files(self, held: LocalCopy) -> tuple[str, ...]:
+    def files(self, copy: LocalCopy) -> tuple[str, ...]:
         """Return the files with the copy's rows."""
-        return tuple(file_sizes(self.open(held)))
+        return tuple(file_sizes(self.open(copy)))
 
-    def rows(self, held: LocalCopy, files: Sequence[str]) -> DataFrame:
+    def rows(self, copy: LocalCopy, files: Sequence[str]) -> DataFrame:
         """Return the rows in some files, with the column `FILE`."""
         paths = tuple(file_location(f, self.root) for f in files)
-        names = [quote(c) for c in held.columns]
+        names = [quote(c) for c in copy.columns]
         pin = Pin(None, paths, self.root)
         frame = self.engine.read_files("parquet", pin, self.source.columns, {}, file=FILE)
         return frame.select(*names, FILE)
@@ -124,7 +124,7 @@ class CopyTable:
         most = min(max(n_expected // _MOST_FILES, _FEWEST_ROWS), _MOST_ROWS)
         return self.engine.write_files(shaped, self.root, build_uid, most_rows=most)
 
-    def check_key(self, staged: Staged, held: LocalCopy | None, kept_files: Sequence[str]) -> None:
+    def check_key(self, staged: Staged, copy: LocalCopy | None, kept_files: Sequence[str]) -> None:
         """Check that the primary keys of written rows are unique among written and kept rows.
 
         Raises
@@ -142,8 +142,8 @@ class CopyTable:
             "parquet", Pin(None, paths, self.root), self.source.columns, {}
         ).select(*names)
         rows = new
-        if held is not None and kept_files:
-            old = self.rows(held, kept_files).select(*names)
+        if copy is not None and kept_files:
+            old = self.rows(copy, kept_files).select(*names)
             rows = rows.unionAll(old.join(new.distinct(), [*self.key], "leftsemi"))
         is_null = reduce(lambda x, y: x | y, [F.col(n).isNull() for n in names])
         counts = rows.groupBy(*names).agg(F.count(F.lit(1)).alias(NET))
@@ -169,36 +169,38 @@ class CopyTable:
             return rows
         return rows.repartitionByRange(quote(first)).sortWithinPartitions(quote(first))
 
-    def split(self, rows: DataFrame, held: LocalCopy, changes: RowChanges) -> DataFrame:
+    def split(self, rows: DataFrame, copy: LocalCopy, changes: RowChanges) -> DataFrame:
         """Return rows in two partitions, near removed rows and others, if changes are few.
 
         Files with both would be candidates for all later deletions.
         """
         from pyspark.sql import functions as F
 
-        name = next((c for c in self.ordering(held.columns) if c in changes.gone), None)
-        if name is None or changes.came + changes.went > _MOST_ROWS:
+        name = next((c for c in self.ordering(copy.columns) if c in changes.removed_spans), None)
+        if name is None or changes.n_added + changes.n_removed > _MOST_ROWS:
             return rows
-        kind, span = changes.gone[name]
+        kind, span = changes.removed_spans[name]
         low, high = (literal(value, kind) for value in span)
         near = f"{quote(name)} >= {low} AND {quote(name)} <= {high}"
         return rows.repartitionById(2, F.expr(f"IF({near}, 0, 1)"))
 
     def touched_files(
-        self, held: LocalCopy, changes: RowChanges, gone: DataFrame
+        self, copy: LocalCopy, changes: RowChanges, removed: DataFrame
     ) -> dict[str, int]:
         """Return the files that may contain removed rows, with their numbers of rows."""
         files = {
             path: file.rows or 0
-            for path, file in live_files(self.open(held)).items()
-            if all(file.may_have(c, kind, span) for c, (kind, span) in changes.gone.items())
+            for path, file in live_files(self.open(copy)).items()
+            if all(
+                file.may_have(c, kind, span) for c, (kind, span) in changes.removed_spans.items()
+            )
         }
         if len(files) <= _FEW_FILES:
             return files
         # Reading all columns costs too much here.
-        names = [*(self.key or self.ordering(held.columns)[:2] or held.columns)]
-        local = self.rows(held, [*files]).select(*map(quote, names), FILE)
-        some = gone.select(*map(quote, names))
+        names = [*(self.key or self.ordering(copy.columns)[:2] or copy.columns)]
+        local = self.rows(copy, [*files]).select(*map(quote, names), FILE)
+        some = removed.select(*map(quote, names))
         hit = local.join(some, are_equal(local, some, names), "leftsemi")
         touched = named_by([*files], hit.select(FILE).distinct().collect())
         return {path: files[path] for path in touched}

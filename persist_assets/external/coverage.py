@@ -164,19 +164,19 @@ def version_of(copy: LocalCopy, committed: int) -> str:
     return f"{OF_DELTA}{committed}:{copy.table_id}"
 
 
-def why_pending(source: Source, held: LocalCopy | None, pending: Pending) -> str:
+def why_pending(source: Source, copy: LocalCopy | None, pending: Pending) -> str:
     """Return why a copy has to be brought up to date, in words."""
-    if held is None:
+    if copy is None:
         return f"`{source.name}` has no copy yet"
-    if held.format != p.FORMAT:
+    if copy.format != p.FORMAT:
         return f"another release made the copy of `{source.name}`, so it is read again in full"
     reasons: list[str] = []
     if pending.is_new:
-        now, then = short(pending.version), short(held.version)
+        now, then = short(pending.version), short(copy.version)
         if now == then:  # another table with the same version number replaced it
-            now, then = pending.version, held.version
+            now, then = pending.version, copy.version
         reasons.append(f"`{source.name}` is at version {now}, its copy at {then}")
-    more = [c for c in pending.columns if c not in held.columns]
+    more = [c for c in pending.columns if c not in copy.columns]
     if more:
         reasons.append(f"more columns of `{source.name}` are needed: {', '.join(more)}")
     elif pending.missing != p.FALSE:

@@ -174,12 +174,12 @@ class Ingestion:
         StorageError
             The table cannot be reached or read.
         """
-        held, connector = self.find(source), self.connector(source)
-        head = connector.pin(held.version if held else None)
-        pending = self._pending(held, self._coverage(source, self.needs(source)), head)
-        if held is None or not pending.is_new or held.format != p.FORMAT:
+        copy, connector = self.find(source), self.connector(source)
+        head = connector.pin(copy.version if copy else None)
+        pending = self._pending(copy, self._coverage(source, self.needs(source)), head)
+        if copy is None or not pending.is_new or copy.format != p.FORMAT:
             return pending
-        return replace(pending, is_new=not connector.is_same(held.version, head))
+        return replace(pending, is_new=not connector.is_same(copy.version, head))
 
     def is_same(self, source: Source, since: str, until: str) -> bool:
         """Whether a version of an external table certainly has the rows of an earlier one."""
@@ -196,20 +196,20 @@ class Ingestion:
             for text, columns in needs
         )
 
-    def _pending(self, held: LocalCopy | None, coverage: Coverage, head: str) -> Pending:
-        if held is None or held.format != p.FORMAT:
+    def _pending(self, copy: LocalCopy | None, coverage: Coverage, head: str) -> Pending:
+        if copy is None or copy.format != p.FORMAT:
             needed = coverage.predicate
-            return Pending(head, needed, coverage.columns, needed, held is None, needed)
-        columns = tuple(sorted({*held.columns, *coverage.columns}))
-        has = p.from_text(held.predicate)
+            return Pending(head, needed, coverage.columns, needed, copy is None, needed)
+        columns = tuple(sorted({*copy.columns, *coverage.columns}))
+        has = p.from_text(copy.predicate)
         # Alternatives that the copy covers need no read.
         more = p.some(w for w in alternatives(coverage.predicate) if not p.implies(has, w))
         missing = unheld = p.difference(more, has)
-        if len(columns) > len(held.columns):
+        if len(columns) > len(copy.columns):
             missing = p.union((has, coverage.predicate))
-        return Pending(head, missing, columns, coverage.predicate, head != held.version, unheld)
+        return Pending(head, missing, columns, coverage.predicate, head != copy.version, unheld)
 
-    def ahead(self, source: Source, held: LocalCopy | None, pending: Pending) -> Ahead:
+    def ahead(self, source: Source, copy: LocalCopy | None, pending: Pending) -> Ahead:
         """Return the reads that would bring a copy up to date. Reads no rows, starts no Spark.
 
         Raises
@@ -219,17 +219,17 @@ class Ingestion:
         StorageError
             The table cannot be read or followed.
         """
-        is_first = held is None or held.format != p.FORMAT
+        is_first = copy is None or copy.format != p.FORMAT
         if pending.missing == p.FALSE and (is_first or not pending.is_new):
             return Ahead(Pruned())
         connector, external = self.connector(source), source.external
         assert external is not None
-        if held is None or is_first:
+        if copy is None or is_first:
             since, predicate = connector.start() or pending.version, pending.needed
         else:
             # A version with the same rows is followed first; then rows of it are added.
-            since = held.version if pending.is_new else pending.version
-            predicate = p.from_text(held.predicate)
+            since = copy.version if pending.is_new else pending.version
+            predicate = p.from_text(copy.predicate)
             if pending.missing != p.FALSE:
                 predicate = p.union((predicate, pending.needed))
         read = Pruned()
@@ -278,24 +278,24 @@ class Ingestion:
             version, needed = self.ledger.copies.fetch_needs(key).get(environment, (p.FORMAT, ()))
             self.ledger.copies.record_needs(key, environment, needs)
             coverage = self._coverage(source, needs)
-            held = self.ledger.copies.find(key)
+            copy = self.ledger.copies.find(key)
             connector = self.connector(source)
-            head = connector.pin(None if from_scratch or held is None else held.version)
+            head = connector.pin(None if from_scratch or copy is None else copy.version)
             run = Run(self.settings, self.ledger, self.engine, self.now, self.brought)
             task = Sync(run, source, connector, key, coverage, approved=approved)
             try:
-                if held is None or from_scratch or held.format != p.FORMAT:
-                    held = task.begin(held, None if from_scratch else connector.start(), head)
+                if copy is None or from_scratch or copy.format != p.FORMAT:
+                    copy = task.begin(copy, None if from_scratch else connector.start(), head)
                 else:
                     # The files of an earlier version with the same rows may be gone.
-                    if head != held.version and connector.is_same(held.version, head):
-                        held = task.follow(held, head)
-                    held = task.grow(held, self._pending(held, coverage, head))
-                if head != held.version:
-                    held = task.follow(held, head)
+                    if head != copy.version and connector.is_same(copy.version, head):
+                        copy = task.follow(copy, head)
+                    copy = task.grow(copy, self._pending(copy, coverage, head))
+                if head != copy.version:
+                    copy = task.follow(copy, head)
             except UnapprovedError:
                 # Otherwise all other environments would have to approve it too.
                 if version == p.FORMAT:
                     self.ledger.copies.record_needs(key, environment, needed)
                 raise
-            return task.retire(held)
+            return task.retire(copy)

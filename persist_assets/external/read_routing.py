@@ -65,7 +65,7 @@ def find_route(
     ingestion: Ingestion,
     source: Source,
     needs: Iterable[Needed],
-    held: LocalCopy | None,
+    copy: LocalCopy | None,
     *,
     local: bool = False,
 ) -> Route:
@@ -73,7 +73,7 @@ def find_route(
 
     Parameters
     ----------
-    held
+    copy
         The copy; None: there is none.
     local
         Whether only the copy may be read.
@@ -92,22 +92,22 @@ def find_route(
     predicates = [p.from_text(n.predicate) for n in needs]
     predicate = p.union(p.evaluated_within(a, first, last, zone) for a in predicates)
     columns = tuple(sorted({c for n in needs for c in n.columns}))
-    if held is not None and ingestion.covers(held, predicate, columns):
-        digest = _digest(ingestion, source, version_of(held, held.committed))
-        name = f"{source.key}@{held.version}-{digest}"
-        return Route(name, held.version, None, held.columns, held)
+    if copy is not None and ingestion.covers(copy, predicate, columns):
+        digest = _digest(ingestion, source, version_of(copy, copy.committed))
+        name = f"{source.key}@{copy.version}-{digest}"
+        return Route(name, copy.version, None, copy.columns, copy)
     external = source.external
     assert external is not None
     follows = not external.starts_anywhere
     if local or follows:
         raise NotHeldError(
-            f"`{source.name}`: {lacking(held, predicate, columns)}",
+            f"`{source.name}`: {lacking(copy, predicate, columns)}",
             hint="only its copy knows the changes since its start: build a table that reads it"
             if follows
             else "run without --local to read the table itself",
             location=source.location,
         )
-    version = held.version if held is not None else ingestion.connector(source).pin(None)
+    version = copy.version if copy is not None else ingestion.connector(source).pin(None)
     condition = p.as_condition(predicate)
     # Rows are counted by the first column if no column is needed.
     named = columns or (source.columns[0].name,)
@@ -115,18 +115,18 @@ def find_route(
     return Route(f"{source.key}@{version}-{digest}", version, condition, named)
 
 
-def lacking(held: LocalCopy | None, predicate: Term, columns: Sequence[str]) -> str:
+def lacking(copy: LocalCopy | None, predicate: Term, columns: Sequence[str]) -> str:
     """Return which rows and columns a copy lacks, in words."""
-    if held is None:
+    if copy is None:
         return "it has no copy here"
     parts: list[str] = []
-    more = [c for c in columns if c not in held.columns]
+    more = [c for c in columns if c not in copy.columns]
     if more:
         parts.append(f"the column{'s' * (len(more) > 1)} {', '.join(more)}")
-    covered = p.FALSE if held.format != p.FORMAT else p.from_text(held.predicate)
+    covered = p.FALSE if copy.format != p.FORMAT else p.from_text(copy.predicate)
     if p.difference(predicate, covered) != p.FALSE:
         parts.append(f"rows: requested {p.as_text(predicate)}, held {p.as_text(covered)}")
-    return f"the copy of version {short(held.version)} may lack {' and '.join(parts)}"
+    return f"the copy of version {short(copy.version)} may lack {' and '.join(parts)}"
 
 
 def _digest(ingestion: Ingestion, source: Source, *parts: object) -> str:

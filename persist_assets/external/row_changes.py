@@ -30,26 +30,26 @@ class RowChanges:
 
     Attributes
     ----------
-    came, went
+    n_added, n_removed
         The number of rows added, and of rows removed.
-    gone
+    removed_spans
         The type of each column, with its least and greatest value among the removed rows. Columns
         that are NULL in one of these rows are left out.
-    seen
+    matched_predicates
         The needed predicates that some of these rows match.
     """
 
-    came: int = 0
-    went: int = 0
-    gone: Mapping[str, tuple[str, tuple[Value, Value]]] = field(
+    n_added: int = 0
+    n_removed: int = 0
+    removed_spans: Mapping[str, tuple[str, tuple[Value, Value]]] = field(
         default_factory=dict[str, "tuple[str, tuple[Value, Value]]"]
     )
-    seen: Collection[str] = ()
+    matched_predicates: Collection[str] = ()
 
     @property
     def is_nothing(self) -> bool:
         """Whether no row was added or removed."""
-        return not self.came and not self.went
+        return not self.n_added and not self.n_removed
 
 
 class Measures:
@@ -72,10 +72,10 @@ class Measures:
         """Return the aggregations to compute, in SQL."""
         texts = [f"sum(greatest({NET}, 0))", f"sum(greatest(-{NET}, 0))"]
         for name, kind in self._ranged:
-            gone = f"IF({NET} < 0, {quote(name)}, NULL)"
+            removed = f"IF({NET} < 0, {quote(name)}, NULL)"
             texts += [
-                spelled(f"min({gone})", kind),
-                spelled(f"max({gone})", kind),
+                spelled(f"min({removed})", kind),
+                spelled(f"max({removed})", kind),
                 f"count_if({NET} < 0 AND {quote(name)} IS NULL)",
             ]
         conditions = map(p.as_text, self._terms.values())
@@ -83,18 +83,18 @@ class Measures:
 
     def parse(self, values: Sequence[Any]) -> RowChanges:
         """Return the changes that the values of `expressions` describe."""
-        came, went, *others = values
-        gone: dict[str, tuple[str, tuple[Value, Value]]] = {}
+        n_added, n_removed, *others = values
+        removed_spans: dict[str, tuple[str, tuple[Value, Value]]] = {}
         for n, (name, kind) in enumerate(self._ranged):
             least, greatest, nulls = others[3 * n : 3 * n + 3]
             if least is None or greatest is None or nulls:
                 continue
             low, high = from_spark(least, kind), from_spark(greatest, kind)
             if low is not None and high is not None:
-                gone[name] = kind, (low, high)
+                removed_spans[name] = kind, (low, high)
         matches = zip(self._terms, others[3 * len(self._ranged) :], strict=True)
         matched_predicates = {text for text, is_matched in matches if is_matched}
-        return RowChanges(came or 0, went or 0, gone, matched_predicates)
+        return RowChanges(n_added or 0, n_removed or 0, removed_spans, matched_predicates)
 
 
 def grouped(rows: DataFrame) -> DataFrame:
@@ -136,12 +136,12 @@ def added(net: DataFrame) -> DataFrame:
     return net.where(f"{NET} > 0").selectExpr(*names, copies).select(*names)
 
 
-def without(rows: DataFrame, gone: DataFrame) -> DataFrame:
-    """Return `rows` without `gone`: each row of it removes as many equal rows as it counts."""
+def without(rows: DataFrame, removed: DataFrame) -> DataFrame:
+    """Return `rows` without `removed`: each row of it removes as many equal rows as it counts."""
     from pyspark.sql import functions as F
 
     one = F.lit(1).cast("bigint")
-    return added(changed(grouped(rows.withColumn(NET, one).unionByName(gone))))
+    return added(changed(grouped(rows.withColumn(NET, one).unionByName(removed))))
 
 
 def are_equal(rows: DataFrame, others: DataFrame, names: Sequence[str]) -> SparkColumn:

@@ -90,17 +90,17 @@ def find_holding(ingestion: Ingestion, source: Source) -> Holding:
     """Return the needs and the copy of an external table, and the reads of the next sync."""
     needed = sorted(ingestion.needs(source))
     predicate = p.union(p.from_text(text) for text, _ in needed)
-    held = ingestion.find(source)
+    copy = ingestion.find(source)
     needs = tuple(n for n in ingestion.project.needs if n.table == source.source_id)
     pending = why = problem = None
     ahead: Ahead | None = None
     try:
         pending = ingestion.pending(source)
-        ahead = ingestion.ahead(source, held, pending)
+        ahead = ingestion.ahead(source, copy, pending)
     except StorageError as error:
         problem = error
-    if pending is not None and not pending.is_nothing and (held or needs):
-        why = why_pending(source, held, pending)
+    if pending is not None and not pending.is_nothing and (copy or needs):
+        why = why_pending(source, copy, pending)
         if ahead is not None and ahead.full_read_reason is not None:
             why += f"; it is read again in full: {ahead.full_read_reason}"
     return Holding(
@@ -108,7 +108,7 @@ def find_holding(ingestion: Ingestion, source: Source) -> Holding:
         p.as_text(predicate) if needed else None,
         tuple(sorted({c for _, columns in needed for c in columns})),
         needs,
-        held,
+        copy,
         pending,
         ahead and ahead.read,
         ahead and ahead.full_read_reason,

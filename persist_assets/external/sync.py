@@ -190,21 +190,21 @@ class Sync:
         update = _Update(rows, version, predicate, columns, "it is new", cost.rows or 0, cost)
         return self._put(None, update, recorded)
 
-    def grow(self, held: LocalCopy, pending: Pending) -> LocalCopy:
+    def grow(self, copy: LocalCopy, pending: Pending) -> LocalCopy:
         """Add needed rows and columns that the copy lacks, at the copy's version."""
         if pending.missing == p.FALSE:
-            return held
-        predicate = p.union((p.from_text(held.predicate), self.coverage.predicate))
-        whole = len(pending.columns) > len(held.columns)
+            return copy
+        predicate = p.union((p.from_text(copy.predicate), self.coverage.predicate))
+        whole = len(pending.columns) > len(copy.columns)
         key = self.external.key
         try:
-            if whole and key and {*key} <= {*held.columns}:
-                rows, cost = self._with_columns(held, pending)
+            if whole and key and {*key} <= {*copy.columns}:
+                rows, cost = self._with_columns(copy, pending)
             else:
-                rows, cost = self._read(pending.missing, pending.columns, held.version)
+                rows, cost = self._read(pending.missing, pending.columns, copy.version)
         except GoneError as error:
             raise GoneError(
-                f"`{self.source.name}` needs more rows of version {held.version}, which is gone:"
+                f"`{self.source.name}` needs more rows of version {copy.version}, which is gone:"
                 f" {error.message}",
                 hint=f"read it again in full: persist external sync {self.source.key} --again",
                 location=self.source.location,
@@ -212,28 +212,28 @@ class Sync:
         n_rows = cost.rows or 0
         update = _Update(
             rows,
-            held.version,
+            copy.version,
             predicate,
             pending.columns,
             "columns are needed" if whole else "rows are needed",
-            n_rows if whole else held.rows + n_rows,
+            n_rows if whole else copy.rows + n_rows,
             cost,
-            kept_files=() if whole else self.table.files(held),
+            kept_files=() if whole else self.table.files(copy),
         )
-        return self._put(held, update)
+        return self._put(copy, update)
 
-    def _with_columns(self, held: LocalCopy, pending: Pending) -> tuple[DataFrame, Pruned]:
+    def _with_columns(self, copy: LocalCopy, pending: Pending) -> tuple[DataFrame, Pruned]:
         """Return the copy's rows with more columns, plus the missing rows, and the read's cost.
 
         For rows that the copy has, only the missing columns and the primary key are read.
         """
         from pyspark.sql import functions as F
 
-        key, cost = self.external.key, self._cost(pending.missing, held.version)
-        lacking = [c for c in pending.columns if c not in held.columns]
+        key, cost = self.external.key, self._cost(pending.missing, copy.version)
+        lacking = [c for c in pending.columns if c not in copy.columns]
         columns = [quote(c) for c in pending.columns]
-        here = self.table.rows(held, self.table.files(held)).drop(FILE).withColumn(_HERE, F.lit(1))
-        more = self._rows(p.from_text(held.predicate), [*key, *lacking], held.version)
+        here = self.table.rows(copy, self.table.files(copy)).drop(FILE).withColumn(_HERE, F.lit(1))
+        more = self._rows(p.from_text(copy.predicate), [*key, *lacking], copy.version)
         both = here.join(more.withColumn(_THERE, F.lit(1)), [*key], "full")
         message = (
             f"the copy of {self.source.key} has different keys than the table: fetch it again:"
@@ -243,38 +243,38 @@ class Sync:
         has_both = f"CASE WHEN {_HERE} + {_THERE} = 2 THEN true ELSE {failed} END"
         rows = both.where(has_both).select(*columns)
         if pending.unheld != p.FALSE:
-            new = self._rows(pending.unheld, pending.columns, held.version)
+            new = self._rows(pending.unheld, pending.columns, copy.version)
             rows = rows.unionByName(new.select(*columns))
         return self.table.ordered(rows, pending.columns), cost
 
-    def follow(self, held: LocalCopy, head: str) -> LocalCopy:
+    def follow(self, copy: LocalCopy, head: str) -> LocalCopy:
         """Bring the copy to a later version."""
-        scope = held.predicate, held.columns
+        scope = copy.predicate, copy.columns
         with translated(f"following `{self.source.name}`"):
-            changes = changes_between(self.connector, self.source, held.version, head, *scope)
+            changes = changes_between(self.connector, self.source, copy.version, head, *scope)
         if changes.full_read_reason is not None:
-            return self._read_again(held, head, changes.full_read_reason)
+            return self._read_again(copy, head, changes.full_read_reason)
         with translated(f"following `{self.source.name}`"):
             frame = changes.frame
             if frame is None:
-                return self._same_rows(held, head)
+                return self._same_rows(copy, head)
             if changes.only_came:
-                return self._append(held, head, frame, changes.read)
-            return self._apply(held, head, frame, changes.read)
+                return self._append(copy, head, frame, changes.read)
+            return self._apply(copy, head, frame, changes.read)
 
-    def _same_rows(self, held: LocalCopy, head: str) -> LocalCopy:
+    def _same_rows(self, copy: LocalCopy, head: str) -> LocalCopy:
         """Record that a later version has the same rows."""
-        later = replace(held, version=head, as_of=self.now)
-        return self._record(later, held, {"inserted": 0, "deleted": 0})
+        later = replace(copy, version=head, as_of=self.now)
+        return self._record(later, copy, {"inserted": 0, "deleted": 0})
 
-    def _append(self, held: LocalCopy, head: str, came: DataFrame, cost: Pruned) -> LocalCopy:
+    def _append(self, copy: LocalCopy, head: str, frame: DataFrame, cost: Pruned) -> LocalCopy:
         """Append added rows, and measure them while they are written."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
 
-        observation, measures = Observation(), self._measures(held)
+        observation, measures = Observation(), self._measures(copy)
         texts = measures.expressions()
-        rows = came.select(*map(quote, held.columns), F.lit(1).alias(NET))
+        rows = frame.select(*map(quote, copy.columns), F.lit(1).alias(NET))
         observed = [F.expr(text).alias(f"m{n}") for n, text in enumerate(texts)]
 
         def measure(staged: Staged) -> RowChanges:
@@ -284,53 +284,53 @@ class Sync:
             return measures.parse([values[f"m{n}"] for n in range(len(texts))])
 
         rows = rows.observe(observation, *observed).drop(NET)
-        update = self._advance(held, head, rows, self.table.files(held), measure, cost)
-        return self._put(held, update)
+        update = self._advance(copy, head, rows, self.table.files(copy), measure, cost)
+        return self._put(copy, update)
 
-    def _apply(self, held: LocalCopy, head: str, frame: DataFrame, cost: Pruned) -> LocalCopy:
+    def _apply(self, copy: LocalCopy, head: str, frame: DataFrame, cost: Pruned) -> LocalCopy:
         """Add the new rows and delete the removed ones."""
         from pyspark.sql import functions as F
 
-        names = [quote(c) for c in held.columns]
+        names = [quote(c) for c in copy.columns]
         sign = F.when(F.col(CHANGE) == INSERT, 1).otherwise(-1)
         groups = grouped(frame.select(*names, sign.alias(NET))).persist()
         try:
-            measures = self._measures(held)
+            measures = self._measures(copy)
             texts = [f"sum({READ})", *measures.expressions()]
             n_read, *values = groups.selectExpr(*texts).collect()[0]
             self._count(Brought(n_read or 0, cost.bytes))
             changes = measures.parse(values)
             if changes.is_nothing:
-                return self._same_rows(held, head)
+                return self._same_rows(copy, head)
             net = changed(groups)
-            if changes.went:
-                update = self._rewrite(held, head, net, changes)
+            if changes.n_removed:
+                update = self._rewrite(copy, head, net, changes)
             else:
-                files = self.table.files(held)
-                update = self._advance(held, head, added(net), files, lambda _: changes)
-            return self._put(held, update)
+                files = self.table.files(copy)
+                update = self._advance(copy, head, added(net), files, lambda _: changes)
+            return self._put(copy, update)
         except _NotHeld:
-            return self._read_again(held, head, "the copy lacks rows that were removed")
+            return self._read_again(copy, head, "the copy lacks rows that were removed")
         finally:
             groups.unpersist()
 
-    def _rewrite(self, held: LocalCopy, head: str, net: DataFrame, changes: RowChanges) -> _Update:
+    def _rewrite(self, copy: LocalCopy, head: str, net: DataFrame, changes: RowChanges) -> _Update:
         """Return the update that rewrites the files with removed rows.
 
         If these are most files, all rows are read from the table again, unless that needs approval.
         """
-        gone, table = net.where(f"{NET} < 0"), self.table
-        touched = table.touched_files(held, changes, gone)
-        kept_files = tuple(f for f in table.files(held) if f not in touched)
+        removed, table = net.where(f"{NET} < 0"), self.table
+        touched = table.touched_files(copy, changes, removed)
+        kept_files = tuple(f for f in table.files(copy) if f not in touched)
         most = max(len(kept_files), _MOST_FILES_ANEW)
         if len(touched) > most and self.external.starts_anywhere:
             with suppress(UnapprovedError):  # rewriting is slower, but needs no approval
-                rows, cost = self._read(p.from_text(held.predicate), held.columns, head)
-                return self._advance(held, head, rows, (), lambda _: changes, cost)
-        names = [quote(c) for c in held.columns]
-        rest = without(table.rows(held, [*touched]).select(*names), gone)
-        rows = table.split(rest.unionByName(added(net)), held, changes)
-        n_rows = sum(touched.values()) + changes.came - changes.went
+                rows, cost = self._read(p.from_text(copy.predicate), copy.columns, head)
+                return self._advance(copy, head, rows, (), lambda _: changes, cost)
+        names = [quote(c) for c in copy.columns]
+        rest = without(table.rows(copy, [*touched]).select(*names), removed)
+        rows = table.split(rest.unionByName(added(net)), copy, changes)
+        n_rows = sum(touched.values()) + changes.n_added - changes.n_removed
 
         def measure(staged: Staged) -> RowChanges:
             # Rows from before the start may be removed although the copy never had them.
@@ -338,11 +338,11 @@ class Sync:
                 raise _NotHeld
             return changes
 
-        return self._advance(held, head, rows, kept_files, measure)
+        return self._advance(copy, head, rows, kept_files, measure)
 
     def _advance(
         self,
-        held: LocalCopy,
+        copy: LocalCopy,
         head: str,
         rows: DataFrame,
         kept_files: Sequence[str],
@@ -353,57 +353,57 @@ class Sync:
         return _Update(
             rows,
             head,
-            p.from_text(held.predicate),
-            held.columns,
+            p.from_text(copy.predicate),
+            copy.columns,
             "it changed",
-            held.rows,
+            copy.rows,
             cost,
             kept_files,
             measure,
         )
 
-    def _measures(self, held: LocalCopy) -> Measures:
-        return Measures(self.table.columns(held.columns), self.coverage.terms)
+    def _measures(self, copy: LocalCopy) -> Measures:
+        return Measures(self.table.columns(copy.columns), self.coverage.terms)
 
-    def _read_again(self, held: LocalCopy, head: str, why: str) -> LocalCopy:
+    def _read_again(self, copy: LocalCopy, head: str, why: str) -> LocalCopy:
         """Read all needed rows of a later version, and warn."""
         if not self.external.starts_anywhere:
             raise unfollowed(self.source, head, why)
         log.warning("`%s` is read again in full: %s", self.source.key, why)
         predicate, columns = self.coverage.predicate, self.coverage.columns
         rows, cost = self._read(predicate, columns, head)
-        return self._put(held, _Update(rows, head, predicate, columns, why, cost.rows or 0, cost))
+        return self._put(copy, _Update(rows, head, predicate, columns, why, cost.rows or 0, cost))
 
-    def retire(self, held: LocalCopy) -> LocalCopy:
+    def retire(self, copy: LocalCopy) -> LocalCopy:
         """Delete rows that are no longer needed, if it is time to look for them."""
         needed = self.coverage.predicate
         text = p.as_text(needed)
-        unchanged_since = {k: n for k, n in held.seen.items() if k in self.coverage.terms}
-        has_changed = unchanged_since.keys() != held.seen.keys()
-        if text == held.predicate and not has_changed:
-            return held
-        since = held.retired_at or held.as_of
+        unchanged_since = {k: n for k, n in copy.seen.items() if k in self.coverage.terms}
+        has_changed = unchanged_since.keys() != copy.seen.keys()
+        if text == copy.predicate and not has_changed:
+            return copy
+        since = copy.retired_at or copy.as_of
         if not has_changed and self.now - since < _BATCH:
-            return held
-        after = replace(held, seen=unchanged_since, predicate=text, retired_at=self.now)
-        files = self.table.files(held)
+            return copy
+        after = replace(copy, seen=unchanged_since, predicate=text, retired_at=self.now)
+        files = self.table.files(copy)
         with translated(f"looking for rows of `{self.source.name}` that are no longer needed"):
-            local = self.table.rows(held, files)
+            local = self.table.rows(copy, files)
             outside = local.where(f"({text}) IS NOT TRUE").groupBy(FILE).count().collect()
         if not outside:
-            return self._record(after, held, {"retired": 0})
+            return self._record(after, copy, {"retired": 0})
         touched = named_by(files, outside)
         update = _Update(
-            self.table.rows(held, touched).drop(FILE).where(text),
-            held.version,
+            self.table.rows(copy, touched).drop(FILE).where(text),
+            copy.version,
             needed,
-            held.columns,
+            copy.columns,
             "rows are no longer needed",
-            held.rows,
+            copy.rows,
             kept_files=tuple(f for f in files if f not in touched),
             details={"retired": sum(row[1] for row in outside)},
         )
-        return self._put(after, update, recorded=held)
+        return self._put(after, update, recorded=copy)
 
     # ---------------------------------------------------------------------------------- reading
 
@@ -453,28 +453,28 @@ class Sync:
         self.brought[self.copy_id] = self.brought.get(self.copy_id, Brought()) + brought
 
     def _put(
-        self, held: LocalCopy | None, update: _Update, recorded: LocalCopy | None = None
+        self, copy: LocalCopy | None, update: _Update, recorded: LocalCopy | None = None
     ) -> LocalCopy:
         """Write rows, commit them with the files that stay, and record the copy.
 
         Parameters
         ----------
         recorded
-            The copy in the ledger, if that is not `held`.
+            The copy in the ledger, if that is not `copy`.
         """
-        recorded = recorded or held
+        recorded = recorded or copy
         base, build_uid = recorded.committed if recorded else None, uuid.uuid4().hex
         root = self.table.root
         try:
             with translated(f"reading `{self.source.name}`"):
                 staged = self.table.write(update.rows, update.columns, build_uid, update.n_expected)
-                self.table.check_key(staged, held, update.kept_files)
+                self.table.check_key(staged, copy, update.kept_files)
             if update.cost is not None:
                 self._count(Brought(staged.rows, update.cost.bytes))
             changes = None if update.measure is None else update.measure(staged)
-            if held is not None and changes is not None and changes.is_nothing:
-                delete_builds(root, [build_uid], head=held.committed)
-                return self._same_rows(held, update.version)
+            if copy is not None and changes is not None and changes.is_nothing:
+                delete_builds(root, [build_uid], head=copy.committed)
+                return self._same_rows(copy, update.version)
             committed = commit(
                 staged, build_id=self.copy_id, pinned=base, base=base, kept_files=update.kept_files
             )
@@ -485,11 +485,11 @@ class Sync:
         self._count(Brought(rows_written=staged.rows, bytes_written=staged.bytes))
         details = {"why": update.why, **update.details}
         if changes is not None:
-            details |= {"inserted": changes.came, "deleted": changes.went}
-        return self._record(self._copy(held, update, changes, committed), recorded, details)
+            details |= {"inserted": changes.n_added, "deleted": changes.n_removed}
+        return self._record(self._copy(copy, update, changes, committed), recorded, details)
 
     def _copy(
-        self, held: LocalCopy | None, update: _Update, changes: RowChanges | None, committed: int
+        self, copy: LocalCopy | None, update: _Update, changes: RowChanges | None, committed: int
     ) -> LocalCopy:
         """Return the copy that a commit made."""
         table_id, n_rows, n_bytes = self.table.describe(committed)
@@ -504,20 +504,20 @@ class Sync:
             as_of=self.now,
             rows=n_rows,
             bytes=n_bytes,
-            seen=self._seen(held, update.version, changes, committed),
-            retired_at=held.retired_at if held else None,
+            seen=self._unchanged_since(copy, update.version, changes, committed),
+            retired_at=copy.retired_at if copy else None,
         )
 
-    def _seen(
-        self, held: LocalCopy | None, version: str, changes: RowChanges | None, committed: int
+    def _unchanged_since(
+        self, copy: LocalCopy | None, version: str, changes: RowChanges | None, committed: int
     ) -> dict[str, int]:
         """Return, for each needed predicate, the commit since which its rows are unchanged."""
         texts = [*self.coverage.terms]
-        if held is None or (changes is None and version != held.version):
+        if copy is None or (changes is None and version != copy.version):
             return dict.fromkeys(texts, committed)
-        matched_predicates = changes.seen if changes else ()
+        matched_predicates = changes.matched_predicates if changes else ()
         since = {
-            text: None if text in matched_predicates else held.seen.get(text) for text in texts
+            text: None if text in matched_predicates else copy.seen.get(text) for text in texts
         }
         return {text: committed if n is None else n for text, n in since.items()}
 

@@ -170,6 +170,6 @@ def _mine(lease: Lease) -> sa.ColumnElement[bool]:
     return sa.and_(leases.c.name == lease.name, leases.c.token == lease.token)
 
 
-def is_live(held: Row[Any], now: datetime) -> bool:
+def is_live(row: Row[Any], now: datetime) -> bool:
     """Whether the holder in a row of `leases` may still be at work."""
-    return held.expires_at > now and not is_dead(held.host, held.pid)
+    return row.expires_at > now and not is_dead(row.host, row.pid)

@@ -166,7 +166,7 @@ def unknown_entries(path: Path, ledger: Ledger | None) -> int:
     return len(uids - ledger.builds.fetch_known(uids) if ledger is not None else uids)
 
 
-_own: set[tuple[Path, str]] = set()
+_owned_files: set[tuple[Path, str]] = set()
 """The files that are known to belong to a ledger, each with the log id of that ledger."""
 
 
@@ -178,7 +178,7 @@ def _may_replace(path: Path, settings: Settings, ledger: Ledger) -> bool:
     of it stays.
     """
     file_key = path, ledger.events.log_id()
-    if file_key in _own:
+    if file_key in _owned_files:
         return True
     n = unknown_entries(path, ledger)
     if n and not ledger.manifests.has_published(*settings.environments):
@@ -194,7 +194,7 @@ def _may_replace(path: Path, settings: Settings, ledger: Ledger) -> bool:
         if not copy.exists():
             shutil.copy2(path, copy)
         log.warning("%s named %d builds that are not in the ledger: see %s", path, n, copy)
-    _own.add(file_key)
+    _owned_files.add(file_key)
     return True
 
 

@@ -57,7 +57,7 @@ def tell(url: str, document: Mapping[str, Any]) -> str | None:
         status, answer = ask(url, None, json.dumps(document).encode())
     except NoAnswer as error:
         return str(error)
-    return None if 200 <= status < 300 else f"it responded with {status}{said_in(answer)}"
+    return None if 200 <= status < 300 else f"it responded with {status}{reason_in(answer)}"
 
 
 def ask(
@@ -135,7 +135,7 @@ def object_of(answer: Any) -> dict[str, Any]:
     return cast("dict[str, Any]", answer)
 
 
-def said_in(answer: Any) -> str:
+def reason_in(answer: Any) -> str:
     """Return the reason that a refusal gives, after a colon; empty if it gives none."""
     if isinstance(answer, dict):
         document = cast("dict[str, Any]", answer)

@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 
 from persist_assets.core.wants import matcher
 from persist_assets.wants.cycles import describe_cycles, find_cycles
-from persist_assets.wants.http import NoAnswer, ask, object_of, said_in, token_of
+from persist_assets.wants.http import NoAnswer, ask, object_of, reason_in, token_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -186,7 +186,7 @@ def _read_service(
         where = f"{upstream.url}/api/v1/events?{urlencode(parameters, doseq=True)}"
         status, answer = ask(where, token)
         if status not in (200, 409):
-            raise NoAnswer(f"it responded with {status}{said_in(answer)}")
+            raise NoAnswer(f"it responded with {status}{reason_in(answer)}")
         page = object_of(answer)
         new_id = page.get("log_id")
         if new_id is not None and not isinstance(new_id, str):
@@ -345,7 +345,7 @@ def _dagster_assets(
         answer = _query(upstream, token, _ASSETS, {"cursor": after, "limit": _PAGE})
         page = object_of(answer.get("assetsOrError"))
         if page.get("__typename") != "AssetConnection":
-            raise NoAnswer(f"it did not list its assets{said_in(page)}")
+            raise NoAnswer(f"it did not list its assets{reason_in(page)}")
         nodes = page.get("nodes")
         try:
             for node in cast("list[Any]", nodes):
@@ -405,10 +405,10 @@ def _query(
     content = json.dumps({"query": query, "variables": variables}).encode()
     status, answer = ask(f"{upstream.url}/graphql", token, content)
     if status != 200:
-        raise NoAnswer(f"it responded with {status}{said_in(answer)}")
+        raise NoAnswer(f"it responded with {status}{reason_in(answer)}")
     document = object_of(answer)
     errors = document.get("errors")
     if errors:
         first = cast("list[Any]", errors)[0] if isinstance(errors, list) else errors
-        raise NoAnswer(f"it did not answer the query{said_in(first)}")
+        raise NoAnswer(f"it did not answer the query{reason_in(first)}")
     return object_of(document.get("data"))

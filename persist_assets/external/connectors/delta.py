@@ -100,22 +100,26 @@ class DeltaConnector(FileConnector):
 
     # --------------------------------------------------------------------------------- versions
 
-    def pin(self, held: str | None = None) -> str:
+    def pin(self, copy_version: str | None = None) -> str:
         """Return the version to bring a copy to; see `protocol.Connector`."""
         external, log = self.external, self._log
-        if external.mode == "snapshot" and held is not None and not log.is_misread(held):
-            return held
+        if (
+            external.mode == "snapshot"
+            and copy_version is not None
+            and not log.is_misread(copy_version)
+        ):
+            return copy_version
         if external.mode == "snapshot":
             table = self._at_start()
         else:
             table, end = log.open(), external.end_version
             if end is not None and table.version() > end:
                 # The log of the end version may be gone by now.
-                is_end = held is not None and _is_of(held, table, end)
-                if held is not None and is_end and not log.is_misread(held):
-                    return held
+                is_end = copy_version is not None and _is_of(copy_version, table, end)
+                if copy_version is not None and is_end and not log.is_misread(copy_version):
+                    return copy_version
                 table = log.open(end)
-            start = self._at_start().version() if held is None and self._has_start else 0
+            start = self._at_start().version() if copy_version is None and self._has_start else 0
             if table.version() < start:
                 raise StorageError(
                     f"{self.label} is at version {table.version()},"
@@ -226,7 +230,7 @@ class DeltaConnector(FileConnector):
         places = dict.fromkeys(f.location for f in files)
         frame = self._parquet(places, schema)
         change_columns = [CHANGE, VERSION] if files[0].change else []
-        if keys or change_columns or any(f.but for f in files):
+        if keys or change_columns or any(f.skipped for f in files):
             check_names(places, self.label)
             frame = self._with_log(frame, texts, files, keys)
         else:
@@ -256,7 +260,7 @@ class DeltaConnector(FileConnector):
         marked = [
             (n, row, True)
             for n, f in enumerate(files)
-            for row in (f.but if f.only is None else f.only)
+            for row in (f.skipped if f.only is None else f.only)
         ]
         if len(marked) > _MOST_DELETED:
             raise StorageError(

@@ -205,7 +205,7 @@ class DeltaChanges:
             for place, file in files.items():
                 rows = deleted.get(place) or none
                 if place not in others:
-                    yield replace(file, but=rows)
+                    yield replace(file, skipped=rows)
                 elif only := (deleted_in_others.get(place) or none) - rows:
                     yield replace(file, only=only)  # the same file with other rows deleted
 
@@ -261,6 +261,6 @@ def _with_statistics(file: DeltaFile, listed: DeltaFile | None) -> DeltaFile:
     """Return an added or removed file with the statistics of a version that contains it."""
     if listed is None:
         return file
-    whole = None if listed.rows is None else listed.rows - len(file.but)
+    whole = None if listed.rows is None else listed.rows - len(file.skipped)
     rows = whole if file.only is None else len(file.only)
     return replace(file, spans=listed.spans, rows=rows, stored=listed.stored)

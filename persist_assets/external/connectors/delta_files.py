@@ -49,7 +49,7 @@ class DeltaFile:
         The values that its columns may have, by lower-case name.
     only
         The numbers of the rows to read; None: all.
-    but
+    skipped
         The numbers of the rows not to read.
     stored
         How many rows it has, deleted ones included.
@@ -65,7 +65,7 @@ class DeltaFile:
     partition: Mapping[str, str | None] = field(default_factory=dict[str, "str | None"])
     spans: Mapping[str, Span] = field(default_factory=dict[str, Span])
     only: frozenset[int] | None = None
-    but: frozenset[int] = frozenset()
+    skipped: frozenset[int] = frozenset()
     stored: int | None = None
     change: str = ""
     version: int = -1
@@ -106,9 +106,9 @@ class DeltaFiles:
             raise self.unknown_names()
         selected: list[DeltaFile] = []
         for file in matching:
-            but = deleted.get(file.location) or frozenset()
-            rows = None if file.rows is None else file.rows - len(but)
-            selected.append(replace(file, rows=rows, but=but))
+            skipped = deleted.get(file.location) or frozenset()
+            rows = None if file.rows is None else file.rows - len(skipped)
+            selected.append(replace(file, rows=rows, skipped=skipped))
         return selected, len(files)
 
     def list_files(self, table: Any, conditions: Sequence[str]) -> list[DeltaFile]:

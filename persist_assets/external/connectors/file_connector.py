@@ -107,7 +107,7 @@ class FileConnector(ABC):
     # -------------------------------------------------------------------------------- protocol
 
     @abstractmethod
-    def pin(self, held: str | None = None) -> str:
+    def pin(self, copy_version: str | None = None) -> str:
         """Return the version to bring a copy to; see `protocol.Connector`."""
 
     def start(self) -> str | None:

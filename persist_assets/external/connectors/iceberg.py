@@ -76,22 +76,22 @@ class IcebergConnector(FileConnector):
 
     # --------------------------------------------------------------------------------- versions
 
-    def pin(self, held: str | None = None) -> str:
+    def pin(self, copy_version: str | None = None) -> str:
         """Return the version to bring a copy to; see `protocol.Connector`."""
         external = self.external
-        if external.mode == "snapshot" and held is not None:
-            return held
+        if external.mode == "snapshot" and copy_version is not None:
+            return copy_version
         table = self._open()
         end = external.end_version
-        if held is not None and end is not None and _is_of(held, table, end):
-            return held  # the snapshot may have expired
+        if copy_version is not None and end is not None and _is_of(copy_version, table, end):
+            return copy_version  # the snapshot may have expired
         if external.mode == "snapshot":
             number = self._at_start(table)
         else:
             number = head(table)
             if end is not None and end in ancestry(table, number):
                 number = end
-            start = self._at_start(table) if self._has_start and held is None else number
+            start = self._at_start(table) if self._has_start and copy_version is None else number
             if start != number and start not in ancestry(table, number):
                 raise StorageError(
                     f"snapshot {number} of {self.label} does not follow"

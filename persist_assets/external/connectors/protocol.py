@@ -86,12 +86,12 @@ class Connector(Protocol):
     filters of the declaration, and returns exactly the rows that match.
     """
 
-    def pin(self, held: str | None = None) -> str:
+    def pin(self, copy_version: str | None = None) -> str:
         """Return the version to bring a copy to.
 
         Parameters
         ----------
-        held
+        copy_version
             The version that the copy has; None: there is no copy.
 
         Raises
