@@ -200,8 +200,8 @@ class CopyTable:
         # Reading all columns costs too much here.
         names = [*(self.key or self.ordering(copy.columns)[:2] or copy.columns)]
         local = self.rows(copy, [*files]).select(*map(quote, names), FILE)
-        some = removed.select(*map(quote, names))
-        hit = local.join(some, are_equal(local, some, names), "leftsemi")
+        removed_keys = removed.select(*map(quote, names))
+        hit = local.join(removed_keys, are_equal(local, removed_keys, names), "leftsemi")
         touched = named_by([*files], hit.select(FILE).distinct().collect())
         return {path: files[path] for path in touched}
 

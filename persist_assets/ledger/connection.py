@@ -345,8 +345,8 @@ class Database:
         try:
             partial.unlink(missing_ok=True)
             partial.touch(mode=0o600)
-            with closing(sqlite3.connect(path)) as there, closing(sqlite3.connect(partial)) as here:
-                there.backup(here)
+            with closing(sqlite3.connect(path)) as old, closing(sqlite3.connect(partial)) as new:
+                old.backup(new)
             shutil.copymode(path, partial)
             partial.rename(copy)
         except (OSError, sqlite3.Error) as error:

@@ -80,17 +80,17 @@ def copy_ledger(
         The target is not empty, or somebody builds with the source. Nothing was copied.
     """
     _require_file(source)
-    there, here = Database(source), Database(target)
+    origin, destination = Database(source), Database(target)
     try:
-        with there.read() as reading:
-            _check_source(there, reading)
-            with here.write(migrating=True) as writing:
+        with origin.read() as reading:
+            _check_source(origin, reading)
+            with destination.write(migrating=True) as writing:
                 migrate(writing)
-                _check_target(here, writing)
+                _check_target(destination, writing)
                 return {t.name: _copy(t, reading, writing, tell) for t in _verbatim()}
     finally:
-        there.close()
-        here.close()
+        origin.close()
+        destination.close()
 
 
 def _require_file(source: str) -> None:
@@ -102,19 +102,19 @@ def _require_file(source: str) -> None:
         )
 
 
-def _check_source(there: Database, reading: Connection) -> None:
+def _check_source(database: Database, reading: Connection) -> None:
     version = version_of(reading)
     refuse_newer(version)
     if version == 0:
         raise NotFoundError(
-            f"there is no ledger in {there.shown}", hint="name the database of a ledger"
+            f"there is no ledger in {database.shown}", hint="name the database of a ledger"
         )
     if version != VERSION:
         raise LedgerError(
-            f"the ledger {there.shown} has version {version}, but this release copies {VERSION}",
-            hint=f"migrate it first: persist ledger migrate '{there.shown}'",
+            f"the ledger {database.shown} has version {version}, but this release copies {VERSION}",
+            hint=f"migrate it first: persist ledger migrate '{database.shown}'",
         )
-    now = there.now(reading, lambda: datetime.now(UTC))
+    now = database.now(reading, lambda: datetime.now(UTC))
     for lease in reading.execute(sa.select(leases)):
         if is_live(lease, now):
             raise ConflictError(
@@ -123,7 +123,7 @@ def _check_source(there: Database, reading: Connection) -> None:
             )
 
 
-def _check_target(here: Database, writing: Connection) -> None:
+def _check_target(database: Database, writing: Connection) -> None:
     for table in _LASTING:
         query = sa.select(sa.func.count()).select_from(table)
         if table is counters:
@@ -131,7 +131,7 @@ def _check_target(here: Database, writing: Connection) -> None:
         n = writing.execute(query).scalar_one() if table is not ledger_version else 0
         if n:
             raise ConflictError(
-                f"{here.shown} is not empty: {n} rows in `{table.name}`",
+                f"{database.shown} is not empty: {n} rows in `{table.name}`",
                 hint="use an empty database or schema; nothing was copied",
             )
     for table in (counters, ledger_version):  # replaced by those of the source
