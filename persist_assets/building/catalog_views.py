@@ -1,9 +1,9 @@
-"""Views in Spark's catalog, by which those read sources who know nothing of us.
+"""Views in Spark's catalog, through which other programs read sources.
 
-A source with a `name` has one in every environment whose settings say how it is called. It shows
-what readers of the environment read, by the paths of its files: no reader needs a library of ours,
-and whoever began to read goes on with what was there. The ledger comes first, the view follows;
-should we die in between, the next publication of the source sets it right.
+A source with a `name` has a view in every environment whose settings name the views. It shows the
+rows that readers of the environment get, by the paths of their files: readers need no library of
+ours, and a query that has started keeps its rows. The ledger is written before the view. If the
+process dies in between, the source's next publication repairs the view.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def shown_as(settings: Settings, source: Source) -> str | None:
-    """Return what others know a source by, quoted, or None."""
+    """Return the quoted name of a source's view, or None."""
     if not settings.views or source.annotation.name is None:
         return None
     name = settings.views.replace("{name}", source.annotation.name)
@@ -35,12 +35,12 @@ def shown_as(settings: Settings, source: Source) -> str | None:
 
 
 def check_catalog(engine: Engine, name: str) -> None:
-    """Raise unless a view of a name outlives the session.
+    """Raise unless a view of this name outlives the session.
 
     Raises
     ------
     SettingsError
-        The session has no catalog but its own.
+        The session has only a catalog of its own.
     """
     if name.count("`.`") < 2 and engine.catalog() == "in-memory":
         raise SettingsError(
@@ -50,12 +50,12 @@ def check_catalog(engine: Engine, name: str) -> None:
 
 
 def show(settings: Settings, ledger: Ledger, engine: Engine, sources: Iterable[Source]) -> None:
-    """Let the views of sources show what readers of an environment read now.
+    """Make the views of sources show the rows that readers of an environment get now.
 
     Raises
     ------
     StorageError
-        Spark does not make a view. What the environment's readers read is published all the same.
+        Spark cannot create a view. The environment's readers get the new rows anyway.
     """
     for source in sources:
         name = shown_as(settings, source)
@@ -73,7 +73,7 @@ def show(settings: Settings, ledger: Ledger, engine: Engine, sources: Iterable[S
 
 
 def _shown(settings: Settings, ledger: Ledger, source: Source) -> Snapshot | None:
-    """Return what readers of a source read; where it is not built, what they last read of it."""
+    """Return the snapshot that readers of a source get; if it is not built, their last one."""
     present = ledger.manifests.find_snapshot(
         settings.environment, source.build_id, reads=settings.reads
     )
@@ -117,12 +117,12 @@ def _query(settings: Settings, ledger: Ledger, snapshot: Snapshot) -> str:
 
 
 def check_leaves(settings: Settings, source: Source, raw: Iterable[Source]) -> None:
-    """Raise where others shall read a view that reads raw tables: they do not know those.
+    """Raise if a view for other programs reads raw tables, which they cannot find.
 
     Raises
     ------
     BuildError
-        It reads one.
+        It reads a raw table.
     """
     name = shown_as(settings, source)
     for upstream in raw if name else ():

@@ -1,4 +1,4 @@
-"""The checks of one build: which there are, and their answers for written or reused rows."""
+"""The checks of one build, and their results for written or reused rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class Checking:
-    """Asks the checks of builds.
+    """Runs the checks of builds.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class Checking:
     def check_columns(
         self, source: Source, checks: Sequence[Check], columns: Sequence[Column]
     ) -> None:
-        """Raise where columns are not those promised or published; see `set_checks`."""
+        """Raise if columns differ from those promised or published; see `set_checks`."""
         check_columns(source, checks, columns, self._published(source))
 
     def ask(
@@ -69,7 +69,7 @@ class Checking:
         checks: Sequence[Check],
         frame: DataFrame,
     ) -> tuple[CheckResult, ...]:
-        """Return the answers of all checks of rows that are written.
+        """Return the results of all checks of rows that are written.
 
         Parameters
         ----------
@@ -98,12 +98,12 @@ class Checking:
     def ask_again(
         self, work: PendingBuild, present: Snapshot, world: World
     ) -> tuple[CheckResult, ...]:
-        """Return the answers for a table that is there; ask those that may have changed.
+        """Return the results for an existing table; run the checks whose results may have changed.
 
         Raises
         ------
         CheckFailedError, BuildError
-            Its columns are not those promised or published.
+            Its columns differ from those promised or published.
         """
         source, reader = work.source, self.reader
         before = {c.name: c for c in self.ledger.builds.fetch_checks(present.build_uid)}
@@ -125,7 +125,7 @@ class Checking:
         return (*results, *_passed(self.project.guards(source)))
 
     def has_new_guards(self, source: Source, present: Snapshot) -> bool:
-        """Whether checks of temporary tables below a table were not asked when it was built."""
+        """Whether checks of temporary tables below a table did not run when it was built."""
         before = {c.name: c for c in self.ledger.builds.fetch_checks(present.build_uid)}
         guards = self.project.guards(source)
         return any(
@@ -133,7 +133,7 @@ class Checking:
         )
 
     def _published(self, source: Source) -> Snapshot | None:
-        """Return what readers of a source see now, whatever it meant when that was built."""
+        """Return the snapshot that readers of a source get now, of whatever BuildID."""
         if source.annotation.on_schema_change == "sync" or self.changing:
             return None
         current = self.ledger.builds.fetch_current(
@@ -154,9 +154,9 @@ class Checking:
         Parameters
         ----------
         partitions
-            Those of its table.
+            The partitions of its table.
         load
-            Returns the rows of those that are computed; of a reused table all rows.
+            Returns the rows of the partitions that are computed; for a reused table, all rows.
         """
         source, base, keys = work.source, work.step.base, work.step.keys
         partition = source.annotation.partition
@@ -173,7 +173,7 @@ class Checking:
 
 
 def _reads_clock(check: Check) -> bool:
-    """Whether a check may have another answer later, on the same rows."""
+    """Whether the result of a check may change later, for the same rows."""
     words = re.findall(r"\w+", (check.expression or "").lower())
     return not CLOCK.union(SPECIAL_DATETIMES).isdisjoint(words)
 

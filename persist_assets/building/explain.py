@@ -1,4 +1,4 @@
-"""What a build would do now, stage by stage: the stages of `building.stages`, told and not done."""
+"""The stages that a build would go through now; see `building.stages`. Nothing is built."""
 
 from __future__ import annotations
 

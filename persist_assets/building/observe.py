@@ -1,4 +1,4 @@
-"""What a run can know of the world before it computes anything, and the plans that follow from it.
+"""What a run observes before it computes anything, and the plans that follow from it.
 
     ledger (manifest, history, taints) ─┐
     raw and external tables (pins)      ├─► observe ─► World ─► plan ─► Plan
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from persist_assets.ledger.taints import Kept
 
 HasSnapshot = Callable[[str, Snapshot], bool]
-"""Tells whether a snapshot is in the table at a path: `has_snapshot`, or the dearer `is_whole`."""
+"""Whether the table at a path has a snapshot: `has_snapshot`, or the more expensive `is_whole`."""
 
 _MOST_AGES = 64
 """How many sets of partitions of different ages are looked at for changes since they were built."""
@@ -69,10 +69,10 @@ class Unpublished:
 
 
 class Observer:
-    """Looks at the world for one run: one project, in one environment.
+    """Observes the world for one run of one project in one environment.
 
-    Raw tables keep the versions they had when the run first looked at them (`Pins`). The ledger
-    and the warehouse are looked at whenever they are asked.
+    Raw tables keep the versions they had when the run first read them (`Pins`). The ledger and the
+    warehouse are read on each call.
 
     Parameters
     ----------
@@ -84,8 +84,7 @@ class Observer:
     clock
         Returns the present instant, aware.
     engine
-        Computes rows of external tables, for those who go on to read or build; None: nothing that
-        only observes needs it.
+        Computes rows of external tables. Reading and building need it, observing does not: None.
 
     Attributes
     ----------
@@ -207,7 +206,7 @@ class Observer:
         }
 
     def inputs(self, source: Source) -> AsOf:
-        """Return what rows of a source would be computed from directly, now."""
+        """Return the direct inputs from which rows of a source would be computed now."""
         return inputs(self.project, source, self.observe([source])) or ()
 
     # ----------------------------------------------------------------------------- spans of time
@@ -263,7 +262,7 @@ class Observer:
     # ----------------------------------------------------------------------------- what is built
 
     def manifest(self) -> dict[BuildID, Snapshot]:
-        """Return what builds of this run read: the environment's tables and its own unpublished."""
+        """Return the snapshots that builds of this run read: published, or finished by it."""
         manifest = self.ledger.manifests.fetch(*self.settings.environments)
         with self._lock:
             unpublished = [(s, u.snapshot) for s, u in self._unpublished.items()]

@@ -1,10 +1,10 @@
-"""What comes of checks in each partition: where rows fail, and partitions judged for themselves.
+"""Results of checks by partition: failing rows per partition, and checks of whole partitions.
 
     rows that fail ─► counted in each partition
-    rows of partitions computed ─► each judged ─┬─► all partitions that fail
-    what came of those that stay ───────────────┘
+    rows of computed partitions ─► each checked ─┬─► all partitions that fail
+    earlier results of the other partitions ─────┘
 
-The invariant: what comes of all is what judging all anew would give.
+The invariant: the results are those of checking all partitions again.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class Parted:
     Attributes
     ----------
     keys
-        All that it has, in order.
+        All its partitions, in order.
     computed
-        Those whose rows are not those of the table that it continues, in order.
+        The partitions whose rows differ from those of the table that it continues, in order.
     before
-        What came of that table's checks, by name.
+        The results of that table's checks, by name.
     load
-        Returns the rows of those computed, and maybe others.
+        Returns the rows of the computed partitions, and maybe others.
     zone
         The session's time zone.
     """
@@ -65,7 +65,7 @@ class Parted:
     zone: str
 
     def known(self, check: Check) -> CheckResult | None:
-        """Return what came of a check of the table it continues; None where it is asked of all."""
+        """Return a check's result for the continued table; None: all partitions are checked."""
         result = self.before.get(check.name)
         if result is None or result.definition != check.definition or check.fickle:
             return None
@@ -73,11 +73,11 @@ class Parted:
 
 
 Ask = Callable[["DataFrame"], "DataFrame | bool"]
-"""Says of rows whether they are right, or which fail."""
+"""Returns whether rows pass, or the rows that fail."""
 
 
 def failing_in(bad: DataFrame, parted: Parted) -> tuple[FailedPartition, ...]:
-    """Return the partitions of rows that fail, in order; nothing where these do not tell.
+    """Return the partitions of failing rows, in order; empty if the rows do not show them.
 
     Raises
     ------
@@ -93,14 +93,14 @@ def failing_in(bad: DataFrame, parted: Parted) -> tuple[FailedPartition, ...]:
 
 
 def judged(check: Check, parted: Parted, rows: Callable[[], DataFrame], ask: Ask) -> CheckResult:
-    """Return what comes of a check that judges each partition for itself.
+    """Return the result of a check that is evaluated for each partition.
 
     Parameters
     ----------
     rows
-        Returns all rows of the table: they are asked where it is not known what came of it.
+        Returns all rows of the table, for partitions without an earlier result.
     ask
-        What a check by a function asks.
+        The function of a check that calls one.
 
     Raises
     ------
@@ -129,14 +129,14 @@ def judged(check: Check, parted: Parted, rows: Callable[[], DataFrame], ask: Ask
 def failing_rows(
     check: Check, result: CheckResult, parted: Parted, rows: DataFrame, ask: Ask
 ) -> DataFrame | None:
-    """Return rows that fail a check which judges each partition for itself, some or all of them.
+    """Return some or all rows that fail a check that is evaluated for each partition.
 
-    None where no single row does.
+    None if no single row fails it.
 
     Raises
     ------
     BuildError
-        The function that it asks fails.
+        Its function fails.
     """
     if check.kind == "function":
         answer = ask(_rows_of(rows, result.partitions[0].key, parted))
@@ -148,7 +148,7 @@ def failing_rows(
 
 
 def _failing(check: Check, parted: Parted, ask: Ask) -> Iterator[FailedPartition]:
-    """Yield the partitions computed in which a check fails."""
+    """Yield the computed partitions that fail a check."""
     match check.kind:
         case "row_count":
             counts = _told(*_keyed(parted.load(), parted), parted, "count(1)")
@@ -184,7 +184,7 @@ def _failing(check: Check, parted: Parted, ask: Ask) -> Iterator[FailedPartition
 
 
 def _greatest(check: Check, parted: Parted) -> dict[str, int | None]:
-    """Return the greatest value in each partition computed that has rows, in microseconds."""
+    """Return the greatest value in each computed partition that has rows, in microseconds."""
     return _told(*_keyed(parted.load(), parted), parted, greatest(check))
 
 
@@ -193,7 +193,7 @@ def _rows_of(frame: DataFrame, key: str, parted: Parted) -> DataFrame:
 
 
 def _keyed(frame: DataFrame, parted: Parted) -> tuple[DataFrame, tuple[str, ...]]:
-    """Return rows with columns besides that are the same for rows of one partition."""
+    """Return rows with additional columns that identify the partition of each row."""
     texts = units(parted.partitioning, _kinds(frame, parted))
     names = tuple(f"persist.unit{n}" for n, _ in enumerate(texts))
     columns = (f"{sql} AS {quote(name)}" for sql, name in zip(texts, names, strict=True))
@@ -203,7 +203,7 @@ def _keyed(frame: DataFrame, parted: Parted) -> tuple[DataFrame, tuple[str, ...]
 def _told(
     keyed: DataFrame, names: tuple[str, ...], parted: Parted, aggregate: str
 ) -> dict[str, Any]:
-    """Return what an aggregate of the rows of each partition is that has some."""
+    """Return the value of an aggregate for each partition that has rows."""
     from pyspark.sql import functions as F
 
     groups = keyed.groupBy(*map(quote, names)).agg(F.expr(aggregate).alias("persist.told"))
@@ -212,6 +212,6 @@ def _told(
 
 
 def _kinds(frame: DataFrame, parted: Parted) -> list[str]:
-    """Return the types of the columns by which rows are parted."""
+    """Return the types of the columns by which rows are partitioned."""
     kinds = {c.name.lower(): c.type or "" for c in columns_in(frame)}
     return [kinds[d.column.lower()] for d in parted.partitioning.dimensions]

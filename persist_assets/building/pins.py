@@ -98,7 +98,7 @@ class Pins:
         with self._lock:
             if source.source_id not in self._pins:
                 for other in self.project.sources:
-                    # External tables are asked only when somebody wants them.
+                    # External tables are read only when somebody needs them.
                     is_read = other is source or (other.raw is not None and not other.external)
                     if is_read and other.source_id not in self.fed:
                         self._look(other, required=other is source)

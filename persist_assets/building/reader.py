@@ -1,9 +1,9 @@
-"""What a run reads: the tables that are built, raw tables, and queries computed on the way.
+"""The rows that a run reads: built tables, raw tables, and queries computed on the way.
 
     query ─► statement over tables and inlined sources ─► views of pinned versions ─► DataFrame
 
-A source without a table is computed as part of the query. A table past its freshness window is
-treated as its source says (`freshness.fallback`).
+A source without a table is computed as part of the query. `freshness.fallback` of a source decides
+what readers of a table past its freshness window get.
 
 Builds read copies of external tables, which hold what the program's tables need. All other readers
 get `routed` snapshots, which read the external table itself for whatever its copy lacks.
@@ -64,7 +64,7 @@ class Slice:
     Attributes
     ----------
     files
-        Only the rows of these files, absolute paths; None: of all files.
+        Only the rows of these files (absolute paths); None: of all files.
     where
         Only the rows for which this SQL condition holds; None: all rows.
     groups
@@ -78,15 +78,15 @@ class Slice:
 
     @property
     def digest(self) -> str:
-        """A short text that is different for every slice."""
+        """A short text that identifies the slice."""
         return sha256(repr((self.files, self.where, self.groups)).encode()).hexdigest()[:16]
 
 
 class Reader:
     """Reads the sources of one project in one environment during one run.
 
-    Python functions without parameters bring data from outside; a run calls each of them once, just
-    as it reads one version of a raw table.
+    Python functions without parameters load external data. A run calls each of them once, just as
+    it reads one version of a raw table.
 
     Parameters
     ----------
@@ -114,24 +114,25 @@ class Reader:
         expired: Collection[SourceID] | None = None,
         needs: Iterable[Needed] | None = None,
     ) -> tuple[Statement, dict[SourceID, Snapshot | Route]]:
-        """Return a query as a statement over what is built, and the snapshots it reads.
+        """Return a query as a statement over built tables, and the snapshots it reads.
 
         Parameters
         ----------
         needs
-            What it needs of external tables (`Loaded.needs_of`); None: all that `bindings` have.
+            The rows and columns of external tables that it needs (`Loaded.needs_of`); None:
+            everything that `bindings` need.
         temporary
-            The tables of this run.
+            The temporary tables of this run.
         expired
-            The sources whose tables were older than they may be when it was planned what is
-            read; None: the clock says it now.
+            The sources whose tables were past their freshness window when the read was planned;
+            None: decide by the clock now.
 
         Raises
         ------
         StrictError
-            Strict mode is on, and not all that is persisted and read is built: lists it all.
+            Strict mode is on, and persisted sources that it reads are not built; lists them all.
         StaleError
-            A table is older than it may be.
+            A table is past its freshness window.
         NotHeldError, StorageError
             As for `routed`.
         """
@@ -144,24 +145,25 @@ class Reader:
         read: Mapping[SourceID, Snapshot],
         needs: Iterable[Needed] | None = None,
     ) -> dict[SourceID, Snapshot | Route]:
-        """Return what is read, and where external tables are that are read on the way.
+        """Return the snapshots to read, and the locations of external tables read on the way.
 
         Parameters
         ----------
         bindings
-            What is computed.
+            The sources that are computed.
         needs
-            What is needed of external tables, if that is less than all rows of `bindings` do.
+            The rows and columns of external tables that are needed, if fewer than for all rows of
+            `bindings`.
 
         Raises
         ------
         NotHeldError
-            A copy lacks rows, and its table is not to be read.
+            A copy lacks rows, and its external table must not be read.
         StorageError
             A table cannot be reached.
         """
         needed = [*(self._needs_of_all(bindings, read) if needs is None else needs)]
-        # What is persisted and not read from its table is computed as a whole.
+        # A persisted source that is not read from its table is computed as a whole.
         computed = {
             s.source_id
             for s in self.project.reach(bindings, lambda s: s.source_id in read)
@@ -181,7 +183,7 @@ class Reader:
     def _needs_of_all(
         self, bindings: Sequence[SourceID], read: Mapping[SourceID, Snapshot]
     ) -> Iterable[Needed]:
-        """Yield what all rows of sources need of external tables."""
+        """Yield the needs of all rows of sources from external tables."""
         for source_id in dict.fromkeys(bindings):
             source = self.project.by_id[source_id]
             if source.external is not None:
@@ -198,16 +200,17 @@ class Reader:
         sliced: Collection[SourceID] = (),
         whole: Collection[SourceID] = (),
     ) -> dict[SourceID, Snapshot]:
-        """Return the snapshots that are read of sources, and below those that are computed.
+        """Return the snapshots that are read for sources, and below those that are computed.
 
-        Other parameters and errors are those of `statement`. Whoever is no build has it `routed`.
+        Other parameters and errors are those of `statement`. Readers other than builds use
+        `routed`.
 
         Parameters
         ----------
         sliced
-            Tables of which only some files are read: what reads them is computed too.
+            Tables of which only some files are read; their readers are computed too.
         whole
-            What is read from its own table all the same.
+            Sources that are read from their own tables nevertheless.
         """
         snapshots: dict[SourceID, Snapshot | None] = {**(temporary or {})}
         through = self._readers_of(sliced, bindings, whole)
@@ -247,7 +250,7 @@ class Reader:
         bindings: Sequence[SourceID],
         whole: Collection[SourceID],
     ) -> set[SourceID]:
-        """Return what reads some of `tables`, below `bindings` and not below `whole`."""
+        """Return the readers of `tables` that are below `bindings` and not below `whole`."""
         readers: set[SourceID] = set()
         ends = {*tables, *whole}
         for source in self.project.reach(bindings, lambda s: s.source_id in ends):
@@ -258,17 +261,17 @@ class Reader:
     def _readable(
         self, source: Source, snapshot: Snapshot, expired: Collection[SourceID] | None = None
     ) -> Snapshot | None:
-        """Return what is read of a source, None where its query is computed instead.
+        """Return the snapshot that is read for a source, None if its query is computed instead.
 
         Parameters
         ----------
         expired
-            The sources whose tables are older than they may be; None: the clock says it.
+            The sources whose tables are past their freshness window; None: decide by the clock.
 
         Raises
         ------
         StaleError
-            It is older than it may be, and its source says that it must not be read then.
+            The table is past its freshness window, and the source forbids reading it then.
         """
         old = (
             self.observer.is_expired(source, snapshot)
@@ -296,7 +299,7 @@ class Reader:
         only: Mapping[SourceID, Slice] | None = None,
         since: Since | None = None,
     ) -> Statement:
-        """Return a query as a statement over snapshots, raw tables and what functions return.
+        """Return a query as a statement over snapshots, raw tables and results of functions.
 
         Parameters are those of `compute`.
         """
@@ -321,12 +324,12 @@ class Reader:
     def leaves(
         self, bindings: Sequence[SourceID], read: Mapping[SourceID, Snapshot | Route]
     ) -> tuple[Source, ...]:
-        """Return the raw tables among what is read, however far down it is computed."""
+        """Return the raw tables that are read, through all computed sources."""
         reached = self.project.reach(bindings, lambda s: s.source_id in read)
         return tuple(s for s in reached if s.raw is not None and s.source_id not in read)
 
     def _function_name(self, source: Source, read: Mapping[SourceID, Snapshot | Route]) -> str:
-        """Return a name for a view of what a function returns in this run, of what it reads."""
+        """Return a name for a view of a function's result in this run, for these inputs."""
         below = self.project.reach([source.source_id], lambda s: s.source_id in read)
         names = repr(
             [(s.source_id, view_name(read[s.source_id])) for s in below if s.source_id in read]
@@ -335,10 +338,10 @@ class Reader:
         return f"{source.key}@{self._run}-{short}"
 
     def _raw_name(self, source: Source) -> str:
-        """Return a name for a view of a raw table that no other data has, of whichever project.
+        """Return a name for a view of a raw table that is unique across data and projects.
 
-        Copies of data may have one version, and projects beside each other mean other places by
-        one relative path.
+        Copies of data may share a version, and one relative path means different places in
+        different projects.
         """
         assert source.raw is not None
         if source.external is not None and not self.pins.is_synced(source):
@@ -351,7 +354,7 @@ class Reader:
         return f"{source.key}@{pin.version}-{digest[:12]}"
 
     def rows(self, source: Source, read: Mapping[SourceID, Snapshot | Route]) -> DataFrame:
-        """Return the rows of a source, not yet computed: a snapshot's, raw ones, or as it says.
+        """Return the lazy rows of a source: of a snapshot, of raw data, or of its own query.
 
         Raises
         ------
@@ -368,7 +371,7 @@ class Reader:
         return self.merged(source, self.compute(source, read))
 
     def _load_raw(self, source: Source) -> DataFrame:
-        """Return the rows of a raw table; of an external one, what a build reads of its copy."""
+        """Return the rows of a raw table; for an external one, the rows of its copy."""
         assert source.raw is not None
         if source.external is None:
             return self.engine.load_raw(source, self.pins.pin(source))
@@ -377,7 +380,7 @@ class Reader:
         return self._load_route(source, self._route_of_all(source))
 
     def _route_of_all(self, source: Source) -> Route:
-        """Return where all rows of an external table are, which no build of this run reads."""
+        """Return the location of all rows of an external table; no build of this run reads them."""
         with self._lock:
             if source.source_id not in self._whole:
                 held = self.pins.find_copy(source)
@@ -387,7 +390,7 @@ class Reader:
             return self._whole[source.source_id]
 
     def _load_route(self, source: Source, route: Route) -> DataFrame:
-        """Return the rows of an external table from where they are; other columns are NULL."""
+        """Return the rows of an external table from their location; other columns are NULL."""
         if route.copy is not None:
             pin = self.ingestion.pin(route.copy)
             return self.engine.read_files("parquet", pin, source.columns, {})
@@ -419,15 +422,15 @@ class Reader:
         only: Mapping[SourceID, Slice] | None = None,
         since: Since | None = None,
     ) -> DataFrame:
-        """Return the rows of a source as it says, whatever table of it there is.
+        """Return the rows of a source computed by its query, even if it has a table.
 
-        Not merged, where it has a merge key; see `merged`.
+        Rows with a merge key are not merged; see `merged`.
 
         Parameters
         ----------
         since
-            From where on its rows are wanted, as far as it says that these follow from rows from
-            there on: there may be earlier ones too.
+            The lower bound of the wanted rows, for sources that state that their rows follow from
+            rows from this bound on; the result may have earlier rows too.
         """
         read = {k: v for k, v in read.items() if k != source.source_id}
         if source.function is not None:
@@ -439,7 +442,7 @@ class Reader:
         return self.load(statement, read, source.computed, only)
 
     def _returned(self, source: Source, read: Mapping[SourceID, Snapshot | Route]) -> DataFrame:
-        """Return what a function returns; in one run it is called once for what it reads."""
+        """Return the result of a function; a run calls it once for the same inputs."""
         name = self._function_name(source, read)
         with self._lock:
             lock = self._calling.setdefault(name, threading.Lock())
@@ -466,7 +469,7 @@ class Reader:
         )
 
     def forget(self) -> None:
-        """Let go of what functions returned and of views, which nobody reads after this run."""
+        """Release results of functions and views, which nobody reads after this run."""
         self._called.clear()
         self.engine.forget()
 
@@ -477,7 +480,7 @@ class Reader:
         columns: Sequence[Any] = (),
         only: Mapping[SourceID, Slice] | None = None,
     ) -> DataFrame:
-        """Return the rows of a statement, not yet computed; see `statement`."""
+        """Return the lazy rows of a statement; see `statement`."""
         for source_id, view in statement.views.items():
             source = self.project.by_id[source_id]
             snapshot = read.get(source_id)
@@ -519,12 +522,12 @@ class Reader:
         return rows if part.where is None else rows.where(part.where)
 
     def load_snapshot(self, snapshot: Snapshot) -> DataFrame:
-        """Return the rows of a snapshot: of its table, or of its query over what it read then.
+        """Return the rows of a snapshot: of its table, or of its stored query over its inputs.
 
         Raises
         ------
         StorageError
-            The table is gone, or data that the query read is not as it was.
+            The table is gone, or data that the query reads has changed.
         """
         if snapshot.view is None:
             return self.engine.load_snapshot(snapshot)
@@ -547,7 +550,7 @@ class Reader:
         return self.engine.run(Statement(snapshot.view.sql, {}, ()), snapshot.columns)
 
     def staged_rows(self, staged: Staged, kept_files: Sequence[str] = ()) -> DataFrame:
-        """Return the rows of written files, and of files of the table that stay.
+        """Return the rows of written files and of the table's files that stay.
 
         Parameters
         ----------
@@ -559,14 +562,14 @@ class Reader:
         return self.engine.read_files("parquet", Pin(None, files), staged.columns, {})
 
     def check_unchanged(self, leaves: Iterable[Source]) -> None:
-        """Raise where files of raw tables changed while rows were computed from them.
+        """Raise if files of raw tables changed while rows were computed from them.
 
-        New files are no change: the next build reads them.
+        New files do not count: the next build reads them.
 
         Raises
         ------
         ConflictError
-            Some changed.
+            Some files changed.
         """
         for source in leaves:
             if source.raw is None or self.pins.place(source)[1] == "delta":
@@ -581,7 +584,7 @@ class Reader:
                 )
 
     def read(self, source: Source) -> DataFrame:
-        """Return the rows that readers of a source see now: from its table, or computed."""
+        """Return the rows that readers of a source get now, from its table or computed."""
         if source.raw is not None:
             return self.rows(source, self.routed([source.source_id], {}))
         manifest = self.ledger.manifests.fetch(*self.settings.environments)
@@ -594,7 +597,7 @@ class Reader:
         return self.merged(source, self.compute(source, self.routed([source.source_id], read)))
 
     def merged(self, source: Source, frame: DataFrame) -> DataFrame:
-        """Return the rows that the table of a source has of all that it computes."""
+        """Return the computed rows that go into the table of a source."""
         if source.annotation.merge is None and source.annotation.partition is None:
             return frame
         columns = columns_of_struct(frame.schema.jsonValue())
@@ -615,7 +618,7 @@ class Reader:
 
 
 def _refuse_history(source: Source) -> None:
-    """Refuse to compute what only a table knows.
+    """Refuse to compute a source whose rows only its table has.
 
     Raises
     ------
@@ -631,22 +634,22 @@ def _refuse_history(source: Source) -> None:
 
 
 def _apart(frame: DataFrame) -> DataFrame:
-    """Return rows as a frame whose columns are no other frame's, whatever both are made of.
+    """Return rows as a frame with columns of its own.
 
-    So that ``a.key == b.key`` compares two columns where `a` and `b` come from one table.
+    ``a.key == b.key`` then compares two columns even if `a` and `b` come from one table.
     """
     with translated("reading a parameter"):
         return frame.toDF(*frame.columns)
 
 
 def _whole(source: Source) -> Needed:
-    """Return that all of an external table is needed."""
+    """Return the need for all of an external table."""
     columns = tuple(sorted(c.name for c in source.columns))
     return Needed(source.source_id, source.source_id, as_text(TRUE), columns)
 
 
 def view_name(snapshot: Snapshot | Route) -> str:
-    """Return a name for a view of a snapshot that no other snapshot has, of whichever project."""
+    """Return a name for a view of a snapshot that is unique across snapshots and projects."""
     if isinstance(snapshot, Route):
         return snapshot.name
     return f"{snapshot.table}@{snapshot.build_uid}"

@@ -1,8 +1,8 @@
-"""Builds the sources of a run before their turn, several at once, in one Spark session.
+"""Builds the sources of a run ahead of their steps, several at once, in one Spark session.
 
-A source is begun as soon as everything that it reads of the run is there. What comes of it is
-parked (`Builder.park`) until its own step asks for it, so that every step keeps its own failure,
-its retries and its publication. Failures wait for their step too.
+A source starts as soon as everything that it reads is built. Its result is parked (`Builder.park`)
+until its own step asks for it, so that each step keeps its own failure, retries and publication.
+Failures wait for their step too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.sources import Source
 
 MOST = 16
-"""How many sources are built at once at most, unless a setting says otherwise."""
+"""The default maximum number of sources built at once."""
 _INSIST_S = 0.5
 """How often what is under way is told to end, in seconds."""
 _PATIENCE_S = 10.0
@@ -35,9 +35,9 @@ _PATIENCE_S = 10.0
 
 
 class _Threads:
-    """Threads that build sources; unlike an executor's, they do not keep a process alive.
+    """Threads that build sources; unlike those of an executor, they do not keep the process alive.
 
-    A function that hangs cannot be ended from outside, only left behind.
+    A function that hangs cannot be stopped from outside, only abandoned.
     """
 
     def __init__(self, size: int) -> None:
@@ -67,7 +67,7 @@ class _Threads:
             del task, future, call  # not kept while it waits for the next one
 
     def close(self) -> None:
-        """Let threads end that have nothing to do any more."""
+        """Let idle threads end."""
         for _ in self._threads:
             self._calls.put(None)
 
@@ -91,7 +91,7 @@ class Pool:
     recompute_spans
         The values of time columns whose rows are computed again; see `Builder.build`.
     late
-        Those that begin only when their step does, as they wait for more than sources.
+        Sources that start only with their step, because they wait for more than sources.
     """
 
     def __init__(
@@ -120,10 +120,9 @@ class Pool:
                     self._begin(source_id)
 
     def _order(self, chosen: set[SourceID]) -> None:
-        """Note for every source what it waits for: what it and its checks read of the run.
+        """Record what every source waits for: the inputs, however far up, of it and its checks.
 
-        However far up.
-        Tables that assets of the run may write are among that, and only steps wait for them.
+        They include tables that assets of the run may write; only steps wait for those.
         """
         above: dict[SourceID, set[SourceID]] = {}
         for source in self._builder.project.sources:
@@ -157,7 +156,7 @@ class Pool:
         return parallel or min(builder.engine.parallelism(), MOST)
 
     def _begin(self, source_id: SourceID) -> None:
-        """Begin a source that waits for nothing any more. The lock is held."""
+        """Start a source that waits for nothing any more. The lock is held."""
         if self._threads is not None and not self._is_for_step(source_id):
             self._begun[source_id] = self._threads.submit(partial(self._park, source_id))
 
@@ -166,7 +165,7 @@ class Pool:
         return source_id in self._late or source_id in self._in_steps
 
     def _take(self, source_id: SourceID) -> Future[PendingBuild] | None:
-        """Return the build of a source that has begun, or None: its step has to build it.
+        """Return the build of a source that has started; None: its step has to build it.
 
         Dagster ignores dependencies through sources that are not selected, so it may call the step
         of a source before the steps of its ancestors. Ancestors are built first here too, except
@@ -221,7 +220,7 @@ class Pool:
         return work
 
     def _done(self, source_id: SourceID) -> None:
-        """Begin the readers of a source that wait for nothing else."""
+        """Start the readers of a source that wait for nothing else."""
         with self._lock:
             for reader in self._readers.pop(source_id, ()):
                 self._missing[reader].discard(source_id)
@@ -266,10 +265,10 @@ class Pool:
             self._done(source.source_id)
 
     def close(self) -> None:
-        """End what is under way, and forget what nobody asked for.
+        """End running builds, and discard results that nobody asked for.
 
-        A function that does not end within ten seconds is left behind: its build is recorded as
-        failed, and its lease is given back.
+        A function that does not end within ten seconds is abandoned: its build is recorded as
+        failed, and its lease is released.
         """
         try:
             if self._threads is not None:

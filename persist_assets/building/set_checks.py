@@ -1,8 +1,9 @@
-"""Checks that look at more than the rows they are of, and some of the rows that fail.
+"""Checks that read more than the rows being built, and samples of the rows that fail.
 
     rows analysed ─► columns as promised? ─► written and measured ─► compared, asked ─► samples
 
-The invariant: what a check was answered by is known, so that it is asked again when that changes.
+The invariant: a check's result records what it was computed from, and the check runs again when
+that changes.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SAMPLE = 5
-"""How many of the rows that fail a check are shown."""
+"""The maximum number of failing rows that are shown."""
 _WIDTH, _LENGTH = 12, 60
-"""How many of their columns, and how many characters of a text."""
+"""The maximum number of their columns, and of characters in a string."""
 
 
 def bound(checks: Iterable[Check], now: datetime) -> tuple[Check, ...]:
-    """Return checks as they are asked at an instant."""
+    """Return checks with the current time filled in."""
     return tuple(
         replace(c, since=now - timedelta(seconds=c.age_s)) if c.kind == "freshness" else c
         for c in checks
@@ -65,20 +66,20 @@ def check_columns(
     columns: Sequence[Column],
     published: Snapshot | None,
 ) -> None:
-    """Refuse rows, before they are computed, whose columns are not what somebody relies on.
+    """Refuse rows, before they are computed, whose columns break a promise to readers.
 
     Parameters
     ----------
     published
-        What the source's readers see now.
+        The snapshot that the source's readers get now.
 
     Raises
     ------
     CheckFailedError
-        They are not those of a contract.
+        They differ from those of a contract.
     BuildError
-        They are not those that are published, and the source says that they have to be; or tell no
-        time where they should.
+        They differ from the published ones, and the source forbids that; or they have no time
+        column although one is required.
     """
     kinds = {c.name.lower(): c.type for c in columns}
     for check in checks:
@@ -101,12 +102,12 @@ def check_columns(
 
 
 def _check_change(source: Source, columns: Sequence[Column], published: Snapshot | None) -> None:
-    """Refuse columns that are others than those that are published, if the source says so.
+    """Refuse columns that differ from the published ones, if the source says so.
 
     Raises
     ------
     BuildError
-        They are.
+        They differ.
     """
     rule = source.annotation.on_schema_change
     published_columns = published.columns if published else ()
@@ -126,7 +127,7 @@ def _check_change(source: Source, columns: Sequence[Column], published: Snapshot
 
 
 def basis(reader: Reader, check: Check, manifest: Mapping[BuildID, Snapshot]) -> str:
-    """Return what the other source of a relationship is now: the same text for the same rows."""
+    """Return a text for the current rows of a relationship's other source; same rows, same text."""
     assert check.against is not None
     other = check.against.source_id
     read = reader.routed([other], reader.reading([other], manifest))
@@ -255,7 +256,7 @@ def _strangers(
     rows: DataFrame,
     manifest: Mapping[BuildID, Snapshot],
 ) -> tuple[DataFrame, str | None]:
-    """Return the rows whose value the other source has not, and what that rests on."""
+    """Return the rows whose value the other source lacks, and the version of that source."""
     against = check.against
     assert against is not None
     other = reader.project.by_id[against.source_id]
@@ -300,20 +301,20 @@ def _counted(check: Check, bad: DataFrame, rests_on: str | None = None) -> Check
 
 
 def _sample(reader: Reader, bad: DataFrame, check: Check) -> tuple[str, ...]:
-    """Return some rows as JSON, cut short, the columns first that are checked."""
+    """Return some rows as JSON, shortened, with the checked columns first."""
     checked = [c.lower() for c in check.columns]
     names = sorted(bad.columns, key=lambda name: name.lower() not in checked)[:_WIDTH]
     try:
         with translated(f"looking at rows that fail {check.name}"):
             rows = reader.engine.sample(bad, names, SAMPLE)
-    except BuildError as error:  # that they fail is known, and worth more than what they are
+    except BuildError as error:  # the failure is known, and matters more than the sample
         log.warning("no sample of rows that fail %s: %s", check.name, error)
         return ()
     return tuple(json.dumps(_short(json.loads(row)), ensure_ascii=False) for row in rows)
 
 
 def _places(bad: DataFrame, check: Check, parted: Parted | None) -> tuple[FailedPartition, ...]:
-    """Return the partitions of rows that fail, as far as these tell."""
+    """Return the partitions of failing rows, as far as the rows show them."""
     try:
         return failing_in(bad, parted) if parted else ()
     except BuildError as error:  # as for samples
@@ -322,7 +323,7 @@ def _places(bad: DataFrame, check: Check, parted: Parted | None) -> tuple[Failed
 
 
 def _short(value: Any) -> Any:
-    """Return a value of JSON in which no text is long."""
+    """Return a JSON value with long strings shortened."""
     if isinstance(value, dict):
         return {str(k): _cut(v) for k, v in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     return _cut(value)
@@ -336,7 +337,7 @@ def _cut(value: Any) -> Any:
 
 
 def failure(source: Source, results: Sequence[CheckResult]) -> CheckFailedError:
-    """Return the error that says which checks rows failed, with a row of each."""
+    """Return the error that names the failed checks, with an example row for each."""
     failed = [r for r in results if not r.passed and r.blocking]
     failures = ", ".join(f"{r.name} ({r.in_words})" for r in failed)
     shown = listed(f"{r.name}: {row}" for r in failed for row in r.sample[:1])

@@ -39,13 +39,13 @@ class Started:
     table
         The name of the table that it writes.
     inputs
-        What its rows are computed from directly.
+        The direct inputs of its rows.
     current_at
         When all its data was last known to be current.
     before
-        What readers of the environment itself saw when it started.
+        The snapshot that readers of this environment got when it started.
     latest
-        What a history would have continued then.
+        The snapshot that a history would have continued then.
     kept
         The rows of another snapshot that it keeps.
     """
@@ -87,9 +87,9 @@ class Computed:
     kept
         The paths of the base's files that stay.
     parts
-        The builds that wrote those.
+        The builds that wrote those files.
     bytes
-        Of all files that the table will have.
+        The size of all files that the table will have.
     """
 
     columns: tuple[Column, ...]
@@ -119,7 +119,7 @@ class PendingBuild:
     checks
         The results of its checks; no blocking one has failed once it is handed out.
     snapshot
-        What will be published: of a reused table at once, of a built one after its commit.
+        The snapshot to publish: set at once for a reused table, after the commit for a built one.
     used, taken
         The snapshots that its rows were computed from, and the one of another environment that it
         reuses.

@@ -1,4 +1,4 @@
-"""The start of a build: its step, what it will write and keep, and what stops it at once."""
+"""The start of a build: its step, what it will write and keep, and what prevents it."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _current_at(observer: Observer, source: Source, world: World, step: Step) ->
 
 
 def check_inputs(observer: Observer, started: Started, world: World) -> None:
-    """Raise where the source reads sources that are not built and have to be.
+    """Raise if the source reads sources that must be built and are not.
 
     Raises
     ------

@@ -34,9 +34,9 @@ class Tables:
         self.settings, self.project, self.ledger = settings, project, ledger
 
     def name_for(self, source: Source) -> str:
-        """Return the table that a build of `source` writes: one that no other environment reads.
+        """Return the table that a build of `source` writes; no other environment reads it.
 
-        That is the one it wrote last in this environment, unless another one has taken it over.
+        It is the table that it last wrote in this environment, unless another source owns it now.
         """
         name, others = self.settings.table_name(source.table), set[str]()
         snapshot = self.ledger.manifests.find_snapshot(self.settings.environment, source.build_id)
@@ -60,12 +60,12 @@ class Tables:
         )
 
     def tidy(self, table: str, alive: Iterable[str]) -> None:
-        """Remove what dead builds of a table left behind.
+        """Remove the files that dead builds of a table left behind.
 
         Parameters
         ----------
         alive
-            The UIDs of builds that look dead and are not: they are parked.
+            The UIDs of parked builds, which look dead and are not.
         """
         for build_uid in self.ledger.builds.record_interrupted(table, alive=[*alive]):
             log.info("action=tidy table=%s build=%s", table, build_uid)
@@ -81,12 +81,12 @@ class Tables:
     def write_frame(
         self, engine: Engine, frame: DataFrame, root: str, name: str
     ) -> tuple[Staged, int]:
-        """Replace the content of a table that is no source's by rows; return its new version.
+        """Replace the rows of a table that belongs to no source; return its new version.
 
         Parameters
         ----------
         name
-            Of what computes the rows, for messages.
+            The name, for messages, of the source that computes the rows.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Which strategy computes the rows of a step."""
+"""The choice of the strategy that computes the rows of a step."""
 
 from __future__ import annotations
 

@@ -54,10 +54,10 @@ if TYPE_CHECKING:
     from persist_assets.storage.delta_tables import Live
 
 _MOST_PARTS = 32
-"""A table with files of so many builds gets its small files merged."""
+"""Small files are merged in a table that has files of this many builds."""
 _FEWEST_MERGED = 8
 _CUT = timedelta(milliseconds=2)
-"""By how much statistics of times may be cut off."""
+"""The precision that statistics of times may lose."""
 
 
 def continue_table(
@@ -80,7 +80,7 @@ def continue_table(
     frame
         The rows computed: those added, or all rows of the window and maybe others.
     key
-        Rows replace those with the same values of these columns; empty: no rows.
+        Rows replace those with the same values in these columns; empty: they replace none.
     merged
         Returns the rows to write, from the rows computed and those with the same keys.
     bounds
@@ -264,7 +264,7 @@ def _having(
 ) -> set[str]:
     """Return the files that have rows with a key of `frame`.
 
-    Files are read where their statistics do not exclude that.
+    A file is read if its statistics do not rule it out.
     """
     kinds = {c.name.lower(): c.type or "" for c in columns}
     ordered = [k for k in key if is_ordered(kinds[k.lower()])]

@@ -1,4 +1,4 @@
-"""Incremental builds: rows are added to a table, or a window of its time column computed again.
+"""Incremental builds: add rows to a table, or recompute a window of its time column.
 
 The table is continued in place where it is the environment's own. A build that continues another
 table (`on_change=continue`: the code changed, the rows stay) copies that table's rows.
@@ -64,7 +64,7 @@ class TimeWindow:
     name: ClassVar[str] = "window"
 
     def scope(self, task: Task) -> Scope:
-        """Return the rows of the window; all rows where the time column does not tell it."""
+        """Return the rows of the window; all rows if the time column does not determine it."""
         window = _find_window(task, self.increment)
         if window is None:
             return Scope(reads_temporary=False)
@@ -87,7 +87,7 @@ def continue_from(
     frame: DataFrame,
     bounds: Sequence[str] = (),
 ) -> Computed:
-    """Write a base's rows with those that are computed.
+    """Write the rows of a base together with the computed ones.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def continue_from(
     frame
         The rows computed, and maybe others outside the window.
     bounds
-        Where files of a partitioned table begin; see `Engine.write`.
+        The bounds of files of a partitioned table; see `Engine.write`.
     """
     source, reader = task.source, task.reader
     if task.started.is_within:
@@ -116,7 +116,7 @@ def continue_from(
 
 
 def check_fits(source: Source, base: Snapshot, columns: Iterable[Column]) -> None:
-    """Raise unless columns are those of the table that a source continues.
+    """Raise if columns differ from those of the table that a source continues.
 
     Raises
     ------
@@ -133,7 +133,7 @@ def check_fits(source: Source, base: Snapshot, columns: Iterable[Column]) -> Non
 
 
 def _find_window(task: Task, increment: Increment) -> Window | None:
-    """Return the values of the time column to compute again, None where they cannot be told."""
+    """Return the values of the time column to recompute, None if they are unknown."""
     source, reader = task.source, task.reader
 
     def load(source_id: SourceID, files: tuple[str, ...]) -> DataFrame:

@@ -1,4 +1,4 @@
-"""Partitioned builds: some partitions are computed, the others stay."""
+"""Partitioned builds: compute some partitions and keep the others."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Partitions:
     keys
         Their keys, in order.
     increment
-        The table that has the others, where it is continued in place.
+        The table that has the other partitions, if it is continued in place.
     """
 
     keys: tuple[str, ...]
@@ -61,12 +61,12 @@ class Partitions:
     def write(
         self, task: Task, scope: Scope, frame: DataFrame, read: Mapping[SourceID, Snapshot]
     ) -> Computed:
-        """Write the partitions beside those that stay.
+        """Write the partitions, and keep the others.
 
         Raises
         ------
         BuildError
-            A column has a type that its partitions cannot have.
+            A column has a type that cannot be partitioned this way.
         """
         source, reader, window = task.source, task.reader, scope.window
         if window is None:  # a function, whose types only Spark knows
@@ -97,7 +97,7 @@ class Partitions:
         return window_of(reader.project, source, columns, found_boxes, reader.settings.timezone.key)
 
     def _bounds(self, task: Task) -> tuple[str, ...]:
-        """Return where files begin: SQL conditions, one for each partition after the first."""
+        """Return the bounds of files: an SQL condition for each partition after the first."""
         partition = task.source.annotation.partition
         columns = parted_by(task.source, task.step.base)
         if partition is None or not columns:
@@ -110,12 +110,12 @@ class Partitions:
 
 
 def _check_types(source: Source) -> None:
-    """Raise where a column has a type that its partitions cannot have.
+    """Raise if a column has a type that cannot be partitioned this way.
 
     Raises
     ------
     BuildError
-        One has.
+        A column has such a type.
     """
     partition = source.annotation.partition
     for dimension in partition.dimensions if partition else ():

@@ -1,13 +1,13 @@
-"""Tables that keep what the rows of a query were: slowly changing dimensions of type 2.
+"""Histories of a query's rows: slowly changing dimensions of type 2 (SCD2).
 
-    rows now ─┬─► versions that begin, end or are corrected ─┬─► files written, others kept
-    versions ─┘                                              └─► or a table of all of them
+    current rows ─┬─► versions that begin, end or are corrected ─┬─► files written, others kept
+    versions ─────┘                                              └─► or a table of all of them
 
-A version is a row and from when until when it was so: `VALID_FROM` ≤ t < `VALID_TO`, which is
-NULL while it is current. The invariant: versions of one key do not overlap, one at most is current,
-and a version that has ended never changes again. So a key and the beginning of a version tell it
-from all others. What is here follows from a table of versions, rows and one instant; nothing can
-compute it again without that table.
+A version is a row and the time for which it was current: `VALID_FROM` ≤ t < `VALID_TO`, which is
+NULL while the row is current. The invariant: versions of one key do not overlap, at most one is
+current, and a version that has ended never changes. So a key and the start of a version identify
+it. A new history is computed from the table of versions, the current rows and one instant; without
+that table it cannot be computed again.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ if TYPE_CHECKING:
 _MOST_SHOWN = 3
 _SHARING, _ENDED = "persist.sharing", "persist.ended"
 _TICK = "INTERVAL '0.000001' SECOND"
-"""The shortest time: no version is empty."""
+"""The shortest time that a version lasts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What becomes of versions when rows are what they are now.
+    """How versions change with the current rows.
 
     Attributes
     ----------
     changed
-        The versions that begin, end or are corrected, as they are from now on.
+        The new state of versions that begin, end or are corrected.
     n
-        How many these are.
+        Their number.
     versions
-        All versions from now on.
+        The new state of all versions.
     """
 
     changed: DataFrame
@@ -71,7 +71,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The versions of the rows: those that ended stay, those of now are compared with the rows."""
+    """Compare the current versions with the rows; versions that have ended stay."""
 
     name: ClassVar[str] = "history"
 
@@ -103,34 +103,34 @@ class History:
 
 
 def identified_by(validity: Validity) -> tuple[str, ...]:
-    """Return the columns that tell a version from all others."""
+    """Return the columns that identify a version."""
     return (*validity.key, VALID_FROM)
 
 
 def columns_of(frame: DataFrame) -> tuple[Column, ...]:
-    """Return the columns that a table of a frame has."""
+    """Return the columns of a table of this frame."""
     return columns_of_struct(json.loads(delta_schema(frame.schema.jsonValue())))
 
 
 @contextmanager
 def turn(source: Source, rows: DataFrame, past: DataFrame | None, now: datetime) -> Generator[Turn]:
-    """Compute what becomes of versions; it is held in memory or on disk while the block lasts.
+    """Compute the changes of versions; they stay in memory or on disk while the block lasts.
 
-    A version begins when the time column says, if that is later than the beginning of the one
-    before it (of a key that comes back, not before it went), else now; if the clock was put back,
-    as soon as it can.
+    A version starts at the value of the time column, if that is later than the start of the
+    previous version (and, for a key that returns, not before it went), else now. If the clock was
+    put back, it starts as early as possible.
 
     Parameters
     ----------
     rows
-        What the query of the source returns.
+        The current rows of the source's query.
     past
-        All versions so far; None: there are none.
+        All earlier versions; None: there are none.
 
     Raises
     ------
     BuildError
-        Several rows have one key; or columns are not what they were, or cannot be compared.
+        Several rows have one key, or columns have changed or cannot be compared.
     """
     validity = source.annotation.validity
     assert validity is not None
@@ -185,7 +185,7 @@ _HOW_TO_GO_ON = (
 
 
 def _check_keys(source: Source, rows: DataFrame, key: Sequence[str]) -> None:
-    """Refuse rows of one key: which of them is so nobody can tell."""
+    """Refuse several rows of one key, because either could be the current one."""
     from pyspark.sql import functions as F
 
     n = F.expr(f"count(1) AS {quote(_SHARING)}")
@@ -208,7 +208,7 @@ def _check_keys(source: Source, rows: DataFrame, key: Sequence[str]) -> None:
 
 
 def _aligned(names: Sequence[str], rows: DataFrame, past: DataFrame) -> DataFrame:
-    """Return versions with the columns that rows have: NULL where there was none."""
+    """Return versions with the columns of the rows; new columns are NULL."""
     had = {name.lower() for name in past.columns}
     kinds = {f.name: f.dataType.simpleString() for f in rows.schema.fields}
     values = (quote(n) if n.lower() in had else f"CAST(NULL AS {kinds[n]})" for n in names)
@@ -217,7 +217,7 @@ def _aligned(names: Sequence[str], rows: DataFrame, past: DataFrame) -> DataFram
 
 
 def _compared(names: Iterable[str], validity: Validity) -> list[str]:
-    """Return the columns a change of which makes a new version."""
+    """Return the columns whose changes start a new version."""
     key, watch = ({c.lower() for c in some} for some in (validity.key, validity.watch))
     return [n for n in names if (n.lower() in watch if watch else n.lower() not in key)]
 
@@ -227,7 +227,7 @@ def _differ(names: Iterable[str]) -> str:
 
 
 def _version(names: Iterable[str], row: str, start: str, end: str) -> str:
-    """Return a version as a struct, as SQL."""
+    """Return the SQL of a version as a struct."""
     fields = [*(f"{row}.{quote(n)} AS {quote(n)}" for n in names)]
     end = f"CAST({end} AS TIMESTAMP)"
     return f"struct({', '.join(fields)}, {start} AS {VALID_FROM}, {end} AS {VALID_TO})"
@@ -293,7 +293,7 @@ def _changed(source: Source, rows: DataFrame, past: DataFrame | None, now: datet
 
 
 def _with(changed: DataFrame, past: DataFrame, validity: Validity) -> DataFrame:
-    """Return all versions: those that changed, and the others as they were."""
+    """Return all versions: the changed and the unchanged ones."""
     from pyspark.sql import functions as F
 
     by = identified_by(validity)

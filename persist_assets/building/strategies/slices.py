@@ -1,4 +1,4 @@
-"""Which files of the tables that a build reads can hold rows that matter to it, by statistics."""
+"""The files, by statistics, that can hold rows that a build needs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def slices_of(task: Task, window: Window) -> dict[SourceID, Slice]:
-    """Return the rows to read for a window, without files that hold none of them."""
+    """Return the rows to read for a window, without files that have none of them."""
     source, settings = task.source, task.reader.settings
     slices = {s: Slice(where=test) for s, test in window.leaves.items()}
     spans = [box[0] for box in window.boxes]
@@ -40,10 +40,10 @@ def slices_of(task: Task, window: Window) -> dict[SourceID, Slice]:
 
 
 def ordered_slices(task: Task, slices: Mapping[SourceID, Slice]) -> dict[SourceID, Slice]:
-    """Return the table that rows are computed from one by one, in groups of files by their times.
+    """Return the table from which rows are computed one by one, in groups of files by time.
 
-    Read in these groups, the rows arrive in the order of the partitions. Empty where the files do
-    not allow it.
+    Read in these groups, the rows arrive in the order of the partitions. Empty if the files do not
+    allow it.
     """
     source, windows = task.source, task.source.windows
     if windows is None or source.growth is None or len(source.growth.reads) != 1:
@@ -66,10 +66,10 @@ def ordered_slices(task: Task, slices: Mapping[SourceID, Slice]) -> dict[SourceI
 def without_shared(
     task: Task, read: Mapping[SourceID, Snapshot], slices: Mapping[SourceID, Slice]
 ) -> dict[SourceID, Slice]:
-    """Return slices of tables without those that something else reads all rows of.
+    """Return slices of tables, except tables of which something else reads all rows.
 
-    `Growth.reads` treats each of its tables on its own. One that is not read from its table is
-    computed, perhaps from others of which only slices would be read.
+    `Growth.reads` treats each table on its own. A source that is not read from its table is
+    computed, perhaps from tables of which only slices would be read.
 
     Raises
     ------
@@ -95,7 +95,7 @@ def without_shared(
 def _pieces(task: Task, column: ColumnRef) -> tuple[Piece, ...] | None:
     """Return the files of a table that the source reads itself, with their statistics of a column.
 
-    None where there are no statistics.
+    None if there are no statistics.
     """
     source_id, name = column.source_id, column.column
     project, pins, world = task.reader.project, task.reader.pins, task.world

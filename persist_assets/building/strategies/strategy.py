@@ -1,7 +1,7 @@
 """The ways to compute the rows of a build, and what they have in common.
 
-A build asks its strategy twice: which rows to read (`scope`), then to write what was computed of
-them (`write`). In between, the query runs over the rows in scope, the same way for all strategies.
+A build calls its strategy twice: for the rows to read (`scope`), and to write the computed rows
+(`write`). In between, the query runs over the rows in scope, the same way for all strategies.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Task:
     build_uid
         The build: the directory for its files.
     checks
-        The checks that are answered by the rows alone, while these are written.
+        The checks of single rows, which run while the rows are written.
     time_column
         The column whose greatest value is the table's watermark, if it has one.
     """
@@ -65,11 +65,11 @@ class Scope:
     Attributes
     ----------
     window
-        The rows of its table that are computed; None: all, or only rows that are added.
+        The rows of its table to compute; None: all, or only added rows.
     slices
         The tables of which only some rows are read.
     since
-        The lower end of what is computed, for queries that ask for it.
+        The lower bound of the computed window, for queries that use it.
     is_ordered
         The slices are read group by group, so that rows arrive in the order of the partitions.
     reads_temporary
@@ -113,6 +113,6 @@ class Strategy(Protocol):
         Returns
         -------
         Computed | Snapshot
-            What was written; or a snapshot to reuse, where the rows are those that it has already.
+            What was written; or a snapshot to reuse, if the rows equal those of its table.
         """
         ...

@@ -41,7 +41,7 @@ class TemporaryTables:
     Parameters
     ----------
     holder
-        What the lease says of who holds it.
+        The holder's name in the lease.
     """
 
     def __init__(self, reader: Reader, holder: str) -> None:
@@ -106,7 +106,7 @@ class TemporaryTables:
     ) -> Snapshot:
         reader = self._reader
         below = reader.reading(source.bindings, world.manifest, tables, world.expired)
-        # Copies of external tables may lack rows that its checks are to see.
+        # Copies of external tables may lack rows that its checks need.
         read = reader.routed([source.source_id], below) if source.checks else below
         frame = reader.compute(source, read)
         build_uid = uuid.uuid4().hex

@@ -42,7 +42,7 @@ class StoredQuery:
         Raises
         ------
         BuildError
-            The query may have other rows when it is read.
+            The query may return other rows when the view is read.
         """
         view = _stored(task, read)
         measured = task.reader.engine.measure(
@@ -52,7 +52,7 @@ class StoredQuery:
 
 
 def _stored(task: Task, read: Mapping[SourceID, Snapshot]) -> View:
-    """Return the source's query such that it has the same rows whenever it is run."""
+    """Return the source's query in a form that returns the same rows whenever it runs."""
     source, project, reader = task.source, task.reader.project, task.reader
     assert source.query is not None
     statement = reader.stated(source.query, source.bindings, read)

@@ -1,6 +1,6 @@
-"""Windows: rows of a table by the values of some columns, and where the rows come from.
+"""Windows: rows of a table by values of some columns, and the input rows that they follow from.
 
-    what changed ─► spans of the time column ─► Window ─► conditions on the tables that are read
+    changes ─► spans of the time column ─► Window ─► conditions on the tables that are read
 
 Nothing here decides that computing only a window is right: `planning.increments` did.
 """
@@ -62,7 +62,7 @@ class Window:
     nulls
         Whether NULL in the first column counts as in.
     leaves
-        For tables that rows of the window follow from, which of their rows may matter, as SQL.
+        For input tables, the SQL condition of the rows that the window's rows follow from.
     """
 
     columns: tuple[tuple[str, str], ...]
@@ -72,7 +72,7 @@ class Window:
 
     @property
     def condition(self) -> str:
-        """The SQL condition that a row is in it. Never NULL itself."""
+        """The SQL condition for rows in the window. It is never NULL."""
         tests = [f"{quote(self.columns[0][0])} IS NULL"] if self.nulls else []
         for box in self.boxes:
             sides = zip(self.columns, box, strict=True)
@@ -87,14 +87,14 @@ def find_window(
     increment: Increment,
     load: Callable[[SourceID, tuple[str, ...]], DataFrame],
 ) -> Window | None:
-    """Return which values of the time column rows may have that are not what they were.
+    """Return the values of the time column of rows that may have changed.
 
-    None where that cannot be told.
+    None if they are unknown.
 
     Parameters
     ----------
     load
-        Returns the rows of some files of what is read.
+        Returns the rows of some files of an input.
     """
     columns = parted_by(source, increment.base)
     assert columns
@@ -126,16 +126,16 @@ def window_of(
     *,
     nulls: bool = False,
 ) -> Window:
-    """Return a window, and which rows of tables may matter for it."""
+    """Return a window with the conditions on its input tables."""
     spans = merged_spans(box[0] for box in boxes)
     leaves = _mattering(project, source, spans, columns[0][1], zone, nulls)
     return Window(columns, tuple(boxes), nulls, leaves)
 
 
 def since_of(source: Source, increment: Increment | None, window: Window | None) -> Since | None:
-    """Return the lower end of a window for a query that asks for it; None where it gets all rows.
+    """Return the lower bound of a window for a query that uses it; None: the query gets all rows.
 
-    A query gets it where the user says that rows follow from no earlier ones.
+    A query gets it if the user states that rows follow from no earlier ones.
     """
     if increment is None or window is None or not window.boxes:
         return None
@@ -149,7 +149,7 @@ def since_of(source: Source, increment: Increment | None, window: Window | None)
 def _mattering(
     project: Project, source: Source, spans: Sequence[Span], kind: str, zone: str, nulls: bool
 ) -> dict[SourceID, str]:
-    """Return which rows of tables may matter for windows, with some that do not."""
+    """Return SQL conditions, by input table, that hold at least for the rows that windows need."""
     windows = source.windows
     tests: dict[SourceID, list[str]] = {}
     unbounded = {*windows.loose} if windows else set[str]()
@@ -178,7 +178,7 @@ def _mattering(
 def _looker(
     project: Project, load: Callable[[SourceID, tuple[str, ...]], DataFrame]
 ) -> Callable[[Trace, tuple[str, ...]], Touched | None]:
-    """Return what looks into files for the values of a column."""
+    """Return a function that reads the values of a column from files."""
 
     def look(trace: Trace, files: tuple[str, ...]) -> Touched | None:
         leaf, name = project.by_id[trace.column.source_id], quote(trace.column.column)
@@ -203,7 +203,7 @@ def _looker(
 
 
 def _is_bounded(source: Source) -> bool:
-    """Whether a query computes less where less is wanted, because it says so."""
+    """Whether a query limits its own rows by a parameter."""
     return source.query is not None and bool(source.query.bounds)
 
 
@@ -214,12 +214,12 @@ def _has_timeless(engine: Engine, source: Source, base: Snapshot) -> bool:
 
 
 def _past(seen: Value, lookback_s: int) -> tuple[tuple[tuple[Value, None]]]:
-    """Return the box of values past a watermark, it itself, and those that may still arrive."""
+    """Return the box of values from a watermark on, and of late values that may still arrive."""
     return (((earlier(seen, lookback_s), None),),)
 
 
 def meets(file: Live, window: Window) -> bool:
-    """Whether rows of a file may be in a window."""
+    """Whether a file may have rows of a window."""
     if window.nulls and file.nulls.get(window.columns[0][0].lower(), 1) > 0:
         return True
     return any(
