@@ -1,9 +1,8 @@
-"""How the rows of two tables differ: counted, by column, and with samples. All by Spark.
+"""Data diff: the differing rows of two tables, counted, by column, and with samples.
 
-Rows are joined by key, or grouped as they are, so that tables of any size are compared, and only
-counts and samples come here. The invariant: values are the same exactly if
-nobody can tell them apart. NULL is the same as NULL, NaN as NaN, a map as one of other order; the
-two zeros of floating point are not the same.
+Spark joins rows by key, or groups whole rows, so tables may have any size; only counts and samples
+come here. The invariant: values are the same exactly if nothing distinguishes them. NULL equals
+NULL, NaN equals NaN, the order of a map does not count; the two floating-point zeros differ.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ if TYPE_CHECKING:
     from persist_assets.planning.diff import Change
 
 Values = dict[str, Any]
-"""A row, or a part of one: values by names of columns."""
+"""A row, or a part of one: values by column name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Uncompared:
-    """A column that one side lacks, or has with another type; None: it lacks it."""
+    """A column that one side lacks, or has with another type; None: the side lacks it."""
 
     column: str
     before: str | None
@@ -39,7 +38,7 @@ class Uncompared:
 
 @dataclass(frozen=True, slots=True)
 class ChangedRow:
-    """A row with the same key on both sides, and what of it differs."""
+    """A row with the same key on both sides, and its differing columns."""
 
     key: Values
     before: Values
@@ -48,20 +47,20 @@ class ChangedRow:
 
 @dataclass(frozen=True, slots=True)
 class RowsDiffer:
-    """How the rows of two tables differ, in the columns that both have.
+    """The differences of two tables' rows, in the columns that both have.
 
     Attributes
     ----------
     key
-        Empty: rows are compared as they are, each as often as it is there.
+        Empty: whole rows are compared, with their multiplicity.
     changed
         None without a key.
     columns
-        In how many rows with the same key each column differs.
+        By column, the number of rows with the same key in which it differs.
     added_rows, removed_rows, changed_rows
-        Samples, in the order of the key, or of all columns.
+        Samples, ordered by key, or by all columns.
     before, after
-        How many rows there are, where that is known.
+        The numbers of rows, if known.
     """
 
     key: tuple[str, ...] = ()
@@ -79,12 +78,12 @@ class RowsDiffer:
 
 @dataclass(frozen=True, slots=True)
 class NotCompared:
-    """Why rows are not compared.
+    """The reason why rows are not compared.
 
     Attributes
     ----------
     lacks_key
-        It is the key that is not there.
+        The key is missing.
     """
 
     reason: str
@@ -100,24 +99,24 @@ def compare_tables(
     sample: int = 5,
     names: tuple[str, str] = ("before", "after"),
 ) -> tuple[list[Change], dict[SourceID, RowsDiffer | NotCompared]]:
-    """Return how the rows of what changed differ, one source after the other.
+    """Return the row differences of changed sources, one after the other.
 
     Parameters
     ----------
     load
         Returns the rows of a snapshot.
     changes
-        What means the same in both places is among them: where its rows differ because its data
-        does, it is returned as changed, and otherwise not at all.
+        They include sources with the same meaning on both sides. Such a source is returned, as
+        changed, only if its rows differ because its data does.
     tables
-        Those of both places.
+        The tables of both sides.
     key, sample, names
         See `compare_snapshots`.
 
     Raises
     ------
     SettingsError
-        No source has the key, or several rows of one side have the same.
+        No source has the key, or several rows of one side have the same key.
     """
     listed: list[Change] = []
     differences: dict[SourceID, RowsDiffer | NotCompared] = {}
@@ -151,18 +150,18 @@ def compare_snapshots(
     sample: int = 5,
     names: tuple[str, str] = ("before", "after"),
 ) -> RowsDiffer | NotCompared:
-    """Return how the rows of two snapshots differ; where their contents are equal without Spark.
+    """Return the row differences of two snapshots; equal contents are recognized without Spark.
 
     Parameters
     ----------
     load
         Returns the rows of a snapshot.
     key
-        Columns that tell the rows of either side apart; none: see `RowsDiffer.key`.
+        The columns that identify a row on each side; none: see `RowsDiffer.key`.
     sample
-        At most so many rows of each kind.
+        The maximum number of rows of each kind.
     names
-        What the sides are called.
+        The names of the sides.
 
     Raises
     ------
@@ -173,7 +172,7 @@ def compare_snapshots(
         return NotCompared(f"no table in {names[0] if before is None else names[1]}")
     if is_same(before, after):
         lacking = _lacking(key, [c.name for c in after.columns])
-        # Nothing differs, whichever the key, and be it none.
+        # Nothing differs, with any key or none.
         nothing = RowsDiffer(tuple(key), changed=0 if key else None)
         return lacking or replace(nothing, before=before.rows, after=after.rows)
     try:
@@ -201,7 +200,7 @@ def compare_rows(
     sample: int = 5,
     names: tuple[str, str] = ("before", "after"),
 ) -> RowsDiffer | NotCompared:
-    """Return how the rows of two frames differ: see `compare_snapshots`."""
+    """Return the row differences of two frames; see `compare_snapshots`."""
     common, uncompared = _common(before, after)
     lacking = _lacking(key, [c.name for c in common])
     if lacking or not common:
@@ -224,9 +223,10 @@ class _Column:
     Attributes
     ----------
     value, same
-        In SQL: what it is, and what is equal exactly if it is the same, and has an order.
+        SQL expressions: its value; and an orderable expression that is equal exactly for same
+        values.
     number
-        It is a floating point number, and `same` its text.
+        It is a floating-point number, and `same` is its text.
     """
 
     name: str
@@ -236,7 +236,7 @@ class _Column:
 
     @property
     def hidden(self) -> bool:
-        """Whether its value cannot be told from `same`."""
+        """Whether its value cannot be restored from `same`."""
         return self.value != self.same and not self.number
 
 
@@ -269,9 +269,9 @@ def _lacking(key: Sequence[str], columns: Sequence[str]) -> NotCompared | None:
 
 
 def _same(value: str, kind: Any, depth: int = 0) -> str:
-    """Return what tells values of a type apart as SQL: Spark compares no maps.
+    """Return an SQL expression that distinguishes values of a type; Spark does not compare maps.
 
-    As text floating point numbers are exact, NaN is one, and the zeros are two.
+    As text, floating-point numbers are exact, there is one NaN, and there are two zeros.
     """
     from pyspark.sql import types as T
 
@@ -331,12 +331,12 @@ def _as_they_are(
     uncompared: tuple[Uncompared, ...],
     sample: int,
 ) -> RowsDiffer:
-    """Count how much more often rows are on one side than on the other."""
+    """Count by how much the multiplicities of rows differ between the sides."""
     from pyspark.sql import functions as F
 
     cells = [f"c{n}" for n in range(len(columns))]
     same = [f"{c.same} AS c{n}" for n, c in enumerate(columns)]
-    # Spark sorts to group where a struct is taken along.
+    # Spark groups by sorting if a struct is carried along.
     hidden = any(c.hidden for c in columns)
     hidden_values = [f"{_own(columns)} AS own"] if hidden else []
     grouped = (
@@ -373,7 +373,7 @@ def _by_key(
     sample: int,
     names: tuple[str, str],
 ) -> RowsDiffer:
-    """Count the rows whose key is on one side only, and those that differ under one key."""
+    """Count the rows whose key is on one side only, and those with one key that differ."""
     whole = [*keys, *columns]
     differing = _joined(before, after, keys, columns, names).persist()
     kinds = ("added", "removed", "changed")
@@ -416,7 +416,7 @@ def _joined(
     columns: Sequence[_Column],
     names: tuple[str, str],
 ) -> DataFrame:
-    """Return the rows that differ: of which kind, in which columns, both sides, and their keys."""
+    """Return the differing rows: their kind, differing columns, both sides, and keys."""
     from pyspark.sql import functions as F
 
     whole = [*keys, *columns]
@@ -448,14 +448,14 @@ def _row(side: str, cells: Sequence[str]) -> str:
 
 
 def _sampled(frame: DataFrame, order: Sequence[str], n: int) -> list[Any]:
-    """Return the first rows of each kind, at most `n` of one."""
+    """Return the first rows of each kind, at most `n` each."""
     rank = f"row_number() OVER (PARTITION BY kind ORDER BY {', '.join(order)}) AS rank"
     ranked = frame.selectExpr("*", rank).where(f"rank <= {n}").orderBy("kind", "rank")
     return ranked.drop("rank").collect()
 
 
 def _refuse_several(side: DataFrame, keys: Sequence[_Column], name: str) -> None:
-    """Raise if several rows of a side have one key, with the first of such keys."""
+    """Raise if several rows of a side have one key; name the first such key."""
     from pyspark.sql import functions as F
 
     cells = [f"c{n}" for n in range(len(keys))]

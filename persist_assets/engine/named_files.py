@@ -1,4 +1,4 @@
-"""Spark reads the files that are named: none left out, and each row as its table has it."""
+"""Reading named files with Spark: all of them, with each row as its table has it."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ if TYPE_CHECKING:
     from persist_assets.core.model.columns import Column
 
 _LOADING = 4
-"""So many threads load groups of files."""
+"""The number of threads that load groups of files."""
 AS_NAMED: Mapping[str, str] = MappingProxyType(
     {
-        "ignoredPathSegmentRegex": "(?!)",  # else names that begin with _ or . are left out
+        "ignoredPathSegmentRegex": "(?!)",  # otherwise names that begin with _ or . are skipped
         "ignoreMissingFiles": "false",
         "ignoreCorruptFiles": "false",
     }
 )
-"""Options with which Spark reads the files that are named, whatever the session's settings are."""
+"""Options with which Spark reads exactly the named files, whatever the session's settings are."""
 
 
 def check_rows(scan: DataFrame, promised: Mapping[str, int], table: str) -> None:
-    """Raise where Spark does not read the rows that a table's log says its files have.
+    """Raise if Spark does not read the rows that a table's files have according to its log.
 
-    Spark leaves out files for many reasons, and says so of none. It counts rows by the footers of
-    files: no column is read.
+    Spark silently skips files for many reasons. Rows are counted by the footers of files: no column
+    is read.
 
     Parameters
     ----------
     scan
-        All rows of the files as Spark reads them, deleted ones among them; nothing done to them.
+        All rows of the files as Spark reads them, including deleted ones, without any operation.
     promised
-        How many rows each file has, by its place.
+        The number of rows in each file, by location.
     table
-        Which table it is, for the message.
+        The table's name, for the message.
 
     Raises
     ------
@@ -72,14 +72,14 @@ def check_rows(scan: DataFrame, promised: Mapping[str, int], table: str) -> None
 
 
 def padded(frame: DataFrame, columns: Iterable[Column]) -> DataFrame:
-    """Return rows whose columns of type CHAR(n) are as Spark's tables have them.
+    """Return rows with columns of type CHAR(n) as in Spark's tables.
 
-    Values are padded with spaces, and Spark pads what they are compared with.
+    Values are padded with spaces, and Spark pads the values that they are compared with.
 
     Parameters
     ----------
     columns
-        As they are declared; the frame may have fewer.
+        The declared columns; the frame may have fewer.
     """
     sizes = {c.name.lower(): n for c in columns if (n := char_size(c.type))}
     if not sizes:
@@ -98,11 +98,11 @@ def padded(frame: DataFrame, columns: Iterable[Column]) -> DataFrame:
 
 
 def one_after_another(load: Callable[[Any], DataFrame], groups: Iterable[Any]) -> DataFrame:
-    """Return the rows of what is loaded of each group, in their order.
+    """Return the rows of all groups, in the order of the groups.
 
-    Spark looks at files and analyses what is loaded in the thread that asks, so several do; not of
-    the first group, for which Spark may have to start, and that is for the caller's thread. Unions
-    are made in pairs, and pairs of pairs: each is analysed with all that is in it.
+    Spark lists files and analyses a frame in the calling thread, so several threads load groups.
+    The first group is loaded in the caller's thread, where Spark may have to start. Unions are
+    built as a balanced tree, because each is analysed with everything in it.
     """
     first, *others = groups
     frames = [load(first)]

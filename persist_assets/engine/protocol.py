@@ -1,8 +1,8 @@
-"""What builds, copies and readers need of whatever computes rows.
+"""The interface of engines, which compute rows for builds, copies and readers.
 
-`SparkEngine` is the engine of users. Tests have a second one, over DuckDB, and
-`tests/integration/test_engine_contract.py` is what both hold. A frame is rows that are not computed
-yet; whoever composes frames by Spark's own functions needs a frame of `session`.
+Users have `SparkEngine`. Tests have a second engine, over DuckDB;
+`tests/integration/test_engine_contract.py` tests the contract of both. A frame is lazy rows. Code
+that composes frames by Spark's own functions needs a frame of `session`.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Rows of files that a table had, of which those that stay are written again.
+    """Rows of a table's files that are rewritten without the removed rows.
 
     Attributes
     ----------
     gone
-        Those for which that holds do not stay, SQL that is never NULL; None: all do.
+        An SQL condition, never NULL, that holds for the removed rows; None: no row is removed.
     """
 
     rows: DataFrame
@@ -48,23 +48,23 @@ class Engine(Protocol):
 
     @property
     def session(self) -> SparkSession:
-        """The Spark session, for what composes frames and for functions that ask for it."""
+        """The Spark session, for code that composes frames and for functions that ask for it."""
         ...
 
     def parallelism(self) -> int:
-        """Return how many tasks are run at once."""
+        """Return the number of tasks that run at once."""
         ...
 
     def catalog(self) -> str:
-        """Return what kind of catalog the session has: ``hive`` or ``in-memory``."""
+        """Return the kind of the session's catalog: ``hive`` or ``in-memory``."""
         ...
 
     def undivided(self) -> AbstractContextManager[None]:
-        """Have files that are read in groups read by one task for each group."""
+        """Read each group of files in one task."""
         ...
 
     def interrupt(self) -> None:
-        """End everything that is computed, whichever thread asked for it."""
+        """Cancel all computations, of any thread."""
         ...
 
     def load_raw(self, source: Source, pin: Pin) -> DataFrame:
@@ -72,7 +72,7 @@ class Engine(Protocol):
         ...
 
     def check_rows(self, name: str, pin: Pin) -> None:
-        """Check that the rows that a table's log promises are read, of each file once."""
+        """Check once for each file that the rows promised by the table's log are read."""
         ...
 
     def read_files(
@@ -92,19 +92,19 @@ class Engine(Protocol):
         ...
 
     def load_table(self, root: str, version: int) -> DataFrame:
-        """Return the rows of one version of a table that we wrote, whatever build wrote it."""
+        """Return the rows of one version of a table of ours, of any build."""
         ...
 
     def view(self, name: str, load: Callable[[], DataFrame]) -> str:
-        """Return `name`, a view of what `load` returns; it is called the first time."""
+        """Return `name`, a view of the frame that `load` returns; `load` is called once."""
         ...
 
     def forget(self) -> None:
-        """Drop the views of this engine, which makes them again if it is asked for them."""
+        """Drop the views of this engine; it creates them again on demand."""
         ...
 
     def run(self, statement: Statement, columns: Sequence[Column] = ()) -> DataFrame:
-        """Return the rows of a statement, with the names that `columns` have."""
+        """Return the rows of a statement, with the names of `columns`."""
         ...
 
     def over(self, frame: DataFrame, query: Callable[[str], str]) -> DataFrame:
@@ -138,7 +138,7 @@ class Engine(Protocol):
     def write_files(
         self, frame: DataFrame, root: str, build_uid: str, *, most_rows: int = 0
     ) -> Staged:
-        """Write rows as files of a table, and do nothing else."""
+        """Write rows as files of a table, without measuring them."""
         ...
 
     def measure(
@@ -148,21 +148,21 @@ class Engine(Protocol):
         ...
 
     def greatest(self, frame: DataFrame, column: str, name: str) -> str | None:
-        """Return the greatest value of a column, as text, None where all are NULL."""
+        """Return the greatest value of a column as text, None if all are NULL."""
         ...
 
     def audit(
         self, frame: DataFrame, checks: Sequence[Check], name: str
     ) -> tuple[CheckResult, ...]:
-        """Check rows that are there already."""
+        """Check existing rows."""
         ...
 
     def failing(self, frame: DataFrame, check: Check) -> DataFrame | None:
-        """Return the rows that fail a check, or their keys; None where no rows do."""
+        """Return the rows that fail a check, or their keys; None if no single row can fail it."""
         ...
 
     def unmatched(self, frame: DataFrame, column: str, others: DataFrame, other: str) -> DataFrame:
-        """Return the rows whose value of a column is not NULL and no value of another frame's."""
+        """Return the rows whose value in a column is not NULL and missing in another frame."""
         ...
 
     def sample(self, frame: DataFrame, columns: Sequence[str], n: int) -> list[str]:

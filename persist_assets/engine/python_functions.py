@@ -1,11 +1,10 @@
-"""Functions of Python that are sources: run, and what they return.
+"""Running Python functions that are sources.
 
-A function is called in modules of its own, made anew for each call from the texts that its BuildID
-was made of: what another source, another project or an earlier call did to a module is not seen,
-and what a file says by now does not matter. Only project modules are: those of libraries are the
-process's. No name of the process is changed; modules are found by the `__import__` that code of
-a project has. As they are in no table of modules, Spark sends what is in them to its workers by
-value.
+Each call of a function gets its own modules, created from the texts that its BuildID is computed
+from. It does not see what another source, another project or an earlier call did to a module, nor
+later edits of a file. This applies to modules of the project; modules of libraries are those of the
+process. The process's modules are not changed: project code has its own `__import__`. Since the
+modules are not in `sys.modules`, Spark sends their content to its workers by value.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 
 
 Since = tuple[Value, str]
-"""The first value of a time column that is wanted, and the column's type."""
+"""The lower bound of a time column, and the column's type."""
 
 
 def call(
@@ -52,23 +51,23 @@ def call(
     session: Callable[[], SparkSession],
     since: Since | None = None,
 ) -> DataFrame:
-    """Return the rows of a source that a function computes, as it returns them.
+    """Return the rows that the function of a source returns.
 
     Parameters
     ----------
     root
-        Of the project: what its paths are relative to.
+        The project's root, to which its paths are relative.
     frames
-        Returns the rows of a parameter, by its name.
+        Returns the rows of a parameter, by name.
     session
-        Returns the Spark session, for a parameter that wants it.
+        Returns the Spark session, for a parameter that asks for it.
     since
-        From where on its rows are wanted; None: all.
+        The lower bound of the wanted rows; None: all rows.
 
     Raises
     ------
     BuildError
-        It fails, or what it returns is no frame that can be a table.
+        It fails, or its result is not a frame that can be a table.
     """
     assert source.function is not None
     narrow = None if since is None else _narrowing(source, *since)
@@ -87,12 +86,12 @@ def ask(
     rows: DataFrame,
     session: Callable[[], SparkSession],
 ) -> DataFrame | bool:
-    """Return what a function of a project says of rows: whether they are right, or those that fail.
+    """Return the result of a check's function: whether rows pass, or the rows that fail.
 
     Raises
     ------
     BuildError
-        It fails, or says something else.
+        It fails, or returns something else.
     """
     from pyspark.sql import DataFrame
 
@@ -120,7 +119,7 @@ def _result(
     frames: Callable[[str], DataFrame],
     session: Callable[[], SparkSession],
 ) -> Any:
-    """Return what a function returns."""
+    """Return the result of a function."""
     positional: list[Any] = []
     named: dict[str, Any] = {}
     for parameter in function.parameters:
@@ -149,15 +148,15 @@ def _result(
 
 
 def _only(frame: DataFrame, columns: Sequence[str] | None) -> DataFrame:
-    """Return some columns of a frame, beyond which nothing done to it can look.
+    """Return some columns of a frame; later operations cannot use its other columns.
 
-    Without a name, Spark finds what a filter or an order wants below the columns that there are.
+    Without a subquery alias, Spark resolves columns of a filter or an order below the projection.
     """
     return frame if columns is None else frame.select(*map(quote, columns)).alias("_given")
 
 
 def _narrowing(source: Source, low: Value, kind: str) -> Callable[[Any, str], Any]:
-    """Return what keeps of frames the rows that are not earlier than a value, or have none."""
+    """Return a function that drops rows earlier than a value from frames; NULLs stay."""
 
     def narrow(frame: Any, column: str) -> Any:
         module = type(frame).__module__
@@ -191,13 +190,13 @@ def _narwhals(name: str, source: Source) -> Any:
 
 
 _MADE_UP = re.compile(r"_persist_[0-9a-f]{32}\.")
-"""What names of modules begin with, within a call."""
+"""The prefix of module names within a call."""
 
 _FROM_ROOT = "import project modules from the project root, or relatively: from ._other import …"
 
 
 def _hint(error: BaseException, function: Function | None) -> str | None:
-    """Return how to repair the failure of a function, if there is a hint."""
+    """Return the hint for the failure of a function, if there is one."""
     if isinstance(error, ModuleNotFoundError):
         return _FROM_ROOT
     parameters = [p for p in (function.frames if function else ()) if p.columns is not None]
@@ -221,12 +220,12 @@ _BAD_IN_TABLES = " ,;{}()\n\t="
 
 
 def _frame(source: Source, returned: Any) -> DataFrame:
-    """Return what a function returned as a Spark DataFrame.
+    """Return the result of a function as a Spark DataFrame.
 
     Raises
     ------
     BuildError
-        It is something else, or a table cannot have its columns.
+        It is not a frame, or a table cannot have its columns.
     """
     from pyspark.sql import DataFrame
 
@@ -243,7 +242,7 @@ def _frame(source: Source, returned: Any) -> DataFrame:
             location=source.location,
         )
     try:
-        names = returned.columns  # where Spark is a server this asks it, and may fail
+        names = returned.columns  # with Spark Connect this calls the server, and may fail
     except Exception as error:
         raise BuildError(
             f"`{source.name}` failed: {_said(error)}",
@@ -278,7 +277,7 @@ def _check_columns(source: Source, names: Sequence[str]) -> None:
             raise BuildError(message, hint=hint, location=source.location)
         seen.add(name.lower())
     places = dict(source.annotation.keys)
-    promised = promised_by(source.checks)  # what lacks of those is told all together
+    promised = promised_by(source.checks)  # missing ones are reported together
     added = () if source.annotation.validity is None else (VALID_FROM, VALID_TO)
     expected = [
         (c.location or places.get("check"), n)
@@ -301,9 +300,9 @@ def _check_columns(source: Source, names: Sequence[str]) -> None:
 
 
 def place_of(error: BaseException, root: Path) -> Location | None:
-    """Return where in a project's own code something went wrong, innermost, or None.
+    """Return the innermost location of an error in a project's own code, or None.
 
-    What fails in Spark's workers is found by what Spark tells of it.
+    Errors in Spark's workers are located by Spark's message.
     """
     seen: BaseException | None = error
     while seen is not None:
@@ -345,10 +344,10 @@ def _compiled(text: str, path: str) -> Any:
 
 
 class _Modules:
-    """The modules of a project that one call of a function sees.
+    """The project modules that one call of a function sees.
 
-    Their names are of one time, so that no two calls disturb each other; within the project's code
-    they are known by their own.
+    Their real names are unique to the call, so that calls do not disturb each other; the project's
+    code uses its own names.
     """
 
     def __init__(self, function: Function, root: Path) -> None:
@@ -363,9 +362,9 @@ class _Modules:
         return self._load(name_of(path), path)
 
     def _find(self, name: str) -> str | None:
-        """Return the file of a module, "" for a mere directory, or None: it is not the project's.
+        """Return the file of a module, "" for a directory, or None if it is not in the project.
 
-        This has to agree with `Modules.module` of the frontend, by which files were found.
+        This must agree with the frontend's `Modules.module`, which finds the files.
         """
         if is_foreign(name):
             return None
@@ -394,7 +393,7 @@ class _Modules:
         self._made[name] = module
         if path:
             namespace["__file__"] = str(place)
-            # Where dataclasses and others look a class's module up while it is made.
+            # Dataclasses and others look up a class's module while the class is created.
             sys.modules[module.__name__] = module
             try:
                 exec(_compiled(self._texts[path], str(place)), namespace)
@@ -419,7 +418,7 @@ class _Modules:
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> Any:
-        """Import as the statement does, with the project's modules before all others."""
+        """Import like the statement, but prefer the project's modules."""
         whole: str | None = name
         if level:
             package = str((globals or {}).get("__package__") or "")

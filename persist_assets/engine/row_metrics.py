@@ -1,4 +1,4 @@
-"""What is measured and checked of rows, in the pass that writes them or afterwards."""
+"""Metrics and checks of rows, computed in the pass that writes them or afterwards."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was measured of rows while they were written.
+    """Metrics of rows, measured while they were written.
 
     Attributes
     ----------
     content
-        Digest of the rows, whatever their order.
+        A digest of the rows that does not depend on their order.
     watermark
         The greatest value of the time column, as text, or None.
     timeless
-        How many rows that were computed have no value there.
+        The number of computed rows with NULL in the time column.
     gone
-        The same of rows whose place these take, where some were measured with them.
+        The metrics of the rows that these replace, if measured in the same pass.
     """
 
     rows: int
@@ -65,11 +65,11 @@ def measures(
     Parameters
     ----------
     where
-        Only of rows for which that holds, SQL; checks are then such as look at single rows.
+        An SQL condition: only rows for which it holds count. Checks then are checks of single rows.
     """
     from pyspark.sql import functions as F
 
-    # Text, for an expression that is made of calls costs a conversation with the JVM for each.
+    # Text, because an expression built of calls costs a round trip to the JVM for each.
     hashes = ", ".join(_hash(quote(f.name), f.dataType) for f in frame.schema.fields)
     row = f"xxhash64({hashes})"
     if where is not None:
@@ -94,27 +94,27 @@ def measures(
 
 
 def _count(condition: str) -> str:
-    """Return what counts rows, SQL.
+    """Return an SQL expression that counts rows.
 
-    Spark makes `nullif` of `count_if`, and of that a column, for which it copies each row twice.
+    Spark turns `count_if` into `nullif`, and that into a column for which it copies each row twice.
     """
     return f"count(CASE WHEN {condition} THEN 1 END)"
 
 
 def _count_failing(failed: SparkColumn) -> SparkColumn:
-    """Return the same of a condition that is no text."""
+    """Return the same for a condition that is a column."""
     from pyspark.sql import functions as F
 
     return F.count(F.when(failed, 1))
 
 
 def type_in(frame: DataFrame, column: str) -> str:
-    """Return Spark's name of the type of a column of a frame, whatever its case.
+    """Return Spark's name of the type of a frame's column, whose name is case-insensitive.
 
     Raises
     ------
     BuildError
-        There is no such column.
+        The column does not exist.
     """
     for field in frame.schema.fields:
         if field.name.lower() == column.lower():
@@ -126,12 +126,12 @@ def type_in(frame: DataFrame, column: str) -> str:
 def read_measures(
     seen: Mapping[str, Any], checks: Sequence[Check], time_type: str | None = None
 ) -> Measured:
-    """Return what was observed; checks that need a look at all rows at once are not among it.
+    """Return the observed metrics, without checks that need all rows at once.
 
     Parameters
     ----------
     time_type
-        Of the time column.
+        The type of the time column.
     """
     watermark = ledger_text(seen.get(_WATERMARK), time_type)
     return Measured(
@@ -144,14 +144,14 @@ def read_measures(
 
 
 def of_snapshot(snapshot: Snapshot, checks: tuple[CheckResult, ...]) -> Measured:
-    """Return what was measured of the rows of a snapshot."""
+    """Return the metrics of a snapshot's rows."""
     return Measured(snapshot.rows, snapshot.content, snapshot.watermark, checks)
 
 
 def combined(base: Measured, removed: Measured | None, added: Measured) -> Measured:
-    """Return what `base` would measure without some of its rows and with others.
+    """Return the metrics of `base` without some rows and with others.
 
-    Its watermark and who has none are those of the rows added, the checks those of `added`.
+    The watermark and `timeless` are those of the added rows, and so are the checks.
     """
     rows, xor, high, low = _content(base)
     minus = _content(removed) if removed else (0, 0, 0, 0)
@@ -179,7 +179,7 @@ def _told(rows: int, parts: Iterable[int]) -> str:
 
 
 def audit(frame: DataFrame, checks: Sequence[Check]) -> tuple[CheckResult, ...]:
-    """Check rows that are there already; only what the rows alone tell."""
+    """Run those checks of existing rows that need nothing but the rows."""
     results: list[CheckResult] = []
     in_pass = [c for c in checks if c.in_pass]
     if in_pass:
@@ -199,17 +199,17 @@ def columns_in(frame: DataFrame) -> list[Column]:
 
 
 def promised(check: Check, columns: Sequence[Column]) -> CheckResult:
-    """Return what comes of a contract, of rows that have columns."""
+    """Return the result of a contract for rows with these columns."""
     wrong = breaches(check, columns)
     problems = "; ".join(" ".join(line.split()) for line in wrong) or None
     return CheckResult(check.name, not wrong, check.blocking, 0, check.definition, problems)
 
 
 def _hash(value: str, kind: Any, depth: int = 0) -> str:
-    """Return a hash of a value that tells apart what `xxhash64` alone does not, as SQL.
+    """Return the SQL of a hash that distinguishes values for which `xxhash64` is the same.
 
-    Spark skips NULLs, so that (1, NULL) and (NULL, 1) hash alike; it takes no maps, and the two
-    zeros of floating point for one.
+    Spark's hash skips NULLs, so that (1, NULL) and (NULL, 1) have one hash; it accepts no maps, and
+    treats the two floating-point zeros as one.
     """
     from pyspark.sql import types as T
 
@@ -234,7 +234,7 @@ def _hash(value: str, kind: Any, depth: int = 0) -> str:
 
 
 def _asked(check: Check) -> SparkColumn:
-    """Return the aggregate that tells what comes of a check."""
+    """Return the aggregate from which the result of a check follows."""
     from pyspark.sql import functions as F
 
     match check.kind:
@@ -247,7 +247,7 @@ def _asked(check: Check) -> SparkColumn:
 
 
 def greatest(check: Check) -> str:
-    """Return the aggregate that is the greatest value of a freshness check, in microseconds."""
+    """Return the aggregate for the greatest value of a freshness check, in microseconds."""
     # Dates begin at midnight, and times without a zone are of the session's.
     return f"unix_micros(max(CAST({quote(check.columns[0])} AS TIMESTAMP)))"
 
@@ -288,16 +288,16 @@ def _result(check: Check, value: int | None) -> CheckResult:
 
 
 def fits(check: Check, n: int) -> bool:
-    """Whether a number of rows is what a check on it wants."""
+    """Whether a number of rows passes a check of it."""
     low = 0 if check.least is None else check.least
     return low <= n and (check.most is None or n <= check.most)  # pyright: ignore[reportOperatorIssue]
 
 
 def aged(check: Check, result: CheckResult) -> CheckResult:
-    """Return what comes of a freshness check now, of rows of which it was asked before."""
+    """Return the present result of a freshness check that ran on the same rows before."""
     assert check.since is not None
     if check.per_partition:
-        if result.basis is None:  # the clock has no part in it
+        if result.basis is None:  # it does not depend on the clock
             return result
         latest: dict[str, int | None] = json.loads(result.basis)
         late = tuple(
@@ -312,12 +312,12 @@ def aged(check: Check, result: CheckResult) -> CheckResult:
 
 
 def aged_to(micros: int | None, since: datetime) -> tuple[bool, str]:
-    """Return whether a greatest value is no older than an instant, and what it is, in words.
+    """Return whether a greatest value is no older than an instant, and a description of it.
 
     Parameters
     ----------
     micros
-        It, in microseconds since 1970; None where there is none.
+        The value in microseconds since 1970; None if there is none.
     """
     if micros is None:
         return False, "no value"
@@ -329,27 +329,27 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def failing(frame: DataFrame, check: Check) -> DataFrame | None:
-    """Return the rows that fail a check on rows or on keys; None of one that no row fails."""
+    """Return the rows that fail a check of rows or keys; None for other checks."""
     if check.on_rows:
         return frame.where(_fails(check))
     return sharing(frame, check.columns) if check.kind == "unique" else None
 
 
 def shared_keys(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
-    """Return the keys that several rows have, with how many; those with a NULL are not compared."""
+    """Return the keys of several rows, with their numbers; keys with a NULL are not compared."""
     from pyspark.sql import functions as F
 
     keys = [F.col(quote(c)) for c in columns]
     rows = frame
     for key in keys:
         rows = rows.where(key.isNotNull())
-    # Keys that are equal for Spark but not to the eye (1.0 and 1) cannot be in one column.
+    # A column cannot have keys that Spark finds equal and that look different (1.0 and 1).
     n = F.col(quote(SHARED))
     return rows.groupBy(*keys).agg(F.count(F.lit(1)).alias(SHARED)).where(n > 1)
 
 
 SHARED = _ROWS
-"""The column of `shared_keys` that has the number: a name that no column of a table has."""
+"""The column of `shared_keys` with the number; no column of a table has this name."""
 
 
 def _n_sharing(frame: DataFrame, check: Check) -> int:
@@ -361,7 +361,7 @@ def _n_sharing(frame: DataFrame, check: Check) -> int:
 
 
 def sharing(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
-    """Return the rows that share a key with another row, beside each other."""
+    """Return the rows that share a key with another row, next to each other."""
     from pyspark.sql import functions as F
 
     names = [f"persist.key{n}" for n, _ in enumerate(columns)]

@@ -1,18 +1,19 @@
-"""A warm Spark on this machine: one Spark Connect server that runs, command line and UI share.
+"""A warm Spark on this machine: one Spark Connect server for runs, the command line and the UI.
 
-Every Dagster run is a process of its own, and with a Spark of its own it waits for a JVM to start
-and warm up. With ``[spark] shared = true`` all of them are clients of one server instead:
+Every Dagster run is a process, and with its own Spark it waits for a JVM to start and warm up. With
+``[spark] shared = true`` all processes are clients of one server instead:
 
     ensure_server ─► supervisor (`python -m persist_assets.engine.server`) ─► JVM (Spark Connect)
-        └ client: a locked file that says "in use", let go by the kernel when the client dies
+        └ client: a locked file that marks the server as used; the kernel unlocks it when the
+          client dies
 
-The supervisor ends the JVM, and itself, when no client has been there for a while. A server
-belongs to a user and to what can only be said when a JVM starts: Spark's installation and the
-settings that no session can change. Projects that agree on those share it, each in sessions of its
-own. It listens on loopback and asks for a token that only the user can read.
+The supervisor ends the JVM and itself when there has been no client for a while. A server belongs
+to a user, an installation of Spark, and the settings that no session can change. Projects that
+agree on these share it, each in its own sessions. It listens on loopback and requires a token that
+only the user can read.
 
-The invariant: whoever starts, stops or counts idle time holds `start.lock`, and a supervisor holds
-`supervisor.lock` for as long as it lives. So there is at most one server of a kind, and none ends
+The invariant: a process that starts, stops or counts idle time holds `start.lock`, and a supervisor
+holds `supervisor.lock` while it lives. So there is at most one server of a kind, and no server ends
 between being found and being used.
 """
 
@@ -49,12 +50,12 @@ if TYPE_CHECKING:
     from persist_assets.core.settings.values import Settings
 
 START_S = 90.0
-"""How long a server may take to start, in seconds."""
+"""The time limit for the start of a server, in seconds."""
 _END_S = 20.0
-"""How long a JVM may take to end by itself, in seconds."""
+"""The time limit for a JVM to end by itself, in seconds."""
 _POLL_S = 0.5
 _IN_USE: dict[Path, FileLock] = {}
-"""The marks of this process, for as long as it lives."""
+"""The client marks of this process, kept while it lives."""
 _STATIC_SQL = (
     "spark.sql.cache.serializer",
     "spark.sql.catalog.",
@@ -64,7 +65,7 @@ _STATIC_SQL = (
     "spark.sql.warehouse.dir",
 )
 _CLIENTS_ENVIRONMENT = frozenset({"SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_API_MODE"})
-"""Variables that make a Spark a client, which a server is not."""
+"""Environment variables that turn Spark into a client; a server must not have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +75,11 @@ class Server:
     Attributes
     ----------
     pid, jvm
-        Process ids of the supervisor and of Spark.
+        The process IDs of the supervisor and of Spark.
     token
-        What a client has to show; a secret.
+        The secret that clients have to send.
     started_at
-        Seconds since the epoch.
+        The start time, in seconds since the epoch.
     """
 
     pid: int
@@ -89,17 +90,17 @@ class Server:
 
     @property
     def address(self) -> str:
-        """Where it is, without the token."""
+        """Its address, without the token."""
         return f"sc://localhost:{self.port}"
 
     @property
     def url(self) -> str:
-        """Where Spark Connect clients find it, with the token."""
+        """Its address for Spark Connect clients, with the token."""
         return f"{self.address}/;token={self.token}"
 
 
 def server_directory(settings: Settings) -> Path:
-    """Return where the state of the server is kept that a project shares."""
+    """Return the directory with the state of the server that a project shares."""
     kind = [version("pyspark"), sys.executable, settings.shared_port, sorted(_static(settings))]
     name = sha256(json.dumps(kind).encode()).hexdigest()[:12]
     home = os.environ.get("PERSIST_SPARK_HOME") or user_cache()
@@ -107,7 +108,7 @@ def server_directory(settings: Settings) -> Path:
 
 
 def _static(settings: Settings) -> list[tuple[str, str]]:
-    """Return the settings that a session cannot change: they make another server."""
+    """Return the settings that a session cannot change; other values need another server."""
     return [
         (k, v)
         for k, v in settings.spark
@@ -125,27 +126,27 @@ def find_server(directory: Path) -> Server | None:
 
 
 def count_clients(directory: Path) -> int:
-    """Return how many living processes use the server whose state is in a directory."""
+    """Return the number of living processes that use the server whose state is in a directory."""
     marks = directory / "clients"
     return sum(_held(mark) for mark in marks.iterdir()) if marks.is_dir() else 0
 
 
 @dataclass(slots=True)
 class Job:
-    """A query that a client has Spark compute.
+    """A query that Spark computes for a client.
 
     Attributes
     ----------
     operation
-        Spark's id of it.
+        Its ID in Spark.
     pid, project
-        The process that asked for it, and the root of its project.
+        The client's process, and the root of its project.
     started_at
-        When Spark first told of it, in seconds since the epoch.
+        The time of Spark's first progress report, in seconds since the epoch.
     tasks, completed, running
-        How many tasks it has, and how many of them are completed and running.
+        The numbers of its tasks, of completed and of running ones.
     waits_since
-        Since when none of its tasks has run, in seconds since the epoch; None: one runs.
+        The time since which none of its tasks has run, in seconds since the epoch; None: one runs.
     """
 
     operation: str
@@ -159,30 +160,30 @@ class Job:
 
 
 SERVER_LOG = "server.log"
-"""The file in the directory of a server's state that it logs to."""
+"""The log file in the directory of a server's state."""
 WAIT_S = 30.0
-"""After how long a job is said to wait for Spark, in seconds."""
+"""The time after which a job is reported as waiting for Spark, in seconds."""
 STUCK_S = 60.0
-"""After how long a server is ended if a job waits and no client's job runs, in seconds."""
+"""The time after which a server is ended if a job waits and no client's job runs, in seconds."""
 _LOOKS = 5
-"""How many times in a row no client's job may be seen running before a server is ended."""
+"""The number of observations in a row without a client's running job that end a server."""
 
 
 class Jobs:
-    """The jobs of this process, which Spark tells of every two seconds: a progress handler.
+    """The jobs of this process: a progress handler, which Spark calls every two seconds.
 
-    A job that was cancelled can go on for minutes and use all processors of a server. No client
-    has it any more. So a server in which jobs wait and no client's job runs is ended.
+    A cancelled job can continue for minutes and use all processors of a server, although it belongs
+    to no client any more. So a server in which jobs wait and no client's job runs is ended.
 
     Parameters
     ----------
     project
-        The root of the project that they are of.
+        The root of the jobs' project.
     directory
-        Of the state of the shared server, where other processes find them (`list_jobs`); None: it
-        is another server.
+        The directory of the shared server's state, where other processes find the jobs
+        (`list_jobs`); None: the server is not the shared one.
     warn
-        Gets every job that has waited for `WAIT_S`, once.
+        Called once for each job that has waited for `WAIT_S`.
     """
 
     def __init__(
@@ -207,12 +208,12 @@ class Jobs:
         operation_id: str | None,
         done: bool,
     ) -> None:
-        """Note how far a job is.
+        """Record the progress of a job.
 
         Raises
         ------
         StorageError
-            Cancelled jobs used all processors of the shared server, and it was ended.
+            Cancelled jobs used all processors of the shared server, so it was ended.
         """
         key, now, late, waited_s = operation_id or "", self._clock(), None, 0.0
         with self._lock:
@@ -264,9 +265,9 @@ def list_jobs(directory: Path) -> list[Job]:
 
 
 def ensure_server(settings: Settings) -> Server:
-    """Return the server that a project shares, started if need be; it stays while we live.
+    """Return the server that a project shares; start it if necessary. It lives while we do.
 
-    Starting one takes some ten seconds.
+    Starting takes about ten seconds.
 
     Raises
     ------
@@ -304,7 +305,7 @@ def stop_server(directory: Path) -> bool:
 
 
 def _start(settings: Settings, directory: Path) -> Server:
-    _end(directory)  # one that does not answer, or a JVM that lost its supervisor
+    _end(directory)  # a server that does not answer, or a JVM without supervisor
     package = str(PACKAGE.parent)
     log_file = directory / SERVER_LOG
     with log_file.open("wb") as log:
@@ -348,7 +349,7 @@ def _path(*parts: str | None) -> str:
 
 
 def _end(directory: Path) -> None:
-    """End what there is of a server: the supervisor, or a JVM that lost it."""
+    """End a server: its supervisor, or a JVM without one."""
     supervisor, jvm = _processes(directory)
     held = directory / "supervisor.lock"
     if _held(held):
@@ -364,7 +365,7 @@ def _end(directory: Path) -> None:
 
 
 def _processes(directory: Path) -> tuple[int | None, int | None]:
-    """Return the process ids of supervisor and JVM that were last written down."""
+    """Return the last recorded process IDs of supervisor and JVM."""
     try:
         supervisor, jvm = json.loads((directory / "processes.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError):
@@ -373,7 +374,7 @@ def _processes(directory: Path) -> tuple[int | None, int | None]:
 
 
 def _signal(pid: int | None, marker: str, what: signal.Signals) -> None:
-    """Send a signal to a process if it is still the one whose command line holds a marker."""
+    """Send a signal to a process if its command line still contains a marker."""
     if pid is None:
         return
     try:
@@ -391,7 +392,7 @@ def _signal(pid: int | None, marker: str, what: signal.Signals) -> None:
 
 
 def _marker(directory: Path) -> str:
-    """Return what tells the JVM of a server from all other processes."""
+    """Return the marker that identifies the JVM of a server."""
     return f"spark.app.name=persist_assets-{directory.name}"
 
 
@@ -420,13 +421,13 @@ def _listens(port: int) -> bool:
 
 
 class _Stopped(Exception):
-    """The supervisor got a signal."""
+    """The supervisor received a signal."""
 
 
 def supervise(directory: Path, settings: Mapping[str, Any]) -> None:
     """Run a server until it gets a signal, dies, or has been idle for a while."""
     signals: list[int] = []
-    # A handler that raised could do so while a process is made, whose id would be lost.
+    # A handler that raises could interrupt the start of a process, whose ID would be lost.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda got, _: signals.append(got))
 
@@ -462,7 +463,7 @@ def supervise(directory: Path, settings: Mapping[str, Any]) -> None:
 
 
 def _write(path: Path, document: object) -> None:
-    """Write a file that only we can read, all at once."""
+    """Write a file atomically that only this user can read."""
     new_file = path.with_suffix(".new")
     new_file.unlink(missing_ok=True)
     new_file.touch(mode=0o600)
@@ -484,7 +485,7 @@ def _launch(
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
     }
-    # In a file and not on the command line, which everybody can read: keys of storages are secret.
+    # In a file, because everybody can read the command line, and keys of stores are secret.
     properties = directory / "spark.properties"
     properties.unlink(missing_ok=True)
     properties.touch(mode=0o600)
@@ -514,7 +515,7 @@ def _launch(
 
 
 def _escaped(text: str) -> str:
-    """Return a text as a key or value of Java's properties."""
+    """Return a text, escaped as a key or value of Java properties."""
     units = memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H")
     plain = re.compile(r"[A-Za-z0-9._/*,;-]")
     return "".join(chr(u) if u < 128 and plain.match(chr(u)) else f"\\u{u:04x}" for u in units)
@@ -532,10 +533,10 @@ def _port(port: int) -> int:
 
 
 def _wait(directory: Path, jvm: subprocess.Popen[bytes], idle_s: float, pause: Any) -> None:
-    """Return when the JVM has died or the server has been idle."""
+    """Return once the JVM has died or the server has been idle."""
     used = time.monotonic()
     while jvm.poll() is None:
-        # Under the lock nobody becomes a client between the look and the end.
+        # Under the lock, no client can appear between the check and the end.
         with suppress(Timeout), FileLock(directory / "start.lock", timeout=0):
             if _forget_dead(directory):
                 used = time.monotonic()
@@ -546,7 +547,7 @@ def _wait(directory: Path, jvm: subprocess.Popen[bytes], idle_s: float, pause: A
 
 
 def _forget_dead(directory: Path) -> int:
-    """Return how many clients live, and remove the marks of the others."""
+    """Return the number of living clients, and remove the marks of dead ones."""
     alive = 0
     for mark in (directory / "clients").iterdir():
         if _held(mark):

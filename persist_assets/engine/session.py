@@ -1,6 +1,6 @@
-"""The Spark session: making one, agreeing with it on settings, and what its errors mean.
+"""The Spark session: creating it, checking its settings, and translating its errors.
 
-Only what classic Spark and Spark Connect share is used: no SparkContext, no JVM objects.
+This uses only features of both classic Spark and Spark Connect: no SparkContext, no JVM objects.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ _session_lock = threading.Lock()
 
 
 def check_java(environ: Mapping[str, str] = os.environ) -> None:
-    """Raise unless there is a Java that Spark runs on.
+    """Raise unless a Java that Spark supports is installed.
 
     Raises
     ------
     JavaMissingError
-        There is none, or it is older than 17.
+        There is no Java, or it is older than 17.
     """
     home = environ.get("JAVA_HOME")
     java = f"{home}/bin/java" if home else shutil.which("java", path=environ.get("PATH"))
@@ -80,13 +80,13 @@ def check_java(environ: Mapping[str, str] = os.environ) -> None:
 def create_session(settings: Settings) -> SparkSession:
     """Return a Spark session with the project's settings.
 
-    It is an existing one if there is one in this process; or a new one of a server: of the shared
-    one, which is started if need be, or of the one that ``spark.remote`` names.
+    It is the existing session of this process, if there is one. Otherwise it is a new session of
+    the server that ``spark.remote`` names, or of the shared server, which is started if necessary.
 
     Raises
     ------
     SettingsError
-        It is one of a server, and what clients of servers need is not installed.
+        Spark is a server, and the libraries for its clients are not installed.
     StorageError
         The shared server does not start.
     """
@@ -105,18 +105,18 @@ def create_session(settings: Settings) -> SparkSession:
 
 
 def is_remote(settings: Settings) -> bool:
-    """Whether sessions are those of a server: of the shared one, or of somebody else's."""
+    """Whether sessions belong to a server, the shared one or another."""
     remote = dict(settings.spark).get("spark.remote", "local")
     return settings.shared or not remote.startswith("local")
 
 
 def _name_python() -> None:
-    """Let workers on this machine have the libraries that we have, unless somebody says else."""
+    """Give workers on this machine our libraries, unless a setting says otherwise."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
 def _connect(settings: Settings) -> SparkSession:
-    """Return a new session of a server: no other client sees its views or settings."""
+    """Return a new session of a server; other clients do not see its views or settings."""
     try:
         import pyspark.sql.connect.session  # noqa: F401  # pyright: ignore[reportUnusedImport]
         from pyspark.sql.connect.client.retries import DefaultPolicy
@@ -128,7 +128,7 @@ def _connect(settings: Settings) -> SparkSession:
         ) from error
     from pyspark.sql import SparkSession
 
-    # By default a client asks for ten minutes whether a dead server is there again.
+    # By default a client retries for ten minutes if a server is dead.
     from persist_assets.engine.server import Jobs, ensure_server, server_directory
 
     directory = server_directory(settings) if settings.shared else None
@@ -145,7 +145,7 @@ def _connect(settings: Settings) -> SparkSession:
     with _session_lock:
         builder: Any = SparkSession.builder.remote(url)
         session = builder.create()
-    # The server would keep it for an hour. And an open channel can hang a process that ends.
+    # The server would keep it for an hour, and an open channel can hang an exiting process.
     atexit.register(session.stop)
     session.client.set_retry_policies([policy])
     session.registerProgressHandler(Jobs(str(settings.root), directory, _warn_of_wait))
@@ -166,10 +166,10 @@ def _warn_of_wait(job: Job) -> None:
 
 
 def _set(session: SparkSession, key: str, value: str, settings: Settings) -> None:
-    """Give a session of a server a setting.
+    """Set a setting in a session of a server.
 
-    Others start their server with settings of their own, and sessions cannot change some of
-    them. That is of no account where a setting cannot change rows.
+    A server that others started has its own settings, and sessions cannot change some of them. That
+    does not matter for settings that cannot change rows.
     """
     try:
         session.conf.set(key, value)
@@ -185,11 +185,11 @@ def open_session(settings: Settings, get: Callable[[], SparkSession]) -> SparkSe
     Raises
     ------
     JavaMissingError
-        Spark would run on this machine, and there is no Java for it.
+        Spark would run on this machine, which has no suitable Java.
     StorageError
         It does not start.
     SettingsError
-        It has a setting that changes results and that the project does not know of.
+        It has a setting that changes results and that the project does not declare.
     """
     _name_python()
     try:
@@ -205,7 +205,7 @@ def open_session(settings: Settings, get: Callable[[], SparkSession]) -> SparkSe
         raise StorageError(f"Spark does not start: {first_line(error)}") from error
     with translated("opening a Spark session"):
         _align(session, settings.changing)
-        present: Mapping[str, str] = session.conf.getAll  # of a JVM next door, one by one
+        present: Mapping[str, str] = session.conf.getAll  # fetched from the JVM one by one
         _check_known(present, settings)
         _hasten(session, present)
     return session
@@ -213,9 +213,9 @@ def open_session(settings: Settings, get: Callable[[], SparkSession]) -> SparkSe
 
 @contextmanager
 def _interrupts_wait() -> Generator[None]:
-    """Let an interrupt wait until the block ends.
+    """Delay interrupts until the block ends.
 
-    A JVM that is left while it starts misses that nobody is there any more, and stays for ever.
+    A JVM that is abandoned while it starts does not notice that, and never ends.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -229,14 +229,14 @@ def _interrupts_wait() -> Generator[None]:
     try:
         yield
     finally:
-        if signal.getsignal(signal.SIGINT) is note:  # else it is Spark's own by now
+        if signal.getsignal(signal.SIGINT) is note:  # otherwise Spark has set its own
             signal.signal(signal.SIGINT, before or signal.SIG_DFL)
         if came:
             signal.raise_signal(signal.SIGINT)
 
 
 def _align(session: SparkSession, changing: Iterable[tuple[str, str]]) -> None:
-    """Give a session the settings that change results."""
+    """Set the settings that change results in a session."""
     for key, value in changing:
         if session.conf.get(key, None) != value:
             try:
@@ -249,7 +249,7 @@ def _align(session: SparkSession, changing: Iterable[tuple[str, str]]) -> None:
 
 
 def _check_known(present: Mapping[str, str], settings: Settings) -> None:
-    """Refuse a session that has more settings that change results; name all of them."""
+    """Refuse a session with further settings that change results; name all of them."""
     names = {*dict(settings.changing), FIELD_IDS}
     unknown = [
         f'"{key}" = "{value}"'
@@ -269,15 +269,15 @@ _FAST = {
     "spark.sql.codegen.useIdInClassName": "false",
     "spark.sql.codegen.wholeStage.union.enabled": "false",
 }
-"""What lets queries that do the same share code, which the JVM compiles once for all of them.
+"""Settings with which equal queries share generated code, which the JVM then compiles once.
 
-Else each group of files that are read one after the other (`Slice.groups`) gets code of its own,
-and a third of a backfill is compiling it.
+Otherwise Spark generates code for each group of files (`Slice.groups`), and compiling it takes a
+third of a backfill.
 """
 
 
 def _hasten(session: SparkSession, present: Mapping[str, str]) -> None:
-    """Give a session the settings that make it faster, where nobody has set them."""
+    """Set settings that make a session faster, unless somebody has set them."""
     for key, value in _FAST.items():
         if key not in present:
             session.conf.set(key, value)
@@ -294,7 +294,7 @@ _BETWEEN_STAGES = re.compile(r"DiskBlockObjectWriter|SpillWriter|DiskStore|\.shu
 def _full_directory(message: str) -> str:
     """Return the directory whose disk is full, by Spark's message.
 
-    Spark names the directory that it writes rows to, but not the one for data between stages.
+    Spark names the directory that it writes rows to, but not the one for shuffle data.
     """
     if place := re.search(r"(/\S+) \(No space left on device\)", message):
         return os.path.dirname(place[1])
@@ -328,17 +328,17 @@ _NO_FILE_SYSTEM = re.compile(
 
 @contextmanager
 def translated(doing: str) -> Generator[None]:
-    """Turn what Spark raises within the block into errors of ours.
+    """Translate errors of Spark within the block into ours.
 
     Raises
     ------
     StorageError
-        The disk is the reason, or a store, or a file that cannot be read, or that the Spark server
-        is gone, or lacks what reads a store.
+        The cause is the disk, a store, an unreadable file, or a Spark server that is gone or lacks
+        the library for a store.
     GoneError
-        A file that is to be read is not there any more.
+        A file to be read no longer exists.
     BuildError
-        Something else is.
+        There is another cause.
     """
     try:
         yield
@@ -382,7 +382,7 @@ def translated(doing: str) -> Generator[None]:
 
 
 def broken_file(error: BaseException | None) -> str | None:
-    """Return the file that Spark says it cannot read, None where it says of none."""
+    """Return the file that Spark cannot read by its message, None if it names none."""
     match = _BROKEN_FILE.search(str(error))
     return unquote(match[1]) if match else None
 
@@ -398,13 +398,13 @@ _RAISED = re.compile(
 
 
 def first_line(error: BaseException) -> str:
-    """Return the line of an error that says what happened: the innermost of Spark's causes."""
+    """Return the line of an error with the innermost of Spark's causes."""
     raised = _RAISED.search(str(error))
-    if raised:  # in a worker that runs Python
+    if raised:  # in a Python worker
         return raised[1][:500]
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     conditions = [line for line in lines if re.search(r"\[[A-Z][A-Z_.0-9]+\]", line)]
     line = (conditions or lines or [type(error).__name__])[0]
     match = re.search(r"\[[A-Z][A-Z_.0-9]+\].*", line)
-    # The position is one in the text that we made of the query.
+    # The position refers to the text that we generated from the query.
     return re.sub(r";? line \d+,? pos \d+;?$", "", match[0] if match else line)[:500]

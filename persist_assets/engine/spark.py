@@ -1,7 +1,4 @@
-"""How one source is computed in a Spark session.
-
-LOAD what is read, RUN the query over it, and AUDIT the rows while they are written.
-"""
+"""Computing one source in a Spark session: load its inputs, run its query, audit the written rows."""
 
 from __future__ import annotations
 
@@ -61,12 +58,12 @@ if TYPE_CHECKING:
 
 
 _ROWS_OF_A_FILE = 250_000
-"""Where some rows of a table are replaced later, files are so large: few of them change then."""
+"""The size of files in tables whose rows are replaced later, so that few files change."""
 _BYTES_OF_A_FILE = 6 * 2**20
-"""As many a file of such a table is to have, as Spark counts them."""
+"""The target size of a file of such a table, as Spark estimates sizes."""
 _LEAST_TASKS = "spark.sql.files.minPartitionNum"
 _SHOWN: WeakKeyDictionary[SparkSession, Counter[str]] = WeakKeyDictionary()
-"""How many engines of this process have views in a session, by their names."""
+"""The number of this process's engines that have a view in a session, by the view's name."""
 _SHOWN_LOCK = threading.Lock()
 
 
@@ -98,20 +95,20 @@ class SparkEngine:
             return self._session
 
     def parallelism(self) -> int:
-        """Return how many tasks Spark runs at once."""
+        """Return the number of tasks that Spark runs at once."""
         with translated("asking Spark for its size"):
-            # Nothing else tells it alike in classic sessions and those of a server.
+            # The only way that works in both classic sessions and those of a server.
             plan: str = self.session.sql("EXPLAIN SELECT * FROM range(1)").collect()[0][0]
         match = re.search(r"splits=(\d+)", plan)
         return int(match[1]) if match else 1
 
     def catalog(self) -> str:
-        """Return what kind of catalog the session has: ``hive`` or ``in-memory``."""
+        """Return the kind of the session's catalog: ``hive`` or ``in-memory``."""
         with translated("asking Spark for its catalog"):
             return str(self.session.conf.get("spark.sql.catalogImplementation", "in-memory"))
 
     def size(self, frame: DataFrame) -> int:
-        """Return how many bytes Spark expects the rows of a frame to have, from files' sizes."""
+        """Return Spark's estimate of a frame's size in bytes, from the sizes of files."""
         explained = self.over(frame, lambda name: f"EXPLAIN COST SELECT * FROM {quote(name)}")
         with translated("asking Spark how much there is"):
             match = re.search(r"sizeInBytes=([\d.E+]+) (\w+)", explained.collect()[0][0])
@@ -122,14 +119,16 @@ class SparkEngine:
 
     @contextmanager
     def undivided(self) -> Generator[None]:
-        """Have files that are read in groups (`Slice.groups`) read by one task for each group.
+        """Read each group of files (`Slice.groups`) in one task.
 
-        Else Spark divides every group among all its processors, and each part gets a file that has
-        rows of all its times. Groups of more bytes than Spark gives to a task are divided still.
-        What else the session computes meanwhile may be divided less, too.
+        Otherwise Spark divides every group among all processors, and each part becomes a file with
+        rows of all times of the group. Groups larger than Spark's limit for a task are still
+        divided. Other computations of the session may be divided less meanwhile.
         """
         with translated("preparing the Spark session"):
-            free = self.session.conf.get(_LEAST_TASKS, None) is None  # else somebody wants another
+            free = (
+                self.session.conf.get(_LEAST_TASKS, None) is None
+            )  # otherwise somebody has set another value
             if free:
                 self.session.conf.set(_LEAST_TASKS, "1")
         try:
@@ -140,7 +139,7 @@ class SparkEngine:
                     self.session.conf.unset(_LEAST_TASKS)
 
     def interrupt(self) -> None:
-        """End everything that the session computes, whichever thread asked for it."""
+        """Cancel all computations of the session, of any thread."""
         if self._session is not None:
             with suppress(Exception):  # a session that is gone computes nothing
                 self._session.interruptAll()
@@ -181,14 +180,14 @@ class SparkEngine:
         return padded(frame.selectExpr(*named), source.columns) if named else frame
 
     def check_rows(self, name: str, pin: Pin) -> None:
-        """Check that Spark reads the rows that a table's log promises, of each file once.
+        """Check once for each file that Spark reads the rows promised by the table's log.
 
         Raises
         ------
         StorageError
-            It does not, or a file of which the log does not say it cannot be read.
+            It does not, or a file without a promised number of rows cannot be read.
         """
-        # What OPTIMIZE has taken out of a table since its rows came is checked by its footer.
+        # Files that OPTIMIZE has removed since are checked by their footers.
         files = [f for f in pin.files or () if pin.rows and f not in self._checked]
         if not files:
             return
@@ -219,21 +218,21 @@ class SparkEngine:
         Parameters
         ----------
         file
-            Of a column that says which file a row is of; None: there is none.
+            The name of a column with each row's file; None: no such column.
         stored
-            The columns that the files have, by position; None: those that are read.
+            The columns of the files, by position; None: the columns that are read.
         """
         present = columns if stored is None else stored
         schema = ", ".join(f"{quote(c.name)} {_read_type(c.type)}" for c in present)
         if not pin.files:
             file_column = f", {quote(file)} string" if file is not None else ""
             return self.session.createDataFrame([], schema + file_column)
-        # What the table itself says of its files goes before.
+        # The table's own statements about its files take precedence.
         reader = self.session.read.options(**AS_NAMED).options(**options)
         reader = reader.schema(schema).format(form)
         if pin.base:
             reader = reader.option("basePath", spark_uri(pin.base))
-        # Directories named like a partition that is not declared would become columns.
+        # Directories named like undeclared partitions would become columns.
         frame = reader.load([spark_pattern(path) for path in pin.files])
         names = [
             f"{unpruned(quote(c.name), _read_type(c.type))} AS {quote(c.name)}" for c in columns
@@ -245,17 +244,17 @@ class SparkEngine:
     def _read_parsed(
         self, source: Source, form: str, pin: Pin, options: Mapping[str, str]
     ) -> DataFrame:
-        """Return the rows of text: columns by the names of a header, and bad records as declared.
+        """Return the rows of text files: columns by the header's names, bad records as declared.
 
         Raises
         ------
         StorageError
-            A header lacks declared columns, or is not said to be one.
+            A header lacks declared columns, or is not declared as one.
         """
         columns, files = source.columns, pin.files or ()
         corrupt = corrupt_column(options).lower()
         ours = {"mode": read_mode(options, columns), CORRUPT: corrupt_column(options)}
-        if form == "csv":  # else a record with too few or too many values may not be noticed
+        if form == "csv":  # otherwise a record with too few or too many values may go unnoticed
             ours |= {"columnPruning": "false", "enforceSchema": "true"}
         options = {**options, **ours}
         parted = {*partition_names(files, pin.base or ""), corrupt}
@@ -284,7 +283,7 @@ class SparkEngine:
         options: Mapping[str, str],
         parted: Collection[str],
     ) -> dict[tuple[Column, ...], list[str]]:
-        """Return CSV files by the columns that they have, in the order in which they have them."""
+        """Return CSV files, grouped by their columns in order."""
         columns = source.columns
         groups: dict[tuple[Column, ...], list[str]] = {}
         for file, record in first_records(files, options).items():
@@ -306,7 +305,7 @@ class SparkEngine:
 
     @contextmanager
     def _naming_bad_records(self) -> Generator[None]:
-        """Name the file and line of a record that is not as it is declared."""
+        """Return the file and line of a malformed record."""
         try:
             yield
         except StorageError as error:
@@ -323,13 +322,13 @@ class SparkEngine:
             ) from error
 
     def _bad_record(self, file: str) -> str | None:
-        """Return the text of a record of a file that is not as it is declared, None without one."""
+        """Return the text of a malformed record of a file, None if there is none."""
         form, base, stored, options = self._parsed[file]
         bad = Column("_persist_bad_record", "string")
         options = {**options, "mode": "PERMISSIVE", CORRUPT: bad.name}
         columns = (*stored, bad)
         frame = self.read_files(form, Pin(None, (file,), base), columns, options, stored=columns)
-        with suppress(Exception):  # the first error says enough
+        with suppress(Exception):  # the first error is sufficient
             for row in frame.where(f"{bad.name} IS NOT NULL").limit(1).collect():
                 return str(row[bad.name])
         return None
@@ -346,7 +345,7 @@ class SparkEngine:
         return self.read_files("parquet", Pin(None, version.files), version.columns, {})
 
     def load_table(self, root: str, version: int) -> DataFrame:
-        """Return the rows of one version of a table that we wrote, whatever build wrote it.
+        """Return the rows of one version of a table of ours, of any build.
 
         Raises
         ------
@@ -357,9 +356,9 @@ class SparkEngine:
         return self.read_files("parquet", Pin(None, table_version.files), table_version.columns, {})
 
     def view(self, name: str, load: Callable[[], DataFrame]) -> str:
-        """Return `name`, which is a view of what `load` returns; it is called the first time.
+        """Return `name`, a view of the frame that `load` returns; `load` is called once.
 
-        Names say what they show, whoever else uses the session, so a view never has to change.
+        A name identifies its content for all users of the session, so a view never has to change.
         """
         with self._views_lock:
             if name not in self._views:
@@ -376,10 +375,10 @@ class SparkEngine:
         return name
 
     def forget(self) -> None:
-        """Drop the views that this engine has made, which it makes again if it is asked for them.
+        """Drop the views of this engine; it creates them again on demand.
 
-        Those stay that other engines of this process have in the session. Each keeps a plan there,
-        with a list of files, and there are new ones whenever data is.
+        Views that other engines of this process use stay in the session. Each view holds a plan with
+        a list of files there, and new data needs new views.
         """
         with self._views_lock:
             for name in [*self._views]:
@@ -400,16 +399,16 @@ class SparkEngine:
     # ----------------------------------------------------------------------------------- RUN
 
     def run(self, statement: Statement, columns: Sequence[Column] = ()) -> DataFrame:
-        """Return the rows of a statement, not yet computed.
+        """Return the lazy rows of a statement.
 
         Parameters
         ----------
         columns
-            The names the result must have, in order; nothing: whatever it has.
+            The names that the result must have, in order; empty: its own names.
         """
         with translated("the query"):
             frame = self.session.sql(statement.sql)
-            names = frame.columns  # where Spark is a server this asks it, and may fail
+            names = frame.columns  # with Spark Connect this calls the server, and may fail
         if columns and names != [c.name for c in columns]:
             if [c.lower() for c in names] != [c.name.lower() for c in columns]:
                 raise BuildError(
@@ -421,16 +420,16 @@ class SparkEngine:
         return frame
 
     def over(self, frame: DataFrame, query: Callable[[str], str]) -> DataFrame:
-        """Return the rows of a query over the rows of a frame, not yet computed.
+        """Return the lazy rows of a query over the rows of a frame.
 
         Parameters
         ----------
         query
-            Returns the query, of the name that the frame has in it.
+            Returns the query for the name that the frame has in it.
         """
         name = f"rows-{uuid.uuid4().hex}"
         text = query(name).replace("{", "{{").replace("}", "}}")
-        with translated("the query"):  # a view of our own a server would look for later
+        with translated("the query"):  # a server would look up a view of ours only later
             return self.session.sql(text.replace(quote(name), "{rows}"), rows=frame)
 
     def collect(self, frame: DataFrame, n: int) -> list[Any]:
@@ -460,8 +459,8 @@ class SparkEngine:
         name
             The source that computes the rows, for messages.
         beside
-            Rows that are written too, but neither measured nor checked, except that the watermark
-            includes theirs. Those of them that go are measured (`Measured.gone`).
+            Rows that are written too, but neither measured nor checked, except that they count for
+            the watermark. The removed ones among them are measured (`Measured.gone`).
         clustered
             Files have separate ranges of the time column.
         bounds
@@ -471,7 +470,7 @@ class SparkEngine:
         Raises
         ------
         BuildError
-            Computing the rows failed, or a type has no place in a table.
+            Computing the rows failed, or a table cannot have one of their types.
         StorageError
             They cannot be written.
         """
@@ -480,12 +479,12 @@ class SparkEngine:
             if bounds:
                 frame = self._split_at(frame, bounds)
             elif clustered and time_column:
-                # Spark computes the rows once more to find bounds.
+                # Spark computes the rows a second time to find bounds.
                 stack.callback(frame.persist().unpersist)
                 n_files = max(1, round(frame.count() / _ROWS_OF_A_FILE))
                 frame = frame.repartitionByRange(n_files, quote(time_column))
             kind = type_in(frame, time_column) if time_column else ""
-            # The statistics of files that have only these rows show the latest, at no cost.
+            # The statistics of files with only these rows show the latest value, at no cost.
             by_files = beside is None and kind in EXACT
             watched, measure = self._watched(frame, checks, None if by_files else time_column)
             stay, stayed = None, None
@@ -548,7 +547,7 @@ class SparkEngine:
     def _watched(
         self, frame: DataFrame, checks: Sequence[Check], time_column: str | None
     ) -> tuple[DataFrame, Callable[[], Measured]]:
-        """Return rows that are measured as they are computed, and what then tells how."""
+        """Return rows that are measured while they are computed, and a function for the metrics."""
         from pyspark.sql import Observation
 
         observation = Observation()
@@ -557,7 +556,7 @@ class SparkEngine:
         return watched, lambda: read_measures(observation.get, checks, kind)
 
     def _latest(self, staged: Staged, column: str, kind: str) -> tuple[str | None, int]:
-        """Return the greatest value of a column of files, as text, and how many have none."""
+        """Return the greatest value of a column in files, as text, and the number of NULLs."""
         latest = staged.greatest(column)
         if latest is not None:
             last, timeless = latest
@@ -571,9 +570,9 @@ class SparkEngine:
     def _staying(
         self, beside: Beside, checks: Sequence[Check], time_column: str | None
     ) -> tuple[DataFrame, Callable[[], tuple[int, str | None, Measured | None]]]:
-        """Return the rows that stay, and what tells when they are written.
+        """Return the rows that stay, and a function to call when they are written.
 
-        That is how many there are, their watermark, and what was measured of those gone.
+        It returns their number, their watermark, and the metrics of the removed rows.
         """
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
@@ -596,7 +595,7 @@ class SparkEngine:
         return rows, told
 
     def greatest(self, frame: DataFrame, column: str, name: str) -> str | None:
-        """Return the greatest value of a column, as text, None where all are NULL.
+        """Return the greatest value of a column as text, None if all are NULL.
 
         Raises
         ------
@@ -611,12 +610,12 @@ class SparkEngine:
     def write_files(
         self, frame: DataFrame, root: str, build_uid: str, *, most_rows: int = 0
     ) -> Staged:
-        """Write rows as files of a table, and do nothing else.
+        """Write rows as files of a table, without measuring them.
 
         Parameters
         ----------
         most_rows
-            That a file has; 0: any number.
+            The maximum number of rows of a file; 0: no limit.
         """
         schema = delta_schema(frame.schema.jsonValue())
         writer = frame.write.option("maxRecordsPerFile", most_rows)
@@ -625,22 +624,22 @@ class SparkEngine:
         return find_staged(root, build_uid, schema)
 
     def columns(self, frame: DataFrame, name: str) -> tuple[Column, ...]:
-        """Return the columns of rows that are not computed yet.
+        """Return the columns of lazy rows.
 
         Raises
         ------
         BuildError
-            Spark does not understand what computes them.
+            Spark cannot analyse the query.
         """
         with translated(f"computing `{name}`"):
             return tuple(columns_in(frame))
 
     def failing(self, frame: DataFrame, check: Check) -> DataFrame | None:
-        """Return the rows that fail a check, or their keys; None where no rows do."""
+        """Return the rows that fail a check, or their keys; None if no single row can fail it."""
         return failing(frame, check)
 
     def unmatched(self, frame: DataFrame, column: str, others: DataFrame, other: str) -> DataFrame:
-        """Return the rows whose value of a column is not NULL and no value of another frame's."""
+        """Return the rows whose value in a column is not NULL and missing in another frame."""
         from pyspark.sql import functions as F
 
         known = others.selectExpr(f"{quote(other)} AS `persist.known`").distinct()
@@ -657,15 +656,15 @@ class SparkEngine:
     def audit(
         self, frame: DataFrame, checks: Sequence[Check], name: str
     ) -> tuple[CheckResult, ...]:
-        """Check rows that are there already."""
+        """Check existing rows."""
         with translated(f"checking {name}"):
             return audit(frame, checks)
 
 
 def _n_true(conditions: Sequence[str], before: int = 0) -> str:
-    """Return what counts the conditions that are true of a row, each of fewer than the one before.
+    """Return an SQL expression that counts the true conditions; each implies the previous one.
 
-    It looks at few of them: whatever the middle one says, half of the others need no look.
+    It is a binary search: it evaluates few of the conditions.
 
     Examples
     --------
@@ -680,7 +679,7 @@ def _n_true(conditions: Sequence[str], before: int = 0) -> str:
 
 
 def _pattern(staged: Staged) -> str:
-    """Return what Spark reads the files of a build by."""
+    """Return the pattern by which Spark reads the files of a build."""
     return spark_pattern(f"{staged.root}/{staged.build_uid}")
 
 

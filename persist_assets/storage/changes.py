@@ -1,8 +1,8 @@
-"""What became of data since rows were computed from it, file by file.
+"""The changes of data, file by file, since rows were computed from it.
 
-Of a Delta table its log tells, version by version; what OPTIMIZE wrote anew is no change
-(`commits.moves`). What files other data had at a version is kept in the warehouse, under the
-version (`keep_listing`). The invariant: what cannot be told for certain is None, never "unchanged".
+The log of a Delta table states its changes, version by version; files that OPTIMIZE rewrites are no
+change (`commits.moves`). For other data, a listing of each version's files is kept in the warehouse
+(`keep_listing`). The invariant: an uncertain change is None, never "unchanged".
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ if TYPE_CHECKING:
     from persist_assets.storage.raw import Pin
 
 _MOST_FOOTERS = 500
-"""Of so many files that came the footers are read."""
+"""The maximum number of new files whose footers are read."""
 _MOST_VERSIONS = 16
-"""So many versions of a table are opened for what is in files that neither end has."""
+"""The maximum number of versions opened to look up files that neither end of a change has."""
 LISTINGS = ".listings"
-"""The directory of a warehouse that holds, by ledger and version, which files raw data had."""
+"""The directory of a warehouse with the listings of raw data's files, by ledger and version."""
 
 
 def listings_of(warehouse: str, log_id: str) -> str:
@@ -59,7 +59,7 @@ def listings_of(warehouse: str, log_id: str) -> str:
 
 
 def keep_listing(directory: str, pin: Pin) -> None:
-    """Keep which files raw data has at a version, for builds that continue those of today.
+    """Store a listing of raw data's files at a version, for builds that continue from it.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def keep_listing(directory: str, pin: Pin) -> None:
 
 
 def _listed(pin: Pin) -> dict[str, list[Any]]:
-    """Return by what the files of a pin are known to be the same, by their paths."""
+    """Return the stamps that identify the content of a pin's files, by path."""
     return {path: [*stamp] for path, stamp in zip(pin.files or (), pin.told, strict=True)}
 
 
@@ -91,24 +91,24 @@ _LISTED = re.compile(r"([0-9a-f]{32})\.json(\.[0-9a-f]{32})?")
 
 
 def listed_version(location: str) -> str | None:
-    """Return the version of which a file of `listings_of` tells; None where it is no listing."""
+    """Return the version that a listing in `listings_of` describes; None if it is no listing."""
     match = _LISTED.fullmatch(location.rpartition("/")[2])
     return OF_FILES + match[1] if match else None
 
 
 def raw_change(directory: str, location: str, then: str, pin: Pin, form: str = "") -> Change | None:
-    """Return what became of raw data since a version; None where that cannot be told.
+    """Return the change of raw data since a version; None if it is unknown.
 
     Parameters
     ----------
     directory
-        That of the listings; see `listings_of`.
+        The directory of the listings; see `listings_of`.
     location
-        Where it is, absolute.
+        The absolute location of the data.
     then
         The version, as in an as_of.
     form
-        The format of plain files: those of Parquet that came tell what is in them.
+        The format of plain files; new Parquet files have statistics.
     """
     now = pin.version or ""
     if then == now:
@@ -135,7 +135,7 @@ def raw_change(directory: str, location: str, then: str, pin: Pin, form: str = "
 
 
 def _parquet_piece(place: str) -> Piece:
-    """Return a file of Parquet with what its footer tells of its columns."""
+    """Return a Parquet file with the statistics of its footer."""
     from pyarrow import ArrowException, types
     from pyarrow.parquet import ParquetFile
 
@@ -172,13 +172,13 @@ def _read_listing(place: str) -> dict[str, list[Any]] | None:
 
 
 def delta_change(root: str, then: int, now: int, files: str | None = None) -> Change | None:
-    """Return what became of a Delta table between two of its versions.
+    """Return the change of a Delta table between two of its versions.
 
     Parameters
     ----------
     files
-        Of a table of others `digest_of_files` of the earlier one, as its log may be another one
-        than it was. Columns may come to it: rows before have none of their values.
+        For a table that others write: `digest_of_files` of the earlier version, because its log may
+        have been replaced. New columns are allowed; earlier rows have NULL in them.
     """
     old, new = find_table(root, then), find_table(root, now)
     if old is None or new is None:
@@ -198,9 +198,9 @@ def delta_change(root: str, then: int, now: int, files: str | None = None) -> Ch
 
 
 def _told(root: str, old: Any, new: Any) -> Change | None:
-    """Return what the commits between two versions say that came and went.
+    """Return the change that the commits between two versions state.
 
-    None where that is no less than the files that one of both has, or cannot be told from them.
+    None if it is no smaller than the difference of their files, or if the commits do not state it.
     """
     current, after = ({file_location(p, root) for p in file_sizes(t)} for t in (old, new))
     n_more = Counter[str]()
@@ -220,7 +220,7 @@ def _told(root: str, old: Any, new: Any) -> Change | None:
                 if (place in current) == (sign > 0):
                     if is_change:
                         return None
-                    continue  # it is told again, with other statistics
+                    continue  # it is added again, with other statistics
                 current ^= {place}
                 seen.setdefault(place, version)
                 wrote_anew |= not is_change
@@ -253,14 +253,14 @@ def _told(root: str, old: Any, new: Any) -> Change | None:
 def version_of_same_rows(location: str, pin: Pin, versions: Iterable[str]) -> str | None:
     """Return one of some versions that certainly has the rows of the pinned version.
 
-    It is the pinned version itself, or else the latest one with the same files, or else one since
-    which all commits state that they change no rows. The table is a Delta table of others. Mostly
-    this reads only its newest commit.
+    That is the pinned version itself, else the latest one with the same files, else one since which
+    all commits state that they change no rows. The table is a Delta table that other programs
+    write. Usually only its newest commit is read.
 
     Returns
     -------
     str | None
-        None: the rows may differ from those of each version.
+        None: the rows may differ from those of all these versions.
     """
     if pin.version is None or pin.commit is None:
         return None
@@ -280,9 +280,9 @@ def version_of_same_rows(location: str, pin: Pin, versions: Iterable[str]) -> st
 
 
 def _quiet_since(location: str, last: int, first: int) -> int:
-    """Return the version after which no commit may have changed rows, `first` at the earliest.
+    """Return the version after which no commit can have changed rows, `first` at the earliest.
 
-    What has mapped columns in between can have them emptied or swapped, file by file as it was.
+    A commit that maps columns may empty or swap them, although the files stay the same.
     """
     first = max(first, last - MOST_COMMITS)
     with suppress(StorageError):
@@ -295,15 +295,15 @@ def _quiet_since(location: str, last: int, first: int) -> int:
 
 
 def _is_so(location: str, pin: Pin, version: int, files: str) -> bool:
-    """Whether an earlier version is there as it was, and its files had the rows of a pinned one.
+    """Whether an earlier version is unchanged, and its files had the rows of a pinned one.
 
-    Commits say so that came since; what they say is not trusted where the table tells otherwise.
+    Later commits state so, but they are not trusted if the table contradicts them.
     """
     old, new = find_table(location, version), find_table(location, pin.commit)
     if old is None or new is None or not _has_columns_of(new, old):
         return False
     try:
-        check_readable(old, location)  # else its files were not its rows
+        check_readable(old, location)  # otherwise its files alone were not its rows
     except StorageError:
         return False
     before, after = old.metadata(), new.metadata()
@@ -323,12 +323,12 @@ def _total(numbers: Collection[int | None]) -> int | None:
 
 
 def _counted(table: Any, root: str) -> dict[str, int | None]:
-    """Return how many rows the log says the files of a version have."""
+    """Return the number of rows in each file of a version, according to the log."""
     return {file_location(path, root): n for path, n in promised_rows(table).items()}
 
 
 def _more_rows(before: Mapping[str, int | None], after: Mapping[str, int | None]) -> int | None:
-    """Return how many rows more there are; None where that is not known of a file of one only.
+    """Return by how many rows the second set of files is larger; None if that is unknown.
 
     Examples
     --------
@@ -345,7 +345,7 @@ def _features(table: Any) -> set[str]:
 
 
 def _has_columns_of(table: Any, earlier: Any) -> bool:
-    """Whether a table has the columns of an earlier version as they were, and perhaps more."""
+    """Whether a table has all columns of an earlier version, unchanged, and perhaps more."""
     fields, had = (
         {f["name"]: _as_read(f) for f in json.loads(t.schema().to_json())["fields"]}
         for t in (table, earlier)
@@ -354,13 +354,13 @@ def _has_columns_of(table: Any, earlier: Any) -> bool:
 
 
 def _as_read(field: Any) -> str:
-    """Return what of a column decides what is read of it."""
+    """Return the properties of a column that decide which values are read from it."""
     metadata = {k: v for k, v in field["metadata"].items() if k != "comment"}
     return json.dumps([field["type"], metadata], sort_keys=True)
 
 
 def _commit(location: str, version: int) -> Actions | None:
-    """Return a commit of a Delta table, None where the log does not have it any more."""
+    """Return a commit of a Delta table, None if the log no longer has it."""
     try:
         with (
             reached(f"{location}/{commit_file(version)}") as (system, path),
@@ -374,7 +374,7 @@ def _commit(location: str, version: int) -> Actions | None:
 
 
 def delta_pieces(root: str, version: int, column: str) -> tuple[Piece, ...]:
-    """Return the files of a version of a Delta table, and what a column has; none: it is gone."""
+    """Return the files of a Delta table's version with a column's statistics; empty: it is gone."""
     table = find_table(root, version)
     files = live_files(table, column=column).values() if table else ()
     return tuple(_piece(file, root) for file in files)

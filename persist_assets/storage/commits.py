@@ -1,6 +1,6 @@
-"""Commits in the logs of Delta tables: what they say, and whether rows may change with them.
+"""Commits in the logs of Delta tables: their actions, and whether they may change rows.
 
-The invariant: what is not known to leave all rows as they are may change them.
+The invariant: a commit may change rows unless it is known not to.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 Actions = dict[str, list[Any]]
-"""The actions of a commit by their kind, in their order."""
+"""The actions of a commit by kind, in order."""
 
 MOST_COMMITS = 200
-"""After so many commits it is not looked whether they changed rows: one of them will have."""
+"""After this many commits, rows are assumed to have changed."""
 _KNOWN = frozenset(("commitInfo", "txn", "domainMetadata", "metaData", "protocol", "add", "remove"))
-"""Kinds of actions that bring no row and take none, but for files that say so themselves."""
+"""Kinds of actions that add and remove no rows; files state by themselves whether they do."""
 
 
 def commit_file(version: int) -> str:
-    """Return where the log of a table has a commit, below the table's directory.
+    """Return the path of a commit, relative to the table's directory.
 
     Examples
     --------
@@ -39,7 +39,7 @@ def parse_commit(written: bytes, version: int, location: str) -> Actions:
     Raises
     ------
     StorageError
-        It is no JSON.
+        It is not JSON.
     """
     actions: Actions = {}
     try:
@@ -54,9 +54,9 @@ def parse_commit(written: bytes, version: int, location: str) -> Actions:
 
 
 def moves(actions: Mapping[str, Sequence[Any]]) -> bool:
-    """Whether rows may come or go with a commit.
+    """Whether a commit may add or remove rows.
 
-    What OPTIMIZE writes anew it adds and removes with ``dataChange=false``.
+    OPTIMIZE adds and removes the files that it rewrites with ``dataChange=false``.
 
     Examples
     --------
@@ -69,7 +69,7 @@ def moves(actions: Mapping[str, Sequence[Any]]) -> bool:
 
 
 def is_told_by_files(actions: Mapping[str, Sequence[Any]]) -> bool:
-    """Whether the files that a commit adds and removes tell all that becomes of rows.
+    """Whether the files that a commit adds and removes are the whole change of its rows.
 
     Examples
     --------
@@ -83,7 +83,7 @@ def is_told_by_files(actions: Mapping[str, Sequence[Any]]) -> bool:
 
 
 def maps_columns(actions: Mapping[str, Sequence[Any]]) -> bool:
-    """Whether columns may have other names in files after a commit than the table has for them.
+    """Whether columns may have other names in files than in the table after a commit.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""A build is committed to its Delta table: files found, statistics, the commit itself."""
+"""Committing a build to its Delta table: its files, their statistics, the commit itself."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _STATISTICS_COLUMNS = 32
-"""As in Delta itself: the leading columns get statistics."""
+"""The number of leading columns that get statistics, as in Delta itself."""
 
 _TEXT_STATISTICS = 64
-"""Longer texts get no greatest value; a cut-off one would be too small."""
+"""Longer strings get no maximum, because a truncated one would be too small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class File:
     path
         Relative to the table's directory, POSIX.
     statistics
-        Delta's, in JSON.
+        Delta's statistics, in JSON.
     """
 
     path: str
@@ -57,7 +57,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """Files that are written and not yet part of any version.
+    """Files that are written but not yet part of a version.
 
     Attributes
     ----------
@@ -72,23 +72,23 @@ class Staged:
 
     @property
     def rows(self) -> int:
-        """How many rows the files hold."""
+        """The number of rows in the files."""
         return sum(f.rows for f in self.files)
 
     @property
     def bytes(self) -> int:
-        """The files' sizes together."""
+        """The total size of the files, in bytes."""
         return sum(f.bytes for f in self.files)
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """The columns that the files have."""
+        """The columns of the files."""
         return columns_of_struct(json.loads(self.schema))
 
     def greatest(self, column: str) -> tuple[Any, int] | None:
-        """Return the greatest value of a column, as statistics have it, and how many are NULL.
+        """Return the greatest value of a column by its statistics, and the number of NULLs.
 
-        Without a value, all are. None, where not all files tell.
+        If there is no value, all are NULL. None if a file lacks the statistics.
         """
         named = {c.name.lower(): c.name for c in self.columns}[column.lower()]
         values: list[Any] = []
@@ -131,7 +131,7 @@ def find_staged(root: str, build_uid: str, schema: str) -> Staged:
 
 
 def _statistics(metadata: Any) -> dict[str, Any]:
-    """Return Delta's statistics of a Parquet file from its footer; what is unsure is left out."""
+    """Return Delta's statistics of a Parquet file from its footer, without uncertain ones."""
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
@@ -152,7 +152,7 @@ def _statistics(metadata: Any) -> dict[str, Any]:
             continue
         try:
             low, high = _plain(min(s.min for s in ranged)), _plain(max(s.max for s in ranged))
-        except (OverflowError, ValueError):  # of no year that Python has
+        except (OverflowError, ValueError):  # a year that Python does not support
             continue
         if low is not None and high is not None:
             least[name], greatest[name] = low, high
@@ -165,7 +165,7 @@ def _statistics(metadata: Any) -> dict[str, Any]:
 
 
 def _plain(value: object) -> object:
-    """Return a statistic in Delta's JSON form, or None where it has none that is exact."""
+    """Return a statistic in Delta's JSON form, or None if no exact form exists."""
     match value:
         case bool() | bytes():
             return None
@@ -192,7 +192,7 @@ def commit(
     base: int | None = None,
     kept_files: Collection[str] = (),
 ) -> int:
-    """Make staged files the content of a table, as one new version.
+    """Commit staged files as the content of a table, in one new version.
 
     Parameters
     ----------
@@ -212,7 +212,7 @@ def commit(
     Raises
     ------
     StorageError
-        A staged file is gone or has another size than when it was staged.
+        A staged file is gone, or its size has changed.
     ConflictError
         Another writer committed to the table meanwhile.
     """
@@ -286,17 +286,17 @@ def _write_version(
     metadata: Mapping[str, str],
     write: Callable[[CommitProperties], object],
 ) -> bool:
-    """Write a version of a table, if nobody else has; return whether the store answered.
+    """Write a version of a table unless another writer has; return whether the store answered.
 
-    A store may write a commit and its answer get lost. Then delta-rs tries once more, and is
-    refused because the version exists. So each commit has a name, which identifies it.
+    A store may write a commit although its answer gets lost. delta-rs then retries, and fails
+    because the version exists. Therefore each commit has a name that identifies it.
 
     Raises
     ------
     DeltaError, OSError
-        It was not written, as far as is known.
+        As far as is known, it was not written.
     StorageError
-        Another commit or this one is there, and it cannot be read.
+        This commit or another one exists, and it cannot be read.
     """
     from deltalake import CommitProperties
     from deltalake.exceptions import DeltaError
@@ -320,14 +320,14 @@ def _write_version(
 
 
 def _is_taken(error: Exception) -> bool:
-    """Whether delta-rs says that there is such a version, or table."""
+    """Whether an error of delta-rs means that the version or table exists."""
     from deltalake.exceptions import CommitFailedError
 
     return isinstance(error, CommitFailedError) or "table already exists" in str(error)
 
 
 def _hooks() -> Any:
-    """Return what delta-rs does after a commit: old versions stay until we collect them."""
+    """Return the properties of a commit that keep old versions until we collect them."""
     from deltalake import PostCommitHookProperties
 
     return PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
@@ -344,7 +344,7 @@ def restore(root: str, table: Any, version: int) -> Any:
 
 
 def paths_of(table: Any) -> list[str]:
-    """Return the paths of a table's live files, relative and not quoted."""
+    """Return the relative, unquoted paths of a table's live files."""
     return [*file_sizes(table)]
 
 

@@ -1,4 +1,4 @@
-"""What is deleted of our Delta tables: builds, tables, replaced files."""
+"""Deleting builds, tables and replaced files of our Delta tables."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _OWN = re.compile(r"[0-9a-f]{32}")
-"""The names of the directories that builds write to: their uids."""
+"""The names of the directories that builds write to: the builds' UIDs."""
 
 _LOG_FILE = re.compile(
     r"_last_checkpoint|_commit_[^/]*|(_sidecars/|_staged_commits/)?\d{20}\.[^/]*|_sidecars/[^/]*"
 )
-"""The names of the files that Delta's writers put into a log."""
+"""The names of files in a Delta log."""
 
 
 def find_written(root: str) -> dict[str, int]:
-    """Return what there is at a table's root: builds with files, and its log; and their bytes.
+    """Return the builds with files at a table's root, the log, and their sizes in bytes.
 
-    What lies behind symbolic links is none of it.
+    Symbolic links are not followed.
     """
     versions: dict[str, int] = {}
     for file in list_own(root):
@@ -47,13 +47,13 @@ def find_written(root: str) -> dict[str, int]:
 def delete_builds(root: str, build_uids: Iterable[str], *, head: int | None) -> None:
     """Delete the files of builds, and the table's log if it is among them.
 
-    Symbolic links, what lies behind them, and files that are of no build and no log stay.
+    Symbolic links and their targets stay, and so do files that belong to no build and no log.
 
     Parameters
     ----------
     head
-        The newest version that is kept, None if there is none: so that who reads the table's
-        newest version, and asks nobody, gets one that is whole.
+        The newest version that is kept, None if there is none. Programs that read the table's
+        newest version without our manifest then get a complete one.
 
     Raises
     ------
@@ -73,13 +73,13 @@ def delete_builds(root: str, build_uids: Iterable[str], *, head: int | None) -> 
                 raise unreachable(root, error, f"cannot restore the table {root}") from error
     for build_uid in filter(_OWN.fullmatch, sorted(doomed)):
         delete_directory(f"{root}/{build_uid}")
-    # If we stood still for longer than a lease lives, somebody may have built into the table.
+    # If this process paused for longer than a lease lasts, another may have built the table.
     if LOG in doomed and find_written(root).keys() <= {LOG}:
         _delete_log(root)
 
 
 def delete_table(root: str) -> None:
-    """Delete the files of all builds into a table, and its log; what else is there stays.
+    """Delete the files of all builds of a table, and its log; other files stay.
 
     Raises
     ------
@@ -92,8 +92,8 @@ def delete_table(root: str) -> None:
 
 
 def _delete_log(root: str) -> None:
-    """Delete the log of a table, and its directories that are empty then."""
-    # What is left of a log, whoever interrupts us, is that of a younger table.
+    """Delete the log of a table, and the directories that are empty then."""
+    # If this is interrupted, the rest is the log of a younger table.
     for file in sorted(list_own(f"{root}/{LOG}"), reverse=True):
         if _LOG_FILE.fullmatch(file.location.removeprefix(f"{root}/{LOG}/")):
             delete_file(file.location)
@@ -101,10 +101,10 @@ def _delete_log(root: str) -> None:
 
 
 def delete_replaced(root: str, committed: int, after: timedelta, *, dry_run: bool = False) -> int:
-    """Delete files that a table has had no use for some time; return how many bytes they have.
+    """Delete files that a table has not used for some time; return their size in bytes.
 
-    Nothing, where the table's head is another version than what is known to be committed: what
-    that made of files is to be undone first.
+    Nothing is deleted if the table's head is not the version that is known to be committed: that
+    commit has to be undone first.
 
     Raises
     ------
@@ -124,7 +124,7 @@ def delete_replaced(root: str, committed: int, after: timedelta, *, dry_run: boo
     except (DeltaError, OSError) as error:
         raise unreachable(root, error, f"cannot delete files of {root}") from error
     sizes = {f.location.removeprefix(f"{root}/"): f.bytes for f in list_own(root)}
-    # A vacuum would delete all that is in the directory, whoever put it there.
+    # A vacuum would delete everything in the directory, including files of others.
     own_paths = [
         path for path in unused if path in sizes and _OWN.fullmatch(path.partition("/")[0])
     ]

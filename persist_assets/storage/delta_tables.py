@@ -1,9 +1,9 @@
 """The Delta tables we write: Spark makes Parquet files, this module commits them. No Spark here.
 
-A table is a directory ``<warehouse>/<name>-<buildid[:12]>`` with one sub-directory of files for
-each build and Delta's log beside them. The invariant: a version, once committed, is immutable
-and complete (every file of it was there, with its size, when it was committed), and there are
-no Hive partition directories: statistics prune.
+A table is a directory ``<warehouse>/<name>-<buildid[:12]>`` with a subdirectory of files for each
+build, and Delta's log beside them. The invariant: a committed version is immutable and complete
+(all its files existed, with their sizes, when it was committed). There are no Hive partition
+directories: statistics prune files.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOG = "_delta_log"
-"""The directory of a table that says which files its versions have."""
+"""The directory of a table's log, which lists the files of its versions."""
 COMMIT = "persist.commit"
-"""The entry of a commit that tells it from all others."""
+"""The entry of a commit that identifies it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableVersion:
-    """What there is to read of one version of a table: absolute paths, and the columns."""
+    """The content of one version of a table: absolute paths of files, and columns."""
 
     files: tuple[str, ...]
     columns: tuple[Column, ...]
@@ -58,9 +58,9 @@ class Live:
     Attributes
     ----------
     least, greatest
-        Of its columns, by names in lower case; what is not certain is not there.
+        The extreme values of its columns, by lower-case name; uncertain ones are left out.
     nulls
-        How many NULLs its columns have.
+        The number of NULLs in each column.
     """
 
     path: str
@@ -71,7 +71,7 @@ class Live:
     nulls: Mapping[str, int]
 
     def may_have(self, column: str, kind: str, span: tuple[Value, Value | None]) -> bool:
-        """Whether rows of the file may have a value of a span of a column."""
+        """Whether the file may have rows with a column's value in a span."""
         name = column.lower()
         if name not in self.nulls or name not in self.least or name not in self.greatest:
             return True
@@ -84,12 +84,12 @@ class Live:
 
 
 def find_table(root: str, version: int | None = None) -> Any:
-    """Return the `deltalake.DeltaTable` at `root`, None where it or its version is not there.
+    """Return the `deltalake.DeltaTable` at `root`, None if it or its version does not exist.
 
     Raises
     ------
     StorageError
-        That cannot be told.
+        The store does not answer, or not clearly.
     """
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -100,23 +100,23 @@ def find_table(root: str, version: int | None = None) -> Any:
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
-        # Of a store that does not answer nothing is known.
+        # If a store does not answer, nothing is known.
         if version is not None and (is_local(root) or isinstance(error, DeltaError)):
             return None
         raise unreachable(root, error, f"cannot open the table {root}") from error
 
 
 def read_version(root: str, version: int) -> TableVersion:
-    """Return what there is to read of one version of a table.
+    """Return the content of one version of a table.
 
-    Costs, beside Delta's log, one listing of each build that it has files of; mostly that is one.
+    Beside the log, this lists the directory of each build with files in it, usually one.
 
     Raises
     ------
     GoneError
         The version, or one of its files, is gone.
     StorageError
-        That cannot be told.
+        The store cannot be read.
     """
     table = find_table(root, version)
     if table is None:
@@ -133,7 +133,7 @@ def read_version(root: str, version: int) -> TableVersion:
 
 
 def file_sizes(table: Any) -> dict[str, int]:
-    """Return a table's live files, relative and not quoted, and how many bytes they have."""
+    """Return the relative, unquoted paths of a table's live files, and their sizes in bytes."""
     import pyarrow as pa
 
     actions = pa.table(table.get_add_actions(flatten=True)).select(["path", "size_bytes"])
@@ -143,14 +143,14 @@ def file_sizes(table: Any) -> dict[str, int]:
 def live_files(
     table: Any, among: Collection[str] | None = None, column: str | None = None
 ) -> dict[str, Live]:
-    """Return the live files of a `deltalake.DeltaTable` by their paths, with their statistics.
+    """Return the live files of a `deltalake.DeltaTable` by path, with their statistics.
 
     Parameters
     ----------
     among
-        Those that are asked for; None: all.
+        The paths to return; None: all.
     column
-        The one of whose statistics is asked, in any case; None: of all.
+        The column whose statistics are needed, in upper or lower case; None: all columns.
     """
     import pyarrow as pa
 
@@ -178,12 +178,12 @@ def live_files(
 
 
 def nulls_in(root: str, version: int, column: str) -> int | None:
-    """Return how many rows of a table have no value in a column; None where files do not tell.
+    """Return the number of NULLs in a column of a table; None if statistics do not state it.
 
     Raises
     ------
     StorageError
-        Whether it is there cannot be told.
+        The table cannot be read.
     """
     table = find_table(root, version)
     if table is None:
@@ -198,7 +198,7 @@ def nulls_in(root: str, version: int, column: str) -> int | None:
 
 
 def told_by_files(actions: Any, name: str) -> list[Any]:
-    """Return what is told of each file, None where nothing is, or a value that Python has not."""
+    """Return a statistic of each file; None if it is missing, or Python cannot represent it."""
     try:
         return actions[name].to_pylist()
     except (KeyError, OverflowError, ValueError):
@@ -206,15 +206,15 @@ def told_by_files(actions: Any, name: str) -> list[Any]:
 
 
 def read_snapshot(root: str, snapshot: Snapshot) -> TableVersion:
-    """Return what there is to read of a snapshot.
+    """Return the content of a snapshot.
 
     Raises
     ------
     GoneError
-        It, or one of its files, is gone; or the version is that of another table, which was
-        made in the place of a deleted one.
+        It, or one of its files, is gone; or the version belongs to another table, which replaced
+        a deleted one.
     StorageError
-        That cannot be told.
+        The store cannot be read.
     """
     version = read_version(root, snapshot.version)
     written = {path.removeprefix(f"{root}/").partition("/")[0] for path in version.files}
@@ -234,16 +234,16 @@ def read_snapshot(root: str, snapshot: Snapshot) -> TableVersion:
 
 
 def has_snapshot(root: str, snapshot: Snapshot) -> bool:
-    """Whether a snapshot is there, by a look at its commit and its directory.
+    """Whether a snapshot exists, according to its commit and its directory.
 
-    Its files have to have as many bytes as were written, so that none is gone or cut off.
+    Its files must have as many bytes as were written, so that none is missing or truncated.
 
     Raises
     ------
     StorageError
-        That cannot be told.
+        The store cannot be read.
     """
-    if snapshot.parts:  # not all files of a part are still its own
+    if snapshot.parts:  # it no longer has all files of a part
         return is_whole(root, snapshot)
     commit, files = f"{root}/{LOG}/{snapshot.version:020}.json", f"{root}/{snapshot.build_uid}"
     if is_local(root):  # without the price of a file system that may be anywhere
@@ -253,12 +253,12 @@ def has_snapshot(root: str, snapshot: Snapshot) -> bool:
 
 
 def is_whole(root: str, snapshot: Snapshot) -> bool:
-    """Whether a snapshot is there with all its files.
+    """Whether a snapshot exists with all its files.
 
     Raises
     ------
     StorageError
-        That cannot be told.
+        The store cannot be read.
     """
     try:
         read_snapshot(root, snapshot)
@@ -287,14 +287,14 @@ def read_sample(files: Iterable[str], n: int) -> list[dict[str, Any]]:
 
 
 def find_writer(root: str, version: int) -> tuple[str, str] | None:
-    """Return the build that committed a version, and its BuildID; None if it was none of ours.
+    """Return the build that committed a version, and its BuildID; None if another program did.
 
-    The commit itself is read: `DeltaTable.history` of an older version counts from the head.
+    This reads the commit itself: `DeltaTable.history` of an older version counts from the head.
 
     Raises
     ------
     StorageError
-        There is no such commit.
+        The commit does not exist.
     """
     info = read_commit(root, version)
     if "persist.build" in info:
@@ -303,12 +303,12 @@ def find_writer(root: str, version: int) -> tuple[str, str] | None:
 
 
 def read_commit(root: str, version: int) -> Mapping[str, Any]:
-    """Return what a commit says of itself.
+    """Return the information that a commit has about itself.
 
     Raises
     ------
     StorageError
-        There is no such commit, or it cannot be read.
+        The commit does not exist, or cannot be read.
     """
     place = f"{root}/{LOG}/{version:020}.json"
     with reached(place) as (system, path), system.open_input_stream(path) as stream:
@@ -318,6 +318,6 @@ def read_commit(root: str, version: int) -> Mapping[str, Any]:
 
 
 def find_parts(root: str, version: int) -> set[str]:
-    """Return the builds whose files a version has; nothing where it is gone."""
+    """Return the builds whose files a version has; empty if it is gone."""
     table = find_table(root, version)
     return set() if table is None else {path.partition("/")[0] for path in file_sizes(table)}

@@ -1,7 +1,7 @@
-"""Files wherever they are: the one way to reach, list and delete what a location names.
+"""Files in any store: the one way to reach, list and delete the files of a location.
 
-What a location is, and how delta-rs and Spark are told of it, says `core/object_stores.py`; how it
-is reached from here, and what is said when it is not, this module.
+`core/object_stores.py` defines locations, and the options of delta-rs and Spark for them. This
+module reaches them from this process, and reports the errors.
 """
 
 from __future__ import annotations
@@ -44,16 +44,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Found:
-    """A file that is there.
+    """An existing file.
 
     Attributes
     ----------
     location
         Absolute path or URI.
     changed_ns
-        When it last changed, in nanoseconds since 1970.
+        The time of its last change, in nanoseconds since 1970.
     inode
-        On this machine, what changes with its content even where size and time are kept.
+        For local files, a number that changes when the file is replaced, even if its size and time
+        stay the same.
     """
 
     location: str
@@ -74,15 +75,15 @@ _lock = threading.Lock()
 
 
 def know_stores(stores: Iterable[Store], patience: Patience = PATIENCE) -> None:
-    """Reach buckets as they are described, from now on and in the whole process.
+    """Set how buckets are reached, from now on and in the whole process.
 
-    Locations are passed on as text, and one text means one place. All stores are waited for as
-    long as is said last.
+    Locations are passed on as text, so one text means one place. The latest patience applies to all
+    stores.
 
     Raises
     ------
     SettingsError
-        A bucket was described otherwise before: another project means another place by it.
+        A bucket was described differently before, by a project that means another place.
     """
     with _lock:
         for store in stores:
@@ -105,7 +106,7 @@ def delta_place(location: str) -> tuple[str, dict[str, str] | None]:
     Raises
     ------
     StorageError
-        No table can be there.
+        No table can be at this location.
     """
     unfit = unfit_for_tables(location)
     if unfit:
@@ -116,7 +117,7 @@ def delta_place(location: str) -> tuple[str, dict[str, str] | None]:
 
 
 def permit_store(location: str) -> None:
-    """Refuse a location in a store that may not be reached; all of this machine can be read.
+    """Refuse a location in a store that must not be reached; local files may always be read.
 
     Raises
     ------
@@ -147,7 +148,7 @@ def reached(location: str) -> Generator[tuple[Any, str]]:
     Raises
     ------
     StorageError
-        It cannot be reached, or what the block does with it fails.
+        It cannot be reached, or the block fails to read or write it.
     UntrustedError
         See `trust.permit`.
     """
@@ -173,7 +174,7 @@ def _file_system(location: str) -> tuple[Any, str]:
 
     store, answer_s = _store(location), patience_now().answer_s
     if store is not None:
-        # Not from the URI: there it would be quoted, which names of files are not.
+        # Not from the URI, in which it would be quoted, unlike file names.
         return _s3(store.endpoint, store.region, answer_s), location.partition("://")[2]
     if is_local(location):
         return fs.LocalFileSystem(), location
@@ -186,7 +187,7 @@ def _file_system(location: str) -> tuple[Any, str]:
 
 @lru_cache
 def _s3(endpoint: str | None, region: str | None, answer_s: int) -> Any:
-    """Return the file system of an endpoint; one, as it keeps connections."""
+    """Return the file system of an endpoint; it is cached because it keeps connections."""
     from pyarrow import fs
 
     # By default it gives up three attempts, each after three seconds.
@@ -203,18 +204,18 @@ def _s3(endpoint: str | None, region: str | None, answer_s: int) -> Any:
 
 
 _ATTEMPTS = 3
-"""How often pyarrow asks S3, by default, until it gives up."""
+"""The default number of attempts of pyarrow's S3 requests."""
 _RETRIES = re.compile(r", max_retries: \d+, retry_timeout: [\w.]+ ?")
-"""The settings of delta-rs, which it adds to what a store says."""
+"""The settings of delta-rs, which it appends to the messages of a store."""
 
 
 def unreachable(location: str, error: BaseException, failed: str = "") -> StorageError:
-    """Return the error to raise for what delta-rs or pyarrow raised at a location.
+    """Return the error to raise for an error of delta-rs or pyarrow at a location.
 
     Parameters
     ----------
     failed
-        What, in a sentence; by default that it cannot be reached.
+        The sentence that says what failed; default: the location cannot be reached.
     """
     message = re.sub(r"\x1b\[\d*m", "", getattr(error, "strerror", None) or str(error))
     message = re.sub(r"(?s)\n\s*0: .*", "", message)  # where in delta-rs it was
@@ -232,14 +233,14 @@ def unreachable(location: str, error: BaseException, failed: str = "") -> Storag
 
 
 def _directory(path: str) -> str:
-    """Return the nearest directory at or above a path that is there."""
+    """Return the nearest existing directory at or above a path."""
     while path not in ("/", "") and not os.path.isdir(path):
         path = os.path.dirname(path)
     return path or "/"
 
 
 def list_files(location: str) -> list[Found]:
-    """Return the file at a location, or all files at any depth below it, sorted; none: nothing.
+    """Return the file at a location, or all files at any depth below it, sorted; maybe none.
 
     Raises
     ------
@@ -273,7 +274,7 @@ def list_files(location: str) -> list[Found]:
 
 
 def _check_bucket(location: str, system: Any) -> None:
-    """Raise if it is the bucket that is not there; to pyarrow that is an empty one."""
+    """Raise if the bucket does not exist; pyarrow treats it as an empty one."""
     from pyarrow import fs
 
     bucket = bucket_of(location)
@@ -290,7 +291,7 @@ def _inode(path: str) -> str:
 
 
 def is_there(location: str) -> bool:
-    """Whether there is a file at a location.
+    """Whether a file exists at a location.
 
     Raises
     ------
@@ -302,9 +303,9 @@ def is_there(location: str) -> bool:
 
 
 def list_own(location: str) -> list[Found]:
-    """Return all files at any depth below a directory, sorted; symbolic links are not followed.
+    """Return all files at any depth below a directory, sorted, without following symbolic links.
 
-    So it lists what may be deleted there; `list_files` lists what may be read.
+    These files may be deleted; `list_files` returns the files that may be read.
 
     Raises
     ------
@@ -327,7 +328,7 @@ def list_own(location: str) -> list[Found]:
 
 
 def is_linked(location: str, within: str) -> bool:
-    """Whether the way to a location from a directory above it leads over a symbolic link."""
+    """Whether a symbolic link is on the path from a parent directory to a location."""
     below = location.removeprefix(f"{within.rstrip('/')}/")
     if not is_local(location) or below == location:
         return False
@@ -337,9 +338,9 @@ def is_linked(location: str, within: str) -> bool:
 
 
 def delete_directory(location: str) -> None:
-    """Delete a directory and all that is in it, if it is there; links are not followed.
+    """Delete a directory and its content, if it exists, without following symbolic links.
 
-    A link in its place stays: whoever put it there knows what it is for.
+    If a link is in its place, the link stays, because it belongs to somebody else.
 
     Raises
     ------
@@ -364,7 +365,7 @@ def delete_directory(location: str) -> None:
 
 
 def delete_file(location: str) -> None:
-    """Delete a file, if it is there."""
+    """Delete a file, if it exists."""
     with reached(location) as (system, path):
         try:
             system.delete_file(path)
@@ -373,7 +374,7 @@ def delete_file(location: str) -> None:
 
 
 def delete_empty(location: str) -> None:
-    """Delete the directories at and below a location that hold no file, where there are such."""
+    """Delete the directories at and below a location that contain no files."""
     if is_local(location):
         for directory, _, _ in os.walk(location, topdown=False):
             with suppress(OSError):  # it holds something, whoever put it there this moment

@@ -1,6 +1,6 @@
-"""The first records of CSV files: which column is where.
+"""The first records of CSV files, and the positions of their columns.
 
-The invariant: columns of files that have a header are found by their names, never by their places.
+The invariant: if files have a header, columns are found by name, never by position.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
 _MOST = 2**20
-"""In so many bytes the first record of a file ends."""
+"""The maximum size of the first record of a file, in bytes."""
 _UNREADABLE = (".deflate", ".snappy", ".lz4", ".lzo")
 _SPELLED = {r"\t": "\t", r"\b": "\b", r"\f": "\f", r"\\": "\\"}
 
@@ -28,14 +28,14 @@ _SPELLED = {r"\t": "\t", r"\b": "\b", r"\f": "\f", r"\\": "\\"}
 def first_records(
     files: Sequence[str], options: Mapping[str, str]
 ) -> dict[str, tuple[str, ...] | None]:
-    """Return the first record of CSV files, None where there is none; not of files left out.
+    """Return the first record of each CSV file, None if it is empty; ignored files are left out.
 
     Parameters
     ----------
     files
-        Where they are.
+        Their locations.
     options
-        Of the table, with names in lower case.
+        The options of the table, by lower-case name.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def first_records(
 
 
 def _read_text(location: str, options: Mapping[str, str], most: int = -1) -> str:
-    """Return the text of a file; `most`: of so many bytes."""
+    """Return the text of a file, of at most `most` bytes."""
     if location.endswith(_UNREADABLE):
         raise StorageError(
             f"cannot read the header of {location}: it is compressed in a way that only Spark"
@@ -101,17 +101,17 @@ def _first_record(text: str, options: Mapping[str, str]) -> tuple[str, ...] | No
 def columns_in_order(
     record: Sequence[str], declared: Sequence[Column], parted: Collection[str], location: str
 ) -> tuple[Column, ...]:
-    """Return the columns that a file has by its header; those that are not declared, as text.
+    """Return the columns of a file by its header; undeclared ones are strings.
 
     Parameters
     ----------
     parted
-        Names of declared columns that directories stand for, or that are in no file, in lower case.
+        The lower-case names of declared columns that are directories, or in no file.
 
     Raises
     ------
     StorageError
-        It lacks a declared column, or has it twice.
+        A declared column is missing, or appears twice.
 
     Examples
     --------
@@ -149,7 +149,7 @@ def is_header(record: Sequence[str], declared: Sequence[Column], parted: Collect
 
 
 def line_of(location: str, record: str, options: Mapping[str, str]) -> int | None:
-    """Return the number of the first line of a record in a file, None where it is not found."""
+    """Return the number of the first line of a record in a file, None if it is not found."""
     text = _read_text(location, options)
     lines = _lines(text, options)
     if record in lines:

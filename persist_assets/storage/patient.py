@@ -1,6 +1,6 @@
-"""File systems of pyarrow that wait for a store as `waiting.py` does, whatever is done with them.
+"""File systems of pyarrow that wait for a store as `waiting.py` does, in all operations.
 
-The invariant: whoever reads or writes through one of them, reads and writes the same as without.
+The invariant: reading and writing through them has the same results as without them.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _MOST_AT_ONCE = 8 << 20
-"""So many bytes are read with one request: few enough to come in time."""
+"""The maximum number of bytes read with one request: few enough to arrive in time."""
 _REQUESTS_AT_ONCE = 16
 
 
 def patient(system: Any, location: str) -> Any:
-    """Return a `pyarrow.fs.FileSystem` that asks the store of a location patiently (`ask`)."""
+    """Return a `pyarrow.fs.FileSystem` that sends requests to a location's store through `ask`."""
     return fs.PyFileSystem(_PatientHandler(system, location))
 
 
 class _PatientHandler(fs.FileSystemHandler):  # pyright: ignore[reportUntypedBaseClass]
-    """Asks a file system patiently; see `pyarrow.fs.FileSystemHandler` for its methods."""
+    """Calls a file system through `ask`; see `pyarrow.fs.FileSystemHandler` for its methods."""
 
     def __init__(self, system: Any, location: str) -> None:
         self.system, self.location = system, location
@@ -58,11 +58,11 @@ class _PatientHandler(fs.FileSystemHandler):  # pyright: ignore[reportUntypedBas
             return [*pool.map(ask_of, paths)]
 
     def _ask_of(self, path: str, call: Callable[[], T], *, bounded: bool = True) -> T:
-        """Ask of a path, and where the store refuses and says no reason, for that."""
+        """Ask for a path, and for the reason if the store refuses without one."""
         try:
             return ask(self.location, call, bounded=bounded)
         except OSError as error:
-            # The answer to HEAD has no body, in which S3 gives the reason; that to a listing has.
+            # S3 gives the reason in the body, which an answer to HEAD lacks and a listing has.
             if re.search(r"HTTP status 40[01].*No response body", str(error)):
                 self.get_file_info_selector(fs.FileSelector(path, allow_not_found=True))
             raise
@@ -120,7 +120,7 @@ class _PatientHandler(fs.FileSystemHandler):  # pyright: ignore[reportUntypedBas
 
 
 class _PatientInput(io.RawIOBase):
-    """A file that is read patiently."""
+    """A file that is read through `ask`."""
 
     def __init__(self, file: Any, through: Callable[[Callable[[], Any]], Any]) -> None:
         self._file, self._through, self._at = file, through, 0
@@ -160,7 +160,7 @@ class _PatientInput(io.RawIOBase):
 
 
 class _PatientOutput(io.BytesIO):
-    """Small content, which is written at once when the file is closed."""
+    """Small content, which is written when the file is closed."""
 
     def __init__(self, write: Callable[[bytes], None]) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""Raw tables: which columns they have, and which version of their data there is now.
+"""Raw tables: their columns, and the current version of their data.
 
-No Spark and no JVM. The invariant: a `Pin` names the very files that are read, and two pins of
+No Spark and no JVM. The invariant: a `Pin` names exactly the files that are read, and two pins of
 one raw table have the same version only if they hold the same data.
 """
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from persist_assets.storage.files import Found
 
 SECRETS = re.compile(r"password|token|secret|access_?key|account_?key|user|credential", re.I)
-"""Options whose names match say who reads, not what is read: they enter no digest and no log."""
+"""The names of options for credentials, which enter no digest and no log."""
 
 OF_FILES, OF_DELTA = "files:", "delta:"
-"""What versions begin with: a digest of a listing; the number of a commit, the table's id and, of
-data of others, a digest of its files."""
+"""The prefixes of versions: a digest of a listing; or the number of a commit, the table's ID and,
+for tables that other programs write, a digest of its files."""
 
 OF_PARSED = f"{OF_FILES}p"
-"""What versions of CSV and JSON begin with since columns go by name and bad records are errors."""
+"""The prefix of versions of CSV and JSON since columns go by name and bad records are errors."""
 
 _WHERE = "check its LOCATION or `uri`"
 READABLE_FEATURES = frozenset(("timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"))
@@ -51,21 +51,21 @@ class Pin:
     Attributes
     ----------
     version
-        None when the data cannot be versioned (``jdbc``): every build may see other rows.
+        None if the data has no versions (``jdbc``): every build may read other rows.
     files
-        What to read, or None when it is not files.
+        The files to read; None if the data is not in files.
     base
-        The directory whose sub-directories are partition columns, if any.
+        The directory whose subdirectories are partition columns, if any.
     told
-        Of plain files, by what each is known to be the same: its bytes, time of change, number.
+        For plain files, the stamps that identify their content: size, time of change, inode.
     rows
-        By file, how many rows a table's log promises, deleted ones among them; None where it does
-        not say. Empty where there is no log.
+        The number of rows of each file according to the table's log, including deleted ones; None
+        if the log does not state it. Empty if there is no log.
     commit
-        Of a Delta table the version that is read: its rows are those of `version`, which may be an
-        earlier one.
+        The version of a Delta table that is read; its rows equal those of `version`, which may be
+        an earlier one.
     names
-        Of a Delta table those of its columns, in lower case: files of before may lack some.
+        The lower-case names of a Delta table's columns; older files may lack some.
     """
 
     version: str | None
@@ -80,12 +80,12 @@ class Pin:
 
 
 def public_options(raw: RawTable) -> tuple[tuple[str, str], ...]:
-    """Return the options of a raw table that say what is read, without those that are secret."""
+    """Return the options of a raw table that decide what is read, without credentials."""
     return tuple((k, v) for k, v in raw.options if not SECRETS.search(k))
 
 
 def pin_raw(raw: RawTable, location: str) -> Pin:
-    """Return the present version of a raw table.
+    """Return the current version of a raw table.
 
     Parameters
     ----------
@@ -119,9 +119,9 @@ def pin_raw(raw: RawTable, location: str) -> Pin:
 
 
 def _check_layout(files: Sequence[str], base: str) -> None:
-    """Raise where some files are in directories of partitions and others are not.
+    """Raise if some files are in partition directories and others are not.
 
-    Spark leaves these others out and says nothing.
+    Spark silently ignores the others.
     """
     parted = [f for f in files if "=" in f.removeprefix(base).rpartition("/")[0]]
     if parted and len(parted) < len(files):
@@ -133,7 +133,7 @@ def _check_layout(files: Sequence[str], base: str) -> None:
 
 
 def still_holds(pin: Pin, now: Pin) -> bool:
-    """Whether the files of a pin are there as they were; others may have come since.
+    """Whether the files of a pin are unchanged; there may be new ones.
 
     Examples
     --------
@@ -150,13 +150,13 @@ def still_holds(pin: Pin, now: Pin) -> bool:
 
 
 _TICK_S = 1.1
-"""Object stores tell times to the second, so that two changes within one may look like one."""
+"""Object stores give times in seconds, so two changes within one second may look like one."""
 _RECENT_S = 5.0
-"""How old a change has to be for certain to be of another second, clocks being what they are."""
+"""The age from which a change is certainly in an earlier second, even if clocks differ."""
 
 
 def _settled(location: str) -> list[Found]:
-    """Return the files of a location; where they just changed, when their second is over.
+    """Return the files of a location; if they have just changed, wait until that second is over.
 
     Raises
     ------
@@ -178,7 +178,7 @@ def _settled(location: str) -> list[Found]:
 
 def _is_hidden(below: str) -> bool:
     """Whether Spark ignores a file at this path below the table's location."""
-    # Hadoop gives files that it is still copying another name.
+    # the name that Hadoop gives to files that are still being copied
     return below.endswith("._COPYING_") or any(map(is_hidden_file, below.split("/")))
 
 
@@ -188,7 +188,7 @@ def find_columns(raw: RawTable, location: str) -> tuple[Column, ...]:
     Raises
     ------
     StorageError
-        There is no data, or its format does not tell.
+        There is no data, or its format has no column types.
     """
     if raw.format == "delta":
         schema = json.loads(open_delta(location).schema().to_json())
@@ -204,7 +204,7 @@ def find_columns(raw: RawTable, location: str) -> tuple[Column, ...]:
 
 
 def missing_columns(pin: Pin, raw: RawTable, columns: Sequence[Column]) -> list[str]:
-    """Return the declared columns that the data does not have; Spark would read NULLs."""
+    """Return the declared columns that the data lacks; Spark would read NULLs."""
     if raw.format not in ("parquet", "delta") or not pin.files:
         return []
     present = pin.names or {c.name.lower() for c in _parquet_columns(pin.files[0])}
@@ -226,14 +226,14 @@ def open_delta(
     version
         None: the newest.
     access
-        How its store is reached, beside what the environment says.
+        Options for its store, in addition to those of the environment.
 
     Raises
     ------
     GoneError
         There is a table, without this version.
     StorageError
-        There is none, or it cannot be opened.
+        There is no table, or it cannot be opened.
     """
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -317,7 +317,7 @@ _GAP = re.compile(r"(?s)(?:found gap|Gap between).*?version:? (\d+).*(?:version:
 _BROKEN = re.compile(
     r"\b(?:Json|Arrow|Parquet) error|Unsupported:|catalog-managed|Invalid Checkpoint"
 )
-"""What delta-rs says of a log without a commit, and of one that it cannot read."""
+"""The messages of delta-rs for a log without a commit, and for an unreadable one."""
 
 
 def is_delta(location: str, access: Mapping[str, str] | None = None) -> bool:
@@ -337,17 +337,17 @@ def _gone(location: str, version: int) -> GoneError:
 
 
 def check_commits(table: Any, location: str, system: Any, root: str) -> None:
-    """Raise where a commit of a Delta table is empty: nobody would tell that its rows lack.
+    """Raise if a commit of a Delta table is empty: its rows would be missing silently.
 
     Parameters
     ----------
     system, root
-        The file system that the table is in, and what is before the paths of its files there.
+        The file system of the table, and the prefix of its files' paths there.
 
     Raises
     ------
     StorageError
-        One was not written to its end.
+        A commit was not written completely.
     """
     from pyarrow import fs
 
@@ -367,9 +367,9 @@ def deletion_vectors(table: Any, location: str) -> Any:
     Raises
     ------
     GoneError
-        A file of them is gone.
+        A file of deletion vectors is gone.
     StorageError
-        One cannot be read.
+        A file of deletion vectors cannot be read.
     """
     import pyarrow as pa
     from deltalake.exceptions import DeltaError
@@ -385,12 +385,12 @@ def deletion_vectors(table: Any, location: str) -> Any:
 def partition_texts(table: Any, location: str, system: Any, root: str) -> dict[str, Texts]:
     """Return the partition values of a Delta table's files, as its log writes them, by path.
 
-    delta-rs tells typed values: of a time without a zone it is lost that there was none.
+    delta-rs returns typed values, which do not show whether a time had a zone.
 
     Parameters
     ----------
     system, root
-        The `pyarrow.fs.FileSystem` of the table, and what is before the paths of its files there.
+        The `pyarrow.fs.FileSystem` of the table, and the prefix of its files' paths there.
 
     Raises
     ------
@@ -430,7 +430,7 @@ def partition_texts(table: Any, location: str, system: Any, root: str) -> dict[s
 
 
 def _checkpoint(names: Iterable[str], version: int) -> tuple[int, list[str]]:
-    """Return the first commit after the last whole checkpoint up to a version, and its files."""
+    """Return the number of the first commit after the last complete checkpoint, and its files."""
     parts: dict[tuple[int, str], list[str]] = {}
     for name in names:
         if (part := _CHECKPOINT.fullmatch(name)) and int(part[1]) <= version:
@@ -447,7 +447,7 @@ def _checkpoint(names: Iterable[str], version: int) -> tuple[int, list[str]]:
 
 
 def _checkpointed(system: Any, path: str) -> list[dict[str, Any]]:
-    """Return the files that a checkpoint, or a part of it, names."""
+    """Return the files listed in a checkpoint, or in a part of it."""
     import pyarrow.parquet as pq
 
     if path.endswith(".json"):
@@ -464,7 +464,7 @@ def _json_actions(system: Any, path: str) -> list[dict[str, Any]]:
 
 
 Texts = dict[str, str | None]
-"""The partition values of a file by the names that the log has for columns."""
+"""The partition values of a file, by the log's names of columns."""
 
 _CHECKPOINT = re.compile(
     r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10})|\.[0-9a-fA-F-]{36})?\.(?:parquet|json)"
@@ -483,7 +483,7 @@ def _pin_delta(location: str) -> Pin:
         _refuse_unusual_partitions(table, location)
     promised = promised_rows(table)
     rows = {file_location(p, location): n for p, n in sorted(promised.items())}
-    # The directories of a table without partitions have no meaning, whatever they are called.
+    # In a table without partitions, names of directories have no meaning.
     base = location if parted else None
     names = frozenset(f.name.lower() for f in table.schema().fields)
     version, commit = delta_version(table, promised), table.version()
@@ -491,7 +491,7 @@ def _pin_delta(location: str) -> Pin:
 
 
 def delta_version(table: Any, paths: Iterable[str]) -> str:
-    """Return what a version of a Delta table of others is called.
+    """Return the name of a version of a Delta table that other programs write.
 
     Parameters
     ----------
@@ -502,12 +502,12 @@ def delta_version(table: Any, paths: Iterable[str]) -> str:
 
 
 def check_readable(table: Any, location: str) -> None:
-    """Raise where the Parquet files of a Delta table alone are not its rows.
+    """Raise if the rows of a Delta table are not simply those of its Parquet files.
 
     Raises
     ------
     StorageError
-        It uses what makes them others.
+        It uses a feature under which they are not.
     """
     metadata = table.metadata()
     protocol = table.protocol()
@@ -527,21 +527,21 @@ def check_readable(table: Any, location: str) -> None:
 
 
 def digest_of_files(paths: Iterable[str]) -> str:
-    """Return what tells a version of a Delta table from one of a log put back and written on.
+    """Return a digest that differs between a version and one of a restored, rewritten log.
 
     Parameters
     ----------
     paths
-        Of all its files, as the log has them: each has another name than every other.
+        The paths of all its files, as in the log; names of files are unique.
     """
     names = sorted(paths)
-    # Earlier releases lost the rows of hidden files: tables made of those have other versions.
+    # Earlier releases lost the rows of hidden files, so tables built from them have other versions.
     read_since = ["hidden files are read"] if any(map(is_hidden_file, names)) else []
     return hashlib.sha256(json.dumps(names + read_since).encode()).hexdigest()[:12]
 
 
 def is_hidden_file(path: str) -> bool:
-    """Whether a listing of Spark leaves out a file by default, because of its name.
+    """Whether Spark's listing skips a file by default because of its name.
 
     Examples
     --------
@@ -557,9 +557,9 @@ def _has_deletion_vectors(table: Any, location: str) -> bool:
 
 
 def promised_rows(table: Any) -> dict[str, int | None]:
-    """Return the files of a Delta table, as its log has them, and how many rows it says they have.
+    """Return the files of a Delta table, as in its log, with their numbers of rows.
 
-    Rows that deletion vectors delete are counted.
+    Rows that deletion vectors delete are included.
     """
     import pyarrow as pa
 
@@ -571,7 +571,7 @@ def promised_rows(table: Any) -> dict[str, int | None]:
 
 
 def file_location(path: str, base: str) -> str:
-    """Return where a file is that Delta's log names by a relative path or a URI, both quoted."""
+    """Return the location of a file that Delta's log names by a quoted relative path or URI."""
     plain = unquote(path)
     if path.startswith("file:"):
         return re.sub(r"^file:(//[^/]*)?", "", plain)
@@ -579,7 +579,7 @@ def file_location(path: str, base: str) -> str:
 
 
 def _refuse_unusual_partitions(table: Any, location: str) -> None:
-    """Refuse a table whose directories do not spell its partition values, as Spark reads them."""
+    """Refuse a table whose directories differ from its partition values: Spark reads the former."""
     import pyarrow as pa
 
     moments = _partition_moments(table)
@@ -603,14 +603,14 @@ def _refuse_unusual_partitions(table: Any, location: str) -> None:
 
 
 def _partition_moments(table: Any) -> frozenset[str]:
-    """Return the partition columns that are moments (`TIMESTAMP`)."""
+    """Return the partition columns of type `TIMESTAMP`."""
     parted = table.metadata().partition_columns
     fields = json.loads(table.schema().to_json())["fields"] if parted else ()
     return frozenset(f["name"] for f in fields if f["type"] == "timestamp") & {*parted}
 
 
 def stored_rows(system: Any, path: str) -> int:
-    """Return how many rows a Parquet file has, from its footer.
+    """Return the number of rows of a Parquet file, from its footer.
 
     Parameters
     ----------
@@ -651,7 +651,7 @@ def _parquet_columns(path: str) -> tuple[Column, ...]:
 
 
 def _partition_columns(files: Sequence[str], base: str) -> tuple[Column, ...]:
-    """Return the columns that directories named ``name=value`` stand for, typed as Spark does."""
+    """Return the partition columns of directories named ``name=value``, with Spark's types."""
     values: dict[str, set[str]] = {}
     for path in files:
         for part in path.removeprefix(base).split("/")[:-1]:
@@ -662,7 +662,7 @@ def _partition_columns(files: Sequence[str], base: str) -> tuple[Column, ...]:
 
 
 def partition_names(files: Sequence[str], base: str) -> frozenset[str]:
-    """Return the names in lower case of the columns that directories of files stand for."""
+    """Return the lower-case names of the columns that are directories of files."""
     parts = {p for f in files for p in f.removeprefix(base).split("/")[:-1] if "=" in p}
     return frozenset(p.partition("=")[0].lower() for p in parts)
 

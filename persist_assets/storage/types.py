@@ -1,4 +1,4 @@
-"""Types of columns: Spark's names of them, from Spark's and Delta's JSON and from Arrow."""
+"""Spark's names for column types, from Spark's and Delta's JSON and from Arrow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 CHAR_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
-"""Where Spark and Delta say in a column's metadata that its strings are of type CHAR(n)."""
+"""The key in a column's metadata by which Spark and Delta mark strings of type CHAR(n)."""
 
 
 def columns_of_struct(struct: dict[str, Any]) -> tuple[Column, ...]:
@@ -61,7 +61,7 @@ def type_of_arrow(kind: Any, what: str) -> str:
     Raises
     ------
     StorageError
-        Spark does not read it; `what` says of what it is the type.
+        Spark cannot read it; `what` names what has the type.
     """
     from pyarrow import types
 
@@ -106,18 +106,18 @@ def type_of_arrow(kind: Any, what: str) -> str:
 
 _REFUSED = ("void", "variant", "time", "interval", "calendarinterval", "geometry", "geography")
 _COLLATIONS = "__COLLATIONS"
-"""Where the collations of a column's strings stand, in its metadata."""
+"""The key of string collations in a column's metadata."""
 
 
 def delta_schema(struct: Mapping[str, Any]) -> str:
     """Return Delta's schema for a Spark schema, both JSON: everything nullable, no metadata.
 
-    Strings of type CHAR(n) stay such.
+    Strings of type CHAR(n) keep their type.
 
     Raises
     ------
     BuildError
-        A column has a type that Delta tables do not have.
+        A column has a type that Delta tables do not support.
     """
     for field in struct["fields"]:
         refused = _find_refused(field["type"])

@@ -1,8 +1,8 @@
-"""How long a store is waited for: requests that it throttles, and that it does not answer.
+"""Waiting for stores that throttle requests or do not answer.
 
-Each question to a store goes through `ask`, and each file system of pyarrow through `patient.py`.
-The invariant: a store that says nothing is an error after `Patience.answer_s`, and a line on stderr
-before; what is on this machine is asked directly.
+Each request to a store goes through `ask`, and each file system of pyarrow through `patient.py`.
+The invariant: a store that does not answer is an error after `Patience.answer_s`, and is named on
+stderr before. Local files are accessed directly.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ANNOUNCED_S = 5.0
-"""After so many seconds without an answer a line says which store is waited for."""
+"""The seconds without an answer after which a line names the store."""
 _BETWEEN_LINES_S = 30.0
 _TIMED_OUT = re.compile(r"does not answer|timed out|Timeout was reached")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 20.0
@@ -39,27 +39,27 @@ _silent_until: dict[str, float] = {}
 
 
 def be_patient(patience: Patience) -> None:
-    """Wait as long for stores, from now on and in the whole process."""
+    """Set how long to wait for stores, from now on and in the whole process."""
     global _patience
     _patience = patience
 
 
 def patience_now() -> Patience:
-    """Return how long stores are waited for."""
+    """Return how long to wait for stores."""
     return _patience
 
 
 def ask(location: str, call: Callable[[], T], *, bounded: bool = False) -> T:
-    """Return what a call returns that asks the store of a location; repeat it while throttled.
+    """Return the result of a call to the store of a location; repeat it while throttled.
 
     Parameters
     ----------
     call
-        May be repeated: done twice it does the same as once.
+        Idempotent, because it may be repeated.
     bounded
-        It is one short question that changes nothing, so that no answer within `Patience.answer_s`
-        means there comes none. Where a library has no limit of its own, it is left behind in a
-        thread.
+        The call is one short request that changes nothing, so that no answer within
+        `Patience.answer_s` means that none will come. If a library has no limit of its own, the
+        call is abandoned in a thread.
 
     Raises
     ------
@@ -81,12 +81,12 @@ def ask(location: str, call: Callable[[], T], *, bounded: bool = False) -> T:
                 return _within(store, call, limits.answer_s) if bounded else call()
         except Exception as error:
             if _TIMED_OUT.search(str(error)) and time.monotonic() > asked_at + limits.answer_s / 2:
-                # What else is asked of it now need not wait as long.
+                # Other requests to it need not wait as long.
                 _silent_until[store] = time.monotonic() + limits.answer_s
             left = ends_at - time.monotonic()
             if left <= 0 or not _is_throttled(error, location):
                 raise
-        # At random, so that those who were throttled together do not come back together.
+        # Random, so that requests that were throttled together do not return together.
         wait = min(pause * random.uniform(0.5, 1.0), left)
         log.warning(
             "%s throttles requests: retrying in %.1f s, for at most %d s more (`store_retry`)",
@@ -97,7 +97,7 @@ def ask(location: str, call: Callable[[], T], *, bounded: bool = False) -> T:
 
 
 def _is_throttled(error: Exception, location: str) -> bool:
-    """Whether a store has throttled a request: what it says decides, not how files are called."""
+    """Whether a store has throttled a request; its message decides, not names of files in it."""
     if isinstance(error, FileNotFoundError) or type(error).__name__ == "TableNotFoundError":
         return False
     message = str(error).replace(location, "").replace(urlsplit(location).path, "")
@@ -105,11 +105,11 @@ def _is_throttled(error: Exception, location: str) -> bool:
 
 
 _PLACES = re.compile(r"'[^'\n]*'|\S+://\S+")
-"""How errors of stores name keys, buckets and addresses."""
+"""The parts of error messages that name keys, buckets and addresses."""
 
 
 def _within(store: str, call: Callable[[], T], limit_s: int) -> T:
-    """Return what a call returns; give it up after a time."""
+    """Return the result of a call; abandon it after a time."""
     outcome: list[T] = []
     failure: list[BaseException] = []
 
@@ -144,7 +144,7 @@ def _store_of(location: str) -> str:
 
 @contextmanager
 def _watched(store: str, limit_s: int) -> Generator[None]:
-    """Say which store is waited for, if the block takes long."""
+    """Name the store on stderr if the block takes long."""
     after_s = min(_ANNOUNCED_S, limit_s / 2)
     timer = threading.Timer(after_s, _announce, (store, after_s, limit_s))
     timer.daemon = True
