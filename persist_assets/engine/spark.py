@@ -377,8 +377,8 @@ class SparkEngine:
     def forget(self) -> None:
         """Drop the views of this engine; it creates them again on demand.
 
-        Views that other engines of this process use stay in the session. Each view holds a plan with
-        a list of files there, and new data needs new views.
+        Views that other engines of this process use stay in the session. Each view holds a plan
+        with a list of files there, and new data needs new views.
         """
         with self._views_lock:
             for name in [*self._views]:
