@@ -15,7 +15,7 @@ BUNDLE := $(BRIDGE)/dist/bridge.cjs
 
 TEST_NODE := tests/node/node_modules/.package-lock.json
 
-.PHONY: help setup bridge test-tools demo ui quick test test-all nightly bench lint types acceptance reference docs lock clean
+.PHONY: help setup bridge test-tools demo ui quick test test-all nightly mutations bench lint types acceptance reference docs lock clean
 
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -62,6 +62,9 @@ nightly: test-tools ## Run random queries and TPC-H against Spark, tests on each
 	PERSIST_TEST_SPARK=local-cluster $(BIN)/python -m pytest $(ON_SPARK)
 	PERSIST_TEST_SPARK=shared $(BIN)/python -m pytest $(ON_SPARK)
 	PERSIST_TEST_BY_NIGHT=1 $(MAKE) test-all PYTEST_OPTIONS="--random-order --random-order-seed=$$(date +%Y%m%d)"
+
+mutations: test-tools ## Break rules one by one, and see that a test finds each.
+	$(BIN)/python tests/support/mutations.py $(OPTIONS)
 
 bench: setup ## Measure speed and reuse, and write docs/benchmarks.md (OPTIONS=--small: only run everything).
 	$(BIN)/python benchmarks/run.py $(OPTIONS)

@@ -1,4 +1,4 @@
-"""Computing one source in a Spark session: load its inputs, run its query, audit the written rows."""
+"""Computing one source in a Spark session: load its inputs, run its query, audit its rows."""
 
 from __future__ import annotations
 

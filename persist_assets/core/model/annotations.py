@@ -1,4 +1,4 @@
-"""What annotations say of a source."""
+"""The annotations of sources."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Kind(StrEnum):
-    """What a declaration declares."""
+    """The kinds of declarations."""
 
     QUERY = "query"
     RAW = "raw"
@@ -20,16 +20,16 @@ class Kind(StrEnum):
 
 
 SchemaChange = Literal["fail", "append", "sync"]
-"""What becomes of rows whose columns are others than those of the table that is published: nothing,
-they are published if columns were only added, or always."""
+"""The handling of rows whose columns differ from those of the published table: fail, publish them if
+columns were only added, or publish them always."""
 
 Fallback = Literal["live", "stale_ok", "fail"]
-"""What reads a table that is older than it may be: the query inline, it all the same, nothing."""
+"""What readers of a table past its freshness window get: its query inline, the table, an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Freshness:
-    """How old a source's table may get.
+    """The age limits of a source's table.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class Freshness:
     warn_s
         Older than this many seconds is a warning, or None.
     fallback
-        What its readers get when it is older than its window.
+        What readers get when the table is older than its window.
     """
 
     window_s: int
@@ -47,20 +47,20 @@ class Freshness:
 
 
 Strategy = Literal["table", "temporary", "view"]
-"""How a source's rows are kept: in a table, in one that goes with the run, not at all."""
+"""How a source is materialized: a table, a temporary table of the run, or a view."""
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """How a table has one row for each key of the rows of its query: the last by its time column.
+    """Merging by key: the table has the latest row of each key, by its time column.
 
     Attributes
     ----------
     key
-        Columns; NULL is a value like any other.
+        The key columns; NULL is a value like any other.
     on_tie
-        What becomes of different rows of a key that are the last: ``fail``, or the ``greatest``
-        of them is taken, its columns compared in their order.
+        The handling of several different latest rows of a key: ``fail``, or take the ``greatest``,
+        comparing columns in order.
     """
 
     key: tuple[str, ...]
@@ -72,14 +72,14 @@ Cadence = Literal["hourly", "daily", "weekly", "monthly"]
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """A column by whose values the rows of a table are parted.
+    """A column by whose values the rows of a table are partitioned.
 
     Attributes
     ----------
     every
-        How long the windows of a time column are; None: each value is its own part.
+        The length of the windows of a time column; None: each value is a partition.
     values
-        The values, where they are listed.
+        The listed values, if any.
     """
 
     column: str
@@ -89,16 +89,17 @@ class Dimension:
 
 @dataclass(frozen=True, slots=True)
 class Partitioning:
-    """How the rows of a table are parted. Rows that are in no partition are not in the table.
+    """The partitioning of a table. Rows in no partition are not in the table.
 
     Attributes
     ----------
     dimensions
-        One or two; one of times comes first.
+        One or two dimensions; a time dimension comes first.
     start, end
-        Of the windows of time, in ISO 8601 and local time; the end is exclusive, None for never.
+        The bounds of the time windows, in ISO 8601 and local time; the end is exclusive, None means
+        no end.
     timezone
-        In which windows begin, for columns that hold instants.
+        The time zone in which windows start, for columns that hold instants.
     """
 
     dimensions: tuple[Dimension, ...]
@@ -108,30 +109,29 @@ class Partitioning:
 
     @property
     def time(self) -> Dimension | None:
-        """The dimension of times, if there is one."""
+        """The time dimension, if there is one."""
         return self.dimensions[0] if self.dimensions[0].every else None
 
 
 Refresh = Literal["full", "incremental", "snapshot"]
-"""What a build makes: all rows anew, those that are not what they were, or new versions of rows
-beside the old ones."""
+"""What a build computes: all rows, the changed ones, or new versions of rows beside the old ones."""
 
 VALID_FROM, VALID_TO = "valid_from", "valid_to"
-"""The columns that a history has besides those of its query: from when until when a row was so."""
+"""The additional columns of a history: the start and the end of a version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Validity:
-    """How a table keeps what the rows of its query were: slowly changing dimensions of type 2.
+    """The settings of a history: a slowly changing dimension of type 2 (SCD2).
 
     Attributes
     ----------
     key
-        Columns that tell rows of one thing from those of others; NULL is a value like any other.
+        The columns that identify an entity; NULL is a value like any other.
     watch
-        Only a change of these makes a new version, others go into the current one; empty: all.
+        The columns whose changes start a new version; others change the current one. Empty: all.
     hard_deletes
-        What becomes of a current version whose key is gone: it is closed, or stays.
+        The handling of a current version whose key is gone: it is closed, or stays.
     """
 
     key: tuple[str, ...]
@@ -141,17 +141,17 @@ class Validity:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """How often a source is wanted by itself.
+    """The schedule of recurring wants for a source.
 
     Attributes
     ----------
     every
-        For how long each want is.
+        The period of the wants.
     sla_s, ttl_s
-        Seconds after the end of that time until it is late, and after the want until it is given
-        up; None: never.
+        The seconds after the end of a period until a want is late, and after its creation until it
+        expires; None: never.
     needs
-        References of other graphs, to which the key of the partition is added.
+        References to other graphs, to which the partition's key is appended.
     """
 
     every: Cadence
@@ -162,45 +162,45 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """What the annotation lines above a definition say, validated.
+    """The validated annotations of a definition.
 
     Attributes
     ----------
     persist
-        True or False if said, None if not.
+        True or False if written, else None.
     name
-        The table's name, where it differs from the source's.
+        The table's name, if it differs from the source's.
     strategy
-        How the rows are kept.
+        How the source is materialized.
     time_column
         The column whose greatest value is recorded as the watermark of every snapshot.
     refresh
         What a build computes.
     lookback_s
-        Rows may arrive so many seconds after later ones, where nothing else tells.
+        How many seconds late rows may arrive, if nothing else determines it.
     assume
-        ``exact``: the user knows that only rows past the watermark are new.
+        ``exact``: the user states that only rows past the watermark are new.
     merge
-        How the table has one row for each key, or None.
+        The merging by key, or None.
     partition
-        How its rows are parted, or None.
+        The partitioning, or None.
     backfill
-        Whether one run builds all partitions that are asked for, or each has its own.
+        Whether one run builds all requested partitions, or each partition has its own run.
     on_schema_change
-        What becomes of rows that have other columns than the table that is published.
+        The handling of rows whose columns differ from those of the published table.
     key, watch, hard_deletes
-        How versions are kept: see `Validity`.
+        The settings of a history; see `Validity`.
     on_change
-        Whether a table goes on when its source means something else, or is computed anew.
+        Whether a table is continued or recomputed when the meaning of its source changes.
     automation
-        When Dagster builds it by itself: ``eager``, ``missing`` or a schedule of cron's; None: it
-        does not.
+        When Dagster builds the source by itself: ``eager``, ``missing`` or a cron schedule; None:
+        never.
     want
-        How often it is wanted by itself, or None.
+        The schedule of recurring wants, or None.
     tags
         Sorted pairs; a bare tag has the value ``""``.
     keys
-        The keys that were given, with their places.
+        The keys that are written, with their locations.
     """
 
     persist: bool | None = None
@@ -229,23 +229,23 @@ class Annotation:
 
     @property
     def validity(self) -> Validity | None:
-        """How the table keeps what rows were, None where it does not."""
+        """The settings of the history, None if the source keeps none."""
         if self.refresh != "snapshot":
             return None
         return Validity(self.key, self.watch, self.hard_deletes)
 
     @property
     def trusted_lookback_s(self) -> int | None:
-        """The lookback that decides which late rows the table has; None where none does.
+        """The lookback that decides which late rows the table gets; None if it does not matter.
 
-        What is proven to be new comes however late it is. Nothing is proven of all changes, so
-        whoever says ``assume=exact`` trusts the lookback as well, also that there is none.
+        Proven increments include rows however late they are. ``assume=exact`` applies where nothing
+        is proven, so it relies on the lookback too, even on its absence.
         """
         return self.lookback_s if self.assume is not None else None
 
     @property
     def goes_on(self) -> bool:
-        """Whether a table goes on when its source means something else; histories do by default."""
+        """Whether a table is continued when its source's meaning changes; default for histories."""
         if self.refresh == "snapshot":
             return self.on_change != "rebuild"
         return self.on_change == "continue"

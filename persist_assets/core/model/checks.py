@@ -1,4 +1,4 @@
-"""Checks of rows, and what came of them."""
+"""Checks of rows, and their results."""
 
 from __future__ import annotations
 
@@ -40,33 +40,33 @@ class Check:
     name
         Unique within the source, letters, digits and underscores.
     columns
-        For ``unique`` the key's columns, for ``columns`` all that are promised, else the one column
-        that is looked at.
+        For ``unique`` the key's columns, for ``columns`` all promised ones, otherwise the one column
+        that is checked.
     values
-        For ``accepted_values`` the values, for ``columns`` the types, empty where any will do, for
+        For ``accepted_values`` the values, for ``columns`` the types (empty: any type), for
         ``relationship`` and ``function`` the name of the other, as written. NULL always passes.
     expression
-        For ``expr``: a Spark SQL condition on one row. As in SQL's own CHECK, NULL passes.
+        For ``expr``: a Spark SQL condition on one row. As in SQL's CHECK, NULL passes.
     least, most
-        For ``range`` and ``row_count``: the ends, which belong to it.
+        For ``range`` and ``row_count``: the inclusive bounds.
     age_s
-        For ``freshness``: so many seconds old the greatest value may be.
+        For ``freshness``: the maximum age of the greatest value, in seconds.
     since
-        For ``freshness``, when it is asked: the instant before which the greatest value is too old.
+        For ``freshness``, when it runs: the instant before which the greatest value is too old.
     others
-        For ``columns``: there may be others too.
+        For ``columns``: further columns are allowed.
     against
-        For ``relationship``: the column that has the values.
+        For ``relationship``: the column with the allowed values.
     function, wording
-        For ``function``: what is called, and a digest of all its code.
+        For ``function``: the function to call, and a digest of all its code.
     fickle
-        It may have another answer later on the same rows: it looks at the clock, or draws lots.
+        Its result may change for the same rows: it reads the clock or is nondeterministic.
     blocking
-        A failure keeps the rows from being published.
+        A failure prevents the rows from being published.
     per_partition
-        Each partition is judged for itself. Never said of what comes out the same without it.
+        Each partition is checked separately. Never set if the result would be the same without.
     location
-        Of the annotation.
+        The location of the annotation.
     """
 
     kind: CheckKind
@@ -89,22 +89,22 @@ class Check:
 
     @property
     def on_rows(self) -> bool:
-        """Whether one row at a time tells: it needs no look at all rows together."""
+        """Whether it is a check of single rows."""
         return self.kind in ("not_null", "accepted_values", "range", "expr")
 
     @property
     def in_pass(self) -> bool:
-        """Whether an aggregate tells, so that it is computed while rows are written."""
+        """Whether an aggregate decides it, which is computed while rows are written."""
         return self.on_rows or self.kind in ("row_count", "freshness")
 
     @property
     def alone(self) -> bool:
-        """Whether the rows tell all together, without other tables and code of the project."""
+        """Whether the rows alone decide it, without other tables or code of the project."""
         return self.kind not in ("relationship", "function") and not self.per_partition
 
     @property
     def definition(self) -> str:
-        """What is checked, in words: equal for equal checks."""
+        """A description of what is checked; equal checks have equal descriptions."""
         return f"{self._asserted}{' in each partition' if self.per_partition else ''}"
 
     @property
@@ -141,7 +141,7 @@ def _between(least: Scalar | None, most: Scalar | None) -> str:
 
 
 def in_units(seconds: int) -> str:
-    """Return a time in the largest unit that it is a whole number of.
+    """Return a duration in the largest unit of which it is a whole number.
 
     Examples
     --------
@@ -161,9 +161,9 @@ class FailedPartition:
     Attributes
     ----------
     failed_rows
-        How many of its rows fail; 0 where no single row does.
+        The number of failing rows; 0 if the check is not about single rows.
     found
-        What there was, in words, where the number of rows does not tell.
+        A description of the actual state, if the number of rows is not enough.
     """
 
     key: str
@@ -172,29 +172,29 @@ class FailedPartition:
 
 
 _SHOWN = 3
-"""So many of the partitions in which a check fails are named in words."""
+"""The maximum number of failing partitions that a description names."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What came of one check of one build.
+    """The result of one check of one build.
 
     Attributes
     ----------
     failed_rows
-        How many rows fail; 0 where no single row does.
+        The number of failing rows; 0 if the check is not about single rows.
     definition
-        What was checked (`Check.definition`).
+        The description of the check (`Check.definition`).
     found
-        What there was, in words, where the number of rows does not tell.
+        A description of the actual state, if the number of rows is not enough.
     sample
-        Some of the rows that fail, as JSON.
+        Some failing rows, as JSON.
     basis
-        What the answer rests on besides the rows: of a relationship what the other source was, of
-        freshness the greatest value, in microseconds since 1970; of each partition, as JSON,
-        where these are judged by the clock.
+        What the result depends on besides the rows: for a relationship, the version of the other
+        source; for freshness, the greatest value in microseconds since 1970 (by partition, as JSON,
+        if each partition is checked separately).
     partitions
-        Of a partitioned source, all in which it fails, in order. Nothing where that cannot be told.
+        For a partitioned source, the failing partitions in order; empty if they are unknown.
     """
 
     name: str
@@ -209,7 +209,7 @@ class CheckResult:
 
     @property
     def in_words(self) -> str:
-        """What there was, and in which partitions what fails.
+        """A description of the failure, with the failing partitions.
 
         Examples
         --------

@@ -1,4 +1,4 @@
-"""Columns: their types, and what they follow from."""
+"""Columns: their types, and the columns from which they are computed."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Column:
     Attributes
     ----------
     type
-        Spark's name of the type (``decimal(10,2)``, ``struct<a:int>``), or None where it is not
-        known before the query has run.
+        Spark's name of the type (``decimal(10,2)``, ``struct<a:int>``), or None if it is unknown
+        before the query has run.
     """
 
     name: str
@@ -44,9 +44,9 @@ class Taken:
     function
         ``cast``, ``date_trunc``, ``trunc`` or ``year``.
     unit
-        The type that is cast to, or what is cut down to.
+        The target type of a cast, or the unit of truncation.
     days
-        At most how many days earlier what comes of it may be; -1: that is not known.
+        The maximum number of days by which the result may be earlier; -1: unknown.
     """
 
     function: str
@@ -61,7 +61,7 @@ class Trace:
     Attributes
     ----------
     steps
-        The function: what is done to the column's value, one after another.
+        The functions applied to the column's value, in order.
     """
 
     column: ColumnRef
@@ -70,12 +70,12 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """What the rows follow from in which a column has a value of some set.
+    """The input rows that decide the rows whose value in a column is in some set.
 
     Attributes
     ----------
     traces
-        Only rows of these tables matter whose columns lead to values of that set.
+        In the tables of these columns, only rows matter whose column leads to a value in the set.
     loose
         The tables of which any row may matter.
     """
@@ -86,17 +86,17 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """How the rows of a relation follow those of the tables it reads (`meaning/increments.py`).
+    """How the rows of a relation depend on the tables it reads; see `analysis/increments.py`.
 
     Attributes
     ----------
     reads
-        All these tables.
+        All tables that it reads.
     sums
-        Sets of them: what is added to the tables of one, the others being as they were, adds the
-        relation's own rows over what is added, and changes no other row.
+        Sets of tables in which the relation is additive: rows added to the tables of one set, while
+        the others stay the same, only add the relation's rows over them.
     columns
-        For each column.
+        For each column, the input rows that decide its windows.
     """
 
     reads: frozenset[SourceID]
@@ -111,7 +111,7 @@ class ColumnEdge:
     Attributes
     ----------
     upstream
-        A column of a persisted source or raw table: what lies between is dissolved.
+        A column of a persisted source or raw table; sources in between are expanded.
     column
         The name of the column computed from it.
     """
@@ -122,14 +122,14 @@ class ColumnEdge:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a source means, in parts that can be compared; BuildIDs alone decide what is built.
+    """Digests of the parts of a source's meaning, for comparison; only BuildIDs decide builds.
 
     Attributes
     ----------
     rows
-        Short digest of which rows there are, whatever columns they have.
+        A short digest of the set of rows, regardless of their columns.
     columns
-        For each column, in order, its name and a short digest of what it is of those rows.
+        For each column, in order, its name and a short digest of its expression over the rows.
     """
 
     rows: str
@@ -137,9 +137,9 @@ class Parts:
 
 
 SHORT = 16
-"""How many characters of a digest are kept where it only tells what changed."""
+"""The length of digests that only show what changed."""
 
 
 def shortened(rows: str, columns: Iterable[str]) -> str:
-    """Return the beginnings of digests in one text: of the rows, then of each column."""
+    """Return the prefixes of digests in one text: for the rows, then for each column."""
     return "".join(d[:SHORT] for d in (rows, *columns))

@@ -45,7 +45,7 @@ class Reason:
     Attributes
     ----------
     source_id
-        What caused it, if not the step's own source.
+        The source that caused it, if not the step's own.
     """
 
     code: ReasonCode
@@ -55,17 +55,17 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A file that became part of a table, or is none any more.
+    """A file that was added to a table, or removed from it.
 
     Attributes
     ----------
     path
-        Absolute.
+        Its absolute path.
     spans
-        By column, lower case, the least and the greatest value and whether there are NULLs;
-        columns of which that is not certain are not there.
+        By lower-case column name, the least and the greatest value and whether there are NULLs;
+        columns without certain statistics are left out.
     bytes
-        0 where it is not known.
+        0 if unknown.
     """
 
     path: str
@@ -77,13 +77,13 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What became of a table since rows were computed from it: files that came and went.
+    """The change of a table since rows were computed from it: files added and removed.
 
     Attributes
     ----------
     within
-        By column, lower case, spans of values that all rows have which came or went, where that
-        is known besides; in their order.
+        By lower-case column name, ordered spans that contain the values of all changed rows, if
+        they are known from elsewhere.
     """
 
     added: tuple[Piece, ...] = ()
@@ -95,25 +95,25 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Increment:
-    """How a build makes a snapshot of another one instead of computing all rows.
+    """How a build continues a snapshot instead of computing all rows.
 
     Attributes
     ----------
     base
-        What it starts from.
+        The snapshot to continue.
     added
-        The files that are read of tables that only grew: the rows over them are added.
+        By table that only grew, the added files; the rows computed from them are added.
     changes
-        Of tables that the rows of windows follow from: these windows are computed again. Empty
-        where rows are only added.
+        The changes of the tables on which windows depend; the affected windows are recomputed.
+        Empty if rows are only added.
     traces
         From columns of those tables to the time column.
     past
-        The user says that only rows later than the base's watermark can be others.
+        The user states that only rows later than the base's watermark can differ.
     spans
-        Spans of the time column that are computed again, whatever changed.
+        Spans of the time column that are recomputed in any case.
     late
-        With `past`, the names of tables to which files came with times before that.
+        With `past`, the names of tables that got files with earlier times.
     """
 
     base: Snapshot
@@ -129,12 +129,12 @@ class Increment:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a step will probably cost: what it cost the last time.
+    """The expected cost of a step: its cost the last time.
 
     Attributes
     ----------
     seconds
-        None where the last build did not compute anything.
+        None if the last build computed nothing.
     """
 
     rows: int
@@ -149,19 +149,19 @@ class Step:
     Attributes
     ----------
     as_of
-        What its snapshot will rest on.
+        The raw versions that its snapshot will rest on.
     snapshot
-        What is reused.
+        The snapshot to reuse.
     increment
-        How it is built of what is there; None: all of it is computed.
+        How an existing table is continued; None: all rows are computed.
     keys
-        Of a partitioned source, the partitions that are computed, in order.
+        For a partitioned source, the partitions to compute, in order.
     base
-        What has the other partitions.
+        The snapshot with the other partitions.
     partitions
-        Which partitions its snapshot will have.
+        The partitions that its snapshot will have.
     history
-        The history that it goes on with; None: there is none, or it begins anew.
+        The history that it continues; None: there is none, or it starts again.
     """
 
     source_id: SourceID
@@ -179,13 +179,13 @@ class Step:
 
     @property
     def goes_on_from(self) -> Snapshot | None:
-        """What of its rows it keeps, in their table or in another one."""
+        """The snapshot whose rows it keeps, in the same table or in another one."""
         return self.increment.base if self.increment else self.history
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What would be built and what reused, every step after those it needs."""
+    """The sources to build and to reuse; each step follows those that it needs."""
 
     environment: str
     steps: tuple[Step, ...]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NamedQuery:
-    """A query that a Malloy file gives a name, to be run when somebody asks."""
+    """A named query of a Malloy file, which runs on demand."""
 
     name: str
     location: Location
@@ -26,12 +26,12 @@ class NamedQuery:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A source that is declared and could not be compiled: something in it, or below it, is wrong.
+    """A declared source that could not be compiled because of an error in it or upstream.
 
     Attributes
     ----------
     reads
-        What of its references means something.
+        The references that could be resolved.
     """
 
     source_id: SourceID
@@ -48,23 +48,23 @@ class Broken:
 
 
 def may_mean(key: Sequence[str], parts: Sequence[str]) -> bool:
-    """Whether a name in parts, or what qualifies one, may mean an asset key, or that of a file."""
+    """Whether a name's parts, or its qualifiers, may mean an asset key, or that of a file."""
     end = key[max(len(key) - len(parts), 0) :]
     return [k.lower() for k in end] == [part.lower() for part in parts]
 
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """What a persisted source, or a query, needs of an external table.
+    """The rows and columns of an external table that a persisted source, or a query, needs.
 
     Attributes
     ----------
     predicate
-        Of the rows, canonical SQL; it may read the clock.
+        The predicate of the rows, in canonical SQL; it may read the clock.
     columns
-        Sorted.
+        The columns, sorted.
     not_pushed
-        The conditions that are not in the predicate, each with why.
+        The conditions missing in the predicate, each with the reason.
     """
 
     reader: SourceID
@@ -81,21 +81,20 @@ class Project:
     Attributes
     ----------
     sources
-        Every source after all it reads.
+        All sources, each after those it reads.
     problems
-        Sorted by location. A project that has errors among them holds only the sources that
-        could be compiled.
+        All problems, sorted by location. If there are errors among them, the project has only the
+        sources that could be compiled.
     queries
-        Of all Malloy files, in order of files and lines.
+        The named queries of all Malloy files, in order of files and lines.
     broken
-        The sources that could not, as far as their files tell of them, and those that may read
-        one of these.
+        The known sources that could not be compiled, and those that may read one of them.
     unread
-        Asset keys of files that cannot be read, without a name: they may define any.
+        Asset keys, without names of sources, of unreadable files: these may define any source.
     needs
-        What the persisted sources need of external tables.
+        The needs of the persisted sources from external tables.
     needs_of
-        Returns what all rows of any source need of them.
+        Returns the needs of all rows of a source from external tables.
     """
 
     sources: tuple[Source, ...] = ()
@@ -115,7 +114,7 @@ class Project:
 
     @cached_property
     def readers(self) -> Mapping[SourceID, tuple[SourceID, ...]]:
-        """Which sources read a source directly."""
+        """The direct readers of each source."""
         readers: dict[SourceID, list[SourceID]] = {s.source_id: [] for s in self.sources}
         for source in self.sources:
             for upstream in source.reads:
@@ -124,12 +123,12 @@ class Project:
 
     @property
     def persisted(self) -> tuple[Source, ...]:
-        """The persisted sources, every one after all it reads."""
+        """The persisted sources, each after those it reads."""
         return tuple(s for s in self.sources if s.persisted)
 
     @property
     def errors(self) -> tuple[Problem, ...]:
-        """The problems that stop the project from loading."""
+        """The problems that prevent the project from loading."""
         return tuple(p for p in self.problems if p.severity == "error")
 
     @cached_property
@@ -139,7 +138,7 @@ class Project:
 
     @cached_property
     def by_build_id(self) -> Mapping[BuildID, tuple[Source, ...]]:
-        """The persisted sources by BuildID: those of one meaning share one table."""
+        """The persisted sources by BuildID; sources with the same meaning share a table."""
         groups: dict[BuildID, list[Source]] = {}
         for source in self.persisted:
             groups.setdefault(source.build_id, []).append(source)
@@ -147,10 +146,10 @@ class Project:
 
     @cached_property
     def malloy(self) -> Mapping[BuildID, BuildID]:
-        """What the BuildIDs mean by which Malloy's own tools look for tables.
+        """The sources by the BuildIDs with which Malloy's own tools look for tables.
 
-        Not those that two sources of different meaning have: Malloy's know the tables they read
-        by name only. Nor those of histories, of which Malloy knows one row of each key.
+        BuildIDs shared by sources of different meaning are left out, because Malloy knows the tables
+        they read only by name. So are histories, of which Malloy expects one row per key.
         """
         build_ids: dict[BuildID, set[BuildID]] = {}
         for source in self.sources:
@@ -159,7 +158,7 @@ class Project:
         return {m: next(iter(ours)) for m, ours in build_ids.items() if len(ours) == 1}
 
     def find_named(self, ref: str) -> tuple[Source, str] | None:
-        """Return the persisted source that a reference begins with, and what comes after it."""
+        """Return the persisted source at the start of a reference, and the rest of it."""
         parts = tuple(ref.split("/"))
         for n in range(len(parts), 0, -1):
             source = self.by_key.get(parts[:n])
@@ -168,7 +167,7 @@ class Project:
         return None
 
     def waits_for(self, source: Source) -> tuple[Source, ...]:
-        """Return what a build of `source` reads, and what its checks do: see `inputs`."""
+        """Return the inputs of a build of `source` and of its checks; see `inputs`."""
         looked = self.reach(source.compared, lambda s: s.is_leaf)
         leaves = {s.source_id: s for s in (*self.inputs(source), *looked) if s.is_leaf}
         return tuple(leaves.values())
@@ -185,7 +184,7 @@ class Project:
         )
 
     def is_view(self, source: Source) -> bool:
-        """Whether a persisted source is a stored query; not where a table of its is wanted too."""
+        """Whether a persisted source is a stored query without a table."""
         return all(s.annotation.strategy == "view" for s in self.by_build_id[source.build_id])
 
     @cached_property
@@ -199,7 +198,7 @@ class Project:
     def reach(
         self, start: Iterable[SourceID], stop: Callable[[Source], bool]
     ) -> tuple[Source, ...]:
-        """Return `start` and all that it reads, not looking beyond where `stop` is true.
+        """Return `start` and all that it reads, without going beyond sources for which `stop` holds.
 
         In dependency order.
         """
@@ -215,9 +214,9 @@ class Project:
         return tuple(self.by_id[s] for s in sorted(visited, key=self._position.__getitem__))
 
     def inputs(self, source: Source) -> tuple[Source, ...]:
-        """Return what a build of `source` reads: persisted sources and raw tables.
+        """Return the inputs of a build of `source`: persisted sources and raw tables.
 
-        Sources between them that are not persisted are dissolved. In dependency order.
+        Sources in between that are not persisted are expanded. In dependency order.
         """
         leaves = self._inputs.get(source.source_id)
         if leaves is None:
