@@ -20,8 +20,8 @@ class Kind(StrEnum):
 
 
 SchemaChange = Literal["fail", "append", "sync"]
-"""The handling of rows whose columns differ from those of the published table: fail, publish them if
-columns were only added, or publish them always."""
+"""The handling of rows whose columns differ from those of the published table: fail, publish them
+if columns were only added, or publish them always."""
 
 Fallback = Literal["live", "stale_ok", "fail"]
 """What readers of a table past its freshness window get: its query inline, the table, an error."""
@@ -114,7 +114,7 @@ class Partitioning:
 
 
 Refresh = Literal["full", "incremental", "snapshot"]
-"""What a build computes: all rows, the changed ones, or new versions of rows beside the old ones."""
+"""What a build computes: all rows, the changed ones, or new versions beside the old ones."""
 
 VALID_FROM, VALID_TO = "valid_from", "valid_to"
 """The additional columns of a history: the start and the end of a version."""

@@ -40,8 +40,8 @@ class Check:
     name
         Unique within the source, letters, digits and underscores.
     columns
-        For ``unique`` the key's columns, for ``columns`` all promised ones, otherwise the one column
-        that is checked.
+        For ``unique`` the key's columns, for ``columns`` all promised ones, otherwise the one
+        column that is checked.
     values
         For ``accepted_values`` the values, for ``columns`` the types (empty: any type), for
         ``relationship`` and ``function`` the name of the other, as written. NULL always passes.

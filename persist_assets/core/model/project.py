@@ -148,8 +148,8 @@ class Project:
     def malloy(self) -> Mapping[BuildID, BuildID]:
         """The sources by the BuildIDs with which Malloy's own tools look for tables.
 
-        BuildIDs shared by sources of different meaning are left out, because Malloy knows the tables
-        they read only by name. So are histories, of which Malloy expects one row per key.
+        BuildIDs shared by sources of different meaning are left out, because Malloy knows the
+        tables they read only by name. So are histories, of which Malloy expects one row per key.
         """
         build_ids: dict[BuildID, set[BuildID]] = {}
         for source in self.sources:
@@ -198,7 +198,7 @@ class Project:
     def reach(
         self, start: Iterable[SourceID], stop: Callable[[Source], bool]
     ) -> tuple[Source, ...]:
-        """Return `start` and all that it reads, without going beyond sources for which `stop` holds.
+        """Return `start` and all that it reads, not going beyond sources for which `stop` holds.
 
         In dependency order.
         """

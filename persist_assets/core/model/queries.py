@@ -1,4 +1,4 @@
-"""Queries and functions, and the names that stand in them."""
+"""Queries and functions, and the names in them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Reference:
     start, end
         Offsets of the name in the query's text, end exclusive.
     alias_at
-        Offset where `` AS name`` has to be inserted when the name is replaced; None when the
-        query gives an alias itself.
+        The offset at which `` AS name`` has to be inserted when the name is replaced; None if the
+        query has its own alias.
     """
 
     parts: tuple[str, ...]
@@ -37,16 +37,16 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A condition of a query that compares something with a parameter.
+    """A condition of a query that compares an expression with a parameter.
 
     Attributes
     ----------
     name
         ``watermark``, ``partition_start`` or ``partition_end``.
     start, end
-        Where the operator and the parameter stand in the text.
+        The offsets of the operator and the parameter in the text.
     leads
-        The parameter stands before the operator.
+        The parameter is before the operator.
     """
 
     name: str
@@ -63,20 +63,20 @@ class Query:
     Attributes
     ----------
     text
-        The user's own text, from its first to its last token.
+        The user's text, from its first to its last token.
     references
-        In the order of the text.
+        The references, in the order of the text.
     column_names
         New names for all output columns (``CREATE VIEW v (a, b) AS …``), or empty.
     wording
-        Digest of the text without comments and white space, its references by number.
+        A digest of the text without comments and white space, with references by number.
     lost
-        What `tree` does not tell of the text, or None where it is to be trusted.
+        A feature of the text that `tree` lacks; None if the tree is complete.
     bounds
-        The conditions by parameters, in the order of the text.
+        The conditions with parameters, in the order of the text.
     tree
-        What the parser made of the text: the compiler's input, gone afterwards, and not there
-        before where the query's meaning may be remembered.
+        The parsed text: the compiler's input. It is dropped afterwards, and missing if the query's
+        meaning may be cached.
     """
 
     text: str
@@ -90,17 +90,17 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of a function that gets its value from us.
+    """A parameter of a function that is filled in by a build.
 
     Attributes
     ----------
     kind
-        ``frame`` for a Spark DataFrame, ``session`` for the Spark session; else the module of
+        ``frame`` for a Spark DataFrame, ``session`` for the Spark session; otherwise the module of
         Narwhals whose LazyFrame it is.
     selects
-        Texts in which every column of it stands that is looked at; None: it may be any.
+        Texts that contain every column of it that is used; None: any column may be used.
     columns
-        What it is given of its source, where `selects` tells; None: all.
+        The columns of its source that it gets, by `selects`; None: all columns.
     """
 
     name: str
@@ -118,16 +118,16 @@ class Function:
     Attributes
     ----------
     path
-        Of its file.
+        The path of its file.
     name
-        By which its module knows it.
+        Its name in its module.
     parameters
-        Those without a default, in order.
+        The parameters without a default, in order.
     modules
-        Paths and texts of its file and of all of the project that it imports: what is run, whatever
-        the files say by then.
+        The paths and texts of its file and of all project files that it imports. These texts are
+        run, even if the files have changed since.
     names, methods, calls
-        What of others it uses: dotted names, methods of anything, functions in texts of SQL.
+        What it uses of other code: dotted names, methods of any object, functions in SQL texts.
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""Builds, snapshots, copies, and how manifests change."""
+"""Builds, snapshots, copies, and changes of manifests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class RawVersion:
     Attributes
     ----------
     raw
-        The BuildID of the raw table, which says where the data is.
+        The BuildID of the raw table, which identifies the location of the data.
     version
         Equal if and only if the data is the same (``delta:12:<table id>``, ``files:<digest>``).
     """
@@ -31,36 +31,36 @@ class RawVersion:
 
 
 AsOf = tuple[RawVersion, ...]
-"""The versions of all raw tables that rows rest on, sorted. Two versions of one raw table mean
-that the rows mix them."""
+"""The sorted versions of all raw tables that rows are computed from. Two versions of one raw table
+mean that the rows mix them."""
 
 
 def merge_as_of(parts: Iterable[Iterable[RawVersion]]) -> AsOf:
-    """Return the versions that rows rest on which were computed from rows resting on `parts`."""
+    """Return the as_of of rows that were computed from rows with these as_ofs."""
     return tuple(sorted({version for part in parts for version in part}))
 
 
 def mixed(as_of: AsOf) -> tuple[BuildID, ...]:
-    """Return the raw tables of which `as_of` holds more than one version."""
+    """Return the raw tables of which `as_of` has more than one version."""
     raws = [v.raw for v in as_of]
     return tuple(sorted({raw for raw in raws if raws.count(raw) > 1}))
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """Something that a stored query reads.
+    """An input of a stored query.
 
     Attributes
     ----------
     name
-        What the query calls it.
+        Its name in the query.
     build_uid
-        Of a snapshot, the build that wrote it; of a raw table None.
+        The build that wrote the snapshot; None for a raw table.
     raw
-        Of a raw table, its version.
+        The version of a raw table.
     columns
-        Of a raw table those that it had: others may have come since, and the query's text, as
-        ``*`` or ``NATURAL JOIN``, would mean them too. Empty where an earlier release stored it.
+        The columns that a raw table had. It may have got others since, which ``*`` or ``NATURAL
+        JOIN`` in the query's text would include. Empty if an earlier release stored it.
     """
 
     name: str
@@ -71,12 +71,12 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A query that is stored instead of its rows, over what never changes.
+    """A query that is stored instead of its rows; its inputs never change.
 
     Attributes
     ----------
     sql
-        Complete, Spark SQL.
+        The complete query in Spark SQL.
     """
 
     sql: str
@@ -84,17 +84,17 @@ class View:
 
 
 Runs = tuple[tuple[str, str], ...]
-"""Partition keys: each first and last of several that follow one another."""
+"""Partition keys as ranges: the first and the last of consecutive keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """Partitions whose rows rest on the same data.
+    """Partitions whose rows are computed from the same data.
 
     Attributes
     ----------
     inputs
-        What they were computed from directly, as of a snapshot; empty where that is not known.
+        Their direct inputs, as in a snapshot; empty if unknown.
     """
 
     runs: Runs
@@ -104,16 +104,16 @@ class Filled:
 
 @dataclass(frozen=True, slots=True)
 class Partitions:
-    """Which partitions a snapshot has.
+    """The partitions of a snapshot.
 
     Attributes
     ----------
     filled
-        Disjoint.
+        Disjoint groups of partitions.
     built
-        Those whose rows are not those of `base`.
+        The partitions whose rows differ from those of `base`.
     base
-        The build that wrote the snapshot which it continues; None: it continues none.
+        The build that wrote the continued snapshot; None: it continues none.
     """
 
     filled: tuple[Filled, ...]
@@ -123,7 +123,7 @@ class Partitions:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """An immutable version of a table: what a build produces.
+    """An immutable version of a table: the result of a build.
 
     Attributes
     ----------
@@ -132,27 +132,28 @@ class Snapshot:
     table
         The table's directory below the warehouse.
     version
-        Of the Delta table.
+        The version of the Delta table.
     as_of
-        The raw versions its rows rest on.
+        The raw versions that its rows are computed from.
     content
-        Digest of the rows, whatever their order; equal contents are interchangeable.
+        A digest of the rows that does not depend on their order; equal contents are
+        interchangeable.
     watermark
         The greatest value of the time column, as text, or None.
     columns
-        Names and Spark types as written.
+        The columns, with Spark's types as written.
     inputs
-        What its rows were computed from directly: versions of raw tables, contents of tables.
+        The direct inputs of its rows: versions of raw tables, contents of tables.
     current_at
-        When all that it rests on was last known to be current: its age counts from there.
+        When all its data was last known to be current; its age counts from then.
     view
-        What there is instead of a table, or None.
+        The stored query that replaces the table, or None.
     parts
         The other builds whose files it has too, sorted.
     time_column
-        The column that the watermark is of.
+        The column of the watermark.
     partitions
-        Which partitions it has; None: its source has none.
+        Its partitions; None: its source has none.
     """
 
     build_uid: str
@@ -176,7 +177,7 @@ class Snapshot:
 
     @property
     def known_at(self) -> datetime:
-        """When its rows were last known to be those of the present, as far as is recorded."""
+        """When its rows were last known to be current, as far as is recorded."""
         return self.current_at or self.built_at
 
 
@@ -198,17 +199,17 @@ class Build:
     Attributes
     ----------
     definition
-        The source's own definition digest at the time.
+        The digest of the source's own definition at the time.
     action
         ``built`` computed rows, ``reused`` found them.
     snapshot
-        What readers get since it succeeded.
+        The snapshot that readers get since it succeeded.
     digests
-        What the source meant at the time, in parts; None of builds that did not record it.
+        The digests of the source's meaning at the time; None if not recorded.
     reads
-        What it read meant at the time: leaves, and what was dissolved on the way to them.
+        The meanings of what it read at the time: leaves, and sources expanded on the way to them.
     written
-        None of builds that have not succeeded, or did not record it.
+        None if the build has not succeeded, or did not record it.
     """
 
     build_uid: str
@@ -229,39 +230,39 @@ class Build:
 
     @property
     def seconds(self) -> float | None:
-        """How long it took, in seconds."""
+        """Its duration in seconds."""
         return (self.finished_at - self.started_at).total_seconds() if self.finished_at else None
 
 
 @dataclass(frozen=True, slots=True)
 class LocalCopy:
-    """What is held here of an external table: some rows of one of its versions, some columns.
+    """A local copy of an external table: some rows and columns of one of its versions.
 
     Attributes
     ----------
     copy_id
-        Digest of where the table is and how it is read: declarations alike share a copy.
+        A digest of the table's location and of how it is read; equal declarations share a copy.
     version
-        Of the external table.
+        The version of the external table.
     table_id
-        Of the copy's own Delta table: another one, if the copy is made anew.
+        The ID of the copy's own Delta table, which changes if the copy is created again.
     committed
-        The version of that table.
+        The version of the copy's own table.
     predicate
-        The rows of the external table that are held, exactly: canonical SQL without a clock.
+        Exactly the rows of the external table that the copy has: canonical SQL without a clock.
     format
-        The version of the language that it is written in.
+        The version of the predicate's language.
     columns
-        Those that are held, sorted; all others are NULL.
+        The columns that the copy has, sorted; all others are NULL.
     as_of
-        What the clock said when the predicate was written down.
+        The time of the clock in the predicate.
     rows, bytes
-        Of the copy.
+        The size of the copy.
     seen
-        For every predicate that somebody needs, as it is written in the program, the version of
-        the copy's table from which on its rows have been what they are.
+        For every needed predicate, as written in the program, the version of the copy's table since
+        which its rows have not changed.
     retired_at
-        When rows that nobody needs any more were last given up.
+        When rows that are no longer needed were last removed.
     """
 
     copy_id: str
@@ -280,7 +281,7 @@ class LocalCopy:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What a change did to one manifest entry: the snapshots that readers got, None for none."""
+    """The change of one manifest entry: the snapshots before and after, None for none."""
 
     build_id: BuildID
     before: Snapshot | None
@@ -288,7 +289,7 @@ class Move:
 
     @property
     def source_id(self) -> SourceID:
-        """The source whose build it was."""
+        """The source of its build."""
         snapshot = self.after or self.before
         assert snapshot is not None
         return snapshot.source_id
@@ -296,18 +297,18 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class ManifestChange:
-    """A change of an environment's manifest, all at once.
+    """An atomic change of an environment's manifest.
 
     Attributes
     ----------
     change_id
         The position of its event in the ledger's log.
     by
-        Who asked for it.
+        The user or program that asked for it.
     back_to
-        Of a rollback, the change right after which the manifest is as it was; 0: before the first.
+        For a rollback, the change to whose state the manifest returns; 0: before the first.
     undone
-        Of a rollback that takes back single changes, these.
+        For a rollback of single changes, those changes.
     """
 
     change_id: int
@@ -323,27 +324,27 @@ class ManifestChange:
 
     @property
     def moved(self) -> frozenset[BuildID]:
-        """The entries that got other rows: not those whose table was found to be up to date."""
+        """The entries that got other rows, without those whose table was up to date."""
         uids = {m.build_id: [s and s.build_uid for s in (m.before, m.after)] for m in self.moves}
         return frozenset(b for b, (before, after) in uids.items() if before != after)
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What the ledger knows of a table's builds: which files may go, and which may not.
+    """The builds of a table in the ledger: which files may be deleted, and which may not.
 
     Attributes
     ----------
     build_ids
-        Of what is built into it: who has the leases of all of them has the table alone.
+        The BuildIDs built into it; the holder of the leases of all of them has the table alone.
     kept
-        The builds whose snapshots somebody may read, with their versions.
+        The builds whose snapshots may still be read, with their versions.
     gone
-        The builds whose snapshots nobody may read any more, with their versions; those that
-        failed have none.
+        The builds whose snapshots may no longer be read, with their versions; failed builds have
+        none.
     started
-        The builds that have no end, or none that they recorded themselves, with the processes
-        they are of (`host:pid`) and when they began.
+        The builds without an end, or without one that they recorded themselves, with their process
+        (`host:pid`) and start time.
     parts
         By build, the other builds whose files it has too.
     """

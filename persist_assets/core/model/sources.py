@@ -1,4 +1,4 @@
-"""Sources, and what they are declared as."""
+"""Sources and their declarations."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ ReadMode = Literal["snapshot", "follow", "snapshot_and_follow"]
 
 @dataclass(frozen=True, slots=True)
 class External:
-    """What a declaration says of an external table, beside where it is.
+    """The declaration of an external table, except its location.
 
-    It holds no secret: of those it has references (``${env:NAME}``), which are resolved when the
+    It contains no secrets, only references to them (``${env:NAME}``), which are resolved when the
     table is read.
 
     Attributes
@@ -35,27 +35,27 @@ class External:
     key
         The columns of its primary key, as declared; empty: it has none.
     mode
-        Rows at one version, changes from one on, or both.
+        The rows at one version (snapshot), the changes since a version (follow), or both.
     version
-        Where it starts: a version of Delta, a snapshot of Iceberg. None: the newest.
+        Its start: a version of Delta, or a snapshot of Iceberg. None: the newest.
     datetime
-        The same, as the instant at which it was the newest; ISO 8601. Never both.
+        Its start as an instant at which the version was the newest, ISO 8601. Never both.
     end_version
-        The last one that is followed.
+        The last version that is followed.
     filter
-        Rows for which this is not true are not there.
+        A condition; rows for which it is not true are ignored.
     snapshot_filter
-        The same, of the rows at the start alone.
+        Such a condition for the rows at the start only.
     timestamp_column
-        It is brought with the columns that are needed. In which order rows come is no matter.
+        A column that is always fetched with the needed ones; the order of rows does not matter.
     skip_unused_columns
-        Whether columns that nobody reads stay where they are.
+        Whether columns that nobody reads are not fetched.
     append_only
-        Whether it is promised that no row is ever changed or deleted.
+        Whether the declaration promises that no row is ever changed or deleted.
     labels, start_after
-        What it is called among connectors, and after which of them it starts.
+        Its labels among connectors, and the labels after which it starts.
     storage
-        Sorted pairs, names lower case: how its store is reached.
+        The options of its store: sorted pairs with lower-case names.
     """
 
     connector: str
@@ -75,25 +75,25 @@ class External:
 
     @property
     def starts_anywhere(self) -> bool:
-        """Whether its rows follow from a version alone, and not from where it was started."""
+        """Whether a version alone decides its rows, regardless of where it was started."""
         return self.mode != "follow" and self.snapshot_filter is None
 
 
 @dataclass(frozen=True, slots=True)
 class RawTable:
-    """Where and how data lives that exists outside the project.
+    """The location and format of data outside the project.
 
     Attributes
     ----------
     format
         Lower case: ``parquet``, ``delta``, ``csv``, ….
     location
-        Path or URI as written; a relative path counts from the project root. None for data that
+        The path or URI as written; a relative path starts at the project root. None for data that
         only options describe (``jdbc``).
     options
-        Sorted pairs, names lower case. Of an external table: what decides which rows it has.
+        Sorted pairs with lower-case names. For an external table, the options that decide its rows.
     external
-        What else is said of it, if it is an external table.
+        The rest of the declaration, if it is an external table.
     """
 
     format: str
@@ -107,18 +107,18 @@ _NO_ANNOTATION = Annotation()
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """A definition in a file, before names mean anything.
+    """A definition in a file, before names are resolved.
 
-    One with neither a query nor a raw table could not be understood, which is a problem
-    already reported; it stands for its name.
+    A declaration with neither a query nor a raw table could not be parsed. The problem has been
+    reported, and the declaration only represents its name.
 
     Attributes
     ----------
     function
-        What computes the rows, of a source of Python: its query is the function's text, and names
-        what the function reads. With a raw table, it is that data which the function brings.
+        The function that computes the rows of a Python source. Its query is the function's text,
+        and names the inputs of the function. With a raw table, the function loads that data.
     columns
-        As far as they are declared; the types of a query's are what its language takes them for.
+        The declared columns; a query's columns have the types that its language gives them.
     malloy_ids
         The BuildIDs by which Malloy's own tools look for its table, its builder's first.
     """
@@ -137,24 +137,24 @@ class Declaration:
 
     @property
     def kept(self) -> bool:
-        """Whether it is annotated ``persist``, or says so itself without being contradicted."""
+        """Whether it is annotated ``persist``, or is persistent by default and not annotated."""
         persist = self.annotation.persist
         return self.materialized if persist is None else persist
 
     @property
     def temporary(self) -> bool:
-        """Whether every run that needs its rows keeps them for as long as it lasts."""
+        """Whether it is a temporary table of every run that needs its rows."""
         return self.kept and self.annotation.strategy == "temporary"
 
     @property
     def persisted(self) -> bool:
-        """Whether it has a table, or a stored query, that stays."""
+        """Whether it has a permanent table or stored query."""
         return self.kept and not self.temporary
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What a build knew of a source it read: of a leaf, or of one dissolved on the way to it."""
+    """The meaning of a source that a build read: a leaf, or a source expanded on the way to it."""
 
     source_id: SourceID
     definition: str
@@ -170,35 +170,36 @@ class Source:
     source_id
         ``name@path``, path relative to the project root.
     asset_key
-        Path below the sources directory without its suffix, then the name.
+        The path below the sources directory without its suffix, then the name.
     persisted
         It has a table and is an asset.
     build_id
-        SHA-256 hex of connection and meaning; for a raw table, of where its data is.
+        SHA-256 hex of connection and meaning; for a raw table, of the location of its data.
     definition
-        SHA-256 hex of what this source says itself, whatever its upstreams mean.
+        SHA-256 hex of this source's own definition, regardless of its upstreams.
     columns
-        In order.
+        The columns, in order.
     bindings
-        The SourceID that each reference of the query means, in order.
+        The SourceID of each reference of the query, in order.
     lineage
-        Which columns its columns are computed from.
+        The columns from which its columns are computed.
     volatile
-        Another build on the same data has other rows: it draws lots.
+        It is nondeterministic: another build on the same data has other rows.
     reads_clock
         Its rows depend on the ``day`` or the ``instant`` at which they are computed.
     notes
-        What readers of a plan should know, one sentence each.
+        Sentences for readers of a plan.
     marks
-        What it means, in parts (`shortened`); see `digests`.
+        The digests of its meaning's parts (`shortened`); see `digests`.
     temporary
-        It is no asset: a run computes it once for all of its sources that read it.
+        It is not an asset: a run computes it once for all sources of the run that read it.
     malloy_ids
         The BuildIDs by which Malloy's own tools look for its table, its builder's first.
     growth
-        Of what is built incrementally: how its rows follow; its one column is the watermark's.
+        For incremental sources, how its rows depend on its inputs; its only column is the
+        watermark's.
     function
-        What computes its rows, if that is no query: see `Declaration`.
+        The function that computes its rows, if it is not a query; see `Declaration`.
     """
 
     source_id: SourceID
@@ -226,14 +227,14 @@ class Source:
 
     @property
     def kind(self) -> Kind:
-        """What sort of source it is."""
+        """The kind of the source."""
         if self.raw is None:
             return Kind.QUERY
         return Kind.RAW if self.raw.external is None else Kind.EXTERNAL
 
     @property
     def external(self) -> External | None:
-        """What is said of it, if it is an external table."""
+        """The declaration of the external table, if it is one."""
         return self.raw.external if self.raw else None
 
     @property
@@ -248,37 +249,37 @@ class Source:
 
     @property
     def windows(self) -> Windows | None:
-        """What rows follow from that are together by what comes first: partitions, or time."""
+        """The inputs that decide windows of the first column: of partitions, or of time."""
         return next(iter(self.growth.columns), None) if self.growth else None
 
     @property
     def keeps_history(self) -> bool:
-        """Whether its rows follow from all its builds so far: nothing can compute them again."""
+        """Whether its rows depend on all its earlier builds, so that they cannot be recomputed."""
         return self.annotation.refresh == "snapshot"
 
     @property
     def varies(self) -> bool:
-        """Whether another build on the same data may have other rows: readers rest on the build."""
+        """Whether another build on the same data may have other rows; readers depend on the build."""
         return self.volatile or self.keeps_history
 
     @property
     def computed(self) -> tuple[Column, ...]:
-        """The columns of its query: those of its table but for what a history adds."""
+        """The columns of its query: those of its table, without the columns of a history."""
         return self.columns[:-2] if self.keeps_history else self.columns
 
     @property
     def kinds(self) -> frozenset[str]:
-        """What Dagster shows it to be made of."""
+        """Its kinds, as shown in Dagster."""
         return frozenset({self.raw.format} if self.raw is not None else {"spark", self.language})
 
     @property
     def is_leaf(self) -> bool:
-        """Whether its readers read data as it stands: from its table, or raw."""
+        """Whether its readers read stored data: its table, or raw data."""
         return self.persisted or self.raw is not None
 
     @property
     def is_read_as_it_is(self) -> bool:
-        """Whether no query can hold it: raw data, or what a function returns."""
+        """Whether it cannot be inlined into a query: raw data, or the result of a function."""
         return self.raw is not None or self.function is not None
 
     @property
@@ -304,7 +305,7 @@ class Source:
 
     @property
     def digests(self) -> Parts:
-        """What it means, in parts."""
+        """The digests of its meaning's parts."""
         marks = (self.marks[at : at + SHORT] for at in range(0, len(self.marks), SHORT))
         return Parts(
             next(marks, ""), tuple(zip((c.name for c in self.columns), marks, strict=True))
@@ -312,6 +313,6 @@ class Source:
 
     @property
     def group(self) -> str:
-        """The annotated group, else the name of its file with its folders, in plain letters."""
+        """The annotated group, else one derived from the path of its file."""
         plain = re.sub(r"[^A-Za-z0-9_]", "_", "_".join(self.asset_key[:-1]))
         return self.annotation.group or plain
