@@ -1,1 +1,1 @@
-"""The words of the project: frozen values, errors, settings, types, time values, partitions."""
+"""The vocabulary: frozen values, errors, settings, types, time values, partitions."""

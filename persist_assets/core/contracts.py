@@ -1,4 +1,4 @@
-"""What columns a source promises, and how columns differ from others. Pure.
+"""Contracts: the columns that a source promises, and differences of columns. Pure.
 
     columns { carrier=string  n="bigint not null" }
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def stored_type(text: str) -> str | None:
-    """Return Spark's name of a type as files hold it, CHAR and VARCHAR as strings, or None.
+    """Return Spark's name of a type in files, where CHAR and VARCHAR are strings, or None.
 
     Examples
     --------
@@ -31,7 +31,7 @@ def stored_type(text: str) -> str | None:
 
 
 def alike(one: str, other: str) -> bool:
-    """Whether two names of types mean one type."""
+    """Whether two names of types mean the same type."""
     return (stored_type(one) or one.lower()) == (stored_type(other) or other.lower())
 
 
@@ -40,7 +40,7 @@ _TIMES = ("date", "timestamp", "timestamp_ntz")
 
 
 def comparable(one: str, other: str) -> bool:
-    """Whether values of two types may be equal, without a guess at what one means in the other.
+    """Whether values of two types can be compared without a conversion that guesses.
 
     Examples
     --------
@@ -52,7 +52,7 @@ def comparable(one: str, other: str) -> bool:
 
 
 def incomparable(check: Check, own_type: str, other_type: str) -> str | None:
-    """Return what is wrong with the types that a ``relationship`` check compares, or None."""
+    """Return the problem with the types that a ``relationship`` check compares, or None."""
     if comparable(own_type, other_type):
         return None
     column, other = check.columns[0], check.values[0]
@@ -65,9 +65,9 @@ def promised_by(checks: Iterable[Check]) -> frozenset[str]:
 
 
 def breaches(check: Check, columns: Sequence[Column]) -> tuple[str, ...]:
-    """Return in which ways columns are not those that a ``columns`` check promises.
+    """Return the differences between columns and those that a ``columns`` check promises.
 
-    Types that are not known are no breach.
+    Unknown types are not differences.
 
     Examples
     --------
@@ -104,7 +104,7 @@ def _type_in(columns: dict[str, Column], name: str) -> str | None:
 def changes(
     rule: SchemaChange, before: Sequence[Column], after: Sequence[Column]
 ) -> tuple[str, ...]:
-    """Return how columns changed, where a rule does not allow it; their order is not looked at.
+    """Return the changes of columns that a rule forbids; their order does not matter.
 
     Examples
     --------
@@ -133,5 +133,5 @@ def _told(what: str, column: Column) -> str:
 
 
 def listed(lines: Iterable[str]) -> str:
-    """Return lines of a difference, each on a line of its own below a message."""
+    """Return the lines of a difference, formatted below a message."""
     return "".join(f"\n    {line}" for line in lines)

@@ -1,4 +1,4 @@
-"""Spark's SQL as sqlglot sees it: the one parser of the project."""
+"""Spark SQL for sqlglot: the one parser of the project."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ WITHOUT_PARENTHESES = frozenset(
     current_date current_time current_timestamp current_user localtime session_user user
     """.split()
 )
-"""Functions that a name stands for where the FROM clause beside it has no such column."""
+"""Functions that a bare name means if the FROM clause has no column of that name."""
 _FUNCTIONS = (frozenset(SparkParser.FUNCTIONS) | frozenset(SparkParser.FUNCTION_PARSERS)) - _SPECIAL
 
 
 def tokenize(text: str) -> Sequence[Token]:
-    """Return the tokens of a text in which comments are no more than blanks.
+    """Return the tokens of a text, with comments treated as blanks.
 
-    Left to itself the tokenizer takes ``GROUP BY`` for one word, and ``GROUP /* x */ BY`` for two
-    that the parser cannot read. Hints are no comments.
+    By itself the tokenizer reads ``GROUP BY`` as one word, and ``GROUP /* x */ BY`` as two that the
+    parser does not understand. Hints are not comments.
 
     Raises
     ------
     TokenError
-        Something is not closed.
+        A quote or comment is not closed.
     """
     tokens = SPARK.tokenize(text)
     gaps = [g for g in _gaps(tokens) if not text[g].isspace()]
@@ -65,7 +65,7 @@ def tokenize(text: str) -> Sequence[Token]:
             end = gap.stop
         tokens = SPARK.tokenize("".join((*parts, text[end:])))
     if any(" " in t.text and "\n" in text[t.start : t.end] for t in tokens):
-        # Lines that end inside a word like GROUP BY have not been counted.
+        # Line ends inside a word like GROUP BY have not been counted.
         starts = [0, *(m.end() for m in re.finditer("\n", text))]
         for token in tokens:
             token.line = bisect_right(starts, token.end)
@@ -77,17 +77,17 @@ _NO_LINE_END = re.compile(r"[^\r\n]")
 
 
 def _gaps(tokens: Sequence[Token]) -> Iterator[slice]:
-    """Yield the stretches of text inside statements that may hold comments."""
+    """Yield the parts of the text inside statements that may contain comments."""
     for before, after in pairwise(tokens):
         if after.start - before.end > 3 and before.token_type is not TokenType.SEMICOLON:
             yield slice(before.end + 1, after.start)
 
 
 def misleading_comment(text: str) -> int | None:
-    """Return where a query has a comment that Spark ends elsewhere than `tokenize`, or None.
+    """Return the offset of a comment that Spark ends elsewhere than `tokenize` does, or None.
 
-    For Spark a line comment that ends in a backslash goes on in the next line, and a comment is
-    over at the first ``*/`` behind a hint that stands in it.
+    In Spark a line comment that ends in a backslash continues on the next line, and a comment ends
+    at the first ``*/`` after a hint in it.
     """
     if not _MISLEADING.search(text):
         return None
@@ -101,13 +101,13 @@ _MISLEADING = re.compile(r"--[^\r\n]*\\\n|/\*(?s:.)*?/\*\+")
 
 
 def faithful(tokens: Sequence[Token], text: str) -> list[Token]:
-    """Return tokens from which the parser makes a tree that loses nothing.
+    """Return tokens from which the parser builds a tree that loses nothing.
 
-    Left to itself it reads many spellings as one node (date formats, functions of other
-    dialects, default arguments), so that different queries would have equal trees. Function
-    names are therefore marked (see `plain`), which keeps calls as they are written; strings with
-    escapes keep their source text; adjacent strings become one, as in Spark; numbers with a suffix
-    (``1L``) are marked strings (see `suffixed`), not casts.
+    By itself the parser reads many spellings as one node (date formats, functions of other
+    dialects, default arguments), so that different queries would have equal trees. Therefore names
+    of functions are marked (see `plain`), which keeps calls as written; strings with escapes keep
+    their source text; adjacent strings become one, as in Spark; numbers with a suffix (``1L``) are
+    marked strings (see `suffixed`), not casts.
     """
     out: list[Token] = []
     tokens, spelled = _spelled(tokens, text)
@@ -126,7 +126,7 @@ def faithful(tokens: Sequence[Token], text: str) -> list[Token]:
             and token.end == out[-1].end
             and out[-1].text.startswith(_MARK)
         ):
-            continue  # what the tokenizer makes of the suffix of a number
+            continue  # the tokens that the tokenizer creates for the suffix of a number
         if kind is TokenType.NUMBER and after is not None and after.start == token.start:
             start = token.start
             if _is_fraction(out, token, text):
@@ -147,7 +147,7 @@ def faithful(tokens: Sequence[Token], text: str) -> list[Token]:
             elif word != token.text:
                 token = Token(kind, word, token.line, token.col, token.start, token.end)
         elif kind is TokenType.WINDOW and not _names_window(tokens, n):
-            # It is a function or a column: the parser would end a GROUP BY here.
+            # A function or a column; the parser would end a GROUP BY here.
             token = Token(TokenType.VAR, word, token.line, token.col, token.start, token.end)
         elif (
             kind is TokenType.VAR
@@ -157,14 +157,14 @@ def faithful(tokens: Sequence[Token], text: str) -> list[Token]:
         ):
             token = Token(kind, _MARK + word, token.line, token.col, token.start, token.end)
         elif after is None or after.token_type is not TokenType.L_PAREN:
-            # CURRENT_DATE is a column where there is one: the parser would take it for a call.
+            # CURRENT_DATE may be a column, but the parser would read a call.
             token = as_name(token)
         out.append(token)
     return out
 
 
 def _is_fraction(tokens: Sequence[Token], number: Token, text: str) -> bool:
-    """Whether a number follows the dot with which it begins: ``.5D``."""
+    """Whether a dot starts a number: ``.5D``."""
     if not tokens or tokens[-1].token_type is not TokenType.DOT:
         return False
     dot = tokens[-1].start
@@ -182,7 +182,7 @@ _UNITS = re.compile(
 
 
 def _spelled(tokens: Sequence[Token], text: str) -> tuple[list[Token], set[int]]:
-    """Return tokens in which literals are those of Spark's grammar, and which strings are made.
+    """Return tokens with literals of Spark's grammar, and the strings that were created.
 
     Raw strings beside other strings become one string, ``X '41'`` is a binary, ``0x41`` a name;
     signs inside an interval (``INTERVAL 1 DAY -2 HOURS``) belong to its numbers.
@@ -229,7 +229,7 @@ def _spelled(tokens: Sequence[Token], text: str) -> tuple[list[Token], set[int]]
 
 
 def _joined(run: Sequence[Token], text: str) -> Token:
-    """Return strings beside each other, of which some are raw, as one."""
+    """Return adjacent strings, some of them raw, as one string."""
     first, last = run[0], run[-1]
     source = ""
     for before, token in zip((None, *run), run, strict=False):
@@ -242,13 +242,13 @@ def _joined(run: Sequence[Token], text: str) -> Token:
         else:
             pieces.append(text_in_single.replace("''", "'") + text_in_double.replace('""', '"'))
     word = "".join(pieces)
-    if "\\" in word:  # what has escapes keeps its source
+    if "\\" in word:  # a string with escapes keeps its source text
         word = f"'{word}'"
     return Token(TokenType.STRING, word, first.line, first.col, first.start, last.end)
 
 
 def _units(tokens: Sequence[Token], at: int) -> tuple[list[Token], int]:
-    """Return the numbers and units behind INTERVAL as the parser can read them, and their end."""
+    """Return the numbers and units after INTERVAL in a form for the parser, and their end."""
     units: list[Token] = []
     while True:
         signed = at < len(tokens) and tokens[at].token_type in (TokenType.DASH, TokenType.PLUS)
@@ -270,14 +270,14 @@ def _units(tokens: Sequence[Token], at: int) -> tuple[list[Token], int]:
 
 
 def as_name(token: Token) -> Token:
-    """Return a token as the parser has to see it where it is a name and no call."""
+    """Return a token in the form that the parser needs for a name that is not a call."""
     if token.token_type not in SparkParser.NO_PAREN_FUNCTIONS:
         return token
     return _beside(token, TokenType.VAR, token.text)
 
 
 def _is_named_in_parentheses(tokens: Sequence[Token], n: int) -> bool:
-    """Whether a word VALUES begins ``(VALUES (1), (2) AS t(a))``, which the parser cannot read."""
+    """Whether VALUES starts ``(VALUES (1), (2) AS t(a))``, which the parser does not understand."""
     if tokens[n - 1].token_type is not TokenType.L_PAREN:
         return False
     depth = 0
@@ -294,12 +294,12 @@ def _is_named_in_parentheses(tokens: Sequence[Token], n: int) -> bool:
 
 
 def _names_window(tokens: Sequence[Token], n: int) -> bool:
-    """Whether a word WINDOW begins a clause: ``WINDOW w AS (…)``."""
+    """Whether WINDOW starts a clause: ``WINDOW w AS (…)``."""
     return n + 2 < len(tokens) and tokens[n + 2].token_type is TokenType.ALIAS
 
 
 def whole_strings(tokens: Sequence[Token], text: str) -> list[Token]:
-    """Return tokens in which strings that touch are one: ``'it''s'`` has a quote in it."""
+    """Return tokens with touching strings joined: ``'it''s'`` contains a quote."""
     out: list[Token] = []
     for token in tokens:
         before = out[-1] if out else None
@@ -317,7 +317,7 @@ def whole_strings(tokens: Sequence[Token], text: str) -> list[Token]:
 
 
 def parse(text: str) -> exp.Expr | None:
-    """Return the tree of a text that is one query or expression, or None where it is none."""
+    """Return the tree of a text that is one query or expression, or None if it is not."""
     try:
         trees = SPARK.parser().parse(typed(faithful(tokenize(text), text), text), text)
     except Exception:  # sqlglot fails over some calls, for example map(a)
@@ -326,7 +326,7 @@ def parse(text: str) -> exp.Expr | None:
 
 
 def plain(name: str) -> str:
-    """Return a name as written: without the mark that `faithful` gives to functions.
+    """Return a name as written, without the mark that `faithful` adds to functions.
 
     Examples
     --------
@@ -337,7 +337,7 @@ def plain(name: str) -> str:
 
 
 def function_named(node: Any) -> str | None:
-    """Return the function that a name without parentheses stands for where no column is called so.
+    """Return the function that a name without parentheses means if no column has that name.
 
     Examples
     --------
@@ -353,7 +353,7 @@ def function_named(node: Any) -> str | None:
 
 
 def is_never_column(node: Any) -> bool:
-    """Whether a name is one that Spark takes for a function even where a column is called so."""
+    """Whether Spark reads a name as a function even if a column has that name."""
     return isinstance(node, exp.Column) and len(node.parts) == 1 and _is_path(node)
 
 
@@ -363,7 +363,7 @@ def _is_path(node: exp.Column) -> bool:
 
 
 def suffixed(text: str) -> str | None:
-    """Return the number with a suffix that a string literal stands for, or None.
+    """Return the number with a suffix that a marked string represents, or None.
 
     Examples
     --------
@@ -379,16 +379,16 @@ _BEFORE_OPERANDS = frozenset(
     LIKE LIMIT NOT OFFSET ON OR QUALIFY REGEXP RETURN RLIKE SELECT THEN TO USING VALUES WHEN WHERE
     """.split()
 )
-"""Key words after which an operand comes."""
+"""Keywords before an operand."""
 
 _LOSABLE = re.compile(rf"\+|\|>|COLLATE|{_MARK}", re.IGNORECASE)
 
 
 def what_is_lost(tokens: Sequence[Token], text: str) -> str | None:
-    """Return what the parser does not tell of a query, or None where its tree is to be trusted.
+    """Return a feature of a query that the parser loses, or None if its tree is complete.
 
-    It drops the plus before an operand, which makes a number of a string, and collations; and it
-    puts the steps of a pipe into an order of its own. What has our mark may be taken for marked.
+    It drops collations, and the plus before an operand, which converts a string to a number. It
+    reorders the steps of a pipe. Text that contains our mark could be taken for marked.
     """
     if not _LOSABLE.search(text, tokens[0].start, tokens[-1].end + 1):
         return None
@@ -433,10 +433,10 @@ def quote(name: str) -> str:
 
 
 def unpruned(column: str, kind: str) -> str:
-    """Return a column of files, in SQL, of which Spark leaves no row group out.
+    """Return a column of files as an SQL expression for which Spark skips no row group.
 
-    To Spark NaN is greater than all numbers and both zeros are one, and the statistics and
-    dictionaries by which it leaves row groups out tell neither. It does not look behind a function.
+    In Spark, NaN is greater than all numbers and both zeros are equal, but the statistics and
+    dictionaries by which it skips row groups do not reflect that. Behind a function, it skips none.
 
     Examples
     --------
@@ -464,7 +464,7 @@ _SIMPLE = {
     exp.DType.TIMESTAMP: "timestamp",
     exp.DType.TIMESTAMPNTZ: "timestamp_ntz",
 }
-"""The types of typed literals, and those that are also functions: ``DATE '…'``, ``int(a)``."""
+"""The types of typed literals (``DATE '…'``), and the types that are also functions (``int(a)``)."""
 
 
 def type_name(kind: Any) -> str | None:
@@ -484,7 +484,7 @@ def type_name(kind: Any) -> str | None:
 
 
 def type_is_written(cast: exp.Cast) -> bool:
-    """Whether a cast has its type after AS or ``::``, else it is a function or a typed literal."""
+    """Whether a cast has its type after AS or ``::``; otherwise it is a function or typed literal."""
     return cast.to.this == exp.DType.USERDEFINED
 
 
@@ -492,21 +492,21 @@ _TYPED_LITERALS = frozenset(("DATE", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ", "TIME
 _SUFFIXES = frozenset(
     (TokenType.DCOLON, TokenType.DOT, TokenType.L_BRACKET, TokenType.COLON, TokenType.DOTCOLON)
 )
-"""What belongs to the whole of a typed literal: ``DATE '2024-01-10'::string``."""
+"""The operators that apply to a whole typed literal: ``DATE '2024-01-10'::string``."""
 _NO_LITERAL_TYPES = frozenset((TokenType.INTERVAL, TokenType.NULL))
 
 
 def typed(tokens: Sequence[Token], text: str) -> list[Token]:
-    """Return tokens in which each type is the one that Spark reads.
+    """Return tokens with types as Spark reads them.
 
-    sqlglot has a grammar of types of its own, and casts the text inside a typed literal before the
-    literal. So types that are cast to are written as user-defined types with the name that Spark
-    has for them, which `type_name` returns, and typed literals are put in parentheses.
+    sqlglot has its own grammar of types, and applies a cast to the text inside a typed literal
+    instead of to the literal. So target types of casts are written as user-defined types with
+    Spark's name, which `type_name` returns, and typed literals are put in parentheses.
 
     Parameters
     ----------
     tokens
-        Of one query or expression, `faithful`.
+        The `faithful` tokens of one query or expression.
 
     Raises
     ------
@@ -556,7 +556,7 @@ def typed(tokens: Sequence[Token], text: str) -> list[Token]:
 def marked_type(
     tokens: Sequence[Token], at: int, text: str, *, lengths: bool, bare_varchar: bool = False
 ) -> tuple[list[Token], int]:
-    """Return a type that begins at a token as the parser is to see it, and the index behind it.
+    """Return the type that starts at a token, in a form for the parser, and the index after it.
 
     Parameters
     ----------
@@ -589,7 +589,7 @@ def _beside(token: Token, kind: TokenType, text: str) -> Token:
 
 
 class _Words(Sequence[str]):
-    """Tokens as they are written, each read when it is asked for."""
+    """Tokens as written; each is read on demand."""
 
     def __init__(self, tokens: Sequence[Token], text: str) -> None:
         self.tokens, self.text = tokens, text

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 VERSION = "persist-1"
-"""The format of all digests; a change of construction changes it, and so every digest."""
+"""The version of all digests; changing their construction changes it, and so every digest."""
 
 
 def digest(*parts: object) -> str:
@@ -20,7 +20,7 @@ def digest(*parts: object) -> str:
     >>> digest("ab", "c") == digest("a", "bc")
     False
     """
-    # ascii() writes what `parts` may hold without doubt, and is the fastest that does.
+    # ascii() writes all values of `parts` unambiguously, and is the fastest way.
     return hashlib.sha256(ascii((VERSION, *parts)).encode()).hexdigest()
 
 
@@ -36,4 +36,4 @@ def digest_connection(connection: Iterable[tuple[str, str]]) -> str:
 
 
 FORMAT = 1
-"""The version of the language of predicates, to be kept with every text of it."""
+"""The version of the language of predicates, stored with every predicate."""

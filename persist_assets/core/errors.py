@@ -1,26 +1,26 @@
-"""Everything that can go wrong, as one tree of exceptions and one value for located problems.
+"""All errors: one tree of exceptions, and one value for problems with a location.
 
-The invariant: every failure a user can cause or meet is a `PersistError` that says where it
-is (if it is somewhere), what is wrong, and what to do next. Anything else is a defect of ours.
+The invariant: every failure that a user can cause or meet is a `PersistError` that says where it is
+(if it has a place), what is wrong, and what to do next. Anything else is a bug in persist.
 
     PersistError
-    ├── SettingsError        wrong usage, or a setting that cannot be
+    ├── SettingsError        wrong usage, or an invalid setting
     │   └── UntrustedError       … because a project names a place that the user does not trust
-    ├── SourcesError         the user's sources are wrong: carries every `Problem` at once
-    ├── NotFoundError        a name that names nothing
-    ├── ConflictError        somebody else holds, or already changed, what is asked for
+    ├── SourcesError         errors in the user's sources: carries every `Problem` at once
+    ├── NotFoundError        an unknown name
+    ├── ConflictError        another process holds, or has already changed, what is needed
     ├── BuildError           a build failed
     │   ├── CheckFailedError     … because its rows failed a blocking check
-    │   ├── StaleError           … because what it reads is older than it may be
-    │   ├── NotHeldError         … because a copy of an external table lacks what it reads
-    │   ├── UnapprovedError      … because it would read more of an external table than it may
-    │   └── StrictError          … because strict mode forbids reading what is not built
+    │   ├── StaleError           … because a table that it reads is past its freshness window
+    │   ├── NotHeldError         … because a copy of an external table lacks rows or columns
+    │   ├── UnapprovedError      … because it would read too much of an external table
+    │   └── StrictError          … because strict mode forbids reading sources that are not built
     ├── LedgerError          the ledger cannot be opened, read or written
     │   ├── LedgerTooNewError    … because a newer release wrote it
     │   └── LedgerUnreachableError … because its database does not answer
     └── StorageError         Spark or the file system failed
-        ├── GoneError            … because something that was written is not there any more
-        └── JavaMissingError     … because there is no Java to run Spark with
+        ├── GoneError            … because a file or table no longer exists
+        └── JavaMissingError     … because there is no Java to run Spark
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Location:
     Attributes
     ----------
     path
-        Relative to the project root, POSIX separators.
+        The path relative to the project root, with POSIX separators.
     line, column
-        Counted from one, in characters.
+        The position, counted from one, in characters.
     """
 
     path: str
@@ -62,20 +62,20 @@ Severity = Literal["error", "warning", "note"]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with the user's sources, and where.
+    """One problem of the user's sources, with its location.
 
     Attributes
     ----------
     code
-        Stable, kebab-case: what kind of problem, for machines.
+        The kind of problem for programs: stable, in kebab case.
     message
-        What is wrong, for people; one sentence without a final stop.
+        The problem for people: one sentence without a final period.
     location
-        Where it is.
+        Its location.
     hint
-        What to do about it, or None.
+        The way to fix it, or None.
     severity
-        ``error`` stops the project from loading, ``warning`` and ``note`` do not.
+        ``error`` prevents the project from loading, ``warning`` and ``note`` do not.
     """
 
     code: str
@@ -90,12 +90,12 @@ class Problem:
 
 
 def unexpected(error: Exception, what: str, location: Location) -> Problem:
-    """Return the problem of a part of the sources over which persist itself failed.
+    """Return the problem for a part of the sources on which persist itself failed.
 
     Parameters
     ----------
     what
-        What was looked at, as a message calls it.
+        The part, as a message names it.
     """
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if PACKAGE in Path(f.filename).parents] or frames
@@ -110,11 +110,11 @@ class PersistError(Exception):
     Parameters
     ----------
     message
-        What is wrong, one sentence.
+        The error, in one sentence.
     hint
-        What to do about it.
+        The way to fix it.
     location
-        Where it is wrong, if it is in a file of the project.
+        The location, if it is in a file of the project.
     """
 
     def __init__(

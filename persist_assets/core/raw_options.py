@@ -1,7 +1,7 @@
-"""The options that formats of raw tables have. Pure.
+"""The options of formats of raw tables. Pure.
 
-Spark ignores an option that it does not know, so that `haeder true` has no effect. The invariant:
-an option of a format that is known here is one that Spark reads data by.
+Spark ignores unknown options, so `haeder true` has no effect. The invariant: for a format that is
+listed here, only options that Spark uses are accepted.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
         "timestampAsOf",
     ),
 }
-"""The options by format with which Spark 4.3 reads it, as its classes of options list them."""
+"""The read options of each format in Spark 4.3, from its classes of options."""
 
 _JDBC = (
     "connectionProvider",
@@ -181,17 +181,17 @@ _JDBC = (
 
 MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
 PARSED = ("csv", "json", "xml")
-"""Formats of which records may not be as they are declared."""
+"""Formats whose records may be malformed."""
 CORRUPT = "columnnameofcorruptrecord"
 
 
 def corrupt_column(options: Mapping[str, str]) -> str:
-    """Return the name of the column that bad records are kept in, if it is declared."""
+    """Return the name of the column for bad records, if it is declared."""
     return options.get(CORRUPT, "_corrupt_record")
 
 
 def read_mode(options: Mapping[str, str], columns: Sequence[Column]) -> str:
-    """Return what becomes of bad records: an error, if nothing else is declared.
+    """Return Spark's mode for bad records: an error, unless declared otherwise.
 
     Examples
     --------
@@ -206,16 +206,16 @@ def read_mode(options: Mapping[str, str], columns: Sequence[Column]) -> str:
 def wrong_option(
     form: str, options: Mapping[str, str], columns: Sequence[Column]
 ) -> tuple[str, str | None] | None:
-    """Return what is wrong with the options of a raw table and what to do, None if nothing is.
+    """Return the problem with the options of a raw table, and a hint; None if they are correct.
 
     Parameters
     ----------
     form
         The format, in lower case.
     options
-        With names in lower case.
+        The options, with lower-case names.
     columns
-        As they are declared.
+        The declared columns.
 
     Examples
     --------

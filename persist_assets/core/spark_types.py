@@ -1,9 +1,9 @@
-"""Names of Spark's types: as people write them, and as `DataType.simpleString` spells them. Pure.
+"""Names of Spark's types, as users write them and as `DataType.simpleString` does. Pure.
 
 This is Spark's own grammar of types. sqlglot's takes names of other databases too (``UUID``,
 ``INT4``), and reads ``TIMESTAMP WITHOUT TIME ZONE`` as ``TIMESTAMP``.
 
-The invariant: two types have one name only if Spark takes them for one type.
+The invariant: two types have one name only if they are the same type in Spark.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SIMPLE = {
     "real": "float",
     "timestamp_ltz": "timestamp",
 }
-"""Types of one word, with Spark's name of each."""
+"""Types of one word, with Spark's names."""
 
 _NAMES = (*_SIMPLE, "decimal", "char", "varchar", "time", "interval", "array", "map", "struct")
 
@@ -49,21 +49,21 @@ _ELSEWHERE = {
     "hugeint": "decimal(38, 0)",
     "null": "void",
 }
-"""Names of types that other databases have, and what to write for Spark."""
+"""Names of types of other databases, and what to write for Spark."""
 
 _INTERVALS = ("year", "month", "day", "hour", "minute", "second")
 _MAX_DEPTH = 100
 
 
 class UnknownTypeError(Exception):
-    """A text is not a type of Spark's.
+    """A text is not a type of Spark.
 
     Attributes
     ----------
     at
-        The index of the word that is wrong.
+        The index of the wrong word.
     message, hint
-        What is wrong, and what to write instead.
+        The error, and what to write instead.
     """
 
     def __init__(self, at: int, message: str, hint: str | None = None) -> None:
@@ -79,22 +79,22 @@ def read_type(
     bare_varchar: bool = False,
     depth: int = 0,
 ) -> tuple[str, int]:
-    """Return Spark's name of the type that begins at a word, and the index behind it.
+    """Return Spark's name of the type that starts at a word, and the index after it.
 
     Parameters
     ----------
     words
-        As written; of signs each is one word, except ``<>``.
+        The words as written; each sign is a word, except ``<>``.
     lengths
-        Whether ``CHAR(n)`` and ``VARCHAR(n)`` are types, as in a table; else they are strings, as
-        in a cast.
+        Whether ``CHAR(n)`` and ``VARCHAR(n)`` are types, as in a table; otherwise they are strings,
+        as in a cast.
     bare_varchar
         Whether ``VARCHAR`` without a length is a string, as in Feldera's SQL.
 
     Raises
     ------
     UnknownTypeError
-        Spark knows no such type.
+        Spark does not have this type.
 
     Examples
     --------
@@ -156,7 +156,7 @@ def read_type(
 
 
 def parse_type(text: str, *, lengths: bool = True, bare_varchar: bool = False) -> str | None:
-    """Return Spark's name of a type, or None where a text is not one; see `read_type`.
+    """Return Spark's name of a type, or None if the text is not a type; see `read_type`.
 
     Examples
     --------
@@ -190,13 +190,13 @@ def fields_of(struct: str) -> list[tuple[str, str]]:
 
 
 def type_hint(text: str) -> str | None:
-    """Return what somebody may have meant who wrote an unknown type."""
+    """Return the type that was probably meant by an unknown one."""
     word = re.split(r"\W", text.strip().lower(), maxsplit=1)[0]
     return _ELSEWHERE.get(word) or did_you_mean(word, _NAMES)
 
 
 def field_name(name: str) -> str:
-    """Return the name of a struct's field as it stands in a type: quoted where it has to be."""
+    """Return the name of a struct's field as it appears in a type, quoted if necessary."""
     if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
         return name
     return "`" + name.replace("`", "``") + "`"
@@ -218,7 +218,7 @@ def _unquoted(word: str) -> str:
 
 
 def _sizes(words: Sequence[str], at: int) -> tuple[list[int], int]:
-    """Return the numbers in parentheses behind the name of a type, and the index behind them."""
+    """Return the numbers in parentheses after the name of a type, and the index after them."""
     sizes: list[int] = []
     if _word(words, at) != "(":
         return sizes, at
@@ -255,7 +255,7 @@ def _interval(words: Sequence[str], at: int) -> tuple[str, int]:
 def _nested(
     kind: str, words: Sequence[str], at: int, lengths: bool, bare_varchar: bool, depth: int
 ) -> tuple[str, int]:
-    """Return the name of an array, a map or a struct, and the index behind it."""
+    """Return the name of an array, a map or a struct, and the index after it."""
     if kind == "struct" and _word(words, at + 1) == "<>":
         return "struct<>", at + 2
     if _word(words, at + 1) != "<":
@@ -285,7 +285,7 @@ def _nested(
 
 
 def _described(words: Sequence[str], at: int) -> int:
-    """Return the index behind what is said of a field besides its type."""
+    """Return the index after the properties of a field that follow its type."""
     if [_word(words, at), _word(words, at + 1)] == ["not", "null"]:
         at += 2
     return at + 2 if _word(words, at) == "comment" else at

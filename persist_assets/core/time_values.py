@@ -1,8 +1,8 @@
 """Values of time columns: typed, in their order, as text and as SQL. Pure.
 
-A watermark is kept as text in the ledger and compared as what its column's type makes of it: dates
-and numbers as such, timestamps as instants in UTC whatever the session's time zone, timestamps
-without a zone as they are written, texts by their code points.
+A watermark is stored as text in the ledger and compared by its column's type: dates and numbers as
+such, timestamps as instants in UTC regardless of the session's time zone, timestamps without a zone
+as written, strings by code points.
 
 Examples
 --------
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 
 Value = date | datetime | int | Decimal | str
 Span = tuple[Value, Value]
-"""A least and a greatest value."""
+"""The least and the greatest value."""
 
 TIMES = ("date", "timestamp", "timestamp_ntz")
-"""The types of which a duration makes sense."""
+"""The types that support durations."""
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 EXACT = (*TIMES, *_INTEGERS)
-"""The types of which the statistics of files have the very values."""
+"""The types for which statistics of files are exact."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _MILLISECOND = timedelta(milliseconds=1)
 _WIDEST = timedelta(days=1)
-"""More than any time zone's clock is ever put back."""
+"""More than the clock of any time zone is ever put back."""
 _UNITS = {
     **dict.fromkeys(("second", "minute", "hour", "day"), 1),
     "week": 7,
@@ -51,26 +51,26 @@ _UNITS = {
 }
 _SHORT_UNITS = {"dd": "day", "mon": "month", "mm": "month", "yyyy": "year", "yy": "year"}
 UNIT_DAYS = _UNITS | {short: _UNITS[unit] for short, unit in _SHORT_UNITS.items()}
-"""The units that times are cut down to, and at most how many days they last."""
+"""The units to which times are truncated, with their maximum length in days."""
 DATE_UNITS = UNIT_DAYS.keys() - {"second", "minute", "hour", "day", "dd"}
-"""Those that dates are cut down to."""
+"""The units to which dates are truncated."""
 
 
 def is_ordered(kind: str | None) -> bool:
-    """Whether values of a Spark type have an order that we know as Spark does."""
+    """Whether Python orders values of a Spark type as Spark does."""
     return kind in ("date", "timestamp", "timestamp_ntz", "string", *_INTEGERS) or (
         kind is not None and kind.startswith("decimal(")
     )
 
 
 def spelled(sql: str, kind: str) -> str:
-    """Return SQL for the text of an expression that `from_spark` reads."""
+    """Return an SQL expression for the text of a value, which `from_spark` reads."""
     value = f"unix_micros({sql})" if kind == "timestamp" else sql
     return f"CAST({value} AS STRING)"
 
 
 def from_spark(text: str, kind: str) -> Value | None:
-    """Return the value that Spark spells so (`spelled`); None where Python has no such value."""
+    """Return the value of a text by `spelled`; None if Python cannot represent it."""
     try:
         if kind == "date":
             return date.fromisoformat(text)
@@ -88,7 +88,7 @@ def from_spark(text: str, kind: str) -> Value | None:
 
 
 def from_text(text: str, kind: str) -> Value | None:
-    """Return the value of a text as the ledger has it (`to_text`)."""
+    """Return the value of a text in the ledger (`to_text`)."""
     if kind != "timestamp":
         return from_spark(text, kind)
     try:
@@ -99,18 +99,18 @@ def from_text(text: str, kind: str) -> Value | None:
 
 
 def ledger_text(spelled: str | None, kind: str | None) -> str | None:
-    """Return what the ledger has of a text that Spark spelled; where Python cannot say it, that."""
+    """Return the ledger's text for a text by `spelled`; that text if Python cannot represent it."""
     value = None if spelled is None or kind is None else from_spark(spelled, kind)
     return spelled if value is None else to_text(value)
 
 
 def greatest(texts: Iterable[str | None], kind: str) -> str | None:
-    """Return the text of the ledger that has the greatest value, None where all are None.
+    """Return the ledger text with the greatest value, None if all are None.
 
     Raises
     ------
     ValueError
-        There are several, and Python has no value for one of them.
+        There are several, and Python cannot represent one of them.
     """
     candidates = {text for text in texts if text is not None}
     if len(candidates) < 2:
@@ -122,14 +122,14 @@ def greatest(texts: Iterable[str | None], kind: str) -> str | None:
 
 
 def parsed(text: str, kind: str, zone: ZoneInfo, *, end: bool = False) -> Value | None:
-    """Return the value of a column that a person means by a text, or None.
+    """Return the value of a column for a user's text, or None.
 
     Parameters
     ----------
     zone
-        Of times that have none.
+        The time zone of times without one.
     end
-        A day stands for its last moment, not for its first, where the column holds times.
+        A day means its last moment, not its first, if the column has times.
     """
     if kind not in ("timestamp", "timestamp_ntz"):
         return from_spark(text, kind)
@@ -152,7 +152,7 @@ def to_text(value: Value) -> str:
 
 
 def literal(value: Value, kind: str) -> str:
-    """Return a value as SQL that means it in any session."""
+    """Return a value as SQL that is independent of the session."""
     if kind == "timestamp":
         assert isinstance(value, datetime)
         return f"timestamp_micros({(value - _EPOCH) // _MICROSECOND})"
@@ -168,7 +168,7 @@ def literal(value: Value, kind: str) -> str:
 
 
 def from_statistics(value: Any, kind: str) -> Value | None:
-    """Return the value of a file's statistics; None where it has none that is certain."""
+    """Return the value in a file's statistics; None if it is missing or uncertain."""
     if kind == "timestamp" and isinstance(value, datetime) and value.tzinfo:
         return value.astimezone(UTC)
     if kind == "timestamp_ntz" and isinstance(value, datetime) and not value.tzinfo:
@@ -183,9 +183,9 @@ def from_statistics(value: Any, kind: str) -> Value | None:
 def lead(
     span: Span, leaf: str, steps: Sequence[Taken], zone: str, *, exact: bool = False
 ) -> Span | None:
-    """Return where steps lead the values of a span of a column: from where, up to where.
+    """Return the span of the results of steps for a column's values in a span.
 
-    None where that cannot be told, or not be said in Python's dates.
+    None if it is unknown, or beyond Python's dates.
 
     Parameters
     ----------
@@ -194,10 +194,10 @@ def lead(
     zone
         The session's time zone.
     exact
-        Whether the ends are those of a window, not what somebody's statistics tell.
+        Whether the bounds are exact, and not from statistics of other programs.
     """
     if leaf in ("timestamp", "timestamp_ntz"):
-        # Other writers cut times of statistics off at the millisecond; clocks are put back.
+        # Other writers truncate times in statistics to milliseconds; clocks are put back.
         wider = _WIDEST if steps and zone != "UTC" else timedelta()
         cut = timedelta() if exact else _MILLISECOND
         low, high = span
@@ -213,7 +213,7 @@ def lead(
 
 
 def _after(value: Value | None, steps: Sequence[Taken], zone: str) -> Value | None:
-    """Return what steps make of a date or time, as Spark does."""
+    """Return the result of steps for a date or time, as in Spark."""
     try:
         for step in steps:
             if not isinstance(value, date):
@@ -248,7 +248,7 @@ def _step(value: date, step: Taken, zone: ZoneInfo) -> Value | None:
 
 
 def _cut(value: datetime, unit: str) -> datetime:
-    """Return the beginning of the unit of time that a local time is in."""
+    """Return the start of the unit of time that contains a local time."""
     if unit == "second":
         return value.replace(microsecond=0)
     if unit == "minute":
@@ -263,15 +263,15 @@ def _cut(value: datetime, unit: str) -> datetime:
 
 
 def cut_to(step: Taken) -> str | None:
-    """Return the unit of time to which a step cuts down, None where it does not."""
+    """Return the unit of time to which a step truncates, None if it does not truncate."""
     cuts = step.function in ("date_trunc", "trunc")
     return _SHORT_UNITS.get(step.unit, step.unit) if cuts else None
 
 
 def earlier(value: Value, seconds: int) -> Value:
-    """Return the value so much before another; dates go back by whole days, others not at all.
+    """Return a value minus a duration: whole days for dates; types without durations stay.
 
-    None is before the year 1.
+    None means before the year 1.
 
     Examples
     --------
@@ -290,7 +290,7 @@ def earlier(value: Value, seconds: int) -> Value:
 
 
 def overlap(one: tuple[Value, Value | None], other: tuple[Value, Value | None]) -> bool:
-    """Whether two spans share a value; each may be open above. Their values are of one type."""
+    """Whether two spans share a value. Each may have no upper bound. Their types are the same."""
     (low, high), (least, most) = one, other
     return (most is None or low <= most) and (  # pyright: ignore[reportOperatorIssue]
         high is None or least <= high  # pyright: ignore[reportOperatorIssue]
@@ -298,9 +298,9 @@ def overlap(one: tuple[Value, Value | None], other: tuple[Value, Value | None]) 
 
 
 def overlaps_any(spans: Iterable[tuple[Value, Value | None]]) -> Callable[[Span], bool]:
-    """Return a test whether a span shares a value with any of `spans`.
+    """Return a function that tests whether a span shares a value with any of `spans`.
 
-    A test costs the logarithm of the number of spans. Values are of one type.
+    A test costs the logarithm of the number of spans. All values have one type.
 
     Examples
     --------
@@ -310,7 +310,7 @@ def overlaps_any(spans: Iterable[tuple[Value, Value | None]]) -> Callable[[Span]
     """
     ordered = sorted(spans, key=lambda span: span[0])  # pyright: ignore[reportArgumentType, reportCallIssue]
     lows = [low for low, _ in ordered]
-    # The greatest value of a span and all before it; None: they are open above.
+    # The greatest value of a span and all earlier ones; None: no upper bound.
     reach: list[Value | None] = []
     for _, high in ordered:
         last = reach[-1] if reach else high
@@ -325,9 +325,9 @@ def overlaps_any(spans: Iterable[tuple[Value, Value | None]]) -> Callable[[Span]
 
 
 def within(column: str, kind: str, low: Value, high: Value | None) -> str:
-    """Return the SQL condition that a column's value is in a span. Never NULL itself.
+    """Return the SQL condition that a column's value is in a span. It is never NULL.
 
-    Its ends count, and it may be open above.
+    The bounds are included; there may be no upper bound.
     """
     name = quote(column)
     above = "" if high is None else f" AND {name} <= {literal(high, kind)}"

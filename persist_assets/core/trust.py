@@ -2,12 +2,12 @@
 
 `check`, `plan`, `docs` and `doctor` run in clones that nobody has read. A clone names databases,
 stores and directories, and these commands would reach them with the user's rights. The invariant:
-within `confined` nothing outside of the project is contacted, opened as a ledger or written that
-the user does not trust. Whatever reaches such a place asks `permit` first.
+within `confined`, no place outside the project is contacted, opened as a ledger or written unless
+the user trusts it. All code that reaches such a place calls `permit` first.
 
-A place is named as `place_of` does it: a directory or file, the URL of a database without its
-password, a bucket (``s3://lake``), or the address of a server (``https://minio.example.com:9000``).
-Trust is in places and not in projects, so that a branch that names another place is refused again.
+`place_of` names places: a directory or file, the URL of a database without its password, a bucket
+(``s3://lake``), or the address of a server (``https://minio.example.com:9000``). Users trust places,
+not projects, so a branch that names another place is refused again.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Mapping
 
 TRUST = "PERSIST_TRUST"
-"""The environment variable that lists trusted places, blanks between them; ``*`` is all."""
+"""The environment variable with the trusted places, separated by blanks; ``*`` means all."""
 ALL = "*"
 _DATABASES = ("postgres", "postgresql", "postgresql+psycopg")
 _SQLITE = "sqlite:///"
 _FILE = re.compile(r"file:(//[^/]*)?(?=/)", re.IGNORECASE)
 _URL = re.compile(r"(\w+(?:\+\w+)?)://(?:([^:/]*)(?::[^@]*)?@)?([^?]*)(?:\?(.*))?", re.DOTALL)
-"""Scheme, user, host with database, and options of a database, as SQLAlchemy makes them out: so no
-part of a host is taken for a password."""
+"""Scheme, user, host with database, and options of a database URL, parsed as in SQLAlchemy, so that
+no part of a host is taken for a password."""
 
 
 def place_of(location: str) -> str:
     """Return the place of a location: all locations of one place are trusted together.
 
-    Of a database that is its whole URL without the password, as any part of it can name another
+    For a database this is its whole URL without the password, because any part can name another
     host.
 
     Examples
@@ -79,7 +79,7 @@ def _without_password(url: str) -> str:
 
 
 def place_named(argument: str) -> str:
-    """Return the place that a user names: a path becomes absolute, without symbolic links."""
+    """Return the place that a user names; paths become absolute, without symbolic links."""
     place = place_of(argument)
     if place == ALL or not is_local(place):
         return place
@@ -183,7 +183,7 @@ class Confinement:
     trusted
         Places outside of it that may be reached.
     refused
-        Places that were asked for and may not be reached, in that order.
+        Places that were needed and must not be reached, in that order.
     """
 
     root: Path
@@ -202,7 +202,7 @@ class Confinement:
     def _directories(self) -> Iterator[Path]:
         """Yield the trusted directories and files, without symbolic links.
 
-        The project's own links lead nowhere that is trusted: any branch can change them.
+        Links in the project are not followed, because any branch can change them.
         """
         for place in self.trusted:
             path = Path(place)
@@ -237,7 +237,7 @@ def confined(root: Path) -> Generator[Confinement]:
 
 
 def permit(location: str) -> None:
-    """Refuse a location that may not be reached; outside of `confined` all may be.
+    """Refuse a location that must not be reached; outside `confined`, all are allowed.
 
     Raises
     ------

@@ -126,9 +126,7 @@ class SparkEngine:
         divided. Other computations of the session may be divided less meanwhile.
         """
         with translated("preparing the Spark session"):
-            free = (
-                self.session.conf.get(_LEAST_TASKS, None) is None
-            )  # otherwise somebody has set another value
+            free = self.session.conf.get(_LEAST_TASKS, None) is None  # nobody has set a value
             if free:
                 self.session.conf.set(_LEAST_TASKS, "1")
         try:

@@ -259,7 +259,7 @@ class Source:
 
     @property
     def varies(self) -> bool:
-        """Whether another build on the same data may have other rows; readers depend on the build."""
+        """Whether another build on the same data may have other rows."""
         return self.volatile or self.keeps_history
 
     @property
