@@ -464,7 +464,7 @@ _SIMPLE = {
     exp.DType.TIMESTAMP: "timestamp",
     exp.DType.TIMESTAMPNTZ: "timestamp_ntz",
 }
-"""The types of typed literals (``DATE '…'``), and the types that are also functions (``int(a)``)."""
+"""The types of typed literals (``DATE '…'``), and types that are functions too (``int(a)``)."""
 
 
 def type_name(kind: Any) -> str | None:
@@ -484,7 +484,7 @@ def type_name(kind: Any) -> str | None:
 
 
 def type_is_written(cast: exp.Cast) -> bool:
-    """Whether a cast has its type after AS or ``::``; otherwise it is a function or typed literal."""
+    """Whether a cast has its type after AS or ``::``; else it is a function or typed literal."""
     return cast.to.this == exp.DType.USERDEFINED
 
 

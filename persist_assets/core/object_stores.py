@@ -1,9 +1,9 @@
-"""Where data lies: what a location is, and how delta-rs and Spark are told of its store. Pure.
+"""Locations of data, and the options with which delta-rs and Spark reach their stores. Pure.
 
-A location is an absolute path of this machine or a URI, and never quoted: ``%20`` in it is three
-characters. The invariant: everybody (delta-rs here and in `storage/`, pyarrow in
-`storage/files.py`, Spark) is told of a location by a function of this module or of that one, from
-one `Store`, so that all of them reach the same place.
+A location is an absolute local path or a URI, and never quoted: ``%20`` in it is three characters.
+The invariant: all libraries (delta-rs, pyarrow in `storage/files.py`, Spark) get a location from a
+function of this module or of `storage/files.py`, based on one `Store`, so that all of them reach
+the same place.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ SCHEMES: Mapping[str, str] = {
     "abfs": "abfs",
     "hdfs": "hdfs",
 }
-"""The schemes of locations that are not on this machine, and what Spark calls them."""
+"""The schemes of remote locations, with Spark's names."""
 
 ICEBERG_SCHEMES = ("oss", "viewfs", "wasb", "wasbs")
-"""The schemes that only tables may have of which `pyiceberg` reads the metadata."""
+"""The schemes allowed only for tables whose metadata `pyiceberg` reads."""
 
 SPARK_PACKAGES: Mapping[str, str] = {
     "s3a": "org.apache.hadoop:hadoop-aws",
@@ -37,10 +37,10 @@ SPARK_PACKAGES: Mapping[str, str] = {
     "abfss": "org.apache.hadoop:hadoop-azure",
     "abfs": "org.apache.hadoop:hadoop-azure",
 }
-"""What Spark's own distribution lacks to reach them."""
+"""The libraries that Spark's distribution lacks to reach them."""
 
 CONNECT_S = 5
-"""How many seconds a connection to a store may take."""
+"""The time limit for a connection to a store, in seconds."""
 _EXPIRED = (
     r"ExpiredToken|EXPIRED_TOKEN|TokenRefreshRequired|RequestExpired|ExpiredAuthenticationToken"
     r"|(?i:(?:token|credentials?)\b[^.;\n]{0,60}\bexpired\b)"
@@ -71,26 +71,26 @@ _HINTS = {
     r"tcp connect|[Tt]imeout|timed out|Could not connect|dns error|resolve host|NETWORK_CONNECTION"
     r"|error sending request": 'check the endpoint: [store."s3://BUCKET"] or AWS_ENDPOINT_URL',
 }
-"""What to do about what stores say; the first that fits."""
+"""Hints for messages of stores; the first match counts."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 _REGION = re.compile(r"[A-Za-z0-9_-]+")
-"""One label of a host name, as libraries put regions into the names of hosts."""
+"""One label of a host name, because libraries put regions into host names."""
 _ENDPOINT = re.compile(r"https?://(?:[\w.-]+|\[[\da-fA-F:.]+\])(?::\d+)?(?:/[^\s?#\\]*)?", re.ASCII)
-"""URLs of which every library makes out the same host."""
+"""URLs whose host all libraries parse alike."""
 _NOT_IN_TABLES = re.compile(r"[\[\]\\]|%[0-9A-Fa-f]{2}")
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long stores are waited for, in seconds.
+    """How long to wait for stores, in seconds.
 
     Attributes
     ----------
     answer_s
-        For the answer to one request.
+        The time limit for the answer to one request.
     retry_s
-        For a store that throttles requests: as long they are repeated.
+        How long to repeat requests that a store throttles.
     """
 
     answer_s: int = 60
@@ -98,21 +98,21 @@ class Patience:
 
 
 PATIENCE = Patience()
-"""How long stores are waited for, unless a project says otherwise."""
+"""The default patience."""
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """How a bucket of an S3-compatible store is reached; who asks is said by the environment.
+    """The access to a bucket of an S3-compatible store; credentials come from the environment.
 
     Attributes
     ----------
     bucket
-        Empty: any that is not described.
+        Empty: any bucket without an entry of its own.
     endpoint
         The URL of the server, None for Amazon's.
     region
-        None: as the libraries find it.
+        None: the default of the libraries.
     """
 
     bucket: str
@@ -146,12 +146,12 @@ def is_local(location: str) -> bool:
 
 
 def unknown_scheme(location: str, more: Iterable[str] = ()) -> tuple[str, str] | None:
-    """Return what is wrong with a location whose scheme nobody knows, and what to do; or None.
+    """Return the error and hint for a location with an unknown scheme, or None.
 
     Parameters
     ----------
     more
-        Schemes that are known beside the usual ones.
+        Schemes that are allowed in addition to the usual ones.
     """
     scheme, known = scheme_of(location), ["file", *SCHEMES, *more]
     if not scheme or scheme in known:
@@ -163,7 +163,7 @@ def unknown_scheme(location: str, more: Iterable[str] = ()) -> tuple[str, str] |
 
 
 def unfit_for_tables(location: str) -> str | None:
-    """Return what in a location keeps delta-rs from having a table there, or None."""
+    """Return the part of a location with which delta-rs cannot have a table there, or None."""
     match = _NOT_IN_TABLES.search(location)
     return match[0] if match else None
 
@@ -172,7 +172,7 @@ def unfit_for_tables(location: str) -> str | None:
 
 
 def unfit_region(region: str) -> tuple[str, str] | None:
-    """Return what is wrong with a region, and what to do; or None.
+    """Return the error and hint for an invalid region, or None.
 
     Examples
     --------
@@ -185,7 +185,7 @@ def unfit_region(region: str) -> tuple[str, str] | None:
 
 
 def unfit_endpoint(endpoint: str) -> tuple[str, str] | None:
-    """Return what is wrong with the endpoint of a store, and what to do; or None.
+    """Return the error and hint for an invalid endpoint of a store, or None.
 
     Examples
     --------
@@ -206,14 +206,14 @@ def read_stores(
     Parameters
     ----------
     entries
-        By ``s3://BUCKET``.
+        The tables of settings by ``s3://BUCKET``.
     environ
-        Says what is not described, for all buckets.
+        The environment variables, with the defaults for all buckets.
 
     Raises
     ------
     SettingsError
-        It describes what is no bucket, an endpoint is no URL, or a region is invalid.
+        A key is not a bucket, an endpoint is not a URL, or a region is invalid.
     """
     other = any_store(environ)
     stores: list[Store] = []
@@ -236,7 +236,7 @@ def read_stores(
 
 
 def any_store(environ: Mapping[str, str]) -> Store:
-    """Return the store of buckets that are not described, from what every tool for S3 reads."""
+    """Return the store of buckets without an entry, from the standard variables for S3."""
 
     def first(*names: str) -> str | None:
         return next((environ[n] for n in names if environ.get(n)), None)
@@ -249,7 +249,7 @@ def any_store(environ: Mapping[str, str]) -> Store:
 
 
 def bucket_of(location: str) -> str | None:
-    """Return the bucket of a location in an S3-compatible store; None where it is in no such."""
+    """Return the bucket of a location in an S3-compatible store; None if it is elsewhere."""
     return urlsplit(location).netloc if SCHEMES.get(scheme_of(location)) == "s3a" else None
 
 
@@ -257,7 +257,7 @@ def bucket_of(location: str) -> str | None:
 
 
 def is_throttled(message: str) -> bool:
-    """Whether a store refuses a request because there are too many.
+    """Whether a message means that a store throttles requests.
 
     Examples
     --------
@@ -268,7 +268,7 @@ def is_throttled(message: str) -> bool:
 
 
 def is_expired(message: str) -> bool:
-    """Whether a store refuses credentials because they have expired.
+    """Whether a message means that credentials have expired.
 
     Examples
     --------
@@ -279,12 +279,12 @@ def is_expired(message: str) -> bool:
 
 
 def is_of_store(message: str) -> bool:
-    """Whether something that Spark says comes from what reads and writes stores."""
+    """Whether a message of Spark comes from the libraries that access stores."""
     return _OF_STORES.search(message) is not None
 
 
 def is_full(message: str) -> bool:
-    """Whether something could not be written because a disk, or a quota of it, is full.
+    """Whether a message means that a disk, or its quota, is full.
 
     Examples
     --------
@@ -295,19 +295,19 @@ def is_full(message: str) -> bool:
 
 
 def full_disk(directory: object, failed: str) -> StorageError:
-    """Return the error to raise where the disk of a directory is full.
+    """Return the error to raise if the disk of a directory is full.
 
     Parameters
     ----------
     failed
-        What failed of that, in a sentence.
+        The sentence that says what failed.
     """
     hint = "free some space and try again; earlier builds are not lost"
     return StorageError(f"the disk of {directory} is full: {failed}", hint=hint)
 
 
 def hint_about(message: str) -> str | None:
-    """Return what to do about what a store, or a library that reaches it, says; None: not known."""
+    """Return the hint for a message of a store, or of a library that reaches it; None: unknown."""
     return next((h for pattern, h in _HINTS.items() if re.search(pattern, message)), None)
 
 
@@ -315,7 +315,7 @@ def hint_about(message: str) -> str | None:
 
 
 def delta_uri(location: str) -> str:
-    """Return a location as delta-rs takes it: quoted where it is a URI."""
+    """Return a location for delta-rs: quoted if it is a URI."""
     if is_local(location):
         return location
     start = location.index("://") + 3
@@ -344,7 +344,7 @@ def delta_options(location: str, store: Store | None, patience: Patience) -> dic
 
 
 def spark_uri(location: str) -> str:
-    """Return a location as Spark takes it, which knows S3 by another name, and paths by defaults.
+    """Return a location for Spark, which has another scheme for S3, and a default for paths.
 
     Examples
     --------
@@ -358,12 +358,12 @@ def spark_uri(location: str) -> str:
 
 
 def spark_pattern(location: str) -> str:
-    """Return a location as Spark takes it to read, where special characters make patterns."""
+    """Return a location for Spark to read, with the special characters of patterns escaped."""
     return re.sub(r"([{}\[\]*?\\])", r"\\\1", spark_uri(location))
 
 
 def spark_settings(stores: Iterable[Store]) -> dict[str, str]:
-    """Return the settings with which Spark reaches stores; credentials it finds by itself."""
+    """Return the settings with which Spark reaches stores; Spark finds credentials by itself."""
     settings: dict[str, str] = {}
     for store in stores:
         prefix = "spark.hadoop.fs.s3a." + (f"bucket.{store.bucket}." if store.bucket else "")

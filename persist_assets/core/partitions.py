@@ -1,12 +1,12 @@
-"""Partitions: their keys, the rows they have, and which of them a change may reach. Pure.
+"""Partitions: their keys, their rows, and which of them a change may affect. Pure.
 
-A partition of time is a window between two local midnights (or hours), its key what Dagster
-calls it: ``2013-01-01``, for hours ``2013-01-01-05:00``. Weeks begin on Monday, as those of
-``date_trunc`` do. A partition of listed values is one value. Of two dimensions a key names one of
-each, in the order of their columns' names, with ``|`` between them.
+A time partition is a window between two local midnights (or hours). Its key is Dagster's:
+``2013-01-01``, for hours ``2013-01-01-05:00``. Weeks start on Monday, as in ``date_trunc``. With
+listed values, each value is a partition. With two dimensions, a key names a part of each, in the
+order of their columns' names, separated by ``|``.
 
-There are partitions of time from `Partitioning.start` until the window that ended last. Rows in
-no window, such as those without a time, are in no partition.
+Time partitions exist from `Partitioning.start` until the last window that has ended. Rows in no
+window, such as those without a time, are in no partition.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
     from persist_assets.core.time_values import Span, Value
 
 SEPARATOR = "|"
-"""What stands between the keys of two dimensions."""
+"""The separator between the keys of two dimensions."""
 FORMATS: Mapping[Cadence, str] = {
     "hourly": "%Y-%m-%d-%H:%M",
     "daily": "%Y-%m-%d",
     "weekly": "%Y-%m-%d",
     "monthly": "%Y-%m-%d",
 }
-"""How keys spell the beginnings of windows."""
+"""The formats of keys, which are the starts of windows."""
 _SMALLEST = timedelta(microseconds=1)
 
 
 def keys(partitioning: Partitioning, now: datetime) -> tuple[str, ...]:
-    """Return the keys of all partitions that there are at an instant, in order."""
+    """Return the keys of all partitions that exist at an instant, in order."""
     hour = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
     return _keys(partitioning, hour)
 
@@ -78,9 +78,9 @@ def _values(partitioning: Partitioning, dimension: Dimension, now: datetime) -> 
 
 
 def limits(partitioning: Partitioning) -> tuple[datetime, datetime | None]:
-    """Return when the first window begins, and the last one ends if there is a last one.
+    """Return the start of the first window, and the end of the last one, if there is a last one.
 
-    Both in local time. Where no window fits between start and end they are the same.
+    Both are local times. If no window fits between start and end, they are equal.
     """
     assert partitioning.time is not None
     assert partitioning.time.every is not None
@@ -94,7 +94,7 @@ def limits(partitioning: Partitioning) -> tuple[datetime, datetime | None]:
 
 
 def _first(partitioning: Partitioning, every: Cadence) -> datetime:
-    """Return the first beginning of a window that is not before the start."""
+    """Return the start of the first window that does not start before `start`."""
     start = datetime.fromisoformat(partitioning.start or "")
     if every == "hourly":
         begin = start.replace(minute=0, second=0, microsecond=0)
@@ -108,7 +108,7 @@ def _first(partitioning: Partitioning, every: Cadence) -> datetime:
 
 
 def following(begin: datetime, every: Cadence) -> datetime:
-    """Return where the window ends, and the next one begins, that begins at a local time."""
+    """Return the end of the window that starts at a local time."""
     if every == "hourly":
         return begin + timedelta(hours=1)
     if every == "monthly":
@@ -117,7 +117,7 @@ def following(begin: datetime, every: Cadence) -> datetime:
 
 
 def window_end(partitioning: Partitioning, key: str) -> datetime:
-    """Return when a partition's window ends, an instant; of listed values alone: long ago.
+    """Return the instant at which a partition's window ends; long ago for listed values alone.
 
     Examples
     --------
@@ -139,7 +139,7 @@ def _joined(partitioning: Partitioning, parts: Sequence[str]) -> str:
 
 
 def split(partitioning: Partitioning, key: str) -> tuple[str, ...]:
-    """Return what a key names of each dimension, in their order."""
+    """Return the parts of a key, one for each dimension, in order."""
     columns = [d.column for d in partitioning.dimensions]
     parts = key.split(SEPARATOR) if len(columns) > 1 else [key]
     part_by_column = dict(zip(sorted(columns), parts, strict=True))
@@ -149,14 +149,14 @@ def split(partitioning: Partitioning, key: str) -> tuple[str, ...]:
 def corners(
     partitioning: Partitioning, order: Sequence[str], some: Sequence[str]
 ) -> tuple[str, str]:
-    """Return the keys at both ends of the smallest box that has some partitions.
+    """Return the first and last key of the smallest box that contains some partitions.
 
-    A range of Dagster's is such a box: of each dimension, all between the two that its ends name.
+    Dagster's ranges are boxes: in each dimension, all parts between those of the two ends.
 
     Parameters
     ----------
     order
-        All partitions that there are.
+        All existing partitions.
     """
     ends: list[tuple[str, str]] = []
     for there, chosen in zip(
@@ -172,7 +172,7 @@ def corners(
 
 
 def misfit(dimension: Dimension, kind: str) -> str | None:
-    """Return of which type the column of a dimension has to be, or None where `kind` fits."""
+    """Return the required type for the column of a dimension, or None if `kind` is suitable."""
     if dimension.every is None:
         number = isinstance(dimension.values[0], int)
         fits = kind in ("tinyint", "smallint", "int", "bigint") if number else kind == "string"
@@ -183,12 +183,12 @@ def misfit(dimension: Dimension, kind: str) -> str | None:
 
 
 def side(partitioning: Partitioning, dimension: Dimension, part: str, kind: str) -> Span:
-    """Return the least and the greatest value of a column that rows of a partition may have.
+    """Return the least and the greatest value of a column for rows of a partition.
 
     Parameters
     ----------
     part
-        What its key names of this dimension.
+        The key's part for this dimension.
     kind
         The column's Spark type.
     """
@@ -206,21 +206,21 @@ def side(partitioning: Partitioning, dimension: Dimension, part: str, kind: str)
 
 
 def _begin(part: str) -> datetime:
-    """Return the local time that a key of `FORMATS` spells; `strptime` takes ten times as long."""
+    """Return the local time of a key in one of `FORMATS`; `strptime` takes ten times as long."""
     return datetime.fromisoformat(f"{part[:10]}T{part[11:] or '00:00'}")
 
 
 def boxes(
     partitioning: Partitioning, kinds: Sequence[str], chosen: Collection[str], order: Sequence[str]
 ) -> tuple[tuple[Span, ...], ...]:
-    """Return the values that rows of partitions may have, of all their columns; fewest boxes.
+    """Return boxes, as few as possible, with the values of columns for rows of partitions.
 
     Parameters
     ----------
     kinds
         The columns' Spark types.
     order
-        The keys of all partitions there are.
+        The keys of all existing partitions.
     """
     firsts: dict[str, int] = {}
     for key in order:
@@ -252,7 +252,7 @@ def boxes(
 def reached(
     partitioning: Partitioning, kind: str, order: Iterable[str], spans: Sequence[Span]
 ) -> frozenset[str]:
-    """Return the partitions that may have rows whose first column has a value of the spans."""
+    """Return the partitions that may have rows with a value of the spans in their first column."""
     found: set[str] = set()
     overlap_by_part: dict[str, bool] = {}
     lead = partitioning.dimensions[0]
@@ -277,9 +277,9 @@ def condition(partitioning: Partitioning, kinds: Sequence[str], key: str) -> str
 
 
 def units(partitioning: Partitioning, kinds: Sequence[str]) -> tuple[str, ...]:
-    """Return SQL expressions that have the same values for rows of one partition, and no others.
+    """Return SQL expressions whose values identify the partition of a row.
 
-    Of a time that is when its window begins, in hours or days since 1970. See `key_of`.
+    For a time, the value is the start of its window in hours or days since 1970. See `key_of`.
     """
     return tuple(
         quote(d.column) if d.every is None else _unit(quote(d.column), d.every, kind, partitioning)
@@ -293,7 +293,7 @@ def _unit(column: str, every: Cadence, kind: str, partitioning: Partitioning) ->
             return f"CAST(floor(unix_seconds({column}) / 3600) AS BIGINT)"
         return f"unix_date(CAST({column} AS DATE)) * 24 + hour({column})"
     day = f"unix_date(CAST({column} AS DATE))"
-    if kind == "timestamp":  # its cast to a date would be in the time zone of the session
+    if kind == "timestamp":  # a cast to a date would use the session's time zone
         local = f"unix_seconds(from_utc_timestamp({column}, '{partitioning.timezone}'))"
         day = f"CAST(floor({local} / 86400) AS INT)"
     if every == "weekly":
@@ -302,7 +302,7 @@ def _unit(column: str, every: Cadence, kind: str, partitioning: Partitioning) ->
 
 
 def key_of(partitioning: Partitioning, values: Sequence[object]) -> str | None:
-    """Return the key of the partition of rows for which `units` have these values, or None."""
+    """Return the partition key for these values of `units`, or None."""
     parts: list[str] = []
     for dimension, value in zip(partitioning.dimensions, values, strict=True):
         if dimension.every is None:
@@ -320,7 +320,7 @@ def key_of(partitioning: Partitioning, values: Sequence[object]) -> str | None:
 
 
 def bounds(partitioning: Partitioning, kinds: Sequence[str]) -> str:
-    """Return the SQL condition that a row can be in a partition, today's or one to come."""
+    """Return the SQL condition that a row can be in a present or future partition."""
     tests: list[str] = []
     for dimension, kind in zip(partitioning.dimensions, kinds, strict=True):
         if dimension.every is None:
@@ -336,7 +336,7 @@ def bounds(partitioning: Partitioning, kinds: Sequence[str]) -> str:
 
 
 def _value(local: datetime, kind: str, zone: ZoneInfo, *, up: bool) -> date:
-    """Return a local time as a value of a column; `up`: the last value before it."""
+    """Return a local time as a value of a column; with `up`, the last value before it."""
     if kind == "date":
         return local.date() - timedelta(days=up)
     if kind == "timestamp":
@@ -348,7 +348,7 @@ def _value(local: datetime, kind: str, zone: ZoneInfo, *, up: bool) -> date:
 
 
 def runs(order: Sequence[str], chosen: Collection[str]) -> Runs:
-    """Return some of the keys as runs of those that follow one another in `order`."""
+    """Return some keys as ranges of keys that are consecutive in `order`."""
     ends: list[list[str]] = []
     chosen_keys, going = {*chosen}, False
     for key in order:
@@ -362,7 +362,7 @@ def runs(order: Sequence[str], chosen: Collection[str]) -> Runs:
 
 
 def expand(order: Sequence[str], key_runs: Runs) -> tuple[str, ...]:
-    """Return the keys of runs, in order."""
+    """Return the keys of ranges, in order."""
     places = {key: n for n, key in enumerate(order)}
     return tuple(
         key
@@ -373,19 +373,19 @@ def expand(order: Sequence[str], key_runs: Runs) -> tuple[str, ...]:
 
 
 def filled_keys(order: Sequence[str], filled: Iterable[Filled]) -> frozenset[str]:
-    """Return the keys of all partitions that are filled."""
+    """Return the keys of all filled partitions."""
     return frozenset(key for group in filled for key in expand(order, group.runs))
 
 
 def with_rows_of(
     snapshot: Snapshot, keys: Collection[str], tables: Iterable[Snapshot], order: Sequence[str]
 ) -> dict[str, set[str]]:
-    """Return which snapshots have the very rows of a table's partitions, and of which, by uid.
+    """Return the snapshots that share rows of a table's partitions, with these partitions, by UID.
 
     Parameters
     ----------
     tables
-        All snapshots there are of the same meaning.
+        All existing snapshots with the same BuildID.
     """
     computed: dict[str, dict[str, str]] = {}
     for table in sorted(tables, key=lambda s: s.built_at):
@@ -407,7 +407,7 @@ def with_rows_of(
 
 
 def in_words(order: Sequence[str], chosen: Collection[str]) -> str:
-    """Return which partitions are meant, in few words.
+    """Return a short description of some partitions.
 
     Examples
     --------
@@ -421,17 +421,17 @@ def in_words(order: Sequence[str], chosen: Collection[str]) -> str:
 
 
 def between(name: str, order: Sequence[str], first: str, last: str) -> tuple[str, ...]:
-    """Return the partitions from one to another, both with them.
+    """Return the partitions from one to another, inclusive.
 
     Parameters
     ----------
     name
-        Of the source, for messages.
+        The name of the source, for messages.
 
     Raises
     ------
     NotFoundError
-        There is no such partition, or the first comes after the last.
+        A partition does not exist, or the first comes after the last.
     """
     places = {key: n for n, key in enumerate(order)}
     for key in (first, last):
@@ -450,7 +450,7 @@ def between(name: str, order: Sequence[str], first: str, last: str) -> tuple[str
 
 
 def spelled_bounds(partitioning: Partitioning) -> tuple[object, ...]:
-    """Return what of a partitioning decides which rows there are."""
+    """Return the properties of a partitioning that decide its rows."""
     return (
         partitioning.start if partitioning.time else None,
         partitioning.end if partitioning.time else None,

@@ -6,8 +6,8 @@ within `confined`, no place outside the project is contacted, opened as a ledger
 the user trusts it. All code that reaches such a place calls `permit` first.
 
 `place_of` names places: a directory or file, the URL of a database without its password, a bucket
-(``s3://lake``), or the address of a server (``https://minio.example.com:9000``). Users trust places,
-not projects, so a branch that names another place is refused again.
+(``s3://lake``), or the address of a server (``https://minio.example.com:9000``). Users trust
+places, not projects, so a branch that names another place is refused again.
 """
 
 from __future__ import annotations

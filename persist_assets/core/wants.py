@@ -1,14 +1,13 @@
-"""Wants: which data is asked for by when, what can be built for them now, and who is late. Pure.
+"""Wants: data that is needed by a deadline, what can be built for them now, and delays. Pure.
 
-A want is an event, and so is everything that becomes of it; the ledger's tables of wants and of
-build requests are folds of its events (`ledger/projections.py`). Here is what is decided about
-them:
+A want is an event, and so is everything that happens to it; the ledger's tables of wants and build
+requests are folds of its events (`ledger/projections.py`). This module makes the decisions:
 
     wants, what is current, what other graphs have, now ─► evaluate ─► at most one build request
-    a want past its deadline, what keeps it              ─► blame    ─► whose fault it is
+    a want past its deadline, what it waits for          ─► blame    ─► the cause of the delay
 
-A partition is named by a reference: the asset key, and for partitioned sources the partition's key
-after it, ``departures/2013-01-01``. What another graph has is named with the graph before it,
+A reference names a partition: the asset key, followed by the partition's key for partitioned
+sources, ``departures/2013-01-01``. A reference to another graph starts with the name of the graph,
 ``users:data/users/2024-01-01``.
 """
 
@@ -28,12 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 PartitionRef = str
-"""Names a partition of a source of this graph, or with a graph before it and a colon of another."""
+"""The name of a partition of this graph or, with a graph and a colon before it, of another."""
 WantState = Literal[
     "waiting", "requested", "building", "failing", "satisfied", "expired", "cancelled"
 ]
 UNDER_WAY: tuple[WantState, ...] = ("requested", "building")
-"""The states of wants of an open build request, which nobody has begun or somebody has."""
+"""The states of wants with an open build request: not yet started, or started."""
 ACTIVE: tuple[WantState, ...] = ("waiting", *UNDER_WAY, "failing")
 """The states of wants that may still be satisfied."""
 SourceType = Literal["cli", "dashboard", "schedule", "api", "sensor"]
@@ -44,33 +43,34 @@ _FIRST_PAUSE = timedelta(minutes=1)
 _LONGEST_PAUSE = timedelta(hours=1)
 
 MOST_WANTS = 5_000
-"""About as many wants one request is made for: its transactions hold up writers of the ledger."""
+"""The approximate maximum of wants per request, because its transactions block other writers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """A partition that somebody asked for, and what has become of that.
+    """A requested partition, and the state of the request.
 
     Attributes
     ----------
     created_at
-        When the ledger's clock said so, aware.
+        The creation time by the ledger's clock, aware.
     data_timestamp
-        The business time that the partition stands for.
+        The business time of the partition.
     ttl_s
-        Seconds after `created_at` until which it is tried; None: for ever.
+        The seconds after `created_at` until it expires; None: never.
     sla_s
-        Seconds after `data_timestamp`, without one after `created_at`, at which it is late.
+        The seconds after `data_timestamp`, or else `created_at`, until it is late.
     external_dependencies
-        References of other graphs' partitions that have to be available before.
+        References to partitions of other graphs that have to be available first.
     source
-        How it came: ``type`` and details.
+        Its origin: ``type`` and details.
     failures
-        How often in a row building it failed by its own fault.
+        The number of consecutive failures caused by the partition itself.
     batch
-        How many may be built together with it, after runs that ended for unknown reasons.
+        The maximum number of partitions built together with it, after runs that ended for unknown
+        reasons.
     retry_at
-        Not before that it is tried again.
+        The earliest time of the next attempt.
     request_id
         The request that builds it, or did last.
     """
@@ -96,17 +96,17 @@ class Want:
 
     @property
     def deadline(self) -> datetime | None:
-        """When it is late."""
+        """The time from which it is late."""
         return deadline(self.created_at, self.data_timestamp, self.sla_s)
 
     @property
     def expires_at(self) -> datetime | None:
-        """When it is given up."""
+        """The time at which it expires."""
         return None if self.ttl_s is None else self.created_at + timedelta(seconds=self.ttl_s)
 
 
 class ActiveWant(NamedTuple):
-    """What `evaluate` asks of a want that may still be satisfied; see `Want`. There are many."""
+    """The part of an active want that `evaluate` needs; see `Want`. There may be many."""
 
     want_id: str
     partition_ref: PartitionRef
@@ -141,7 +141,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """A want that cannot be built yet, and what of other graphs it waits for."""
+    """A want that cannot be built yet, and the partitions of other graphs that it waits for."""
 
     want_id: str
     partition_ref: PartitionRef
@@ -150,18 +150,18 @@ class Blocked:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What is to be done about wants now.
+    """The decisions about wants.
 
     Attributes
     ----------
     partitions, want_ids
-        What is to be built together, and for whom; empty: nothing.
+        The partitions to build together, and their wants; empty: nothing.
     satisfied, expired
-        Wants whose partition is there as it would be built now, and those whose time is over.
+        Wants whose partition is up to date, and wants whose time is over.
     blocked
         Wants that wait for other graphs.
     deferred
-        How many wants could be built now and are left for the next evaluation.
+        The number of wants that could be built now and are left for the next evaluation.
     """
 
     partitions: tuple[PartitionRef, ...] = ()
@@ -175,7 +175,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """What a late want waits for: of which graph, since when, and why it is not there."""
+    """The cause of a late want: the graph that it waits for, since when, and why."""
 
     partition_ref: PartitionRef
     graph: str
@@ -187,7 +187,7 @@ class Blame:
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """A deadline that was missed, and what was waited for when that was found."""
+    """A missed deadline, with its cause when it was detected."""
 
     want_id: str
     partition_ref: PartitionRef
@@ -199,7 +199,7 @@ class Miss:
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """What is known of a partition of a graph: since when it is available, failed or tainted."""
+    """The state of a graph's partition: since when it is available, failed or tainted."""
 
     partition_ref: PartitionRef
     graph: str
@@ -212,7 +212,7 @@ class Availability:
 def deadline(
     created_at: datetime, data_timestamp: datetime | None, sla_s: int | None
 ) -> datetime | None:
-    """Return when a want is late: so long after the time its data stands for."""
+    """Return the time from which a want is late, counted from its business time."""
     if sla_s is None:
         return None
     return (data_timestamp or created_at) + timedelta(seconds=sla_s)
@@ -228,27 +228,28 @@ def evaluate(
     force: bool = False,
     most: int = MOST_WANTS,
 ) -> Evaluation:
-    """Return what is to be done about the active wants of an environment.
+    """Return the decisions about the active wants of an environment.
 
-    Wants that nothing keeps are built together, those with the earliest deadlines first where there
-    are too many for one request. Those whose partition failed are tried again one
-    partition at a time, once their pause is over and nothing else is to be built, so that they
-    hold up nobody, and nobody them. Of those whose run ended without telling why, ever fewer are
-    built together, until it is known which one it is.
+    Wants that wait for nothing are built together; if there are too many for one request, those
+    with the earliest deadlines come first. Failed partitions are retried one at a time, once their
+    pause is over and nothing else is to be built, so that they do not block others, nor others
+    them. After a run that ended for an unknown reason, fewer and fewer partitions are built
+    together, until the cause is isolated.
 
     Parameters
     ----------
     current
-        The wanted partitions that are there as they would be built now. They satisfy a want
-        when other graphs have what it needs.
+        The wanted partitions that are up to date. They satisfy a want if other graphs have its
+        dependencies.
     available
-        What graphs have of `Want.external_dependencies`.
+        The available partitions among `Want.external_dependencies`.
     unbuildable
-        Partitions whose windows go on, and those that are gone: they wait until their time is over.
+        Partitions whose windows have not ended, and removed ones; their wants wait until they
+        expire.
     force
-        Pauses after failures are over.
+        Ignore pauses after failures.
     most
-        For how many wants one request is made, unless one partition alone has more.
+        The maximum number of wants per request, unless one partition alone has more.
     """
     satisfied, expired = list[str](), list[str]()
     blocked: list[Blocked] = []
@@ -293,7 +294,7 @@ def _lacks_others(want: Want | ActiveWant, available: Collection[PartitionRef]) 
 def _chosen(
     ready: Mapping[PartitionRef, list[Want | ActiveWant]], now: datetime, *, force: bool
 ) -> tuple[list[PartitionRef], str]:
-    """Return which partitions are built together."""
+    """Return the partitions to build together."""
     healthy = list[PartitionRef]()
     suspects = list[tuple[datetime, PartitionRef, int]]()
     failing = list[tuple[datetime, PartitionRef]]()
@@ -329,12 +330,12 @@ def _by_deadline(
 
 
 def pause(failures: int) -> timedelta:
-    """Return how long a partition rests after so many failures in a row."""
+    """Return the pause of a partition after a number of consecutive failures."""
     return min(_FIRST_PAUSE * 2 ** min(failures - 1, 10), _LONGEST_PAUSE)
 
 
 def fewer(n: int) -> int:
-    """Return how many of a request of `n` partitions that died are built together next time."""
+    """Return how many partitions to build together after a request of `n` partitions died."""
     return max(1, n // 2)
 
 
@@ -346,16 +347,16 @@ def blame(
     problems: Mapping[str, str | None] | None = None,
     running: PartitionRef | None = None,
 ) -> Blame:
-    """Return what a want that is late waits for.
+    """Return the cause of a late want.
 
     Parameters
     ----------
     request
         The request that builds it, or the last that failed to.
     missing
-        What of other graphs is not there, and since when it is waited for.
+        The missing partitions of other graphs, and since when the want waits for them.
     problems
-        What is wrong with which other graph.
+        The problems of other graphs.
     running
         The partition that the request computes now.
     """
@@ -375,12 +376,12 @@ def blame(
 
 
 def ref_of(asset_key: str, partition: str | None = None) -> PartitionRef:
-    """Return the reference of a partition of this graph; without one, of all there is."""
+    """Return the reference to a partition of this graph, or to a whole source."""
     return asset_key if partition is None else f"{asset_key}/{partition}"
 
 
 def split_graph(ref: PartitionRef) -> tuple[str, PartitionRef]:
-    """Return the graph that a reference names, empty for this one, and what is its there.
+    """Return the graph of a reference, empty for this one, and the reference within that graph.
 
     Examples
     --------
@@ -396,12 +397,12 @@ def split_graph(ref: PartitionRef) -> tuple[str, PartitionRef]:
 def warn_unknown_graphs(
     names: Collection[str], refs: Iterable[PartitionRef]
 ) -> list[tuple[str, str]]:
-    """Return a message and a hint for each graph of references that is not known.
+    """Return a message and a hint for each unknown graph in references.
 
     Parameters
     ----------
     names
-        The names of the upstreams that the settings declare.
+        The names of the upstreams in the settings.
     """
     unknown = sorted({split_graph(ref)[0] for ref in refs}.difference(names, [""]))
     return [
@@ -416,10 +417,10 @@ def warn_unknown_graphs(
 
 @lru_cache(maxsize=1024)
 def matcher(pattern: str) -> Callable[[PartitionRef], bool]:
-    """Return whether references match a pattern, in time linear in their length.
+    """Return a function that matches references with a pattern, in time linear in their length.
 
-    ``*`` is anything within one segment, ``**`` anything across segments. All ways to match are
-    followed at once, one bit for each: bit `n` stands for "the first `n` characters that are no
+    ``*`` matches anything within one segment, ``**`` anything across segments. All ways to match
+    are followed at once, with one bit each: bit `n` means "the first `n` characters that are not
     wildcards have matched". So no pattern and no reference takes long.
 
     Examples
@@ -429,7 +430,7 @@ def matcher(pattern: str) -> Callable[[PartitionRef], bool]:
     >>> matcher("data/**")("data/users/2024-01-01")
     True
     """
-    within = across = 0  # the bits that a wildcard lets stay as they are
+    within = across = 0  # the bits that a wildcard keeps
     n, steps = 0, dict[str, int]()
     for part in re.split(r"(\*\*|\*)", pattern):
         if part == "**":
