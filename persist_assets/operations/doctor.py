@@ -1,4 +1,4 @@
-"""Checks of a project, its ledger and its tables: they report problems and do not repair them.
+"""Checks of a project, its ledger and its tables, which report problems.
 
 Spark is started only on request. The invariant: nothing is changed without `fix`; with it, only
 exported manifests, databases of Dagster that cannot be opened, and a lost ledger are.
