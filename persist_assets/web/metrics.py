@@ -1,4 +1,4 @@
-"""What the service measures, as Prometheus reads it."""
+"""Metrics of the service, in the format of Prometheus."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ METRICS: Mapping[str, tuple[str, str]] = {
 
 
 async def show_metrics(graph: Graph, caller: Caller, query: Nothing) -> Response:
-    """Answer how much there is of everything, as Prometheus reads it."""
+    """Answer all metrics, in the format of Prometheus."""
     environment = graph.settings.environment
     counts, position = await graph.read(
         lambda: (graph.ledger.wants.count_states(environment), graph.ledger.events.position())
