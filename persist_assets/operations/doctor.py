@@ -324,10 +324,14 @@ def _look_at_build_ids(
     """Report environments whose tables have BuildIDs of an older release or of older settings."""
     for name, current in meanings.items():
         manifest = ledger.manifests.fetch(*settings[name].environments)
-        found = find_former_build_ids(settings[name], current, manifest)
-        if found is not None:
+        problem = find_former_build_ids(settings[name], current, manifest)
+        if problem is not None:
             report.add(
-                found.code, found.message, found.hint, severity=found.severity, environment=name
+                problem.code,
+                problem.message,
+                problem.hint,
+                severity=problem.severity,
+                environment=name,
             )
 
 

@@ -126,7 +126,7 @@ def restore(settings: Iterable[Settings], ledger: Ledger) -> dict[str, Imported]
     """
     # All are read first: restoring one rewrites the manifests of those that read it.
     ordered = sorted(settings, key=lambda s: len(s.environments))
-    read = [(s, parse_manifest(_text(s.manifest_path))) for s in ordered]
+    read = [(s, parse_manifest(_read_text(s.manifest_path))) for s in ordered]
     return {
         one.environment: import_entries(
             one, ledger, manifest, why="restored from the exported manifest", partial=True
@@ -136,7 +136,7 @@ def restore(settings: Iterable[Settings], ledger: Ledger) -> dict[str, Imported]
     }
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

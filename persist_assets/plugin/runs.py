@@ -230,8 +230,8 @@ def rerun(
     ledger = open_ledger(settings)
     try:
         observer = Observer(settings, compiled, ledger)
-        found_source = find_source(compiled, source)
-        return run_again(settings, observer, found_source, low, high, cascade=cascade)[0]
+        rerun_source = find_source(compiled, source)
+        return run_again(settings, observer, rerun_source, low, high, cascade=cascade)[0]
     finally:
         ledger.close()
 

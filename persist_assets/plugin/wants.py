@@ -135,7 +135,7 @@ def _turn(
     now = observer.clock()
     cursor.setdefault("told", ledger.events.position())  # earlier events need not be reported
     record_dead(ledger, environment, now)
-    _fail_lost(observer, context.instance)
+    _fail_lost_requests(observer, context.instance)
     synced = sync_all(observer)
     messages += [f"{s.graph}: {s.problem}" for s in synced if s.problem]
     make_wants(observer, "sensor")
@@ -148,7 +148,7 @@ def _turn(
         cursor["idx"] = position
         cursor["due"] = min(dues).isoformat() if dues else None
     _report_deadlines(observer, context, cursor, messages)
-    _show(context.instance, observer, synced)
+    _report_upstreams(context.instance, observer, synced)
     text = json.dumps(cursor, sort_keys=True)
     if text != context.cursor:
         context.update_cursor(text)
@@ -164,7 +164,7 @@ def _cursor(text: str | None) -> dict[str, Any]:
     return cursor if isinstance(cursor, dict) else {}
 
 
-def _fail_lost(observer: Observer, instance: dg.DagsterInstance) -> None:
+def _fail_lost_requests(observer: Observer, instance: dg.DagsterInstance) -> None:
     """Mark requests as failed whose runs have ended without starting them."""
     ledger = observer.ledger
     for request in ledger.requests.fetch(observer.settings.environment, is_open=True):
@@ -227,7 +227,7 @@ def _report(
             )
 
 
-def _late(observer: Observer, source: Source) -> list[dict[str, Any]]:
+def _open_misses(observer: Observer, source: Source) -> list[dict[str, Any]]:
     """Return the deadlines of a source that were missed and are not met yet."""
     misses = observer.ledger.wants.fetch_misses(observer.settings.environment, only_open=True)
     return [
@@ -256,7 +256,7 @@ def sla_check(runtime: Runtime, source: Source) -> dg.AssetChecksDefinition:
 
     def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         observer = runtime.observer()
-        late = _late(observer, source)
+        late = _open_misses(observer, source)
         return dg.AssetCheckResult(
             passed=not late, metadata={"late": dg.MetadataValue.json(late[:100])}
         )
@@ -289,7 +289,9 @@ def others(runtime: Runtime, keys: Collection[tuple[str, ...]]) -> dict[dg.Asset
     }
 
 
-def _show(instance: dg.DagsterInstance, observer: Observer, synced: Sequence[Synced]) -> None:
+def _report_upstreams(
+    instance: dg.DagsterInstance, observer: Observer, synced: Sequence[Synced]
+) -> None:
     """Report newly available partitions of other graphs that annotations need to Dagster.
 
     The events have no data version: more partitions make nothing stale.

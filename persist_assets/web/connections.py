@@ -91,8 +91,8 @@ class LimitedProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
         super().connection_lost(exc)
-        self._head_timer = _cancelled(self._head_timer)
-        self._read_timer = _cancelled(self._read_timer)
+        self._head_timer = _cancel(self._head_timer)
+        self._read_timer = _cancel(self._read_timer)
         self.unfinished.remove(self)
 
     def pause_writing(self) -> None:
@@ -103,7 +103,7 @@ class LimitedProtocol(H11Protocol):
     def resume_writing(self) -> None:
         """Continue the answer."""
         super().resume_writing()
-        self._read_timer = _cancelled(self._read_timer)
+        self._read_timer = _cancel(self._read_timer)
 
     def _look(self) -> None:
         """Record whether the client still has to send a head, or the rest of a request."""
@@ -116,7 +116,7 @@ class LimitedProtocol(H11Protocol):
                 after_s = HEAD_S * random.uniform(0.8, 1.2)
                 self._head_timer = self.loop.call_later(after_s, self.cut_off)
         else:
-            self._head_timer = _cancelled(self._head_timer)
+            self._head_timer = _cancel(self._head_timer)
         if state is h11.IDLE or state is h11.SEND_BODY:
             self.unfinished.add(self)
         else:
@@ -124,7 +124,7 @@ class LimitedProtocol(H11Protocol):
             self.unfinished.remove(self)
 
 
-def _cancelled(timer: asyncio.TimerHandle | None) -> None:
+def _cancel(timer: asyncio.TimerHandle | None) -> None:
     if timer is not None:
         timer.cancel()
 

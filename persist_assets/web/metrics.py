@@ -73,7 +73,7 @@ async def show_metrics(graph: Graph, caller: Caller, query: Nothing) -> Response
     write("waiting", {"": graph.waiting})
     project = await graph.project()
     if project is not None:
-        for name, values in await graph.read(lambda: _of_sources(graph, project)):
+        for name, values in await graph.read(lambda: _source_gauges(graph, project)):
             write(name, values)
     begin("evaluation_seconds")
     lines += [f"persist_evaluation_seconds_sum{{environment={label}}} {graph.evaluation_s:.6f}"]
@@ -83,7 +83,7 @@ async def show_metrics(graph: Graph, caller: Caller, query: Nothing) -> Response
     )
 
 
-def _of_sources(graph: Graph, project: Project) -> Iterator[tuple[str, Mapping[str, float]]]:
+def _source_gauges(graph: Graph, project: Project) -> Iterator[tuple[str, Mapping[str, float]]]:
     """Yield the gauges of the project's persisted sources: names, and values by labels."""
     settings, ledger, now = graph.settings, graph.ledger, graph.clock()
     attempts = ledger.builds.fetch_attempts(settings.environment)

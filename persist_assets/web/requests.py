@@ -247,7 +247,7 @@ def parse_query(model: type[Parsed], request: HttpRequest) -> Parsed:
     lists = {n for n, field in model.model_fields.items() if get_origin(field.annotation) is list}
     repeated = {n for n, values in texts.items() if n not in lists and len(values) > 1}
     values = {n: values if n in lists else values[0] for n, values in texts.items()}
-    return _validated(model, values, dict.fromkeys(sorted(repeated), "it is given more than once"))
+    return _validate(model, values, dict.fromkeys(sorted(repeated), "it is given more than once"))
 
 
 async def parse_body(model: type[Parsed], request: HttpRequest) -> Parsed:
@@ -269,10 +269,10 @@ async def parse_body(model: type[Parsed], request: HttpRequest) -> Parsed:
         raise Refused(400, "no-json", "the body is not JSON") from None
     if not isinstance(document, dict):
         raise Refused(400, "no-json", "the body is not a JSON object")
-    return _validated(model, document, {})
+    return _validate(model, document, {})
 
 
-def _validated(
+def _validate(
     model: type[Parsed], values: Mapping[str, object], problems: dict[str, str]
 ) -> Parsed:
     """Return the model of some values; refuse them if there are `problems` or further ones."""
