@@ -332,7 +332,7 @@ def _is_there(settings: Settings, ledger: Ledger, snapshot: Snapshot) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What an import of a manifest file did, or would do in a dry run.
+    """The outcome of importing a manifest file, or the expected one in a dry run.
 
     Attributes
     ----------

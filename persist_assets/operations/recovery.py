@@ -122,7 +122,7 @@ def restore(settings: Iterable[Settings], ledger: Ledger) -> dict[str, Imported]
     Parameters
     ----------
     settings
-        Of the environments of which the ledger knows no build.
+        Settings of the environments that have no build in the ledger.
     """
     # All are read first: restoring one rewrites the manifests of those that read it.
     ordered = sorted(settings, key=lambda s: len(s.environments))

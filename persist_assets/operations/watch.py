@@ -78,7 +78,7 @@ def due(project: Project, planned: Plan) -> Due:
 
 
 class Watch:
-    """What some sources rest on, as of the last look.
+    """The inputs of some sources, as of the last look.
 
     Parameters
     ----------

@@ -132,7 +132,7 @@ class ExternalDocument(Document):
 
 
 class PlanDocument(Document):
-    """What a build would do now."""
+    """The steps that a build would take now."""
 
     environment: str
     steps: list[StepDocument]

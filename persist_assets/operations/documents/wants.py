@@ -91,7 +91,7 @@ class EvaluationDocument(Document):
 
 
 class BlameDocument(Document):
-    """What a late want was waiting for, as recorded by the ledger."""
+    """The partition that a late want was waiting for, as recorded by the ledger."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -147,7 +147,7 @@ class LogDocument(Document):
 
 
 class WaitsDocument(Document):
-    """What a wanted partition waits for."""
+    """The partitions and graphs that a wanted partition waits for."""
 
     partition_ref: str
     waits_for: list[str]

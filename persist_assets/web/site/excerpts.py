@@ -41,14 +41,14 @@ class Place:
 def passages(
     text: str, language: str, places: Mapping[str, Place], others: Iterable[int] = ()
 ) -> dict[str, Passage]:
-    r"""Return what the sources of one file say.
+    r"""Return the passage of each source of one file.
 
     Parameters
     ----------
     places
-        Of all sources of the file, by SourceID.
+        The definitions of all sources of the file, by SourceID.
     others
-        Lines at which something else begins.
+        Lines at which other statements begin.
 
     Examples
     --------
