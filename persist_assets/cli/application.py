@@ -596,8 +596,8 @@ def _diverted(invocation: Invocation) -> Generator[None]:
     sys.stderr.flush()
     ours = os.fdopen(os.dup(2), "w", encoding="utf-8")
     err.file, before = ours, err.file
-    own, warnings = logging.getLogger("persist_assets"), _WarningPrinter(logging.WARNING)
-    own.addHandler(warnings)
+    logger, warnings = logging.getLogger("persist_assets"), _WarningPrinter(logging.WARNING)
+    logger.addHandler(warnings)
     try:
         if invocation.verbose:
             os.dup2(2, 1)
@@ -607,7 +607,7 @@ def _diverted(invocation: Invocation) -> Generator[None]:
                 os.dup2(log.fileno(), 2)
         yield
     finally:
-        own.removeHandler(warnings)
+        logger.removeHandler(warnings)
         sys.stdout.flush()
         sys.stderr.flush()
         for fd, copy in enumerate(copies, 1):

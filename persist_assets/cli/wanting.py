@@ -190,14 +190,14 @@ def _is_built_by_others(invocation: Invocation, want_id: str) -> bool:
     """Return whether another process builds the want; if so, wait until it has ended."""
     from persist_assets.wants.requests import record_dead
 
-    ledger, is_others = invocation.ledger, False
+    ledger, is_built = invocation.ledger, False
     while (want := ledger.wants.find(want_id)) is not None and want.state == "building":
-        if not is_others:
+        if not is_built:
             err.print(f"another process builds it: request {want.request_id}")
-        is_others = True
+        is_built = True
         time.sleep(_PAUSE_S)
         record_dead(ledger, invocation.settings.environment, datetime.now(UTC))
-    return is_others
+    return is_built
 
 
 def _find(invocation: Invocation, want_id: str) -> Want:

@@ -130,7 +130,7 @@ def _sweep(
     written = find_written(root)
     doomed = _doomed(holding, written, now)
     if not doomed or dry_run:
-        return _describe_collected(holding, written, doomed)
+        return _summarise(holding, written, doomed)
     with ExitStack() as leases:
         try:
             for build_id in holding.build_ids:
@@ -150,7 +150,7 @@ def _sweep(
         head = max((v for uid, v in holding.kept.items() if uid in written), default=None)
         delete_builds(root, doomed, head=head)
     log.info("action=collect table=%s builds=%d", holding.table, len(doomed))
-    return _describe_collected(holding, written, doomed)
+    return _summarise(holding, written, doomed)
 
 
 def _doomed(holding: Holding, written: Collection[str], now: datetime) -> set[str]:
@@ -172,9 +172,7 @@ def _dead(holding: Holding, now: datetime) -> set[str]:
     }
 
 
-def _describe_collected(
-    holding: Holding, written: Mapping[str, int], doomed: set[str]
-) -> Collected | None:
+def _summarise(holding: Holding, written: Mapping[str, int], doomed: set[str]) -> Collected | None:
     if not doomed:
         return None
     versions = {v for uid in doomed if (v := holding.gone.get(uid)) is not None}
