@@ -1,8 +1,8 @@
-"""The command line `persist`: prints values, decides nothing.
+"""The command line `persist`: prints values and decides nothing.
 
 Results go to stdout, as one JSON document with ``--json``; progress and messages go to stderr.
-Each module of commands imports from those above it alone. A command imports the modules of the
-words on its command line only, because others cost it a tenth of a second.
+Each module of commands imports only from modules above it in `MODULES`. A command line imports only
+the modules of commands that it mentions; all others would cost a tenth of a second.
 """
 
 import gc
@@ -29,14 +29,14 @@ MODULES: Mapping[str, tuple[str, ...]] = {
 
 
 def _load(modules: Iterable[str] = MODULES) -> Any:
-    """Import modules of commands; return the module that they add their commands to."""
+    """Import modules of commands; return the module whose application they extend."""
     for module in modules:
         import_module(f"persist_assets.cli.{module}")
     return import_module("persist_assets.cli.application")
 
 
 def __getattr__(name: str) -> Any:
-    """Return `app` with all commands, or what else its module has."""
+    """Return `app` with all commands, or another name of its module."""
     if name in ("app", "err", "EXIT_CODES"):
         return getattr(_load(), name)
     raise AttributeError(name)
@@ -50,4 +50,4 @@ def main() -> None:
     try:
         _load(modules or MODULES).app()
     finally:
-        gc.freeze()  # what is left ends with the process: Python need not look through it
+        gc.freeze()  # the rest ends with the process, so Python need not search it

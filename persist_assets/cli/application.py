@@ -1,4 +1,4 @@
-"""What all commands share: their options, their errors as exit codes, how they print."""
+"""Parts that all commands share: options, exit codes of errors, printing."""
 
 import functools
 import gc
@@ -64,10 +64,10 @@ EXIT_CODES: Sequence[tuple[type[PersistError], int]] = (
     (BuildError, 1),
     (PersistError, 1),
 )
-"""What the process ends with for each class of error; the first that fits."""
+"""The exit code of each class of error; the first match counts."""
 INTERRUPTED = 130
 SPARK_LOG = "spark.log"
-"""The file below `.persist` that Spark and Dagster log to while the command line works."""
+"""The file below `.persist` that Spark and Dagster log to while a command runs."""
 app = typer.Typer(
     name="persist",
     help="Persistent sources for Dagster on Spark.",
@@ -85,14 +85,14 @@ external_app = typer.Typer(help="Local copies of external tables.", no_args_is_h
 app.add_typer(external_app, name="external")
 want_app = typer.Typer(help="Requests for data, with deadlines.", no_args_is_help=True)
 app.add_typer(want_app, name="want")
-_WIDE = 4000  # what is not a terminal gets whole lines
+_WIDE = 4000  # output that is not to a terminal gets whole lines
 err = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else _WIDE)
 out = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
 
 
 @dataclass
 class Invocation:
-    """What a command is invocation, and what it works on: made when it is first asked for."""
+    """The options and the project of a command; its parts are created on first use."""
 
     project_dir: Path | None = None
     env: str | None = None
@@ -118,7 +118,7 @@ class Invocation:
 
     @property
     def state_dir(self) -> Path:
-        """The directory of the project that files are written to."""
+        """The project's directory for our own files."""
         try:
             return self.settings.state_dir
         except (PersistError, OSError):
@@ -126,13 +126,13 @@ class Invocation:
 
     @cached_property
     def loaded(self) -> Loaded:
-        """The project as it compiles, whatever is wrong with it."""
+        """The project as compiled, with all its problems."""
         with Compiling(err) as compiling:
             return load(self.settings, compiling)
 
     @cached_property
     def project(self) -> Project:
-        """The compiled project; what is not an error is printed."""
+        """The compiled project; prints problems that are not errors."""
         project = self.loaded.project
         project = sound(project) if self.keep_going else require(project)
         for problem in project.problems:
@@ -150,21 +150,21 @@ class Invocation:
 
     @cached_property
     def observer(self) -> "Observer":
-        """What there is now, and plans of it; starts no Spark."""
+        """The observer of the current state, which makes plans; starts no Spark."""
         from persist_assets.building.observe import Observer
 
         return Observer(self.settings, self.project, self.ledger)
 
     @cached_property
     def engine(self) -> "Engine":
-        """What computes rows, in a Spark session of this process."""
+        """The engine that computes rows, in a Spark session of this process."""
         from persist_assets.engine.session import create_session
         from persist_assets.engine.spark import SparkEngine
 
         return SparkEngine(self.settings, lambda: create_session(self.settings))
 
     def reader(self, *, fallback: "Fallback | None" = None, local: bool = False) -> "Reader":
-        """Return what reads rows; see `Observer` and `Reader` for the parameters."""
+        """Return a reader of rows; see `Observer` and `Reader` for the parameters."""
         from persist_assets.building.observe import Observer
         from persist_assets.building.reader import Reader
 
@@ -180,17 +180,17 @@ class Invocation:
 
     @contextmanager
     def naming_errors(self, *names: str) -> Generator[None]:
-        """Before one of names is looked up, raise with the errors of what is not sound.
+        """Raise the errors of unsound sources before one of `names` is looked up.
 
         Parameters
         ----------
         *names
-            The first that any source has is the one that is meant.
+            The first name that any source has is the one meant.
 
         Raises
         ------
         SourcesError
-            A name means sources that are not sound, and no other.
+            A name means only unsound sources, or a file that cannot be read may define it.
         """
         for name in names:
             declared = find_declared(self.loaded.project, name)
@@ -201,31 +201,31 @@ class Invocation:
         try:
             yield
         except NotFoundError as error:
-            if self.loaded.project.unread:  # one of these files may have it
+            if self.loaded.project.unread:  # one of these files may define it
                 raise SourcesError(self.loaded.project.errors) from error
             raise
 
     def select(self, patterns: Sequence[str] | None) -> tuple[SourceID, ...]:
-        """Return the persisted sources that patterns select; no patterns: all."""
+        """Return the persisted sources that patterns select; all if there are no patterns."""
         if not patterns:
             return tuple(s.source_id for s in self.project.persisted)
         return select(self.project, patterns, self._states)
 
     def _states(self) -> dict[SourceID, State]:
-        """Return what the tables of all persisted sources are to a plan."""
+        """Return the states of the tables of all persisted sources, according to a plan."""
         planned = self.observer.plan(s.source_id for s in self.project.persisted)
         return {step.source_id: state_of(step) for step in planned.steps}
 
     def close(self) -> None:
-        """Give back what was opened."""
+        """Close everything that was opened."""
         for act in self._closing:
             act()
 
 
 class Compiling:
-    """Shows on stderr how far compiling Malloy files is, where it takes long.
+    """Shows the progress of compiling Malloy files on stderr if it takes long.
 
-    A terminal has one line, which disappears; elsewhere there is a line every ten seconds.
+    A terminal shows one line, which disappears; otherwise a line is printed every ten seconds.
 
     Parameters
     ----------
@@ -239,7 +239,7 @@ class Compiling:
         self._status: Status | None = None
 
     def __call__(self, done: int, n: int) -> None:
-        """Show that so many files of all are done."""
+        """Show that `done` of `n` files are compiled."""
         if self._clock() < self._due:
             return
         line = f"compiling Malloy: {done} of {n} files"
@@ -257,7 +257,7 @@ class Compiling:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Take the line away."""
+        """Remove the line."""
         if self._status is not None:
             self._status.stop()
 
@@ -315,7 +315,7 @@ ToOption = Annotated[
 ]
 
 
-def _tell_version(is_requested: bool) -> None:
+def _print_version(is_requested: bool) -> None:
     if is_requested:
         from importlib.metadata import version
 
@@ -331,7 +331,7 @@ def everywhere(
     verbose: VerboseOption = False,
     _version: Annotated[
         bool,
-        typer.Option("--version", is_eager=True, callback=_tell_version, help="Show the version."),
+        typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version."),
     ] = False,
 ) -> None:
     """Remember the options that stand before the command."""
@@ -346,18 +346,18 @@ _COMMON = (
     ("verbose", VerboseOption, False),
 )
 _SELECT = ("select", SelectOption, None)
-"""Of commands that have a `selection`."""
+"""The option of commands that have a `selection`."""
 
 
 def command(
     name: str, on: typer.Typer = app, *, is_confined: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a function a command: options that all have, and errors as exit codes.
+    """Turn a function into a command: with the common options, and errors as exit codes.
 
     Parameters
     ----------
     is_confined
-        It runs no code of the project, and reaches no places outside that nobody trusts.
+        It runs no code of the project, and reaches no untrusted places outside it.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -398,7 +398,7 @@ def command(
 
 @contextmanager
 def as_exit_codes(invocation: Invocation) -> Generator[None]:
-    """End the process with the code of the error's class, if there is an error."""
+    """End the process with the exit code of the error's class, if there is an error."""
     try:
         yield
     except typer.Exit:
@@ -432,14 +432,14 @@ def as_exit_codes(invocation: Invocation) -> Generator[None]:
 
 
 def find_full_disk(error: Exception, state_dir: Path) -> StorageError | None:
-    """Return the error to show where the disk of a file of ours, or of Dagster's, is full."""
+    """Return the error to show if the disk of one of our files, or of Dagster's, is full."""
     from persist_assets.ledger.connection import has_room
 
     message = str(error)
     if isinstance(error, OSError) and is_full(message):
         # One of the files below `.persist`, or of the user's cache.
         return full_disk(Path(error.filename).parent if error.filename else state_dir, message)
-    if is_full(message) or "I/O error" in message:  # which is all that SQLite says at times
+    if is_full(message) or "I/O error" in message:  # sometimes this is all that SQLite says
         for written in (state_dir, Path(os.environ.get("DAGSTER_HOME") or state_dir)):
             if not has_room(written):
                 return full_disk(written, message.splitlines()[0])
@@ -447,7 +447,7 @@ def find_full_disk(error: Exception, state_dir: Path) -> StorageError | None:
 
 
 def _error_json(error: PersistError) -> dict[str, Any]:
-    """Return an error as the one document that a command prints on stdout."""
+    """Return an error as the only document that a command prints on stdout."""
     problems = error.problems if isinstance(error, SourcesError) else ()
     place = error.location
     return {
@@ -486,7 +486,7 @@ def print_problem(problem: Problem) -> None:
 
 
 def table_of(*titles: str) -> Table:
-    """Return an empty table of columns, in which numbers stand right."""
+    """Return an empty table with these columns; numbers are right-aligned."""
     table = Table(box=None, pad_edge=False)
     numbers = ("rows", "bytes", "written", "seconds")
     for title in titles:
@@ -495,14 +495,14 @@ def table_of(*titles: str) -> Table:
 
 
 def print_json(document: object, *, lines: bool = False) -> None:
-    """Print one JSON document on stdout; on one line where `lines` of them follow each other."""
+    """Print one JSON document on stdout; on one line if several `lines` follow each other."""
     indent = None if lines else 2
     sys.stdout.write(json.dumps(document, indent=indent, default=str, ensure_ascii=False) + "\n")
     sys.stdout.flush()
 
 
 def problem_json(problem: Problem) -> dict[str, Any]:
-    """Return a problem as JSON has it."""
+    """Return a problem as JSON."""
     return {
         "code": problem.code,
         "severity": problem.severity,
@@ -514,8 +514,8 @@ def problem_json(problem: Problem) -> dict[str, Any]:
     }
 
 
-class _Warnings(logging.Handler):
-    """Tells on stderr what is warned of."""
+class _WarningPrinter(logging.Handler):
+    """Prints warnings on stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
         err.print(f"[yellow]warning[/]: {escape(record.getMessage())}", soft_wrap=True)
@@ -529,12 +529,12 @@ _DATA_WARNING = re.compile(
     rb"^\S+ \S+ WARN (?P<message>(?:" + _READERS + rb"): .*\n(?:(?!\S+ \S+ [A-Z]+ ).*\n)*)",
     re.MULTILINE,
 )
-"""A warning that Spark logs about the data that it reads, with the lines that belong to it."""
+"""A warning that Spark logs about the data that it reads, including its continuation lines."""
 _MOST_WARNINGS = 5
 
 
 def data_warnings(log: bytes) -> list[str]:
-    r"""Return what Spark warned of in its log about the data that it read, each once, on a line.
+    r"""Return Spark's warnings in its log about the data that it read, each once and on one line.
 
     Examples
     --------
@@ -547,7 +547,7 @@ def data_warnings(log: bytes) -> list[str]:
 
 @contextmanager
 def _showing_data_warnings(settings: Settings) -> Generator[None]:
-    """Tell on stderr what Spark warns of about data within the block."""
+    """Print Spark's warnings about data within the block on stderr."""
     from persist_assets.engine.server import SERVER_LOG, server_directory
 
     logs = [settings.state_dir / SPARK_LOG]
@@ -565,7 +565,7 @@ def _show_data_warnings(log: Path, since: int) -> None:
     if not log.exists():
         return
     with log.open("rb") as file:
-        file.seek(since if log.stat().st_size >= since else 0)  # the server may be another one
+        file.seek(since if log.stat().st_size >= since else 0)  # else it is another server
         warnings = data_warnings(file.read())
     for text in warnings[:_MOST_WARNINGS]:
         err.print(f"[yellow]warning[/]: Spark: {escape(text)}", soft_wrap=True)
@@ -576,10 +576,9 @@ def _show_data_warnings(log: Path, since: int) -> None:
 
 @contextmanager
 def quiet(invocation: Invocation) -> Generator[None]:
-    """Send what Spark, Dagster and user code print to a log: stdout and stderr are ours.
+    """Send the output of Spark, Dagster and user code to a log: stdout and stderr are ours.
 
-    With ``-v`` it goes to stderr. What we warn of ourselves, and Spark about data, is on stderr
-    anyway.
+    With ``-v`` it goes to stderr. Our own warnings, and Spark's about data, always go to stderr.
     """
     gc.enable()
     make_private(invocation.settings.state_dir)
@@ -597,8 +596,8 @@ def _diverted(invocation: Invocation) -> Generator[None]:
     sys.stderr.flush()
     ours = os.fdopen(os.dup(2), "w", encoding="utf-8")
     err.file, before = ours, err.file
-    own, warnings = logging.getLogger("persist_assets"), _Warnings(logging.WARNING)
-    own.addHandler(warnings)
+    logger, warnings = logging.getLogger("persist_assets"), _WarningPrinter(logging.WARNING)
+    logger.addHandler(warnings)
     try:
         if invocation.verbose:
             os.dup2(2, 1)
@@ -608,7 +607,7 @@ def _diverted(invocation: Invocation) -> Generator[None]:
                 os.dup2(log.fileno(), 2)
         yield
     finally:
-        own.removeHandler(warnings)
+        logger.removeHandler(warnings)
         sys.stdout.flush()
         sys.stderr.flush()
         for fd, copy in enumerate(copies, 1):
@@ -632,7 +631,7 @@ def in_words(value: Any) -> str:
 
 
 def malloy_path(settings: Settings, written: str) -> str:
-    """Return the path of a file relative to the root: from here, the root or the sources."""
+    """Return the path of a file relative to the root: given from here, the root or the sources."""
     for start in (Path.cwd(), settings.root, settings.root / settings.sources):
         path = (start / written).resolve()
         if path.is_file() and path.is_relative_to(settings.root):

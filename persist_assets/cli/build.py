@@ -71,7 +71,7 @@ def build(
     chosen = [invocation.project.by_id[s] for s in invocation.select(selection)]
     if not chosen and not selection:
         raise NotFoundError("no source is persisted", hint="annotate a source: --@ persist")
-    if not chosen:  # no source is in the state that was asked for
+    if not chosen:  # no source is in the requested state
         empty = {"run_id": None, "published": True, "builds": []}
         if invocation.as_json:
             print_json(empty)
@@ -110,10 +110,10 @@ def rerun(
     ] = False,
 ) -> None:
     """Compute the rows between two values of the watermark again, in one commit."""
-    named = find_source(invocation.project, source)
-    if not named.persisted:
-        raise NotFoundError(f"`{named.name}` has no table", hint="annotate it: --@ persist")
-    invocation.observer.span(named, first, last)
+    rerun_source = find_source(invocation.project, source)
+    if not rerun_source.persisted:
+        raise NotFoundError(f"`{rerun_source.name}` has no table", hint="annotate it: --@ persist")
+    invocation.observer.span(rerun_source, first, last)
     since = invocation.ledger.events.position()
     from persist_assets.plugin.runs import run_again
 
@@ -121,7 +121,7 @@ def rerun(
         result, chosen = run_again(
             invocation.settings,
             invocation.observer,
-            named,
+            rerun_source,
             first,
             last,
             cascade=cascade,
@@ -145,7 +145,7 @@ def _print_result(invocation: Invocation, result: "RunResult", document: "RunDoc
     if not result.success:
         printed = {row.source_id for row in rows if row.build_uid}
         for failure in result.failures:
-            if failure.source_id not in printed:  # no event of the run told of it
+            if failure.source_id not in printed:  # no event of the run reported it
                 text = escape(f"{failure.step}: {failure.message}")
                 err.print(f"[red]error[/]: {text}", soft_wrap=True)
         if not invocation.verbose:
@@ -219,7 +219,7 @@ def _progress(invocation: Invocation, chosen: Sequence[Source], since: int) -> G
                     err.print(f"  [red]failed[/] {name}: {error}", soft_wrap=True)
 
     watcher = threading.Thread(target=watch, daemon=True, name="progress")
-    handler = _Warnings(logging.WARNING)
+    handler = _WarningPrinter(logging.WARNING)
     sessions = logging.getLogger("persist_assets.engine.session")
     if status:
         status.start()
@@ -235,7 +235,7 @@ def _progress(invocation: Invocation, chosen: Sequence[Source], since: int) -> G
             status.stop()
 
 
-class _Warnings(logging.Handler):
+class _WarningPrinter(logging.Handler):
     """Prints warnings on stderr during a build."""
 
     def emit(self, record: logging.LogRecord) -> None:

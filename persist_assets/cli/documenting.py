@@ -31,13 +31,13 @@ def lineage(
     ],
 ) -> None:
     """Show which columns a source's columns are computed from, and what follows from them."""
-    invocation.keep_going = True  # what is broken stops only who asks for it
+    invocation.keep_going = True  # only sources that the user asks for have to be sound
     with invocation.naming_errors(name, name.rpartition(".")[0]):
         source, column = find_columns(invocation.project, name)
     names = [column] if column is not None else [c.name for c in source.columns]
     edges = trace(invocation.project, (ColumnRef(source.source_id, name) for name in names))
     if invocation.as_json:
-        edges = [{"from": _written(a), "to": _written(b)} for a, b in edges]
+        edges = [{"from": _qualified(a), "to": _qualified(b)} for a, b in edges]
         print_json({"edges": edges})
         return
     key_of = {s.source_id: s.key for s in invocation.project.sources}
@@ -50,7 +50,7 @@ def lineage(
         err.print("[dim]the column lineage of functions is unknown[/]")
 
 
-def _written(column: ColumnRef) -> str:
+def _qualified(column: ColumnRef) -> str:
     return f"{column.source_id}.{column.column}"
 
 
@@ -85,12 +85,12 @@ def docs(
     files = make_pages(project, knowledge, texts, settings.environment)
     if directory is None:
         make_private(settings.state_dir)
-    written = write_site(directory or settings.state_dir / "docs", files)
+    site = write_site(directory or settings.state_dir / "docs", files)
     n = sum(path.endswith(".html") for path in files)
     if invocation.as_json:
-        document: dict[str, Any] = {"directory": str(written), "pages": n}
+        document: dict[str, Any] = {"directory": str(site), "pages": n}
         print_json(document)
     else:
-        out.print(f"{n} pages in {escape(str(written))}: open index.html", soft_wrap=True)
+        out.print(f"{n} pages in {escape(str(site))}: open index.html", soft_wrap=True)
     if project.errors:
         raise typer.Exit(exit_code(SourcesError))

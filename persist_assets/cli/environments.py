@@ -59,7 +59,7 @@ def manifest(
         return
     table = table_of("build", "source", "table", "rows")
     for build_id, entry in document["entries"].items():
-        if "buildId" in entry:  # the same table again, as Malloy's own tools look for it
+        if "buildId" in entry:  # the same table again, in the form for Malloy's own tools
             continue
         table.add_row(
             build_id[:12],
@@ -76,7 +76,7 @@ def _import(invocation: Invocation, file: Path, *, dry_run: bool, why: str | Non
 
     settings = invocation.settings
     builder = invocation.builder() if settings.views else None
-    done = import_manifest(
+    imported = import_manifest(
         settings, invocation.ledger, file, dry_run=dry_run, why=why, builder=builder
     )
     moved = [
@@ -85,30 +85,31 @@ def _import(invocation: Invocation, file: Path, *, dry_run: bool, why: str | Non
             "source_id": s.source_id,
             "table": s.table,
             "version": s.version,
-            "adopted": s.build_id in done.adopted,
+            "adopted": s.build_id in imported.adopted,
         }
-        for s in (done.moved if done.change_id or dry_run else ())
+        for s in (imported.moved if imported.change_id or dry_run else ())
     ]
     refused = [
-        {"build_id": r.build_id, "source_id": r.source_id, "reason": r.reason} for r in done.refused
+        {"build_id": r.build_id, "source_id": r.source_id, "reason": r.reason}
+        for r in imported.refused
     ]
-    differs = done.strict is not None and done.strict != settings.strict
+    differs = imported.strict is not None and imported.strict != settings.strict
     if invocation.as_json:
-        document = {"change_id": done.change_id, "moved": moved, "same": done.n_same}
+        document = {"change_id": imported.change_id, "moved": moved, "same": imported.n_same}
         print_json({**document, "refused": refused, "strict_differs": differs})
     else:
         for row in moved:
             origin = " [dim](of another ledger)[/]" if row["adopted"] else ""
             what = f"{row['source_id']} {row['table']}@v{row['version']}"
             out.print(f"[green]imported[/] {escape(what)}{origin}", soft_wrap=True)
-        for r in done.refused:
+        for r in imported.refused:
             what = f"{r.source_id or ''} {(r.build_id or str(file))[:64]}".strip()
             err.print(f"[red]refused[/] {escape(f'{what}: {r.reason}')}", soft_wrap=True)
-        outcome = f"as change {done.change_id}" if done.change_id else "nothing was changed"
-        n = f"{len(moved)} imported, {done.n_same} already the same, {len(refused)} refused"
+        outcome = f"as change {imported.change_id}" if imported.change_id else "nothing was changed"
+        n = f"{len(moved)} imported, {imported.n_same} already the same, {len(refused)} refused"
         out.print(f"{n} in {settings.environment}: {outcome}")
     if differs:
-        words = ("strict", "not strict") if done.strict else ("not strict", "strict")
+        words = ("strict", "not strict") if imported.strict else ("not strict", "strict")
         message = f"the file is {words[0]}, {settings.environment} is {words[1]} and remains so"
         err.print(f"[yellow]warning[/]: {message}; persist.toml decides that", soft_wrap=True)
     if refused:
@@ -143,7 +144,7 @@ def promote(
 
     invocation.env = source
     current = invocation.ledger.builds.fetch_current(target)
-    decided, change = environments.promote(
+    promotion, change = environments.promote(
         invocation.builder(),
         target,
         invocation.select(selection),
@@ -157,18 +158,18 @@ def promote(
             "from_build": current[s.source_id].build_id if s.source_id in current else None,
             "to_build": s.build_id,
         }
-        for s in (decided.sources if change or dry_run else ())
+        for s in (promotion.sources if change or dry_run else ())
     ]
-    refused = [{"source_id": r.source_id, "reason": r.reason} for r in decided.refused]
+    refused = [{"source_id": r.source_id, "reason": r.reason} for r in promotion.refused]
     if invocation.as_json:
         print_json({"change_id": change, "moved": moved, "refused": refused})
     else:
-        for refusal in decided.refused:
+        for refusal in promotion.refused:
             err.print(f"[red]refused[/] {escape(refusal.source_id)}: {escape(refusal.reason)}")
         for row in moved:
             out.print(f"[green]promoted[/] {escape(str(row['source_id']))}")
-        done = f"as change {change}" if change else "nothing was changed"
-        out.print(f"{len(moved)} from {source} to {target}, {len(refused)} refused: {done}")
+        outcome = f"as change {change}" if change else "nothing was changed"
+        out.print(f"{len(moved)} from {source} to {target}, {len(refused)} refused: {outcome}")
     if refused:
         raise typer.Exit(4)
 
@@ -205,7 +206,9 @@ def state(
     """Tell of every table when it was built last, and up to which watermark it goes."""
     chosen = [invocation.project.by_id[s] for s in invocation.select(selection)]
     if runs:
-        _tell_builds(invocation, {s.source_id: _history_json(invocation, s, limit) for s in chosen})
+        _print_builds(
+            invocation, {s.source_id: _history_json(invocation, s, limit) for s in chosen}
+        )
         return
     last = invocation.ledger.builds.fetch_last(invocation.settings.environment)
     current = invocation.ledger.manifests.fetch(*invocation.settings.environments)
@@ -239,9 +242,9 @@ def state(
 
 
 def _count_timeless(invocation: Invocation, snapshot: Snapshot) -> int | None:
-    """Return how many rows of a table have no watermark, as its files tell; None where they do not.
+    """Return the number of rows without a watermark, from a table's files; None if they lack it.
 
-    The ledger knows of each build's own rows alone, and of increments not even that.
+    The ledger knows only the rows of each build, and for increments not even those.
     """
     if snapshot.time_column is None or snapshot.view is not None:
         return None
@@ -253,7 +256,7 @@ def _count_timeless(invocation: Invocation, snapshot: Snapshot) -> int | None:
 
 
 def _history_json(invocation: Invocation, source: Source, limit: int) -> list[dict[str, Any]]:
-    """Return what became of builds of a source in the environment, the latest first."""
+    """Return the builds of a source in the environment, the latest first."""
     ledger, environment = invocation.ledger, invocation.settings.environment
     builds = ledger.builds.fetch(source_id=source.source_id, environment=environment, limit=limit)
     earlier = (
@@ -295,7 +298,7 @@ def _history_json(invocation: Invocation, source: Source, limit: int) -> list[di
     return documents[::-1]
 
 
-def _tell_builds(
+def _print_builds(
     invocation: Invocation, builds_by_source: Mapping[SourceID, Sequence[Mapping[str, Any]]]
 ) -> None:
     if invocation.as_json:
@@ -446,7 +449,7 @@ def doctor(
     environment = invocation.env or os.environ.get("PERSIST_ENV")
     with ExitStack() as stack:
         if spark:
-            with suppress(SettingsError):  # the report tells of it, and Spark is not started
+            with suppress(SettingsError):  # the report includes it, and Spark is not started
                 stack.enter_context(quiet(invocation))
         report = examine(invocation.root, environment=environment, spark=spark, fix=fix)
     problems = [asdict(f) for f in report.findings]

@@ -27,9 +27,12 @@ from persist_assets.planning.selection import find_source
 @command("status", external_app)
 def status(invocation: Invocation, selection: SelectArgument = None) -> None:
     """Tell what is held of external tables, and what is new. Starts no Spark."""
-    _tell(
+    _print_holdings(
         invocation,
-        [find_holding(invocation.observer.ingestion, s) for s in _chosen(invocation, selection)],
+        [
+            find_holding(invocation.observer.ingestion, s)
+            for s in _select_tables(invocation, selection)
+        ],
     )
 
 
@@ -45,7 +48,7 @@ def sync(
     ] = False,
 ) -> None:
     """Bring the copies of external tables up to date, as builds do before they read them."""
-    chosen, ingestion = _chosen(invocation, selection), invocation.reader().ingestion
+    chosen, ingestion = _select_tables(invocation, selection), invocation.reader().ingestion
     holdings = {s.source_id: find_holding(ingestion, s) for s in chosen}
     for source in chosen:
         holding = holdings[source.source_id]
@@ -60,11 +63,11 @@ def sync(
         except PersistError as error:
             error.location = error.location or source.location
             raise
-    _tell(invocation, [find_holding(ingestion, s) for s in chosen])
+    _print_holdings(invocation, [find_holding(ingestion, s) for s in chosen])
 
 
-def _chosen(invocation: Invocation, patterns: Sequence[str] | None) -> list[Source]:
-    """Return the external tables that patterns name, or that what they select follows from.
+def _select_tables(invocation: Invocation, patterns: Sequence[str] | None) -> list[Source]:
+    """Return the external tables that patterns name, or that the selected sources depend on.
 
     Raises
     ------
@@ -77,11 +80,11 @@ def _chosen(invocation: Invocation, patterns: Sequence[str] | None) -> list[Sour
     tables: dict[str, Source] = {}
     for pattern in patterns:
         try:
-            named = find_source(project, pattern)
+            source = find_source(project, pattern)
         except NotFoundError:
             start = invocation.select([pattern])
         else:
-            start = (named.source_id,)
+            start = (source.source_id,)
         external = externals(project, start)
         if not external:
             raise NotFoundError(
@@ -92,7 +95,7 @@ def _chosen(invocation: Invocation, patterns: Sequence[str] | None) -> list[Sour
     return list(tables.values())
 
 
-def _tell(invocation: Invocation, holdings: Sequence[Holding]) -> None:
+def _print_holdings(invocation: Invocation, holdings: Sequence[Holding]) -> None:
     if invocation.as_json:
         print_json([_holding_json(h) for h in holdings])
         return
@@ -101,13 +104,13 @@ def _tell(invocation: Invocation, holdings: Sequence[Holding]) -> None:
         return
     table = table_of("table", "held", "newest", "rows", "bytes", "what is new")
     for holding in holdings:
-        held, pending = holding.held, holding.pending
+        copy, pending = holding.held, holding.pending
         table.add_row(
             escape(holding.source.key),
-            short(held.version) if held else "–",
+            short(copy.version) if copy else "–",
             short(pending.version) if pending else "?",
-            str(held.rows) if held else "0",
-            str(held.bytes) if held else "0",
+            str(copy.rows) if copy else "0",
+            str(copy.bytes) if copy else "0",
             escape(_in_words(holding)),
         )
     out.print(table)
@@ -128,15 +131,15 @@ def _in_words(holding: Holding) -> str:
 def _holding_json(holding: Holding) -> Mapping[str, Any]:
     from persist_assets.operations.documents.plans import ExternalDocument
 
-    held, pending = holding.held, holding.pending
+    copy, pending = holding.held, holding.pending
     document = ExternalDocument.of(holding).as_json()
     return {
         "source_id": holding.source.source_id,
         "coverage": document["before"],
         "head": document["version"],
-        "rows": held.rows if held else 0,
-        "bytes": held.bytes if held else 0,
-        "as_of": held.as_of.isoformat() if held else None,
+        "rows": copy.rows if copy else 0,
+        "bytes": copy.bytes if copy else 0,
+        "as_of": copy.as_of.isoformat() if copy else None,
         "pending": {
             "why": holding.why,
             "predicate": holding.missing,
@@ -150,21 +153,21 @@ def _holding_json(holding: Holding) -> Mapping[str, Any]:
 
 
 def print_holding(holding: Holding) -> None:
-    """Print an external table that a plan follows from."""
-    held, read = holding.held, holding.read
+    """Print an external table that a plan depends on."""
+    copy, read = holding.held, holding.read
     title = f"[bold]{escape(holding.source.key)}[/]"
     if holding.problem is not None:
         out.print(f"{title} [red]{escape(holding.problem.message)}[/]")
     elif holding.why is None:
-        why = "its copy is up to date" if held else "it is not needed"
+        why = "its copy is up to date" if copy else "it is not needed"
         out.print(f"{title} [dim]{why}[/]")
     else:
         out.print(f"{title} {escape(holding.why)}")
     if holding.predicate is not None:
         columns = ", ".join(holding.columns) or "no column"
         out.print(f"  needed: {escape(f'{columns} where {holding.predicate}')}", soft_wrap=True)
-    if held and holding.why is not None:
-        rows = f"{', '.join(held.columns)} where {held.predicate}"
+    if copy and holding.why is not None:
+        rows = f"{', '.join(copy.columns)} where {copy.predicate}"
         out.print(f"  held:   {escape(rows)}", soft_wrap=True)
     for _, _, expression, reason in holding.not_pushed:
         condition = f"{expression} ({reason})" if expression else reason
@@ -181,12 +184,12 @@ def print_holding(holding: Holding) -> None:
 
 
 def held_json(invocation: Invocation, source: Source) -> dict[str, Any]:
-    """Return what is held of an external table, which is not asked."""
-    held = invocation.observer.ingestion.find(source)
+    """Return what is held of an external table, without asking the table itself."""
+    copy = invocation.observer.ingestion.find(source)
     return {
-        "version": held.version if held else None,
-        "held": held.predicate if held else None,
-        "columns": list(held.columns) if held else [],
-        "rows": held.rows if held else 0,
-        "bytes": held.bytes if held else 0,
+        "version": copy.version if copy else None,
+        "held": copy.predicate if copy else None,
+        "columns": list(copy.columns) if copy else [],
+        "rows": copy.rows if copy else 0,
+        "bytes": copy.bytes if copy else 0,
     }

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from persist_assets.operations.documents.builds import RunDocument
 
 _LONGEST_S = 300.0
-"""How long a follower waits at most after failures, in seconds; if its interval is not longer."""
+"""The longest wait of a follower after failures, in seconds, unless its interval is longer."""
 
 
 @command("follow")
@@ -112,7 +112,7 @@ class _Follower:
             except PersistError as error:
                 print_error(error)
                 self._failed(type(error))
-            except Exception as error:  # whatever it is, the next look may do
+            except Exception as error:  # whatever it is, the next look may succeed
                 if self.invocation.verbose:
                     err.print_exception()
                 err.print(f"[red]error[/]: {escape(f'{type(error).__name__}: {error}')}")
@@ -145,7 +145,7 @@ class _Follower:
         return renew_s is not None and time.monotonic() - self.renewed_at >= renew_s
 
     def _batch(self, sources: tuple[SourceID, ...]) -> None:
-        """Build sources in one run, and tell what came of it.
+        """Build sources in one run, and print the result.
 
         Raises
         ------
@@ -158,7 +158,7 @@ class _Follower:
                 self.invocation, [self.invocation.project.by_id[s] for s in sources]
             )
         finally:
-            signal.signal(signal.SIGTERM, _end)  # Dagster makes it an interrupt
+            signal.signal(signal.SIGTERM, _end)  # Dagster turns it into an interrupt
         if self.invocation.as_json:
             print_json(document.as_json(), lines=True)
         else:

@@ -164,7 +164,7 @@ def _against_json(name: str | None, before: Standings, after: Standings) -> dict
 
 
 def changes_tree(title: str, changes: Sequence[Change]) -> Tree:
-    """Return changes as a tree: below each source the expressions that differ."""
+    """Return changes as a tree: below each source, the expressions that differ."""
     root = Tree(f"[bold]{escape(title)}[/]")
     for change in changes:
         parts = [*change.columns]

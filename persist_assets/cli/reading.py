@@ -138,7 +138,7 @@ def _rows_json(difference: RowsDiffer | NotCompared | None) -> dict[str, Any]:
 
 
 def _print_rows_differ(source_id: SourceID, difference: RowsDiffer | NotCompared) -> None:
-    """Print how rows differ: what is counted, and below it rows with what they were and are."""
+    """Print how rows differ: the counts, and below them sample rows before and after."""
     out.print()
     if isinstance(difference, NotCompared):
         out.print(f"[bold]{escape(source_id)}[/] rows not compared: {escape(difference.reason)}")
@@ -174,7 +174,7 @@ def _print_rows_differ(source_id: SourceID, difference: RowsDiffer | NotCompared
 
 
 def _both(row: ChangedRow) -> dict[str, Any]:
-    """Return the cells of a changed row; what differs is a pair of what it was and is."""
+    """Return the cells of a changed row; those that differ are pairs of before and after."""
     return row.key | {n: _Pair(v, row.after[n]) for n, v in row.before.items()}
 
 
@@ -188,7 +188,7 @@ def _change_cell(value: Any) -> str:
     """Return a cell for people who look for differences: nothing is rounded."""
     if isinstance(value, _Pair):
         return f"{_change_cell(value.before)} [yellow]→[/] {_change_cell(value.after)}"
-    return _shown(_cell(value))
+    return _cell_markup(_cell(value))
 
 
 def _change_json(change: Change) -> dict[str, Any]:
@@ -240,7 +240,7 @@ def query(
         raise SettingsError(f"unknown format `{form}`", hint="use table, json or csv")
     if strict:
         invocation.settings = replace(invocation.settings, strict=True)
-    parsed, language = _parsed(invocation, text, run)
+    parsed, language = _parse(invocation, text, run)
     reader = invocation.reader(fallback=_fallback(fallback), local=local)
     bindings = invocation.loaded.bind(parsed, language)
     manifest = invocation.ledger.manifests.fetch(*invocation.settings.environments)
@@ -253,7 +253,7 @@ def query(
         else:
             out.print(statement.sql, markup=False, soft_wrap=True)
         return
-    with quiet(invocation), _placed(invocation):
+    with quiet(invocation), _locating_errors(invocation):
         frame = reader.load(statement, read)
         collected = invocation.engine.collect(frame, limit + 1)
         columns = [{"name": f.name, "type": f.dataType.simpleString()} for f in frame.schema.fields]
@@ -279,7 +279,7 @@ def _fallback(name: str | None) -> Fallback | None:
 
 
 @contextmanager
-def _placed(invocation: Invocation) -> Generator[None]:
+def _locating_errors(invocation: Invocation) -> Generator[None]:
     """Add the place in the project's code to errors within the block."""
     try:
         yield
@@ -288,7 +288,7 @@ def _placed(invocation: Invocation) -> Generator[None]:
         raise
 
 
-def _parsed(invocation: Invocation, text: str, run: str | None) -> tuple[Query, str | None]:
+def _parse(invocation: Invocation, text: str, run: str | None) -> tuple[Query, str | None]:
     """Return the query, and its language if it is not SQL."""
     from persist_assets.compiler.frontends.sql import parse_query
     from persist_assets.core import languages
@@ -314,7 +314,7 @@ def _parsed(invocation: Invocation, text: str, run: str | None) -> tuple[Query, 
 def _route(
     invocation: Invocation, statement: Statement, read: Mapping[SourceID, Snapshot | Route]
 ) -> list[dict[str, Any]]:
-    """Return for each source of a statement how it is read, as JSON."""
+    """Return how each source of a statement is read, as JSON."""
     by_id = invocation.project.by_id
     external = [s for s, origin in read.items() if isinstance(origin, Route)]
     route: list[dict[str, Any]] = []
@@ -337,7 +337,7 @@ def _route(
 
 
 def _cell(value: Any) -> Any:
-    """Return a value of a row as JSON has it: numbers stay numbers, exact ones stay exact."""
+    """Return a value of a row as JSON: numbers stay numbers, exact ones stay exact."""
     from pyspark.sql import Row
 
     match value:
@@ -358,8 +358,8 @@ def _cell(value: Any) -> Any:
             return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
-def _shown(value: Any) -> str:
-    """Return a cell for people's eyes."""
+def _cell_markup(value: Any) -> str:
+    """Return a cell as it is shown to people."""
     return "[dim]NULL[/]" if value is None else escape(_plain(value))
 
 
@@ -388,7 +388,7 @@ def _print_rows(
         right = column["type"].startswith(numeric)
         table.add_column(escape(column["name"]), justify="right" if right else "left")
     for row in rows:
-        table.add_row(*(_shown(v) for v in row))
+        table.add_row(*(_cell_markup(v) for v in row))
     out.print(table)
     origins = [
         f"{r['source_id'].partition('@')[0]} from its {r['from']}"

@@ -1,4 +1,4 @@
-"""Commands about what stays between runs: the Spark server, the service and the ledger."""
+"""Commands about state that outlives a run: the Spark server, the service and the ledger."""
 
 import gc
 import logging
@@ -33,7 +33,7 @@ def spark_start(invocation: Invocation) -> None:
     settings = invocation.settings
     check_java()
     ensure_server(settings)
-    _tell_server(invocation)
+    _print_server(invocation)
     if not settings.shared:
         err.print('hint: to use it, set "shared = true" below [spark] in persist.toml')
 
@@ -53,10 +53,10 @@ def spark_stop(invocation: Invocation) -> None:
 @command("status", spark_app)
 def spark_status(invocation: Invocation) -> None:
     """Say whether the Spark server runs, where, who uses it, and list their jobs."""
-    _tell_server(invocation)
+    _print_server(invocation)
 
 
-def _tell_server(invocation: Invocation) -> None:
+def _print_server(invocation: Invocation) -> None:
     from persist_assets.engine.server import (
         SERVER_LOG,
         count_clients,
@@ -132,7 +132,7 @@ def serve(
     """Serve wants, events, partitions and deadlines over HTTP, and as pages, until it is ended."""
     from persist_assets.web.access import TOKENS, parse_tokens
     from persist_assets.web.app import is_busy
-    from persist_assets.web.app import serve as serve_until_told
+    from persist_assets.web.app import serve as run_service
 
     gc.enable()
     logging.basicConfig(
@@ -147,7 +147,7 @@ def serve(
         sys.stdout.flush()
 
     tokens = parse_tokens(os.environ.get(TOKENS, ""))
-    serve_until_told(
+    run_service(
         invocation.settings,
         invocation.ledger,
         tokens,
@@ -157,7 +157,7 @@ def serve(
         proxies=proxy or (),
         started=started,
     )
-    if is_busy():  # what a thread looks at still is recorded as a whole, or not at all
+    if is_busy():  # a thread's work is recorded completely or not at all
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
@@ -190,9 +190,9 @@ def ledger_migrate(
     elif ledger.events.opened_version == 0:
         out.print(f"{escape(shown(url))} was created with version {VERSION}", soft_wrap=True)
     else:
-        done = f"was migrated from version {ledger.events.opened_version} to {VERSION}"
+        summary = f"was migrated from version {ledger.events.opened_version} to {VERSION}"
         note = f"; a backup is at {escape(backup)}" if backup else ""
-        out.print(f"{escape(shown(url))} {done}{note}", soft_wrap=True)
+        out.print(f"{escape(shown(url))} {summary}{note}", soft_wrap=True)
 
 
 @command("rebuild", ledger_app)

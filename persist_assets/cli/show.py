@@ -45,14 +45,14 @@ def show(
         _show_file(invocation, source)
         return
     with invocation.naming_errors(source):
-        named = find_source(invocation.project, source)
-    document = _document(invocation, named)
+        shown_source = find_source(invocation.project, source)
+    document = _document(invocation, shown_source)
     if invocation.as_json:
         print_json(document)
         return
-    out.print(f"[bold]{escape(named.key)}[/]  [dim]{named.location}[/]")
-    if named.description:
-        out.print(escape(named.description))
+    out.print(f"[bold]{escape(shown_source.key)}[/]  [dim]{shown_source.location}[/]")
+    if shown_source.description:
+        out.print(escape(shown_source.description))
     facts = Table(box=None, show_header=False, pad_edge=False)
     for title in _FACTS:
         if document.get(title) not in ([], None, {}):
@@ -67,7 +67,7 @@ def show(
             escape(column["name"]), escape(column["type"] or "?"), f"[dim]{escape(origins)}[/]"
         )
     out.print(columns)
-    for note in named.notes:
+    for note in shown_source.notes:
         out.print(f"[cyan]note[/] {escape(note)}")
     for check in document["checks"]:
         _print_check(check)
@@ -125,7 +125,7 @@ _FACTS = (
 
 
 def _selects(project: Project, source: Source) -> list[str]:
-    """Return the columns that a function selects of its inputs; none for inputs it gets whole."""
+    """Return the columns that a function selects from its inputs; none for inputs it gets whole."""
     frames = source.function.frames if source.function else ()
     return [
         f"{project.by_id[read].key}.{column}"

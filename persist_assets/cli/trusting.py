@@ -37,25 +37,25 @@ def trust(
 ) -> None:
     """List the places outside the project that it names, or trust them."""
     inside = Confinement(invocation.root, ())
-    named: dict[str, list[str]] = {}
-    for location, by in _named(invocation):
+    names_by_place: dict[str, list[str]] = {}
+    for location, by in _named_locations(invocation):
         place = place_of(location)
-        if not inside.allows(place) and by not in named.setdefault(place, []):
-            named[place].append(by)
-    chosen = [place_named(place) for place in places or ()]
-    for place in chosen:
+        if not inside.allows(place) and by not in names_by_place.setdefault(place, []):
+            names_by_place[place].append(by)
+    places_to_trust = [place_named(place) for place in places or ()]
+    for place in places_to_trust:
         if place != ALL and inside.allows(place):
             raise SettingsError(
                 f"{place} is in the project and needs no trust",
                 hint="name a path outside it, or a URL such as https://minio.example.com:9000",
             )
     if every:
-        chosen += named
-    if chosen:
-        add_trusted(invocation.root, chosen)
+        places_to_trust += names_by_place
+    if places_to_trust:
+        add_trusted(invocation.root, places_to_trust)
     confinement = Confinement(invocation.root, trusted_places(invocation.root))
-    rows = [(p, by, confinement.allows(p)) for p, by in named.items()]
-    rows += [(p, [], confinement.allows(p)) for p in chosen if p not in named]
+    rows = [(p, by, confinement.allows(p)) for p, by in names_by_place.items()]
+    rows += [(p, [], confinement.allows(p)) for p in places_to_trust if p not in names_by_place]
     if invocation.as_json:
         print_json({"places": [{"place": p, "named_by": b, "trusted": t} for p, b, t in rows]})
         return
@@ -68,25 +68,25 @@ def trust(
     out.print(table)
 
 
-def _named(invocation: Invocation) -> Iterator[tuple[str, str]]:
-    """Yield the locations that a project names, and what names each.
+def _named_locations(invocation: Invocation) -> Iterator[tuple[str, str]]:
+    """Yield the locations that a project names, and where each is named.
 
-    Local raw tables are not among them: they are read, and not touched.
+    Local raw tables are left out: they are only read.
     """
     names = [*environments_of(invocation.root)]
     if invocation.env is not None and invocation.env not in names:
         names.append(invocation.env)
-    for name in names:
-        settings = load_settings(invocation.root, environment=name)
+    for environment in names:
+        settings = load_settings(invocation.root, environment=environment)
         yield settings.ledger, "ledger"
         yield settings.warehouse, "warehouse"
-        yield from _stores(settings)
+        yield from _named_stores(settings)
         for upstream in settings.upstreams:
             yield upstream.url, f"[upstream.{upstream.name}]"
 
 
-def _stores(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield the stores and servers that an environment names, and what names each."""
+def _named_stores(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield the stores and servers that an environment names, and where each is named."""
     for store in settings.stores:
         yield f"s3://{store.bucket}", f'[store."s3://{store.bucket}"]'
         if store.endpoint:
@@ -94,7 +94,7 @@ def _stores(settings: Settings) -> Iterator[tuple[str, str]]:
     with confined(settings.root) as bounds:
         try:
             sources = load_project(settings).sources
-        except SettingsError:  # check tells of it
+        except SettingsError:  # `persist check` reports it
             sources = ()
     for source in sources:
         if source.raw is None:
@@ -106,5 +106,5 @@ def _stores(settings: Settings) -> Iterator[tuple[str, str]]:
         endpoint = endpoint_of(external, os.environ) if external else None
         if endpoint is not None:
             yield endpoint, source.source_id
-    for place in bounds.refused:  # of sources whose columns are not known for it
+    for place in bounds.refused:  # of sources whose columns are therefore unknown
         yield place, "raw table"

@@ -1,4 +1,4 @@
-"""Commands about wants: which data is asked for by when, what becomes of it, and who is late."""
+"""Commands about wants: requested data, its deadlines and states, and missed deadlines."""
 
 import getpass
 import socket
@@ -101,7 +101,7 @@ def want_add(
 
 
 def _build_now(invocation: Invocation, want_id: str) -> None:
-    """Build requests until the want is in none that can be built now."""
+    """Build requests until none that contains the want can be built now."""
     from persist_assets.wants.requests import evaluate_now, run_request
 
     _, request = evaluate_now(invocation.observer, "want")
@@ -112,7 +112,7 @@ def _build_now(invocation: Invocation, want_id: str) -> None:
         if request is not None:
             n = len(request.partitions)
             err.print(f"building {n} partition{'s' * (n != 1)}: {request.reason}")
-            with suppress(ConflictError):  # another process started it: wait for that
+            with suppress(ConflictError):  # another process started it: wait for that one
                 run_request(invocation.builder(request), request)
         _, request = evaluate_now(invocation.builder().observer, "clock")
 
@@ -170,7 +170,7 @@ def want_cancel(
 
 
 def _warn_untaken(invocation: Invocation) -> None:
-    """Print a warning where nothing takes build requests."""
+    """Print a warning if no process takes build requests."""
     from persist_assets.wants.requests import TAKERS, find_untaken
 
     message = find_untaken(invocation.ledger, invocation.settings.environment, datetime.now(UTC))
@@ -179,7 +179,7 @@ def _warn_untaken(invocation: Invocation) -> None:
 
 
 def _find_requested(invocation: Invocation, want_id: str) -> Request | None:
-    """Return the request of a want if nobody has begun it."""
+    """Return the request of a want, unless it has been started."""
     want = invocation.ledger.wants.find(want_id)
     if want is None or want.state != "requested" or want.request_id is None:
         return None
@@ -187,17 +187,17 @@ def _find_requested(invocation: Invocation, want_id: str) -> Request | None:
 
 
 def _is_built_by_others(invocation: Invocation, want_id: str) -> bool:
-    """Whether somebody else built it, after waiting for the end of that; False: nobody does."""
+    """Return whether another process builds the want; if so, wait until it has ended."""
     from persist_assets.wants.requests import record_dead
 
-    ledger, built = invocation.ledger, False
+    ledger, is_built = invocation.ledger, False
     while (want := ledger.wants.find(want_id)) is not None and want.state == "building":
-        if not built:
+        if not is_built:
             err.print(f"another process builds it: request {want.request_id}")
-        built = True
+        is_built = True
         time.sleep(_PAUSE_S)
         record_dead(ledger, invocation.settings.environment, datetime.now(UTC))
-    return built
+    return is_built
 
 
 def _find(invocation: Invocation, want_id: str) -> Want:
@@ -288,9 +288,9 @@ def evaluate(
 
         print_json(EvaluationDocument.of(evaluation, request).as_json())
     elif request is not None:
-        named = ", ".join(request.partitions[:5])
+        listed = ", ".join(request.partitions[:5])
         more = f" and {len(request.partitions) - 5} more" if len(request.partitions) > 5 else ""
-        out.print(f"request {request.request_id}: {escape(named)}{more}", soft_wrap=True)
+        out.print(f"request {request.request_id}: {escape(listed)}{more}", soft_wrap=True)
     else:
         out.print("nothing can be built now")
     if evaluation.deferred and not invocation.as_json:

@@ -1,1 +1,1 @@
-"""What operators do: one verb a file."""
+"""Operations of operators: one module for each verb."""

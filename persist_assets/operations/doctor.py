@@ -1,8 +1,7 @@
-"""What is wrong with a project, its ledger and its tables: looked for, reported, not mended.
+"""Checks of a project, its ledger and its tables, which report problems.
 
-No Spark is started unless that is asked for. The invariant: nothing is changed without `fix`, and
-with it only exported manifests, databases of Dagster that nobody can open, and a ledger that was
-lost.
+Spark is started only on request. The invariant: nothing is changed without `fix`; with it, only
+exported manifests, databases of Dagster that cannot be opened, and a lost ledger are.
 """
 
 from __future__ import annotations
@@ -54,14 +53,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong.
+    """One problem, or a note.
 
     Attributes
     ----------
     code
         Stable, kebab-case.
     environment, source_id
-        What it is about, if it is about one.
+        The environment and source that it is about, if any.
     """
 
     code: str
@@ -74,22 +73,22 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """What was looked at, and what was found. Notes are no problems."""
+    """The checks that were made and their findings. Notes are not problems."""
 
     findings: list[Finding] = field(default_factory=list[Finding])
     checked: dict[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def well(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there is no problem."""
         return all(f.severity == "note" for f in self.findings)
 
     def add(self, code: str, message: str, hint: str | None = None, **more: Any) -> None:
-        """Add a finding, an error unless it says otherwise."""
+        """Add a finding; its severity is "error" by default."""
         self.findings.append(Finding(code, more.pop("severity", "error"), message, hint, **more))
 
     def add_error(self, code: str, error: PersistError, environment: str | None = None) -> None:
-        """Add what an error of ours says."""
+        """Add a finding for one of our own errors."""
         where = f"{error.location}: " if error.location else ""
         if isinstance(error, UntrustedError):
             code, environment = "untrusted", None
@@ -101,17 +100,17 @@ class Report:
 def examine(
     root: Path, *, environment: str | None = None, spark: bool = False, fix: bool = False
 ) -> Report:
-    """Look at everything that a project needs and has, in all of its environments.
+    """Check everything that a project needs and has, in all of its environments.
 
     Parameters
     ----------
     environment
-        One more, where `persist.toml` does not declare any.
+        A further environment, which `persist.toml` need not declare.
     spark
         Start Spark too.
     fix
-        Restore a lost ledger from the exported manifests, write these anew where they are not
-        what the ledger says, and repair databases of Dagster that have more than one revision.
+        Restore a lost ledger from the exported manifests, export the manifests again that differ
+        from the ledger, and repair databases of Dagster that have more than one revision.
     """
     report = Report()
     settings = _look_at_settings(report, root, environment)
@@ -146,7 +145,7 @@ def examine(
 
 
 def _look_at_settings(report: Report, root: Path, environment: str | None) -> dict[str, Settings]:
-    """Return the settings of each environment that can be had, the default one first."""
+    """Return the settings of each environment that can be loaded, the default one first."""
     by_name: dict[str, Settings] = {}
     try:
         names = [*environments_of(root)]
@@ -191,7 +190,7 @@ def _look_at_java(report: Report, settings: Any) -> None:
 
 
 def _look_at_home(report: Report, settings: Settings, *, fix: bool) -> None:
-    """Report databases of Dagster that nobody can open, or repair them."""
+    """Report, or repair, databases of Dagster that cannot be opened."""
     home = find_home(settings)
     if fix:
         for database in repair_databases(home) if find_split_databases(home) else ():
@@ -262,27 +261,27 @@ def _open_ledger(report: Report, settings: Settings) -> Ledger | None:
 def _look_for_loss(
     report: Report, ledger: Ledger | None, settings: Mapping[str, Settings], *, fix: bool
 ) -> Ledger | None:
-    """Tell of environments whose ledger was lost, and restore what their manifests name."""
+    """Report environments whose ledger was lost; with `fix`, restore what their manifests list."""
     if ledger is None and any(
         f.code in ("ledger", "untrusted") and f.severity == "error" for f in report.findings
     ):
-        return None  # it is there, and does not answer
+        return None  # the ledger exists, but cannot be opened
     try:
-        lost = {name: found for name, s in settings.items() if (found := find_lost(s, ledger))}
+        losses = {name: loss for name, s in settings.items() if (loss := find_lost(s, ledger))}
         if not fix:
-            for name, found in lost.items():
-                report.add("ledger-lost", str(found), HINT, environment=name)
+            for name, loss in losses.items():
+                report.add("ledger-lost", str(loss), HINT, environment=name)
             return ledger
-        if lost and ledger is None:
+        if losses and ledger is None:
             ledger = Ledger(next(iter(settings.values())).ledger)
-        done = restore([settings[name] for name in lost], ledger) if lost and ledger else {}
+        restored = restore([settings[name] for name in losses], ledger) if losses and ledger else {}
     except PersistError as error:
         report.add_error("ledger", error)
         return ledger
-    for name, found in lost.items():
-        imported = done.get(name)
+    for name, loss in losses.items():
+        imported = restored.get(name)
         n = len(imported.moved) + imported.n_same if imported else 0
-        message = f"{found} {n} tables were restored from {settings[name].manifest_path}"
+        message = f"{loss} {n} tables were restored from {settings[name].manifest_path}"
         hint = None if n else "no manifest describes its tables: run persist build"
         report.add("ledger-lost", message, hint, environment=name, severity="note")
         for refused in imported.refused if imported else ():
@@ -298,20 +297,20 @@ def _look_for_loss(
 
 
 def _look_at_environments(report: Report, ledger: Ledger, settings: Mapping[str, Settings]) -> None:
-    """Tell the environments of the ledger that `persist.toml` does not know any more."""
-    one = next(iter(settings.values()))
-    if not one.declared:
+    """Report environments of the ledger that `persist.toml` does not declare."""
+    first = next(iter(settings.values()))
+    if not first.declared:
         return
     for name in ledger.manifests.fetch_environments():
-        if name not in settings and name not in one.declared:
+        if name not in settings and name not in first.declared:
             n = len(ledger.manifests.fetch(name))
             report.add(
                 "unknown-environment",
                 f"the ledger has an environment `{name}` with {n} tables, "
                 "which persist.toml does not declare",
                 f"declare [env.{name}] again if it is still in use",
-                # Another project of the ledger may have it.
-                severity="warning" if one.owns_ledger else "note",
+                # Another project that shares the ledger may own it.
+                severity="warning" if first.owns_ledger else "note",
                 environment=name,
             )
 
@@ -322,13 +321,17 @@ def _look_at_build_ids(
     settings: Mapping[str, Settings],
     meanings: Mapping[str, Mapping[BuildID, str]],
 ) -> None:
-    """Report environments whose tables have BuildIDs of an older release, or of older settings."""
+    """Report environments whose tables have BuildIDs of an older release or of older settings."""
     for name, current in meanings.items():
         manifest = ledger.manifests.fetch(*settings[name].environments)
-        found = find_former_build_ids(settings[name], current, manifest)
-        if found is not None:
+        problem = find_former_build_ids(settings[name], current, manifest)
+        if problem is not None:
             report.add(
-                found.code, found.message, found.hint, severity=found.severity, environment=name
+                problem.code,
+                problem.message,
+                problem.hint,
+                severity=problem.severity,
+                environment=name,
             )
 
 
@@ -338,8 +341,8 @@ def _look_at_tables(
     settings: Mapping[str, Settings],
     meanings: Mapping[str, Mapping[BuildID, str]],
 ) -> None:
-    """Look for every file of every table that any environment reads."""
-    known = next(iter(settings.values()))
+    """Check that every file of every table that an environment reads exists."""
+    first = next(iter(settings.values()))
     looked: dict[tuple[str, int, str], str | None] = {}
 
     def wrong(root: str, snapshot: Snapshot) -> str | None:
@@ -353,25 +356,25 @@ def _look_at_tables(
         return looked[key]
 
     for name in ledger.manifests.fetch_environments():
-        if name not in settings and not known.owns_ledger:
-            continue  # another project may have it, and looks at it itself
-        there = settings.get(name, known)
+        if name not in settings and not first.owns_ledger:
+            continue  # another project may own it, and checks it itself
+        env_settings = settings.get(name, first)
         for build_id, snapshot in ledger.manifests.fetch(name).items():
-            wrongs = (
+            problems = (
                 "a table that it reads was collected"
                 if leaf is None
-                else wrong(there.table_root(leaf.table), leaf)
+                else wrong(env_settings.table_root(leaf.table), leaf)
                 for leaf in beneath(ledger.builds.find_written, snapshot)
                 if not isinstance(leaf, RawVersion)
             )
-            said = next((w for w in wrongs if w is not None), None)
-            if said is None:
+            problem = next((w for w in problems if w is not None), None)
+            if problem is None:
                 continue
             source_id = meanings.get(name, {}).get(build_id)
             select = (source_id or "").partition("@")[0]
             report.add(
                 "table",
-                f"cannot read the table of {snapshot.source_id} in `{name}`: {said}",
+                f"cannot read the table of {snapshot.source_id} in `{name}`: {problem}",
                 f"persist build {select} --env {name} builds it again, as persist plan shows"
                 if source_id
                 else "no source has this definition any more, so only a rollback reads it",
@@ -384,9 +387,9 @@ def _look_at_tables(
 
 
 def _look_for_strangers(report: Report, ledger: Ledger, settings: Mapping[str, Settings]) -> None:
-    """Tell the tables of a warehouse that the ledger knows nothing of: another ledger's."""
-    some = next(iter(settings.values()))
-    ours = {some.table_root(table) for table in ledger.builds.fetch_table_names()}
+    """Report tables of a warehouse that the ledger does not know: they belong to another ledger."""
+    first = next(iter(settings.values()))
+    ours = {first.table_root(table) for table in ledger.builds.fetch_table_names()}
     for warehouse in dict.fromkeys(s.warehouse for s in settings.values()):
         if not is_local(warehouse):
             continue
@@ -409,24 +412,24 @@ def _look_for_strangers(report: Report, ledger: Ledger, settings: Mapping[str, S
 def _look_at_files(
     report: Report, ledger: Ledger, settings: Mapping[str, Settings], *, fix: bool
 ) -> None:
-    """Compare exported manifests to the ledger."""
-    for name, there in settings.items():
+    """Compare the exported manifests with the ledger."""
+    for name, env_settings in settings.items():
         try:
-            exported = json.loads(there.manifest_path.read_text(encoding="utf-8"))
+            exported = json.loads(env_settings.manifest_path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             exported = None
         except (OSError, ValueError):
             exported = {}
-        if exported is None and not ledger.manifests.fetch(*there.environments):
+        if exported is None and not ledger.manifests.fetch(*env_settings.environments):
             continue
-        if exported == fetch_document(there, ledger):
+        if exported == fetch_document(env_settings, ledger):
             continue
-        if find_lost(there, ledger) is not None:
-            continue  # the file knows more than the ledger
+        if find_lost(env_settings, ledger) is not None:
+            continue  # the file lists builds that the ledger lost
         what = "is missing" if exported is None else "differs from the ledger"
-        message = f"the exported manifest {there.manifest_path} {what}"
+        message = f"the exported manifest {env_settings.manifest_path} {what}"
         if fix:
-            export_manifest(there, ledger)
+            export_manifest(env_settings, ledger)
             message += "; it was written again"
         hint = None if fix else "persist doctor --fix writes it again"
         severity: Severity = "note" if fix else "warning"
@@ -434,9 +437,9 @@ def _look_at_files(
 
 
 def _look_at_upstreams(report: Report, ledger: Ledger, settings: Mapping[str, Settings]) -> None:
-    """Tell which other graphs were read with a problem last, or were read anew."""
-    for environment, own in settings.items():
-        for upstream in own.upstreams:
+    """Report upstream graphs whose last read failed, or whose history was reset and read again."""
+    for environment, env_settings in settings.items():
+        for upstream in env_settings.upstreams:
             name = upstream.name
             problem = ledger.upstreams.find_problem(environment, name)
             if problem is not None:
@@ -451,7 +454,7 @@ def _look_at_upstreams(report: Report, ledger: Ledger, settings: Mapping[str, Se
 
 
 def _look_at_requests(report: Report, ledger: Ledger, settings: Mapping[str, Settings]) -> None:
-    """Report environments in which nothing takes build requests."""
+    """Report environments in which no process takes build requests."""
     for environment in settings:
         message = find_untaken(ledger, environment, datetime.now(UTC))
         if message is not None:
@@ -459,7 +462,7 @@ def _look_at_requests(report: Report, ledger: Ledger, settings: Mapping[str, Set
 
 
 def _look_at_work(report: Report, ledger: Ledger) -> None:
-    """Tell of builds and leases whose process is gone."""
+    """Report builds and leases whose process is gone."""
     running = ledger.builds.fetch_under_way()
     report.checked["builds_under_way"] = len(running)
     for build, process, dead in running:

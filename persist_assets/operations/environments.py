@@ -1,4 +1,4 @@
-"""What changes a whole environment at once: promotion, rollback, import. No data is copied."""
+"""Changes of a whole environment at once: promotion, rollback, import. No data is copied."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ def promote(
     dry_run: bool = False,
     why: str | None = None,
 ) -> tuple[Promotion, int | None]:
-    """Let readers of `target` see what those of the builder's environment see of some sources.
+    """Publish some sources in `target` as readers of the builder's environment see them.
 
     Returns
     -------
     Promotion, int | None
-        What was decided, and the number of the change; None if nothing was changed: something
-        is refused, there is nothing to do, or it was a dry run.
+        The decision, and the number of the change. The number is None if nothing was changed: a
+        source is refused, there is nothing to do, or it was a dry run.
 
     Raises
     ------
     SettingsError
-        The two are one environment, or there is no such.
+        Both environments are the same, or `target` does not exist.
     ConflictError
-        The environment moved on meanwhile.
+        The environment has changed in the meantime.
     """
     settings, ledger = builder.settings, builder.ledger
     if target == settings.environment:
@@ -68,7 +68,7 @@ def promote(
         settings.root / settings.sources
     )
     target_project = require(load_project(target_settings))
-    decided = decide(
+    promotion = decide(
         builder.project,
         target_project,
         builder.plan(selected),
@@ -78,17 +78,21 @@ def promote(
         ledger.builds.fetch_passed(*settings.environments),
         allow_stale=allow_stale,
     )
-    if dry_run or decided.refused:
-        return decided, None
+    if dry_run or promotion.refused:
+        return promotion, None
     change = None
-    if decided.snapshots:
+    if promotion.snapshots:
         change = ledger.manifests.promote(
-            settings.environments, target, decided.snapshots, malloy=target_project.malloy, why=why
+            settings.environments,
+            target,
+            promotion.snapshots,
+            malloy=target_project.malloy,
+            why=why,
         )
-    # Even if nothing moved: whoever promoted before may have died before this.
+    # Even if nothing moved: an earlier promotion may have died before this point.
     export_manifest(target_settings, ledger)
     show(target_settings, ledger, builder.engine, [builder.project.by_id[s] for s in selected])
-    return decided, change
+    return promotion, change
 
 
 def roll_back(
@@ -101,25 +105,25 @@ def roll_back(
     why: str | None = None,
     builder: Builder | None = None,
 ) -> ManifestChange:
-    """Put an environment's manifest back to what it was, and return the change.
+    """Reset an environment's manifest to an earlier state, and return the change.
 
     Parameters
     ----------
     builder
-        What sets views right by which others read sources, where the environment has such.
+        Updates the views through which others read sources, if the environment has such views.
     to
-        The change right after which it was so; None: before the last `steps` steps that are not
-        taken back yet (`steps_of`).
+        The change whose result is restored; None: undo the last `steps` steps that are not undone
+        yet (`steps_of`).
     run
-        Only what one run, or the change of this number, has published is taken back.
+        Undo only what this run, or the change with this number, published.
 
     Raises
     ------
     NotFoundError
-        There is no such change, or no such run.
+        There is no such change or run.
     ConflictError
-        A table of that time is gone, the environment moved on meanwhile, or a later run published
-        the same tables as `run`. Nothing was changed.
+        A table of the earlier state is gone, the environment has changed in the meantime, or a
+        later run published the same tables as `run`. Nothing was changed.
     """
     environment = settings.environment
     history = ledger.manifests.fetch_history(environment)
@@ -128,18 +132,18 @@ def roll_back(
             raise NotFoundError(
                 f"{environment} has no change {to}", hint="persist history lists the changes"
             )
-        # Collection forgets what nobody means any more: nothing that there would be to undo.
+        # Collections only remove unused entries, so there is nothing to undo.
         undone = [c for c in history if c.change_id > to and c.kind != "collect"]
         if not undone:
             raise ConflictError(f"{environment} is already at change {to}")
     else:
-        present = steps_of(history)
-        chosen = (
-            _of_run(environment, history, present, run)
+        steps_left = steps_of(history)
+        undone_steps = (
+            _steps_of_run(environment, history, steps_left, run)
             if run
-            else _last(environment, present, steps)
+            else _last_steps(environment, steps_left, steps)
         )
-        undone = [c for step in chosen for c in step]
+        undone = [c for step in undone_steps for c in step]
         to = _Standing(history).change_without({c.change_id for c in undone})
     undone = sorted(undone, key=lambda c: c.change_id, reverse=True)
     earlier = {move.build_id: move.before for change in undone for move in change.moves}
@@ -163,15 +167,15 @@ def roll_back(
     return change
 
 
-Taken = tuple["ManifestChange", ...]
-"""The changes that one run made, or the one of a promotion or an import; the earliest first."""
+HistoryStep = tuple["ManifestChange", ...]
+"""The changes of one run, or the single change of a promotion or an import; earliest first."""
 
 
-def steps_of(history: Sequence[ManifestChange]) -> list[Taken]:
-    """Return what a manifest's rows come from, step by step, the latest last.
+def steps_of(history: Sequence[ManifestChange]) -> list[HistoryStep]:
+    """Return the steps that a manifest's current state rests on, the latest last.
 
-    A step is all that one run published, until it published an entry again; or a promotion, or an
-    import. What was taken back is none, nor is what was found to be up to date.
+    A step is a promotion, an import, or everything that one run published until it published an
+    entry again. Steps that were undone are left out, and so are sources that were up to date.
 
     Parameters
     ----------
@@ -179,22 +183,22 @@ def steps_of(history: Sequence[ManifestChange]) -> list[Taken]:
         The latest change first.
     """
     by_id = {c.change_id: c for c in history}
-    found: list[list[ManifestChange]] = []
+    steps: list[list[ManifestChange]] = []
     last: dict[str | None, tuple[list[ManifestChange], set[str]]] = {}
     for number in _Standing(history).numbers():
         change = by_id[number]
         step, entries = last.get(change.run_id, ([], set[str]()))
         if change.run_id is None or not step or not entries.isdisjoint(change.moved):
             step, entries = [], set[str]()
-            found.append(step)
+            steps.append(step)
         step.append(change)
         entries |= change.moved
         last[change.run_id] = step, entries
-    return sorted((tuple(step) for step in found), key=lambda step: step[-1].change_id)
+    return sorted((tuple(step) for step in steps), key=lambda step: step[-1].change_id)
 
 
 class _Standing:
-    """On which changes a manifest rested after each change: none that was taken back.
+    """The changes that a manifest rested on after each change, without those that were undone.
 
     Parameters
     ----------
@@ -203,9 +207,9 @@ class _Standing:
     """
 
     def __init__(self, history: Sequence[ManifestChange]) -> None:
-        # Each node is a change after another node, so that equal sequences are one node.
+        # Each node is a change after another node, so equal sequences share one node.
         self._nodes: list[tuple[int, int]] = [(0, 0)]
-        self._known: dict[tuple[int, int], int] = {}
+        self._node_ids: dict[tuple[int, int], int] = {}
         self._after: dict[int, int] = {0: 0}
         self._present = 0
         for change in reversed(history):
@@ -219,15 +223,15 @@ class _Standing:
 
     def numbers(self) -> list[int]:
         """Return the changes that the manifest rests on now, the earliest first."""
-        found: list[int] = []
+        change_ids: list[int] = []
         node = self._present
         while node:
             node, number = self._nodes[node]
-            found.append(number)
-        return found[::-1]
+            change_ids.append(number)
+        return change_ids[::-1]
 
     def change_without(self, numbers: Collection[int]) -> int | None:
-        """Return the last change after which it rested on all but some changes; None: none."""
+        """Return the last change after which it rested on all but `numbers`, or None."""
         node = self._without(numbers)
         return max((n for n, after in self._after.items() if after == node), default=None)
 
@@ -240,14 +244,14 @@ class _Standing:
 
     def _node(self, before: int, number: int) -> int:
         pair = before, number
-        if pair not in self._known:
-            self._known[pair] = len(self._nodes)
+        if pair not in self._node_ids:
+            self._node_ids[pair] = len(self._nodes)
             self._nodes.append(pair)
-        return self._known[pair]
+        return self._node_ids[pair]
 
 
-def _last(environment: str, present: Sequence[Taken], steps: int) -> list[Taken]:
-    """Return the last steps, and those that published tables of them again meanwhile."""
+def _last_steps(environment: str, present: Sequence[HistoryStep], steps: int) -> list[HistoryStep]:
+    """Return the last steps, and those that republished tables of them in the meantime."""
     if not 0 < steps <= len(present):
         n = len(present)
         raise NotFoundError(
@@ -255,13 +259,15 @@ def _last(environment: str, present: Sequence[Taken], steps: int) -> list[Taken]
             hint="persist history lists the changes",
         )
     chosen = [*present[-steps:]]
-    while over := _over(chosen, present):
-        chosen.append(over)
+    while overriding := _overriding_step(chosen, present):
+        chosen.append(overriding)
     return chosen
 
 
-def _over(chosen: Sequence[Taken], present: Sequence[Taken]) -> Taken | None:
-    """Return a step that published what others did, after them; None: there is none."""
+def _overriding_step(
+    chosen: Sequence[HistoryStep], present: Sequence[HistoryStep]
+) -> HistoryStep | None:
+    """Return a step that republished, later, what the chosen steps published, or None."""
     first: dict[str, int] = {}
     for change in (c for step in chosen for c in step):
         for entry in change.moved:
@@ -273,10 +279,10 @@ def _over(chosen: Sequence[Taken], present: Sequence[Taken]) -> Taken | None:
     return None
 
 
-def _of_run(
-    environment: str, history: Sequence[ManifestChange], present: Sequence[Taken], run: str
-) -> list[Taken]:
-    """Return the steps of a run, or the one of a change, that are not taken back."""
+def _steps_of_run(
+    environment: str, history: Sequence[ManifestChange], present: Sequence[HistoryStep], run: str
+) -> list[HistoryStep]:
+    """Return the steps of a run, or of one change, that are not undone."""
 
     def fits(change: ManifestChange) -> bool:
         return str(change.change_id) == run or (change.run_id or "").startswith(run)
@@ -294,9 +300,9 @@ def _of_run(
             f"{environment} no longer has anything of run {run}",
             hint="it was rolled back, or its tables were already up to date",
         )
-    over = _over(chosen, present)
-    if over is not None:
-        later = over[-1].run_id or over[-1].change_id
+    overriding = _overriding_step(chosen, present)
+    if overriding is not None:
+        later = overriding[-1].run_id or overriding[-1].change_id
         raise ConflictError(
             f"run {later} published tables of run {run} again",
             hint=f"roll that back first: persist rollback --run {later}",
@@ -305,7 +311,7 @@ def _of_run(
 
 
 def _show_moved(builder: Builder | None, moved: Iterable[Move | Snapshot]) -> None:
-    """Set the views right by which others read sources whose entries have moved."""
+    """Update the views through which others read sources whose entries have moved."""
     if builder is not None:
         ids = {i for m in moved for i in (m.source_id, m.build_id)}
         sources = [s for s in builder.project.persisted if {s.source_id, s.build_id} & ids]
@@ -313,7 +319,7 @@ def _show_moved(builder: Builder | None, moved: Iterable[Move | Snapshot]) -> No
 
 
 def _is_there(settings: Settings, ledger: Ledger, snapshot: Snapshot) -> bool:
-    """Whether all tables are there that the rows of a snapshot are read from."""
+    """Whether all tables that a snapshot's rows are read from exist."""
     return all(
         isinstance(leaf, RawVersion)
         or (leaf is not None and has_snapshot(settings.table_root(leaf.table), leaf))
@@ -326,20 +332,20 @@ def _is_there(settings: Settings, ledger: Ledger, snapshot: Snapshot) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What an import of a manifest file did, or would do.
+    """The outcome of importing a manifest file, or the expected one in a dry run.
 
     Attributes
     ----------
     moved
-        What readers see that they did not see before.
+        The snapshots that readers did not see before.
     adopted
-        The BuildIDs among them whose builds this ledger did not know.
+        The BuildIDs of `moved` whose builds this ledger did not know.
     n_same
-        How many entries they saw already.
+        The number of entries that readers saw already.
     refused
-        If anything is, nothing is imported.
+        The refused entries. If there are any, nothing is imported, except in a partial import.
     strict
-        What the file says of strict mode; settings decide that, and are not changed.
+        The file's strict mode. It is not applied: settings decide it.
     change_id
         The number of the change; None if nothing was changed.
     """
@@ -361,23 +367,23 @@ def import_manifest(
     why: str | None = None,
     builder: Builder | None = None,
 ) -> Imported:
-    """Let readers of an environment see what a manifest file says; all of it or nothing.
+    """Publish the entries of a manifest file in an environment: all of them or none.
 
-    An entry becomes the snapshot that the ledger knows at its table and version. Of builds of
-    another ledger the file has to say everything, as our own exports do, and they have to be in
-    this project's warehouse. Every table is looked at: it holds that version, with all its files,
-    written by that build. Entries that the file does not name stay as they are, and so does what
-    the environment says itself of BuildIDs of Malloy's.
+    An entry becomes the snapshot that the ledger knows at its table and version. For a build of
+    another ledger, the file has to describe everything, as our own exports do, and its table has
+    to be in this project's warehouse. Every table is checked: it has to hold that version, with
+    all its files, written by that build. Entries that the file does not name stay as they are, and
+    so do the environment's own Malloy BuildIDs.
 
     Parameters
     ----------
     builder
-        What sets views right by which others read sources, where the environment has such.
+        Updates the views through which others read sources, if the environment has such views.
 
     Raises
     ------
     NotFoundError
-        There is no such file.
+        The file cannot be read.
     """
     try:
         read = parse_manifest(file.read_text(encoding="utf-8"))
@@ -400,12 +406,12 @@ def import_entries(
     partial: bool = False,
     builder: Builder | None = None,
 ) -> Imported:
-    """Let readers of an environment see what a manifest file says: see `import_manifest`.
+    """Publish the entries of a parsed manifest file in an environment: see `import_manifest`.
 
     Parameters
     ----------
     partial
-        Import what is right although something is refused.
+        Import the valid entries even if others are refused.
     """
     present = ledger.manifests.fetch(*settings.environments)
     now = datetime.now(UTC)
@@ -418,7 +424,7 @@ def import_entries(
         build = recorded
         try:
             if build is None:
-                build = _claimed(settings, entry, now)
+                build = _claimed_build(settings, entry, now)
                 adopted.add(entry.build_id)
             assert build.snapshot is not None
             _verify(settings, build.snapshot)
@@ -443,9 +449,10 @@ def import_entries(
 
 
 def _find_known(settings: Settings, ledger: Ledger, entry: Entry) -> Build | None:
-    """Return the build of this ledger that an entry of a file means, if it has one.
+    """Return the build in this ledger that an entry of a file names, if there is one.
 
-    Of several with the same rows it is the one that rests on the data that the file says.
+    Several builds may have the same table and version; the right one rests on the data versions
+    that the file claims.
     """
     builds = [
         b
@@ -461,13 +468,13 @@ def _find_known(settings: Settings, ledger: Ledger, entry: Entry) -> Build | Non
     return next(same, None)
 
 
-def _claimed(settings: Settings, entry: Entry, now: datetime) -> Build:
-    """Return the build that an entry claims there is, to be recorded in this ledger.
+def _claimed_build(settings: Settings, entry: Entry, now: datetime) -> Build:
+    """Return the build that an entry claims to exist, to be recorded in this ledger.
 
     Raises
     ------
     ConflictError
-        It cannot be.
+        The file does not describe the build, or its table is outside the warehouse.
     """
     claim, source_id = entry.claim, entry.source_id
     if claim is None or source_id is None:
@@ -516,20 +523,20 @@ def _claimed(settings: Settings, entry: Entry, now: datetime) -> Build:
 
 
 def _verify(settings: Settings, snapshot: Snapshot) -> None:
-    """Raise unless a table holds a snapshot's version, whole, and its build wrote that.
+    """Check that a table holds a snapshot's version, complete and written by its build.
 
     Raises
     ------
     StorageError
-        The version, or a file of it, is gone.
+        The version, or one of its files, is gone.
     ConflictError
-        Another build wrote it.
+        Another build wrote it, or its columns differ.
     """
     root = settings.table_root(snapshot.table)
-    found = read_snapshot(root, snapshot)
+    stored = read_snapshot(root, snapshot)
     if find_writer(root, snapshot.version) != (snapshot.build_uid, snapshot.build_id):
         raise ConflictError(
             f"version {snapshot.version} of the table {root} was written by another build"
         )
-    if [(c.name, c.type) for c in found.columns] != [(c.name, c.type) for c in snapshot.columns]:
+    if [(c.name, c.type) for c in stored.columns] != [(c.name, c.type) for c in snapshot.columns]:
         raise ConflictError(f"version {snapshot.version} of the table {root} has different columns")

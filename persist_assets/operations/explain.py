@@ -1,4 +1,4 @@
-"""Where a partition comes from: its wants, request, build and code."""
+"""The origin of a partition: its wants, request, build and code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def explained(observer: Observer, ref: PartitionRef) -> dict[str, Any]:
     Raises
     ------
     NotFoundError
-        The reference names nothing.
+        The reference names no partition.
     """
     place, ledger = resolve(observer, ref), observer.ledger
     source, environment = place.source, observer.settings.environment
@@ -55,7 +55,7 @@ def explained(observer: Observer, ref: PartitionRef) -> dict[str, Any]:
         "inputs": [
             {"source": names.get(v.raw, v.raw), "version": v.version}
             for v in (build.snapshot.as_of if build and build.snapshot else ())
-            if ":" not in v.raw  # else it tells of the build, not of data
+            if ":" not in v.raw  # other versions describe the build, not its data
         ],
         "code": {
             "source_id": source.source_id,

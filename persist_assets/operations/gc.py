@@ -1,12 +1,12 @@
-"""Collection: what nobody can read any more is given up in the ledger, then its files are deleted.
+"""Garbage collection: unreadable data is given up in the ledger, then its files are deleted.
 
-Only files of this ledger are deleted: builds that it names, copies that it made, and what lies in
-`.temporary/` and `.listings/` under its own id and under names of ours. No symbolic link below the
-warehouse is followed. So another ledger's files and a user's own stay, wherever they lie.
+Only files of this ledger are deleted: builds that it names, copies that it made, and entries of
+`.temporary/` and `.listings/` under its own id and with names of ours. Symbolic links below the
+warehouse are not followed. So files of other ledgers and of users stay, wherever they are.
 
-The order makes it safe. Once the ledger has given a snapshot up, no manifest can come to name it
-again; only then are its files deleted, under the leases of those who build into the same table.
-Whoever dies in between leaves files that the next collection finds given up already.
+The order makes this safe. Once the ledger has given up a snapshot, no manifest can name it again;
+only then are its files deleted, under the leases of those who build into the same table. A
+collection that dies in between leaves files that the next one finds already given up.
 """
 
 from __future__ import annotations
@@ -45,20 +45,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LONGEST = timedelta(days=1)
-"""How long a build that holds no lease is believed to be alive, unless its process is known to
-be gone."""
+"""How long a build without a lease is assumed to be alive, unless its process is known to be
+gone.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What is deleted of a table.
+    """The data that is deleted from a table.
 
     Attributes
     ----------
     versions
-        Those that were published once; none of builds that died or failed.
+        Those that were published once; builds that died or failed have none.
     bytes
-        Of all files together.
+        The total size of the files.
     """
 
     table: str
@@ -75,25 +76,26 @@ def collect(
     dry_run: bool = False,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> list[Collected]:
-    """Delete what no manifest, no history that is kept and no running build needs.
+    """Delete all data that no manifest, no kept history and no running build needs.
 
-    Interrupted anywhere it loses nothing, and the next one finishes it.
+    An interrupted collection loses nothing, and the next one completes it.
 
     Parameters
     ----------
     project
-        What the environment defines.
+        The sources that the environment defines.
     removed
-        Its manifest forgets sources that are not among that, and copies go that none of it needs.
+        Also remove sources that are not in `project` from the environment's manifest, and delete
+        copies that none of its sources need.
     dry_run
-        Only tell what would be deleted.
+        Only report what would be deleted.
 
     Raises
     ------
     LedgerError
         The ledger does not answer.
     StorageError
-        Something cannot be deleted.
+        A file cannot be deleted.
     """
     defined = {b: [s.source_id for s in sources] for b, sources in project.by_build_id.items()}
     horizon = clock() - timedelta(seconds=settings.keep_s)
@@ -120,7 +122,7 @@ def collect(
 def _sweep(
     settings: Settings, ledger: Ledger, holding: Holding, now: datetime, *, dry_run: bool
 ) -> Collected | None:
-    """Delete what is given up of a table, unless somebody builds into it right now."""
+    """Delete what is given up of a table, unless a build writes to it right now."""
     root = settings.table_root(holding.table)
     inside = root.startswith(f"{settings.project_warehouse.rstrip('/')}/")
     if _is_linked(root, settings.project_warehouse if inside else root.rpartition("/")[0]):
@@ -128,17 +130,17 @@ def _sweep(
     written = find_written(root)
     doomed = _doomed(holding, written, now)
     if not doomed or dry_run:
-        return _collected(holding, written, doomed)
-    with ExitStack() as held:
+        return _summarise(holding, written, doomed)
+    with ExitStack() as leases:
         try:
             for build_id in holding.build_ids:
-                held.enter_context(
+                leases.enter_context(
                     ledger.leases.hold(f"build {build_id}", "a collection", wait_s=0)
                 )
         except ConflictError:
             log.info("action=collect table=%s skipped: it is being built", holding.table)
             return None
-        # What was parked since is alive too.
+        # Builds that were parked since then are alive too.
         holding = ledger.builds.fetch_holding(holding.table)
         alive = [uid for uid, _, _ in holding.started if uid not in _dead(holding, now)]
         ledger.builds.record_interrupted(holding.table, alive=alive)
@@ -148,11 +150,11 @@ def _sweep(
         head = max((v for uid, v in holding.kept.items() if uid in written), default=None)
         delete_builds(root, doomed, head=head)
     log.info("action=collect table=%s builds=%d", holding.table, len(doomed))
-    return _collected(holding, written, doomed)
+    return _summarise(holding, written, doomed)
 
 
 def _doomed(holding: Holding, written: Collection[str], now: datetime) -> set[str]:
-    """Return what of a table nobody needs; never anything that the ledger does not know."""
+    """Return the builds of a table that nobody needs; never one that the ledger does not know."""
     dead = _dead(holding, now)
     alive = {*holding.kept, *(uid for uid, _, _ in holding.started if uid not in dead)}
     needed = alive.union(*(holding.parts.get(uid, ()) for uid in alive))
@@ -162,7 +164,7 @@ def _doomed(holding: Holding, written: Collection[str], now: datetime) -> set[st
 
 
 def _dead(holding: Holding, now: datetime) -> set[str]:
-    """Return the builds of a table that can never end."""
+    """Return the unfinished builds of a table that can no longer finish."""
     return {
         uid
         for uid, process, since in holding.started
@@ -170,7 +172,7 @@ def _dead(holding: Holding, now: datetime) -> set[str]:
     }
 
 
-def _collected(holding: Holding, written: Mapping[str, int], doomed: set[str]) -> Collected | None:
+def _summarise(holding: Holding, written: Mapping[str, int], doomed: set[str]) -> Collected | None:
     if not doomed:
         return None
     versions = {v for uid in doomed if (v := holding.gone.get(uid)) is not None}
@@ -180,23 +182,23 @@ def _collected(holding: Holding, written: Mapping[str, int], doomed: set[str]) -
 def _sweep_copies(
     settings: Settings, ledger: Ledger, left: Collection[str], *, dry_run: bool
 ) -> Iterable[Collected]:
-    """Delete copies of external tables that nobody needs, and of the others what was replaced.
+    """Delete unneeded copies of external tables, and the replaced data of the other copies.
 
-    Runs go on reading what they began with for a while.
+    Replaced data is kept for a while, because runs go on reading the version that they began with.
 
     Parameters
     ----------
     left
-        Those that the environment needs no more.
+        The copies that the environment no longer needs.
     """
     for copy in ledger.copies.fetch():
         name, root = f"{COPIES}/{copy.copy_id}", copy_root(settings, copy.copy_id)
         if _is_linked(root, settings.project_warehouse):
             continue
-        with ExitStack() as held:
+        with ExitStack() as leases:
             try:
                 lease = ledger.leases.hold(f"copy {copy.copy_id}", "a collection", wait_s=0)
-                held.enter_context(lease)
+                leases.enter_context(lease)
             except ConflictError:
                 log.info("action=collect copy=%s skipped: it is being updated", copy.copy_id)
                 continue
@@ -221,16 +223,16 @@ def _sweep_copies(
 
 
 def _is_table(root: str, table_id: str) -> bool:
-    """Whether nothing shows that the table at a root is another one than we know."""
+    """Whether the table at a root is, as far as can be told, the one that we know."""
     try:
         table = find_table(root)
-    except StorageError:  # it is broken
+    except StorageError:  # the table is broken
         return True
     return table is None or table.metadata().id == table_id
 
 
 def _sweep_listings(settings: Settings, ledger: Ledger, now: datetime) -> None:
-    """Delete what is known of the files of raw data at versions that no snapshot rests on."""
+    """Delete file listings of raw data at versions that no snapshot rests on."""
     needed = ledger.builds.fetch_versions()
     for warehouse in _warehouses(settings):
         directory = listings_of(warehouse, ledger.events.log_id())
@@ -247,7 +249,7 @@ _TOKEN = re.compile(r"[0-9a-f]{32}")
 
 
 def _sweep_temporary(settings: Settings, ledger: Ledger, *, dry_run: bool) -> Iterable[Collected]:
-    """Delete the temporary tables of runs of this ledger that have ended."""
+    """Delete the temporary tables of this ledger's runs that have ended."""
     directory = f"{TEMPORARY}/{ledger.events.log_id()}"
     for warehouse in _warehouses(settings):
         root = f"{warehouse.rstrip('/')}/{directory}"
@@ -272,7 +274,7 @@ def _warehouses(settings: Settings) -> set[str]:
 
 
 def _is_linked(location: str, warehouse: str) -> bool:
-    """Whether a location lies behind a symbolic link below a warehouse; that is told."""
+    """Whether a location is behind a symbolic link below a warehouse; if so, log a warning."""
     linked = is_linked(location, warehouse)
     if linked:
         log.warning("action=collect place=%s skipped: it is behind a symbolic link", location)

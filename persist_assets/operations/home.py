@@ -1,8 +1,8 @@
-"""Dagster's home of a project: where it is, its first opening, and its repair.
+"""Dagster's home of a project: its location, first opening, and repair.
 
-Dagster makes the databases of a home when a process first opens it, without a lock: processes that
-do so at once fail, or leave two revisions in a database, and then nobody can open it any more. So
-whoever opens a home holds `opening.lock` in it (`opened_alone`).
+Dagster creates the databases of a home when a process first opens it, without a lock. Processes
+that do so at the same time fail, or leave two revisions in a database, which then cannot be opened
+any more. So a process that opens a home holds `opening.lock` in it (`opened_alone`).
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ nux:
 
 
 def find_home(settings: Settings) -> Path:
-    """Return where Dagster's home of a project is; `DAGSTER_HOME` comes first."""
+    """Return the directory of a project's Dagster home; `DAGSTER_HOME` takes precedence."""
     return Path(os.environ.get("DAGSTER_HOME") or settings.state_dir / "dagster")
 
 
 def write_home(home: Path) -> Path:
-    """Make a directory Dagster's home: with settings of ours if it has none; return it.
+    """Turn a directory into Dagster's home, with our settings if it has none; return it.
 
     Raises
     ------
     SettingsError
-        It cannot be made.
+        It cannot be created.
     """
     try:
         home.mkdir(parents=True, exist_ok=True)
@@ -80,14 +80,14 @@ def opened_alone(home: Path) -> Generator[None]:
 def find_split_databases(home: Path) -> list[Path]:
     """Return the databases of a home that have more than one revision, sorted.
 
-    Links are not followed: to look into a database writes files beside it.
+    Links are not followed, because opening a database writes files beside it.
     """
     databases = (path for path in sorted(home.rglob("*.db")) if not path.is_symlink())
     return [path for path in databases if len(_revisions(path)) > 1]
 
 
 def _revisions(database: Path) -> list[str]:
-    """Return the revisions of a database; none where it has no such table, or is no database."""
+    """Return the revisions of a database; none if it lacks the table, or is not a database."""
     with suppress(sqlite3.Error), closing(_connect(database)) as connection:
         rows = connection.execute("SELECT version_num FROM alembic_version").fetchall()
         return [revision for (revision,) in rows]
@@ -99,12 +99,12 @@ def _connect(database: Path) -> sqlite3.Connection:
 
 
 def repair_databases(home: Path) -> list[Path]:
-    """Leave the latest revision in databases that have several; return those repaired.
+    """Delete all but the latest revision from databases with several; return those repaired.
 
-    Dagster makes all tables of a new database as its own release has them, so the latest of the
-    revisions is the true one.
+    Dagster creates all tables of a new database in the form of its own release, so the latest
+    revision is the correct one.
     """
-    # Both come with Dagster, which takes long to load; and few homes need this.
+    # Both come with Dagster, which is slow to import, and few homes need this.
     from importlib.util import find_spec
 
     from alembic.script import ScriptDirectory
@@ -115,9 +115,11 @@ def repair_databases(home: Path) -> list[Path]:
     repaired: list[Path] = []
     with FileLock(home / "opening.lock"):
         for database in find_split_databases(home):
-            found = {*_revisions(database)}
+            revisions = {*_revisions(database)}
             # From the latest to the first.
-            latest = next((s.revision for s in scripts.walk_revisions() if s.revision in found), "")
+            latest = next(
+                (s.revision for s in scripts.walk_revisions() if s.revision in revisions), ""
+            )
             if latest:
                 with closing(_connect(database)) as connection, connection:
                     connection.execute(

@@ -1,7 +1,8 @@
-"""A ledger that was lost: what still tells of it, and how it comes back.
+"""Lost ledgers: the evidence of the loss, and the recovery.
 
-An empty ledger beside exported manifests with entries, or beside tables, is no new project. The
-invariant: only what a manifest says of a table, and the table confirms, comes back.
+An empty ledger beside exported manifests with entries, or beside tables, does not mean a new
+project. The invariant: a table is restored only if a manifest describes it and the table confirms
+the description.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ _TABLE = re.compile(r".+-[0-9a-f]{12}(-.+)?")
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What tells that an empty ledger is not the first one.
+    """The evidence that an empty ledger replaced one that was lost.
 
     Attributes
     ----------
     entries
         How many builds the environment's exported manifest names that the ledger does not know.
     tables
-        The tables in the warehouse, where the ledger knows of no build at all.
+        The tables in the warehouse; empty unless the ledger knows no build at all.
     """
 
     environment: str
@@ -63,7 +64,7 @@ class Lost:
 
 
 def open_ledger(settings: Settings) -> Ledger:
-    """Return the ledger of a project, and warn where it seems to have been lost.
+    """Return the ledger of a project, and warn if it seems to have been lost.
 
     Raises
     ------
@@ -78,12 +79,12 @@ def open_ledger(settings: Settings) -> Ledger:
 
 
 def find_lost(settings: Settings, ledger: Ledger | None) -> Lost | None:
-    """Return what tells of a ledger that was lost, None where nothing does.
+    """Return the evidence that a ledger was lost, or None.
 
     Parameters
     ----------
     ledger
-        None: there is none.
+        None if there is none.
     """
     if ledger is not None and ledger.manifests.has_published(*settings.environments):
         return None
@@ -97,7 +98,7 @@ def find_lost(settings: Settings, ledger: Ledger | None) -> Lost | None:
 
 
 def _tables_in(warehouse: str) -> Iterable[str]:
-    """Yield the tables in a warehouse that have names as ours have; none where it is not known."""
+    """Yield the tables in a warehouse whose names have our form; none if it cannot be listed."""
     from pyarrow import fs
 
     try:
@@ -114,18 +115,18 @@ def _tables_in(warehouse: str) -> Iterable[str]:
 
 
 def restore(settings: Iterable[Settings], ledger: Ledger) -> dict[str, Imported]:
-    """Let readers see again what exported manifests name; return by environment what came back.
+    """Publish again what exported manifests name; return what was restored, by environment.
 
-    An entry whose table does not confirm what it says is refused, and the others come back.
+    An entry that its table does not confirm is refused; the others are restored.
 
     Parameters
     ----------
     settings
-        Of the environments of which the ledger knows no build.
+        Settings of the environments that have no build in the ledger.
     """
-    # All are read first: to restore one writes the manifests of those that read it.
+    # All are read first: restoring one rewrites the manifests of those that read it.
     ordered = sorted(settings, key=lambda s: len(s.environments))
-    read = [(s, parse_manifest(_text(s.manifest_path))) for s in ordered]
+    read = [(s, parse_manifest(_read_text(s.manifest_path))) for s in ordered]
     return {
         one.environment: import_entries(
             one, ledger, manifest, why="restored from the exported manifest", partial=True
@@ -135,7 +136,7 @@ def restore(settings: Iterable[Settings], ledger: Ledger) -> dict[str, Imported]
     }
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

@@ -1,8 +1,8 @@
-"""What sources mean elsewhere: at a revision of the project's git repository, in an environment.
+"""Sources at another place: at a revision of the project's git repository, in an environment.
 
-The invariant: nothing is changed, neither the working tree nor the index, and git runs no program
-that the repository's configuration names; files of a revision are read as git keeps them and
-compiled in memory, with the settings and the data of today.
+The invariant: neither the working tree nor the index is changed, and git runs no program that the
+repository's configuration names. Files of a revision are read as git stores them and compiled in
+memory, with today's settings and data.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
     from persist_assets.ledger.ledger import Ledger
 
 WORKING_TREE = "."
-"""What the files as they are now are called, where places are compared."""
+"""The name of the current files, where places are compared."""
 
 _ALONE: Mapping[str, str] = {
-    "GIT_NO_LAZY_FETCH": "1",  # which older versions of git do not know
+    "GIT_NO_LAZY_FETCH": "1",  # older versions of git do not know this one
     "GIT_ALLOW_PROTOCOL": "",
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_OPTIONAL_LOCKS": "0",
 }
-"""The variables with which git fetches nothing: to fetch runs programs of the configuration."""
+"""Variables that keep git from fetching, because a fetch runs programs of the configuration."""
 _PLAIN = (
     "--no-pager",
     *("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}"),
     *("-c", "core.sshCommand=false", "-c", "safe.bareRepository=explicit"),
 )
-"""Options that take programs out of the configuration."""
+"""Options that override programs of the configuration."""
 _LACKING = (
     "the clone may lack it (a partial clone, or a damaged one). git fetches it for `git archive"
     " REVISION`, which may run programs that .git/config names: do that only in your own clone"
@@ -54,14 +54,14 @@ _BUILD_ID = re.compile(r"[0-9a-f]{8,64}")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where sources mean something.
+    """A place where sources have definitions.
 
     Attributes
     ----------
     kind
-        ``files`` are those of now or of a revision.
+        ``files`` are the current ones or those of a revision.
     tables
-        What readers find there, of what is built; None of files, which have no tables.
+        The built tables that readers find there; None for files, which have no tables.
     """
 
     kind: Literal["files", "environment", "build"]
@@ -69,28 +69,28 @@ class Place:
     tables: Mapping[SourceID, Snapshot] | None = None
 
     def only(self, source_ids: Iterable[SourceID]) -> Place:
-        """Return the place, of some sources only."""
+        """Return the place with some sources only."""
         return replace(self, standings={s: self.standings[s] for s in source_ids})
 
 
 def find_places(
     settings: Settings, project: Project, ledger: Ledger, before: str, after: str
 ) -> tuple[Place, Place]:
-    """Return two places, with the sources of which both can tell.
+    """Return two places, restricted to the sources that both know.
 
-    Environments and builds know of persisted sources only, and a build of one only.
+    Environments and builds know only persisted sources, and a build knows only one.
 
     Parameters
     ----------
     project
-        The files as they are now.
+        The current files.
     before, after
-        What `find_place` understands.
+        Names as `find_place` takes them.
 
     Raises
     ------
     NotFoundError
-        There is nothing of that name.
+        A name means nothing.
     SourcesError
         The sources of a revision are wrong.
     """
@@ -111,18 +111,18 @@ def find_places(
 
 
 def find_place(settings: Settings, project: Project, ledger: Ledger, name: str) -> Place:
-    """Return an environment, a git revision, a build or the files.
+    """Return the place of that name: an environment, a git revision or a build, in this order.
 
-    They are looked for in this order; ``.`` is the files.
+    ``.`` means the current files.
 
     Raises
     ------
     NotFoundError
-        There is nothing of that name.
+        The name means nothing.
     ConflictError
-        Several BuildIDs begin so.
+        Several BuildIDs begin with it.
     SourcesError
-        The sources of that revision are wrong; places in them begin with its name.
+        The sources of that revision are wrong; the paths in its locations begin with its name.
     """
     if name == WORKING_TREE:
         return Place("files", of_project(project))
@@ -157,7 +157,7 @@ def find_commit(settings: Settings, ref: str) -> str | None:
 
 
 def load_revision(settings: Settings, ref: str, commit: str) -> Project:
-    """Compile the sources of a commit, with the settings of today.
+    """Compile the sources of a commit, with today's settings.
 
     Raises
     ------
@@ -170,7 +170,7 @@ def load_revision(settings: Settings, ref: str, commit: str) -> Project:
     paths = frozenset(listed.decode(errors="surrogateescape").split("\0"))
 
     def read(path: str) -> str:
-        if path.endswith(".py") and path not in paths:  # modules are looked for in many places
+        if path.endswith(".py") and path not in paths:  # modules are looked up in many places
             raise FileNotFoundError(f"it is not in {ref}")
         content = _git(settings, "cat-file", "blob", f"{commit}:./{path}")
         if content is None and path in paths:
@@ -233,13 +233,13 @@ def _lacking(path: str, commit: str) -> StorageError:
 
 
 def _git(settings: Settings, *arguments: str, content: bytes = b"") -> bytes | None:
-    """Return what git says, or None where it refuses or is not there.
+    """Return git's output, or None if git fails or is not installed.
 
-    The repository may be a stranger's: git may neither fetch nor run what its configuration names.
+    The repository may be untrusted: git must neither fetch nor run what its configuration names.
     """
     command = ["git", "-C", str(settings.root), *_PLAIN, *arguments]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             input=content,
             capture_output=True,
@@ -251,4 +251,4 @@ def _git(settings: Settings, *arguments: str, content: bytes = b"") -> bytes | N
         return None
     except subprocess.TimeoutExpired as error:
         raise StorageError(f"git did not answer: {' '.join(arguments[:1])}") from error
-    return done.stdout if done.returncode == 0 else None
+    return process.stdout if process.returncode == 0 else None

@@ -1,10 +1,10 @@
-"""Looks whether what sources rest on has changed, and tells what is to be built then. No Spark.
+"""Watches the inputs of sources for changes, and tells which builds they make due. Starts no Spark.
 
-    versions of raw data, position of the ledger ─► anything new? ─► plan ─► what is due
+    versions of raw data, position of the ledger ─► anything new? ─► plan ─► due builds
 
-Looking is cheap: a listing or a Delta log for each raw table, one row of the ledger. A plan is made
-where either is new; a build is any run's. So whoever follows keeps nothing that could be lost: when
-a follower dies, the next one plans from what is published.
+A look is cheap: a listing or a Delta log for each raw table, and one row of the ledger. A plan is
+made only if one of them is new; any run may build it. So a follower keeps no state that could be
+lost: if it dies, the next one plans from what is published.
 """
 
 from __future__ import annotations
@@ -27,23 +27,25 @@ if TYPE_CHECKING:
 CAUSES: frozenset[ReasonCode] = frozenset(
     ("new", "code", "upstream", "input", "strategy", "mixed", "missing")
 )
-"""Why a build is due. Clocks and data without versions are none: they would make it always due.
+"""Reasons that make a build due. Clocks and data without versions are not among them: they would
+make it always due.
 
-So are partitions that are not built yet, or not any more right, unless those alone make them so.
+Partitions that are not built yet, or are stale, make a build due unless it also has one of those
+two reasons.
 """
 _ALWAYS: frozenset[ReasonCode] = frozenset(("clock", "unversioned"))
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What is to be built now.
+    """The builds that are due now.
 
     Attributes
     ----------
     sources
         In dependency order.
     waiting
-        What is not built because it rests on data that is not there: each with why.
+        Sources that are not built because they rest on missing data, each with the reason.
     """
 
     sources: tuple[SourceID, ...] = ()
@@ -51,7 +53,7 @@ class Due:
 
 
 def due(project: Project, planned: Plan) -> Due:
-    """Return what of a plan is due: what changes of code and data cause. Pure."""
+    """Return the builds of a plan that changes of code and data make due. Pure."""
     source_ids: list[SourceID] = []
     idle: set[SourceID] = set()
     waiting: dict[SourceID, str] = {}
@@ -76,46 +78,46 @@ def due(project: Project, planned: Plan) -> Due:
 
 
 class Watch:
-    """What some sources rest on, as it was when it was last looked at.
+    """The inputs of some sources, as of the last look.
 
     Parameters
     ----------
     sources
-        Persisted sources. What they read of others is taken as it is published.
+        Persisted sources. Other sources that they read count as they are published.
 
     Attributes
     ----------
     renew_s
-        How often a run has to look at all of them, so that those with a freshness window are
-        known to be current; None: it need not, in seconds.
+        How often, in seconds, a run has to check all of them, so that those with a freshness window
+        are known to be current; None: never.
     """
 
     def __init__(self, settings: Settings, project: Project, sources: Iterable[SourceID]) -> None:
         self._settings, self._project, self._sources = settings, project, tuple(sources)
         self._raws = [s for s in project.reach(self._sources, lambda _: False) if s.raw]
-        self._seen: object = None
+        self._last_state: object = None
         windows = [project.by_id[s].annotation.freshness for s in self._sources]
         self.renew_s = min((w.window_s / 2 for w in windows if w), default=None)
 
     def look(self, ledger: Ledger) -> Due | None:
-        """Return what is due, None where nothing has changed since the last look.
+        """Return the due builds, or None if nothing has changed since the last look.
 
         Raises
         ------
         PersistError
-            It cannot be told; the next look tells it.
+            The check failed; the next look repeats it.
         """
         # An observer looks at raw data once.
         observer = Observer(self._settings, self._project, ledger)
         versions = [observer.pins.find_version(s) for s in self._raws]
         raw_versions = [None if v is None or v.startswith(UNVERSIONED) else v for v in versions]
-        seen = (ledger.events.position(), raw_versions)
-        if seen == self._seen:
+        state = (ledger.events.position(), raw_versions)
+        if state == self._last_state:
             return None
         result = due(self._project, observer.plan(self._sources))
-        self._seen = seen
+        self._last_state = state
         return result
 
     def forget(self) -> None:
-        """Let the next look tell all that is due, whether it is new or not."""
-        self._seen = None
+        """Let the next look return all that is due, whether it is new or not."""
+        self._last_state = None

@@ -1,4 +1,4 @@
-"""Everything Dagster: assets, checks, the IO manager and runs. Only public `dagster` names."""
+"""All that uses Dagster: assets, checks, the IO manager and runs. Only public `dagster` names."""
 
 import warnings
 from collections.abc import Generator
@@ -9,7 +9,7 @@ import dagster as dg
 
 @contextmanager
 def beta() -> Generator[None]:
-    """Use what Dagster calls beta without its warnings: we chose it knowingly, users did not."""
+    """Suppress Dagster's beta warnings: we chose these features knowingly, users did not."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dg.BetaWarning)
         yield

@@ -30,7 +30,7 @@ from persist_assets.plugin import beta
 from persist_assets.plugin.events import (
     CODE_VERSION,
     code_version,
-    copies_told,
+    copy_observations,
     data_version,
     report_raw_versions,
     told_of_checks,
@@ -54,26 +54,27 @@ log = logging.getLogger(__name__)
 IO_MANAGER = "persist_io_manager"
 """The key of the IO manager: ordinary assets that name it write tables of the warehouse."""
 FORCE_TAG = "persist/force"
-"""A run with this tag set to ``true`` builds even what is up to date; a list of SourceIDs in JSON:
-these."""
+"""A run with this tag set to ``true`` builds even what is up to date; a JSON list of SourceIDs
+limits that to those sources.
+"""
 AGAIN_TAG = "persist/again"
-"""A run with this tag computes rows again: JSON, by SourceID from where to where."""
+"""A run with this tag computes rows again: JSON, from and to by SourceID."""
 
-_PARTED: ContextVar[bool] = ContextVar("parted", default=True)
+_WITH_PARTITIONS: ContextVar[bool] = ContextVar("parted", default=True)
 
 
 @contextmanager
 def of_all_partitions() -> Generator[None]:
-    """Load sources, within the block, as assets whose partitions Dagster does not know.
+    """Load sources, within the block, as assets without partitions in Dagster.
 
     In one run, Dagster gives all partitioned assets the same partitions. Assets loaded here learn
     from a tag which partitions to build (`PARTITIONS_TAG`), and report those that they built.
     """
-    token = _PARTED.set(False)
+    token = _WITH_PARTITIONS.set(False)
     try:
         yield
     finally:
-        _PARTED.reset(token)
+        _WITH_PARTITIONS.reset(token)
 
 
 def load_sources(
@@ -87,36 +88,36 @@ def load_sources(
 ) -> dg.Definitions:
     """Return Dagster definitions with one asset for each persisted source below `path`.
 
-    Loading compiles the sources. It starts no JVM and touches no ledger.
+    Loading compiles the sources. It starts no JVM and does not open the ledger.
 
     Parameters
     ----------
     path
         The sources directory; a relative path counts from the directory of the calling module.
     assets
-        Ordinary assets of the same code location. One whose key is that of a raw table feeds
-        it: it stands in for the raw table, and the sources that read it wait for it.
+        Ordinary assets of the same code location. An asset with the key of a raw table feeds it:
+        it takes the place of the raw table, and the sources that read the table wait for it.
     resources
-        Further resources; ``pyspark`` among them replaces the Spark session's.
+        Further resources; ``pyspark`` among them replaces that of the Spark session.
     translator
-        Says what assets look like.
+        Defines how assets look.
     gc_cron
-        When the schedule that deletes what nobody needs runs (``persist gc``), in Dagster's time
-        zone. It is off until somebody turns it on.
+        When the schedule runs that deletes unneeded data (``persist gc``), in Dagster's time zone.
+        It is off until somebody turns it on.
     keep_going
-        Leave out files that have errors, and all that reads what they define, with a warning for
-        each error, instead of raising. None: whether ``PERSIST_KEEP_GOING`` is ``true``.
+        Leave out files that have errors, and everything that reads what they define, with a warning
+        for each error, instead of raising. None: whether ``PERSIST_KEEP_GOING`` is ``true``.
 
     Raises
     ------
     SettingsError
         There is no such directory, or `persist.toml` is wrong.
     SourcesError
-        Sources are wrong: lists every problem.
+        Sources are wrong; the error lists every problem.
 
     Examples
     --------
-    The whole of a `definitions.py`::
+    A complete `definitions.py`::
 
         from persist_assets import load_sources
 
@@ -165,11 +166,11 @@ def load_sources(
 def _definitions(
     runtime: Runtime, translator: AssetTranslator, elsewhere: Mapping[dg.AssetKey, Any]
 ) -> Iterator[Any]:
-    """Yield the assets of the project's sources, and note in `runtime` what they wait for."""
+    """Yield the assets of the project's sources, and record in `runtime` what they wait for."""
     for source in runtime.project.sources:
         if source.persisted:
             spec = translator.asset_spec(source)
-            if not _PARTED.get():
+            if not _WITH_PARTITIONS.get():
                 deps = [d.asset_key for d in spec.deps]
                 spec = spec.replace_attributes(partitions_def=None, deps=deps)
             read = {s.asset_key for s in runtime.project.waits_for(source)}
@@ -185,12 +186,12 @@ def _definitions(
 
 
 def _name_of(what: str, runtime: Runtime) -> str:
-    """Return a name with the project's prefix, so that projects can share a workspace."""
+    """Return a name that ends with the project's prefix, so that projects can share a workspace."""
     return re.sub(r"\W", "_", "_".join((what, *runtime.settings.key_prefix)), flags=re.ASCII)
 
 
 def _gc_schedule(runtime: Runtime, cron: str) -> dg.ScheduleDefinition:
-    """Return a schedule of what `persist gc` does."""
+    """Return a schedule that does what `persist gc` does."""
     name = _name_of("persist_gc", runtime)
 
     def gc_(context: dg.OpExecutionContext) -> None:
@@ -227,7 +228,7 @@ def _directory(path: str | Path) -> Path:
     directory = Path(path)
     if not directory.is_absolute():
         frame = inspect.currentframe()
-        for _ in range(2):  # ours, that of load_sources
+        for _ in range(2):  # this function's frame, then that of load_sources
             frame = frame and frame.f_back
         caller = frame and frame.f_globals.get("__file__")
         directory = (Path(caller).parent if caller else Path.cwd()) / directory
@@ -251,18 +252,18 @@ def _keys(asset: Any) -> Iterator[dg.AssetKey]:
 
 
 class RunSpark:
-    """The Spark session of a run, with its environment's settings; made at its first use.
+    """The Spark session of a run, with its environment's settings; created at its first use.
 
     It is a session of the shared server if there is one, else that of `dagster_pyspark`.
     """
 
     def __init__(self, runtime: Runtime, run: dg.DagsterRun | None) -> None:
         self._runtime, self._run, self._lock = runtime, run, threading.Lock()
-        self._made: Any = None
+        self._session: Any = None
 
     @property
     def spark_session(self) -> Any:
-        """The session, one and the same each time.
+        """The session, the same one each time.
 
         Raises
         ------
@@ -270,31 +271,31 @@ class RunSpark:
             There is no such environment, or the server does not start.
         """
         with self._lock:
-            if self._made is None:
+            if self._session is None:
                 settings = self._runtime.settings_of(self._run)
                 from persist_assets.engine.session import create_session, is_remote
 
                 if is_remote(settings):
-                    self._made = create_session(settings)
+                    self._session = create_session(settings)
                 else:
-                    # Imports pyspark, which whoever only looks at assets need not wait for.
+                    # Imports pyspark; a process that only looks at assets need not wait for that.
                     from dagster_pyspark import LazyPySparkResource
 
                     resource = LazyPySparkResource(spark_config=dict(settings.spark))
-                    self._made = resource.spark_session
-            return self._made
+                    self._session = resource.spark_session
+            return self._session
 
     @property
     def spark_context(self) -> Any:
-        """The session's context, which one of a server does not have."""
+        """The session's context; a session of a server has none."""
         return self.spark_session.sparkContext
 
     def close(self) -> None:
-        """Give a session of a server back to it."""
+        """End a session of a server."""
         from persist_assets.engine.session import is_remote
 
-        if self._made is not None and is_remote(self._runtime.settings_of(self._run)):
-            self._made.stop()
+        if self._session is not None and is_remote(self._runtime.settings_of(self._run)):
+            self._session.stop()
 
 
 def _pyspark(runtime: Runtime) -> dg.ResourceDefinition:
@@ -311,14 +312,14 @@ def _pyspark(runtime: Runtime) -> dg.ResourceDefinition:
 
 def _io_manager(runtime: Runtime) -> dg.IOManagerDefinition:
     @dg.io_manager(required_resource_keys={PYSPARK})
-    def persist_io_manager(context: dg.InitResourceContext) -> Any:  # a generator: as for resources
+    def persist_io_manager(context: dg.InitResourceContext) -> Any:  # a generator, as for resources
         pyspark, run = getattr(context.resources, PYSPARK), context.run
 
         def builder() -> Builder:
             return runtime.builder(run, lambda: pyspark.spark_session)
 
         if run and context.instance:
-            # What is wrong is told by each step, which asks for the builder again.
+            # Errors are reported by each step, which asks for the builder again.
             with suppress(PersistError):
                 report_raw_versions(context.instance, builder().observer)
         try:
@@ -330,12 +331,12 @@ def _io_manager(runtime: Runtime) -> dg.IOManagerDefinition:
 
 
 def op_name(source: Source) -> str:
-    """Return a name for a source's op: readable, ASCII, and no other source's.
+    """Return a name for a source's op: readable, ASCII and unique among sources.
 
     Examples
     --------
-    An asset key of plain names is joined by two underscores: ``flights__daily_delays``. Such a
-    name has no three of them, which all others have.
+    The parts of a plain asset key are joined by two underscores: ``flights__daily_delays``. Such a
+    name never has three underscores in a row; all other names have.
     """
     plain = "__".join(source.asset_key)
     if all(re.fullmatch(r"[A-Za-z0-9]+(_[A-Za-z0-9]+)*", part) for part in source.asset_key):
@@ -364,7 +365,7 @@ def _asset(runtime: Runtime, source: Source, spec: dg.AssetSpec) -> dg.AssetsDef
             pool = runtime.pool(run.run_id, lambda: _pool(runtime, builder, context))
             with pool.work(builder.project.by_id[source.source_id], force=force) as work:
                 yield from _results(source, work.checks, work.build.environment)
-                for observation in copies_told(builder.observer, work.source):
+                for observation in copy_observations(builder.observer, work.source):
                     if runtime.is_first(run.run_id, observation.asset_key):
                         context.log_event(observation)
                 yield _output(runtime, work)
@@ -374,7 +375,7 @@ def _asset(runtime: Runtime, source: Source, spec: dg.AssetSpec) -> dg.AssetsDef
         except PersistError as error:
             raise dg.Failure(str(error)) from error
 
-    # Dagster would look them up, for every asset, a dozen times.
+    # Dagster would look them up a dozen times for every asset.
     build.__annotations__.clear()
     decorate = dg.multi_asset(
         name=op_name(source),
@@ -397,7 +398,7 @@ def _asset(runtime: Runtime, source: Source, spec: dg.AssetSpec) -> dg.AssetsDef
 
 
 def _pool(runtime: Runtime, builder: Builder, context: dg.AssetExecutionContext) -> Pool:
-    """Return the pool of a run: of its sources, if all its steps are run by this process."""
+    """Return the pool of a run; it builds the run's sources if all steps run in this process."""
     executor = context.job_def.executor_def.name
     here = executor in (dg.in_process_executor.name, "execute_in_process_executor")
     steps = set(context.run.step_keys_to_execute or context.job_def.graph.node_names())
@@ -418,7 +419,7 @@ def _pool(runtime: Runtime, builder: Builder, context: dg.AssetExecutionContext)
 
 
 def _is_forced(run: dg.DagsterRun, source: Source) -> bool:
-    """Whether a run shall build a source even if it is up to date."""
+    """Whether a run builds a source even if it is up to date."""
     ops: dict[str, Any] = dict(run.run_config).get("ops", {})  # pyright: ignore[reportAssignmentType]
     tag = run.tags.get(FORCE_TAG, "")
     named = tag.startswith("[") and source.source_id in json.loads(tag)
@@ -436,7 +437,7 @@ def _results(
 
 
 def _output(runtime: Runtime, work: PendingBuild) -> dg.Output[PendingBuild]:
-    """Return what a step hands over, with what its materialization is tagged with."""
+    """Return the output of a step, with the tags of its materialization."""
     environment = work.build.environment
     tags = {ENVIRONMENT_TAG: environment}
     if environment != runtime.settings.environment:

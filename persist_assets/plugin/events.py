@@ -1,7 +1,7 @@
-"""What Dagster is told of builds: versions, what they follow from, and what came of checks.
+"""Events about builds for Dagster: versions, input versions and check results.
 
-Runs of steps tell most of it through Dagster itself; what builds a whole request in one step tells
-it here, and in the same words.
+Steps report most of them through Dagster itself. A step that builds a whole request reports them
+here, in the same words.
 """
 
 import json
@@ -28,18 +28,18 @@ DATA_VERSION = "dagster/data_version"
 _IS_OURS = "dagster/data_version_is_user_provided"
 _INPUT, _POINTER = "dagster/input_data_version", "dagster/input_event_pointer"
 _UNTOLD, _NOWHERE = "INITIAL", "NULL"
-"""What Dagster says for the version, and for the event, of what never told one."""
+"""Dagster's version, and its pointer to an event, for assets that have reported none."""
 
 
 # ---------------------------------------------------------------------------------------- versions
 
 
 def code_version(runtime: Runtime, work: PendingBuild) -> str:
-    """Return the version of the code that a build is of.
+    """Return the code version of a build.
 
-    What Dagster knows of an asset is what its last materialization says, in whichever environment
-    that was. One in another environment than the code location's must not pass for one in it,
-    though both may mean the same: its code version names the environment, so that Dagster shows
+    Dagster knows an asset by its last materialization, in whichever environment that was. A
+    materialization in another environment than the code location's must not count for the latter,
+    even if both run the same code. So its code version names the environment, and Dagster shows
     the asset as out of date.
     """
     environment = work.build.environment
@@ -48,56 +48,58 @@ def code_version(runtime: Runtime, work: PendingBuild) -> str:
 
 
 def data_version(work: PendingBuild) -> str:
-    """Return the digest of what a build has computed, or found."""
+    """Return the digest of the rows that a build computed or reused."""
     rows = work.measured or work.snapshot
     assert rows is not None
     return rows.content
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What Dagster has been told last of an asset: where that is in its log, and the version."""
+class LastEvent:
+    """The last event about an asset in Dagster's log: its position and the data version."""
 
     pointer: str = _NOWHERE
     version: str = _UNTOLD
 
 
-def fetch_seen(instance: dg.DagsterInstance, keys: Collection[dg.AssetKey]) -> dict[str, Seen]:
-    """Return what Dagster has been told last of some assets, by their keys as texts."""
-    seen: dict[str, Seen] = {}
+def fetch_last_events(
+    instance: dg.DagsterInstance, keys: Collection[dg.AssetKey]
+) -> dict[str, LastEvent]:
+    """Return Dagster's last events about some assets, by the assets' keys as strings."""
+    last_events: dict[str, LastEvent] = {}
     for key in keys:
         records = instance.fetch_materializations(key, limit=1).records
         records = records or instance.fetch_observations(key, limit=1).records
-        seen[key.to_user_string()] = (
-            Seen(
+        last_events[key.to_user_string()] = (
+            LastEvent(
                 str(records[0].storage_id),
                 (records[0].event_log_entry.tags or {}).get(DATA_VERSION, _UNTOLD),
             )
             if records
-            else Seen()
+            else LastEvent()
         )
-    return seen
+    return last_events
 
 
-def told_of(
+def build_events(
     runtime: Runtime,
     builder: Builder,
     works: Sequence[PendingBuild],
     instance: dg.DagsterInstance,
-    seen: Mapping[str, Seen],
+    last_events: Mapping[str, LastEvent],
 ) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation | dg.AssetObservation]:
-    """Yield what Dagster is to be told of builds that are published, in the order of the graph.
+    """Yield Dagster's events for published builds, in the order of the graph.
 
-    Of partitioned sources that is which partitions were computed. Each event has to be in Dagster's
-    log before the next one is asked for: later ones point to it.
+    A partitioned source has one materialization for each partition computed. Each event has to be
+    in Dagster's log before the next one is requested: later ones point to it.
 
     Parameters
     ----------
-    seen
-        What Dagster had been told of their inputs before they began: what came in between is not
-        what they were computed from.
+    last_events
+        The last events about their inputs before the builds began. Later events are about data that
+        the builds did not read.
     """
-    latest = {**seen}
+    latest = {**last_events}
     order = {s.source_id: n for n, s in enumerate(builder.project.persisted)}
     for work in sorted(works, key=lambda w: order[w.source.source_id]):
         assert work.snapshot is not None
@@ -111,7 +113,7 @@ def told_of(
         }
         for dep in runtime.deps[work.source.source_id]:
             name = dep.to_user_string()
-            last = latest.get(name, Seen())
+            last = latest.get(name, LastEvent())
             tags |= {f"{_INPUT}/{name}": last.version, f"{_POINTER}/{name}": last.pointer}
         partition = work.source.annotation.partition
         if partition is None:
@@ -122,26 +124,26 @@ def told_of(
                 yield dg.AssetMaterialization(
                     key, partition=part, metadata=metadata, tags=part_tags
                 )
-        for told in told_of_checks(work.source, work.checks, work.build.environment):
-            yield dg.AssetCheckEvaluation(**told)
-        latest |= fetch_seen(instance, [key])
-    found = (told for work in works for told in copies_told(builder.observer, work.source))
-    yield from {told.asset_key: told for told in found}.values()
+        for arguments in told_of_checks(work.source, work.checks, work.build.environment):
+            yield dg.AssetCheckEvaluation(**arguments)
+        latest |= fetch_last_events(instance, [key])
+    observations = (o for work in works for o in copy_observations(builder.observer, work.source))
+    yield from {o.asset_key: o for o in observations}.values()
 
 
 def report_raw_versions(
     instance: dg.DagsterInstance, observer: Observer, *, all_kinds: bool = True
 ) -> None:
-    """Tell Dagster the versions of the raw tables that a run reads, where they are news to it.
+    """Report the versions of the raw tables that a run reads to Dagster, if they are new to it.
 
-    They are reported as materializations: of external assets Dagster takes no other event as
-    their data version. It has to happen before the first step begins, which looks them up. Of an
-    external table that is its own version, whatever is held of it.
+    They are reported as materializations: for external assets, Dagster accepts no other event as
+    their data version. This has to happen before the first step begins, which looks them up. For
+    an external table, it is the table's own version, whatever is held of it.
 
     Parameters
     ----------
     all_kinds
-        Of all raw tables, and not of external tables alone.
+        Report all raw tables, not only external tables.
     """
     for source in observer.project.sources:
         if source.raw is None or source.source_id in observer.pins.fed:
@@ -163,10 +165,10 @@ def report_raw_versions(
             instance.report_runless_asset_event(event)
 
 
-def copies_told(observer: Observer, source: Source) -> Iterator[dg.AssetObservation]:
-    """Yield what a run holds of the external tables that a source is computed from.
+def copy_observations(observer: Observer, source: Source) -> Iterator[dg.AssetObservation]:
+    """Yield observations of the copies of the external tables that a source is computed from.
 
-    It says no data version: what there is of a table was reported before the run began.
+    They have no data version: the tables' versions were reported before the run began.
     """
     for table, copy in observer.pins.copies(source):
         tags = {ENVIRONMENT_TAG: observer.settings.environment}
@@ -180,9 +182,9 @@ def copies_told(observer: Observer, source: Source) -> Iterator[dg.AssetObservat
 def told_of_checks(
     source: Source, results: Sequence[CheckResult], environment: str
 ) -> Iterator[dict[str, Any]]:
-    """Yield what Dagster is told of each of a source's own checks, as arguments of its events.
+    """Yield Dagster's results of each of a source's own checks, as arguments of its events.
 
-    Not of the checks of others that share its table.
+    Checks of other sources that share its table are left out.
     """
     names = {c.name for c in source.checks}
     for result in results:
@@ -210,14 +212,14 @@ def _metadata(result: CheckResult, environment: str) -> dict[str, Any]:
 
 
 _MOST_PARTITIONS = 100
-"""An event tells of so many partitions in which a check fails."""
+"""An event lists at most this many partitions in which a check fails."""
 
 
 def _partitions_of(result: CheckResult) -> dict[str, Any]:
-    """Return metadata that says in which partitions a check fails.
+    """Return metadata that lists the partitions in which a check fails.
 
-    Dagster's own results of checks for each partition are a preview, and one of a run over a range
-    of partitions is of none of them (dagster 1.13.27). See docs/architecture/dagster.md.
+    Dagster's own check results for partitions are a preview, and a run over a range of partitions
+    records them for none of its partitions (dagster 1.13.27). See docs/architecture/dagster.md.
     """
     partitions = [
         {"partition": p.key, **({"found": p.found} if p.found else {"failed_rows": p.failed_rows})}
@@ -227,7 +229,7 @@ def _partitions_of(result: CheckResult) -> dict[str, Any]:
 
 
 def _table_of(rows: Sequence[str]) -> dg.MetadataValue[Any]:
-    """Return rows in JSON as a table in Markdown."""
+    """Return JSON rows as a Markdown table."""
     values: list[dict[str, Any]] = [json.loads(row) for row in rows]
     lines = ["| " + " | ".join(map(_cell, values[0])) + " |", "| --- " * len(values[0]) + "|"]
     lines += ("| " + " | ".join(map(_cell, row.values())) + " |" for row in values)

@@ -1,4 +1,4 @@
-"""What Dagster shows of external tables: what is needed of them, and what is held."""
+"""Dagster metadata of external tables: what sources need of them, and what is held."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -14,10 +14,10 @@ from persist_assets.external.coverage import Brought
 
 
 def needs_metadata(project: Project, source: Source) -> dict[str, Any]:
-    """Return what a definition tells of an external table: how it is reached, and who needs what.
+    """Return the metadata of an external table's definition: how it is reached, and who needs what.
 
-    Where it is says the metadata of all raw tables. Nothing here is a secret, for of those a
-    project has only names.
+    Its location is in the metadata that all raw tables have. Nothing here is a secret: a project
+    has only the names of secrets.
     """
     assert source.raw is not None
     external = source.raw.external
@@ -40,7 +40,7 @@ def needs_metadata(project: Project, source: Source) -> dict[str, Any]:
 
 
 def looked_metadata(looked: Looked) -> dict[str, Any]:
-    """Return what an event tells of an external table: its version, and what is held of it."""
+    """Return the metadata of an event about an external table: its version, and what is held."""
     copy = looked.copy
     metadata: dict[str, Any] = {"newest version": looked.newest}
     if copy is None:
@@ -56,7 +56,7 @@ def looked_metadata(looked: Looked) -> dict[str, Any]:
 
 
 def brought_metadata(observer: Observer, copy: LocalCopy) -> dict[str, Any]:
-    """Return what a run read of an external table so far, and wrote to its copy."""
+    """Return how much a run has read of an external table so far, and written to its copy."""
     brought = _brought(observer, copy)
     return {
         "rows read": brought.rows,
@@ -67,10 +67,10 @@ def brought_metadata(observer: Observer, copy: LocalCopy) -> dict[str, Any]:
 
 
 def read_metadata(observer: Observer, source: Source) -> dict[str, Any]:
-    """Return what the materialization of a source tells of external tables that it reads itself.
+    """Return a materialization's metadata about the external tables that its source reads itself.
 
-    Of which version its rows are, what is held of that here, and how much was read of the table
-    and written to its copy in this run.
+    It has the version of the rows, what is held of it here, and how much this run read of the
+    table and wrote to its copy.
     """
     rows: list[list[str]] = []
     for table, copy in observer.pins.copies(source):
@@ -109,7 +109,7 @@ def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _code(text: str) -> str:
-    """Return a text as code in a cell of a table."""
+    """Return a text as code in a table cell."""
     marks = "``" if "`" in text else "`"
     pad = " " if "`" in text else ""
     return f"{marks}{pad}{_plain(text)}{pad}{marks}" if text else ""

@@ -1,8 +1,8 @@
-"""The IO manager: where tables are committed and published, and the manifest is emitted.
+"""The IO manager: commits and publishes tables, and exports the manifest.
 
-Persisted sources hand over a `PendingBuild`: files that are written, measured and checked, which no
-reader sees yet. Ordinary assets hand over a Spark DataFrame: if their key is that of a raw
-table, its data is replaced, else it becomes a table of its own. Both kinds are read as Spark
+Persisted sources hand over a `PendingBuild`: files that are written, measured and checked, but not
+yet visible to readers. Ordinary assets hand over a Spark DataFrame: if their key is that of a raw
+table, its data is replaced; otherwise it becomes a table of its own. Both kinds are read as Spark
 DataFrames.
 """
 
@@ -40,7 +40,7 @@ class PersistIOManager(dg.IOManager):
         self._builder = builder
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
-        """Make what an asset computed visible to its readers.
+        """Make the output of an asset visible to its readers.
 
         Raises
         ------
@@ -59,7 +59,7 @@ class PersistIOManager(dg.IOManager):
             context.add_output_metadata(self._write_frame(builder, context.asset_key, obj))
 
     def load_input(self, context: dg.InputContext) -> Any:
-        """Return what readers of an asset read, as a Spark DataFrame."""
+        """Return what readers of an asset see, as a Spark DataFrame."""
         builder = self._builder()
         key = context.asset_key
         source = builder.project.by_key.get(tuple(key.path))
@@ -101,7 +101,7 @@ class PersistIOManager(dg.IOManager):
 
 
 def output_metadata(builder: Builder, work: PendingBuild, snapshot: Snapshot) -> dict[str, Any]:
-    """Return what the materialization of a source that was published tells."""
+    """Return the metadata of a published source's materialization."""
     metadata: dict[str, Any] = {
         "dagster/row_count": snapshot.rows,
         "dagster/column_schema": table_schema(_described(snapshot.columns, work.source)),
@@ -135,7 +135,7 @@ def output_metadata(builder: Builder, work: PendingBuild, snapshot: Snapshot) ->
 
 
 def asset_root(settings: Settings, key: dg.AssetKey) -> str:
-    """Return where the table of an ordinary asset is in an environment."""
+    """Return the location of an ordinary asset's table in an environment."""
     below = "/".join(("assets", settings.environment, *key.path))
     return f"{settings.warehouse.rstrip('/')}/{below}"
 
@@ -156,7 +156,7 @@ def _check_columns(source: Source, columns: list[str]) -> None:
 
 
 def as_markdown(rows: list[dict[str, Any]]) -> str:
-    """Return rows as a table in Markdown."""
+    """Return rows as a Markdown table."""
     if not rows:
         return "*no rows*"
 

@@ -1,4 +1,4 @@
-"""Partitions as Dagster's: definitions, mappings between assets, and which a run is of."""
+"""Partitions in Dagster: definitions, mappings between assets, and the partitions of a run."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ _LENGTHS = {
 
 
 def partitions_definition(partitioning: Partitioning) -> dg.PartitionsDefinition:
-    """Return what Dagster calls a partitioning; its keys are ours."""
+    """Return Dagster's definition of a partitioning; it has our keys."""
     definitions = {d.column: _definition(partitioning, d) for d in partitioning.dimensions}
     return (
         dg.MultiPartitionsDefinition(definitions)
@@ -35,7 +35,7 @@ def partitions_definition(partitioning: Partitioning) -> dg.PartitionsDefinition
 
 
 def partition_tags(partitioning: Partitioning, key: str) -> dict[str, str]:
-    """Return how Dagster tags what it is told of a partition: of several columns, with each."""
+    """Return the tags of Dagster's events about a partition; one for each of several columns."""
     if len(partitioning.dimensions) == 1:
         return {}
     columns = (f"{PARTITION}/{d.column}" for d in partitioning.dimensions)
@@ -62,7 +62,7 @@ def backfill_policy(source: Source) -> dg.BackfillPolicy | None:
 
 
 def dependency(source: Source, upstream: Source, zone: str) -> dg.AssetDep:
-    """Return a dependency, with which partitions of it those of a source follow from.
+    """Return a dependency with its mapping from partitions of a source to those of `upstream`.
 
     Parameters
     ----------
@@ -81,16 +81,18 @@ _UNITS: Mapping[Cadence, Collection[str]] = {
     "weekly": ("second", "minute", "hour", "day", "week"),
     "monthly": ("second", "minute", "hour", "day", "month"),
 }
-"""What times are cut down to within their window."""
+"""Units to which times can be truncated without leaving their window."""
 _NEAR: Mapping[Cadence, int] = {"hourly": 72, "daily": 3, "weekly": 2, "monthly": 2}
-"""By how many windows time zones and changes of clocks may lead, besides cutting down, as plans
-look for them."""
+"""By how many windows time zones and clock changes can move a time, apart from truncation; plans
+look at as many.
+"""
 
 
 def _mapping(source: Source, upstream: Source, zone: str) -> dg.PartitionMapping | None:
-    """Return how partitions follow from those of what is read, where plans know (`needed`).
+    """Return how partitions depend on those of an input, where plans know (`needed`).
 
-    None where they may follow from all of them. It never leaves out what plans would look for.
+    None means that they may depend on all of them. A mapping never leaves out a partition that
+    plans would consider.
     """
     ours, theirs = source.annotation.partition, upstream.annotation.partition
     trace = trace_to_partitions(source, upstream)
@@ -100,7 +102,7 @@ def _mapping(source: Source, upstream: Source, zone: str) -> dg.PartitionMapping
     if len(parted_here) != 1 or len(parted) != 1:
         return None
     every = ours.dimensions[0].every
-    if every is None and theirs.time is None:  # nothing is done to values that are no times
+    if every is None and theirs.time is None:  # values that are not times are not changed
         values = {*ours.dimensions[0].values} & {*theirs.dimensions[0].values}
         return dg.StaticPartitionMapping({str(value): str(value) for value in values})
     if every is None or theirs.time is None:
@@ -114,7 +116,7 @@ def _mapping(source: Source, upstream: Source, zone: str) -> dg.PartitionMapping
     same = not steps or (dates and (leaf == "date" or zone == "UTC"))
     same = same or zone == ours.timezone == "UTC"
     near = 0 if same else _NEAR[every]
-    with beta():  # windows of what is read that are not there lack nothing
+    with beta():  # a missing window of the input does not mean missing data
         return dg.TimeWindowPartitionMapping(
             -near, near, allow_nonexistent_upstream_partitions=True
         )
@@ -123,12 +125,12 @@ def _mapping(source: Source, upstream: Source, zone: str) -> dg.PartitionMapping
 def asked_by(
     run: dg.DagsterRun, sources: Iterable[Source], order: Mapping[SourceID, Sequence[str]]
 ) -> dict[SourceID, Collection[str]]:
-    """Return which partitions a run is of, by SourceID; sources that are not there: all.
+    """Return the partitions of a run by SourceID; a source that is not listed has all of them.
 
     Parameters
     ----------
     order
-        The partitions there are.
+        All partitions of each source, in order.
     """
     tag = run.tags.get(PARTITIONS_TAG)
     if tag is not None:

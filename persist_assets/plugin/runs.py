@@ -1,4 +1,4 @@
-"""Runs started from our own command line: they are Dagster runs, and appear in its UI."""
+"""Runs started from our own command line: they are Dagster runs and appear in its UI."""
 
 import getpass
 import importlib.util
@@ -44,16 +44,16 @@ _FAILED = frozenset({"STEP_FAILURE", "PIPELINE_FAILURE", "PIPELINE_CANCELED"})
 
 @dataclass(frozen=True, slots=True)
 class StepFailure:
-    """Why a step of a run failed.
+    """The failure of a step of a run.
 
     Attributes
     ----------
     step
         The step's name in Dagster.
     source_id
-        The source that it builds, if it builds one.
+        The source that it builds, if any.
     kind
-        The class of our error behind it; `BuildError` where the error is none of ours.
+        The class of our error that caused it; `BuildError` if the cause is not one of ours.
     """
 
     step: str
@@ -64,7 +64,7 @@ class StepFailure:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What came of a run."""
+    """The outcome of a run."""
 
     run_id: str
     success: bool
@@ -73,17 +73,17 @@ class RunResult:
 
 @contextmanager
 def open_instance(settings: Settings) -> Generator[dg.DagsterInstance]:
-    """Open Dagster's instance of a project, made if need be; close it after the block.
+    """Open Dagster's instance of a project, create it if necessary, and close it after the block.
 
     Raises
     ------
     SettingsError
-        Its home cannot be made or opened.
+        Its home cannot be created or opened.
     """
     home = write_home(find_home(settings))
     os.environ["DAGSTER_HOME"] = str(home)
     with opened_alone(home):
-        instance = dg.DagsterInstance.get()  # this makes its databases
+        instance = dg.DagsterInstance.get()  # this creates its databases
     with instance:
         yield instance
 
@@ -114,7 +114,7 @@ def load_definitions(root: str, sources: str) -> dg.Definitions:
 
 
 def project_job(root: str, sources: str) -> dg.JobDefinition:
-    """Return a job of all assets of a project; Dagster calls this by its name."""
+    """Return a job of all assets of a project; Dagster calls this function by its name."""
     with of_all_partitions():
         definitions = load_definitions(root, sources)
     job = dg.define_asset_job("persist_build", selection=dg.AssetSelection.all())
@@ -198,26 +198,26 @@ def rerun(
 ) -> RunResult:
     """Compute the rows of a source again whose watermark column is between two values.
 
-    What `persist rerun` does; see there.
+    This is `persist rerun`; see there.
 
     Parameters
     ----------
     source
         Its name, or its asset key.
     minimum, maximum
-        Both count. Texts as of ISO 8601, dates, or datetimes; of datetimes without a zone, that of
-        the settings is meant. Other columns' values are given as texts.
+        Both inclusive. ISO 8601 texts, dates or datetimes; datetimes without a zone are in the zone
+        of the settings. Values of columns of other types are given as texts.
     project
         Its root, or a directory in it.
     cascade
-        Build all that reads the source too.
+        Also build everything that reads the source.
 
     Raises
     ------
     TypeError
         A bound is neither a text nor a date.
     SettingsError
-        The source has no such window, or a text is none of its column's type.
+        The source has no such window, or a text is not a value of its column's type.
     NotFoundError
         There is no such source.
     """
@@ -226,12 +226,12 @@ def rerun(
             raise TypeError(f"{bound!r} is neither a string nor a date")
     low, high = (b if isinstance(b, str) else b.isoformat() for b in (minimum, maximum))
     settings = load_settings(find_root(Path(project)), environment=environment)
-    loaded = require(load_project(settings))
+    compiled = require(load_project(settings))
     ledger = open_ledger(settings)
     try:
-        observer = Observer(settings, loaded, ledger)
-        named = find_source(loaded, source)
-        return run_again(settings, observer, named, low, high, cascade=cascade)[0]
+        observer = Observer(settings, compiled, ledger)
+        rerun_source = find_source(compiled, source)
+        return run_again(settings, observer, rerun_source, low, high, cascade=cascade)[0]
     finally:
         ledger.close()
 
@@ -251,24 +251,24 @@ def run_again(
     Parameters
     ----------
     observer
-        Of the same environment; it plans, and builds nothing.
+        An observer of the same environment, for planning only.
     cascade
-        Build all that reads the source too, as a whole; of partitions, those that are known to
-        follow.
+        Also build everything that reads the source: whole tables or, of partitioned ones, the
+        partitions known to depend on the rows.
 
     Returns
     -------
     result, sources
-        What came of the run, and what it built.
+        The outcome of the run, and the sources that it built.
 
     Raises
     ------
     SettingsError
-        The source has no such window, or a text is none of its column's type.
+        The source has no such window, or a text is not a value of its column's type.
     """
     span = observer.span(source, low, high)
     project = observer.project
-    chosen, sources = {source.source_id}, [source]
+    source_ids, sources = {source.source_id}, [source]
     partition_keys = dict[SourceID, Collection[str]]()
     if source.annotation.partition is not None:
         partition_keys[source.source_id] = observer.keys_between(source, low, high)
@@ -282,8 +282,8 @@ def run_again(
     if cascade:
         for reader in project.persisted:
             inputs = {s.source_id for s in project.inputs(reader)}
-            if inputs & chosen and reader.source_id not in chosen:
-                chosen.add(reader.source_id)
+            if inputs & source_ids and reader.source_id not in source_ids:
+                source_ids.add(reader.source_id)
                 sources.append(reader)
                 if reader.annotation.partition is not None:
                     keys = set[str]()
@@ -295,12 +295,12 @@ def run_again(
                             }
                         elif above is source:
                             keys |= {*reached_within(project, reader, above, [span], order, zone)}
-                        elif above.source_id in chosen:
+                        elif above.source_id in source_ids:
                             keys |= {*order[reader.source_id]}
                     partition_keys[reader.source_id] = [
                         k for k in order[reader.source_id] if k in keys
                     ]
-    forced = sorted({*partition_keys} | (chosen - {source.source_id}))
+    forced = sorted({*partition_keys} | (source_ids - {source.source_id}))
     tags = {**asked_tag(partition_keys, order), FORCE_TAG: json.dumps(forced)}
     if source.source_id not in partition_keys:
         tags[AGAIN_TAG] = json.dumps({source.source_id: [low, high]})
@@ -309,7 +309,7 @@ def run_again(
 
 
 def _interrupt(signals: Collection[int]) -> KeyboardInterrupt:
-    """Return what interrupted a run: Dagster takes SIGTERM for an interrupt like any other."""
+    """Return the exception for an interrupted run: to Dagster, SIGTERM is an ordinary interrupt."""
     return Terminated() if signal.SIGTERM in signals else KeyboardInterrupt()
 
 
@@ -321,31 +321,31 @@ _PATIENCE_S = 5.0
 def _insistent_interrupts() -> Generator[Collection[int]]:
     """Send an interrupt again, within the block, for as long as it has had no effect.
 
-    Handlers of signals are Dagster's and Spark's while a run goes on, and one that interrupts at
-    a bad moment (between two steps, while a JVM starts) is lost. The block gets the signals that
-    have come.
+    Signal handlers belong to Dagster and Spark during a run, and an interrupt at a bad moment
+    (between two steps, while a JVM starts) is lost. The block gets the set of signals received so
+    far.
     """
-    seen: set[int] = set()
+    received: set[int] = set()
     if threading.current_thread() is not threading.main_thread():
-        yield seen
+        yield received
         return
     reader, writer = socket.socketpair()
     writer.setblocking(False)
-    over = threading.Event()
+    ended = threading.Event()
 
     def watch() -> None:
         while signals := reader.recv(16):
-            seen.update(signals)
-            while seen & _INTERRUPTS and not over.wait(_PATIENCE_S):
+            received.update(signals)
+            while received & _INTERRUPTS and not ended.wait(_PATIENCE_S):
                 os.kill(os.getpid(), signal.SIGINT)
 
     watcher = threading.Thread(target=watch, daemon=True, name="interrupts")
     watcher.start()
     previous = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     try:
-        yield seen
+        yield received
     finally:
-        over.set()
+        ended.set()
         signal.set_wakeup_fd(previous)
         writer.close()
         watcher.join()

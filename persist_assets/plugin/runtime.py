@@ -1,9 +1,9 @@
-"""What the assets and the IO manager of one code location share: projects, and a run's builder.
+"""State shared by the assets and the IO manager of a code location: projects and builders of runs.
 
 A Dagster run asks for its builder by its run id; all steps of a run in one process get the same
 one, so that they share their view of the raw data and one Spark session. A run builds in the
-environment that its tag `ENVIRONMENT_TAG` names, without one in that of the code location. Where
-raw data lies is part of BuildIDs, so each environment has the sources compiled for it.
+environment that its tag `ENVIRONMENT_TAG` names, else in that of the code location. The location of
+raw data is part of BuildIDs, so the sources are compiled for each environment.
 """
 
 import json
@@ -34,12 +34,12 @@ log = logging.getLogger(__name__)
 ENVIRONMENT_TAG = "persist/environment"
 """The tag of a run that names the environment it builds in; events of assets have it too."""
 SCHEMA_TAG = "persist/schema-change"
-"""A run with this tag set to ``allow`` publishes other columns, whatever sources say of that."""
+"""A run with this tag set to ``allow`` publishes changed columns, whatever the sources' policy."""
 
 ORIGIN_TAG = "persist/origin"
-"""The tag of a run that somebody started by our command line: who and where, in JSON."""
+"""The tag of a run started from our command line: who and where, in JSON."""
 PYSPARK = "pyspark"
-"""The key of the resource that has the Spark session."""
+"""The key of the Spark session's resource."""
 
 
 class Runtime:
@@ -55,9 +55,9 @@ class Runtime:
     Attributes
     ----------
     late
-        Sources that wait for more than sources (`Pool`).
+        Sources that also wait for assets that are not sources (`Pool`).
     deps
-        The assets that those of persisted sources depend on in Dagster.
+        Dependencies in Dagster of each persisted source's asset.
     """
 
     def __init__(self, settings: Settings, project: Project, fed: frozenset[SourceID]) -> None:
@@ -68,7 +68,7 @@ class Runtime:
         self._projects = {settings.environment: project}
         self._builders: dict[str, Builder] = {}
         self._pools: dict[str, Pool] = {}
-        self._told: dict[str, set[object]] = {}
+        self._already_asked: dict[str, set[object]] = {}
         self._ledger: Ledger | None = None
         self._lock = threading.RLock()
 
@@ -78,7 +78,7 @@ class Runtime:
         Raises
         ------
         SettingsError
-            Its tag names an environment that there is not.
+            Its tag names an environment that does not exist.
         """
         name = run.tags.get(ENVIRONMENT_TAG) if run else None
         if name is None:
@@ -96,16 +96,16 @@ class Runtime:
             return self._settings[name]
 
     def _project(self, settings: Settings) -> Project:
-        """Return the sources as an environment has them.
+        """Return the sources as compiled for an environment.
 
-        They are read when a run first builds there, and have to say what they said when the code
-        location was loaded: assets, dependencies and checks are those of that time.
+        They are read when a run first builds there. They must still match those loaded with the
+        code location, because assets, dependencies and checks come from that time.
         """
         name = settings.environment
         if name not in self._projects:
             project = load_project(settings)
             project = sound(project) if self.project.errors else require(project)
-            if _said(project) != _said(self.project):
+            if _own_parts(project) != _own_parts(self.project):
                 raise ConflictError(
                     f"the sources changed after they were loaded, before a run in `{name}`",
                     hint="reload the definitions",
@@ -114,17 +114,17 @@ class Runtime:
         return self._projects[name]
 
     def builder(self, run: dg.DagsterRun | None, session: Callable[[], Any]) -> Builder:
-        """Return the builder of a run; its session is taken when it first needs one.
+        """Return the builder of a run; it takes its session when it first needs one.
 
         Raises
         ------
         SettingsError
-            Its tag names an environment that there is not.
+            Its tag names an environment that does not exist.
         SourcesError
             The sources are wrong in that environment.
         ConflictError
-            They have changed since they were loaded; or a run in an environment with other
-            settings of Spark is under way in this process, which has one session.
+            They have changed since they were loaded; or a run in an environment with other Spark
+            settings is in progress in this process, which has one session.
         LedgerError
             The ledger cannot be opened.
         """
@@ -168,7 +168,7 @@ class Runtime:
             return self._ledger
 
     def observer(self) -> Observer:
-        """Return a new observer of everything as it is now.
+        """Return a new observer of the current state.
 
         Raises
         ------
@@ -178,29 +178,29 @@ class Runtime:
         return Observer(self.settings, self.project, self._open_ledger(), fed=self.fed)
 
     def collect(self, run: dg.DagsterRun) -> list[Collected]:
-        """Delete what nobody needs, in the environment of a run: see `operations.gc.collect`."""
+        """Delete unneeded data in the environment of a run: see `operations.gc.collect`."""
         settings = self.settings_of(run)
         with self._lock:
             project = self._project(settings)
         return collect(settings, project, self._open_ledger())
 
     def pool(self, run_id: str, make: Callable[[], Pool]) -> Pool:
-        """Return the pool of a run; it is made when a step first asks for it."""
+        """Return the pool of a run; it is created when a step first asks for it."""
         if run_id not in self._pools:
             self._pools[run_id] = make()
         return self._pools[run_id]
 
     def is_first(self, run_id: str, what: object) -> bool:
-        """Whether a run has not been asked this before."""
+        """Whether this is the first call for `what` in a run."""
         with self._lock:
-            keys = self._told.setdefault(run_id, set())
+            keys = self._already_asked.setdefault(run_id, set())
             new = what not in keys
             keys.add(what)
             return new
 
     def close(self, run_id: str) -> None:
-        """Forget a run that has ended; what is under way is ended too."""
-        self._told.pop(run_id, None)
+        """Forget a run that has ended, and end the work that is still in progress."""
+        self._already_asked.pop(run_id, None)
         pool = self._pools.pop(run_id, None)
         if pool is not None:
             pool.close()
@@ -210,8 +210,8 @@ class Runtime:
             builder.close()
 
 
-def _said(project: Project) -> dict[SourceID, object]:
-    """Return what sources say themselves, which no environment changes."""
+def _own_parts(project: Project) -> dict[SourceID, object]:
+    """Return the parts of sources that no environment may change."""
     return {
         s.source_id: (
             s.definition if s.raw is None else s.raw.format,
@@ -223,7 +223,7 @@ def _said(project: Project) -> dict[SourceID, object]:
 
 
 def origin_of(run: dg.DagsterRun | None) -> Mapping[str, Any]:
-    """Return how a run came to be: what the wants of its builds say of their source."""
+    """Return the origin of a run, which the wants of its builds record as their source."""
     if run is None:
         return {"type": "api"}
     tags = run.tags

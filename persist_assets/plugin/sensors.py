@@ -1,4 +1,4 @@
-"""The sensor that starts runs of what is out of date, as our plan knows it."""
+"""The sensor that starts runs of stale sources, as determined by our plan."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -22,19 +22,19 @@ from persist_assets.plugin.runtime import Runtime
 if TYPE_CHECKING:
     from persist_assets.core.model.annotations import Partitioning
 
-_OF_CLOCKS: frozenset[ReasonCode] = frozenset(
+_CLOCK_REASONS: frozenset[ReasonCode] = frozenset(
     ("clock", "upstream", "whole", "increment", "history")
 )
-"""The reasons of a step that may have no other cause than that time has passed."""
+"""Reasons of a step that may be due to the passing of time alone."""
 
 
 def stale_sensor(runtime: Runtime, name: str) -> dg.SensorDefinition:
-    """Return a sensor that asks for a run of every source, or partition, that is out of date.
+    """Return a sensor that requests a run of every source, or partition, that is stale.
 
-    It knows what a plan does: of partitions, only those whose rows a change of the data can
-    reach. It asks once for each state of sources and data, so that what fails is not started
-    again before something has changed; for what reads the clock, once a day. It tells Dagster the
-    versions of external tables. It is off until somebody turns it on.
+    It finds them by a plan: of partitions, only those whose rows a change of the data can reach. It
+    requests one run for each state of sources and data, so that a failed run is not repeated before
+    something has changed; for sources that read the clock, one a day. It reports the versions of
+    external tables to Dagster. It is off until somebody turns it on.
     """
 
     def evaluate(context: dg.SensorEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
@@ -62,16 +62,18 @@ def stale_sensor(runtime: Runtime, name: str) -> dg.SensorDefinition:
 
 
 def without_clocks(planned: Plan, manifest: Mapping[BuildID, Snapshot], timezone: tzinfo) -> Plan:
-    """Return a plan without what is due for the clock alone, and was built today.
+    """Return a plan without the steps that only the clock makes due and that were built today.
 
-    The instants that steps rest on are days in it.
+    The clock's instants in `as_of` of the remaining steps are truncated to days.
     """
     steps: list[Step] = []
     for step in planned.steps:
         as_of = _by_day(step.as_of, timezone)
         snapshot = manifest.get(step.build_id)
         codes = {r.code for r in step.reasons}
-        passing = step.action == "build" and step.keys is None and "clock" in codes <= _OF_CLOCKS
+        passing = (
+            step.action == "build" and step.keys is None and "clock" in codes <= _CLOCK_REASONS
+        )
         today = snapshot is not None and {*_by_day(snapshot.as_of, timezone)} == {*as_of}
         if not (passing and today):
             steps.append(replace(step, as_of=as_of))
@@ -95,10 +97,10 @@ def run_requests(
     order: Mapping[SourceID, tuple[str, ...]],
     manifest: Mapping[BuildID, Snapshot],
 ) -> Iterator[dg.RunRequest]:
-    """Yield a run for each group of sources that one run can build, of what a plan builds.
+    """Yield a run for each group of steps of a plan that one run can build.
 
-    A run of Dagster's is of one kind of partitions. What reads something of another group waits
-    until that is built.
+    A Dagster run has one kind of partitions. A source that reads one of another group waits until
+    that is built.
     """
     groups: dict[Partitioning | None, list[Step]] = {}
     for step in planned.steps:
@@ -115,9 +117,9 @@ def run_requests(
         ready = [step for step in steps if step.source_id not in waiting]
         if not ready or (partition is not None and not any(step.keys for step in ready)):
             continue
-        # What is published now is part of the key: data may be again what it once was.
-        seen = (manifest.get(s.build_id) for s in ready)
-        published = [snapshot and (snapshot.build_uid, snapshot.version) for snapshot in seen]
+        # Published snapshots are part of the key, because data may return to an earlier state.
+        snapshots = (manifest.get(s.build_id) for s in ready)
+        published = [snapshot and (snapshot.build_uid, snapshot.version) for snapshot in snapshots]
         state = [(s.source_id, s.build_id, s.as_of, s.keys) for s in ready], published
         tags: dict[str, str] = {}
         if partition is not None:

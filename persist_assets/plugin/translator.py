@@ -1,4 +1,4 @@
-"""A source → Dagster's `AssetSpec`: the one thing a user overrides to change how assets look."""
+"""A source → Dagster's `AssetSpec`: users override this class to change how assets look."""
 
 from datetime import UTC, date, datetime, time, timedelta
 from functools import cache
@@ -20,11 +20,11 @@ from persist_assets.wants.schedules import deadline_cron
 
 
 class AssetTranslator:
-    """Says what a source looks like in Dagster. Override `asset_spec`, and call ours.
+    """The look of a source in Dagster. Override `asset_spec`, and call the inherited method.
 
     Examples
     --------
-    One group for all assets, say::
+    One group for all assets::
 
         class OneGroup(AssetTranslator):
             def asset_spec(self, source):
@@ -55,10 +55,10 @@ class AssetTranslator:
         )
 
     def _automation(self, source: Source) -> dg.AutomationCondition[Any] | None:
-        """Return when Dagster builds a source by itself.
+        """Return the condition on which Dagster builds a source by itself.
 
-        Of raw tables it learns in runs only: nothing waits until they are there or are newer. What
-        other graphs have is for wants to wait for.
+        Dagster learns of raw tables only in runs, so nothing waits until they exist or are newer.
+        Partitions of other graphs are left to wants.
         """
         condition = self._condition(source)
         elsewhere = [
@@ -69,11 +69,11 @@ class AssetTranslator:
         return condition.ignore(dg.AssetSelection.assets(*elsewhere))
 
     def _condition(self, source: Source) -> Any:
-        condition: Any = dg.AutomationCondition  # its types tell assets and checks apart
+        condition: Any = dg.AutomationCondition  # its types distinguish assets and checks
         raws = [dg.AssetKey(i.asset_key) for i in self.project.inputs(source) if i.raw is not None]
-        told_late = dg.AssetSelection.assets(*raws)
+        raw_assets = dg.AssetSelection.assets(*raws)
         lacking = condition.any_deps_missing()
-        lacking = lacking.ignore(told_late) if raws else lacking
+        lacking = lacking.ignore(raw_assets) if raws else lacking
         match source.annotation.automation:
             case None:
                 return None
@@ -81,14 +81,14 @@ class AssetTranslator:
                 return condition.eager().replace("any_deps_missing", lacking)
             case "missing":
                 # `on_missing()` is about partitions that are added later: a whole asset that is
-                # missing when it is first looked at would stay so.
+                # missing when it is first evaluated would stay missing.
                 handled = condition.newly_requested() | condition.newly_updated()
                 missing = condition.missing().newly_true().since(handled)
                 latest = condition.in_latest_time_window()
                 return (latest & missing & ~lacking).with_label("missing")
             case cron:
                 on_tick = condition.on_cron(cron, str(self.settings.timezone))
-                return on_tick.ignore(told_late) if raws else on_tick
+                return on_tick.ignore(raw_assets) if raws else on_tick
 
     def _metadata(self, source: Source) -> dict[str, Any]:
         location = source.location
@@ -114,7 +114,7 @@ class AssetTranslator:
             metadata["dagster/table_name"] = source.table
         if source.raw is None and source.columns:
             metadata["dagster/column_lineage"] = column_lineage(self.project, source)
-            # Dagster's open source UI keeps the above and does not show it.
+            # Dagster's open source UI stores the entry above but does not show it.
             metadata["column lineage"] = dg.MetadataValue.md(_lineage_table(self.project, source))
         if source.notes:
             metadata["notes"] = dg.MetadataValue.md("\n".join(f"- {note}" for note in source.notes))
@@ -122,18 +122,18 @@ class AssetTranslator:
 
 
 def needed_elsewhere(source: Source) -> dict[dg.AssetKey, tuple[str, PartitionRef]]:
-    """Return what a source's annotation needs of other graphs, by the assets that stand for it."""
+    """Return what a source's annotation needs of other graphs, by the assets that represent it."""
     want = source.annotation.want
     needs = [split_graph(need) for need in want.needs] if want is not None else []
     return {dg.AssetKey([graph, *ref.split("/")]): (graph, ref) for graph, ref in needs}
 
 
 def _freshness(source: Source) -> dg.FreshnessPolicy | None:
-    """Return when Dagster calls a source too old: as its annotation says, or its deadlines.
+    """Return when Dagster calls a source stale: according to its annotation, or to its deadlines.
 
-    Dagster knows of the last materialization alone, of whichever partition. A deadline is one for
-    it where there is one for each window, and no window is met without one: of partitions of time
-    that do not end, since the one that ended last cannot have been built before.
+    Dagster considers only the last materialization, of whichever partition. A deadline fits only
+    if each window has one and none is met early. That holds for time partitions without an end,
+    because the window that ended last cannot have been built before.
     """
     annotation = source.annotation
     if (freshness := annotation.freshness) is not None:
@@ -158,7 +158,7 @@ def _cron(every: Cadence, sla_s: int, timezone: str, today: date) -> str | None:
 
 
 def column_lineage(project: Project, source: Source) -> dg.TableColumnLineage:
-    """Return which columns of its inputs the columns of a source are computed from."""
+    """Return the columns of its inputs from which the columns of a source are computed."""
     deps: dict[str, list[dg.TableColumnDep]] = {c.name: [] for c in source.columns}
     for edge in source.lineage:
         key = dg.AssetKey(project.by_id[edge.upstream.source_id].asset_key)
@@ -167,7 +167,7 @@ def column_lineage(project: Project, source: Source) -> dg.TableColumnLineage:
 
 
 def _lineage_table(project: Project, source: Source) -> str:
-    """Return the same as a table in Markdown, with links to the assets."""
+    """Return the column lineage as a Markdown table, with links to the assets."""
     lines = ["| column | from |", "| --- | --- |"]
     for column in source.columns:
         origins: list[str] = []
@@ -181,7 +181,7 @@ def _lineage_table(project: Project, source: Source) -> str:
 
 
 def table_schema(columns: tuple[Column, ...]) -> dg.TableSchema:
-    """Return columns as Dagster shows them; a type that is not known yet is ``?``."""
+    """Return columns in Dagster's form; a type that is not known yet is ``?``."""
     return dg.TableSchema(
         [dg.TableColumn(c.name, c.type or "?", description=c.description) for c in columns]
     )

@@ -1,8 +1,7 @@
-"""Wants in Dagster: a job that builds one request, and a sensor that decides what is requested.
+"""Wants in Dagster: a job that builds one request, and a sensor that makes the requests.
 
-The ledger says what is wanted and what becomes of it; runs are told of their request by a tag.
-Turns of the sensor can be repeated: requests are made by the ledger, and a run's key is its
-request's id.
+The ledger holds the wants and their states; a tag tells a run its request. A turn of the sensor
+can be repeated: the ledger makes the requests, and a run's key is its request's id.
 """
 
 import json
@@ -19,7 +18,7 @@ from persist_assets.core.model.snapshots import Event
 from persist_assets.core.model.sources import Source
 from persist_assets.core.wants import Miss, Request
 from persist_assets.operations.documents.events import EventDocument
-from persist_assets.plugin.events import fetch_seen, report_raw_versions, told_of
+from persist_assets.plugin.events import build_events, fetch_last_events, report_raw_versions
 from persist_assets.plugin.runtime import ENVIRONMENT_TAG, PYSPARK, Runtime
 from persist_assets.plugin.translator import needed_elsewhere
 from persist_assets.wants.http import tell
@@ -28,9 +27,9 @@ from persist_assets.wants.schedules import make_wants, next_window
 from persist_assets.wants.upstreams import Synced, sync_all
 
 REQUEST_TAG = "persist/request"
-"""The tag of a run that names the build request that it is of."""
+"""The tag of a run that names its build request."""
 SLA_CHECK = "sla"
-"""The check of assets that are wanted by when: no deadline was missed that is not met since."""
+"""The check of assets with deadlines: it passes if every missed deadline has been met since."""
 _INTERVAL_S = 10
 _SLA_KINDS = ("sla-missed", "sla-recovered")
 _SHOWN = 1_000
@@ -40,7 +39,7 @@ _SHOWN = 1_000
 
 
 def request_job(runtime: Runtime, name: str) -> dg.JobDefinition:
-    """Return a job that builds all that one build request asks for, or nothing of it."""
+    """Return a job that builds everything that one build request asks for, or nothing."""
 
     def build(context: dg.OpExecutionContext) -> Iterator[Any]:
         run, session = context.run, getattr(context.resources, PYSPARK)
@@ -63,13 +62,17 @@ def request_job(runtime: Runtime, name: str) -> dg.JobDefinition:
                 )
             request_builder, published = builder.anew(request), list[PendingBuild]()
             report_raw_versions(context.instance, request_builder.observer)
-            seen = fetch_seen(context.instance, {k for deps in runtime.deps.values() for k in deps})
+            last_events = fetch_last_events(
+                context.instance, {k for deps in runtime.deps.values() for k in deps}
+            )
             if not run_request(request_builder, request, run_id=run.run_id, tell=published.extend):
                 ended = builder.ledger.requests.find(request_id)
                 raise dg.Failure(ended.error if ended and ended.error else "it failed")
-            yield from told_of(runtime, request_builder, published, context.instance, seen)
+            yield from build_events(
+                runtime, request_builder, published, context.instance, last_events
+            )
         except ConflictError as error:
-            context.log.info(str(error))  # somebody else was faster
+            context.log.info(str(error))  # another process was faster
         except PersistError as error:
             raise dg.Failure(str(error)) from error
         finally:
@@ -89,11 +92,11 @@ def request_job(runtime: Runtime, name: str) -> dg.JobDefinition:
 
 
 def wants_sensor(runtime: Runtime, name: str, job: dg.JobDefinition) -> dg.SensorDefinition:
-    """Return a sensor that starts a run of each build request, and makes requests of wants.
+    """Return a sensor that makes requests of wants, and starts a run of each request.
 
-    Its turn reads other graphs and makes the wants that annotations ask for; it looks at wants
-    only if something has happened, or the time for something has come. Nothing is written or
-    started in turns where nothing is due. It is off until somebody turns it on.
+    In each turn it reads other graphs and makes the wants that annotations ask for. It evaluates
+    wants only after new events or at the time when something is due; otherwise a turn writes and
+    starts nothing. It is off until somebody turns it on.
     """
 
     def evaluate(
@@ -126,26 +129,26 @@ def wants_sensor(runtime: Runtime, name: str, job: dg.JobDefinition) -> dg.Senso
 def _turn(
     observer: Observer, context: dg.SensorEvaluationContext, messages: list[str]
 ) -> list[Request]:
-    """Do what is due about wants, and return the requests that runs are wanted of."""
+    """Do what is due about wants, and return the requests that need a run."""
     ledger, environment = observer.ledger, observer.settings.environment
     cursor = _cursor(context.cursor)
     now = observer.clock()
-    cursor.setdefault("told", ledger.events.position())  # of what was before nobody needs to hear
+    cursor.setdefault("told", ledger.events.position())  # earlier events need not be reported
     record_dead(ledger, environment, now)
-    _fail_lost(observer, context.instance)
+    _fail_lost_requests(observer, context.instance)
     synced = sync_all(observer)
     messages += [f"{s.graph}: {s.problem}" for s in synced if s.problem]
     make_wants(observer, "sensor")
     position, due = ledger.events.position(), cursor.get("due")
     arrived = any(s.available for s in synced)
-    came = due is not None and datetime.fromisoformat(due) <= now
-    if arrived or came or position != cursor.get("idx"):
+    is_time = due is not None and datetime.fromisoformat(due) <= now
+    if arrived or is_time or position != cursor.get("idx"):
         evaluate_now(observer, "upstream" if arrived else "clock")
         dues = [d for d in (next_due(observer), next_window(observer)) if d is not None]
         cursor["idx"] = position
         cursor["due"] = min(dues).isoformat() if dues else None
-    _tell_late(observer, context, cursor, messages)
-    _show(context.instance, observer, synced)
+    _report_deadlines(observer, context, cursor, messages)
+    _report_upstreams(context.instance, observer, synced)
     text = json.dumps(cursor, sort_keys=True)
     if text != context.cursor:
         context.update_cursor(text)
@@ -161,8 +164,8 @@ def _cursor(text: str | None) -> dict[str, Any]:
     return cursor if isinstance(cursor, dict) else {}
 
 
-def _fail_lost(observer: Observer, instance: dg.DagsterInstance) -> None:
-    """Record the requests as failed whose runs have ended and had not begun them."""
+def _fail_lost_requests(observer: Observer, instance: dg.DagsterInstance) -> None:
+    """Mark requests as failed whose runs have ended without starting them."""
     ledger = observer.ledger
     for request in ledger.requests.fetch(observer.settings.environment, is_open=True):
         if request.state == "requested":
@@ -171,15 +174,15 @@ def _fail_lost(observer: Observer, instance: dg.DagsterInstance) -> None:
                 ledger.requests.fail(request.request_id, "its run ended before it started")
 
 
-def _tell_late(
+def _report_deadlines(
     observer: Observer,
     context: dg.SensorEvaluationContext,
     cursor: dict[str, Any],
     messages: list[str],
 ) -> None:
-    """Tell of missed deadlines since the last time: Dagster as checks, and whom the settings name.
+    """Report deadlines missed, or met late, since the last turn: as checks and to the webhook.
 
-    Whoever does not answer is told again in the next turn; nobody waits for that.
+    If the webhook does not answer, it is called again in the next turn; nothing waits for it.
     """
     ledger, environment = observer.ledger, observer.settings.environment
     since, head = cursor["told"], ledger.events.position()
@@ -197,7 +200,7 @@ def _tell_late(
                 messages.append(f"[sla] webhook: {problem}")
                 cursor["told"] = event.idx - 1
                 return
-            if late is None:  # those of now, which are what each of these events is reported with
+            if late is None:  # the current ones, with which each of these events is reported
                 late = ledger.wants.fetch_misses(environment, only_open=True)
             _report(context.instance, observer, event, late)
         if following <= since:
@@ -209,7 +212,7 @@ def _tell_late(
 def _report(
     instance: dg.DagsterInstance, observer: Observer, event: Event, misses: Sequence[Miss]
 ) -> None:
-    """Report a deadline that was missed, or met late, as what came of a check."""
+    """Report a deadline that was missed, or met late, as a check result."""
     ref = str(event.data.get("partition_ref"))
     for source in observer.project.persisted:
         if is_due(source) and _is_of(source, ref):
@@ -224,7 +227,7 @@ def _report(
             )
 
 
-def _late(observer: Observer, source: Source) -> list[dict[str, Any]]:
+def _open_misses(observer: Observer, source: Source) -> list[dict[str, Any]]:
     """Return the deadlines of a source that were missed and are not met yet."""
     misses = observer.ledger.wants.fetch_misses(observer.settings.environment, only_open=True)
     return [
@@ -244,16 +247,16 @@ def _is_of(source: Source, ref: str) -> bool:
 
 
 def is_due(source: Source) -> bool:
-    """Whether a source is wanted by when, as its annotation says."""
+    """Whether a source's annotation sets a deadline."""
     return source.annotation.want is not None and source.annotation.want.sla_s is not None
 
 
 def sla_check(runtime: Runtime, source: Source) -> dg.AssetChecksDefinition:
-    """Return the check that no deadline of a source was missed that is not met since."""
+    """Return the check that every missed deadline of a source has been met since."""
 
     def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         observer = runtime.observer()
-        late = _late(observer, source)
+        late = _open_misses(observer, source)
         return dg.AssetCheckResult(
             passed=not late, metadata={"late": dg.MetadataValue.json(late[:100])}
         )
@@ -270,9 +273,9 @@ def sla_check(runtime: Runtime, source: Source) -> dg.AssetChecksDefinition:
 
 
 def others(runtime: Runtime, keys: Collection[tuple[str, ...]]) -> dict[dg.AssetKey, dg.AssetSpec]:
-    """Return assets that stand for what wants of annotations need of other graphs, by their keys.
+    """Return assets that represent other graphs' partitions that annotations need, by their keys.
 
-    Those whose keys are there already stand for themselves.
+    Assets whose keys exist already represent themselves.
     """
     needs = {k: v for s in runtime.project.persisted for k, v in needed_elsewhere(s).items()}
     return {
@@ -286,10 +289,12 @@ def others(runtime: Runtime, keys: Collection[tuple[str, ...]]) -> dict[dg.Asset
     }
 
 
-def _show(instance: dg.DagsterInstance, observer: Observer, synced: Sequence[Synced]) -> None:
-    """Tell Dagster what has become available elsewhere, of what annotations need.
+def _report_upstreams(
+    instance: dg.DagsterInstance, observer: Observer, synced: Sequence[Synced]
+) -> None:
+    """Report newly available partitions of other graphs that annotations need to Dagster.
 
-    That has no data version: nothing is out of date because there is more of it.
+    The events have no data version: more partitions make nothing stale.
     """
     needs = {
         key: needed
@@ -311,7 +316,7 @@ def _show(instance: dg.DagsterInstance, observer: Observer, synced: Sequence[Syn
 def wants_schedule(
     runtime: Runtime, name: str, job: dg.JobDefinition
 ) -> dg.ScheduleDefinition | None:
-    """Return a schedule that makes the wants of annotations; None where there are none."""
+    """Return a schedule that makes the wants of annotations; None if there are none."""
     cadences = {s.annotation.want.every for s in runtime.project.persisted if s.annotation.want}
     if not cadences:
         return None
@@ -325,7 +330,7 @@ def wants_schedule(
 
     return dg.ScheduleDefinition(
         name=name,
-        cron_schedule="0 * * * *",  # windows end at full hours of their time zones, most of them
+        cron_schedule="0 * * * *",  # most windows end at full hours of their time zones
         execution_fn=evaluate,
         job_name=job.name,
         description="Create the wants of annotations when their time window has ended.",

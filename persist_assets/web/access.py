@@ -1,7 +1,7 @@
-"""Who may do what: tokens, sessions of browsers, limits, and requests that others' pages send.
+"""Permissions: tokens, browser sessions, limits, and cross-site requests.
 
-The invariant: nothing is done for a request before it passed `Gate`, and no endpoint answers whom
-`Access` does not know to be allowed.
+The invariant: nothing is done for a request before it has passed `Gate`, and no endpoint answers a
+caller that `Access` does not allow.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 Right = Literal["read", "write"]
 
 TOKENS = "PERSIST_TOKENS"
-"""The environment variable with the tokens: ``name:read|write:token``, commas between them."""
+"""The environment variable with the tokens: comma-separated ``name:read|write:token`` entries."""
 API = "/api/"
-"""What the paths begin with that programs ask for."""
+"""The prefix of paths for programs."""
 MAX_BODY = 64 * 1024
 """The largest body of a request, in bytes."""
 SESSION = "persist_session"
 SESSION_S = 12 * 3600
-"""How long who logged in stays so, in seconds."""
+"""How long a login lasts, in seconds."""
 _SHORTEST = 16
 _RATE, _BURST = 50.0, 600.0
-"""So many requests a second each client may go on with, after so many at once."""
+"""Each client may send a burst of `_BURST` requests, then `_RATE` requests per second."""
 _CLIENTS = 4096
 _BODY_S = 10.0
 
@@ -58,18 +58,18 @@ HEADERS: Mapping[str, str] = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""What every answer has."""
+"""Headers of every answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks, and whether for reading alone."""
+    """The sender of a request, and whether it may only read."""
 
     name: str
     right: Right
 
     def may(self, right: Right) -> bool:
-        """Whether it may do what needs a right."""
+        """Whether the caller has a right."""
         return right == "read" or self.right == "write"
 
 
@@ -79,7 +79,7 @@ class Refused(Exception):
     Parameters
     ----------
     code
-        The reason for programs.
+        The reason, for programs.
     problems
         All invalid parameters or keys, each with the reason.
     more
@@ -128,12 +128,13 @@ def problem(refused: Refused) -> Response:
 
 
 def parse_tokens(text: str) -> dict[str, Caller]:
-    """Return whom each token's digest stands for; none without any.
+    """Return the callers by the digests of their tokens; an empty text has none.
 
     Raises
     ------
     SettingsError
-        One is not ``name:read|write:token``, is short, or a name or token is there twice.
+        An entry is not ``name:read|write:token``, its token is short, or a name or token is
+        listed twice.
 
     Examples
     --------
@@ -163,7 +164,7 @@ def parse_tokens(text: str) -> dict[str, Caller]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what listens at a host."""
+    """Whether a host can be reached from this machine only."""
     if host == "localhost":
         return True
     try:
@@ -177,7 +178,7 @@ def _digest(token: str) -> str:
 
 
 class Access:
-    """Who may do what; without tokens everybody may do everything.
+    """Permissions of callers; without tokens everybody may do everything.
 
     Parameters
     ----------
@@ -206,7 +207,7 @@ class Access:
         return not self.tokens
 
     def of_token(self, token: str) -> Caller | None:
-        """Return the owner of a token; unknown tokens take as long."""
+        """Return the owner of a token, or None; the time taken does not depend on the token."""
         sent, owner = _digest(token), None
         for digest, caller in self.tokens.items():
             if hmac.compare_digest(digest, sent):
@@ -232,12 +233,12 @@ class Access:
         """Return the caller of a cookie; None if it is forged or expired."""
         if self.is_open:
             return Caller("local", "write")
-        told, _, signature = (cookie or "").rpartition("|")
+        payload, _, signature = (cookie or "").rpartition("|")
         if not hmac.compare_digest(
-            self._sign("session", told).encode(), signature.encode(errors="replace")
+            self._sign("session", payload).encode(), signature.encode(errors="replace")
         ):
             return None
-        name, until, session = told.split("|")
+        name, until, session = payload.split("|")
         if int(until) < self._clock() or session in self._ended:
             return None
         return next((c for c in self.tokens.values() if c.name == name), None)
@@ -273,7 +274,7 @@ class Access:
 
 
 class _Buckets:
-    """How many requests each client may still send; of the least recent ones nothing is known."""
+    """The requests that each client may still send; the least recent clients are forgotten."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -290,12 +291,12 @@ class _Buckets:
 
 
 class Gate:
-    """Refuses requests before anything is done for them, and gives every answer its headers.
+    """Refuses requests before anything is done for them, and adds headers to every answer.
 
-    What is refused: other hosts' names where everybody may do everything (so that no page whose
-    name was bound to this machine gets in), clients that ask too often, bodies that are too large
-    or too slow, changes that another site's page asks for, and where everybody may do everything
-    all that such a page asks for, but for links to pages.
+    It refuses clients that ask too often, bodies that are too large or too slow, and changes
+    requested by other sites' pages. Where everybody may do everything, it also refuses other host
+    names, so that no page whose name was bound to this machine gets in, and everything that other
+    sites' pages request except links to pages.
     """
 
     def __init__(self, app: ASGIApp, access: Access, hosts: frozenset[str]) -> None:
@@ -349,14 +350,14 @@ class Gate:
             return
         if scope["method"] not in ("GET", "HEAD", "OPTIONS"):
             raise Refused(403, "cross-site", "pages of other sites must not change anything here")
-        # Without tokens nothing tells such a page from the user, and every answer costs time.
+        # Without tokens, such a page cannot be told from the user, and every answer costs time.
         is_link = headers.get("sec-fetch-mode") == "navigate" and not scope["path"].startswith(API)
         if self._access.is_open and not is_link:
             raise Refused(403, "cross-site", "pages of other sites must not read anything here")
 
 
 def _place(origin: str) -> str | None:
-    """Return the host and port of an origin, None where it has none."""
+    """Return the host and port of an origin, or None."""
     try:
         return urlsplit(origin).netloc.lower() or None
     except ValueError:

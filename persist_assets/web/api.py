@@ -1,7 +1,7 @@
 """`/api/v1`: one table of endpoints, which checks, answers and describes requests.
 
-The invariant: a handler gets what the model of its row in `ENDPOINTS` allows, and the OpenAPI
-description is made of the same models.
+The invariant: a handler gets only what the model of its row in `ENDPOINTS` allows, and the OpenAPI
+description is derived from the same models.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ STATUS: Sequence[tuple[type[PersistError], int, str]] = (
     (StorageError, 503, "storage"),
     (PersistError, 500, "failed"),
 )
-"""The status and code of each class of error; the first that fits."""
+"""The status and code of each class of error; the first match counts."""
 
 Answer = BaseModel | dict[str, Any] | Response
 _NOBODY: Any = None
@@ -108,14 +108,14 @@ _NOBODY: Any = None
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """What is answered at a path for a method.
+    """The answer at a path for a method.
 
     Attributes
     ----------
     right
         The right that callers need; None: everybody may ask.
     act
-        The handler: graph, caller, and the body if there is one, else the query.
+        The handler: it takes the graph, the caller, and the body if there is one, else the query.
     answer
         The model of the answer; `dict`: any JSON object; None: plain text.
     """
@@ -177,7 +177,7 @@ async def list_events(graph: Graph, caller: Caller, query: EventsQuery) -> Answe
         head = max(head, since)
         if events or graph.stopping:
             break
-        if since >= head:  # else the page held nothing, and there is more
+        if since >= head:  # otherwise the page was empty, and there are more events
             left_s = deadline - clock()
             if left_s <= 0:
                 break
@@ -186,7 +186,7 @@ async def list_events(graph: Graph, caller: Caller, query: EventsQuery) -> Answe
             await graph.moved(since, left_s)
             head = max(head, await graph.read(graph.ledger.events.position))
         elif clock() >= deadline:
-            break  # `next_idx` is not yet the end: the client continues from there
+            break  # `next_idx` is not the end yet: the client continues from there
     return EventsDocument(
         events=[EventDocument.of(event) for event in events],
         next_idx=since,
@@ -332,7 +332,7 @@ async def list_requests(graph: Graph, caller: Caller, query: RequestsQuery) -> A
 
 
 async def list_misses(graph: Graph, caller: Caller, query: MissesQuery) -> Answer:
-    """Answer which deadlines were missed, the latest first."""
+    """Answer the missed deadlines, the latest first."""
 
     def act() -> list[MissDocument]:
         record_late(graph.observer())
@@ -355,7 +355,7 @@ async def show_plan(graph: Graph, caller: Caller, query: Nothing) -> Answer:
 
 
 async def show_manifest(graph: Graph, caller: Caller, query: Nothing) -> Answer:
-    """Answer the environment's manifest, as Malloy writes it."""
+    """Answer the environment's manifest, in Malloy's format."""
     return await graph.read(lambda: fetch_document(graph.settings, graph.ledger))
 
 
@@ -489,7 +489,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
 
 
 class _Schemas(GenerateJsonSchema):
-    """Schemas without titles of fields, and without defaults that stand for no value."""
+    """Schemas without field titles, and without defaults that mean no value."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
@@ -579,7 +579,7 @@ def answer(document: BaseModel | dict[str, Any], status: int = 200) -> Response:
 
 
 def refusal(error: PersistError) -> Refused:
-    """Return the refusal that answers an error."""
+    """Return the refusal for an error."""
     _, status, code = next(row for row in STATUS if isinstance(error, row[0]))
     problems = [
         (str(p.location), p.message)
@@ -589,7 +589,7 @@ def refusal(error: PersistError) -> Refused:
 
 
 def routes(graph: Graph, access: Access) -> list[Route]:
-    """Return the table as the routes of an application."""
+    """Return the routes of the endpoints."""
     by_path: dict[str, dict[str, Endpoint]] = {}
     for endpoint in ENDPOINTS:
         by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint

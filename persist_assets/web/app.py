@@ -113,7 +113,7 @@ def _defect(request: Request, error: Exception) -> Response:
 
 
 class _Server(uvicorn.Server):
-    """Answers waiting clients when it is about to stop."""
+    """A server that answers waiting clients before it stops."""
 
     def __init__(self, config: uvicorn.Config, graph: Graph) -> None:
         super().__init__(config)
@@ -149,7 +149,7 @@ def _allow_files() -> None:
     """Raise the process's limit of open files to what its connections need."""
     try:
         import resource
-    except ImportError:  # there is no such limit
+    except ImportError:  # this system has no such limit
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < 2 * _MOST_OPEN:
@@ -195,7 +195,7 @@ def serve(
     proxies
         The addresses or networks of proxies whose headers about clients are trusted.
     started
-        Called with the address once it listens.
+        Called with the service's address once it listens.
 
     Raises
     ------
@@ -214,8 +214,8 @@ def serve(
     listening = _listen(host, port)
     shown = f"[{host}]" if ":" in host else host
 
-    # An evaluation of many wants computes for seconds. Other requests get the interpreter this
-    # soon, each time that they waited for a file or the ledger.
+    # An evaluation of many wants computes for seconds. With this interval, other requests soon get
+    # the interpreter again after they have waited for a file or the ledger.
     sys.setswitchinterval(_SWITCH_S)
 
     async def run() -> None:
@@ -237,7 +237,7 @@ def serve(
         started(f"http://{shown}:{listening.getsockname()[1]}")
         await _Server(config, graph).serve(sockets=[listening])
 
-    # Once it has stopped, the server raises the signals that ended it again: that is no failure.
+    # After it has stopped, the server raises the signals that ended it again; that is no failure.
     handlers = {s: signal.signal(s, lambda *_: None) for s in (signal.SIGTERM, signal.SIGINT)}
     try:
         asyncio.run(run())

@@ -1,7 +1,7 @@
 """Pages: wants, deadlines, partitions, events and environments, for people with a browser.
 
-The invariant: everything works without JavaScript, which only keeps pages up to date; and what a
-picture shows stands in a table beside it.
+The invariant: everything works without JavaScript, which only keeps pages up to date; and a table
+beside each picture shows the same facts.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _PAGES = (
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A want on the timeline; places are in pixels."""
+    """A want on the timeline; positions are in pixels."""
 
     want: Mapping[str, Any]
     y: int
@@ -79,9 +79,10 @@ class Timeline:
 def draw_timeline(
     wants: Sequence[Want], now: datetime, *, left: int = 230, width: int = 680
 ) -> Any:
-    """Return where on a picture wants begin, are due and are delivered; None without any.
+    """Return the timeline of the wants with deadlines; None if there are none.
 
-    A want is ``late`` from its deadline on, and stays so when it is delivered.
+    It shows when each want begins, is due and is delivered. From its deadline on, a want is
+    ``late``, even after it is delivered.
     """
     due = [w for w in wants if w.deadline is not None]
     due = sorted(due, key=lambda w: w.deadline or now)[-_ON_TIMELINE:]
@@ -146,7 +147,7 @@ def pages(graph: Graph, access: Access) -> list[BaseRoute]:
 
 
 class _Pages:
-    """What each page shows, and what its forms do."""
+    """The content of each page, and the actions of its forms."""
 
     def __init__(self, graph: Graph, access: Access) -> None:
         self._graph, self._access = graph, access
@@ -158,13 +159,13 @@ class _Pages:
     def shown(
         self, act: Callable[[Request, Caller], Awaitable[Response]]
     ) -> Callable[[Request], Awaitable[Response]]:
-        """Let only those see a page who logged in."""
+        """Wrap a page so that only callers who have logged in see it."""
 
         async def serve(request: Request) -> Response:
             caller = self._access.of_cookie(request.cookies.get(SESSION))
             if caller is None:
-                there = request.url.path
-                return RedirectResponse(f"/login?next={quote(there)}", 303)
+                path = request.url.path
+                return RedirectResponse(f"/login?next={quote(path)}", 303)
             return await act(request, caller)
 
         return serve
@@ -172,7 +173,7 @@ class _Pages:
     def changed(
         self, act: Callable[[Request, Caller, Mapping[str, str]], Awaitable[Response]]
     ) -> Callable[[Request], Awaitable[Response]]:
-        """Let only forms change something that this service gave to who may."""
+        """Wrap an action so that only our own forms, sent by permitted callers, trigger it."""
 
         async def serve(request: Request) -> Response:
             cookie = request.cookies.get(SESSION)
@@ -189,7 +190,7 @@ class _Pages:
         return serve
 
     async def login(self, request: Request) -> Response:
-        """Make a session of a token."""
+        """Show the login form, or start a session for a token."""
         if self._access.is_open:
             return RedirectResponse("/", 303)
         if request.method == "GET":
@@ -221,7 +222,7 @@ class _Pages:
     # --------------------------------------------------------------------------------- pages
 
     async def wants(self, request: Request, caller: Caller) -> Response:
-        """Show what is wanted, to be filtered, added to and taken back."""
+        """Show the wants, with forms to filter, add and cancel them."""
         return await self._wants(request, caller)
 
     async def _wants(
@@ -285,7 +286,7 @@ class _Pages:
         )
 
     def _keys(self) -> list[str]:
-        """Return what can be asked for: sources, and the newest partition of each."""
+        """Return suggested partitions: sources, and the newest partition of each."""
         try:
             observer = self._graph.observer()
         except PersistError:
@@ -297,7 +298,7 @@ class _Pages:
         return refs
 
     async def create(self, request: Request, caller: Caller, form: Mapping[str, str]) -> Response:
-        """Record a want of a form."""
+        """Record a want from a form."""
         wrong: list[str] = []
 
         def seconds(name: str) -> int | None:
@@ -346,7 +347,7 @@ class _Pages:
         return await self._wants(request, caller, 422, wrong=" ".join(wrong), form=form)
 
     async def cancel(self, request: Request, caller: Caller, form: Mapping[str, str]) -> Response:
-        """Take a want back."""
+        """Cancel a want."""
         try:
             want_id = form.get("want_id", "")[:255].replace("\0", "")
             await api.cancel(self._graph, caller, want_id, "in the dashboard")
@@ -364,7 +365,7 @@ class _Pages:
         return RedirectResponse("/", 303)
 
     async def timeline(self, request: Request, caller: Caller) -> Response:
-        """Show when what is wanted was due, and when it came."""
+        """Show when wants were due, and when they were delivered."""
         wants = await self._graph.read(
             lambda: self._graph.ledger.wants.fetch(self._graph.settings.environment, limit=_SHOWN)
         )
@@ -372,7 +373,7 @@ class _Pages:
         return self._page(request, caller, "timeline.html", "Timeline", picture=picture)
 
     async def misses(self, request: Request, caller: Caller) -> Response:
-        """Show which deadlines were missed, and whose fault that was."""
+        """Show missed deadlines and their causes."""
 
         def act() -> list[dict[str, Any]]:
             record_late(self._graph.observer())
@@ -385,7 +386,7 @@ class _Pages:
         return self._page(request, caller, "sla.html", "Missed deadlines", misses=misses)
 
     async def partitions(self, request: Request, caller: Caller) -> Response:
-        """Show which partitions there are, and which of them are not there yet."""
+        """Show the partitions and their states, including missing ones."""
 
         def act() -> list[tuple[str, list[tuple[str, str]], int]]:
             observer, ledger = self._graph.observer(), self._graph.ledger
@@ -405,7 +406,7 @@ class _Pages:
         return self._page(request, caller, "partitions.html", "Partitions", sources=rows)
 
     async def events(self, request: Request, caller: Caller) -> Response:
-        """Show what has happened, and what happens."""
+        """Show the latest events; new ones are added as they occur."""
 
         def look() -> tuple[list[dict[str, Any]], int]:
             position = self._graph.ledger.events.position()
@@ -421,7 +422,7 @@ class _Pages:
         )
 
     async def environments(self, request: Request, caller: Caller) -> Response:
-        """Show the environments, what their readers get, and how that changed."""
+        """Show the environments, the tables that their readers see, and their latest changes."""
         settings, ledger = self._graph.settings, self._graph.ledger
 
         def look() -> list[dict[str, Any]]:
@@ -449,19 +450,19 @@ class _Pages:
     # -------------------------------------------------------------------------------- events
 
     async def stream(self, request: Request, caller: Caller) -> Response:
-        """Tell events as they come, as server-sent events."""
+        """Stream events as they occur, as server-sent events."""
         text = request.headers.get("last-event-id") or request.query_params.get("since", "")
         position = await self._graph.read(self._graph.ledger.events.position)
         since = int(text) if text.isascii() and text.isdigit() and len(text) < 16 else position
         if self._streams >= _MOST_STREAMS:
             raise Refused(503, "busy", "too many pages wait for events", "close some of them")
         return StreamingResponse(
-            self._told(min(since, position)),
+            self._event_stream(min(since, position)),
             media_type="text/event-stream",
             headers={"X-Accel-Buffering": "no"},
         )
 
-    async def _told(self, since: int) -> AsyncGenerator[str]:
+    async def _event_stream(self, since: int) -> AsyncGenerator[str]:
         graph = self._graph
         self._streams += 1
         try:
@@ -520,7 +521,7 @@ _FORM = {
 
 
 async def _form(request: Request) -> dict[str, str]:
-    """Return the fields of a form; the last of each name."""
+    """Return the fields of a form; of repeated names, the last one."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
         raise Refused(415, "no-form", "this must be sent by a form of the dashboard")

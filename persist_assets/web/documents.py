@@ -1,4 +1,4 @@
-"""The answers of the service that no command prints: lists, problems, health."""
+"""Answers of the service that no command prints: lists, problems, health."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class EventsDocument(Document):
 
 
 class CreatedWantDocument(WantDocument):
-    """A want that was just created, or was there before."""
+    """A want that was just created, or that existed before."""
 
     warnings: list[str]
 
@@ -77,14 +77,14 @@ class HealthDocument(Document):
 
 
 class ProblemDetail(Document):
-    """What is wrong with one parameter or key."""
+    """The problem of one parameter or key."""
 
     name: str
     detail: str
 
 
 class ProblemDocument(Document):
-    """Why a request was refused (RFC 9457); keys without a value are left out."""
+    """The reason why a request was refused (RFC 9457); keys without a value are left out."""
 
     type: Annotated[str, Field(pattern="^urn:persist:")]
     title: str

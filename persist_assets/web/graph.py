@@ -1,7 +1,7 @@
-"""What the service serves: the ledger, the current sources, and clients that wait for events.
+"""The state that the service serves: the ledger, the current sources, and waiting clients.
 
-The invariant: the event loop waits for no database. Queries run in a few threads, plans in one; and
-however many clients wait for events, one query at a time is made for all of them.
+The invariant: the event loop waits for no database. Queries run in a few threads, plans in one;
+and however many clients wait for events, one query at a time serves all of them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 _READERS = 4
 BUILD_LOG = "serve-build.log"
-"""The file below `.persist` that processes which build write to."""
+"""The log file of build processes, below `.persist`."""
 _TICK_S = 30.0
 """How often to check whether more can be built, in seconds."""
 _SOON_S = 5.0
@@ -55,22 +55,21 @@ _LOOK_S = 0.2
 
 
 class Graph:
-    """A project and its ledger, as the service shows them.
+    """A project and its ledger, as served.
 
     Parameters
     ----------
     ledger
-        Whoever opened it closes it.
-
+        The caller closes it.
     builds
-        Whether it also builds requests, one process after the other.
+        Whether the service also builds requests, in one process after the other.
 
     Attributes
     ----------
     evaluations, evaluation_s
-        Their number in this process, and the time they took in total.
+        The number of evaluations in this process, and their total time.
     stopping
-        Set once: waiting clients are then answered at once.
+        Once set, waiting clients are answered at once.
     """
 
     def __init__(
@@ -137,7 +136,7 @@ class Graph:
     # ------------------------------------------------------------------------------- sources
 
     def observer(self) -> Observer:
-        """Return a new observer of the sources and data as they are now.
+        """Return a new observer of the current sources and data.
 
         Call it in the threads that plan or glance. It leaves out sources with errors, as
         ``--keep-going`` does, so that wants of the others do not wait for a fix.
@@ -148,21 +147,20 @@ class Graph:
             There are no sources.
         """
         with self._compiling:
-            seen = self._signature()
-            if self._project is None or self._project[0] != seen:
+            signature = self._signature()
+            if self._project is None or self._project[0] != signature:
                 project = load_project(self.settings)
-                self._project = (seen, sound(project))
+                self._project = (signature, sound(project))
             project = self._project[1]
         return Observer(self.settings, project, self.ledger, clock=self.clock)
 
     async def project(self) -> Project | None:
         """Return the current sources, or the last ones compiled if compiling takes long.
 
-        None if none were ever compiled.
+        None if none have been compiled yet.
         """
-        if (
-            self._looking is None or self._looking.done()
-        ):  # a request that gave up left it for the next
+        # A request that timed out leaves its compilation to the next one.
+        if self._looking is None or self._looking.done():
             self._looking = asyncio.ensure_future(self.glance(self.observer))
         with suppress(TimeoutError, PersistError):
             async with asyncio.timeout(_SOON_S):
@@ -186,7 +184,7 @@ class Graph:
         Returns
         -------
         want, warnings, is_new
-            The want as it is now, warnings about it, and whether it was just created.
+            The current want, warnings about it, and whether it was just created.
 
         Raises
         ------
@@ -229,9 +227,9 @@ class Graph:
         return await self.plan(act)
 
     async def _evaluate(self) -> None:
-        """Evaluate after wants were created: once for all that arrived meanwhile.
+        """Evaluate after wants were created: once for all that have arrived since.
 
-        After an evaluation the next one waits as long as it took, so that evaluations take at most
+        Each evaluation is followed by a pause of the same length, so that evaluations take at most
         half of the time, whatever the number of wants.
         """
         while True:
@@ -266,7 +264,7 @@ class Graph:
     async def _look_around(self) -> str:
         """Read other graphs, make the wants that are due, and return the evaluation's trigger."""
         observer = await self.plan(self.observer)
-        synced = await self.read(lambda: sync_all(observer))  # may take long, and makes no plan
+        synced = await self.read(lambda: sync_all(observer))  # may take long, but makes no plan
         for result in synced:
             if result.problem is not None:
                 log.warning("action=sync graph=%s problem=%s", result.graph, result.problem)
@@ -299,8 +297,8 @@ class Graph:
             raise
 
         def look() -> None:
-            now = self.ledger.requests.find(request.request_id)
-            if now is not None and now.state == "requested":
+            current = self.ledger.requests.find(request.request_id)
+            if current is not None and current.state == "requested":
                 message = f"its process ended with {code} before it started: .persist/{BUILD_LOG}"
                 self.ledger.requests.fail(request.request_id, message)
 

@@ -1,4 +1,4 @@
-"""How pages are made of templates: everything is escaped, and what is not there is an error."""
+"""Templates of pages: everything is escaped, and a missing value is an error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STYLE = WEB / "static" / "style.css"
 
 
 def templates(*directories: Path) -> Environment:
-    """Return the templates of directories, and below them those that all pages share."""
+    """Return the templates of some directories, followed by those that all pages share."""
     environment = Environment(
         loader=FileSystemLoader([*directories, WEB / "templates"]),
         autoescape=True,
@@ -30,7 +30,7 @@ def templates(*directories: Path) -> Environment:
 
 
 def _when(instant: str | datetime | None) -> Markup:
-    """Return an instant as it is shown."""
+    """Return an instant as HTML."""
     if instant is None:
         return Markup()
     at = datetime.fromisoformat(instant) if isinstance(instant, str) else instant

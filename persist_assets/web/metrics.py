@@ -1,4 +1,4 @@
-"""What the service measures, as Prometheus reads it."""
+"""Metrics of the service, in the format of Prometheus."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ METRICS: Mapping[str, tuple[str, str]] = {
 
 
 async def show_metrics(graph: Graph, caller: Caller, query: Nothing) -> Response:
-    """Answer how much there is of everything, as Prometheus reads it."""
+    """Answer all metrics, in the format of Prometheus."""
     environment = graph.settings.environment
     counts, position = await graph.read(
         lambda: (graph.ledger.wants.count_states(environment), graph.ledger.events.position())
@@ -73,7 +73,7 @@ async def show_metrics(graph: Graph, caller: Caller, query: Nothing) -> Response
     write("waiting", {"": graph.waiting})
     project = await graph.project()
     if project is not None:
-        for name, values in await graph.read(lambda: _of_sources(graph, project)):
+        for name, values in await graph.read(lambda: _source_gauges(graph, project)):
             write(name, values)
     begin("evaluation_seconds")
     lines += [f"persist_evaluation_seconds_sum{{environment={label}}} {graph.evaluation_s:.6f}"]
@@ -83,7 +83,7 @@ async def show_metrics(graph: Graph, caller: Caller, query: Nothing) -> Response
     )
 
 
-def _of_sources(graph: Graph, project: Project) -> Iterator[tuple[str, Mapping[str, float]]]:
+def _source_gauges(graph: Graph, project: Project) -> Iterator[tuple[str, Mapping[str, float]]]:
     """Yield the gauges of the project's persisted sources: names, and values by labels."""
     settings, ledger, now = graph.settings, graph.ledger, graph.clock()
     attempts = ledger.builds.fetch_attempts(settings.environment)

@@ -31,14 +31,14 @@ _LONGEST_TEXT = 2000
 _MOST_VALUES = 100
 _MOST_STARS = 10
 _SHOWN = 50
-"""So many problems are listed at most."""
+"""The maximum number of problems listed."""
 _WORDS = {
     "extra_forbidden": "unknown name",
     "missing": "it is missing",
     "string_pattern_mismatch": "has invalid characters",
     "string_unicode": "has invalid characters",
 }
-"""What is said instead of pydantic's messages, by type of error."""
+"""Our messages in place of pydantic's, by type of error."""
 
 
 def _few_stars(pattern: str) -> str:
@@ -50,14 +50,14 @@ def _few_stars(pattern: str) -> str:
 
 
 def _whole(value: object) -> object:
-    """Read an integer of a query; leave anything else to pydantic, which refuses it."""
+    """Convert an integer in a query; leave anything else to pydantic, which refuses it."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 18:
         return int(value)
     return value
 
 
 def _flag(value: object) -> object:
-    """Read a flag of a query; a name without a value sets it."""
+    """Convert a flag in a query; a name without a value sets it."""
     flags = {"true": True, "1": True, "": True, "false": False, "0": False}
     return flags.get(value, value) if isinstance(value, str) else value
 
@@ -89,11 +89,11 @@ Flag = Annotated[bool, BeforeValidator(_flag)]
 Instant = Annotated[datetime, BeforeValidator(_instant)]
 Seconds = Annotated[int, Field(ge=0, le=LONGEST_S)]
 Absent = SkipJsonSchema[None]
-"""No value in a query, which cannot say null."""
+"""The absence of a value in a query, which cannot contain null."""
 
 
 class Input(BaseModel):
-    """What a request may say; anything else is refused."""
+    """The permitted values of a request; anything else is refused."""
 
     model_config = ConfigDict(
         extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True
@@ -105,7 +105,7 @@ class Nothing(Input):
 
 
 class EventsQuery(Input):
-    """Which events, from where on."""
+    """Which events are returned, and from which position."""
 
     since_idx: Position = 0
     """Only events after this position; 0, the default, starts at the beginning."""
@@ -239,7 +239,7 @@ def parse_query(model: type[Parsed], request: HttpRequest) -> Parsed:
     Raises
     ------
     Refused
-        Some of them are invalid; it lists all of these.
+        Some of them are invalid; the refusal lists all of these.
     """
     texts: dict[str, list[str]] = {k: [str(v)] for k, v in request.path_params.items()}
     for name, value in request.query_params.multi_items():
@@ -247,7 +247,7 @@ def parse_query(model: type[Parsed], request: HttpRequest) -> Parsed:
     lists = {n for n, field in model.model_fields.items() if get_origin(field.annotation) is list}
     repeated = {n for n, values in texts.items() if n not in lists and len(values) > 1}
     values = {n: values if n in lists else values[0] for n, values in texts.items()}
-    return _validated(model, values, dict.fromkeys(sorted(repeated), "it is given more than once"))
+    return _validate(model, values, dict.fromkeys(sorted(repeated), "it is given more than once"))
 
 
 async def parse_body(model: type[Parsed], request: HttpRequest) -> Parsed:
@@ -256,7 +256,7 @@ async def parse_body(model: type[Parsed], request: HttpRequest) -> Parsed:
     Raises
     ------
     Refused
-        There is none, or some of its keys are invalid; it lists all of these.
+        There is none, or some of its keys are invalid; the refusal lists all of these.
     """
     text = await request.body()
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -269,19 +269,20 @@ async def parse_body(model: type[Parsed], request: HttpRequest) -> Parsed:
         raise Refused(400, "no-json", "the body is not JSON") from None
     if not isinstance(document, dict):
         raise Refused(400, "no-json", "the body is not a JSON object")
-    return _validated(model, document, {})
+    return _validate(model, document, {})
 
 
-def _validated(
+def _validate(
     model: type[Parsed], values: Mapping[str, object], problems: dict[str, str]
 ) -> Parsed:
-    """Return the model of some values unless there are problems, these or others."""
+    """Return the model of some values; refuse them if there are `problems` or further ones."""
     parsed: Parsed | None = None
     try:
         parsed = model.model_validate(values)
     except ValidationError as error:
         for row in error.errors(include_url=False, include_context=False, include_input=False):
-            name = str(next(iter(row["loc"]), "body"))[:100]  # a key of no valid Unicode has none
+            # A key that is not valid Unicode has no location.
+            name = str(next(iter(row["loc"]), "body"))[:100]
             problems.setdefault(name, _WORDS.get(row["type"], row["msg"]))
     if parsed is None or problems:
         rows = [*problems.items()]

@@ -1,1 +1,1 @@
-"""What the command line and the HTTP API print as JSON: one model per document."""
+"""JSON documents of the command line and the HTTP API: one model per document."""

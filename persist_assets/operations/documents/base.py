@@ -1,6 +1,6 @@
-"""What all documents share.
+"""Parts that all documents share.
 
-Making the models takes time, so commands import documents only where they print them.
+Creating the models takes time, so commands import documents only where they print them.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class Document(BaseModel):
-    """A JSON document; made with `model_validate` of a value that has the same attributes.
+    """A JSON document, created by `model_validate` from an object with the same attributes.
 
-    No field has a default, so that every key is always there.
+    No field has a default, so every key is always present.
     """
 
     model_config = ConfigDict(extra="forbid", from_attributes=True, frozen=True)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the document as values that JSON has."""
+        """Return the document as JSON-compatible values."""
         return self.model_dump(mode="json")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class BuildDocument(Document):
-    """What a run did about one source."""
+    """The outcome of a run for one source."""
 
     source_id: str
     partition: str | None
@@ -65,7 +65,7 @@ class BuildDocument(Document):
 
 
 class RunDocument(Document):
-    """What one run built.
+    """The builds of one run.
 
     `run_id` is None if there was nothing to run.
     """
@@ -85,7 +85,7 @@ class RunDocument(Document):
         *,
         published: bool,
     ) -> Self:
-        """Return the document of a run; a skipped build has the inputs that stopped it as error."""
+        """Return the document of a run; the error of a skipped build names the failed inputs."""
         rows = {
             s.source_id: BuildDocument.of(s, builds.get(s.source_id), failures.get(s.source_id))
             for s in sources

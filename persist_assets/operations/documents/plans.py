@@ -24,7 +24,7 @@ class ReasonDocument(Document):
 
 
 class EstimateDocument(Document):
-    """What a step will probably cost."""
+    """The probable cost of a step."""
 
     rows: int
     bytes: int
@@ -68,7 +68,7 @@ class NotPushedDocument(Document):
 
 
 class NeedDocument(Document):
-    """What one source needs of an external table."""
+    """The part of an external table that one source needs."""
 
     reader: str
     predicate: str
@@ -76,7 +76,7 @@ class NeedDocument(Document):
 
 
 class CopyDocument(Document):
-    """What the copy of an external table holds."""
+    """The part of an external table that its copy holds."""
 
     predicate: str
     columns: list[str]
@@ -84,7 +84,7 @@ class CopyDocument(Document):
 
 
 class ReadDocument(Document):
-    """The upper limit of what is read of an external table."""
+    """An upper limit of what is read from an external table."""
 
     files: Count
     rows: Count | None
@@ -92,7 +92,7 @@ class ReadDocument(Document):
 
 
 class ExternalDocument(Document):
-    """An external table that a plan follows from."""
+    """An external table that a plan depends on."""
 
     source_id: str
     predicate: str | None
@@ -132,7 +132,7 @@ class ExternalDocument(Document):
 
 
 class PlanDocument(Document):
-    """What a build would do now."""
+    """The steps that a build would take now."""
 
     environment: str
     steps: list[StepDocument]
@@ -140,7 +140,7 @@ class PlanDocument(Document):
 
     @classmethod
     def of(cls, project: Project, plan: Plan, holdings: Iterable[Holding]) -> Self:
-        """Return the document of a plan and of the external tables that it follows from."""
+        """Return the document of a plan and of the external tables that it depends on."""
         return cls(
             environment=plan.environment,
             steps=[StepDocument.of(project, step) for step in plan.steps],

@@ -1,4 +1,4 @@
-"""Wants, and what becomes of them."""
+"""Wants and their progress."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class BlockedDocument(Document):
 
 
 class EvaluationDocument(Document):
-    """What an evaluation decided about the wants."""
+    """The decisions of an evaluation about the wants."""
 
     build_request_id: str | None
     partitions: list[str]
@@ -91,7 +91,7 @@ class EvaluationDocument(Document):
 
 
 class BlameDocument(Document):
-    """What a late want was waiting for, as the ledger recorded it."""
+    """The partition that a late want was waiting for, as recorded by the ledger."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -147,7 +147,7 @@ class LogDocument(Document):
 
 
 class WaitsDocument(Document):
-    """What a wanted partition waits for."""
+    """The partitions and graphs that a wanted partition waits for."""
 
     partition_ref: str
     waits_for: list[str]

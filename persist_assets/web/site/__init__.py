@@ -1,10 +1,11 @@
-"""All that is known of a project as a directory of pages, which any web server or browser shows.
+"""A project as a directory of static pages, for any web server or browser.
 
-    passages.py   what a source says in its file, and which problems are its own
-    picture.py    which source stands where in a picture of a graph
-    pages.py      a project and what its ledger knows → the text of every page
-    directory.py  pages → a directory, all at once
+    catalog.py    the ledger's records of each source
+    excerpts.py   the text of each source in its file
+    graph_svg.py  the positions of sources in a picture of a graph
+    pages.py      a project and the ledger's records → the text of every page
+    directory.py  pages → a directory, replaced atomically
 
-The invariant: equal projects and ledgers make equal bytes, and a page says nothing that is not in
-them; everything that others wrote is escaped.
+The invariant: equal projects and ledgers produce equal bytes, a page says nothing that is not in
+them, and everything that others wrote is escaped.
 """

@@ -1,4 +1,4 @@
-"""What a ledger knows of the sources of a project, read at one go."""
+"""The ledger's records of the sources of a project, read at once."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What readers of an environment read of a source.
+    """The table of a source that readers of an environment see.
 
     Attributes
     ----------
     same
-        It was built of what the files mean: the rows are those of the query on the page.
+        It was built from the current definition: its rows are those of the query on the page.
     """
 
     environment: str
@@ -33,16 +33,16 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """What is known of each source.
+    """The ledger's records of each source.
 
     Attributes
     ----------
     snapshots
-        What readers of the project's environment read of what the files mean.
+        The tables of the current definitions that readers of the project's environment see.
     standings
-        In every environment that has something of it, by their names.
+        The tables in every environment that has one, sorted by environment.
     checks
-        What came of the checks of `snapshots`, by the definition of the check.
+        The results of the checks of `snapshots`, by the definition of the check.
     last
         The build that ended last in the project's environment.
     """
@@ -54,14 +54,14 @@ class Knowledge:
 
 
 def read_knowledge(settings: Settings, project: Project, ledger: Ledger) -> Knowledge:
-    """Return what the ledger knows; it costs a question for each environment and checked source.
+    """Return the ledger's records; this takes a query for each environment and checked source.
 
     Raises
     ------
     LedgerError
         The ledger does not answer.
     """
-    # What could not be compiled means nothing now; readers read what it was.
+    # Sources that cannot be compiled have no BuildID now; readers still read their last table.
     build_ids: dict[SourceID, BuildID | None] = {b.source_id: None for b in project.broken}
     build_ids |= {s.source_id: s.build_id for s in project.persisted}
     standings: dict[SourceID, list[Standing]] = {}

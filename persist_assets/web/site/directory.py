@@ -1,7 +1,7 @@
-"""Pages → a directory, all at once: who reads it sees all of what was, or all of what is.
+"""Pages → a directory, replaced atomically: readers see all of the old site or all of the new.
 
-The invariant: nothing is deleted that was not written here. A file in the directory names all
-others; where there is one more, or no such file, the directory is left alone.
+The invariant: only files written here are deleted. A file in the directory lists all others; if
+there is an unlisted file, or no such list, the directory is left alone.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LISTING = "persist-docs.json"
-"""The file of a site that names all of its files."""
+"""The file that lists all files of a site."""
 _ATTEMPTS = 5
 
 
 def write_site(directory: Path, files: Mapping[str, str]) -> Path:
-    """Let a directory hold these files and no others; return its path without links.
+    """Replace the contents of a directory by these files; return its path without links.
 
-    It is written beside its place, and put there by renaming; the one that was there before is
-    deleted then.
+    The files are written beside the directory and put in place by renaming; the previous contents
+    are deleted afterwards.
 
     Raises
     ------
     ConflictError
-        There is something at its place that is not of this function's making. It is as it was.
+        There is something in its place that this function did not write. It is left as it was.
     StorageError
-        It cannot be written. What was there is as it was.
+        It cannot be written. The previous contents are left as they were.
     """
     target = directory.resolve()
     _check_own(target)
@@ -66,7 +66,7 @@ def _swap(site: Path, target: Path, scratch: Path) -> None:
             site.rename(target)
             return
         except BaseException as error:
-            is_theirs = target.exists()  # by now another process has put its own there
+            is_theirs = target.exists()  # another process has put its own site there
             if earlier.exists() and not is_theirs:
                 earlier.rename(target)
             is_retried = is_theirs and isinstance(error, OSError) and attempt < _ATTEMPTS - 1
@@ -75,7 +75,7 @@ def _swap(site: Path, target: Path, scratch: Path) -> None:
 
 
 def _check_own(target: Path) -> None:
-    """Refuse a place that may not be replaced.
+    """Refuse a place that must not be replaced.
 
     Raises
     ------
@@ -103,7 +103,7 @@ def _check_own(target: Path) -> None:
 
 
 def _is_plain(path: Path) -> bool:
-    """Whether something is a directory in which something is, and no link to one."""
+    """Whether a path is a directory that is not empty, and not a link to one."""
     return path.is_dir() and not path.is_symlink() and any(path.iterdir())
 
 

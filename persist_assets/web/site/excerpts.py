@@ -1,7 +1,7 @@
-"""The text of a file → what each source in it says there. Pure.
+"""The text of a file → the passage of each source in it. Pure.
 
-For people to read: of what stands between two sources the lines right above a definition that
-annotate or describe it are its own, and no line is lost that is of a definition.
+Passages are for people to read: the lines right above a definition that annotate or describe it
+belong to it, and no line of a definition is lost.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _LEADS: Mapping[str, tuple[str, ...]] = {
     "malloy": ("#", "--", "//"),
     "python": ("#",),
 }
-"""What lines begin with that say something of the definition below them."""
+"""Prefixes of lines that describe the definition below them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """The lines of a file that are of one source; the first is counted from one."""
+    """The lines of a file that belong to one source; the first is counted from one."""
 
     first: int
     text: str
@@ -32,7 +32,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a definition is, and the text of its query if that stands in the file."""
+    """The location of a definition, and the text of its query if the file contains that."""
 
     line: int
     query: str | None = None
@@ -41,14 +41,14 @@ class Place:
 def passages(
     text: str, language: str, places: Mapping[str, Place], others: Iterable[int] = ()
 ) -> dict[str, Passage]:
-    r"""Return what the sources of one file say.
+    r"""Return the passage of each source of one file.
 
     Parameters
     ----------
     places
-        Of all sources of the file, by SourceID.
+        The definitions of all sources of the file, by SourceID.
     others
-        Lines at which something else begins.
+        Lines at which other statements begin.
 
     Examples
     --------
@@ -79,7 +79,7 @@ def passages(
 
 
 def _functions(text: str) -> dict[int, tuple[int, int]]:
-    """Return of each function by the line of its name where it begins and ends."""
+    """Return the first and last line of each function, by the line of its name."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
@@ -92,7 +92,7 @@ def _functions(text: str) -> dict[int, tuple[int, int]]:
 
 
 def _first(lines: Sequence[str], line: int, language: str) -> int:
-    """Return the first line of a definition, with what stands right above it about it."""
+    """Return the first line of a definition, including the lines right above that describe it."""
     first = max(min(line, len(lines)), 1)
     if language == "sql":
         above = first
@@ -117,7 +117,7 @@ def _first(lines: Sequence[str], line: int, language: str) -> int:
 
 
 def _end(lines: Sequence[str], first: int, last: int, place: Place) -> int:
-    """Return the last line of a statement of SQL."""
+    """Return the last line of an SQL statement."""
     whole = "\n".join(lines[first - 1 : last])
     at = whole.find(place.query) if place.query else -1
     if at >= 0 and place.query:

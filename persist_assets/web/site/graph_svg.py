@@ -1,4 +1,4 @@
-"""Which source stands where in a picture of a graph, and how lines run between them. Pure."""
+"""Positions of sources in a picture of a graph, and the lines between them. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MARGIN = 8
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A box; its place is that of its upper left corner, in pixels."""
+    """A box; its position is that of its upper left corner, in pixels."""
 
     name: str
     x: int
@@ -29,7 +29,7 @@ class Picture:
     Attributes
     ----------
     lines
-        Of what is read to who reads it, as paths of SVG.
+        From each input to its reader, as SVG paths.
     """
 
     nodes: tuple[Node, ...]
@@ -39,12 +39,12 @@ class Picture:
 
 
 def layers(reads: Mapping[str, Sequence[str]]) -> tuple[tuple[str, ...], ...]:
-    """Return names in layers: each in the one after the last of all it reads.
+    """Return names in layers: each name in the layer after the last of its inputs.
 
     Parameters
     ----------
     reads
-        Every name after those it reads. What a name reads that is none of them is passed over.
+        The inputs of each name, in dependency order. Inputs that are not names here are ignored.
 
     Examples
     --------
@@ -59,7 +59,7 @@ def layers(reads: Mapping[str, Sequence[str]]) -> tuple[tuple[str, ...], ...]:
         layers[depth[name]].append(name)
     at: dict[str, float] = {}
     for layer in layers:
-        # Near what they read, so that few lines cross; ties as their names go.
+        # Near their inputs, so that few lines cross; ties are in the order of names.
         layer.sort(key=lambda name: _mean([at[r] for r in reads[name] if r in at]))
         at |= {name: n for n, name in enumerate(layer)}
     return tuple(map(tuple, layers))

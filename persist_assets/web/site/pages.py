@@ -1,4 +1,4 @@
-"""A project and what its ledger knows → the text of every page. Pure."""
+"""A project and the ledger's records → the text of every page. Pure."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from persist_assets.web.site.catalog import Knowledge
 
 _AROUND = 20
-"""So many of those that a source reads, and that read it, are in the picture on its page."""
+"""The maximum number of inputs, and of readers, in the picture on a source's page."""
 _LONGEST = 120
-_NOTSITE = "It cannot be compiled because of its whole file or its inputs."
+_NOT_COMPILED = "It cannot be compiled because of its whole file or its inputs."
 _SECRET = "Its text may contain secrets and is not shown."
 _LANGUAGES = {"sql": "SQL", "malloy": "Malloy", "python": "Python"}
 
@@ -57,7 +57,7 @@ class _Column:
 
 
 def page_name(key: Sequence[str]) -> str:
-    """Return the name of the page of an asset key: it is a file's on every system.
+    """Return the page name of an asset key, which is a valid file name on every system.
 
     Examples
     --------
@@ -67,22 +67,22 @@ def page_name(key: Sequence[str]) -> str:
     'daily._b_-45010980.html'
     """
     plain = ".".join(re.sub(r"[^A-Za-z0-9_-]", "_", part) for part in key)
-    written = ".".join(key)
-    if plain == written and len(plain) <= _LONGEST:
+    joined = ".".join(key)
+    if plain == joined and len(plain) <= _LONGEST:
         return f"{plain}.html"
-    told = sha256("\0".join(key).encode()).hexdigest()[:8]
-    return f"{plain[:_LONGEST]}-{told}.html"
+    digest = sha256("\0".join(key).encode()).hexdigest()[:8]
+    return f"{plain[:_LONGEST]}-{digest}.html"
 
 
 def make_pages(
     project: Project, knowledge: Knowledge, texts: Mapping[str, str], environment: str
 ) -> dict[str, str]:
-    """Return the text of every file of the site, by its path in it.
+    """Return the text of every file of the site, by its path in the site.
 
     Parameters
     ----------
     texts
-        Of the files of all sources, by path, as far as they can be read.
+        The files of all sources, by path, as far as they can be read.
     """
     return _Site(project, knowledge, texts, environment).files()
 
@@ -125,7 +125,7 @@ class _Site:
         self.problems = _problems(project, self.passages)
 
     def files(self) -> dict[str, str]:
-        """Return all of it."""
+        """Return all files of the site."""
         pages = {
             "style.css": STYLE.read_text() + (SITE / "static" / "site.css").read_text(),
             "search.js": (SITE / "static" / "search.js").read_text(),
@@ -159,7 +159,7 @@ class _Site:
     # --------------------------------------------------------------------------------- of all
 
     def index(self) -> str:
-        """Return the page with the list of all sources, and what a search looks through."""
+        """Return the page with the list of all sources, and the texts that its search uses."""
         listed = sorted(self.entries, key=lambda s: (self.entries[s].key, s))
         by_id, snapshots = self.project.by_id, self.knowledge.snapshots
         searched = [
@@ -182,12 +182,12 @@ class _Site:
         )
 
     def _words(self, source_id: SourceID) -> str:
-        """Return what a source is found by, besides its columns."""
+        """Return the searchable text of a source, besides its columns."""
         entry, source = self.entries[source_id], self.project.by_id.get(source_id)
         words = [entry.key, source_id, entry.kind, entry.description]
         if source is not None:
-            said = source.annotation
-            words += [source.group, *said.owners, *chain(*said.tags)]
+            annotation = source.annotation
+            words += [source.group, *annotation.owners, *chain(*annotation.tags)]
             words += [c.description or "" for c in source.columns]
         return " ".join(w for w in words if w)
 
@@ -205,15 +205,15 @@ class _Site:
     # ---------------------------------------------------------------------------------- of one
 
     def columns(self, source: Source) -> list[_Column]:
-        """Return the columns of a source; those of a function are known when it has a table."""
+        """Return the columns of a source; those of a function are known once it has a table."""
         snapshot = self.knowledge.snapshots.get(source.source_id)
-        written = {c.name: c.type for c in snapshot.columns} if snapshot else {}
+        table_types = {c.name: c.type for c in snapshot.columns} if snapshot else {}
         columns = source.columns or (snapshot.columns if snapshot else ())
         rows: list[_Column] = []
         for c in columns:
             ref = ColumnRef(source.source_id, c.name)
             origins, users = self.above.get(ref, []), self.below.get(ref, [])
-            kind = written.get(c.name, c.type)
+            kind = table_types.get(c.name, c.type)
             rows.append(_Column(c.name, kind, c.description, origins, users))
         return rows
 
@@ -249,7 +249,7 @@ class _Site:
         source_id = broken.source_id
         language = _LANGUAGES.get(broken.language, broken.language)
         passage, problems = self.passages.get(source_id), self.problems.get(source_id, [])
-        # Options may tell secrets, and which of them do is not known of what is not understood.
+        # Options may contain secrets; in a source that cannot be compiled, it is unknown which do.
         standings = self.knowledge.standings.get(source_id, ())
         is_shown = passage is None or not re.search(r"(?i)\boptions\b", passage.text)
         return self.page(
@@ -260,7 +260,7 @@ class _Site:
             facts=[("Language", language), ("SourceID", source_id)],
             strategy=[],
             problems=problems,
-            notes=() if problems else (_NOTSITE,),
+            notes=() if problems else (_NOT_COMPILED,),
             columns=[],
             is_function=False,
             checks=[],
@@ -274,7 +274,7 @@ class _Site:
         )
 
     def around(self, source_id: SourceID) -> dict[str, Any]:
-        """Return what a source reads, who reads it, and the picture of them."""
+        """Return the inputs and readers of a source, and the picture of them."""
         reads = [r for r in self.reads[source_id] if r in self.entries]
         readers = self.readers.get(source_id, [])
         layered = [x for x in (reads[:_AROUND], [source_id], readers[:_AROUND]) if x]
@@ -295,13 +295,13 @@ def _kind(source: Source) -> str:
 
 
 def _facts(source: Source) -> list[tuple[str, str]]:
-    said = source.annotation
+    annotation = source.annotation
     raw = source.raw
     facts = [
         ("Language", _LANGUAGES.get(source.language, source.language)),
-        ("Group", source.group if source.persisted or said.group else ""),
-        ("Owners", ", ".join(said.owners)),
-        ("Tags", ", ".join(f"{k}={v}" if v else k for k, v in said.tags)),
+        ("Group", source.group if source.persisted or annotation.group else ""),
+        ("Owners", ", ".join(annotation.owners)),
+        ("Tags", ", ".join(f"{k}={v}" if v else k for k, v in annotation.tags)),
         ("Format", raw.format if raw else ""),
         ("Location", (raw.location or "") if raw else ""),
         ("Options", ", ".join(f"{k}={v}" for k, v in _public(raw)) if raw else ""),
@@ -313,25 +313,25 @@ def _facts(source: Source) -> list[tuple[str, str]]:
 
 def _strategy(source: Source) -> list[tuple[str, str]]:
     """Return how a source is built and kept, by the keys of its annotation."""
-    said = source.annotation
+    annotation = source.annotation
     if not (source.persisted or source.temporary):
         return []
-    parts = said.partition
-    fresh = said.freshness
-    want = said.want
-    history = said.validity
+    parts = annotation.partition
+    fresh = annotation.freshness
+    want = annotation.want
+    history = annotation.validity
     rows: list[tuple[str, object]] = [
-        ("materialized", said.strategy),
-        ("refresh", said.refresh),
-        ("watermark", said.time_column),
-        ("lookback", in_units(said.lookback_s) if said.lookback_s else None),
-        ("assume", said.assume),
-        ("merge_key", ", ".join(said.merge.key) if said.merge else None),
-        ("on_tie", said.merge.on_tie if said.merge else None),
+        ("materialized", annotation.strategy),
+        ("refresh", annotation.refresh),
+        ("watermark", annotation.time_column),
+        ("lookback", in_units(annotation.lookback_s) if annotation.lookback_s else None),
+        ("assume", annotation.assume),
+        ("merge_key", ", ".join(annotation.merge.key) if annotation.merge else None),
+        ("on_tie", annotation.merge.on_tie if annotation.merge else None),
         ("key", ", ".join(history.key) if history else None),
         ("watch", ", ".join(history.watch) if history else None),
         ("hard_deletes", history.hard_deletes if history else None),
-        ("on_change", "continue" if said.goes_on else None),
+        ("on_change", "continue" if annotation.goes_on else None),
     ]
     if parts is not None:
         rows += [
@@ -339,7 +339,7 @@ def _strategy(source: Source) -> list[tuple[str, str]]:
             ("start", parts.start),
             ("end", parts.end),
             ("timezone", parts.timezone if parts.time else None),
-            ("backfill", said.backfill),
+            ("backfill", annotation.backfill),
         ]
     if fresh is not None:
         rows += [
@@ -349,7 +349,10 @@ def _strategy(source: Source) -> list[tuple[str, str]]:
     if want is not None:
         within = f", {in_units(want.sla_s)} after" if want.sla_s is not None else ""
         rows.append(("want", f"{want.every}{within}"))
-    rows += [("automation", said.automation), ("on_schema_change", said.on_schema_change)]
+    rows += [
+        ("automation", annotation.automation),
+        ("on_schema_change", annotation.on_schema_change),
+    ]
     return [(title, str(text)) for title, text in rows if text]
 
 
@@ -361,12 +364,12 @@ def _dimension(dimension: Dimension) -> str:
 
 
 def _public(raw: RawTable) -> list[tuple[str, str]]:
-    """Return the options of a raw table that tell no secret."""
+    """Return the options of a raw table that contain no secret."""
     return [(k, v) for k, v in public_options(raw) if not SECRETS.search(v)]
 
 
 def _passages(project: Project, texts: Mapping[str, str]) -> dict[SourceID, Passage]:
-    """Return what each source says in its file."""
+    """Return the passage of each source in its file."""
     by_path: dict[str, dict[SourceID, tuple[str, Place]]] = {}
     for source in project.sources:
         query = source.query.text if source.query and source.language == "sql" else None
@@ -378,19 +381,19 @@ def _passages(project: Project, texts: Mapping[str, str]) -> dict[SourceID, Pass
     others: dict[str, list[int]] = {}
     for query in project.queries:
         others.setdefault(query.location.path, []).append(query.location.line)
-    found: dict[SourceID, Passage] = {}
+    excerpts: dict[SourceID, Passage] = {}
     for path, declared in by_path.items():
         if path in texts:
             language = next(language for language, _ in declared.values())
             places = {s: place for s, (_, place) in declared.items()}
-            found |= passages(texts[path], language, places, others.get(path, ()))
-    return found
+            excerpts |= passages(texts[path], language, places, others.get(path, ()))
+    return excerpts
 
 
 def _problems(
     project: Project, excerpts: Mapping[SourceID, Passage]
 ) -> dict[SourceID, list[Problem]]:
-    """Return the problems that lie within what each source says."""
+    """Return the problems within the passage of each source."""
     all_of: Iterable[Source | Broken] = (*project.sources, *project.broken)
     lines_by_path: dict[str, list[tuple[range, SourceID]]] = {}
     for one in all_of:
