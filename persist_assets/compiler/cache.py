@@ -1,13 +1,12 @@
-"""What compiling found, kept in a file between processes.
+"""The compile cache: results of compilation in a file, shared between processes.
 
-The invariant: it saves time and decides nothing. Every entry is found by a digest of all that it
-follows from, the file belongs to one release of this code and of the parser, it is read whole or
-not at all, and replaced in one step, so that processes that load at once do not disturb each
-other.
+The invariant: it saves time and decides nothing. The key of an entry is a digest of everything that
+it depends on. The file belongs to one release of this code and of the parser. It is read completely
+or not at all, and replaced atomically, so that processes loading at once do not disturb each other.
 
-The file is a pickle, and loading a pickle runs code. So it never lies in a project, which may be a
-stranger's, but in the user's own cache directory, and nothing is unpickled unless its signature
-was made with a key that only this user can read.
+The file is a pickle, and loading a pickle runs code. So it is never in a project, which may be a
+stranger's, but in the user's cache directory, and it is only unpickled if its signature was made
+with a key that only this user can read.
 """
 
 from __future__ import annotations
@@ -45,20 +44,20 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What a file declares.
+    """The declarations of a file.
 
     Attributes
     ----------
     content
-        Digest of the file, and of what else decides what it says.
+        A digest of the file, and of everything else that decides its declarations.
     declarations
-        Their queries are without trees.
+        The declarations, whose queries have no trees.
     reads
-        Other files that it is made of, with digests of theirs.
+        The other files that it depends on, with their digests.
     asked
-        Queries whose columns it depends on, with names and types of these.
+        The queries whose columns it depends on, with the columns' names and types.
     queries
-        That it gives names.
+        The queries that it names.
     """
 
     content: str
@@ -71,7 +70,7 @@ class Parsed:
 
 @dataclass(slots=True)
 class Cache:
-    """What is remembered of a project: files by path, meanings by key."""
+    """The cached parts of a project: files by path, meanings by key."""
 
     files: dict[str, Parsed] = field(default_factory=dict[str, Parsed])
     meanings: dict[str, Meaning] = field(default_factory=dict[str, "Meaning"])
@@ -80,7 +79,7 @@ class Cache:
 def parsed(
     content: str, declared: Iterable[Declaration], problems: Iterable[Problem], **more: Any
 ) -> Parsed:
-    """Return what a file declares in the form in which it is remembered."""
+    """Return the declarations of a file in their cached form."""
     bare = (
         replace(d, query=replace(d.query, tree=None)) if d.query is not None else d
         for d in declared
@@ -89,14 +88,14 @@ def parsed(
 
 
 def cache_file(root: Path, kind: str) -> Path | None:
-    """Return the file that keeps what compiling a project found; None if the user has no home.
+    """Return the cache file of a project; None if the user has no home.
 
     Parameters
     ----------
     root
         The project root.
     kind
-        Digest of the settings that change what compiling finds.
+        A digest of the settings that change results of compilation.
     """
     name = sha256(f"{root.absolute()}\0{kind}".encode(errors="surrogateescape")).hexdigest()
     try:
@@ -126,7 +125,7 @@ def load_cache(path: Path | None) -> Cache:
 
 
 def save_cache(path: Path | None, files: dict[str, Parsed], meanings: dict[str, Meaning]) -> None:
-    """Replace the content of a file; where that is impossible, the next load just takes longer."""
+    """Replace the content of a file; if that is impossible, the next load just takes longer."""
     if path is None:
         return
     temporary = path.with_name(f".{uuid4().hex}")
@@ -149,13 +148,13 @@ _NO_LINKS: int = getattr(os, "O_NOFOLLOW", 0)
 _KEY = "key"
 """The file with the secret that signs: 32 random bytes."""
 _FRESH_S = 24 * 3600
-"""The time of a file in use is set anew once it is this old, in seconds."""
+"""The age at which the time of a file in use is updated, in seconds."""
 _UNUSED_S = 90 * 24 * 3600
-"""A file that nobody has read for this long is deleted, in seconds."""
+"""The age at which an unused file is deleted, in seconds."""
 
 
 def _read_key(directory: Path) -> bytes | None:
-    """Return the key; None if it is missing, or somebody else may have read or written it."""
+    """Return the key; None if it is missing, or others may have read or written it."""
     try:
         with open(os.open(directory / _KEY, os.O_RDONLY | _NO_LINKS), "rb") as file:
             facts = os.fstat(file.fileno())
@@ -170,12 +169,12 @@ def _read_key(directory: Path) -> bytes | None:
 
 
 def _make_key(directory: Path) -> bytes:
-    """Return a new key, or the one that another process has just made.
+    """Return a new key, or the one that another process has just created.
 
     Raises
     ------
     OSError
-        There is none, and none can be made.
+        There is no key, and none can be created.
     """
     temporary = directory / f".{uuid4().hex}"
     with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -183,7 +182,7 @@ def _make_key(directory: Path) -> bytes:
     try:
         os.link(temporary, directory / _KEY)
     except FileExistsError:
-        if _read_key(directory) is None:  # it is not private, so nothing it signed counts
+        if _read_key(directory) is None:  # it is not private, so its signatures are void
             temporary.replace(directory / _KEY)
     finally:
         temporary.unlink(missing_ok=True)
@@ -201,7 +200,7 @@ def _sign(key: bytes, path: Path, data: bytes) -> bytes:
 
 
 def _forget_old(directory: Path) -> None:
-    """Delete the files that nobody has used for a long time: their projects may be gone."""
+    """Delete files that have not been used for a long time: their projects may be gone."""
     before = time.time() - _UNUSED_S
     for file in directory.glob("*.cache"):
         with suppress(OSError):
@@ -211,7 +210,7 @@ def _forget_old(directory: Path) -> None:
 
 @cache
 def _stamp() -> str:
-    """Return a digest of the code that made what is remembered."""
+    """Return a digest of the code whose results are cached."""
     code_digest = sha256(f"{sys.version} {version('sqlglot')}".encode())
     for path in sorted(PACKAGE.rglob("*.py")):
         code_digest.update(path.read_bytes())

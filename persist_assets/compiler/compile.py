@@ -44,24 +44,24 @@ def compile_project(
     Parameters
     ----------
     declarations
-        Of all files, in any order.
+        The declarations of all files, in any order.
     sources_dir
         Where asset keys start, relative to the project root.
     connection
-        Digest of everything about the session that changes results.
+        A digest of everything about the session that changes results.
     raws
-        For every raw table what is known of it.
+        The known facts of every raw table.
     problems
-        Already found by the frontends; they become the project's.
+        The problems found by the frontends; they become the project's.
     memory
-        Of earlier compilations; the queries of declarations may be without trees then.
+        Results of earlier compilations; queries of declarations may lack trees then.
     key_prefix
-        What asset keys begin with.
+        The prefix of asset keys.
     former
-        A compilation of most of these declarations, of which nothing is compiled a second time.
-        The result is a draft: it tells columns, and lacks problems and checks.
+        A compilation of most of these declarations, whose results are taken over. The result is a
+        draft: it has columns, but no problems and checks.
     unread
-        Paths of files that cannot be read, which is among the problems.
+        The paths of unreadable files; their problems are in `problems`.
 
     """
     memory = memory or Memory()
@@ -77,28 +77,31 @@ def compile_project(
     collect(compilation, ordered, key_prefix)
     for compile_pass in PASSES if former is None else DRAFT_PASSES:
         compile_pass(compilation)
-    compilation.former = None  # it would keep all earlier ones alive
+    compilation.former = None  # it would keep all earlier compilations alive
     return compilation
 
 
 def resolve_query(
     project: Project, query: Query, language: str | None = None
 ) -> tuple[SourceID, ...]:
-    """Return what the references of a query mean that stands in no file of the project.
+    """Return the SourceIDs of the references in a query that is in no file of the project.
 
-    That may be broken sources of the project, which are not in its `by_id`.
+    They may be broken sources of the project, which are not in its `by_id`.
 
     Parameters
     ----------
     language
-        Of its author.
+        The language of its author.
 
     Raises
     ------
     SourcesError
-        Some mean nothing.
+        Some references cannot be resolved.
     """
-    every = (*project.sources, *project.broken)  # a name means no other source if one is broken
+    every = (
+        *project.sources,
+        *project.broken,
+    )  # the name of a broken source does not mean another one
     names = Names(((s.asset_key, s.source_id) for s in every), unread=project.unread)
     targets = [names.resolve(reference, None, language) for reference in query.references]
     wrong = [f for f in targets if isinstance(f, Problem)]

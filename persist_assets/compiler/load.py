@@ -64,14 +64,14 @@ if TYPE_CHECKING:
 
 
 def load_project(settings: Settings) -> Project:
-    """Read and compile every source of a project, its problems included.
+    """Read and compile all sources of a project; errors become its problems.
 
-    Costs no JVM: columns that raw tables do not declare come from their data's own metadata.
+    This needs no JVM: undeclared columns of raw tables come from the metadata of their data.
 
     Raises
     ------
     SettingsError
-        There is no sources directory, it is empty, or there is nothing to compile Malloy with.
+        There is no sources directory, it is empty, or Malloy's compiler is missing.
     """
     return load(settings).project
 
@@ -79,7 +79,7 @@ def load_project(settings: Settings) -> Project:
 def find_former_build_ids(
     settings: Settings, current: Collection[BuildID], manifest: Collection[BuildID]
 ) -> Problem | None:
-    """Return a warning if the tables of an environment have BuildIDs that hold harmless settings.
+    """Return a warning if the tables of an environment have BuildIDs with harmless settings.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def find_former_build_ids(
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A compiled project, and what it takes to ask something of it."""
+    """A compiled project, with everything that ad-hoc queries over it need."""
 
     project: Project
     compilation: Compilation
@@ -126,16 +126,16 @@ class Loaded:
         Parameters
         ----------
         path
-            Of the file, relative to the project root.
+            The path of the file, relative to the project root.
         name, text
-            Of a query that the file defines, or a text (``run: …``) that is not in it.
+            The name of a query in the file, or a text (``run: …``) that is not in it.
 
         Raises
         ------
         SourcesError
-            That file has errors, or one that it imports, or the query does not compile.
+            The file, or one that it imports, has errors, or the query does not compile.
         SettingsError
-            There is nothing to compile it with.
+            Malloy's compiler is missing.
         """
         file = self.models.files.get(path)
         paths = {path, *(p for p, _ in file.reads)} if file is not None else {path}
@@ -148,17 +148,17 @@ class Loaded:
             raise SourcesError([*error.problems, *self.project.errors]) from error
 
     def bind(self, query: Query, language: str | None = None) -> tuple[SourceID, ...]:
-        """Return what the references of a query mean that stands in no file of the project.
+        """Return the SourceIDs of the references in a query that is in no file of the project.
 
         Parameters
         ----------
         language
-            Of its author.
+            The language of its author.
 
         Raises
         ------
         SourcesError
-            Some mean nothing, or sources that are not sound; their errors are in it.
+            Some references cannot be resolved, or mean broken sources, whose errors it contains.
         """
         try:
             bindings = resolve_query(self.project, query, language)
@@ -168,12 +168,12 @@ class Loaded:
         return bindings
 
     def require(self, sources: Iterable[SourceID]) -> None:
-        """Return if sources and all that they rest on are sound.
+        """Return if sources and everything upstream are free of errors.
 
         Raises
         ------
         SourcesError
-            With the errors of the files that they are in.
+            They are not; it contains the errors of their files.
         """
         right = sound(self.project).by_id
         if all(s in right for s in sources):
@@ -194,12 +194,12 @@ class Loaded:
         raise SourcesError(wrong or self.project.errors)
 
     def needs_of(self, query: Query, bindings: Sequence[SourceID]) -> tuple[Needed, ...]:
-        """Return what a query that stands in no file needs of external tables.
+        """Return the needs of a query that is in no file from external tables.
 
         Parameters
         ----------
         bindings
-            What its references mean; see `resolve_query`.
+            The SourceIDs of its references; see `resolve_query`.
         """
         externals = self.compilation.externals
         reached = self.project.reach(bindings, lambda s: s.persisted)
@@ -209,13 +209,12 @@ class Loaded:
 
 
 def load(settings: Settings, progress: Progress | None = None) -> Loaded:
-    """Return a project with what it takes to ask something of it; see `load_project`.
+    """Return a project with everything that ad-hoc queries need; see `load_project`.
 
     Parameters
     ----------
     progress
-        Is called before a Malloy file is compiled, with the number of files that are done, and of
-        all.
+        Called before a Malloy file is compiled, with the numbers of compiled files and of all.
     """
     directory = settings.root / settings.sources
     if not directory.is_dir():
@@ -246,14 +245,14 @@ def load(settings: Settings, progress: Progress | None = None) -> Loaded:
 def compile_files(
     settings: Settings, contents: Mapping[str, bytes], read: Callable[[str], str]
 ) -> Project:
-    """Compile files that are not those on disk.
+    """Compile files from memory.
 
     Parameters
     ----------
     contents
-        By path relative to the project root, in order.
+        The contents by path relative to the project root, in order.
     read
-        Returns the text of another file that they import, by its path.
+        Returns the text of another file that they import, by path.
     """
     return _compile(settings, contents, [], read, remember=False).project
 
@@ -268,16 +267,16 @@ def _compile(
     unread: Collection[str] = (),
     remember: bool,
 ) -> Loaded:
-    """Compile files, with what earlier compilations found.
+    """Compile files, using the cache.
 
     Parameters
     ----------
     problems
-        What is wrong with other files; they become the project's.
+        The problems of other files; they become the project's.
     unread
-        The paths of files that cannot be read.
+        The paths of unreadable files.
     remember
-        Save what is found for the next time; nothing else stays saved.
+        Replace the content of the cache by the results.
     """
     know_stores(settings.stores, settings.patience)
     connection = digest_connection(settings.connection)
@@ -342,18 +341,18 @@ def _parse_files(
     find: Find,
     problems: list[Problem],
 ) -> tuple[dict[str, Parsed], list[Declaration]]:
-    """Return what each file declares, and all declarations, with trees where files were parsed.
+    """Return the declarations by file, and all declarations, with trees for files that were parsed.
 
-    Files that a frontend does not read, as Malloy's, are in neither.
+    Files without a frontend, such as Malloy's, are in neither.
 
     Parameters
     ----------
     texts
-        By path, the texts of all files; they are added.
+        Output: the texts of all files by path are added.
     cached
-        By path, what files declared before; those that are unchanged are not parsed.
+        The cached declarations by path; unchanged files are not parsed.
     problems
-        What is wrong with the files is added.
+        Output: the problems of the files are added.
     """
     files: dict[str, Parsed] = {}
     declarations: list[Declaration] = []
@@ -387,14 +386,14 @@ def _parse_files(
 
 
 def _reads_alike(file: Parsed, find: Find) -> bool:
-    """Whether the other files that a file is made of are unchanged."""
+    """Whether the other files that a file depends on are unchanged."""
     return all(digest_of(find(path)) == former for path, former in file.reads)
 
 
 def _finished(
     settings: Settings, compilation: Compilation, queries: tuple[NamedQuery, ...]
 ) -> Project:
-    """Return a compiled project with its queries, and with what it needs of external tables."""
+    """Return a compiled project with its queries, and with its needs from external tables."""
     project, externals = (
         replace(compilation.project, queries=queries, needs=()),
         compilation.externals,
@@ -409,7 +408,7 @@ def _finished(
 
 
 def _unknown_graphs(settings: Settings, project: Project) -> Iterator[Problem]:
-    """Yield warnings of graphs that annotations need and the settings do not declare."""
+    """Yield warnings about graphs that annotations need and the settings do not declare."""
     names = [upstream.name for upstream in settings.upstreams]
     for source in project.sources:
         want = source.annotation.want
@@ -420,7 +419,7 @@ def _unknown_graphs(settings: Settings, project: Project) -> Iterator[Problem]:
 def _needs_by_source(
     compilation: Compilation, externals: frozenset[SourceID]
 ) -> Callable[[SourceID], tuple[Needed, ...]]:
-    """Return what finds the needs of one source: nobody asks for those of most."""
+    """Return a function for the needs of one source; those of most sources are never used."""
 
     @cache
     def find(source_id: SourceID) -> tuple[Needed, ...]:
@@ -432,7 +431,7 @@ def _needs_by_source(
 def _finder(
     texts: Mapping[str, str], contents: Mapping[str, bytes], read: Callable[[str], str]
 ) -> Find:
-    """Return what finds the text of any file of the project, once."""
+    """Return a function that reads the text of a project file once."""
     found: dict[str, str | None] = {}
 
     def find(path: str) -> str | None:
@@ -450,10 +449,10 @@ def _finder(
 
 @contextmanager
 def nothing_collected() -> Generator[None]:
-    """Keep the cyclic garbage collector from running within the block.
+    """Disable the cyclic garbage collector within the block.
 
-    Loading makes millions of objects that live to its end: looking through them again and again
-    took a third of the time.
+    Loading creates millions of objects that live until it ends. Scanning them repeatedly took a
+    third of the time.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -470,7 +469,7 @@ def require(project: Project) -> Project:
     Raises
     ------
     SourcesError
-        With all its errors.
+        The project has errors; it contains all of them.
     """
     if project.errors:
         raise SourcesError(project.errors)
@@ -478,15 +477,15 @@ def require(project: Project) -> Project:
 
 
 def sound(project: Project) -> Project:
-    """Return what of a project is right: no file that has errors, and nothing that reads one.
+    """Return a project without files that have errors, and without readers of these.
 
-    Its problems stay, and what is not right keeps its names.
+    Its problems stay, and the names of removed sources stay taken.
     """
     wrong = {p.location.path for p in project.errors}
     left: list[Source] = []
     sound_ids: set[SourceID] = set()
     broken = list(project.broken)
-    for source in project.sources:  # every one after all it reads
+    for source in project.sources:  # each after all that it reads
         if source.location.path not in wrong and sound_ids.issuperset(
             (*source.bindings, *source.compared)
         ):
@@ -504,7 +503,7 @@ def _files(directory: Path) -> Iterator[Path]:
 
 
 def is_source(path: PurePath) -> bool:
-    """Whether a file of the sources directory, by its path in it, holds sources."""
+    """Whether a path in the sources directory is a file of sources."""
     hidden = any(part.startswith((".", "_")) for part in path.parts)
     return path.suffix in (*FRONTENDS, MALLOY) and not hidden
 
@@ -523,7 +522,7 @@ def _read(root: Path, path: Path, relative: str, problems: list[Problem]) -> byt
 
 def _decode(data: bytes, relative: str, problems: list[Problem]) -> str | None:
     try:
-        if b"\0" in data:  # UTF-16, with or without a mark, is UTF-8 too for all it looks like
+        if b"\0" in data:  # UTF-16, with or without a byte order mark, can look like valid UTF-8
             raise UnicodeDecodeError("utf-8", data, data.index(b"\0"), len(data), "NUL")
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -535,8 +534,8 @@ def _decode(data: bytes, relative: str, problems: list[Problem]) -> str | None:
 
 
 def _names_in_bytes(data: bytes, path: str, suffix: str) -> list[Declaration]:
-    """Return declarations that stand for the sources of a file that is not UTF-8."""
-    whole = data.replace(b"\0", b"")  # what is left of UTF-16
+    """Return placeholder declarations for the sources of a file that is not UTF-8."""
+    whole = data.replace(b"\0", b"")  # the rest of UTF-16
     by_name: dict[str, Declaration] = {}
     for text in (whole.decode(errors="replace"), whole.decode("latin-1")):
         for declaration in NAMES[suffix](text, path):
@@ -547,14 +546,14 @@ def _names_in_bytes(data: bytes, path: str, suffix: str) -> list[Declaration]:
 def _placed(
     settings: Settings, declarations: list[Declaration], unread: Collection[str]
 ) -> tuple[list[Declaration], Collection[SourceID]]:
-    """Return declarations with raw tables where the environment has them.
+    """Return declarations with the environment's locations of raw tables.
 
-    And those of which that is not certain: a file with errors has a name that it gives a place.
+    Also return those for which that is uncertain, because a file with errors may define the name.
 
     Raises
     ------
     SettingsError
-        It places a raw table that there is not, or that several may be.
+        The environment sets the location of a raw table that is unknown or ambiguous.
     """
     raws = {
         source_id(d): ("/".join(asset_key(d, settings.sources, settings.key_prefix)), d)
@@ -612,7 +611,7 @@ def _raw_facts(
             problem = Problem("location-scheme", wrong[0], declaration.location, wrong[1])
             problems.append(problem)
         elif source_id(declaration) in unplaced:
-            columns = None  # the errors of the other file say why
+            columns = None  # the errors of the other file explain it
         elif columns is None and raw.format == OUTSIDE:
             columns = ()
         elif columns is None:

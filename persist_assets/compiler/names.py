@@ -1,4 +1,4 @@
-"""What names in queries may mean, and the keys of sources."""
+"""The resolution of names in queries, and the keys of sources."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def asset_key(
 
 
 def file_key(path: str, sources_dir: str, prefix: tuple[str, ...]) -> tuple[str, ...]:
-    """Return what the asset keys of a file's sources begin with."""
+    """Return the prefix of the asset keys of a file's sources."""
     relative = PurePosixPath(path).relative_to(sources_dir)
     return (*prefix, *relative.with_suffix("").parts)
 
 
 class Names:
-    """What names mean: the sources of a project by the last part of their asset keys."""
+    """The sources of a project by the last part of their asset keys."""
 
     def __init__(
         self,
@@ -61,10 +61,10 @@ class Names:
     def resolve(
         self, reference: Reference, path: str | None, language: str | None = None
     ) -> SourceID | Problem:
-        """Return what a reference in the file `path` means.
+        """Return the SourceIDs that a reference in the file `path` may mean.
 
-        Its own file's sources come first; but what Malloy calls a table is no source of Malloy
-        where there is another one. A SourceID means itself.
+        Sources of the same file come first. What Malloy names as a table means a source of another
+        language, if there is one. A SourceID means itself.
         """
         fits = self.find(reference, path, language)
         if len(fits) == 1:
@@ -90,9 +90,9 @@ class Names:
     def find(
         self, reference: Reference, path: str | None, language: str | None = None
     ) -> list[tuple[tuple[str, ...], SourceID]]:
-        """Return what a reference may mean: asset keys, or what it is itself, and SourceIDs.
+        """Return the possible meanings of a reference: asset keys, or itself, and SourceIDs.
 
-        What is guessed means nothing where something else has its name; see `others`.
+        Guesses do not count if something else has the name; see `others`.
         """
         every = self._fitting(reference, path, language)
         return [(k, s) for k, s in every if s not in self.guessed] or every
@@ -100,7 +100,7 @@ class Names:
     def others(
         self, reference: Reference, path: str | None, language: str | None = None
     ) -> tuple[SourceID, ...] | None:
-        """Return what else a reference may mean, as far as that has a name; None: nothing."""
+        """Return the name of another possible meaning of a reference; None: there is none."""
         if not (self.guessed or self.unread) or _is_source_id(reference):
             return None
         every = [s for _, s in self._fitting(reference, path, language)]

@@ -34,11 +34,11 @@ FRONTENDS: Mapping[
 }
 """Suffix → parse(text, path relative to the project root, what finds other files).
 
-It returns what the file declares, what is wrong with it, and which other files decide that."""
+It returns the declarations of the file, its problems, and the other files that it depends on."""
 
 NAMES: Mapping[str, Callable[[str, str], list[Declaration]]] = {
     ".sql": sql_names.names_in,
     ".py": python.names_in,
     declarations.SUFFIX: declarations.names_in,
 }
-"""Suffix → names_in(text, path): declarations that stand for the sources of a broken file."""
+"""Suffix → names_in(text, path): placeholder declarations for the sources of a broken file."""

@@ -1,4 +1,4 @@
-"""What the passes of a compilation share."""
+"""The shared state of the passes of a compilation."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RawFacts:
-    """What is known of a raw table besides its declaration.
+    """Facts about a raw table besides its declaration.
 
     Attributes
     ----------
     place
         Its location in a form that means the same data wherever digests are compared.
     columns
-        As declared or, where nothing is declared, as found in the data; None if that failed,
-        which has been reported.
+        The declared columns or, if none are declared, those of the data; None if reading them
+        failed, which has been reported.
     options
         Its options without secrets.
     """
@@ -64,14 +64,14 @@ def _never(path: str) -> Iterable[Declaration]:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The meanings of queries, by digests of all that a meaning follows from.
+    """The meanings of queries, by digests of everything that they depend on.
 
     Attributes
     ----------
     cached
-        From earlier compilations.
+        Meanings of earlier compilations.
     used
-        All that a compilation needed; it adds them.
+        The meanings that a compilation needed; it adds them.
     parse
         Returns the declarations of a file, with trees.
     """
@@ -83,16 +83,16 @@ class Memory:
 
 @dataclass(slots=True, eq=False)
 class Unit:
-    """A declaration on its way to become a source.
+    """A declaration that is being compiled to a source.
 
     Attributes
     ----------
     written
-        The declaration as its file has it; checks are not resolved in it.
+        The declaration as in its file, with unresolved checks.
     compared
-        Other sources that its checks look at.
+        The other sources that its checks read.
     key
-        Digest of all that its meaning follows from: its words, and the keys of what it reads.
+        A digest of everything that its meaning depends on: its words, and the keys of its inputs.
     """
 
     declaration: Declaration
@@ -111,7 +111,7 @@ class Unit:
         self.written = self.declaration
 
     def face(self) -> Face:
-        """Return what its readers see."""
+        """Return its interface for readers."""
         face = self.raw_face if self.meaning is None else self.meaning.shown()
         assert face is not None
         return face
@@ -119,21 +119,20 @@ class Unit:
 
 @dataclass(slots=True)
 class Compilation:
-    """All that is known of the declarations of a project.
+    """The state of the compilation of a project's declarations.
 
     Attributes
     ----------
     units
-        By SourceID, every one after all it reads.
+        The units by SourceID, each after those it reads.
     followed
-        Whether a source is incremental, so that it is asked how rows follow from others.
+        Whether a source is incremental, so that the growth of rows has to be analysed.
     former
-        A compilation of most of these declarations; what it found out about them still holds.
+        A compilation of most of these declarations; its results still hold.
     doubts
-        Sources that may read others than they do, for all that files with errors tell, and
-        which these are.
+        Sources whose references may mean other sources, in files with errors; and these sources.
     unread
-        Asset keys of files that cannot be read, without a name.
+        Asset keys, without names of sources, of unreadable files.
     """
 
     sources_dir: str
@@ -156,11 +155,11 @@ class Compilation:
 
     @contextmanager
     def contained(self, unit: Unit) -> Generator[None]:
-        """Turn an exception that nobody expects into a problem of one declaration."""
+        """Turn an unexpected exception into a problem of one declaration."""
         try:
             yield
         except RecursionError:
-            # Whether it comes depends on who calls us: it may refuse, never decide meaning.
+            # Whether it occurs depends on the caller, so it may refuse, but never decide a meaning.
             hint = "name parts of it: WITH … AS (…)"
             self.report("nesting", "the nesting is too deep", unit, hint)
         except PersistError:
@@ -195,7 +194,7 @@ class Compilation:
         return Project(sources, tuple(unique), broken=broken, unread=self.unread)
 
     def knows(self, references: Iterable[Reference]) -> bool:
-        """Whether each name in a query of Malloy's means a source that is compiled."""
+        """Whether every name in a Malloy query means a compiled source."""
         matches = (self.names.find(r, None, MALLOY) for r in references)
         return all(len(f) == 1 and self.units[f[0][1]].source is not None for f in matches)
 
@@ -206,10 +205,10 @@ class Compilation:
         return frozenset(s for s, source in sources if source and source.external)
 
     def needs(self, tables: Collection[SourceID]) -> tuple[Need, ...]:
-        """Return what each persisted source needs of tables that are asked about.
+        """Return the needs of each persisted source from the given external tables.
 
-        In the order of the sources, each after all it reads. Files are parsed again where what
-        their queries mean was remembered.
+        They are in the order of the sources, each after its inputs. Files are parsed again if the
+        meanings of their queries were cached.
         """
         relations = self._relations(tables)
         inlined = {s: r for s, r in relations.items() if not self.units[s].declaration.persisted}
@@ -223,7 +222,7 @@ class Compilation:
     def needs_of_source(
         self, source_id: SourceID, tables: Collection[SourceID]
     ) -> tuple[Need, ...]:
-        """Return what all rows of a source need of tables, as its readers may not."""
+        """Return the needs of all rows of a source from tables; its readers may need less."""
         relations = self._relations(tables)
         if source_id not in relations:
             return ()
@@ -233,14 +232,14 @@ class Compilation:
     def needs_of(
         self, query: Query, bindings: Sequence[SourceID], tables: Collection[SourceID]
     ) -> tuple[Need, ...]:
-        """Return what a query needs that stands in no file of the project.
+        """Return the needs of a query that is in no file of the project.
 
         Parameters
         ----------
         query
-            With its tree.
+            The query, with its tree.
         bindings
-            What its references mean; see `resolve_query`.
+            The SourceIDs of its references; see `resolve_query`.
         """
         relations = self._relations(tables)
         inlined = {s: r for s, r in relations.items() if not self.units[s].declaration.persisted}
@@ -248,9 +247,9 @@ class Compilation:
         return find_needs("query", {**inlined, "query": relation}, tables)
 
     def _relations(self, tables: Collection[SourceID]) -> Mapping[SourceID, Relation]:
-        """Return the relations of all sources that read tables, or what is not persisted of these.
+        """Return the relations of all sources that read tables, directly or by unpersisted sources.
 
-        Each after all it reads.
+        Each is after its inputs.
         """
         relations: dict[SourceID, Relation] = {}
         ends = {*tables}
@@ -258,7 +257,7 @@ class Compilation:
             if unit.source is None or ends.isdisjoint(unit.bindings):
                 continue
             if any(self.units[b].source is None for b in unit.bindings):
-                continue  # it failed meanwhile
+                continue  # it has failed since
             with self.contained(unit):
                 relations[reader] = self._relation(unit)
             if not unit.declaration.persisted:
@@ -268,7 +267,7 @@ class Compilation:
     def _relation(self, unit: Unit) -> Relation:
         query, function = unit.declaration.query, unit.declaration.function
         if unit.source is not None and function is not None:
-            function = unit.source.function or function  # it knows which columns it is given
+            function = unit.source.function or function  # it knows which columns it gets
             frames = zip(unit.bindings, function.frames, strict=True)
             inputs = [self._leaf(binding, frame.columns) for binding, frame in frames]
             return opaque(inputs, "it is read by a Python function")
@@ -281,13 +280,13 @@ class Compilation:
 
     def _leaf(self, source_id: SourceID, only: Container[str] | None = None) -> Face:
         read = self.units[source_id].source
-        assert read is not None  # or who reads it would not be compiled
+        assert read is not None  # otherwise its readers would not be compiled
         kinds = ((c.name, c.type) for c in read.columns)
         return leaf(source_id, [(n, k) for n, k in kinds if only is None or n in only])
 
 
 def as_broken(source: Source | Unit, reads: Iterable[SourceID]) -> Broken:
-    """Return what stands for a source that is not sound."""
+    """Return the placeholder for a broken source."""
     declared = source.declaration if isinstance(source, Unit) else source
     return Broken(
         source.source_id,
