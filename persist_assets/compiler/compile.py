@@ -101,7 +101,7 @@ def resolve_query(
     every = (
         *project.sources,
         *project.broken,
-    )  # the name of a broken source does not mean another one
+    )  # broken ones keep their names
     names = Names(((s.asset_key, s.source_id) for s in every), unread=project.unread)
     targets = [names.resolve(reference, None, language) for reference in query.references]
     wrong = [f for f in targets if isinstance(f, Problem)]

@@ -1,4 +1,4 @@
-"""The checks that annotations declare."""
+"""The checks in annotations."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _range(tag: Tag, named: Mapping[str, Tag]) -> Iterable[Check]:
 
 
 def _bounds(tag: Tag, what: str) -> tuple[Scalar | None, Scalar | None]:
-    """Return the ends of a range, in order, of which one may be missing."""
+    """Return the bounds of a range, in order; one may be missing."""
     if tag.value is not None:
         raise Bad(f"`{what}` needs `min`, `max` or both", tag.location)
     ends: dict[str, str | int | float] = {}
@@ -159,7 +159,7 @@ def read_check(tag: Tag, what: str) -> tuple[Check, ...]:
         apart = _is_per_partition(named.pop("per", None)) and kind in _OF_MANY_ROWS
         value = below.value
         if kind in _OF_COLUMNS and value is None and "columns" in named:
-            value = named.pop("columns").value  # as decorators say what has properties too
+            value = named.pop("columns").value  # as decorators write values with properties
         read = _CHECKS[kind]  # pyright: ignore[reportArgumentType]
         for check in read(Tag(below.location, value), named):
             plain = re.sub(r"\W+", "_", check.name, flags=re.ASCII).strip("_")
@@ -172,10 +172,10 @@ def read_check(tag: Tag, what: str) -> tuple[Check, ...]:
 
 
 _OF_MANY_ROWS = ("unique", "row_count", "freshness", "function")
-"""Kinds of checks that may say something else of partitions than of all rows together."""
+"""Kinds of checks whose result for partitions may differ from that for all rows."""
 
 _OF_COLUMNS = ("not_null", "unique")
-"""Kinds of checks whose value is columns, which a property of that name may hold as well."""
+"""Kinds of checks whose value is a list of columns, which a property of that name may have too."""
 
 
 def _is_per_partition(per: Tag | None) -> bool:

@@ -1,4 +1,4 @@
-"""The values of annotations: text → what it says, or what is wrong with it."""
+"""The values of annotations: text → a validated value, or an error."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Bad(Exception):
-    """A value that an annotation cannot have."""
+    """An invalid value of an annotation."""
 
     def __init__(self, message: str, location: Location, hint: str | None = None) -> None:
         self.problem = Problem("annotation-value", message, location, hint)
@@ -55,7 +55,7 @@ def read_texts(tag: Tag, what: str) -> tuple[str, ...]:
 
 
 def refuse(properties: Mapping[str, Tag] | None, what: str) -> None:
-    """Raise where there are properties that mean nothing here."""
+    """Raise if there are properties that have no meaning here."""
     for name, below in (properties or {}).items():
         raise Bad(f"`{what}` has no property `{name}`", below.location)
 
@@ -72,7 +72,7 @@ def read_known(tag: Tag, what: str, names: Iterable[str]) -> Iterable[tuple[str,
 
 
 def flag(tag: Tag, what: str) -> bool:
-    """Return that a bare word is there."""
+    """Return True for a bare word."""
     refuse(tag.properties, what)
     if tag.value is None or tag.value is True:
         return True
@@ -99,7 +99,7 @@ def table_name(tag: Tag, what: str) -> str:
 
 
 def read_strategy(tag: Tag, what: str) -> str:
-    """Return how a source is kept."""
+    """Return how a source is materialized."""
     return one_of(get_args(Strategy), tag, what)
 
 
@@ -182,12 +182,12 @@ def read_timezone(tag: Tag, what: str) -> str:
 
 
 def read_backfill(tag: Tag, what: str) -> str:
-    """Return how many runs a backfill is."""
+    """Return whether a backfill is one run or several."""
     return one_of(("single_run", "multi_run"), tag, what)
 
 
 def read_on_schema_change(tag: Tag, what: str) -> str:
-    """Return what becomes of rows with other columns than the table."""
+    """Return the handling of rows with other columns than the table."""
     return one_of(get_args(SchemaChange), tag, what)
 
 
@@ -200,22 +200,22 @@ def column_names(tag: Tag, what: str) -> tuple[str, ...]:
 
 
 def read_hard_deletes(tag: Tag, what: str) -> str:
-    """Return what becomes of the version of a key that is gone."""
+    """Return the handling of the version of a key that is gone."""
     return one_of(("close", "ignore"), tag, what)
 
 
 def read_on_change(tag: Tag, what: str) -> str:
-    """Return what becomes of the table when the query means something else."""
+    """Return the handling of the table when the meaning of the query changes."""
     return one_of(("rebuild", "continue"), tag, what)
 
 
 def read_assume(tag: Tag, what: str) -> str:
-    """Return what is assumed of new rows."""
+    """Return the assumption about new rows."""
     return one_of(("exact",), tag, what)
 
 
 def one_of(choices: Sequence[str], tag: Tag, what: str) -> str:
-    """Return a text that is one of those that are known."""
+    """Return a text that must be one of the known values."""
     text = read_text(tag, what)
     if text not in choices:
         hint = did_you_mean(text, choices)
@@ -281,7 +281,7 @@ def read_duration(tag: Tag, what: str) -> int:
 
 
 def read_freshness(tag: Tag, what: str) -> Freshness:
-    """Return how old a table may be, and what readers of an older one get."""
+    """Return the maximum age of a table, and what readers of an older one get."""
     if tag.value is not None:
         raise Bad(f"`{what}` must be a block", tag.location, 'for example, freshness.window="24h"')
     durations: dict[str, int] = {}
@@ -304,7 +304,7 @@ _NOT_NULL = re.compile(r"(?P<type>.*?)\s*\bnot\s+null", re.IGNORECASE)
 
 
 def read_columns(tag: Tag, what: str) -> tuple[Check, ...]:
-    """Return the checks that a contract consists of: which columns there are, and their NULLs."""
+    """Return the checks of a contract: the columns, and which of them may be NULL."""
     example = 'for example, columns { carrier=string n="bigint not null" }'
     if tag.value is not None or not tag.properties:
         raise Bad("`columns` must be a block of columns", tag.location, example)
@@ -338,7 +338,7 @@ def read_columns(tag: Tag, what: str) -> tuple[Check, ...]:
 
 
 def read_blocking(severity: Tag | None) -> bool:
-    """Return whether a check that fails stops the build."""
+    """Return whether a failed check stops the build."""
     if severity is None:
         return True
     text = read_text(severity, "severity")
@@ -368,7 +368,7 @@ def read_scalars(tag: Tag, what: str) -> tuple[Scalar, ...]:
 
 
 def read_automation(tag: Tag, what: str) -> str:
-    """Return when Dagster builds a source by itself."""
+    """Return when Dagster automatically builds a source."""
     text = read_text(tag, what)
     if text in ("eager", "missing"):
         return text
@@ -388,7 +388,7 @@ _NEEDS = re.compile(r"[A-Za-z0-9_-]{1,64}:[^:\s].*")
 
 
 def read_want(tag: Tag, what: str) -> tuple[Any, int | None, int | None, tuple[str, ...]]:
-    """Return how often, when it is late, when it is given up, and what it needs."""
+    """Return the period, the deadline, the expiry and the needs of recurring wants."""
     example = 'for example, want { every=daily sla="9h" }'
     if tag.value is not None:
         raise Bad(f"`{what}` must be a block", tag.location, example)

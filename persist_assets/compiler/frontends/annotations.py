@@ -1,7 +1,7 @@
 """Annotation lines → a validated `Annotation`. Pure.
 
 The text after ``--@`` (SQL) or ``#@`` (Malloy, Python) is MOTLY (`motly.parse_tag`); its
-vocabulary is the table `annotation_keys.KEYS`. The invariant: a key that is not understood whole is
+vocabulary is the table `annotation_keys.KEYS`. The invariant: a key that is not fully understood is
 a problem, never ignored.
 """
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 
 _INCREMENTAL = ("lookback", "assume")
-"""Keys that mean something only where ``refresh=incremental``."""
+"""Keys that require ``refresh=incremental``."""
 _PARTITION = ("start", "end", "timezone", "backfill")
-"""Keys that mean something only beside ``partition``."""
+"""Keys that require ``partition``."""
 _HISTORY = ("key", "watch", "hard_deletes")
-"""Keys that mean something only where ``refresh=snapshot``."""
+"""Keys that require ``refresh=snapshot``."""
 NEEDS_TABLE = (
     *(
         "name",
@@ -52,9 +52,9 @@ NEEDS_TABLE = (
     *("partition", *_PARTITION),
     *("on_schema_change", "on_change", *_INCREMENTAL, *_HISTORY),
 )
-"""Keys that mean something only for a source whose rows outlive a run."""
+"""Keys that require a source whose rows outlive a run."""
 NEEDS_PERSIST = (*NEEDS_TABLE, "materialized", "columns", "check")
-"""Keys that mean something only for a source that has a table."""
+"""Keys that require a source with a table."""
 
 
 def read_annotation(
@@ -70,7 +70,7 @@ def read_annotation(
     Returns
     -------
     annotation, problems
-        What could be understood, and everything that could not.
+        The valid part of the annotation, and the problems of the rest.
     """
     root, problems = parse_tag(lines)
     if defined is not None:
@@ -130,7 +130,7 @@ def read_annotation(
 
 
 def _complete(fields: dict[str, object], places: Mapping[str, Location]) -> None:
-    """Make one value of what keys say of partitions."""
+    """Combine the keys of partitions into one value."""
     start, end, zone = (fields.pop(name, None) for name in ("start", "end", "timezone"))
     dimensions = cast("tuple[Dimension, ...]", fields.pop("partition", ()))
     if not dimensions:
@@ -170,7 +170,7 @@ def _complete(fields: dict[str, object], places: Mapping[str, Location]) -> None
 
 
 def _complete_want(fields: dict[str, object], places: Mapping[str, Location]) -> None:
-    """Make one value of what is said of wants: those of partitions of time are as often."""
+    """Combine the keys of wants into one value; time partitions determine their period."""
     parts: Any = fields.pop("want", None)
     if parts is None:
         return
@@ -188,7 +188,7 @@ def _complete_want(fields: dict[str, object], places: Mapping[str, Location]) ->
 
 
 def _besides(promised: Iterable[Check], checks: Iterable[Check]) -> Iterator[Check]:
-    """Yield checks beside those of a contract, under names of their own."""
+    """Yield the checks and those of a contract, with distinct names."""
     names = {c.name for c in promised}
     for check in checks:
         name = next(n for n in numbered(check.name) if n not in names)
@@ -203,7 +203,7 @@ def _contradictions(places: Mapping[str, Location]) -> Iterator[Problem]:
 
 
 def _without_partitions(checks: Tag | None) -> Iterator[Problem]:
-    """Yield a problem for each kind of check that would be of partitions, where there are none."""
+    """Yield a problem for each kind of check by partition, if there are no partitions."""
     if checks is None or checks.deleted:
         return
     for kind, below in (checks.properties or {}).items():
@@ -225,7 +225,7 @@ def _combine(root: Tag, defined: Tag) -> Iterator[Problem]:
 
 
 def _alike(a: object, b: object) -> bool:
-    """Whether two tags, or values of tags, are the same wherever they stand."""
+    """Whether two tags, or values of tags, are equal regardless of their locations."""
     if isinstance(a, Tag) and isinstance(b, Tag):
         below = [{k: v for k, v in (t.properties or {}).items() if not v.deleted} for t in (a, b)]
         return (
@@ -241,7 +241,7 @@ def _alike(a: object, b: object) -> bool:
 
 
 def misplaced(declaration: Declaration) -> Iterator[Problem]:
-    """Yield a problem for each key that has no effect on what it stands above."""
+    """Yield a problem for each key that has no effect on the definition."""
     annotation = declaration.annotation
     incremental = annotation.refresh == "incremental"
     history = annotation.refresh == "snapshot"

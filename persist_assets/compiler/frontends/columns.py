@@ -1,9 +1,9 @@
-"""Which columns of a parameter a function of Python looks at, by its syntax tree. Pure.
+"""The columns of a parameter that a Python function uses, from its syntax tree. Pure.
 
-It is known of a parameter with which nothing is done but ``.select(…)``, by columns that are
-written out. The invariant: for what is found here it makes no difference whether the function is
-given all columns or only those. It is given only those, so what would be overlooked here could be
-missing in a build, and never be in a table unseen.
+They are known if the only operation on the parameter is ``.select(…)`` with literal columns. The
+invariant: it makes no difference whether the function gets all columns or only the ones found here.
+It gets only these, so a column that were overlooked would be missing in a build, but could never
+change a table unnoticed.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _OF_NARWHALS = frozenset(
     mean_horizontal median min min_horizontal sum sum_horizontal when
     """.split()
 )
-"""Functions of Narwhals that look at the columns they are told; others look at all."""
+"""Functions of Narwhals that use only the named columns; others use all."""
 
 _NAMING = ("alias", "name", "lit")
-"""Calls whose texts are no columns that are read."""
+"""Calls whose string arguments are not columns."""
 
 _HIDDEN = "_metadata"
-"""What Spark shows of files beside their columns."""
+"""The metadata columns that Spark adds to files."""
 
 
 class _Unclear(Exception):
-    """Nobody can tell which columns these are."""
+    """The columns are unknown."""
 
 
 def selected(
@@ -47,21 +47,21 @@ def selected(
     modules: Modules,
     reached: Reached,
 ) -> tuple[str, ...] | None:
-    """Return texts in which every column stands that a function looks at of a parameter.
+    """Return texts that contain every column of a parameter that a function uses.
 
-    None where it may look at any: where the parameter is anything else than what ``.select(…)``
-    or ``.selectExpr(…)`` is called of, with texts, and expressions of Spark's or Narwhals'
-    functions over texts, in which there is no star.
+    None if it may use any column. The columns are known if the parameter is used only in
+    ``.select(…)`` or ``.selectExpr(…)``, called with texts, or with expressions of Spark's or
+    Narwhals' functions over texts, without a star.
 
     Parameters
     ----------
     reached
-        Of the function, by these modules.
+        The code that the function reaches in these modules.
     """
     if looks_around(reached.names) or any(_HIDDEN in text for text in reached.texts):
         return None
     if not all(module.ours(d) for d in node.decorator_list):
-        return None  # what wraps the function may look at all it is given
+        return None  # a decorator of the function may use all columns
     inside = [child for part in ast.iter_child_nodes(node) for child in ast.walk(part)]
     bound = [name for child in inside for name in _bound(child)]
     imported = {name for child in inside for name in _imported(child)}
@@ -78,7 +78,7 @@ def selected(
 
 
 def _bound(node: ast.AST) -> Iterator[str]:
-    """Yield the names that a node binds, imports aside, whatever kind of node it is."""
+    """Yield the names that a node of any kind binds, except by imports."""
     match node:
         case ast.Name(ctx=ast.Load()) | ast.Attribute() | ast.keyword() | ast.Constant():
             return
@@ -98,12 +98,12 @@ def _imported(node: ast.AST) -> Iterator[str]:
 
 
 def _selects(parameter: str, root: ast.AST) -> Iterator[ast.Call]:
-    """Yield the selections that are made of a parameter.
+    """Yield the selections from a parameter.
 
     Raises
     ------
     _Unclear
-        Something else is done with it, or somewhere else than in the function itself.
+        It is used otherwise, or outside the function itself.
     """
     stack: list[ast.AST] = [*ast.iter_child_nodes(root)]
     while stack:
@@ -115,7 +115,7 @@ def _selects(parameter: str, root: ast.AST) -> Iterator[ast.Call]:
                 func=ast.Attribute(value=ast.Name(id=name), attr="select" | "selectExpr")
             ) if name == parameter:
                 yield node
-                continue  # what is given to it is no frame, or unclear
+                continue  # its argument is not a frame, or unclear
             case ast.Lambda() | ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
                 named = (n.id for n in ast.walk(node) if isinstance(n, ast.Name))
                 if parameter in named:
@@ -126,16 +126,16 @@ def _selects(parameter: str, root: ast.AST) -> Iterator[ast.Call]:
 
 
 class _Known:
-    """Reads expressions of columns; all else is unclear."""
+    """Reads expressions of columns; everything else is unclear."""
 
     def __init__(self, module: Module, modules: Modules, bound: frozenset[str]) -> None:
         self._module, self._modules, self._bound = module, modules, bound
 
     def texts(self, call: ast.Call) -> Iterator[str]:
-        """Yield the texts by which a selection says its columns.
+        """Yield the texts that name the columns of a selection.
 
-        A text that Python makes of others is none of them: what something is done with is always
-        a column, which only functions that are known return.
+        A text computed by Python does not count: operands are always columns, which only known
+        functions return.
 
         Raises
         ------
@@ -163,7 +163,7 @@ class _Known:
                     columns.append(node)
 
     def _parts(self, node: ast.expr) -> tuple[list[ast.expr], list[ast.expr]]:
-        """Return what of a column's expression is a column too, and what may also be a value."""
+        """Return the operands of a column expression: columns, and those that may be values."""
         match node:
             case ast.Call(func=func):
                 name = self._function(func)
@@ -184,7 +184,7 @@ class _Known:
         raise _Unclear
 
     def _function(self, node: ast.expr) -> str | None:
-        """Return which function of Spark's or Narwhals' a name means, or None."""
+        """Return the function of Spark or Narwhals that a name means, or None."""
         chain = chain_of(node)
         if not chain or chain[0] in self._bound or chain[0] in self._module.bindings:
             return None
@@ -202,6 +202,6 @@ class _Known:
 
 
 def _given(call: ast.Call, name: str = "") -> list[ast.expr]:
-    """Return what a call is given, without texts that are no columns that are read."""
+    """Return the arguments of a call, without texts that are not columns."""
     arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
     return [g for g in arguments if not (name in _NAMING and isinstance(g, ast.Constant))]

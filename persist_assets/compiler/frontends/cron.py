@@ -1,4 +1,4 @@
-"""Whether a text is a schedule of cron's: what Dagster's own answer would be, without Dagster."""
+"""Validation of cron schedules, with Dagster's results but without importing Dagster."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _FIELDS: tuple[tuple[str, int, int, int, dict[str, int]], ...] = (
     ("month", 1, 12, 12, {name: n for n, name in enumerate(_MONTHS, 1)}),
     ("day of week", 0, 6, 7, {name: n for n, name in enumerate(_DAYS)}),
 )
-"""Each field: what it is called, the first and the last there is, the greatest one may write."""
+"""Each field: its name, the first and last value, and the greatest value that may be written."""
 NICKNAMES = ("@hourly", "@daily", "@midnight", "@weekly", "@monthly", "@yearly", "@annually")
 _PART = re.compile(r"(?:(\*)|(\w+)(?:-(\w+))?)(?:/(\d+))?")
 _LONGEST = {1: 31, 2: 29, 3: 31, 4: 30, 5: 31, 6: 30, 7: 31, 8: 31, 9: 30, 10: 31, 11: 30, 12: 31}
 
 
 def wrong_with(cron: str) -> str | None:
-    """Return why a text is no schedule, None where it is one.
+    """Return why a text is not a cron schedule, None if it is one.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What a function that is a source must not do: write, change the session, read past its inputs."""
+"""Forbidden effects of source functions: writing, changing the session, reading other inputs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ EFFECTS: Mapping[str, tuple[str, Severity, str, str]] = {
 
 
 def effects_of(root: ast.AST, module: Module) -> Iterator[tuple[str, Location]]:
-    """Yield what a piece of code does besides returning rows, and where."""
+    """Yield the effects of a piece of code besides returning rows, with their locations."""
     for node in _nodes(root, module):
         dotted = _dotted(node, module)
         effect = _session_change(node)
@@ -74,12 +74,12 @@ _CALLED = re.compile(
 
 
 def call_of(text: str) -> Iterator[str]:
-    """Yield the functions that a text calls, if it should be SQL."""
+    """Yield the functions that a text calls, if it is SQL."""
     yield from _CALLED.findall(text.lower())
 
 
 def _nodes(root: ast.AST, module: Module) -> Iterator[ast.AST]:
-    """Yield what is run of a piece of code, our own decorators aside."""
+    """Yield the nodes of a piece of code that are executed, except our decorators."""
     stack = [root]
     while stack:
         node = stack.pop()
@@ -90,7 +90,7 @@ def _nodes(root: ast.AST, module: Module) -> Iterator[ast.AST]:
 
 
 def _dotted(node: ast.AST, module: Module) -> tuple[str, ...]:
-    """Return the whole name of what belongs to others, or of a builtin, or nothing."""
+    """Return the full name of an object of a library, or of a builtin, or nothing."""
     called = node.func if isinstance(node, ast.Call) else node
     chain = chain_of(called)
     if not chain or chain[0] in module.bindings:
@@ -117,7 +117,7 @@ _REMOVING = frozenset(
 
 
 def _is_write(node: ast.AST, dotted: tuple[str, ...]) -> bool:
-    """Whether something is written, as far as that can be seen."""
+    """Whether a call writes something, as far as its text shows."""
     if isinstance(node, ast.Attribute):
         if isinstance(node.value, ast.Attribute) and node.value.attr == "write":
             return True
@@ -151,7 +151,7 @@ _NAMING = frozenset(
 
 
 def _session_change(node: ast.AST) -> str:
-    """Return what of the session is changed: ``conf``, a ``name``, or nothing."""
+    """Return the part of the session that is changed: ``conf``, a ``name``, or nothing."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return ""
     name, of = node.func.attr, node.func.value
@@ -171,7 +171,7 @@ _READING = re.compile(
 
 
 def _is_read(node: ast.AST, dotted: tuple[str, ...]) -> bool:
-    """Whether something is read that is no parameter, as far as that can be seen."""
+    """Whether a call reads something besides the parameters, as far as its text shows."""
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute):
         return node.value.attr in ("read", "readStream") or dotted[:2] == ("os", "environ")
     if isinstance(node, ast.Call):

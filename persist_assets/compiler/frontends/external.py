@@ -1,8 +1,8 @@
 """``WITH ('connectors' = '[…]')`` of an external table → `External`. Pure.
 
-The options are those of Feldera's connectors, whose documents' programs are to compile as they
-stand. The invariant: every option has an effect that is described, or is a problem with a place;
-and no secret is in what comes out, as those have to be references to the environment.
+The options are those of Feldera's connectors; programs from Feldera's documentation compile
+unchanged. The invariant: every option has a documented effect, or is a problem with a location. The
+result contains no secrets, because secrets have to be references to the environment.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from persist_assets.core.errors import Location, Severity
 
 FORMATS = {"delta_table_input": "delta", "iceberg_input": "iceberg"}
-"""The connectors that external tables may have, and what their data is."""
+"""The connectors of external tables, with the formats of their data."""
 
 _PUSHDOWN, _FOLLOW = "predicate pushdown", "snapshot-and-follow"
 LACKING: Mapping[str, tuple[str, ...]] = {
@@ -48,7 +48,7 @@ LACKING: Mapping[str, tuple[str, ...]] = {
     "postgres_input": (_FOLLOW,),
     "postgres_cdc_input": (_PUSHDOWN,),
 }
-"""Connectors that bring rows and may yet not stand here, and what they lack."""
+"""Input connectors that are not supported here, with the reason."""
 
 _PROPERTIES = ("connectors", "materialized", "append_only")
 _CONNECTOR = ("name", "transport", "labels", "start_after")
@@ -67,7 +67,7 @@ _NOT_NEEDED: Mapping[str, str] = {
     "cdc_delete_filter": "mode cdc is not supported",
     "cdc_order_by": "mode cdc is not supported",
 }
-"""Options that Feldera knows and that would have no effect here, and why."""
+"""Options of Feldera that would have no effect here, with the reason."""
 
 _S3 = ("access_key_id", "secret_access_key", "session_token", "region", "endpoint", "allow_http")
 STORAGE: Mapping[str, str] = {
@@ -80,7 +80,7 @@ STORAGE: Mapping[str, str] = {
     "s3.region": "aws_region",
     "s3.endpoint": "aws_endpoint",
 }
-"""The storage options, as they may be written, and what they are called from then on."""
+"""The accepted spellings of storage options, with their canonical names."""
 
 _OF_ENVIRONMENT = re.compile(r"(azure|google|gcs|adls|fabric)[_.]")
 _OF_CATALOG = re.compile(r"(rest|glue)\.|catalog_type$|table_name$")
@@ -90,13 +90,13 @@ _SECRET = re.compile(
     r"|api[_.-]?key|sas|bearer|signature",
     re.IGNORECASE,
 )
-"""Keys whose values may not be written out."""
+"""Keys whose values must not be literal."""
 
 REFERENCE = re.compile(r"\$\{env:([A-Za-z_]\w*)\}")
-"""What stands for the value of a variable of the environment, as in Feldera."""
+"""A reference to an environment variable, as in Feldera."""
 
 _ONE_VERSION = re.compile(r"(?:^|/)(?:v\d+|\d+-[^/]*)(?:\.gz)?\.metadata\.json(?:\.gz)?$")
-"""Metadata files of Iceberg that nobody writes again: each is of one version of its table."""
+"""Metadata files of Iceberg that are never rewritten: each describes one version of its table."""
 
 _LITERAL_SECRET = re.compile(
     r"://[^/@:]*:[^/@]*@|[?&](?:sig|sv|se|token|password|x-amz-\w+(?:-\w+)*)=", re.IGNORECASE
@@ -105,16 +105,16 @@ _LITERAL_SECRET = re.compile(
 
 
 def unfit_value(name: str, value: str) -> tuple[str, str] | None:
-    """Return what is wrong with a storage option whose value is no reference, and what to do.
+    """Return the error and hint for a storage option whose value is not a reference.
 
-    A region or an endpoint could else lead to a host that nobody is asked about.
+    Otherwise a region or an endpoint could lead to a host that the user did not approve.
     """
     check = {"aws_region": unfit_region, "aws_endpoint": unfit_endpoint}.get(name)
     return check(value) if check else None
 
 
 def is_secret(name: str) -> bool:
-    """Whether an option of this name says who reads, not what is read.
+    """Whether an option with this name is a credential.
 
     Examples
     --------
@@ -126,14 +126,14 @@ def is_secret(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A literal of SQL, and where its characters are.
+    """An SQL literal, with the locations of its characters.
 
     Attributes
     ----------
     source
-        As it stands in the file, with its quotes.
+        The literal as in the file, with its quotes.
     locate
-        From a character of `source` to its place.
+        Returns the location of a character of `source`.
     """
 
     source: str
@@ -141,11 +141,11 @@ class Given:
 
     @property
     def text(self) -> str:
-        """What it says: in JSON a backslash is the JSON's."""
+        """Its text; a backslash belongs to the JSON."""
         return self.source[1:-1].replace("''", "'")
 
     def place(self, offset: int) -> Location:
-        """Return where a character of `text` is."""
+        """Return the location of a character of `text`."""
         at = 1
         while offset > 0 and at < len(self.source) - 1:
             at += 2 if self.source.startswith("''", at) else 1
@@ -153,7 +153,7 @@ class Given:
         return self.locate(at)
 
     def key(self, name: str, after: int = 0) -> int:
-        """Return where in `text` a key of an object is, or `after` where it cannot be found."""
+        """Return the offset in `text` of a key of an object, or `after` if it is not found."""
         match = re.compile(rf"{re.escape(json.dumps(name))}\s*:").search(self.text, after)
         return match.start() if match else after
 
@@ -165,25 +165,25 @@ def read_external(
     key: tuple[str, ...],
     location: Location,
 ) -> tuple[External | None, str, list[Problem]]:
-    """Return what is said of an external table, where its data is, and all that is wrong.
+    """Return the declaration of an external table, the location of its data, and all problems.
 
     Parameters
     ----------
     name
-        What it is called.
+        Its name.
     properties
-        What stands in WITH, in order, keys in lower case.
+        The properties in WITH, in order, with lower-case keys.
     columns
-        As they are declared.
+        The declared columns.
     key
         The columns of its primary key.
     location
-        Where it is declared.
+        The location of the declaration.
 
     Returns
     -------
     tuple
-        With None where no connector could be made out.
+        With None if no valid connector was found.
     """
     reading = _Reading(name, columns, location)
     external, uri = reading.read(properties)
@@ -193,7 +193,7 @@ def read_external(
 
 
 def public_pairs(external: External) -> tuple[tuple[str, str], ...]:
-    """Return what decides which rows an external table has, as sorted pairs without secrets.
+    """Return the options that decide the rows of an external table, as sorted pairs, no secrets.
 
     Examples
     --------
@@ -217,7 +217,7 @@ class _Wrong(Exception):
 
 
 class _Reading:
-    """One declaration being read; what is wrong is collected."""
+    """One declaration that is being read; it collects the problems."""
 
     def __init__(self, name: str, columns: Sequence[str], location: Location) -> None:
         self.name, self.columns, self.location = name, columns, location
@@ -441,7 +441,7 @@ class _Reading:
         return external, place
 
     def one_version(self, mode: str | None, uri: str) -> None:
-        """Say that a metadata file is of one version, and so nothing comes that can be followed."""
+        """Report that a metadata file describes one version, so there are no changes to follow."""
         if mode not in (None, "follow", "snapshot_and_follow"):
             return
         self.say(
@@ -455,7 +455,7 @@ class _Reading:
         )
 
     def is_a(self, key: str, value: Any, kind: type) -> bool:
-        # To Python true is an int.
+        # In Python, True is an int.
         fits = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
         if not fits:
             what = {
@@ -561,7 +561,7 @@ class _Reading:
         if text is None:
             return None
         at = self.at(key)
-        with suppress(TokenError):  # which no parser understands either
+        with suppress(TokenError):  # which no parser accepts either
             for place in reversed(missing_keywords(text)):
                 text = text[:place] + KEYWORD + text[place:]
         tree = parse(text)
@@ -575,7 +575,7 @@ class _Reading:
         return text.strip()
 
     def unfit(self, tree: Any) -> Iterator[tuple[str, str | None]]:
-        """Yield what is wrong with a condition, as far as its text alone tells."""
+        """Yield the problems of a condition that its text alone shows."""
         there = {c.lower() for c in self.columns}
         for node in tree.walk():
             if isinstance(node, exp.Query):
@@ -596,7 +596,7 @@ def _as_reference(key: str | None = None) -> str:
 
 
 def _without_trailing_commas(text: str) -> str:
-    """Return JSON whose objects and lists end without a comma, its characters where they were.
+    """Return JSON without trailing commas; all other characters keep their positions.
 
     Examples
     --------

@@ -1,8 +1,8 @@
 """``NOW() - 6 months`` → ``NOW() - INTERVAL 6 months``. Pure.
 
-Feldera's documents write intervals without their key word. Spark takes ``months`` behind a number
-for a name of the result, so only what no Spark would run is read that way: a number with a unit
-that is added to or taken from ``NOW()``, as a moment has no sum with a number.
+Feldera's documentation writes intervals without the keyword. In Spark, ``months`` after a number is
+an alias, so this applies only where Spark would fail: a number with a unit that is added to or
+subtracted from ``NOW()``, because a timestamp and a number have no sum.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ALMOST = re.compile(rf"\d\s+(?:{'|'.join(sorted(_UNITS))})\b", re.IGNORECASE)
 
 
 def missing_keywords(text: str) -> tuple[int, ...]:
-    """Return where in a text of SQL the key word INTERVAL is left out, in order.
+    """Return the offsets in an SQL text at which the keyword INTERVAL is missing, in order.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def _places(tokens: Sequence[Token]) -> Iterator[int]:
     while at < len(tokens):
         if moment and _adds_interval(tokens[at : at + 3]):
             yield tokens[at + 1].start
-            at += 3  # and what follows is a moment again
+            at += 3  # and the result is a timestamp again
             continue
         before = tokens[at - 1].text if at else ""
         moment = tokens[at].text.upper() == "CURRENT_TIMESTAMP" and before != "."

@@ -1,4 +1,4 @@
-"""What a piece of Python mentions."""
+"""The names in a piece of Python code."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ OF_FUNCTIONS = frozenset(("__builtins__", "__closure__", "__code__", "__dict__",
 
 
 def looks_around(names: Iterable[str]) -> bool:
-    """Whether one of these names finds what others stand for, wherever it is."""
+    """Whether one of these names looks up other names at run time."""
     lookups = _BY_VALUE | _OF_SYS | OF_FUNCTIONS
     return any(n in lookups or n.partition(".")[0] in _LOOKING for n in names)
 
 
 @dataclass(frozen=True, slots=True)
 class Mentions:
-    """What a piece of code names.
+    """The names in a piece of code.
 
     Attributes
     ----------
     chains
-        ``a.b.c``, where `a` is no variable of a function.
+        Dotted names ``a.b.c`` whose `a` is not a variable of a function.
     methods, texts
-        As of `Reached`.
+        As in `Reached`.
     imports
-        That stand in it.
+        The imports in it.
     """
 
     chains: frozenset[tuple[str, ...]]
@@ -47,14 +47,14 @@ class Mentions:
 def mentions(
     root: ast.AST, module: Module, *, bare: bool = False, hidden: frozenset[str] = frozenset()
 ) -> Mentions:
-    """Return what a piece of code names.
+    """Return the names in a piece of code.
 
     Parameters
     ----------
     bare
         As for `parts`.
     hidden
-        The variables of functions around it.
+        The variables of enclosing functions.
     """
     chains: set[tuple[str, ...]] = set()
     methods: set[str] = set()
@@ -91,7 +91,7 @@ def mentions(
 
 
 def _declared(node: ast.AST) -> frozenset[str]:
-    """Return the names that a function says are those of its module."""
+    """Return the names that a function declares as global."""
     body: list[ast.stmt] = [] if isinstance(node, ast.Lambda) else getattr(node, "body", [])
     declarations = (
         n for statement in body for n in ast.walk(statement) if isinstance(n, ast.Global)
@@ -100,9 +100,9 @@ def _declared(node: ast.AST) -> frozenset[str]:
 
 
 def variables(node: FunctionNode | ast.Lambda) -> frozenset[str]:
-    """Return the names that are variables of a function wherever it uses them.
+    """Return the names that are variables in the whole function.
 
-    Not those that it imports, nor those of comprehensions, which mean something else around them.
+    Imported names and variables of comprehensions are not among them.
     """
     arguments = node.args
     every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
@@ -133,7 +133,7 @@ def variables(node: FunctionNode | ast.Lambda) -> frozenset[str]:
 
 
 def without_docstring(body: Sequence[ast.stmt]) -> Sequence[ast.stmt]:
-    """Return statements without the text that documents them."""
+    """Return statements without the docstring."""
     first = body[0] if body else None
     if (
         isinstance(first, ast.Expr)
@@ -145,15 +145,15 @@ def without_docstring(body: Sequence[ast.stmt]) -> Sequence[ast.stmt]:
 
 
 def parts(node: ast.AST, module: Module, bare: bool) -> tuple[str, list[tuple[str, object]]]:
-    """Return what kind of thing a node is, and its fields that count.
+    """Return the kind of a node, and its relevant fields.
 
-    Documentation and our own decorators do not.
+    Docstrings and our own decorators are not relevant.
 
     Parameters
     ----------
     bare
-        Annotations do not count either: neither those of a source's parameters nor those of its
-        variables. Elsewhere libraries look at them (`pandas_udf`, dataclasses).
+        Type annotations are not relevant either, as for the parameters and variables of a source.
+        Elsewhere libraries read them (`pandas_udf`, dataclasses).
     """
     fields: list[tuple[str, object]] = []
     for name, value in ast.iter_fields(node):
@@ -174,9 +174,9 @@ def parts(node: ast.AST, module: Module, bare: bool) -> tuple[str, list[tuple[st
 
 
 def shape(root: ast.AST, module: Module, *, bare: bool = False) -> str:
-    """Return what a piece of code says, whatever its layout, comments and documentation.
+    """Return a canonical form of a piece of code, without layout, comments and docstrings.
 
-    It says the same in every version of Python.
+    It is the same in every version of Python.
     """
     words: list[str] = []
     stack: list[tuple[object, bool]] = [(root, bare)]

@@ -1,4 +1,4 @@
-"""A module of Python as text: what it defines and imports."""
+"""A Python module as text: its definitions and imports."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 Find = Callable[[str], str | None]
-"""Returns the text of a file by its path relative to the project root, None where there is none."""
+"""Returns the text of a file by its path relative to the project root, None if there is no file."""
 
 DECORATORS = ("source", "model", "table", "incremental_table")
-"""What of this package's stands above functions."""
+"""The decorators of this package."""
 
 _HOMES = ([PACKAGE], [PACKAGE, "decorators"])
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
@@ -28,12 +28,12 @@ FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What a name stands for that an import binds.
+    """The meaning of a name that an import binds.
 
     Attributes
     ----------
     attribute
-        None where it is the module itself.
+        None if it is the module itself.
     """
 
     module: str
@@ -41,7 +41,7 @@ class Imported:
 
     @property
     def dotted(self) -> tuple[str, ...]:
-        """The parts of the whole name."""
+        """The parts of the full name."""
         parts = self.module.split(".")
         return (*parts, self.attribute) if self.attribute else tuple(parts)
 
@@ -53,21 +53,21 @@ class Module:
     Attributes
     ----------
     name, package
-        Dotted; the package is what relative imports count from.
+        Dotted names; relative imports start from the package.
     body
-        Its statements, without what is never run or only typed.
+        Its statements, without those that are never run or only for type checkers.
     bindings
-        For each name the numbers of the statements that bind it.
+        For each name, the numbers of the statements that bind it.
     imports
-        For each name what imports bind to it, anywhere in the file.
+        For each name, the imports that bind it, anywhere in the file.
     typed
-        The same of imports that only type checkers see.
+        The same for imports that only type checkers see.
     stars, imported
         The modules of which everything, or anything, is imported.
     lines
-        Of the text, as Python counts them.
+        The lines of the text, as Python counts them.
     known
-        What was found out about its statements, for all functions that reach them.
+        A cache of facts about its statements, for all functions that reach them.
     """
 
     path: str
@@ -85,7 +85,7 @@ class Module:
     known: dict[object, Any] = field(default_factory=dict[object, Any])
 
     def ours(self, node: ast.expr) -> str | None:
-        """Return which of our decorators an expression names, or None."""
+        """Return the decorator of ours that an expression names, or None."""
         chain = chain_of(node.func if isinstance(node, ast.Call) else node)
         for origin in self.imports.get(chain[0], ()) if chain else ():
             *home, name = (*origin.dotted, *chain[1:])
@@ -96,7 +96,7 @@ class Module:
         return None
 
     def place(self, node: ast.AST) -> Location:
-        """Return where a node is."""
+        """Return the location of a node."""
         line: int = getattr(node, "lineno", 1)
         at: int = getattr(node, "col_offset", 0)
         text = self.lines[line - 1] if line <= len(self.lines) else ""
@@ -104,7 +104,7 @@ class Module:
 
 
 def chain_of(node: ast.AST) -> tuple[str, ...]:
-    """Return the names of ``a.b.c``, or nothing where it is something else."""
+    """Return the names of ``a.b.c``, or nothing for another expression."""
     names: list[str] = []
     while isinstance(node, ast.Attribute):
         names.append(node.attr)
@@ -126,7 +126,7 @@ def _is_main(test: ast.expr) -> bool:
 
 @lru_cache(maxsize=64)
 def parse_module(text: str, path: str) -> Module:
-    """Return a file as a module, which nobody changes: files that import one share it.
+    """Return a file as a module, which is immutable because importing files share it.
 
     Raises
     ------
@@ -155,9 +155,9 @@ def parse_module(text: str, path: str) -> Module:
 
 
 def _learn_choices(module: Module) -> None:
-    """Let imports be bindings whose statements say which of several things a name is.
+    """Treat imports as bindings if their statements decide between several meanings of a name.
 
-    So do those of a package, whose names may be those of modules in it.
+    This includes the imports of a package, whose names may be those of modules in it.
     """
     places: dict[str, list[int]] = {}
     chosen: set[str] = set()
@@ -208,7 +208,7 @@ def _learn_imports(
 
 
 def _bound(statement: ast.stmt) -> Iterator[str]:
-    """Yield the names that a statement of a module binds, imports aside."""
+    """Yield the names that a statement of a module binds, except by imports."""
     if isinstance(statement, FunctionNode | ast.ClassDef):
         yield statement.name
         return
@@ -227,4 +227,4 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
 
 
 UNSEEN = frozenset(("eval", "exec", "__import__", "importlib", "runpy", "pkgutil"))
-"""What imports or runs what no reading of a text finds."""
+"""Functions that import or run code that the text does not show."""
