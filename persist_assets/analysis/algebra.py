@@ -286,10 +286,10 @@ class Calls:
     def ref(self, instance: int, column: int) -> Ref:
         """Return the one Ref for a column of an instance."""
         key = (instance, column)
-        made = self._refs.get(key)
-        if made is None:
-            made = self._refs[key] = Ref(instance, column)
-        return made
+        ref = self._refs.get(key)
+        if ref is None:
+            ref = self._refs[key] = Ref(instance, column)
+        return ref
 
     def call(self, op: str, args: Iterable[Expr] = (), words: Iterable[str] = ()) -> Call:
         """Return the one Call of this shape, canonical."""
@@ -315,13 +315,13 @@ class Calls:
             case _:
                 pass
         key = (op, args, words)
-        made = self._calls.get(key)
-        if made is None and op in COMMUTATIVE and len(args) == 2:
-            made = self._calls.get((op, args[::-1], words))
-        if made is None:
-            made = self._calls[key] = Call(op, args, words)
+        call = self._calls.get(key)
+        if call is None and op in COMMUTATIVE and len(args) == 2:
+            call = self._calls.get((op, args[::-1], words))
+        if call is None:
+            call = self._calls[key] = Call(op, args, words)
             self.ops.add(op)
-        return made
+        return call
 
 
 def _is_test(expr: Call) -> bool:
@@ -416,16 +416,16 @@ class Rebuild:
             thing, parts_done = stack.pop()
             if id(thing) in done:
                 continue
-            made: object = None
+            rewritten: object = None
             if parts_done:
-                made = self._made(thing)
+                rewritten = self._made(thing)
             elif self.replace is not None and isinstance(thing, Expr):
-                made = self.replace(thing)
+                rewritten = self.replace(thing)
             elif self.replace_node is not None and isinstance(thing, Node):
-                made = self.replace_node(thing)
-            if made is None and isinstance(thing, Ref):
-                made = self.calls.ref(self.instance(thing.instance), thing.column)
-            elif made is None:
+                rewritten = self.replace_node(thing)
+            if rewritten is None and isinstance(thing, Ref):
+                rewritten = self.calls.ref(self.instance(thing.instance), thing.column)
+            elif rewritten is None:
                 if self.enter is not None and isinstance(thing, Block):
                     self.enter(thing)
                 below = [(p, False) for p in parts(thing) if id(p) not in done]
@@ -434,8 +434,8 @@ class Rebuild:
                     below.reverse()
                     stack += below
                     continue
-                made = self._made(thing)
-            done[id(thing)] = made
+                rewritten = self._made(thing)
+            done[id(thing)] = rewritten
             self.kept.append(thing)
         return done[id(start)]
 
@@ -518,28 +518,28 @@ class Free:
 
     def of(self, thing: object) -> frozenset[int]:
         """Return the instances that something refers to but does not bind."""
-        known = self._known.get(id(thing))
-        if known is None:
+        instances = self._known.get(id(thing))
+        if instances is None:
             self.learn(thing)
-            known = self._known[id(thing)]
-        return known
+            instances = self._known[id(thing)]
+        return instances
 
     def learn(self, thing: object) -> list[object]:
         """Learn what is free in a thing and in all that is below it.
 
         Returns what is no plain expression and was not known before, innermost first.
         """
-        known, met = self._known, list[object]()
+        known, new_things = self._known, list[object]()
         for this, below in innermost_first(thing, known):
-            found = _union([known[id(p)] for p in below])
+            instances = _union([known[id(p)] for p in below])
             if isinstance(this, Ref):
-                found = self._alone.setdefault(this.instance, frozenset((this.instance,)))
+                instances = self._alone.setdefault(this.instance, frozenset((this.instance,)))
             elif not isinstance(this, Call):
-                found = _unbound(this, found)
-                met.append(this)
-            known[id(this)] = found
+                instances = _unbound(this, instances)
+                new_things.append(this)
+            known[id(this)] = instances
             self._kept.append(this)
-        return met
+        return new_things
 
 
 _NOTHING: frozenset[int] = frozenset()

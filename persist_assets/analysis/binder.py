@@ -97,8 +97,8 @@ def bind(binding: Binding, node: Any, around: Around) -> Block:
         chain.append((node, around))
         node = node.this
     block = _bind_one(binding, node, around)
-    for operation, seen in reversed(chain):
-        block = _set_operation(binding, operation, block, seen)
+    for operation, operation_around in reversed(chain):
+        block = _set_operation(binding, operation, block, operation_around)
     binding.depth -= 1
     return block
 
@@ -169,8 +169,8 @@ def _distinct(binding: Binding, block: Block) -> Block:
     keys = {out.expr: out for out in block.columns}
     rows = replace(block, columns=(), order=())
     whole = binding.leaf(Aggregate(rows, tuple(keys), ()), keys.values())
-    made = dict(zip(keys, whole.columns, strict=True))
-    return replace(whole, columns=tuple(o.of(made[o.expr].expr) for o in block.columns))
+    out_by_key = dict(zip(keys, whole.columns, strict=True))
+    return replace(whole, columns=tuple(o.of(out_by_key[o.expr].expr) for o in block.columns))
 
 
 def _ordered(
@@ -269,8 +269,8 @@ def _select(binding: Binding, node: exp.Select, around: Around) -> Block:
     outs, qualifiers = _projections(binding, node, select)
     qualify = node.args.get("qualify")
     naming = replace(select, outs_first=True, refuses_doubt=True)
-    filters = expression(binding, having.this, naming) if having else None
-    kept = expression(binding, qualify.this, naming) if qualify else None
+    having_filter = expression(binding, having.this, naming) if having else None
+    qualify_filter = expression(binding, qualify.this, naming) if qualify else None
     ordering = replace(select, outs_first=True, sorts=True)
     order = _sorted_by_parts(binding, node, ordering)
     if node.args.get("order") and not node.args.get("distinct"):
@@ -278,23 +278,23 @@ def _select(binding: Binding, node: exp.Select, around: Around) -> Block:
     every = [
         *(o.expr for o in outs),
         *(s.by for s in order),
-        *(e for e in (filters, kept) if e),
+        *(e for e in (having_filter, qualify_filter) if e),
     ]
     if group or having or any(aggregates_of(e) for e in every):
         source, regroup = group_rows(binding, source, select, group, outs, every)
         outs = [o.of(regroup.expr(o.expr)) for o in outs]
         order = regroup.sorts(order)
-        filters = regroup.expr(filters) if filters else None
-        kept = regroup.expr(kept) if kept else None
-    if filters:
-        source.conjuncts += conjuncts(filters)
+        having_filter = regroup.expr(having_filter) if having_filter else None
+        qualify_filter = regroup.expr(qualify_filter) if qualify_filter else None
+    if having_filter:
+        source.conjuncts += conjuncts(having_filter)
     if binding.windowed:
         finish = finish_windows(binding, source)
         outs = [o.of(finish.expr(o.expr)) for o in outs]
         order = finish.sorts(order)
-        kept = finish.expr(kept) if kept else None
-    if kept:
-        source.conjuncts += conjuncts(kept)
+        qualify_filter = finish.expr(qualify_filter) if qualify_filter else None
+    if qualify_filter:
+        source.conjuncts += conjuncts(qualify_filter)
     block = replace(source.block(outs), order=order or source.order)
     if node.args.get("distinct"):
         if node.args["distinct"].args.get("on"):

@@ -180,8 +180,8 @@ class Binding:
             if self.free.of(thing).isdisjoint(moved):
                 return thing
             if isinstance(thing, Window):
-                own = {i for i, _ in thing.mapping}
-                beyond = frozenset[int]().union(*map(self.free.of, parts(thing))) - own
+                own_instances = {i for i, _ in thing.mapping}
+                beyond = frozenset[int]().union(*map(self.free.of, parts(thing))) - own_instances
                 if beyond.isdisjoint(moved):  # its rows are as they were
                     mapping = tuple((i, moved.get(now, now)) for i, now in thing.mapping)
                     return replace(thing, mapping=mapping)
@@ -229,9 +229,9 @@ class Binding:
             for instance, node in inner.leaves:
                 if instance not in moved:
                     moved[instance] = next(self.instances)
-                    known = isinstance(node, Given | Generate)
+                    has_types = isinstance(node, Given | Generate)
                     # The numbers of another binding say nothing here.
-                    self.types.leaves[moved[instance]] = node.types if known else ()
+                    self.types.leaves[moved[instance]] = node.types if has_types else ()
 
         def ours(expr: Expr) -> Expr | None:
             if isinstance(expr, Call) and not expr.args:

@@ -76,23 +76,23 @@ def expression(binding: Binding, node: Any, select: Select) -> Expr:
     kind = type(node)
     bind = EXPRESSIONS.get(kind)
     if bind is not None:
-        made = bind(binding, node, select)
+        expr = bind(binding, node, select)
     elif kind in FUNCTIONS:
-        made = _function(binding, FUNCTIONS[kind], list(arguments_of(node)), select)
+        expr = _function(binding, FUNCTIONS[kind], list(arguments_of(node)), select)
     else:
-        made = _other(binding, node, select)
+        expr = _other(binding, node, select)
     for operator, right in reversed(chain):
         other = expression(binding, right, select)
-        for side, compared in ((right, made), (node, other)):
+        for side, compared in ((right, expr), (node, other)):
             if isinstance(side, exp.Placeholder):
                 binding.bounded.append((side, compared))
         if operator in _TYPED_BY_DIGITS:
-            made, other = _typed(binding, (node, made), (right, other))
+            expr, other = _typed(binding, (node, expr), (right, other))
         if operator in _EXACT_WITH_INTEGERS:
-            made, other = _folded_beside(binding, made, other), _folded_beside(binding, other, made)
-        made = binding.calls.call(operator, (made, other))
+            expr, other = _folded_beside(binding, expr, other), _folded_beside(binding, other, expr)
+        expr = binding.calls.call(operator, (expr, other))
     binding.depth -= 1
-    return made
+    return expr
 
 
 _NO_DECIMALS = (*INTEGRAL, "float", "double")
@@ -356,17 +356,17 @@ _OF_OPERANDS = frozenset("case coalesce greatest least nullif nvl2 upper lower t
 
 def _special_texts_in(expr: Expr) -> set[str]:
     """Return the texts that an expression may be, and that are times by the clock."""
-    found: set[str] = set()
+    texts: set[str] = set()
     stack = [expr]
     while stack:
         this = stack.pop()
         if not isinstance(this, Call):
             continue
         if this.op == "string" and is_special_datetime_text(this.words[0]):
-            found.add(this.words[0].strip().lower())
+            texts.add(this.words[0].strip().lower())
         elif this.op in _OF_OPERANDS:
             stack += this.args
-    return found
+    return texts
 
 
 _NO_TEXTS = frozenset("null number boolean interval now parameter + - * / div mod".split())
@@ -396,23 +396,23 @@ def special_texts(types: Types, block: Block) -> set[str]:
     So it does wherever a text is cast to a time, also where nobody says so: beside a time, and in
     functions of times.
     """
-    found: set[str] = set()
+    clock_texts: set[str] = set()
     for call in walk(block):
         if not isinstance(call, Call):
             continue
         if call.op == "now" and call.args:
-            found |= _special_texts_in(call.args[0]) or {COMPUTED_TEXT}
+            clock_texts |= _special_texts_in(call.args[0]) or {COMPUTED_TEXT}
             continue
         special = {a: _special_texts_in(a) for a in call.args}
-        texts = {a: found for a, found in special.items() if found}
+        texts = {a: clock_texts for a, clock_texts in special.items() if clock_texts}
         if not texts:
             continue
         kinds = {types.of(a) for a in call.args if a not in texts}
         beside = any(k is not None and k.startswith(("date", "timestamp")) for k in kinds)
         unsure = None in kinds and call.op in _COMPARISONS
         if call.op in _OF_TIMES or beside or unsure:
-            found |= set[str]().union(*texts.values())
-    return found
+            clock_texts |= set[str]().union(*texts.values())
+    return clock_texts
 
 
 _COMPARISONS = frozenset(("=", "<>", "<", "<=", ">", ">=", "<=>", "in"))
@@ -526,8 +526,8 @@ def _named(binding: Binding, node: Any, select: Select) -> Expr:
     if binding.any_condition and name not in KNOWN | _KEYWORD_FUNCTIONS:
         clause = node.find_ancestor(exp.Where, exp.Join, exp.Select)
         if isinstance(clause, exp.Where | exp.Join):
-            given = [out.expr for out in _with_stars(binding, node.expressions, select)]
-            return binding.calls.call("user's", given, (name,))
+            args = [out.expr for out in _with_stars(binding, node.expressions, select)]
+            return binding.calls.call("user's", args, (name,))
     return _function(binding, name, node.expressions, select)
 
 
@@ -605,12 +605,12 @@ def _window(binding: Binding, node: Any, select: Select) -> Expr:
     partition = tuple(expression(binding, e, select) for e in spec.get("partition_by") or ())
     order = sort_keys(binding, spec["order"], select, ()) if spec.get("order") else ()
     frame: list[Expr | str] = []
-    given = spec.get("spec")
-    if given is not None:
-        if given.args.get("exclude"):
+    frame_spec = spec.get("spec")
+    if frame_spec is not None:
+        if frame_spec.args.get("exclude"):
             raise Unanalysable("of EXCLUDE in a frame")
         for key in ("kind", "start", "start_side", "end", "end_side"):
-            value = given.args.get(key)
+            value = frame_spec.args.get(key)
             value = value.name if isinstance(value, exp.Var) else value
             frame.append(
                 expression(binding, value, select)
@@ -635,12 +635,14 @@ def _window_spec(node: Any, windows: Mapping[str, Any]) -> Mapping[str, Any]:
         *("this", "partition_by", "order", "spec", "alias", "over"),
     }:
         raise Unanalysable("of a window")
-    own = {k: node.args.get(k) for k in ("partition_by", "order", "spec") if node.args.get(k)}
+    own_clauses = {
+        k: node.args.get(k) for k in ("partition_by", "order", "spec") if node.args.get(k)
+    }
     alias = node.args.get("alias")
     if alias is None:
-        return own
+        return own_clauses
     named = windows.get(plain(alias.name).lower())
-    if named is None or own:
+    if named is None or own_clauses:
         raise Unanalysable("of a window that extends another")
     return _window_spec(named, {k: v for k, v in windows.items() if v is not named})
 

@@ -87,9 +87,9 @@ class Scope:
     def expr(self, expr: Expr) -> str:
         """Return the digest of an expression over the instances of this scope."""
         done = self.done
-        known = done.get(id(expr))
-        if known is not None:
-            return known
+        expr_digest = done.get(id(expr))
+        if expr_digest is not None:
+            return expr_digest
         stack = [expr]  # calls within calls are not recursive: a sum may have a thousand terms
         while stack:
             this = stack[-1]
@@ -112,14 +112,14 @@ class Scope:
                 label, columns = self.instances[instance]
                 return digest("at", label, columns[column]) if label else columns[column]
             case Call(op, args, words):
-                made = [self.done[id(a)] for a in args]
+                arg_digests = [self.done[id(a)] for a in args]
                 if op in ("and", "or"):
-                    made = sorted(set(made))
+                    arg_digests = sorted(set(arg_digests))
                 elif op in COMMUTATIVE:
-                    made.sort()
+                    arg_digests.sort()
                 elif op == "in":
-                    made = [made[0], *sorted(set(made[1:]))]
-                return digest(op, made, words)
+                    arg_digests = [arg_digests[0], *sorted(set(arg_digests[1:]))]
+                return digest(op, arg_digests, words)
             case Subquery(kind, block, args):
                 inner = self.fold.inner(block, self.instances)
                 columns = () if kind == "exists" else inner.columns
@@ -189,19 +189,19 @@ class Fold:
         Of what is outside only what it refers to matters: where that is the same, it is not
         looked at again. A chain of correlated queries holds the same ones many times.
         """
-        seen = id(block), tuple((i, outer[i]) for i in sorted(self.free(block)))
-        known = self._inner.get(seen)
-        if known is None:
+        key = id(block), tuple((i, outer[i]) for i in sorted(self.free(block)))
+        digests = self._inner.get(key)
+        if digests is None:
             scope = self.scope(block, outer)
             columns = tuple(scope.exprs(o.expr for o in block.columns))
-            known = self._inner[seen] = Digests(scope.rows, columns, scope.order)
-        return known
+            digests = self._inner[key] = Digests(scope.rows, columns, scope.order)
+        return digests
 
     def _closed(self, block: Block, over: Sequence[object]) -> bool:
         if self.free(block):
             return False
-        own = {i for i, _ in block.leaves} if over else ()
-        return all(self.free(e).issubset(own) for e in over)
+        own_instances = {i for i, _ in block.leaves} if over else ()
+        return all(self.free(e).issubset(own_instances) for e in over)
 
     def scope(self, block: Block, outer: Instances, over: Sequence[object] = ()) -> Scope:
         """Give the instances of a Block their labels and digest its rows.
@@ -213,9 +213,9 @@ class Fold:
             instances, the scope is one of this place only, as their labels are.
         """
         closed = self._closed(block, over)
-        known = self._scopes.get(id(block)) if closed else None
-        if known is not None:
-            return known
+        known_scope = self._scopes.get(id(block)) if closed else None
+        if known_scope is not None:
+            return known_scope
         around: Instances = {i: (f"^{label}", columns) for i, (label, columns) in outer.items()}
         leaves = {i: self.node(n, around) for i, n in block.leaves if not isinstance(n, Generate)}
         generates = {i: n for i, n in block.leaves if isinstance(n, Generate)}
@@ -232,8 +232,8 @@ class Fold:
             joined = sorted(labels[i][0] for i, _ in block.leaves)
             # Labels that are tied do not say what each generator is applied to.
             calls = sorted((n.outer, labels[i][1]) for i, n in generates.items())
-            told = sorted(set(scope.exprs(block.conjuncts)))
-            scope.rows = digest("join", joined, told, *([calls] if calls else ()))
+            join_conditions = sorted(set(scope.exprs(block.conjuncts)))
+            scope.rows = digest("join", joined, join_conditions, *([calls] if calls else ()))
             by_label = sorted(leaves, key=lambda i: labels[i][0])
             scope.order = _combined(leaves[i].order for i in by_label)
         if block.order:
@@ -306,24 +306,24 @@ class Fold:
 
     def node(self, node: Node, around: Instances) -> Digests:
         """Return the digests of a leaf."""
-        known = self._nodes.get(id(node))
-        if known is None:
-            known = self._node(node, around)
+        digests = self._nodes.get(id(node))
+        if digests is None:
+            digests = self._node(node, around)
             if not self.free(node):
-                self._nodes[id(node)] = known
-        return known
+                self._nodes[id(node)] = digests
+        return digests
 
     def _node(self, node: Node, around: Instances) -> Digests:
         match node:
             case Given(rows, columns, order):
                 return Digests(rows, columns, order)
             case Derived(block, volatile):
-                made = self.inner(block, around)
+                digests = self.inner(block, around)
                 if not volatile:
-                    return made
+                    return digests
                 # Reading one draw twice is not drawing twice.
                 return Digests(
-                    made.rows, tuple(digest("drawn", c) for c in made.columns), made.order
+                    digests.rows, tuple(digest("drawn", c) for c in digests.columns), digests.order
                 )
             case Outer(kind, left, right, on):
                 return self._outer(kind, left, right, on, around)
@@ -336,14 +336,16 @@ class Fold:
                     for b in branches
                     for o in b.columns
                 )
-                made = [self.inner(b, around) for b in branches]
-                return self._set_operation(kind, made, movable)
+                digests = [self.inner(b, around) for b in branches]
+                return self._set_operation(kind, digests, movable)
             case Limit(block, count, offset, _):
-                made = self.inner(block, around)
+                digests = self.inner(block, around)
                 scope = Scope(self, around)
                 numbers = [scope.expr(e) if e else None for e in (count, offset)]
                 return Digests(
-                    digest("limit", made.rows, numbers, made.order), made.columns, made.order
+                    digest("limit", digests.rows, numbers, digests.order),
+                    digests.columns,
+                    digests.order,
                 )
             case Values(rows):
                 scope = Scope(self, around)
@@ -400,10 +402,12 @@ class Fold:
         columns = [digest("key", k) for k in key_digests]
         for call in aggregates:
             ordered = isinstance(call, Call) and call.op in ORDER_SENSITIVE
-            what = scope.expr(call)
+            call_digest = scope.expr(call)
             if named and isinstance(call, Call) and call.op in ("grouping", "grouping_id"):
-                what = digest(what, [named.get(a) for a in call.args])
-            columns.append(digest("aggregated", what, whole, scope.order if ordered else None))
+                call_digest = digest(call_digest, [named.get(a) for a in call.args])
+            columns.append(
+                digest("aggregated", call_digest, whole, scope.order if ordered else None)
+            )
         return Digests(whole, tuple(columns), scope.order)
 
     @staticmethod
@@ -423,8 +427,8 @@ class Fold:
 
 def _combined(orders: Iterable[str | None]) -> str | None:
     """Return the order of what is made of relations: some, if any of them has one."""
-    known = [order for order in orders if order is not None]
-    return digest("orders", known) if known else None
+    known_orders = [order for order in orders if order is not None]
+    return digest("orders", known_orders) if known_orders else None
 
 
 def _over(window: Window) -> list[Expr | Sort]:

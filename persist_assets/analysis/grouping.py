@@ -40,7 +40,7 @@ MAX_CUBE = 12
 
 def aggregates_of(expr: Expr) -> list[Call]:
     """Return the aggregate calls in an expression, outermost first, not those of windows."""
-    found: list[Call] = []
+    aggregates: list[Call] = []
     stack: list[Expr] = [expr]
     seen: set[int] = set()
     while stack:
@@ -49,14 +49,14 @@ def aggregates_of(expr: Expr) -> list[Call]:
             continue
         seen.add(id(this))
         if isinstance(this, Call) and this.op in AGGREGATE_OPS:
-            found.append(this)
+            aggregates.append(this)
         elif isinstance(this, Window):
             function = this.function
             stack += function.args if isinstance(function, Call) else ()
             stack += [*this.partition, *(s.by for s in this.order)]
         elif isinstance(this, Call | Subquery):
             stack += this.args
-    return found
+    return aggregates
 
 
 def has_sets(group: exp.Group) -> bool:
@@ -97,12 +97,12 @@ def group_rows(
     )
     node = Aggregate(rows, keys, tuple(counted), sets)
     whole = binding.leaf(node, [Out("", "", e, binding.types.of(e)) for e in (*keys, *calls)])
-    made = {e: o.expr for e, o in zip((*keys, *calls), whole.columns, strict=True)}
+    group_columns = {e: o.expr for e, o in zip((*keys, *calls), whole.columns, strict=True)}
     inside = set(source.leaves)
 
     def stand_in(expr: Expr) -> Expr | None:
-        if expr in made:
-            return made[expr]
+        if expr in group_columns:
+            return group_columns[expr]
         if isinstance(expr, Call) and expr.op in TIME_WINDOWS:
             raise Unanalysable("of a time window that is not grouped by")
         if isinstance(expr, Ref) and expr.instance in inside:

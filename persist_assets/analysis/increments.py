@@ -129,49 +129,49 @@ class Increments:
     # -------------------------------------------------------------------------------------- reads
 
     def _node_reads(self, node: Node) -> frozenset[SourceID]:
-        known = self._reads.get(id(node))
-        if known is None:
-            known = self._reads[id(node)] = self._read_by(node)
+        reads = self._reads.get(id(node))
+        if reads is None:
+            reads = self._reads[id(node)] = self._read_by(node)
             self._kept.append(node)
-        return known
+        return reads
 
     def _read_by(self, *things: object) -> frozenset[SourceID]:
-        found: list[frozenset[SourceID]] = []
+        reads: list[frozenset[SourceID]] = []
         for thing in walk(*things):
             if isinstance(thing, Given):
-                found.append(given_growth(thing).reads)
+                reads.append(given_growth(thing).reads)
             elif isinstance(thing, Opaque):
-                found += (given_growth(g).reads for g in thing.reads)
-        return _NOTHING.union(*found)
+                reads += (given_growth(g).reads for g in thing.reads)
+        return _NOTHING.union(*reads)
 
     def _specials(self, block: Block) -> tuple[Subquery | Window, ...]:
         """Return what of the expressions of a Block is no function of one of its base tuples."""
-        known = self._special.get(id(block))
-        if known is None:
-            known = _specials_in((*block.conjuncts, *(o.expr for o in block.columns)))
-            self._special[id(block)] = known
+        specials = self._special.get(id(block))
+        if specials is None:
+            specials = _specials_in((*block.conjuncts, *(o.expr for o in block.columns)))
+            self._special[id(block)] = specials
             self._kept.append(block)
-        return known
+        return specials
 
     # --------------------------------------------------------------------------------------- sums
 
     def _block_sums(self, block: Block) -> tuple[frozenset[SourceID], ...]:
         beside = self._read_by(*self._specials(block))
-        found: dict[frozenset[SourceID], None] = {}
+        sums: dict[frozenset[SourceID], None] = {}
         for instance, node in block.leaves:
             others = [n for i, n in block.leaves if i != instance]
             rest = beside.union(*map(self._node_reads, others))
             for one in self._node_sums(node):
                 if one.isdisjoint(rest):
-                    found[one] = None
-        return tuple(found)[:_MOST_SUMS]
+                    sums[one] = None
+        return tuple(sums)[:_MOST_SUMS]
 
     def _node_sums(self, node: Node) -> tuple[frozenset[SourceID], ...]:
-        known = self._sums.get(id(node))
-        if known is None:
-            known = self._sums[id(node)] = self._summed(node)
+        sums = self._sums.get(id(node))
+        if sums is None:
+            sums = self._sums[id(node)] = self._summed(node)
             self._kept.append(node)
-        return known
+        return sums
 
     def _summed(self, node: Node) -> tuple[frozenset[SourceID], ...]:
         match node:
@@ -185,14 +185,16 @@ class Increments:
             case SetOperation("union all", branches):
                 every = [self._block_sums(b) for b in branches]
                 reads = [self._read_by(b) for b in branches]
-                found: dict[frozenset[SourceID], None] = {}
+                sums: dict[frozenset[SourceID], None] = {}
                 for chosen in product(*every):
                     whole = _NOTHING.union(*chosen)
-                    if all(whole & r == own for r, own in zip(reads, chosen, strict=True)):
-                        found[whole] = None
-                    if len(found) == _MOST_SUMS:
+                    if all(
+                        whole & r == branch_sum for r, branch_sum in zip(reads, chosen, strict=True)
+                    ):
+                        sums[whole] = None
+                    if len(sums) == _MOST_SUMS:
                         break
-                return tuple(found)
+                return tuple(sums)
             case _:
                 return ()
 
@@ -205,8 +207,8 @@ class Increments:
             step = _step(expr, self._types)
             if step is None:
                 return None
-            expr, said = step
-            steps.append(said)
+            expr, monotone_step = step
+            steps.append(monotone_step)
         return (expr, tuple(reversed(steps))) if isinstance(expr, Ref) else None
 
     def _equal(self, start: Iterable[Form], conjuncts: Iterable[Expr]) -> set[Form]:
@@ -222,16 +224,16 @@ class Increments:
                         pairs += ((one, other), (other, one))
                 case _:
                     pass
-        found, todo = set[Form](), [*start]
+        forms, todo = set[Form](), [*start]
         while todo:
             ref, steps = form = todo.pop()
-            if form in found:
+            if form in forms:
                 continue
-            found.add(form)
+            forms.add(form)
             for (left, first), (right, then) in pairs:
                 if left is ref and steps[: len(first)] == first:
                     todo.append((right, (*then, *steps[len(first) :])))
-        return found
+        return forms
 
     def _column(self, block: Block, expr: Expr) -> Windows:
         """Return what the rows of a Block follow from where an expression has a value of W."""
@@ -243,13 +245,13 @@ class Increments:
         traces, loose = set[Trace](), set[str]()
         traced: dict[int, tuple[int, tuple[Taken, ...]]] = {}
         for instance, node in block.leaves:
-            own = [(ref.column, steps) for ref, steps in forms if ref.instance == instance]
-            if not own:
+            leaf_forms = [(ref.column, steps) for ref, steps in forms if ref.instance == instance]
+            if not leaf_forms:
                 loose |= self._node_reads(node)
                 continue
             # Each of them holds; the one that leaves the fewest tables loose says most.
-            found = [(self._windows(node, c), c, steps) for c, steps in sorted(own)]
-            windows, column, steps = min(found, key=lambda one: len(one[0].loose))
+            candidates = [(self._windows(node, c), c, steps) for c, steps in sorted(leaf_forms)]
+            windows, column, steps = min(candidates, key=lambda one: len(one[0].loose))
             traced[instance] = column, steps
             traces |= {Trace(t.column, (*t.steps, *steps)) for t in windows.traces}
             loose |= windows.loose
@@ -278,13 +280,13 @@ class Increments:
                         pass
                     case _:
                         continue
-                found = self._values(this, other) if windows.traces else None
-                if found is None:
+                traces = self._values(this, other) if windows.traces else None
+                if traces is None:
                     return False
-                days = {Trace(t.column, (*t.steps, _TO_DAY)) for t in found}
-                if not (found <= {*windows.traces} or days <= {*windows.traces}):
+                days = {Trace(t.column, (*t.steps, _TO_DAY)) for t in traces}
+                if not (traces <= {*windows.traces} or days <= {*windows.traces}):
                     return False
-                if any(trace.column.source_id in windows.loose for trace in found):
+                if any(trace.column.source_id in windows.loose for trace in traces):
                     return False
         return True
 
@@ -295,26 +297,30 @@ class Increments:
         if form is None or node is None:
             return None
         ref, steps = form
-        found: frozenset[Trace] | None = None
+        traces: frozenset[Trace] | None = None
         match node:
             case Given():
                 windows = given_growth(node).columns[ref.column]
-                found = None if windows.loose else frozenset(windows.traces)
+                traces = None if windows.loose else frozenset(windows.traces)
             case Derived(below, False) | Outer("left", below) if ref.column < len(below.columns):
-                found = self._values(below, below.columns[ref.column].expr)
+                traces = self._values(below, below.columns[ref.column].expr)
             case Aggregate(rows, keys, _, sets) if ref.column < len(keys) and (
                 sets is None or all(ref.column in one for one in sets)
             ):
-                found = self._values(rows, keys[ref.column])
+                traces = self._values(rows, keys[ref.column])
             case SetOperation(_, branches):
                 each = [self._values(b, b.columns[ref.column].expr) for b in branches]
-                known = [one for one in each if one]
-                found = frozenset[Trace]().union(*known) if len(known) == len(each) else None
+                branch_traces = [one for one in each if one]
+                traces = (
+                    frozenset[Trace]().union(*branch_traces)
+                    if len(branch_traces) == len(each)
+                    else None
+                )
             case _:
                 pass
-        if not found:
+        if not traces:
             return None
-        return frozenset(Trace(t.column, (*t.steps, *steps)) for t in found)
+        return frozenset(Trace(t.column, (*t.steps, *steps)) for t in traces)
 
     def _within(self, window: Window, traced: Mapping[int, tuple[int, tuple[Taken, ...]]]) -> bool:
         """Whether all rows that a window looks at have one value in common in what is traced.
@@ -329,25 +335,30 @@ class Increments:
         inner = [window.function, *window.partition, *window.order, *window.rows.conjuncts]
         if any(isinstance(t, Subquery | Window) for t in walk(*inner)):
             return False
-        now = dict(window.mapping)
-        wanted = {i: traced[i] for i in now.values() if i in traced}
+        mapping = dict(window.mapping)
+        traced_inside = {i: traced[i] for i in mapping.values() if i in traced}
         for expr in window.partition:
             form = self._form(expr)
             same = self._equal([form] if form else (), window.rows.conjuncts)
-            held = {(now.get(ref.instance), ref.column, steps) for ref, steps in same}
-            if wanted and all(
-                any((i, c) == (of, column) and steps[: len(s)] == s for of, column, s in held)
-                for i, (c, steps) in wanted.items()
+            partition_forms = {
+                (mapping.get(ref.instance), ref.column, steps) for ref, steps in same
+            }
+            if traced_inside and all(
+                any(
+                    (i, c) == (of, column) and steps[: len(s)] == s
+                    for of, column, s in partition_forms
+                )
+                for i, (c, steps) in traced_inside.items()
             ):
                 return True
         return False
 
     def _windows(self, node: Node, column: int) -> Windows:
-        known = self._found.get((id(node), column))
-        if known is None:
-            known = self._found[id(node), column] = self._windowed(node, column)
+        windows = self._found.get((id(node), column))
+        if windows is None:
+            windows = self._found[id(node), column] = self._windowed(node, column)
             self._kept.append(node)
-        return known
+        return windows
 
     def _windowed(self, node: Node, column: int) -> Windows:
         match node:
@@ -360,9 +371,9 @@ class Increments:
             case Aggregate(rows, keys, aggregates, sets) if column < len(keys) and (
                 sets is None or all(column in one for one in sets)
             ):
-                found = self._column(rows, keys[column])
+                windows = self._column(rows, keys[column])
                 beside = self._read_by(*_specials_in((*keys, *aggregates)))
-                return Windows(found.traces, found.loose | beside)
+                return Windows(windows.traces, windows.loose | beside)
             case SetOperation(_, branches):
                 if len({b.columns[column].type for b in branches} | {None}) != 2:
                     return Windows((), self._node_reads(node))
@@ -398,10 +409,10 @@ def given_growth(node: Given) -> Growth:
     """
     if node.growth is not None:
         return node.growth
-    own = next((next(iter(o)) for o in node.origins if len(o) == 1), None)
-    if own is None or any(len(o) != 1 for o in node.origins):
+    own_column = next((next(iter(o)) for o in node.origins if len(o) == 1), None)
+    if own_column is None or any(len(o) != 1 for o in node.origins):
         return unknown(frozenset(("?",)), len(node.columns))
-    reads = frozenset((own.source_id,))
+    reads = frozenset((own_column.source_id,))
     columns = tuple(Windows((Trace(next(iter(o)), ()),), _NOTHING) for o in node.origins)
     return Growth(reads, (reads,), columns)
 
@@ -409,7 +420,7 @@ def given_growth(node: Given) -> Growth:
 def _specials_in(exprs: Iterable[Expr]) -> tuple[Subquery | Window, ...]:
     """Return the subqueries and windows in expressions, not what is in these."""
     seen, stack = set[int](), [*exprs]
-    found: list[Subquery | Window] = []
+    specials: list[Subquery | Window] = []
     while stack:
         this = stack.pop()
         if id(this) in seen:
@@ -418,5 +429,5 @@ def _specials_in(exprs: Iterable[Expr]) -> tuple[Subquery | Window, ...]:
         if isinstance(this, Call):
             stack += this.args
         elif not isinstance(this, Ref):
-            found.append(this)
-    return tuple(found)
+            specials.append(this)
+    return tuple(specials)

@@ -53,21 +53,21 @@ class Lineage:
         return tuple(self._of(e) for e in self._values(block))
 
     def _of(self, expr: Expr) -> Origins:
-        known = self._known
+        known_origins = self._known
         stack = [expr]  # not recursive: algebra is as deep as its chain of CTEs is long
         while stack:
             this = stack[-1]
-            if this in known:
+            if this in known_origins:
                 stack.pop()
                 continue
-            own, comes_from = self._step(this)
-            unknown = [e for e in comes_from if e not in known]
+            direct_origins, comes_from = self._step(this)
+            unknown = [e for e in comes_from if e not in known_origins]
             if unknown:
                 stack += unknown
             else:
-                known[this] = own.union(*(known[e] for e in comes_from))
+                known_origins[this] = direct_origins.union(*(known_origins[e] for e in comes_from))
                 stack.pop()
-        return known[expr]
+        return known_origins[expr]
 
     def _values(self, block: Block) -> list[Expr]:
         self._leaves.update(block.leaves)

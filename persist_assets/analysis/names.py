@@ -60,19 +60,19 @@ def resolve_column(binding: Binding, node: exp.Column, select: Select) -> Expr:
     if select.sorts and function_named(node) and not _outs(lower[0], select):
         return binding.calls.call(lower[0])  # even if what is read has such a column
     if select.outs_first:
-        meant = _output(binding, lower, select, node)
-        if meant is not None:
-            return meant
+        output = _output(binding, lower, select, node)
+        if output is not None:
+            return output
     source: From | None = select.source
     while source is not None:
-        found = _lookup(lower, source)
-        if len({id(entry.expr) for entry, _ in found}) > 1:
+        matches = _lookup(lower, source)
+        if len({id(entry.expr) for entry, _ in matches}) > 1:
             message = f"`{'.'.join(names)}` is ambiguous: several columns match"
             hint = "qualify it with the name or alias of one table"
             binding.problems.append(Problem("ambiguous-column", message, binding.place(node), hint))
             raise Unanalysable("of an ambiguous column")
-        if found:
-            entry, used = found[0]
+        if matches:
+            entry, used = matches[0]
             return _fields(binding, entry.expr, names[used:])
         if len(lower) == 1 and lower[0] in WITHOUT_PARENTHESES:
             return binding.calls.call(lower[0])  # rather than an alias, or a column outside
@@ -98,14 +98,14 @@ def _lookup(names: tuple[str, ...], source: From) -> list[tuple[Entry, int]]:
     everything = [*source.entries, *source.hidden]
     for n in range(len(names) - 1, 0, -1):
         qualifiers, name = names[:n], names[n]
-        found = [e for e in everything if e.name.lower() == name and e.answers(qualifiers)]
-        if found:
-            return [(e, n + 1) for e in found]
+        matches = [e for e in everything if e.name.lower() == name and e.answers(qualifiers)]
+        if matches:
+            return [(e, n + 1) for e in matches]
         _refuse_uncertain(name, (e.name for e in everything if e.answers(qualifiers)))
-    found = [(e, 1) for e in source.entries if e.name.lower() == names[0]]
-    if not found:
+    matches = [(e, 1) for e in source.entries if e.name.lower() == names[0]]
+    if not matches:
         _refuse_uncertain(names[0], (e.name for e in source.entries))
-    return found
+    return matches
 
 
 def _refuse_uncertain(sought: str, names: Iterable[str]) -> None:
@@ -163,10 +163,10 @@ def _output(binding: Binding, names: tuple[str, ...], select: Select, node: Any)
 
 def _outs(name: str, select: Select) -> list[Expr]:
     """Return the columns of the SELECT that have a name."""
-    found = [o.expr for o in select.outs if o.name.lower() == name]
-    if not found:
+    exprs = [o.expr for o in select.outs if o.name.lower() == name]
+    if not exprs:
         _refuse_uncertain(name, (o.name for o in select.outs))
-    return found
+    return exprs
 
 
 def _one_of(binding: Binding, outs: Sequence[Expr], name: str, node: Any) -> Expr:
@@ -184,25 +184,25 @@ def _missing(binding: Binding, node: exp.Column, names: list[str], select: Selec
         raise Unanalysable("of grouping__id")
     if names[0].lower() in TIME_WINDOWS:
         raise Unanalysable(f"of `{names[0]}`, which may be a time window")
-    known: list[str] = []
+    known_names: list[str] = []
     source: From | None = select.source
     tables: set[str] = set()
     while source is not None:
-        known += [e.name for e in source.entries if is_certain(e.name)]
+        known_names += [e.name for e in source.entries if is_certain(e.name)]
         tables |= {e.qualifiers[-1] for e in (*source.entries, *source.hidden) if e.qualifiers}
         source = source.outer
     name = names[-1]
     if (
         len(names) > 1
         and names[-2].lower() not in tables
-        and names[0].lower() not in (k.lower() for k in known)
+        and names[0].lower() not in (k.lower() for k in known_names)
     ):
         message = f"`{names[-2]}` is not a table in this query"
         hint = did_you_mean(names[-2], tables)
     else:
         message = f"`{name}` is not a column of the tables in this query"
-        hint = did_you_mean(name, known) or (
-            f"known columns: {', '.join(known[:8])}" if known else None
+        hint = did_you_mean(name, known_names) or (
+            f"known columns: {', '.join(known_names[:8])}" if known_names else None
         )
     binding.problems.append(Problem("unknown-column", message, binding.place(node), hint))
     return binding.calls.call("missing", (), (name,))
@@ -210,10 +210,10 @@ def _missing(binding: Binding, node: exp.Column, names: list[str], select: Selec
 
 def _fields_of_star(binding: Binding, names: tuple[str, ...], source: From) -> list[Entry]:
     """Return the fields of a struct whose type is certain, or nothing."""
-    found = _lookup(names, source)
-    if len({id(entry.expr) for entry, _ in found}) != 1:
+    matches = _lookup(names, source)
+    if len({id(entry.expr) for entry, _ in matches}) != 1:
         return []
-    entry, used = found[0]
+    entry, used = matches[0]
     expr, fields = entry.expr, _fields_of_type(entry.type)
     for name in names[used:]:
         inside = [(field, kind) for field, kind in fields if field.lower() == name]
@@ -264,17 +264,17 @@ _Paths = list[tuple[str, ...]]
 
 def _left_out(star: Any, entries: list[Entry]) -> dict[int, _Paths]:
     """Return of which columns a star leaves out fields, by `id`; a column itself is ``()``."""
-    seen = From(entries=entries)
+    scope = From(entries=entries)
     left_out: dict[int, _Paths] = {}
     for item in star.args.get("except_") or ():
         if isinstance(item, exp.Dot):
             raise Unanalysable("of * EXCEPT of a field of a field")
         parts = item.parts if isinstance(item, exp.Column) else [item]
         names = tuple(plain(p.name).lower() for p in parts)
-        found = _lookup(names, seen)
-        if len(found) != 1:
+        matches = _lookup(names, scope)
+        if len(matches) != 1:
             raise Unanalysable(f"because * EXCEPT names `{'.'.join(names)}`")
-        entry, used = found[0]
+        entry, used = matches[0]
         left_out.setdefault(id(entry), []).append(names[used:])
     if any(_overlap(paths) for paths in left_out.values()):
         raise Unanalysable("because * EXCEPT names a column twice")
@@ -293,7 +293,7 @@ def _without_fields(
     names = [name.lower() for name, _ in fields]
     if any(names.count(path[0]) != 1 for path in paths):
         raise Unanalysable(f"because * EXCEPT names a field `{paths[0][0]}` that is uncertain")
-    made: list[tuple[str, Expr, str]] = []
+    remaining: list[tuple[str, Expr, str]] = []
     for name, of in fields:
         value, inside = field_of(binding, struct, name), of
         below = [path[1:] for path in paths if path[0] == name.lower()]
@@ -301,20 +301,22 @@ def _without_fields(
             continue
         if below:
             value, inside = _without_fields(binding, value, of, below)
-        made.append((name, value, inside))
-    of = ",".join(f"{field_name(name)}:{inside}" for name, _, inside in made)
-    expr = binding.calls.call("struct", [value for _, value, _ in made], [n for n, _, _ in made])
+        remaining.append((name, value, inside))
+    of = ",".join(f"{field_name(name)}:{inside}" for name, _, inside in remaining)
+    expr = binding.calls.call(
+        "struct", [value for _, value, _ in remaining], [n for n, _, _ in remaining]
+    )
     return expr, f"struct<{of}>"
 
 
 def qualifiers_of(out: Out, source: From) -> tuple[str, ...]:
     """Return what qualifies the column of a FROM clause that an output is, or nothing."""
-    found = {
+    qualifiers = {
         e.qualifiers
         for e in (*source.entries, *source.hidden)
         if e.expr is out.expr and e.name.lower() == out.name.lower()
     }
-    return found.pop() if len(found) == 1 else ()
+    return qualifiers.pop() if len(qualifiers) == 1 else ()
 
 
 def output_name(item: Any, inner: Any, select: Select) -> tuple[str, str]:
@@ -439,8 +441,8 @@ def _used_by_column(node: exp.Column, select: Select) -> tuple[int, int]:
     lower = tuple(plain(p.name).lower() for p in parts if p is not None)
     source: From | None = select.source
     while source is not None:
-        if found := _lookup(lower, source):
-            return found[0][1], len(lower)
+        if matches := _lookup(lower, source):
+            return matches[0][1], len(lower)
         if source is select.source and _outs(lower[0], select):
             return (1, 1) if len(lower) == 1 else (0, len(lower))
         source = source.outer
@@ -467,12 +469,12 @@ _FRACTION = re.compile(r"[0-9]*\.[0-9]+")
 def using_key(binding: Binding, name: str, side: From, place: Location) -> Entry:
     """Return the column of one side of a join that a key of USING means."""
     _refuse_uncertain(name, (e.name for e in side.entries))
-    found = [e for e in side.entries if e.name.lower() == name.lower()]
-    if len(found) == 1:
-        return found[0]
-    what = "matches several columns" if found else "is not a column"
-    known = (e.name for e in side.entries if is_certain(e.name))
-    hint = None if found else did_you_mean(name, known)
+    matches = [e for e in side.entries if e.name.lower() == name.lower()]
+    if len(matches) == 1:
+        return matches[0]
+    what = "matches several columns" if matches else "is not a column"
+    known_names = (e.name for e in side.entries if is_certain(e.name))
+    hint = None if matches else did_you_mean(name, known_names)
     message = f"`{name}` {what} of one side of the join"
     binding.problems.append(Problem("join-key", message, place, hint))
     raise Unanalysable("of a join with unclear keys")

@@ -87,8 +87,8 @@ class From:
 
     def block(self, columns: Iterable[Out] = ()) -> Block:
         """Return the rows so far as a Block with these columns."""
-        kept = tuple(dict.fromkeys(self.conjuncts))
-        return Block(tuple(self.leaves.items()), kept, tuple(columns))
+        conjuncts = tuple(dict.fromkeys(self.conjuncts))
+        return Block(tuple(self.leaves.items()), conjuncts, tuple(columns))
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,11 +172,12 @@ def narrowed(function: Function, names: Sequence[tuple[str, ...] | None]) -> Fun
     names
         For each of its frames the columns of what it reads, None where they are not known.
     """
-    known = dict(zip((p.name for p in function.frames), names, strict=True))
+    names_by_frame = dict(zip((p.name for p in function.frames), names, strict=True))
     return replace(
         function,
         parameters=tuple(
-            replace(p, columns=_looked_at(p, known.get(p.name))) for p in function.parameters
+            replace(p, columns=_looked_at(p, names_by_frame.get(p.name)))
+            for p in function.parameters
         ),
     )
 
@@ -184,8 +185,8 @@ def narrowed(function: Function, names: Sequence[tuple[str, ...] | None]) -> Fun
 def _looked_at(parameter: Parameter, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
     """Return the columns that stand in the texts of a parameter, in an order of their own."""
     words = "\n".join(parameter.selects or ()).lower()
-    found = [n for n in names or () if re.search(rf"(?<!\w){re.escape(n.lower())}(?!\w)", words)]
-    return tuple(sorted(found, key=str.lower)) or None
+    columns = [n for n in names or () if re.search(rf"(?<!\w){re.escape(n.lower())}(?!\w)", words)]
+    return tuple(sorted(columns, key=str.lower)) or None
 
 
 def understand_function(
@@ -201,11 +202,11 @@ def understand_function(
     shown: list[tuple[str, tuple[str, ...], str | None]] = []
     names: list[tuple[str, ...] | None] = []
     for parameter, one in zip(function.frames, upstream, strict=True):
-        given, columns = one.face.given, one.face.given.columns
+        relation, columns = one.face.given, one.face.given.columns
         if parameter.columns is not None:
             by_name = dict(zip(one.face.names or (), columns, strict=True))
             columns = tuple(by_name[name] for name in parameter.columns)
-        shown.append((given.rows, columns, given.order))
+        shown.append((relation.rows, columns, relation.order))
         names.append(one.face.names if parameter.columns is None else parameter.columns)
     rows = digest("function", query.wording, shown, names)
     build_id = _merged(declaration, digest("build", connection, rows, ()))
@@ -216,15 +217,15 @@ def understand_function(
     clocks |= {"instant"} if instants else set[str]()
     clocks |= {u.reads_clock for u in inlined if u.reads_clock}
     notes = _told(sorted(lots), sorted({*days, *instants}), clocks)
-    kept = _is_kept(declaration)
-    fixed = kept or (declaration.persisted and bool(volatile or clocks))
+    differs = _is_kept(declaration)
+    fixed = differs or (declaration.persisted and bool(volatile or clocks))
     reads = frozenset[str]().union(*(given_growth(u.face.given).reads for u in upstream))
-    own = frozenset((f"{declaration.name}@{declaration.location.path}",))
-    given = Given(
+    own_source = frozenset((f"{declaration.name}@{declaration.location.path}",))
+    relation = Given(
         digest("table", build_id) if fixed else rows,
         (),
         volatile=volatile and not fixed,
-        growth=unknown(own if declaration.persisted else reads, 0),
+        growth=unknown(own_source if declaration.persisted else reads, 0),
     )
     return Meaning(
         build_id=build_id,
@@ -233,7 +234,7 @@ def understand_function(
         volatile=volatile,
         reads_clock="instant" if "instant" in clocks else "day" if clocks else None,
         notes=tuple(notes),
-        face=Face(None, given, None),
+        face=Face(None, relation, None),
         marks=shortened(rows, ()),
         growth=unknown(reads, 1) if _is_incremental(declaration) else None,
     )
@@ -250,8 +251,8 @@ def _is_kept(declaration: Declaration) -> bool:
     """Whether a table does not have just the rows that its query says."""
     annotation = declaration.annotation
     lookback = annotation.trusted_lookback_s
-    made = (annotation.merge, annotation.partition, annotation.validity, lookback)
-    return any(one is not None for one in made)
+    settings = (annotation.merge, annotation.partition, annotation.validity, lookback)
+    return any(one is not None for one in settings)
 
 
 def _deciding(declaration: Declaration) -> set[str] | None:
@@ -329,10 +330,10 @@ def _badly_named(declaration: Declaration, binding: Binding, outs: Sequence[Out]
     name, place = declaration.name, declaration.location
     for number, out in enumerate(outs, 1):
         if not is_certain(out.name):
-            there = binding.place(item_in_text(tree, number, len(outs)))
-            there = there if there.line > 1 or there.column > 1 else place
+            item_place = binding.place(item_in_text(tree, number, len(outs)))
+            item_place = item_place if item_place.line > 1 or item_place.column > 1 else place
             message, hint = f"column {number} of `{name}` has no name", "name it: … AS name"
-            problems.append(Problem("column-name", message, there, hint))
+            problems.append(Problem("column-name", message, item_place, hint))
         elif out.name.lower() in seen:
             message = f"`{name}` has two columns named `{out.name}`"
             problems.append(Problem("column-name", message, place, "rename one: … AS other_name"))
@@ -377,15 +378,17 @@ def _meaning(
     if _is_kept(declaration) or (declaration.persisted and (volatile or clocks)):
         rows = _table_rows(declaration, connection, build_id, digests.rows, named, volatile, clocks)
         drawn = tuple(digest("column", rows, d) for d in marks)
-        given = Given(rows, drawn, digests.order, table_origins, types)
+        relation = Given(rows, drawn, digests.order, table_origins, types)
     else:
         flat = _inlined(declaration, fold, binding, block, increments) if names else None
         growth = None
         if not declaration.persisted:
             growth = increments.growth(block) if flat is None else increments.nothing(block)
-        seen = table_origins if declaration.persisted else origins
+        reader_origins = table_origins if declaration.persisted else origins
         draws = binding.is_volatile(block)
-        given = Given(digests.rows, digests.columns, digests.order, seen, types, draws, growth)
+        relation = Given(
+            digests.rows, digests.columns, digests.order, reader_origins, types, draws, growth
+        )
     return Meaning(
         build_id=build_id,
         columns=columns,
@@ -397,7 +400,7 @@ def _meaning(
         volatile=volatile,
         reads_clock="instant" if "instant" in clocks else "day" if clocks else None,
         notes=tuple(notes),
-        face=Face(flat, given, names or None),
+        face=Face(flat, relation, names or None),
         marks=shortened(digests.rows, marks),
         growth=_growth(declaration, increments, block),
     )
@@ -492,13 +495,13 @@ def _unfollowed(
         return  # which is said elsewhere
     kind = kinds[by]
     for parameter, compared in binding.bounded:
-        found, place = binding.types.of(compared), binding.place(parameter)
-        if kind is None or found is None:
+        compared_type, place = binding.types.of(compared), binding.place(parameter)
+        if kind is None or compared_type is None:
             what = f"of `{by}`" if kind is None else "of the value compared with `:watermark`"
             message, hint = f"the type {what} is uncertain", "cast it: CAST(… AS timestamp)"
             yield Problem("parameter", message, place, hint)
-        elif found != kind and not (kind == "date" and found in TIMES):
-            message = f"`:watermark` is {kind} but is compared with {found}"
+        elif compared_type != kind and not (kind == "date" and compared_type in TIMES):
+            message = f"`:watermark` is {kind} but is compared with {compared_type}"
             hint = f"compare it with a value of type {kind}, or remove the condition"
             yield Problem("parameter", message, place, hint)
 
@@ -508,10 +511,10 @@ def _taken(declaration: Declaration, names: Iterable[str]) -> list[Problem]:
     if declaration.annotation.validity is None:
         return []
     name, place = declaration.name, declaration.location
-    taken = [n for n in names if n.lower() in (VALID_FROM, VALID_TO)]
+    reserved = [n for n in names if n.lower() in (VALID_FROM, VALID_TO)]
     hint = "rename it: … AS other_name"
-    told = "refresh=snapshot adds a column `{}`, which `{}` already has"
-    return [Problem("column-name", told.format(n, name), place, hint) for n in taken]
+    message = "refresh=snapshot adds a column `{}`, which `{}` already has"
+    return [Problem("column-name", message.format(n, name), place, hint) for n in reserved]
 
 
 LOTS = VOLATILE | SESSION | {"limit", "tablesample"}
@@ -545,17 +548,19 @@ def _as_given(fold: Fold, binding: Binding, block: Block, increments: Increments
     types: dict[int, tuple[str | None, ...]] = {}
 
     def enter(inner: Block) -> None:
-        known = binding.types.leaves
-        types.update({id(node): known.get(instance, ()) for instance, node in inner.leaves})
+        leaf_types = binding.types.leaves
+        types.update({id(node): leaf_types.get(instance, ()) for instance, node in inner.leaves})
 
     def given(node: Node) -> Node | None:
         if isinstance(node, Given | Generate) or fold.free(node):
             return None
-        made = fold.node(node, {})
+        digests = fold.node(node, {})
         # Readers know the origins of the columns they see; those of the leaves are not asked for.
-        nowhere = (frozenset[ColumnRef](),) * len(made.columns)
+        nowhere = (frozenset[ColumnRef](),) * len(digests.columns)
         lots = binding.is_volatile(node)
-        growth = increments.of_node(node, len(made.columns))
-        return Given(made.rows, made.columns, made.order, nowhere, types[id(node)], lots, growth)
+        growth = increments.of_node(node, len(digests.columns))
+        return Given(
+            digests.rows, digests.columns, digests.order, nowhere, types[id(node)], lots, growth
+        )
 
     return Rebuild(binding.calls, node=given, enter=enter).block(block)

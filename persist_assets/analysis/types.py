@@ -67,19 +67,19 @@ class Types:
         """Return the Spark type of an expression where it is certain."""
         if isinstance(expr, Ref):
             return self._of(expr)
-        known = self._known
-        if expr in known:
-            return known[expr]
+        known_types = self._known
+        if expr in known_types:
+            return known_types[expr]
         stack = [expr]  # not recursive: a sum of a thousand terms is a deep expression
         while stack:
             this = stack[-1]
-            below = [e for e in _decisive(this) if e not in known]
-            if below and this not in known:
+            below = [e for e in _decisive(this) if e not in known_types]
+            if below and this not in known_types:
                 stack += below
             else:
-                known[this] = self._of(this)
+                known_types[this] = self._of(this)
                 stack.pop()
-        return known[expr]
+        return known_types[expr]
 
     def _of(self, expr: Expr) -> str | None:
         match expr:

@@ -129,8 +129,8 @@ def _torn(
                     f"it was built from different data than {upstream.key} has there ({other})",
                 )
                 break
-            there = (RawVersion(upstream.build_id, CONTENT + beneath.content),)
-            if other_rows(former_inputs, there):
+            target_version = (RawVersion(upstream.build_id, CONTENT + beneath.content),)
+            if other_rows(former_inputs, target_version):
                 what = f"it was built from different rows of {upstream.key} than those there"
                 yield Refusal(source.source_id, what)
                 break

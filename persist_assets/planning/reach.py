@@ -63,8 +63,8 @@ def needed(
     for key in every:
         part = split(theirs, key)[0]
         if part not in need_by_part:
-            own = side(theirs, theirs.dimensions[0], part, parted[0][1])
-            change = {upstream.source_id: Change((Piece(""),), within={name: (own,)})}
+            part_span = side(theirs, theirs.dimensions[0], part, parted[0][1])
+            change = {upstream.source_id: Change((Piece(""),), within={name: (part_span,)})}
             led = touched(project, [trace], change, kind, zone)
             need_by_part[part] = led is None or any(map(is_wanted, led[0]))
     return tuple(key for key in every if need_by_part[split(theirs, key)[0]])
@@ -142,7 +142,7 @@ def lacking(
     for upstream in project.inputs(source):
         if upstream.annotation.partition is None or not upstream.persisted:
             continue
-        order, there = world.keys[upstream.source_id], set[str]()
+        order, built_keys = world.keys[upstream.source_id], set[str]()
         step = (coming or {}).get(upstream.source_id)
         tainted = world.tainted.get(upstream.source_id)
         if tainted is None:
@@ -151,11 +151,11 @@ def lacking(
             table = world.manifest.get(upstream.build_id)
         for partitions in (step and step.partitions, table and table.partitions):
             if partitions:
-                there |= filled_keys(order, partitions.filled)
-        there -= (tainted or frozenset()).difference(step.keys or () if step else ())
-        if len(there) < len(order):
+                built_keys |= filled_keys(order, partitions.filled)
+        built_keys -= (tainted or frozenset()).difference(step.keys or () if step else ())
+        if len(built_keys) < len(order):
             needed_keys = needed(project, source, upstream, keys, world.keys, world.zone)
-            missing = tuple(key for key in needed_keys if key not in there)
+            missing = tuple(key for key in needed_keys if key not in built_keys)
             if missing:
                 missing_keys[upstream.source_id] = missing
     return missing_keys

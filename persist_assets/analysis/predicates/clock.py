@@ -129,8 +129,8 @@ def _literal_of(value: Value) -> Term:
 
 
 def _said(value: datetime) -> str:
-    said = value.strftime("%H:%M:%S") + (f".{value.microsecond:06}".rstrip("0").rstrip("."))
-    return f"{value.year:04}-{value.month:02}-{value.day:02} {said}"
+    time_text = value.strftime("%H:%M:%S") + (f".{value.microsecond:06}".rstrip("0").rstrip("."))
+    return f"{value.year:04}-{value.month:02}-{value.day:02} {time_text}"
 
 
 def _at(term: Term, now: datetime, zone: tzinfo) -> Value | None:
@@ -197,14 +197,14 @@ def _span_at(
         return None
     same = _in_order(inner[0]) == _in_order(inner[1])
     inside = [inner[0]] if same else [*inner, *_days_between(*inner, zone)]
-    found = [made for v in inside if (made := _made_at(term, v, zone)) is not None]
-    if len(found) < len(inside) or not (same or term.op in _RISING):
+    values = [value for v in inside if (value := _made_at(term, v, zone)) is not None]
+    if len(values) < len(inside) or not (same or term.op in _RISING):
         return None
-    low, high = min(found, key=_in_order), max(found, key=_in_order)
+    low, high = min(values, key=_in_order), max(values, key=_in_order)
     if same:
         return low, high
     if isinstance(low, datetime):
-        certain = not any(_is_moved(v, zone) for v in (*inside, *found))
+        certain = not any(_is_moved(v, zone) for v in (*inside, *values))
     else:
         certain = all(isinstance(v, date) and f"{v.year:04}" >= CALM for v in inside)
     if certain:

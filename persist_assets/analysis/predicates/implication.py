@@ -140,20 +140,20 @@ def union(predicates: Iterable[Term]) -> Term:
     """
     whole = some(predicates)
     parts = sorted(disjuncts(whole), key=lambda t: (len(conjuncts(t)), as_text(t)))
-    kept: list[Term] = []
+    remaining: list[Term] = []
     for part in parts:
         if len(parts) > _MOST_COMPARED:
-            own = set(conjuncts(part))
-            included = any(own.issuperset(conjuncts(k)) for k in kept)
+            part_conjuncts = set(conjuncts(part))
+            included = any(part_conjuncts.issuperset(conjuncts(k)) for k in remaining)
         else:
-            included = any(implies(k, part) for k in kept)
+            included = any(implies(k, part) for k in remaining)
         if not included:
-            kept.append(part)
-    if len(kept) <= _MOST_COMPARED:
-        for part in reversed(list(kept)):
-            if any(k is not part and implies(k, part) for k in kept):
-                kept.remove(part)
-    return some(kept)
+            remaining.append(part)
+    if len(remaining) <= _MOST_COMPARED:
+        for part in reversed(list(remaining)):
+            if any(k is not part and implies(k, part) for k in remaining):
+                remaining.remove(part)
+    return some(remaining)
 
 
 def difference(predicate: Term, coverage: Term) -> Term:

@@ -104,26 +104,26 @@ def _joined(op: str, terms: Iterable[Term], none: Term, all_: Term) -> Term:
             return all_
         parts |= dict.fromkeys(term.args if term.op == op else (term,))
     parts.pop(none, None)
-    found = _listed(op, parts)
-    if len(found) < 2:
-        return found[0] if found else none
-    return Term(op, tuple(sorted(found, key=as_text)))
+    listed = _listed(op, parts)
+    if len(listed) < 2:
+        return listed[0] if listed else none
+    return Term(op, tuple(sorted(listed, key=as_text)))
 
 
 def _listed(op: str, parts: Iterable[Term]) -> list[Term]:
     """Return parts with those that compare one value with literals put into one list."""
     one, many = ("=", "in") if op == "or" else ("<>", "not in")
     lists: dict[tuple[Term, str], list[Term]] = {}
-    found: list[Term] = []
+    listed: list[Term] = []
     for part in parts:
         fits = part.op == many or (part.op == one and part.args[1].op in _LISTED)
         if fits and varies(part.args[0]):
             lists.setdefault((part.args[0], part.args[1].op), []).extend(part.args[1:])
         else:
-            found.append(part)
+            listed.append(part)
     for (value, _), choices in lists.items():
-        found.append(within(value, choices, negated=op == "and"))
-    return found
+        listed.append(within(value, choices, negated=op == "and"))
+    return listed
 
 
 def negated(term: Term) -> Term:
@@ -149,8 +149,8 @@ def cast(value: Term, kind: str) -> Term:
 
 def is_calm(value: Term) -> bool:
     """Whether days follow each other in every time zone around what a value tells of times."""
-    told = value.op in ("date", "timestamp", "instant", "ntz")
-    return all(map(is_calm, value.args)) and not (told and value.words[0] < CALM)
+    is_time = value.op in ("date", "timestamp", "instant", "ntz")
+    return all(map(is_calm, value.args)) and not (is_time and value.words[0] < CALM)
 
 
 UNITS = {
@@ -196,10 +196,10 @@ def rebuilt(term: Term, replace: Callable[[Term], Term | None]) -> Term | None:
         return term
     args: list[Term] = []
     for arg in term.args:
-        made = rebuilt(arg, replace)
-        if made is None:
+        rebuilt_arg = rebuilt(arg, replace)
+        if rebuilt_arg is None:
             return None
-        args.append(made)
+        args.append(rebuilt_arg)
     return made_of(term.op, args, term.words)
 
 
@@ -362,10 +362,10 @@ def time_literal(text: str, kind: str) -> Term | None:
 
     Only the plain spellings are read: a date, a time of it, and UTC.
     """
-    found = _TIME.fullmatch(text)
-    if found is None:
+    matched = _TIME.fullmatch(text)
+    if matched is None:
         return None
-    day, minutes, seconds, fraction, zone = found.groups()
+    day, minutes, seconds, fraction, zone = matched.groups()
     try:
         date.fromisoformat(day)
         time.fromisoformat(f"{minutes or '00:00'}:{seconds or '00'}")
@@ -373,14 +373,16 @@ def time_literal(text: str, kind: str) -> Term | None:
         return None
     if kind == "date":
         return Term("date", (), (day,)) if minutes is None else None
-    said = f"{day} {minutes or '00:00'}:{seconds or '00'}{(fraction or '').rstrip('0').rstrip('.')}"
+    time_text = (
+        f"{day} {minutes or '00:00'}:{seconds or '00'}{(fraction or '').rstrip('0').rstrip('.')}"
+    )
     match kind:
         case "timestamp" if zone:
-            return Term("instant", (), (f"{said}+00:00",))
+            return Term("instant", (), (f"{time_text}+00:00",))
         case "timestamp":
-            return Term("timestamp", (), (said,))
+            return Term("timestamp", (), (time_text,))
         case "timestamp_ntz" if not zone:
-            return Term("ntz", (), (said,))
+            return Term("ntz", (), (time_text,))
         case _:
             return None
 
@@ -404,12 +406,14 @@ def number_literal(text: str) -> tuple[Term, str] | None:
         kind = kind or ("int" if -(2**31) <= whole < 2**31 else "bigint")
         return Term("integer", (), (str(whole),)), kind
     if suffix in ("", "BD") and not exponent:
-        said = format(value, "f")
-        fraction = len(said.partition(".")[2])
+        decimal_text = format(value, "f")
+        fraction = len(decimal_text.partition(".")[2])
         whole = len(str(abs(int(value)))) if int(value) else 0
         if fraction == 0 or whole + fraction > 38:
             return None
-        return Term("decimal", (), (said,)), f"decimal({max(whole + fraction, 1)},{fraction})"
+        return Term(
+            "decimal", (), (decimal_text,)
+        ), f"decimal({max(whole + fraction, 1)},{fraction})"
     if (suffix == "D" or (suffix == "" and exponent)) and isfinite(float(digits)):
         return as_double(digits), "double"
     return None

@@ -21,16 +21,16 @@ def with_bounds(term: Term) -> Term:
     Files have statistics of columns, not of functions of them: ``date_trunc('day', ts) >= x`` says
     ``ts >= x`` too.
     """
-    found: dict[Term, None] = {}
+    predicates: dict[Term, None] = {}
     todo = [*p.conjuncts(term)]
     while todo:
         this = todo.pop()
-        if this in found:
+        if this in predicates:
             continue
-        found[this] = None
+        predicates[this] = None
         if this.op in ("=", "<", "<=", ">", ">="):
             todo += bounds_of(this.op, *this.args)
-    return p.every(found)
+    return p.every(predicates)
 
 
 def bounds_of(op: str, value: Term, limit: Term) -> Iterator[Term]:

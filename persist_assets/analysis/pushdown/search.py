@@ -110,11 +110,11 @@ def _merged(reader: SourceID, disjuncts: Iterable[Disjunct]) -> tuple[Disjunct, 
     for one in disjuncts:
         by.setdefault((one.predicate, one.columns), set()).update(one.kept)
     whole = Kept("all rows", f"no condition here: {reader} reads all rows")
-    made = [
-        Disjunct(term, columns, tuple(sorted(kept | ({whole} if term == TRUE else set()))))
-        for (term, columns), kept in by.items()
+    merged = [
+        Disjunct(term, columns, tuple(sorted(reasons | ({whole} if term == TRUE else set()))))
+        for (term, columns), reasons in by.items()
     ]
-    return tuple(sorted(made, key=lambda d: (p.as_text(d.predicate), d.columns)))
+    return tuple(sorted(merged, key=lambda d: (p.as_text(d.predicate), d.columns)))
 
 
 class _Search:
@@ -179,10 +179,10 @@ class _Search:
             if not leaves.keys().isdisjoint(now.values())
         ]
         pushed: dict[int, list[Term]] = {i: [] for i in leaves}
-        kept: dict[int, set[Kept]] = {i: set(visit.kept) for i in leaves}
+        reasons: dict[int, set[Kept]] = {i: set(visit.kept) for i in leaves}
 
-        asked = [reader.condition(c) for c in block.conjuncts]
-        equal = equal_columns([*(term for term, _ in asked), *visit.extra])
+        read_conditions = [reader.condition(c) for c in block.conjuncts]
+        equal = equal_columns([*(term for term, _ in read_conditions), *visit.extra])
 
         def push(term: Term) -> None:
             for instance in leaves:
@@ -195,27 +195,27 @@ class _Search:
                     words = (
                         f"{reader.named(weakened)}: {reader.said(blind[0])} also needs other rows"
                     )
-                    kept[instance].add(Kept("window", words))
+                    reasons[instance].add(Kept("window", words))
                 else:
                     pushed[instance].append(weakened)
 
-        for term, lost in asked:
+        for term, lost in read_conditions:
             push(term)
             for about, why in lost:
                 for instance in about & leaves.keys():
-                    kept[instance].add(why)
+                    reasons[instance].add(why)
             for atom in atoms_of(term):
                 about = instances_of(atom)
                 if len(about) > 1:
                     why = Kept("two tables", f"{reader.named(atom)}: it compares several tables")
                     for instance in about & leaves.keys():
-                        kept[instance].add(why)
+                        reasons[instance].add(why)
         for term in visit.extra:
             push(term)
         for instance, node in block.leaves:
             conditions = tuple(numbered(term) for term in pushed[instance])
             numbers = frozenset(columns.get(instance, ()))
-            self._node(reader, node, _Asked(conditions, numbers, frozenset(kept[instance])))
+            self._node(reader, node, _Asked(conditions, numbers, frozenset(reasons[instance])))
         self._subqueries(reader, exprs)
 
     def _subqueries(self, reader: TermReader, exprs: Iterable[object]) -> None:
@@ -244,7 +244,7 @@ class _Search:
 
     def _windows_in(self, things: Iterable[object]) -> list[tuple[Window, Mapping[int, int]]]:
         """Return windows in and below things, with what their instances are in these."""
-        found: list[tuple[Window, Mapping[int, int]]] = []
+        windows: list[tuple[Window, Mapping[int, int]]] = []
         seen: set[tuple[int, tuple[tuple[int, int], ...]]] = set()
         stack: list[tuple[object, Mapping[int, int]]] = [(t, {}) for t in things]
         while stack:
@@ -254,14 +254,17 @@ class _Search:
                 continue
             seen.add(key)
             if isinstance(thing, Window):
-                inner = {own: now.get(there, there) for own, there in thing.mapping}
-                found.append((thing, inner))
+                inner = {
+                    inner_instance: now.get(outer_instance, outer_instance)
+                    for inner_instance, outer_instance in thing.mapping
+                }
+                windows.append((thing, inner))
                 bounds = [f for f in thing.frame if not isinstance(f, str)]
                 within = [thing.function, *thing.partition, *thing.order, *bounds]
                 stack += [(t, inner) for t in (*within, *thing.rows.conjuncts)]
             else:
                 stack += [(t, now) for t in parts(thing)]
-        return found
+        return windows
 
     # -------------------------------------------------------------------------------------- nodes
 
@@ -429,8 +432,8 @@ def _about(instances: set[str]) -> Callable[[Term], Term]:
     """Return a function that keeps atoms about nothing else."""
 
     def keep(atom: Term) -> Term:
-        own = {v.words[0] for v in p.variables(atom)}
-        return atom if own and own <= instances else TRUE
+        columns = {v.words[0] for v in p.variables(atom)}
+        return atom if columns and columns <= instances else TRUE
 
     return keep
 
@@ -441,17 +444,17 @@ def _said_below(
     """Return what a condition about columns says of the leaves they are computed from."""
 
     def inside(out: Term) -> Term | None:
-        found = reader.value(columns[int(out.words[0])])
-        if isinstance(found, Kept):
+        value = reader.value(columns[int(out.words[0])])
+        if isinstance(value, Kept):
             reasons.add(
-                replace(found, words=f"{reader.said(columns[int(out.words[0])])}: {found.words}")
+                replace(value, words=f"{reader.said(columns[int(out.words[0])])}: {value.words}")
             )
             return None
-        return found[0] if found[1] == out.words[1] else None
+        return value[0] if value[1] == out.words[1] else None
 
     def keep(atom: Term) -> Term:
-        made = p.rebuilt(atom, inside)
-        return TRUE if made is None else made
+        rewritten = p.rebuilt(atom, inside)
+        return TRUE if rewritten is None else rewritten
 
     return p.weakened(condition, keep)
 
@@ -460,8 +463,8 @@ def _spelled(reader: TermReader, condition: Term, columns: Sequence[Expr]) -> st
     def name(out: Term) -> Term:
         return p.column(reader.said(columns[int(out.words[0])]))
 
-    made = p.rebuilt(condition, name)
-    return p.as_text(made).replace("`", "") if made is not None else "…"
+    renamed = p.rebuilt(condition, name)
+    return p.as_text(renamed).replace("`", "") if renamed is not None else "…"
 
 
 def _sees(
@@ -478,20 +481,20 @@ def _sees(
         return Term("ref", (), (str(now.get(int(ref.words[0]), -1)), *ref.words[1:]))
 
     def moved(term: Term) -> Term:
-        made = p.rebuilt(term, here)
-        assert made is not None
-        return made
+        rewritten = p.rebuilt(term, here)
+        assert rewritten is not None
+        return rewritten
 
     lost = [*reader.lost]
-    seen = [
+    window_conditions = [
         p.weakened(moved(reader.predicate(c)), _about({str(instance)}))
         for c in window.rows.conjuncts
     ]
     reader.lost[:] = lost
-    if condition in seen:
+    if condition in window_conditions:
         return True
-    known = [reader.value(e) for e in window.partition]
-    partition = {moved(v[0]) for v in known if not isinstance(v, Kept)}
+    partition_values = [reader.value(e) for e in window.partition]
+    partition = {moved(v[0]) for v in partition_values if not isinstance(v, Kept)}
 
     def covered(term: Term) -> bool:
         return term in partition or (term.op not in p.VARIABLES and all(map(covered, term.args)))

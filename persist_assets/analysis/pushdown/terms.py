@@ -97,8 +97,10 @@ def _of_text(a: Typed, b: Typed) -> tuple[Term, Term] | None:
     if kind == "string":
         swapped = _of_text(b, a) if also != "string" else None
         return (swapped[1], swapped[0]) if swapped else None
-    made = p.time_literal(other.words[0], kind) if other.op == "string" and kind in TIMES else None
-    return (one, made) if made is not None else None
+    literal = (
+        p.time_literal(other.words[0], kind) if other.op == "string" and kind in TIMES else None
+    )
+    return (one, literal) if literal is not None else None
 
 
 def _as_double(term: Term, kind: str, beside: str) -> Term | None:
@@ -134,12 +136,12 @@ class TermReader:
 
     def value(self, expr: Expr, depth: int = 0) -> Typed | Kept:
         """Return a value and its type, or why it is none of the language."""
-        known = self._values.get(id(expr))
-        if known is None:
+        value = self._values.get(id(expr))
+        if value is None:
             if depth > _MAX_NESTED:
                 return Kept("function", "the nesting is too deep")
-            known = self._values[id(expr)] = self._value(expr, depth + 1)
-        return known
+            value = self._values[id(expr)] = self._value(expr, depth + 1)
+        return value
 
     def _value(self, expr: Expr, depth: int) -> Typed | Kept:
         match expr:
@@ -152,9 +154,13 @@ class TermReader:
             case Call("number", (), (text,)):
                 return p.number_literal(text) or Kept("type", f"{text} has a special type")
             case Call("string", (), (text,)):
-                said = p.string_of(text)
+                string_value = p.string_of(text)
                 unsure = Kept("type", f"the value of {text} is uncertain")
-                return unsure if said is None else (Term("string", (), (said,)), "string")
+                return (
+                    unsure
+                    if string_value is None
+                    else (Term("string", (), (string_value,)), "string")
+                )
             case Call("boolean", (), (word,)):
                 return Term("boolean", (), (word,)), "boolean"
             case Call("current_timestamp", ()):
@@ -172,9 +178,9 @@ class TermReader:
 
     def _unsaid(self, call: Call) -> Kept:
         for arg in call.args:
-            found = self._values.get(id(arg))
-            if isinstance(found, Kept) and found.code != "type":
-                return found
+            arg_value = self._values.get(id(arg))
+            if isinstance(arg_value, Kept) and arg_value.code != "type":
+                return arg_value
         if call.op in _MAY_RAISE:
             return Kept("may raise under ANSI", f"{self.said(call)} may raise an error")
         if call.op in CLOCK:
@@ -201,12 +207,12 @@ class TermReader:
                 return _to(term, kind, "date"), "date"
             case "date_trunc", [(unit, "string"), (term, kind)] if kind in TIMES:
                 name = _UNIT_NAMES.get(unit.words[0].lower()) if unit.op == "string" else None
-                made = Term("date_trunc", (_to(term, kind, "timestamp"),), (name or "",))
-                return (made, "timestamp") if name else None
+                truncated = Term("date_trunc", (_to(term, kind, "timestamp"),), (name or "",))
+                return (truncated, "timestamp") if name else None
             case "trunc", [(term, kind), (unit, "string")] if kind in TIMES:
                 named = unit.words[0].lower() if unit.op == "string" else ""
-                made = Term("trunc", (_to(term, kind, "date"),), (_UNIT_NAMES.get(named, ""),))
-                return (made, "date") if named in DATE_UNITS else None
+                truncated = Term("trunc", (_to(term, kind, "date"),), (_UNIT_NAMES.get(named, ""),))
+                return (truncated, "date") if named in DATE_UNITS else None
             case (op, [(term, kind)]) if op in _PARTS or op == "extract":
                 part = {"day": "dayofmonth"}.get(call.words[0], call.words[0]) if call.words else op
                 # EXTRACT(SECOND …) has a fraction, second() has none.
@@ -238,17 +244,19 @@ class TermReader:
                 # are named here only: a subquery that is read twice is one object.
                 self._lose(expr, self.value(expr))
                 term = p.every(self.predicate(c) for c in block.conjuncts)
-                own = {str(i) for i, _ in block.leaves}
+                own_instances = {str(i) for i, _ in block.leaves}
                 equal = equal_columns([term])
-                return p.weakened(term, through(equal, lambda ref: ref.words[0] not in own))
+                return p.weakened(
+                    term, through(equal, lambda ref: ref.words[0] not in own_instances)
+                )
             case Call():
-                made = self._atom(expr, negate)
+                atom = self._atom(expr, negate)
             case _:
-                made = self._of_value(expr, negate)
-        if isinstance(made, Kept):
-            self._lose(expr, made)
+                atom = self._of_value(expr, negate)
+        if isinstance(atom, Kept):
+            self._lose(expr, atom)
             return TRUE
-        return made
+        return atom
 
     def condition(self, expr: Expr) -> tuple[Term, list[tuple[frozenset[int], Kept]]]:
         """Return what follows from a condition, and what of it is lost."""
@@ -273,11 +281,11 @@ class TermReader:
             case Call(("=" | "<>" | "<" | "<=") as op, (a, b)):
                 if _is_null(a) or _is_null(b):
                     return FALSE
-                found = self._pair(a, b, equal=op in ("=", "<>"))
+                pair = self._pair(a, b, equal=op in ("=", "<>"))
                 return (
-                    found
-                    if isinstance(found, Kept)
-                    else (p.compared(p.NEGATED[op] if negate else op, *found))
+                    pair
+                    if isinstance(pair, Kept)
+                    else (p.compared(p.NEGATED[op] if negate else op, *pair))
                 )
             case Call("<=>", (a, b)):
                 return self._same(a, b, negate)
@@ -323,12 +331,12 @@ class TermReader:
             if isinstance(value, Kept):
                 return value
             return Term("is not null" if negate else "is null", (value[0],))
-        found = self._pair(a, b)
-        if isinstance(found, Kept):
-            return found
-        if not any(term.op in p.LITERALS for term in found):
+        pair = self._pair(a, b)
+        if isinstance(pair, Kept):
+            return pair
+        if not any(term.op in p.LITERALS for term in pair):
             return Kept("function", "<=> of two columns is not pushed")
-        return _exactly("=", *found, negate=negate)
+        return _exactly("=", *pair, negate=negate)
 
     def _in(self, needle: Expr, choices: Sequence[Expr], negate: bool) -> Term | Kept:
         pairs: list[tuple[Term, Term]] = []
@@ -420,8 +428,8 @@ class TermReader:
         def name(one: Term) -> Term:
             return p.column(self._name(int(one.words[0]), int(one.words[1])))
 
-        made = p.rebuilt(term, name)
-        return p.as_text(made) if made is not None else "…"
+        renamed = p.rebuilt(term, name)
+        return p.as_text(renamed) if renamed is not None else "…"
 
 
 def _exactly(op: str, a: Term, b: Term, *, negate: bool) -> Term:
@@ -466,11 +474,11 @@ def _interval(expr: Expr) -> tuple[int, str] | None:
     """Return a constant interval as so many of one unit."""
     match expr:
         case Call("interval", (Call(("string" | "number"), (), (text,)),), (unit,)):
-            said = f"{text} {unit}".strip().lower()
+            interval_text = f"{text} {unit}".strip().lower()
         case _:
             return None
-    pieces = _PIECES.findall(said)
-    if " ".join(f"{n} {u}" for n, u in pieces) != " ".join(said.split()):
+    pieces = _PIECES.findall(interval_text)
+    if " ".join(f"{n} {u}" for n, u in pieces) != " ".join(interval_text.split()):
         return None
     if not pieces or any(u not in p.UNITS for _, u in pieces):
         return None
@@ -490,10 +498,10 @@ def _moved(call: Call, typed: list[Typed]) -> Typed | None:
     sign = -1 if call.op in ("-", "date_sub") else 1
     match call.op, typed:
         case (("+" | "-"), [(term, kind)]) if len(intervals) == 1:
-            found = _interval(intervals[0])
-            if found is None or (call.op == "-" and _is_interval(call.args[0])):
+            interval = _interval(intervals[0])
+            if interval is None or (call.op == "-" and _is_interval(call.args[0])):
                 return None
-            count, unit = found
+            count, unit = interval
         case (("+" | "-" | "date_add" | "date_sub"), [(term, "date"), (n, _)]) if not call.words:
             if n.op != "integer":
                 return None
@@ -506,8 +514,8 @@ def _moved(call: Call, typed: list[Typed]) -> Typed | None:
         return None  # of a column, that may be beyond the calendar
     if kind == "date" and p.UNITS[unit][1] not in ("MONTHS", "DAYS"):
         term, kind = p.cast(term, "timestamp"), "timestamp"
-    made = p.shifted(term, sign * count, unit)
-    return (made, kind) if made is not None else None
+    shifted_time = p.shifted(term, sign * count, unit)
+    return (shifted_time, kind) if shifted_time is not None else None
 
 
 def to_kind(day: str, kind: str) -> Term:
