@@ -1,11 +1,11 @@
-"""A parsed query → relational algebra: names are resolved here, exactly as Spark resolves them.
+"""Binding of parsed queries: sqlglot's tree → relational algebra, with Spark's name resolution.
 
-`bind` turns sqlglot's tree into a `Block`. Three outcomes: a Block; problems (a column that
-certainly does not exist, with its place); or `Unanalysable`, where we do not know what Spark
-knows, and the query is treated as a whole (`syntax.text_of` is digested). Nothing is guessed.
+`bind` turns sqlglot's tree into a `Block`. It has three outcomes: a Block; problems (a column that
+certainly does not exist, with its place); or `Unanalysable`, where Spark knows something that we do
+not, and the query is treated as a whole (its wording is digested). Nothing is guessed.
 
-Here are whole queries: WITH, SELECT, set operations, VALUES, ORDER BY and LIMIT. What they are
-made of is bound in `relations.py`, `expressions.py` and `grouping.py`.
+This module binds whole queries: WITH, SELECT, set operations, VALUES, ORDER BY and LIMIT. Their
+components are bound in `relations.py`, `expressions.py` and `grouping.py`.
 """
 
 from __future__ import annotations
@@ -60,30 +60,31 @@ _SELECT_ARGS = frozenset(
     offset sort cluster distribute hint kind operation_modifiers
     """.split()
 )
-"""What a SELECT may consist of to be analysed."""
+"""Parts of a SELECT that can be analysed."""
 
 MAX_BRANCHES = 1000
-"""Unions of unions are one union while it has no more branches than this."""
+"""Nested unions are merged into one union of at most so many branches."""
 
 _SUBQUERY_ARGS = frozenset(("this", "with_", "order", "limit", "offset", "alias"))
 
 
 def bind(binding: Binding, node: Any, around: Around) -> Block:
-    """Return the meaning of a query, whatever its form.
+    """Return the meaning of a query of any form.
 
     Parameters
     ----------
     binding
-        Of the source that the query is, or is part of; it learns types, origins and problems.
+        The binding of the source that the query is or belongs to; it collects types, origins and
+        problems.
     node
         The query's tree.
     around
-        What the query sees of the text around it: nothing, if it is a whole source.
+        The surroundings that the query sees in its text; empty for a whole source.
 
     Raises
     ------
     Unanalysable
-        We do not know what the query means.
+        The meaning of the query is not known.
     """
     binding.enter()
     chain: list[tuple[Any, Around]] = []  # a UNION b UNION c is a chain, not nested
@@ -144,7 +145,7 @@ def _set_operation(binding: Binding, node: Any, left: Block, around: Around) -> 
         for a, b in zip(left.columns, right.columns, strict=True)
     ]
     branches = left, right
-    # Which type columns of several types get depends on which branches meet first.
+    # The type of a column of several types depends on which branches are combined first.
     if all(column.type is not None for column in columns):
         flat = (*_union_branches(binding, left, kind), *_union_branches(binding, right, kind))
         branches = branches if len(flat) > MAX_BRANCHES else flat
@@ -155,7 +156,7 @@ def _set_operation(binding: Binding, node: Any, left: Block, around: Around) -> 
 
 
 def _union_branches(binding: Binding, block: Block, kind: str) -> tuple[Block, ...]:
-    """Return the branches of a union that is a branch itself, or the one branch."""
+    """Return the branches of a nested union, or the block itself as the one branch."""
     if kind != "union all" or block.conjuncts or block.order or len(block.leaves) != 1:
         return (block,)
     instance, node = block.leaves[0]
@@ -180,12 +181,12 @@ def _ordered(
     around: Around,
     qualifiers: Sequence[tuple[str, ...]] | None = None,
 ) -> Block:
-    """Apply ORDER BY, OFFSET and LIMIT that stand after a whole query.
+    """Apply ORDER BY, OFFSET and LIMIT of a whole query.
 
     Parameters
     ----------
     qualifiers
-        What may stand before the name of each column, nothing by default.
+        The qualifiers that may precede the name of each column; none by default.
     """
     order = node.args.get("order")
     if order:
@@ -305,13 +306,13 @@ def _select(binding: Binding, node: exp.Select, around: Around) -> Block:
 
 
 def _shows_all(star: Any) -> bool:
-    """Whether a star stands for columns, and is not that of ``count(*)``."""
+    """Whether a star stands for columns, rather than for the rows of ``count(*)``."""
     above = star.parent
     return not (isinstance(above, exp.Anonymous) and plain(above.name).lower() == "count")
 
 
 def _sorted_by_parts(binding: Binding, node: exp.Select, select: Select) -> tuple[Sort, ...]:
-    """Return SORT BY, CLUSTER BY and DISTRIBUTE BY: they order rows too, though not all."""
+    """Return the keys of SORT BY, CLUSTER BY and DISTRIBUTE BY, which order rows in part."""
     sorts: list[Sort] = []
     for clause in ("distribute", "cluster", "sort"):
         if node.args.get(clause):
@@ -330,7 +331,7 @@ def _add_generated(source: From, generated: From) -> None:
 def _projections(
     binding: Binding, node: exp.Select, select: Select
 ) -> tuple[list[Out], list[tuple[str, ...]]]:
-    """Return the columns of a SELECT, and the qualifiers of those that are read as they are."""
+    """Return the columns of a SELECT, and the qualifiers of those that are plain columns."""
     outs = select.outs
     qualifiers: list[tuple[str, ...]] = []
     generators = 0
