@@ -1,16 +1,16 @@
-"""How the rows of a query follow from the tables it reads: a fold over the algebra. Pure.
+"""Growth of a query's rows with the tables it reads: a fold over the algebra. Pure.
 
-It proves, for a query Q over tables L, M, …, when less than all of it has to be computed again:
+It proves, for a query Q over tables L, M, …, when only part of Q has to be computed again:
 
-- **sums**: sets S of tables such that the rows of Q are those of before and those of Q over what
-  was *added* to the tables of S, all others being as they were (Q is additive in S);
+- **sums**: sets S of tables such that the rows of Q are the previous ones plus those of Q over the
+  rows *added* to the tables of S, if all other tables are unchanged (Q is additive in S);
 - **windows**: for a column t of Q, columns of tables such that the rows of Q with t in any set W
-  are those of Q over the rows of these tables whose columns are in W too. Between the column of
-  a table and t there may be monotone steps, such as cutting a time down to its day. A table that
-  has no such column is *loose*: it must be as it was.
+  are those of Q over the rows of these tables whose columns are in W too. Between the column of a
+  table and t there may be monotone steps, such as truncating a time to its day. A table without
+  such a column is *loose*: it must be unchanged.
 
-Tables are persisted sources and raw tables: what lies between is dissolved. The invariant: what is
-not proven is not claimed; then everything is computed again.
+Tables are persisted sources and raw tables; sources in between are dissolved. The invariant:
+nothing is claimed without proof; otherwise everything is computed again.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ Form = tuple[Ref, tuple[Taken, ...]]
 
 _MAX_DEPTH = 60
 _MOST_SUMS = 16
-"""As many sets of tables are looked at; the others are not claimed."""
+"""At most so many sets of tables are considered; the others are not claimed."""
 
 _TO_DAY = Taken("cast", "date", 1)
 _NOTHING: frozenset[str] = frozenset()
 
 
 def _step(call: Call, types: Types) -> tuple[Expr, Taken] | None:
-    """Return what a call is a monotone function of, and which."""
+    """Return the operand of a call that is monotone in it, and the monotone function."""
     match call:
         case Call("cast", (arg,), (("date" | "timestamp" | "timestamp_ntz") as kind,)):
             step = Taken("cast", kind, 1)
@@ -74,14 +74,14 @@ def _step(call: Call, types: Types) -> tuple[Expr, Taken] | None:
 
 
 class Increments:
-    """Finds what of a query follows from what; remembers what it found.
+    """Finder of growth in a query; it remembers its findings.
 
     Parameters
     ----------
     types
-        Of the expressions of the query.
-    wanted
-        Whether anybody asks; else nothing is looked for.
+        Types of the query's expressions.
+    followed
+        Whether growth is needed; otherwise nothing is computed.
     """
 
     def __init__(self, types: Types, *, followed: bool = True) -> None:
@@ -91,10 +91,10 @@ class Increments:
         self._special: dict[int, tuple[Subquery | Window, ...]] = {}
         self._found: dict[tuple[int, int], Windows] = {}
         self._depths: dict[int, int] = {}
-        self._kept: list[object] = []  # what is known by id must not be freed
+        self._kept: list[object] = []  # keeps alive the objects whose ids are keys
 
     def growth(self, block: Block) -> Growth | None:
-        """Return how the rows of a Block, and those of each of its columns, follow."""
+        """Return the growth of a Block's rows, and of each of its columns."""
         if not self._followed:
             return None
         if self._is_deep(block):
@@ -103,13 +103,13 @@ class Increments:
         return Growth(self._read_by(block), self._block_sums(block), columns)
 
     def nothing(self, block: Block) -> Growth | None:
-        """Return only which tables a Block reads, and nothing of how its rows follow."""
+        """Return a growth that only lists the tables that a Block reads."""
         if not self._followed:
             return None
         return unknown(self._read_by(block), len(block.columns))
 
     def of_node(self, node: Node, n_columns: int) -> Growth | None:
-        """Return the same of a node."""
+        """Return the growth of a node."""
         if not self._followed:
             return None
         if self._is_deep(node):
@@ -118,7 +118,7 @@ class Increments:
         return Growth(self._node_reads(node), self._node_sums(node), columns)
 
     def _is_deep(self, thing: object) -> bool:
-        """Whether something is nested so deeply that nothing is claimed of it: this recurses."""
+        """Whether the nesting is too deep for any claim, because this module recurses."""
         for this, below in innermost_first(thing, self._depths):
             depth = max((self._depths[id(p)] for p in below), default=0)
             nested = not isinstance(this, Call | Ref)
@@ -145,7 +145,7 @@ class Increments:
         return _NOTHING.union(*reads)
 
     def _specials(self, block: Block) -> tuple[Subquery | Window, ...]:
-        """Return what of the expressions of a Block is no function of one of its base tuples."""
+        """Return the subqueries and windows of a Block: they depend on other rows too."""
         specials = self._special.get(id(block))
         if specials is None:
             specials = _specials_in((*block.conjuncts, *(o.expr for o in block.columns)))
@@ -201,7 +201,7 @@ class Increments:
     # ------------------------------------------------------------------------------------ windows
 
     def _form(self, expr: Expr) -> Form | None:
-        """Return the column of a leaf that an expression is a monotone function of."""
+        """Return the leaf column that an expression is a monotone function of."""
         steps: list[Taken] = []
         while isinstance(expr, Call):
             step = _step(expr, self._types)
@@ -212,7 +212,7 @@ class Increments:
         return (expr, tuple(reversed(steps))) if isinstance(expr, Ref) else None
 
     def _equal(self, start: Iterable[Form], conjuncts: Iterable[Expr]) -> set[Form]:
-        """Return the forms that have the value of one of `start` wherever `conjuncts` hold."""
+        """Return the forms that equal one of `start` wherever `conjuncts` hold."""
         pairs: list[tuple[Form, Form]] = []
         for test in conjuncts:
             match test:
@@ -236,7 +236,7 @@ class Increments:
         return forms
 
     def _column(self, block: Block, expr: Expr) -> Windows:
-        """Return what the rows of a Block follow from where an expression has a value of W."""
+        """Return the windows of the rows of a Block in which an expression has a value of W."""
         form = self._form(expr)
         forms = self._equal([form] if form else (), block.conjuncts)
         return self._covered(block, forms)
@@ -249,7 +249,7 @@ class Increments:
             if not leaf_forms:
                 loose |= self._node_reads(node)
                 continue
-            # Each of them holds; the one that leaves the fewest tables loose says most.
+            # All of them hold; the one with the fewest loose tables is the strongest.
             candidates = [(self._windows(node, c), c, steps) for c, steps in sorted(leaf_forms)]
             windows, column, steps = min(candidates, key=lambda one: len(one[0].loose))
             traced[instance] = column, steps
@@ -265,8 +265,8 @@ class Increments:
     def keeps(self, block: Block, growth: Growth) -> bool:
         """Whether conditions by parameters keep all rows of windows of the one column of `growth`.
 
-        So it is where they are about what that column has the value of, or the day, in tables of
-        which only these rows matter. Days begin at midnight for a time that is compared with one.
+        This holds if they compare expressions equal to that column, or to its day, over tables in
+        which only these rows matter. A time is compared with a day as the day's midnight.
         """
         windows = growth.columns[0]
         for this in walk(block):
@@ -291,7 +291,7 @@ class Increments:
         return True
 
     def _values(self, block: Block, expr: Expr) -> frozenset[Trace] | None:
-        """Return of what columns an expression always has the value of one; None: of others."""
+        """Return traces of which an expression always equals one; None if there are none."""
         form = self._form(expr)
         node = dict(block.leaves).get(form[0].instance) if form else None
         if form is None or node is None:
@@ -323,14 +323,14 @@ class Increments:
         return frozenset(Trace(t.column, (*t.steps, *steps)) for t in traces)
 
     def _within(self, window: Window, traced: Mapping[int, tuple[int, tuple[Taken, ...]]]) -> bool:
-        """Whether all rows that a window looks at have one value in common in what is traced.
+        """Whether all rows of a window's partition share one value of the traced columns.
 
-        Only what holds for all these rows counts: conditions on what comes of the window do not.
+        Only conditions on all these rows count, not conditions on the result of the window.
 
         Parameters
         ----------
         traced
-            Of instances the column, and the steps from there.
+            The traced column of each instance, and the steps from it.
         """
         inner = [window.function, *window.partition, *window.order, *window.rows.conjuncts]
         if any(isinstance(t, Subquery | Window) for t in walk(*inner)):
@@ -386,7 +386,7 @@ class Increments:
     def _preserved(self, left: Block, right: Block, on: Sequence[Expr], column: int) -> Windows:
         form = self._form(left.columns[column].expr)
         first = self._equal([form] if form else (), left.conjuncts)
-        # What ON says holds for the rows of the right side that are joined, not for the left.
+        # ON holds for the joined rows of the right side, not for the left side.
         right_of = {i for i, _ in right.leaves}
         joined = {f for f in self._equal(first, on) if f[0].instance in right_of}
         second = self._equal(joined, right.conjuncts)
@@ -398,14 +398,14 @@ class Increments:
 
 
 def unknown(reads: frozenset[SourceID], n_columns: int) -> Growth:
-    """Return the growth of rows of which is known what they read, and nothing else."""
+    """Return a growth of which only the tables read are known."""
     return Growth(reads, (), (Windows((), reads),) * n_columns)
 
 
 def given_growth(node: Given) -> Growth:
-    """Return how the rows of a relation follow that is known by its digests only.
+    """Return the growth of a relation that is known by its digests only.
 
-    Of a table its own rows follow, as they are.
+    The rows of a table follow from themselves, unchanged.
     """
     if node.growth is not None:
         return node.growth
@@ -418,7 +418,7 @@ def given_growth(node: Given) -> Growth:
 
 
 def _specials_in(exprs: Iterable[Expr]) -> tuple[Subquery | Window, ...]:
-    """Return the subqueries and windows in expressions, not what is in these."""
+    """Return the outermost subqueries and windows in expressions."""
     seen, stack = set[int](), [*exprs]
     specials: list[Subquery | Window] = []
     while stack:

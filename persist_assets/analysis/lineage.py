@@ -1,6 +1,7 @@
-"""Which columns the values of a query's columns come from: a fold over the algebra. Pure.
+"""Column lineage: the columns that the values of a query's columns come from. Pure.
 
-Origins are columns of persisted sources and raw tables; what lies between is dissolved.
+A fold over the algebra. Origins are columns of persisted sources and raw tables; sources in between
+are dissolved.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ _NONE: Origins = frozenset()
 
 
 class Lineage:
-    """Finds origins; remembers what it found.
+    """Finder of origins; it remembers them.
 
     Parameters
     ----------
-    known
-        Expressions whose origins are known: the columns of persisted sources and raw tables.
+    origins
+        Expressions of known origins: the columns of persisted sources and raw tables.
     """
 
     def __init__(self, origins: Mapping[Expr, Origins]) -> None:
@@ -54,7 +55,7 @@ class Lineage:
 
     def _of(self, expr: Expr) -> Origins:
         known_origins = self._known
-        stack = [expr]  # not recursive: algebra is as deep as its chain of CTEs is long
+        stack = [expr]  # not recursive: the algebra is as deep as its chain of CTEs
         while stack:
             this = stack[-1]
             if this in known_origins:
@@ -74,7 +75,7 @@ class Lineage:
         return [o.expr for o in block.columns]
 
     def _step(self, expr: Expr) -> tuple[Origins, Sequence[Expr]]:
-        """Return the origins that are at hand, and the expressions that have the others."""
+        """Return the direct origins, and the expressions that the other origins come from."""
         match expr:
             case Ref(instance, column):
                 return self._column(self._leaves[instance], column)
