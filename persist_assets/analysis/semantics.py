@@ -1,6 +1,6 @@
-"""What one source's query means: bound, digested, and shown to those that read it. Pure.
+"""Meaning of one source's query: bound, digested, and presented to its readers. Pure.
 
-`understand` is a function of a declaration and of what its upstreams show, so that a meaning can
+`understand` is a function of a declaration and of the faces of its upstreams, so that a meaning can
 be remembered by a digest of those (`compiler.Memory`).
 """
 
@@ -53,7 +53,7 @@ Clock = Literal["day", "instant"]
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """What a query reads, as far as its meaning goes."""
+    """An input of a query, as far as its meaning depends on it."""
 
     face: Face
     persisted: bool
@@ -63,18 +63,18 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """All that follows from the words of a query and from what it reads.
+    """Everything that follows from the text of a query and from its inputs.
 
     Attributes
     ----------
     columns
         Names and types.
     face
-        What it shows to its readers; pickled until one asks, where it was remembered.
+        The view that its readers get; pickled until it is needed, if it was remembered.
     marks
-        What the BuildID is made of, in parts (`model.shortened`).
+        The parts of the BuildID (`model.shortened`).
     growth
-        Of what is built incrementally: how its rows follow, and those of its time column.
+        For incremental builds: the growth of its rows, and of those of its time column.
     """
 
     build_id: BuildID
@@ -88,11 +88,11 @@ class Meaning:
     growth: Growth | None = None
 
     def shown(self) -> Face:
-        """Return what it shows to its readers."""
+        """Return the view that its readers get."""
         return pickle.loads(self.face)[-1] if isinstance(self.face, bytes) else self.face
 
     def packed(self) -> Meaning:
-        """Return it in the form in which it is remembered."""
+        """Return the meaning in its stored form."""
         if isinstance(self.face, bytes):
             return self
         return replace(self, face=_pickled(self.face))
@@ -103,7 +103,7 @@ def _pickled(face: Face) -> bytes:
     try:
         return pickle.dumps((face,), pickle.HIGHEST_PROTOCOL)
     except RecursionError:
-        # What is pickled already is only referred to: innermost first, nothing is nested.
+        # Pickled parts are only referred to: innermost first, nothing is nested.
         inside: dict[int, object] = {}
         for thing, _ in innermost_first(face.block, inside):
             inside[id(thing)] = thing
@@ -122,18 +122,18 @@ def understand(
     *,
     followed: bool = False,
 ) -> Meaning | Sequence[Problem]:
-    """Return what a declared query means, or what is wrong with it.
+    """Return the meaning of a declared query, or its problems.
 
     Parameters
     ----------
     declaration
-        With a query that has its tree.
+        A declaration whose query has its tree.
     upstream
-        For each reference of the query what it means.
+        The input behind each reference of the query.
     connection
-        Digest of everything about the session that changes results.
+        Digest of all session properties that change results.
     followed
-        Whether anybody asks how rows follow (`Growth`).
+        Whether the growth of rows is needed (`Growth`).
     """
     query = declaration.query
     assert query is not None
@@ -165,12 +165,12 @@ def understand(
 
 
 def narrowed(function: Function, names: Sequence[tuple[str, ...] | None]) -> Function:
-    """Return a function that is given only what it looks at, where that is known.
+    """Return a function whose frames have only the columns that it uses, where these are known.
 
     Parameters
     ----------
     names
-        For each of its frames the columns of what it reads, None where they are not known.
+        The columns of each frame, None where they are not known.
     """
     names_by_frame = dict(zip((p.name for p in function.frames), names, strict=True))
     return replace(
@@ -183,7 +183,7 @@ def narrowed(function: Function, names: Sequence[tuple[str, ...] | None]) -> Fun
 
 
 def _looked_at(parameter: Parameter, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """Return the columns that stand in the texts of a parameter, in an order of their own."""
+    """Return the columns that occur in the texts of a parameter, sorted."""
     words = "\n".join(parameter.selects or ()).lower()
     columns = [n for n in names or () if re.search(rf"(?<!\w){re.escape(n.lower())}(?!\w)", words)]
     return tuple(sorted(columns, key=str.lower)) or None
@@ -192,9 +192,9 @@ def _looked_at(parameter: Parameter, names: tuple[str, ...] | None) -> tuple[str
 def understand_function(
     declaration: Declaration, upstream: Sequence[Upstream], connection: str
 ) -> Meaning:
-    """Return what a declared function means: all of its code, over all of what it is given.
+    """Return the meaning of a declared function: all of its code, over all of its inputs.
 
-    Its columns are known when it is computed.
+    Its columns are known only when it is computed.
     """
     query, function = declaration.query, declaration.function
     assert query is not None
@@ -248,7 +248,7 @@ def _is_incremental(declaration: Declaration) -> bool:
 
 
 def _is_kept(declaration: Declaration) -> bool:
-    """Whether a table does not have just the rows that its query says."""
+    """Whether a table has other rows than exactly those of its query."""
     annotation = declaration.annotation
     lookback = annotation.trusted_lookback_s
     settings = (annotation.merge, annotation.partition, annotation.validity, lookback)
@@ -256,16 +256,16 @@ def _is_kept(declaration: Declaration) -> bool:
 
 
 def _deciding(declaration: Declaration) -> set[str] | None:
-    """Return the columns by which it is decided which rows of a query its table has.
+    """Return the columns that decide which rows of a query its table has.
 
-    None where all of them may be, or when it was built: what is trusted lacks what came late.
+    None if all columns may decide, or the time of the build: a trusted lookback omits late rows.
     """
     partition = declaration.annotation.partition
     return None if partition is None else {d.column.lower() for d in partition.dimensions}
 
 
 def _merged(declaration: Declaration, build_id: BuildID) -> BuildID:
-    """Return the BuildID of a source whose query has one, of the rows that its table has."""
+    """Return the BuildID of a source's table, from the BuildID of its query."""
     merge, by = declaration.annotation.merge, declaration.annotation.time_column or ""
     partition = declaration.annotation.partition
     if partition is not None:
@@ -284,7 +284,7 @@ def _merged(declaration: Declaration, build_id: BuildID) -> BuildID:
 
 
 def _told(lots: Sequence[str], clock: Sequence[str], clocks: Collection[str]) -> list[str]:
-    """Return notes on what draws lots and what reads the clock."""
+    """Return notes on nondeterminism and on use of the clock."""
     notes: list[str] = []
     if lots:
         notes.append(f"nondeterministic ({', '.join(lots)}): each build may return different rows")
@@ -295,7 +295,7 @@ def _told(lots: Sequence[str], clock: Sequence[str], clocks: Collection[str]) ->
 
 
 def bind_whole(binding: Binding, query: Query, upstream: Sequence[Face]) -> tuple[Block, list[str]]:
-    """Return the algebra of a query, or the query as one leaf where it has none, and a note why."""
+    """Return the algebra of a query; if there is none, the query as one leaf, and a note why."""
     try:
         if query.lost:
             raise Unanalysable(f"of {query.lost}")
@@ -307,7 +307,7 @@ def bind_whole(binding: Binding, query: Query, upstream: Sequence[Face]) -> tupl
     names = query.column_names
     if not names:
         names = names_in_text(query.tree, _column_names(upstream), loses=query.lost is not None)
-    published = tuple(face.names for face in upstream)  # SELECT s.* or PIVOT may look at names
+    published = tuple(face.names for face in upstream)  # SELECT s.* or PIVOT may depend on names
     words = (query.wording, "reads", str(published))
     leaf = Opaque(words, tuple(face.given for face in upstream), len(names))
     calls = binding.calls
@@ -415,9 +415,9 @@ def _table_rows(
     volatile: bool,
     clocks: Collection[str],
 ) -> str:
-    """Return the digest of rows that only the table has: another draw or a later look differs.
+    """Return the digest of rows that only the table has: computed again, they may differ.
 
-    Columns that nobody reads do not count where others decide which rows the table has.
+    Columns that nobody reads do not count if others decide which rows the table has.
     """
     deciding = _deciding(declaration)
     if deciding is None or volatile or clocks:
@@ -446,7 +446,7 @@ def _inlined(
 
 
 def _growth(declaration: Declaration, increments: Increments, block: Block) -> Growth | None:
-    """Return how the rows of what is built incrementally follow, and those of its time column."""
+    """Return the growth of an incremental source's rows, and of those of its time column."""
     if not _is_incremental(declaration):
         return None
     growth = increments.growth(block)
@@ -467,7 +467,7 @@ def _unfollowed(
     notes: Sequence[str],
     increments: Increments,
 ) -> Iterator[Problem]:
-    """Yield what keeps builds from narrowing by parameters what they read."""
+    """Yield the problems with parameters by which builds cannot narrow their input."""
     bounds = declaration.query.bounds if declaration.query else ()
     if not bounds:
         return
@@ -492,7 +492,7 @@ def _unfollowed(
     by = (annotation.time_column or "").lower()
     kinds = {o.name.lower(): o.type for o in block.columns}
     if annotation.refresh != "incremental" or by not in kinds:
-        return  # which is said elsewhere
+        return  # reported elsewhere
     kind = kinds[by]
     for parameter, compared in binding.bounded:
         compared_type, place = binding.types.of(compared), binding.place(parameter)
@@ -507,7 +507,7 @@ def _unfollowed(
 
 
 def _taken(declaration: Declaration, names: Iterable[str]) -> list[Problem]:
-    """Return what is wrong with names of columns that versions have themselves."""
+    """Return the problems with column names that are reserved for snapshots."""
     if declaration.annotation.validity is None:
         return []
     name, place = declaration.name, declaration.location
@@ -518,16 +518,17 @@ def _taken(declaration: Declaration, names: Iterable[str]) -> list[Problem]:
 
 
 LOTS = VOLATILE | SESSION | {"limit", "tablesample"}
-"""What may give other rows each time: functions, and LIMIT without ORDER BY."""
+"""Sources of nondeterminism: functions, and LIMIT without ORDER BY."""
 
 _TELLING = LOTS | CLOCK
-"""Operators and functions that are worth looking for."""
+"""Operators and functions worth searching for."""
 
 
 def _draws(binding: Binding, upstream: Iterable[Upstream], block: Block) -> frozenset[str]:
-    """Return the functions of a block, and ``limit`` if it takes some rows of no order.
+    """Return the functions of a block, and ``limit`` if it picks rows in no defined order.
 
-    An empty set, without looking, if nothing that it is made of draws lots or reads the clock.
+    The set is empty, without a search, if nothing in the block can be nondeterministic or read the
+    clock.
     """
     inlines = any(u.volatile or u.reads_clock for u in upstream if not u.persisted)
     if not (inlines or binding.limited) and binding.calls.ops.isdisjoint(_TELLING):
@@ -555,7 +556,7 @@ def _as_given(fold: Fold, binding: Binding, block: Block, increments: Increments
         if isinstance(node, Given | Generate) or fold.free(node):
             return None
         digests = fold.node(node, {})
-        # Readers know the origins of the columns they see; those of the leaves are not asked for.
+        # Readers know the origins of the columns they see; those of the leaves are never used.
         nowhere = (frozenset[ColumnRef](),) * len(digests.columns)
         lots = binding.is_volatile(node)
         growth = increments.of_node(node, len(digests.columns))

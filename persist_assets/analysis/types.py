@@ -1,6 +1,6 @@
-"""Spark's types of expressions, where they are certain. Pure.
+"""Spark types of expressions, where they are certain. Pure.
 
-A type that is not certain is None: what is said of a column before its first build must be true.
+An uncertain type is None: a type reported before the first build must be right.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ _FIXED_TYPES: dict[str, str] = {
 _AS_FIRST = frozenset(
     ("min", "max", "first", "last", "lag", "lead", "nth_value", "any_value", "nullif")
 )
-"""Calls of the type of their first operand."""
+"""Calls with the type of their first operand."""
 
 _AS_ALL = frozenset(("coalesce", "greatest", "least", "case"))
-"""Calls of the type of their results, if these are all of one; NULL is of any."""
+"""Calls with the common type of their results; NULL has any type."""
 
 _NUMERIC = (*INTEGRAL, "double")
 
 
 @dataclass(slots=True)
 class Types:
-    """Knows the types of columns, and tells those of expressions over them.
+    """Types of columns and of expressions over them.
 
     Attributes
     ----------
     leaves
-        For each instance the types of its columns.
+        For each instance, the types of its columns.
     """
 
     leaves: dict[int, tuple[str | None, ...]] = field(default_factory=dict)
@@ -145,7 +145,7 @@ def _of_call(op: str, words: tuple[str, ...], kinds: Sequence[str | None]) -> st
 
 
 def _wider(kinds: Sequence[str | None]) -> str | None:
-    """Return the type that Spark takes numbers of several types to."""
+    """Return Spark's common type of numbers of several types."""
     if not kinds or not all(k in _NUMERIC for k in kinds):
         return None
     return "double" if "double" in kinds else max(kinds, key=INTEGRAL.index)  # pyright: ignore[reportArgumentType, reportCallIssue]

@@ -1,4 +1,4 @@
-"""The text of predicates: canonical, with a version, read back as what it was."""
+"""Text of predicates: canonical, versioned, and parsed back to the same predicate."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from persist_assets.core.digests import FORMAT
 
 
 class UnreadableError(ValueError):
-    """A text is no predicate of the language."""
+    """A text is not a predicate of the language."""
 
 
 def from_text(text: str, version: int = FORMAT) -> Term:
-    """Return the predicate that a text says, the inverse of `as_text`.
+    """Parse a predicate, the inverse of `as_text`.
 
     Raises
     ------
     UnreadableError
-        It says something that the language cannot say, or is of another version.
+        The text is outside the language, or of another version.
 
     Examples
     --------
@@ -170,7 +170,7 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "'": "'", '"': '"', "\\": "\\"}
 
 
 def string_of(text: str) -> str | None:
-    """Return what a string literal says, as `dialect.faithful` spells it; None: not certain."""
+    """Return the value of a string literal as `dialect.faithful` spells it; None if uncertain."""
     if "\\" not in text:
         return None if re.match(r"[rR]['\"]", text) else text
     quotes, inner = text[:1], text[1:-1]

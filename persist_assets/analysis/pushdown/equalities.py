@@ -1,4 +1,4 @@
-"""Columns that are equal, and rows that a NULL rejects."""
+"""Equal columns, and predicates that reject NULLs."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 
 def is_decimal(kind: str) -> bool:
-    """Whether a type is DECIMAL, by its name."""
+    """Whether the name of a type is that of a DECIMAL."""
     return kind.startswith("decimal(")
 
 
 _SAME_IF_EQUAL = frozenset((*INTEGRAL, *TIMES, "string", "boolean"))
-"""Types of which values that are equal cannot be told apart; fractions have two zeros."""
+"""Types whose equal values are indistinguishable; floats have two zeros."""
 
 
 def equal_columns(terms: Iterable[Term]) -> Mapping[Term, frozenset[Term]]:
-    """Return for columns those that are the same wherever all of some predicates hold."""
+    """Return, for each column, the columns that equal it wherever all of some predicates hold."""
     classes: dict[Term, frozenset[Term]] = {}
     for atom in (c for term in terms for c in p.conjuncts(term)):
         if atom.op != "=" or any(a.op != "ref" for a in atom.args):
@@ -49,7 +49,7 @@ def equal_columns(terms: Iterable[Term]) -> Mapping[Term, frozenset[Term]]:
 def through(
     equal: Mapping[Term, frozenset[Term]], fits: Callable[[Term], bool]
 ) -> Callable[[Term], Term]:
-    """Return a function that keeps atoms about columns that fit, or says them of equal ones."""
+    """Return a function that keeps atoms on columns that fit, or restates them for equal ones."""
 
     def fitting(ref: Term) -> Term | None:
         candidates = [ref] if fits(ref) else [e for e in equal.get(ref, ()) if fits(e)]
@@ -68,12 +68,12 @@ def through(
 
 
 def instances_of(term: Term) -> set[int]:
-    """Return the instances whose columns a term looks at."""
+    """Return the instances whose columns a term uses."""
     return {int(v.words[0]) for v in p.variables(term)}
 
 
 def atoms_of(term: Term) -> Iterator[Term]:
-    """Yield the parts of a predicate that are joined by AND and OR."""
+    """Yield the atoms of a predicate, which AND and OR connect."""
     if term.op in ("and", "or"):
         for arg in term.args:
             yield from atoms_of(arg)
@@ -82,7 +82,7 @@ def atoms_of(term: Term) -> Iterator[Term]:
 
 
 def numbered(term: Term) -> Term:
-    """Return a predicate about one leaf as one about columns by their numbers."""
+    """Return a predicate on one leaf as a predicate on column numbers."""
     renumbered = p.rebuilt(term, lambda ref: Term("out", (), ref.words[1:]))
     assert renumbered is not None
     return renumbered
@@ -102,7 +102,7 @@ def rejects_nulls(term: Term) -> bool:
 
 
 def columns_used(things: Iterable[object], extra: Iterable[Term]) -> dict[int, set[int]]:
-    """Return for each instance the columns that things look at, at any depth."""
+    """Return, for each instance, the columns that things use, at any depth."""
     columns: dict[int, set[int]] = {}
     mappings: set[tuple[int, int]] = set()
     for thing in walk(*things):

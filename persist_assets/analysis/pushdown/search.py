@@ -1,4 +1,4 @@
-"""The search: from the top of a query down to the tables it reads."""
+"""Search for needs, from the top of a query down to the tables it reads."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ if TYPE_CHECKING:
 
 
 _MOST_WAYS = 32
-"""A block that is reached in more ways is looked at as if all of it were asked for."""
+"""A block reached in more ways than this is treated as if all of it were needed."""
 
 
 @dataclass(slots=True)
 class _Visit:
-    """A Block to be looked at.
+    """A Block to visit.
 
     Attributes
     ----------
     extra
-        What holds besides its conjuncts, of the rows that matter: in terms of its leaves.
+        Conditions besides its conjuncts that hold for the rows that matter, in terms of its leaves.
     used
-        The expressions of it that are asked for, besides its conjuncts and its order.
+        The expressions that are needed, besides its conjuncts and its order.
     """
 
     reader: TermReader
@@ -76,7 +76,7 @@ class _Visit:
 
 @dataclass(slots=True)
 class _Asked:
-    """What is asked of a node: conditions and columns by their numbers in it."""
+    """The demand on a node: conditions and columns, by column numbers of the node."""
 
     conditions: tuple[Term, ...]
     columns: frozenset[int]
@@ -86,16 +86,17 @@ class _Asked:
 def find_needs(
     reader: SourceID, relations: Mapping[SourceID, Relation], tables: Container[SourceID]
 ) -> tuple[Need, ...]:
-    """Return what a source or a query needs of tables that are asked about.
+    """Return the needs of a source or a query for the given tables.
 
     Parameters
     ----------
     reader
         A key of `relations`.
     relations
-        Its own, and those of all sources that are not persisted: what is none of them ends the way.
+        The reader's relation, and those of all sources that are not persisted; the search ends at
+        leaves without one.
     tables
-        Which leaves are asked about.
+        The tables to find needs for.
     """
     search = _Search(relations, tables)
     search.run(reader)
@@ -105,7 +106,7 @@ def find_needs(
 
 
 def _merged(reader: SourceID, disjuncts: Iterable[Disjunct]) -> tuple[Disjunct, ...]:
-    """Return disjuncts each once, with what any of the same kept."""
+    """Return distinct disjuncts, with the kept conditions of equal ones combined."""
     by: dict[tuple[Term, tuple[str, ...]], set[Kept]] = {}
     for one in disjuncts:
         by.setdefault((one.predicate, one.columns), set()).update(one.kept)
@@ -118,7 +119,7 @@ def _merged(reader: SourceID, disjuncts: Iterable[Disjunct]) -> tuple[Disjunct, 
 
 
 class _Search:
-    """Goes down from one reader; not recursive: sources and CTEs may be long chains."""
+    """Search below one reader; not recursive, because sources and CTEs may be long chains."""
 
     def __init__(self, relations: Mapping[SourceID, Relation], tables: Container[SourceID]) -> None:
         self.relations, self.tables = relations, tables
@@ -129,7 +130,7 @@ class _Search:
         self._windows: dict[int, list[tuple[Window, Mapping[int, int]]]] = {}
 
     def run(self, reader: SourceID) -> None:
-        """Look at everything below a reader."""
+        """Visit everything below a reader."""
         block = self.relations[reader].block
         used = tuple(o.expr for o in block.columns)
         self._visit(self._reader(reader), block, (), used, frozenset())
@@ -219,7 +220,7 @@ class _Search:
         self._subqueries(reader, exprs)
 
     def _subqueries(self, reader: TermReader, exprs: Iterable[object]) -> None:
-        """Look at the queries in expressions, each by itself."""
+        """Visit the queries in expressions, each independently."""
         seen: set[int] = set()
         stack: list[object] = [*exprs]
         while stack:
@@ -243,7 +244,7 @@ class _Search:
                     pass
 
     def _windows_in(self, things: Iterable[object]) -> list[tuple[Window, Mapping[int, int]]]:
-        """Return windows in and below things, with what their instances are in these."""
+        """Return windows in and below things, with the outer instances of their own instances."""
         windows: list[tuple[Window, Mapping[int, int]]] = []
         seen: set[tuple[int, tuple[tuple[int, int], ...]]] = set()
         stack: list[tuple[object, Mapping[int, int]]] = [(t, {}) for t in things]
@@ -308,7 +309,7 @@ class _Search:
             reader = self._reader(source_id)
             relation = reader.relation
             columns = [o.expr for o in relation.block.columns]
-            if not columns:  # of a function, they are known when it is computed
+            if not columns:  # those of a function are known when it is computed
                 demand = _Asked((), frozenset(), demand.kept)
             elif relation.volatile:
                 why = "it depends on nondeterministic rows"
@@ -335,7 +336,7 @@ class _Search:
         demand: _Asked,
         used: Sequence[Expr],
     ) -> None:
-        """Go on below a node whose columns are expressions over the leaves of a Block."""
+        """Continue below a node whose columns are expressions over the leaves of a Block."""
         reasons = set(demand.kept)
         extra = [_said_below(reader, c, columns, reasons) for c in demand.conditions]
         used = [*used, *(columns[i] for i in sorted(demand.columns))]
@@ -423,13 +424,13 @@ class _Search:
 def _without(
     reader: TermReader, columns: Sequence[Expr], demand: _Asked, code: str, why: str
 ) -> _Asked:
-    """Return what is asked without its conditions, which are kept."""
+    """Return a demand without its conditions, which are kept."""
     reasons = {Kept(code, f"{_spelled(reader, c, columns)}: {why}") for c in demand.conditions}
     return _Asked((), demand.columns, demand.kept | reasons)
 
 
 def _about(instances: set[str]) -> Callable[[Term], Term]:
-    """Return a function that keeps atoms about nothing else."""
+    """Return a function that keeps atoms on the given columns or instances only."""
 
     def keep(atom: Term) -> Term:
         columns = {v.words[0] for v in p.variables(atom)}
@@ -441,7 +442,7 @@ def _about(instances: set[str]) -> Callable[[Term], Term]:
 def _said_below(
     reader: TermReader, condition: Term, columns: Sequence[Expr], reasons: set[Kept]
 ) -> Term:
-    """Return what a condition about columns says of the leaves they are computed from."""
+    """Return a condition on columns as a condition on the leaves they are computed from."""
 
     def inside(out: Term) -> Term | None:
         value = reader.value(columns[int(out.words[0])])
@@ -470,9 +471,10 @@ def _spelled(reader: TermReader, condition: Term, columns: Sequence[Expr]) -> st
 def _sees(
     reader: TermReader, window: Window, now: Mapping[int, int], instance: int, condition: Term
 ) -> bool:
-    """Whether a window is the same without the rows of a leaf that a condition leaves out.
+    """Whether a window is unchanged without the rows of a leaf that a condition excludes.
 
-    So it is if it saw the condition, or if that tells nothing apart that one partition holds.
+    This holds if the window saw the condition, or if the condition is constant within its
+    partitions.
     """
     if instance not in now.values():
         return True

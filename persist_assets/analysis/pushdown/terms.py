@@ -1,4 +1,4 @@
-"""Expressions of the algebra → terms of predicates."""
+"""Translation of expressions of the algebra to terms of predicates."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Typed = tuple[Term, str]
 
 
 def _digits(kind: str) -> tuple[int, int]:
-    """Return how many digits of a number stand before and behind its point."""
+    """Return how many digits a number has before and after its point."""
     if kind in INTEGRAL:
         return (3, 5, 10, 20)[INTEGRAL.index(kind)], 0
     digits, scale = map(int, kind[8:-1].split(","))
@@ -49,17 +49,17 @@ def _digits(kind: str) -> tuple[int, int]:
 
 
 def _have_one_type(kinds: Collection[str]) -> bool:
-    """Whether values are what they are in the one type in which Spark compares them all."""
+    """Whether values keep their values in the common type in which Spark compares them."""
     digits = [_digits(k) for k in kinds if is_decimal(k) or k in INTEGRAL]
     if len(digits) < len(kinds):
-        return True  # beside a fraction, all are fractions
+        return True  # beside a float or double, all are
     return max(whole for whole, _ in digits) + max(part for _, part in digits) <= 38
 
 
 def _padded(one: Typed, other: Typed) -> Typed:
-    """Return a value as Spark compares it for equality with another, where one is CHAR(n).
+    """Return a value as Spark compares it for equality with another, if one is CHAR(n).
 
-    All values of the column have n characters, and so have the literals that it is compared with.
+    All values of the column have n characters, and so do the literals that it is compared with.
     """
     (term, kind), (_, other_kind) = one, other
     n = char_size(kind)
@@ -74,7 +74,7 @@ def _padded(one: Typed, other: Typed) -> Typed:
 
 
 def _alike(a: Typed, b: Typed) -> tuple[Term, Term] | None:
-    """Return two values in the one type in which Spark compares them; None: it may fail."""
+    """Return two values in Spark's common type for comparing them; None: it may fail."""
     (one, kind), (other, also) = a, b
     if kind == also and (kind in TIMES or kind in ("string", "boolean", "double")):
         return one, other
@@ -92,7 +92,7 @@ def _alike(a: Typed, b: Typed) -> tuple[Term, Term] | None:
 
 
 def _of_text(a: Typed, b: Typed) -> tuple[Term, Term] | None:
-    """Return a time and a literal of text as two times."""
+    """Return a time and a text literal as two times."""
     (one, kind), (other, also) = a, b
     if kind == "string":
         swapped = _of_text(b, a) if also != "string" else None
@@ -104,7 +104,7 @@ def _of_text(a: Typed, b: Typed) -> tuple[Term, Term] | None:
 
 
 def _as_double(term: Term, kind: str, beside: str) -> Term | None:
-    """Return a number as the DOUBLE as which Spark compares it with another."""
+    """Return a number as the DOUBLE that Spark uses to compare it with another."""
     if kind == "double":
         return term
     if term.op in ("integer", "decimal") and beside in ("double", "float"):
@@ -119,12 +119,12 @@ def _as_double(term: Term, kind: str, beside: str) -> Term | None:
 
 
 class TermReader:
-    """Says expressions of one relation in the language of predicates.
+    """Translator of one relation's expressions to the language of predicates.
 
     Attributes
     ----------
     lost
-        What could not be said, with the instances it is about, since it was last emptied.
+        The conditions that could not be translated since it was last cleared, with their instances.
     """
 
     def __init__(self, relation: Relation) -> None:
@@ -135,7 +135,7 @@ class TermReader:
     # ------------------------------------------------------------------------------------- values
 
     def value(self, expr: Expr, depth: int = 0) -> Typed | Kept:
-        """Return a value and its type, or why it is none of the language."""
+        """Return a value and its type, or why the language has no such value."""
         value = self._values.get(id(expr))
         if value is None:
             if depth > _MAX_NESTED:
@@ -227,7 +227,7 @@ class TermReader:
     # ----------------------------------------------------------------------------------- predicates
 
     def predicate(self, expr: Expr, *, negate: bool = False) -> Term:
-        """Return what follows from a condition, or from its being FALSE; what is lost is noted."""
+        """Return a consequence of a condition, or of its negation; record lost conditions."""
         match expr:
             case Call(("and" | "or") as op, args):
                 both = (op == "and") != negate
@@ -240,8 +240,8 @@ class TermReader:
             case Call("null", ()):
                 return FALSE
             case Subquery(("exists" | "in"), block, _) if not negate:
-                # It holds only if what its own conditions say of the rows around it does. Its own
-                # are named here only: a subquery that is read twice is one object.
+                # It implies its conditions on the outer rows. Its own instances mean nothing
+                # outside: a subquery that is read twice is one object.
                 self._lose(expr, self.value(expr))
                 term = p.every(self.predicate(c) for c in block.conjuncts)
                 own_instances = {str(i) for i, _ in block.leaves}
@@ -259,7 +259,7 @@ class TermReader:
         return atom
 
     def condition(self, expr: Expr) -> tuple[Term, list[tuple[frozenset[int], Kept]]]:
-        """Return what follows from a condition, and what of it is lost."""
+        """Return a consequence of a condition, and its lost parts."""
         self.lost.clear()
         return self.predicate(expr), [*self.lost]
 
@@ -310,7 +310,7 @@ class TermReader:
                 return self._of_value(call, negate)
 
     def _pair(self, a: Expr, b: Expr, *, equal: bool = False) -> tuple[Term, Term] | Kept:
-        """Return two values as Spark compares them; `equal`: whether they are equal."""
+        """Return two values as Spark compares them; `equal`: for equality."""
         one, other = self.value(a), self.value(b)
         if equal and not isinstance(one, Kept) and not isinstance(other, Kept):
             one, other = _padded(one, other), _padded(other, one)
@@ -379,7 +379,7 @@ class TermReader:
     # --------------------------------------------------------------------------------- for people
 
     def said(self, expr: object) -> str:
-        """Return an expression in words that people know it by."""
+        """Return an expression in words for people."""
         text = self._said(expr, 0)
         return text if len(text) <= 80 else f"{text[:77]}…"
 
@@ -423,7 +423,7 @@ class TermReader:
         return names[number] if number < len(names) else "…"
 
     def named(self, term: Term) -> str:
-        """Return a predicate in words that people know it by."""
+        """Return a predicate in words for people."""
 
         def name(one: Term) -> Term:
             return p.column(self._name(int(one.words[0]), int(one.words[1])))
@@ -433,7 +433,7 @@ class TermReader:
 
 
 def _exactly(op: str, a: Term, b: Term, *, negate: bool) -> Term:
-    """Return a comparison that is FALSE where a value is NULL, or its being FALSE."""
+    """Return a comparison that is FALSE if a value is NULL, or the negation of that."""
     if not negate:
         return p.compared(op, a, b)
     nulls = [Term("is null", (v,)) for v in (a, b) if v.op not in p.LITERALS]
@@ -471,7 +471,7 @@ _PIECES = re.compile(r"(-?\d+)\s+([a-z]+)")
 
 
 def _interval(expr: Expr) -> tuple[int, str] | None:
-    """Return a constant interval as so many of one unit."""
+    """Return a constant interval as a number of one unit."""
     match expr:
         case Call("interval", (Call(("string" | "number"), (), (text,)),), (unit,)):
             interval_text = f"{text} {unit}".strip().lower()
@@ -493,7 +493,7 @@ def _interval(expr: Expr) -> tuple[int, str] | None:
 
 
 def _moved(call: Call, typed: list[Typed]) -> Typed | None:
-    """Return a time of the clock, or a literal one, that is moved on or back."""
+    """Return a clock time, or a literal time, shifted by an interval."""
     intervals = [a for a in call.args if _is_interval(a)]
     sign = -1 if call.op in ("-", "date_sub") else 1
     match call.op, typed:
@@ -511,7 +511,7 @@ def _moved(call: Call, typed: list[Typed]) -> Typed | None:
         case _:
             return None
     if p.varies(term) or kind not in TIMES:
-        return None  # of a column, that may be beyond the calendar
+        return None  # a shifted column may leave the calendar
     if kind == "date" and p.UNITS[unit][1] not in ("MONTHS", "DAYS"):
         term, kind = p.cast(term, "timestamp"), "timestamp"
     shifted_time = p.shifted(term, sign * count, unit)
@@ -519,12 +519,12 @@ def _moved(call: Call, typed: list[Typed]) -> Typed | None:
 
 
 def to_kind(day: str, kind: str) -> Term:
-    """Return the literal of a day as a value of a type of time."""
+    """Return the literal of a day as a value of a time type."""
     return _to(Term("date", (), (day,)), "date", kind)
 
 
 def kind_of(term: Term) -> str:
-    """Return the type that a term has by its form."""
+    """Return the type of a term, by its form."""
     match term.op:
         case "ref" | "out":
             return term.words[-1]
