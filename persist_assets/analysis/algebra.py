@@ -381,7 +381,7 @@ class Rebuild:
         self.calls, self.replace, self.replace_node, self.enter = calls, replace, node, enter
         self.instances = {} if instances is None else instances
         self.done: dict[int, Any] = {}
-        self.kept: list[object] = []  # keeps alive the objects whose ids are keys of `done`
+        self.keep_alive: list[object] = []  # keeps alive the objects whose ids are keys of `done`
 
     def instance(self, instance: int) -> int:
         """Return the new number of an instance."""
@@ -419,7 +419,7 @@ class Rebuild:
                 continue
             rewritten: object = None
             if parts_done:
-                rewritten = self._made(thing)
+                rewritten = self._rebuilt(thing)
             elif self.replace is not None and isinstance(thing, Expr):
                 rewritten = self.replace(thing)
             elif self.replace_node is not None and isinstance(thing, Node):
@@ -435,12 +435,12 @@ class Rebuild:
                     below.reverse()
                     stack += below
                     continue
-                rewritten = self._made(thing)
+                rewritten = self._rebuilt(thing)
             done[id(thing)] = rewritten
-            self.kept.append(thing)
+            self.keep_alive.append(thing)
         return done[id(start)]
 
-    def _made(self, thing: object) -> object:
+    def _rebuilt(self, thing: object) -> object:
         """Return a copy of something with its rewritten parts."""
         done = self.done
         match thing:  # frequent cases first
@@ -450,9 +450,9 @@ class Rebuild:
             case Given() | Opaque():
                 return thing
             case _:
-                return self._relation_made(thing)
+                return self._rebuilt_relation(thing)
 
-    def _relation_made(self, thing: object) -> object:
+    def _rebuilt_relation(self, thing: object) -> object:
         done = self.done
         if not self._renames(thing) and all(done[id(p)] is p for p in parts(thing)):
             return thing  # a shared part stays one object
@@ -513,16 +513,16 @@ class Free:
     """Finder of the instances that something refers to but does not bind; it remembers answers."""
 
     def __init__(self) -> None:
-        self._known: dict[int, frozenset[int]] = {}
+        self._instances: dict[int, frozenset[int]] = {}
         self._alone: dict[int, frozenset[int]] = {}  # the set {i}, by instance i
-        self._kept: list[object] = []  # keeps alive the objects whose ids are keys
+        self._keep_alive: list[object] = []  # keeps alive the objects whose ids are keys
 
     def of(self, thing: object) -> frozenset[int]:
         """Return the instances that something refers to but does not bind."""
-        instances = self._known.get(id(thing))
+        instances = self._instances.get(id(thing))
         if instances is None:
             self.learn(thing)
-            instances = self._known[id(thing)]
+            instances = self._instances[id(thing)]
         return instances
 
     def learn(self, thing: object) -> list[object]:
@@ -530,7 +530,7 @@ class Free:
 
         Return the new blocks, nodes, subqueries, windows and sort keys, innermost first.
         """
-        known, new_things = self._known, list[object]()
+        known, new_things = self._instances, list[object]()
         for this, below in innermost_first(thing, known):
             instances = _union([known[id(p)] for p in below])
             if isinstance(this, Ref):
@@ -539,7 +539,7 @@ class Free:
                 instances = _unbound(this, instances)
                 new_things.append(this)
             known[id(this)] = instances
-            self._kept.append(this)
+            self._keep_alive.append(this)
         return new_things
 
 

@@ -168,7 +168,7 @@ class Binding:
         outs = [o.of(self.calls.ref(instance, i)) for i, o in enumerate(columns)]
         return Block(((instance, node),), (), tuple(outs))
 
-    def again(self, block: Block) -> Block:
+    def copy_for_reuse(self, block: Block) -> Block:
         """Return a copy for one more use, whose own instances are used nowhere else.
 
         Parts that refer to none of them are shared; otherwise a chain of CTEs that each read the
@@ -190,7 +190,7 @@ class Binding:
             return None
 
         rebuild = Rebuild(self.calls, instances=moved, replace=shared, node=shared)
-        return self._known_origins(rebuild, rebuild.block(block))
+        return self._with_origins(rebuild, rebuild.block(block))
 
     def is_large(self, block: Block, *, closed: bool = False) -> bool:
         """Whether copying a block costs more than merging it saves.
@@ -241,9 +241,9 @@ class Binding:
             return None
 
         rebuild = Rebuild(self.calls, instances=moved, enter=move, replace=ours)
-        return self._known_origins(rebuild, rebuild.block(block))
+        return self._with_origins(rebuild, rebuild.block(block))
 
-    def _known_origins(self, rebuild: Rebuild, copy: Block) -> Block:
+    def _with_origins(self, rebuild: Rebuild, copy: Block) -> Block:
         for expr, origins in [*self.origins.items()]:
             if id(expr) in rebuild.done:
                 self.origins[rebuild.expr(expr)] = origins

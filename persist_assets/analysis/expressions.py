@@ -635,14 +635,12 @@ def _window_spec(node: Any, windows: Mapping[str, Any]) -> Mapping[str, Any]:
         *("this", "partition_by", "order", "spec", "alias", "over"),
     }:
         raise Unanalysable("of a window")
-    own_clauses = {
-        k: node.args.get(k) for k in ("partition_by", "order", "spec") if node.args.get(k)
-    }
+    own = {k: node.args.get(k) for k in ("partition_by", "order", "spec") if node.args.get(k)}
     alias = node.args.get("alias")
     if alias is None:
-        return own_clauses
+        return own
     named = windows.get(plain(alias.name).lower())
-    if named is None or own_clauses:
+    if named is None or own:
         raise Unanalysable("of a window that extends another")
     return _window_spec(named, {k: v for k, v in windows.items() if v is not named})
 

@@ -112,14 +112,14 @@ class Scope:
                 label, columns = self.instances[instance]
                 return digest("at", label, columns[column]) if label else columns[column]
             case Call(op, args, words):
-                arg_digests = [self.done[id(a)] for a in args]
+                made = [self.done[id(a)] for a in args]
                 if op in ("and", "or"):
-                    arg_digests = sorted(set(arg_digests))
+                    made = sorted(set(made))
                 elif op in COMMUTATIVE:
-                    arg_digests.sort()
+                    made.sort()
                 elif op == "in":
-                    arg_digests = [arg_digests[0], *sorted(set(arg_digests[1:]))]
-                return digest(op, arg_digests, words)
+                    made = [made[0], *sorted(set(made[1:]))]
+                return digest(op, made, words)
             case Subquery(kind, block, args):
                 inner = self.fold.inner(block, self.instances)
                 columns = () if kind == "exists" else inner.columns
@@ -232,8 +232,8 @@ class Fold:
             joined = sorted(labels[i][0] for i, _ in block.leaves)
             # Tied labels do not identify the argument of each generator.
             calls = sorted((n.outer, labels[i][1]) for i, n in generates.items())
-            join_conditions = sorted(set(scope.exprs(block.conjuncts)))
-            scope.rows = digest("join", joined, join_conditions, *([calls] if calls else ()))
+            conjunct_digests = sorted(set(scope.exprs(block.conjuncts)))
+            scope.rows = digest("join", joined, conjunct_digests, *([calls] if calls else ()))
             by_label = sorted(leaves, key=lambda i: labels[i][0])
             scope.order = _combined(leaves[i].order for i in by_label)
         if block.order:

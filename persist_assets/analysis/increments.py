@@ -89,9 +89,9 @@ class Increments:
         self._reads: dict[int, frozenset[SourceID]] = {}
         self._sums: dict[int, tuple[frozenset[SourceID], ...]] = {}
         self._special: dict[int, tuple[Subquery | Window, ...]] = {}
-        self._found: dict[tuple[int, int], Windows] = {}
+        self._node_windows: dict[tuple[int, int], Windows] = {}
         self._depths: dict[int, int] = {}
-        self._kept: list[object] = []  # keeps alive the objects whose ids are keys
+        self._keep_alive: list[object] = []  # keeps alive the objects whose ids are keys
 
     def growth(self, block: Block) -> Growth | None:
         """Return the growth of a Block's rows, and of each of its columns."""
@@ -123,7 +123,7 @@ class Increments:
             depth = max((self._depths[id(p)] for p in below), default=0)
             nested = not isinstance(this, Call | Ref)
             self._depths[id(this)] = depth + nested
-            self._kept.append(this)
+            self._keep_alive.append(this)
         return self._depths[id(thing)] > _MAX_DEPTH
 
     # -------------------------------------------------------------------------------------- reads
@@ -132,7 +132,7 @@ class Increments:
         reads = self._reads.get(id(node))
         if reads is None:
             reads = self._reads[id(node)] = self._read_by(node)
-            self._kept.append(node)
+            self._keep_alive.append(node)
         return reads
 
     def _read_by(self, *things: object) -> frozenset[SourceID]:
@@ -150,7 +150,7 @@ class Increments:
         if specials is None:
             specials = _specials_in((*block.conjuncts, *(o.expr for o in block.columns)))
             self._special[id(block)] = specials
-            self._kept.append(block)
+            self._keep_alive.append(block)
         return specials
 
     # --------------------------------------------------------------------------------------- sums
@@ -170,7 +170,7 @@ class Increments:
         sums = self._sums.get(id(node))
         if sums is None:
             sums = self._sums[id(node)] = self._summed(node)
-            self._kept.append(node)
+            self._keep_alive.append(node)
         return sums
 
     def _summed(self, node: Node) -> tuple[frozenset[SourceID], ...]:
@@ -354,10 +354,10 @@ class Increments:
         return False
 
     def _windows(self, node: Node, column: int) -> Windows:
-        windows = self._found.get((id(node), column))
+        windows = self._node_windows.get((id(node), column))
         if windows is None:
-            windows = self._found[id(node), column] = self._windowed(node, column)
-            self._kept.append(node)
+            windows = self._node_windows[id(node), column] = self._windowed(node, column)
+            self._keep_alive.append(node)
         return windows
 
     def _windowed(self, node: Node, column: int) -> Windows:

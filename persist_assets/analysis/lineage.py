@@ -46,7 +46,7 @@ class Lineage:
     """
 
     def __init__(self, origins: Mapping[Expr, Origins]) -> None:
-        self._known = dict(origins)
+        self._origins = dict(origins)
         self._leaves: dict[int, Node] = {}
 
     def columns(self, block: Block) -> tuple[Origins, ...]:
@@ -54,7 +54,7 @@ class Lineage:
         return tuple(self._of(e) for e in self._values(block))
 
     def _of(self, expr: Expr) -> Origins:
-        known_origins = self._known
+        known_origins = self._origins
         stack = [expr]  # not recursive: the algebra is as deep as its chain of CTEs
         while stack:
             this = stack[-1]

@@ -120,7 +120,7 @@ def _cte(binding: Binding, cte: Cte) -> Block:
     if cte.block is None:
         assert cte.failure is not None
         raise cte.failure
-    return binding.again(cte.block)
+    return binding.copy_for_reuse(cte.block)
 
 
 def _read_by(binding: Binding, cte: Cte) -> list[Cte]:

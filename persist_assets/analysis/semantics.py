@@ -150,7 +150,7 @@ def understand(
         return [Problem("columns", message, declaration.location)]
     outs = tuple(replace(o, name=n, written=n) for o, n in zip(block.columns, names, strict=False))
     wrong = [] if query.column_names else _badly_named(declaration, binding, outs)
-    wrong += _taken(declaration, names)
+    wrong += _reserved_names(declaration, names)
     if wrong:
         return wrong
     block = replace(block, columns=outs)
@@ -176,13 +176,13 @@ def narrowed(function: Function, names: Sequence[tuple[str, ...] | None]) -> Fun
     return replace(
         function,
         parameters=tuple(
-            replace(p, columns=_looked_at(p, names_by_frame.get(p.name)))
+            replace(p, columns=_used_columns(p, names_by_frame.get(p.name)))
             for p in function.parameters
         ),
     )
 
 
-def _looked_at(parameter: Parameter, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+def _used_columns(parameter: Parameter, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
     """Return the columns that occur in the texts of a parameter, sorted."""
     words = "\n".join(parameter.selects or ()).lower()
     columns = [n for n in names or () if re.search(rf"(?<!\w){re.escape(n.lower())}(?!\w)", words)]
@@ -216,7 +216,7 @@ def understand_function(
     clocks = {"day"} if days else set[str]()
     clocks |= {"instant"} if instants else set[str]()
     clocks |= {u.reads_clock for u in inlined if u.reads_clock}
-    notes = _told(sorted(lots), sorted({*days, *instants}), clocks)
+    notes = _variability_notes(sorted(lots), sorted({*days, *instants}), clocks)
     differs = _is_kept(declaration)
     fixed = differs or (declaration.persisted and bool(volatile or clocks))
     reads = frozenset[str]().union(*(given_growth(u.face.given).reads for u in upstream))
@@ -255,7 +255,7 @@ def _is_kept(declaration: Declaration) -> bool:
     return any(one is not None for one in settings)
 
 
-def _deciding(declaration: Declaration) -> set[str] | None:
+def _deciding_columns(declaration: Declaration) -> set[str] | None:
     """Return the columns that decide which rows of a query its table has.
 
     None if all columns may decide, or the time of the build: a trusted lookback omits late rows.
@@ -283,7 +283,9 @@ def _merged(declaration: Declaration, build_id: BuildID) -> BuildID:
     return digest("merge", build_id, key, by.lower(), merge.on_tie)
 
 
-def _told(lots: Sequence[str], clock: Sequence[str], clocks: Collection[str]) -> list[str]:
+def _variability_notes(
+    lots: Sequence[str], clock: Sequence[str], clocks: Collection[str]
+) -> list[str]:
     """Return notes on nondeterminism and on use of the clock."""
     notes: list[str] = []
     if lots:
@@ -364,7 +366,7 @@ def _meaning(
     clocks = {"day" if f in DAY_CLOCK else "instant" for f in functions & CLOCK}
     clocks |= {"instant" if text.startswith("now") else "day" for text in texts}
     clocks |= {u.reads_clock for u in inlined if u.reads_clock}
-    notes += _told(lots, clock, clocks)
+    notes += _variability_notes(lots, clock, clocks)
     validity = declaration.annotation.validity
     added = () if validity is None else ((VALID_FROM, "timestamp"), (VALID_TO, "timestamp"))
     columns = (*((o.name, o.type) for o in block.columns), *added)
@@ -419,7 +421,7 @@ def _table_rows(
 
     Columns that nobody reads do not count if others decide which rows the table has.
     """
-    deciding = _deciding(declaration)
+    deciding = _deciding_columns(declaration)
     if deciding is None or volatile or clocks:
         return digest("table", build_id)
     parted = [d for name, d in columns if name.lower() in deciding]
@@ -506,7 +508,7 @@ def _unfollowed(
             yield Problem("parameter", message, place, hint)
 
 
-def _taken(declaration: Declaration, names: Iterable[str]) -> list[Problem]:
+def _reserved_names(declaration: Declaration, names: Iterable[str]) -> list[Problem]:
     """Return the problems with column names that are reserved for snapshots."""
     if declaration.annotation.validity is None:
         return []

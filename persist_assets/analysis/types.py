@@ -61,13 +61,13 @@ class Types:
     """
 
     leaves: dict[int, tuple[str | None, ...]] = field(default_factory=dict)
-    _known: dict[Expr, str | None] = field(default_factory=dict)
+    _cached: dict[Expr, str | None] = field(default_factory=dict)
 
     def of(self, expr: Expr) -> str | None:
         """Return the Spark type of an expression where it is certain."""
         if isinstance(expr, Ref):
             return self._of(expr)
-        known_types = self._known
+        known_types = self._cached
         if expr in known_types:
             return known_types[expr]
         stack = [expr]  # not recursive: a sum of a thousand terms is a deep expression
@@ -87,13 +87,13 @@ class Types:
                 types = self.leaves.get(instance, ())
                 return types[column] if column < len(types) else None
             case Window(function=function):
-                return self._known[function]
+                return self._cached[function]
             case Subquery(kind="scalar", block=block):
                 return block.columns[0].type
             case Subquery():
                 return "boolean"
             case Call(op, _, words):
-                return _of_call(op, words, [self._known[e] for e in _decisive(expr)])
+                return _of_call(op, words, [self._cached[e] for e in _decisive(expr)])
 
 
 def _decisive(expr: Expr) -> Sequence[Expr]:

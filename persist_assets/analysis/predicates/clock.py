@@ -121,14 +121,14 @@ def _evaluated_value(term: Term, now: datetime, zone: tzinfo) -> Term:
 def _literal_of(value: Value) -> Term:
     if isinstance(value, datetime):
         if value.tzinfo is None:
-            return Term("ntz", (), (_said(value),))
-        return Term("instant", (), (f"{_said(value.astimezone(UTC))}+00:00",))
+            return Term("ntz", (), (_formatted(value),))
+        return Term("instant", (), (f"{_formatted(value.astimezone(UTC))}+00:00",))
     if isinstance(value, date):
         return Term("date", (), (value.isoformat(),))
     return Term("integer", (), (str(value),))
 
 
-def _said(value: datetime) -> str:
+def _formatted(value: datetime) -> str:
     time_text = value.strftime("%H:%M:%S") + (f".{value.microsecond:06}".rstrip("0").rstrip("."))
     return f"{value.year:04}-{value.month:02}-{value.day:02} {time_text}"
 
@@ -150,10 +150,10 @@ def _at(term: Term, now: datetime, zone: tzinfo) -> Value | None:
             return datetime.fromisoformat(term.words[0])
         case _:
             inner = _at(term.args[0], now, zone) if term.args else None
-            return None if inner is None else _made_at(term, inner, zone)
+            return None if inner is None else _applied_at(term, inner, zone)
 
 
-def _made_at(term: Term, inner: Value, zone: tzinfo) -> Value | None:
+def _applied_at(term: Term, inner: Value, zone: tzinfo) -> Value | None:
     """Return the value of a term with one operand, from the operand's value."""
     match term.op:
         case "cast":
@@ -197,7 +197,7 @@ def _span_at(
         return None
     same = _in_order(inner[0]) == _in_order(inner[1])
     inside = [inner[0]] if same else [*inner, *_days_between(*inner, zone)]
-    values = [value for v in inside if (value := _made_at(term, v, zone)) is not None]
+    values = [value for v in inside if (value := _applied_at(term, v, zone)) is not None]
     if len(values) < len(inside) or not (same or term.op in _RISING):
         return None
     low, high = min(values, key=_in_order), max(values, key=_in_order)

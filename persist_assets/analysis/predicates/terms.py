@@ -362,10 +362,10 @@ def time_literal(text: str, kind: str) -> Term | None:
 
     Only plain spellings are accepted: a date, a date with a time, and UTC.
     """
-    matched = _TIME.fullmatch(text)
-    if matched is None:
+    found = _TIME.fullmatch(text)
+    if found is None:
         return None
-    day, minutes, seconds, fraction, zone = matched.groups()
+    day, minutes, seconds, fraction, zone = found.groups()
     try:
         date.fromisoformat(day)
         time.fromisoformat(f"{minutes or '00:00'}:{seconds or '00'}")

@@ -75,7 +75,7 @@ class _Visit:
 
 
 @dataclass(slots=True)
-class _Asked:
+class _Demand:
     """The demand on a node: conditions and columns, by column numbers of the node."""
 
     conditions: tuple[Term, ...]
@@ -101,7 +101,8 @@ def find_needs(
     search = _Search(relations, tables)
     search.run(reader)
     return tuple(
-        Need(reader, table, _merged(reader, search.found[table])) for table in sorted(search.found)
+        Need(reader, table, _merged(reader, search.disjuncts[table]))
+        for table in sorted(search.disjuncts)
     )
 
 
@@ -123,7 +124,7 @@ class _Search:
 
     def __init__(self, relations: Mapping[SourceID, Relation], tables: Container[SourceID]) -> None:
         self.relations, self.tables = relations, tables
-        self.found: dict[SourceID, list[Disjunct]] = {}
+        self.disjuncts: dict[SourceID, list[Disjunct]] = {}
         self._readers: dict[SourceID, TermReader] = {}
         self._stack: list[_Visit] = []
         self._ways: dict[int, set[Any]] = {}
@@ -187,14 +188,15 @@ class _Search:
 
         def push(term: Term) -> None:
             for instance in leaves:
-                keep = through(equal, lambda ref, weakened=str(instance): ref.words[0] == weakened)
+                keep = through(equal, lambda ref, number=str(instance): ref.words[0] == number)
                 weakened = p.weakened(term, keep)
                 if weakened == TRUE:
                     continue
                 blind = [w for w, now in windows if not _sees(reader, w, now, instance, weakened)]
                 if blind:
                     words = (
-                        f"{reader.named(weakened)}: {reader.said(blind[0])} also needs other rows"
+                        f"{reader.describe_term(weakened)}:"
+                        f" {reader.describe(blind[0])} also needs other rows"
                     )
                     reasons[instance].add(Kept("window", words))
                 else:
@@ -208,7 +210,9 @@ class _Search:
             for atom in atoms_of(term):
                 about = instances_of(atom)
                 if len(about) > 1:
-                    why = Kept("two tables", f"{reader.named(atom)}: it compares several tables")
+                    why = Kept(
+                        "two tables", f"{reader.describe_term(atom)}: it compares several tables"
+                    )
                     for instance in about & leaves.keys():
                         reasons[instance].add(why)
         for term in visit.extra:
@@ -216,7 +220,7 @@ class _Search:
         for instance, node in block.leaves:
             conditions = tuple(numbered(term) for term in pushed[instance])
             numbers = frozenset(columns.get(instance, ()))
-            self._node(reader, node, _Asked(conditions, numbers, frozenset(reasons[instance])))
+            self._node(reader, node, _Demand(conditions, numbers, frozenset(reasons[instance])))
         self._subqueries(reader, exprs)
 
     def _subqueries(self, reader: TermReader, exprs: Iterable[object]) -> None:
@@ -269,7 +273,7 @@ class _Search:
 
     # -------------------------------------------------------------------------------------- nodes
 
-    def _node(self, reader: TermReader, node: Node, demand: _Asked) -> None:
+    def _node(self, reader: TermReader, node: Node, demand: _Demand) -> None:
         match node:
             case Given():
                 self._given(node, demand)
@@ -301,16 +305,16 @@ class _Search:
                 why = demand.kept | {Kept(code, because)}
                 for leaf in reads:
                     everything = frozenset(range(len(leaf.columns)))
-                    self._given(leaf, _Asked((), everything, why))
+                    self._given(leaf, _Demand((), everything, why))
 
-    def _given(self, node: Given, demand: _Asked) -> None:
+    def _given(self, node: Given, demand: _Demand) -> None:
         source_id = node.rows
         if source_id in self.relations:
             reader = self._reader(source_id)
             relation = reader.relation
             columns = [o.expr for o in relation.block.columns]
             if not columns:  # those of a function are known when it is computed
-                demand = _Asked((), frozenset(), demand.kept)
+                demand = _Demand((), frozenset(), demand.kept)
             elif relation.volatile:
                 why = "it depends on nondeterministic rows"
                 demand = _without(reader, columns, demand, "draws lots", why)
@@ -325,7 +329,7 @@ class _Search:
             renamed = p.rebuilt(predicate, name)
             assert renamed is not None
             columns = sorted_names(names[i] for i in demand.columns)
-            disjuncts = self.found.setdefault(source_id, [])
+            disjuncts = self.disjuncts.setdefault(source_id, [])
             disjuncts.append(Disjunct(renamed, columns, tuple(sorted(demand.kept))))
 
     def _under(
@@ -333,16 +337,16 @@ class _Search:
         reader: TermReader,
         block: Block,
         columns: Sequence[Expr],
-        demand: _Asked,
+        demand: _Demand,
         used: Sequence[Expr],
     ) -> None:
         """Continue below a node whose columns are expressions over the leaves of a Block."""
         reasons = set(demand.kept)
-        extra = [_said_below(reader, c, columns, reasons) for c in demand.conditions]
+        extra = [_rewritten_below(reader, c, columns, reasons) for c in demand.conditions]
         used = [*used, *(columns[i] for i in sorted(demand.columns))]
         self._visit(reader, block, extra, used, frozenset(reasons))
 
-    def _outer(self, reader: TermReader, node: Outer, demand: _Asked) -> None:
+    def _outer(self, reader: TermReader, node: Outer, demand: _Demand) -> None:
         n, on = len(node.left.columns), node.on
         sides = [o.expr for o in node.left.columns], [o.expr for o in node.right.columns]
         every = [*sides[0], *sides[1]]
@@ -356,10 +360,10 @@ class _Search:
                 kept_right.add(why)
                 continue
             first = p.weakened(condition, _about({str(i) for i in range(n)}))
-            left.append(_said_below(reader, first, every, kept_left))
+            left.append(_rewritten_below(reader, first, every, kept_left))
             second = p.weakened(condition, _about({str(i) for i in range(n, len(every))}))
             if rejects_nulls(second):
-                right.append(_said_below(reader, second, every, kept_right))
+                right.append(_rewritten_below(reader, second, every, kept_right))
             elif any(i >= n for i in about):
                 words = (
                     f"{_spelled(reader, condition, every)}: it also holds for rows without a match"
@@ -377,7 +381,7 @@ class _Search:
                         kept_right.add(why)
             if about & inside[0] or node.kind != "left":
                 code = "null side" if node.kind == "left" else "full join"
-                words = f"{reader.said(test)}: rows that do not match ON are kept"
+                words = f"{reader.describe(test)}: rows that do not match ON are kept"
                 kept_left.add(Kept(code, words))
                 if node.kind != "left":
                     kept_right.add(Kept(code, words))
@@ -388,7 +392,7 @@ class _Search:
         self._visit(reader, node.left, left, [*columns[0], *on], frozenset(kept_left))
         self._visit(reader, node.right, right, [*columns[1], *on], frozenset(kept_right))
 
-    def _aggregate(self, reader: TermReader, node: Aggregate, demand: _Asked) -> None:
+    def _aggregate(self, reader: TermReader, node: Aggregate, demand: _Demand) -> None:
         n = len(node.keys)
         fixed = {k for k in range(n) if node.sets is None or all(k in one for one in node.sets)}
         reasons, conditions = set(demand.kept), list[Term]()
@@ -403,13 +407,13 @@ class _Search:
                 reasons.add(
                     Kept(code, f"{_spelled(reader, condition, every)}: it refers to {words}")
                 )
-        below = _Asked(
+        below = _Demand(
             tuple(conditions), frozenset(i for i in demand.columns if i >= n), frozenset(reasons)
         )
         self._under(reader, node.rows, every, below, node.keys)
 
     def _set_operation(
-        self, reader: TermReader, kind: str, branches: Sequence[Block], demand: _Asked
+        self, reader: TermReader, kind: str, branches: Sequence[Block], demand: _Demand
     ) -> None:
         if kind != "union all":
             why = f"it applies to the rows of {kind.upper()}"
@@ -422,11 +426,11 @@ class _Search:
 
 
 def _without(
-    reader: TermReader, columns: Sequence[Expr], demand: _Asked, code: str, why: str
-) -> _Asked:
+    reader: TermReader, columns: Sequence[Expr], demand: _Demand, code: str, why: str
+) -> _Demand:
     """Return a demand without its conditions, which are kept."""
     reasons = {Kept(code, f"{_spelled(reader, c, columns)}: {why}") for c in demand.conditions}
-    return _Asked((), demand.columns, demand.kept | reasons)
+    return _Demand((), demand.columns, demand.kept | reasons)
 
 
 def _about(instances: set[str]) -> Callable[[Term], Term]:
@@ -439,7 +443,7 @@ def _about(instances: set[str]) -> Callable[[Term], Term]:
     return keep
 
 
-def _said_below(
+def _rewritten_below(
     reader: TermReader, condition: Term, columns: Sequence[Expr], reasons: set[Kept]
 ) -> Term:
     """Return a condition on columns as a condition on the leaves they are computed from."""
@@ -448,7 +452,9 @@ def _said_below(
         value = reader.value(columns[int(out.words[0])])
         if isinstance(value, Kept):
             reasons.add(
-                replace(value, words=f"{reader.said(columns[int(out.words[0])])}: {value.words}")
+                replace(
+                    value, words=f"{reader.describe(columns[int(out.words[0])])}: {value.words}"
+                )
             )
             return None
         return value[0] if value[1] == out.words[1] else None
@@ -462,7 +468,7 @@ def _said_below(
 
 def _spelled(reader: TermReader, condition: Term, columns: Sequence[Expr]) -> str:
     def name(out: Term) -> Term:
-        return p.column(reader.said(columns[int(out.words[0])]))
+        return p.column(reader.describe(columns[int(out.words[0])]))
 
     renamed = p.rebuilt(condition, name)
     return p.as_text(renamed).replace("`", "") if renamed is not None else "…"
@@ -488,12 +494,12 @@ def _sees(
         return rewritten
 
     lost = [*reader.lost]
-    window_conditions = [
+    seen = [
         p.weakened(moved(reader.predicate(c)), _about({str(instance)}))
         for c in window.rows.conjuncts
     ]
     reader.lost[:] = lost
-    if condition in window_conditions:
+    if condition in seen:
         return True
     partition_values = [reader.value(e) for e in window.partition]
     partition = {moved(v[0]) for v in partition_values if not isinstance(v, Kept)}

@@ -97,10 +97,8 @@ def _of_text(a: Typed, b: Typed) -> tuple[Term, Term] | None:
     if kind == "string":
         swapped = _of_text(b, a) if also != "string" else None
         return (swapped[1], swapped[0]) if swapped else None
-    literal = (
-        p.time_literal(other.words[0], kind) if other.op == "string" and kind in TIMES else None
-    )
-    return (one, literal) if literal is not None else None
+    made = p.time_literal(other.words[0], kind) if other.op == "string" and kind in TIMES else None
+    return (one, made) if made is not None else None
 
 
 def _as_double(term: Term, kind: str, beside: str) -> Term | None:
@@ -148,7 +146,7 @@ class TermReader:
             case Ref(instance, number):
                 return self._column(instance, number)
             case Window():
-                return Kept("window", f"{self.said(expr)} depends on other rows")
+                return Kept("window", f"{self.describe(expr)} depends on other rows")
             case Subquery():
                 return Kept("subquery", "it contains a subquery, and semi-joins are not pushed")
             case Call("number", (), (text,)):
@@ -170,22 +168,22 @@ class TermReader:
             case Call("user's", _, (name,)):
                 return Kept("UDF", f"{name}() is not one of Spark's own functions")
             case Call("parameter"):
-                return Kept("parameter", f"{self.said(expr)} differs from build to build")
+                return Kept("parameter", f"{self.describe(expr)} differs from build to build")
             case Call(op) if op in VOLATILE or op in SESSION:
                 return Kept("draws lots", f"{op}() is nondeterministic")
             case Call():
-                return self._call(expr, depth) or self._unsaid(expr)
+                return self._call(expr, depth) or self._unsupported(expr)
 
-    def _unsaid(self, call: Call) -> Kept:
+    def _unsupported(self, call: Call) -> Kept:
         for arg in call.args:
             arg_value = self._values.get(id(arg))
             if isinstance(arg_value, Kept) and arg_value.code != "type":
                 return arg_value
         if call.op in _MAY_RAISE:
-            return Kept("may raise under ANSI", f"{self.said(call)} may raise an error")
+            return Kept("may raise under ANSI", f"{self.describe(call)} may raise an error")
         if call.op in CLOCK:
             return Kept("function", f"{call.op}() is not pushed")
-        return Kept("function", f"{self.said(call)} is not supported for pushdown")
+        return Kept("function", f"{self.describe(call)} is not supported for pushdown")
 
     def _column(self, instance: int, number: int) -> Typed | Kept:
         kinds = self.relation.types.leaves.get(instance, ())
@@ -265,7 +263,7 @@ class TermReader:
 
     def _lose(self, expr: Expr, reason: object) -> None:
         assert isinstance(reason, Kept)
-        words = f"{self.said(expr)}: {reason.words}"
+        words = f"{self.describe(expr)}: {reason.words}"
         self.lost.append((self.relation.free.of(expr), replace(reason, words=words)))
 
     def _of_value(self, expr: Expr, negate: bool) -> Term | Kept:
@@ -378,42 +376,42 @@ class TermReader:
 
     # --------------------------------------------------------------------------------- for people
 
-    def said(self, expr: object) -> str:
+    def describe(self, expr: object) -> str:
         """Return an expression in words for people."""
-        text = self._said(expr, 0)
+        text = self._text(expr, 0)
         return text if len(text) <= 80 else f"{text[:77]}…"
 
-    def _said(self, expr: object, depth: int) -> str:
+    def _text(self, expr: object, depth: int) -> str:
         if depth > 6:
             return "…"
         match expr:
             case Ref(instance, number):
                 return self._name(instance, number)
             case Window(function):
-                return f"{self._said(function, depth + 1)} OVER (…)"
+                return f"{self._text(function, depth + 1)} OVER (…)"
             case Subquery(kind, _, args):
                 return (
-                    f"{', '.join(self._said(a, depth + 1) for a in args)} {kind} (SELECT …)".strip()
+                    f"{', '.join(self._text(a, depth + 1) for a in args)} {kind} (SELECT …)".strip()
                 )
             case Call("string", (), (text,)):
                 return f"'{text}'"
             case Call("sqlglot.like", (pattern, subject)):
-                return f"{self._said(subject, depth + 1)} LIKE {self._said(pattern, depth + 1)}"
+                return f"{self._text(subject, depth + 1)} LIKE {self._text(pattern, depth + 1)}"
             case Call("cast", (inner,), (kind,)):
-                return f"CAST({self._said(inner, depth + 1)} AS {kind.upper()})"
+                return f"CAST({self._text(inner, depth + 1)} AS {kind.upper()})"
             case Call(("<" | "<=") as op, (Call("number" | "string" | "cast") as a, b)):
                 flipped = {"<": ">", "<=": ">="}[op]
-                return f"{self._said(b, depth + 1)} {flipped} {self._said(a, depth + 1)}"
+                return f"{self._text(b, depth + 1)} {flipped} {self._text(a, depth + 1)}"
             case Call(op, (a, b)) if not op[0].isalpha() or op in ("and", "or", "div"):
-                return f"{self._said(a, depth + 1)} {op.upper()} {self._said(b, depth + 1)}"
+                return f"{self._text(a, depth + 1)} {op.upper()} {self._text(b, depth + 1)}"
             case Call("parameter", (), (word,)):
                 return f":{word}"
             case Call("user's", args, (name,)):
-                return f"{name}({', '.join(self._said(a, depth + 1) for a in args)})"
+                return f"{name}({', '.join(self._text(a, depth + 1) for a in args)})"
             case Call(op, (), (word,)) if op in ("number", "boolean"):
                 return word
             case Call(op, args):
-                inner = ", ".join(self._said(a, depth + 1) for a in args)
+                inner = ", ".join(self._text(a, depth + 1) for a in args)
                 return f"{op.removeprefix('sqlglot.')}({inner})"
             case _:
                 return "…"
@@ -422,7 +420,7 @@ class TermReader:
         names = self.relation.names.get(instance, ())
         return names[number] if number < len(names) else "…"
 
-    def named(self, term: Term) -> str:
+    def describe_term(self, term: Term) -> str:
         """Return a predicate in words for people."""
 
         def name(one: Term) -> Term:
