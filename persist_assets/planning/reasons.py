@@ -1,4 +1,4 @@
-"""Why something is built, in words."""
+"""Reasons for builds, in words."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 def why_other_rows(
     project: Project, source: Source, others: Collection[BuildID]
 ) -> Iterable[Reason]:
-    """Yield what tables have other rows than rows were computed from, of the same data."""
+    """Yield the reason for tables with other rows than before, from the same data."""
     if others:
         read = [s.name for s in project.inputs(source) if s.build_id in others]
         yield Reason(
@@ -48,7 +48,7 @@ def why_other_rows(
 
 
 def how_it_failed(last: Build | None) -> Iterable[Reason]:
-    """Return the reason of a source whose last build failed."""
+    """Yield the reason for a source whose last build failed."""
     if last is not None and last.state == "failed":
         error = (last.error or "").splitlines()
         yield Reason("failed", f"failed last time: {error[0] if error else 'unknown'}")
@@ -57,7 +57,7 @@ def how_it_failed(last: Build | None) -> Iterable[Reason]:
 def what_becomes_of_it(
     source: Source, latest: Snapshot | None, history: Snapshot | None
 ) -> Iterable[Reason]:
-    """Yield whether a history goes on."""
+    """Yield whether a history continues or starts over."""
     if latest is None:
         return
     if history is None:
@@ -69,7 +69,7 @@ def what_becomes_of_it(
 
 
 def counted(order: Sequence[str], chosen: Collection[str]) -> str:
-    """Return some partitions of an order in words: how many, and which."""
+    """Return some partitions of an order in words: their number and their keys."""
     n = len(chosen)
     return f"{n} partition{'s' * (n != 1)} ({keys_in_words(order, chosen)})"
 
@@ -84,7 +84,7 @@ WHEN_OLD: Mapping[Fallback, str] = {
 def what_is_old(
     project: Project, source: Source, world: World, coming: Mapping[SourceID, Step]
 ) -> Iterable[Reason]:
-    """Yield which tables that it reads are older than they may be, and which are not used."""
+    """Yield the inputs with tainted tables or an expired freshness window, and how they are read."""
     for upstream in project.inputs(source):
         if upstream.source_id in world.tainted and upstream.source_id not in coming:
             message = f"the table of {upstream.name} was tainted: {WHEN_OLD['live']}"
@@ -102,7 +102,7 @@ def what_stops_it(
     coming: Mapping[SourceID, Step],
     keys: Collection[str] | None = None,
 ) -> Iterable[Reason]:
-    """Return why a source cannot be built although it would have to be."""
+    """Yield why a source that has to be built cannot be built."""
     for upstream_id, missing in lacking(project, source, world, keys, coming).items():
         message = what_lacks(project.by_id[upstream_id], world, missing)
         yield Reason("partition", message, upstream_id)
@@ -118,7 +118,7 @@ def what_stops_it(
 
 
 def what_lacks(upstream: Source, world: World, missing: Collection[str]) -> str:
-    """Return in words which partitions of a source that is read are not built."""
+    """Return the missing partitions of an input in words."""
     order = world.keys[upstream.source_id]
     return f"{upstream.name} lacks {counted(order, missing)}"
 
@@ -126,7 +126,7 @@ def what_lacks(upstream: Source, world: World, missing: Collection[str]) -> str:
 def why_no_table(
     project: Project, source: Source, last: Build | None, coming: Mapping[SourceID, Step]
 ) -> Iterable[Reason]:
-    """Return why a source has no table that can be read."""
+    """Yield why a source has no readable table."""
     if last is None or last.build_id == source.build_id:
         yield Reason("new", "never built")
         return
@@ -148,7 +148,7 @@ def why_no_table(
 
 
 def _what_changed(source: Source, last: Build) -> str:
-    """Return what of a source its own words changed, as far as its last build tells."""
+    """Return the change of a source's own definition, as far as its last build shows it."""
     if source.function is not None:
         return f"its code, or code that it uses, changed: {source.location.path}"
     if last.digests is None:
@@ -162,7 +162,7 @@ def _what_changed(source: Source, last: Build) -> str:
 
 
 def _what_changed_of(upstream: Source, difference: Difference, last: Build) -> str:
-    """Return what changed of a source that is read."""
+    """Return the change of an input's definition."""
     definitions = {read.source_id: read.definition for read in last.reads}
     if upstream.function is not None:
         return f"the code of {upstream.name} or its inputs changed"
@@ -176,7 +176,7 @@ def _what_changed_of(upstream: Source, difference: Difference, last: Build) -> s
 def why_other_data(
     project: Project, source: Source, snapshot: Snapshot, world: World, expected: AsOf
 ) -> Iterable[Reason]:
-    """Return how the data under a snapshot differs from what a build would read."""
+    """Yield the differences between the data under a snapshot and that of a build."""
     names = {s.build_id: s for s in project.sources if s.raw is not None}
     then, now = set(without_draw(snapshot.as_of, source)), set(expected)
     changed = {v.raw: v.version for v in sorted(then - now) + sorted(now - then)}
@@ -185,7 +185,7 @@ def why_other_data(
         if raw == CLOCK:
             yield Reason("clock", f"`{source.name}` or an input depends on the current time")
         elif raw == PARTITIONS + source.build_id:
-            continue  # it tells of its own partitions
+            continue  # the mark of its own partitions
         elif raw.startswith(PARTITIONS):
             parted = next((s for s in project.sources if PARTITIONS + s.build_id == raw), None)
             message = f"the partitions of {parted.name if parted else 'an input'} changed"
