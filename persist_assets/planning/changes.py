@@ -64,7 +64,7 @@ def increment_of(
         return None, Reason("increment", f"how much is computed depends on the builds of {names}")
     grown = grow(project, source, base, changes, spans, world.zone)
     if isinstance(grown, Increment):
-        return grown, Reason("increment", _what_is_computed(project, source, grown))
+        return grown, Reason("increment", _describe_increment(project, source, grown))
     return None, Reason("whole", f"computed in full: {grown}")
 
 
@@ -104,7 +104,7 @@ def input_changes(
     return changes
 
 
-def _what_is_computed(project: Project, source: Source, increment: Increment) -> str:
+def _describe_increment(project: Project, source: Source, increment: Increment) -> str:
     if increment.past:
         lookback = source.annotation.lookback_s
         late = f", and of up to {in_units(lookback)} before," if lookback else ""

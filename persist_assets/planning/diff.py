@@ -142,7 +142,7 @@ def what_changed_above(
     Dissolved sources count if their own definition changed; leaves count only for the columns that
     `source` is known to be computed from, unless nothing else is found.
     """
-    used_columns = _used(project, source)
+    used_columns = _leaf_columns(project, source)
     then = {read.source_id: read for read in last.reads}
     differences: list[tuple[Source, Difference]] = []
     less: list[tuple[Source, Difference]] = []
@@ -160,12 +160,12 @@ def what_changed_above(
         }
         matters = not upstream.is_leaf or difference.rows or used
         if upstream.is_leaf and used:
-            difference = _only(difference, used)
+            difference = _limited_to(difference, used)
         (differences if matters else less).append((upstream, difference))
     return tuple(differences or less)
 
 
-def _used(
+def _leaf_columns(
     project: Project, source: Source, columns: Sequence[str] | None = None
 ) -> set[tuple[SourceID, str | None]]:
     """Return the leaf columns that some of a source's columns are computed from, None for any."""
@@ -181,11 +181,11 @@ def _used(
         if upstream.is_leaf:
             leaf_columns |= {(source_id, name) for name in parameter.columns or (None,)}
         else:
-            leaf_columns |= _used(project, upstream, parameter.columns)
+            leaf_columns |= _leaf_columns(project, upstream, parameter.columns)
     return leaf_columns
 
 
-def _only(difference: Difference, names: set[str]) -> Difference:
+def _limited_to(difference: Difference, names: set[str]) -> Difference:
     """Return a difference limited to some columns."""
     d = difference
     return Difference(
@@ -383,7 +383,7 @@ def items(query: Query) -> Items:
     if not isinstance(tree, exp.Query):
         return Items()
     tokens = tokenize(text)
-    select_items, end = _listed(tokens)
+    select_items, end = _select_items(tokens)
     if len(tree.selects) != len(select_items):
         return Items()
     starred = any(isinstance(s, exp.Star) or s.is_star for s in tree.selects)
@@ -404,7 +404,7 @@ def items(query: Query) -> Items:
     return Items(starts, texts, rest.rstrip("; \n"))
 
 
-def _listed(tokens: Sequence[Token]) -> tuple[list[list[Token]], int]:
+def _select_items(tokens: Sequence[Token]) -> tuple[list[list[Token]], int]:
     """Return the tokens of each item of the first outermost SELECT, and where its list ends."""
     item_tokens: list[list[Token]] = [[]]
     depth, started = 0, False

@@ -46,7 +46,7 @@ def versions_of(
         The reader of `source`, if it is read inline.
     """
     parts: list[Iterable[RawVersion]] = []
-    reader = _needing(source, reader)
+    reader = _effective_reader(source, reader)
     whose = reader if reader in world.seen else ""
     if source.reads_clock:
         parts.append(
@@ -70,7 +70,7 @@ def versions_of(
     return merge_as_of(parts)
 
 
-def _needing(source: Source, reader: SourceID | None) -> SourceID:
+def _effective_reader(source: Source, reader: SourceID | None) -> SourceID:
     """Return the source whose needs of external tables count for a source that is read inline.
 
     A persisted source has the same needs for every reader.
@@ -101,7 +101,7 @@ def inputs(
     that it reads is built before.
     """
     parts: list[Iterable[RawVersion]] = []
-    reader = _needing(source, reader)
+    reader = _effective_reader(source, reader)
     if source.reads_clock:
         now = world.day if source.reads_clock == "day" else world.instant
         parts.append([RawVersion(CLOCK, now)])

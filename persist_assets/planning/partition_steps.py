@@ -36,9 +36,9 @@ from persist_assets.planning.inputs import (
 )
 from persist_assets.planning.reasons import (
     counted,
-    how_it_failed,
-    what_is_old,
-    what_stops_it,
+    last_failure,
+    obstacles_to_build,
+    unusable_inputs,
     why_no_table,
     why_other_data,
     why_other_rows,
@@ -85,9 +85,9 @@ def partition_step(
     if force:
         reasons.append(Reason("forced", "requested"))
     if reasons:
-        reasons += what_is_old(project, source, world, coming)
-        reasons += what_stops_it(project, source, world, coming, todo)
-        reasons += how_it_failed(last)
+        reasons += unusable_inputs(project, source, world, coming)
+        reasons += obstacles_to_build(project, source, world, coming, todo)
+        reasons += last_failure(last)
     filled = _filled(order, base, current | {*todo}, expected, present_inputs)
     stays = base if built - {*todo} else None
     partitions = Partitions(tuple(filled), runs(order, todo), stays.build_uid if stays else None)

@@ -101,7 +101,7 @@ def decide(
         refused.append(Refusal(source.source_id, reason))
     if not allow_stale:
         after = {**target_reads, **snapshots}
-        refused += _torn(project, sources, after)
+        refused += _inconsistent(project, sources, after)
     return Promotion(snapshots, tuple(sources), tuple(refused))
 
 
@@ -110,7 +110,7 @@ def _is_elsewhere(step: Step, snapshot: Snapshot) -> bool:
     return step.snapshot is not None and step.snapshot.build_uid != snapshot.build_uid
 
 
-def _torn(
+def _inconsistent(
     project: Project, sources: Iterable[Source], after: Mapping[BuildID, Snapshot]
 ) -> Iterable[Refusal]:
     """Yield the sources whose rows would rest on other data there than their inputs."""

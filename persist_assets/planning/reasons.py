@@ -47,14 +47,14 @@ def why_other_rows(
         )
 
 
-def how_it_failed(last: Build | None) -> Iterable[Reason]:
+def last_failure(last: Build | None) -> Iterable[Reason]:
     """Yield the reason for a source whose last build failed."""
     if last is not None and last.state == "failed":
         error = (last.error or "").splitlines()
         yield Reason("failed", f"failed last time: {error[0] if error else 'unknown'}")
 
 
-def what_becomes_of_it(
+def history_reasons(
     source: Source, latest: Snapshot | None, history: Snapshot | None
 ) -> Iterable[Reason]:
     """Yield whether a history continues or starts over."""
@@ -81,10 +81,10 @@ WHEN_OLD: Mapping[Fallback, str] = {
 }
 
 
-def what_is_old(
+def unusable_inputs(
     project: Project, source: Source, world: World, coming: Mapping[SourceID, Step]
 ) -> Iterable[Reason]:
-    """Yield the inputs with tainted tables or an expired freshness window, and how they are read."""
+    """Yield the inputs with tainted or expired tables, and how they are read instead."""
     for upstream in project.inputs(source):
         if upstream.source_id in world.tainted and upstream.source_id not in coming:
             message = f"the table of {upstream.name} was tainted: {WHEN_OLD['live']}"
@@ -95,7 +95,7 @@ def what_is_old(
             yield Reason("age", message + WHEN_OLD[fallback], upstream.source_id)
 
 
-def what_stops_it(
+def obstacles_to_build(
     project: Project,
     source: Source,
     world: World,
@@ -132,10 +132,12 @@ def why_no_table(
         return
     redefined = last.definition != source.definition
     if redefined:
-        yield Reason("code", _what_changed(source, last))
+        yield Reason("code", _describe_change(source, last))
     above = what_changed_above(project, source, last)
     for upstream, difference in above:
-        yield Reason("upstream", _what_changed_of(upstream, difference, last), upstream.source_id)
+        yield Reason(
+            "upstream", _describe_input_change(upstream, difference, last), upstream.source_id
+        )
     if redefined or above:
         return
     for upstream_id in source.reads:
@@ -147,7 +149,7 @@ def why_no_table(
     yield Reason("upstream", "the definition of an input changed")
 
 
-def _what_changed(source: Source, last: Build) -> str:
+def _describe_change(source: Source, last: Build) -> str:
     """Return the change of a source's own definition, as far as its last build shows it."""
     if source.function is not None:
         return f"its code, or code that it uses, changed: {source.location.path}"
@@ -161,7 +163,7 @@ def _what_changed(source: Source, last: Build) -> str:
     return f"{what} in {source.location.path}:{line}"
 
 
-def _what_changed_of(upstream: Source, difference: Difference, last: Build) -> str:
+def _describe_input_change(upstream: Source, difference: Difference, last: Build) -> str:
     """Return the change of an input's definition."""
     definitions = {read.source_id: read.definition for read in last.reads}
     if upstream.function is not None:

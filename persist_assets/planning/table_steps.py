@@ -25,10 +25,10 @@ from persist_assets.planning.inputs import (
     without_draw,
 )
 from persist_assets.planning.reasons import (
-    how_it_failed,
-    what_becomes_of_it,
-    what_is_old,
-    what_stops_it,
+    history_reasons,
+    last_failure,
+    obstacles_to_build,
+    unusable_inputs,
     why_no_table,
     why_other_data,
     why_other_rows,
@@ -69,7 +69,7 @@ def table_step(
     """
     case = _case(project, source, world, coming, expected, spans, force=force)
     verdict = _with_spans(case, _verdict(case))
-    reasons = (*verdict.reasons, *_orders(case))
+    reasons = (*verdict.reasons, *_requests(case))
     if case.snapshot is None or reasons:
         return _build(case, verdict, reasons)
     return _reuse(case, case.snapshot, verdict)
@@ -330,7 +330,7 @@ def _with_spans(case: Case, verdict: Verdict) -> Verdict:
     return replace(verdict, increment=increment, reasons=(*verdict.reasons, why))
 
 
-def _orders(case: Case) -> Iterable[Reason]:
+def _requests(case: Case) -> Iterable[Reason]:
     """Yield the requests to build a table that may be up to date."""
     if case.tainted:
         yield Reason("tainted", "its table was tainted")
@@ -355,9 +355,9 @@ def _build(case: Case, verdict: Verdict, reasons: tuple[Reason, ...]) -> Step:
         reasons=(
             *reasons,
             *becomes,
-            *what_is_old(project, source, world, coming),
-            *what_stops_it(project, source, world, coming),
-            *how_it_failed(last),
+            *unusable_inputs(project, source, world, coming),
+            *obstacles_to_build(project, source, world, coming),
+            *last_failure(last),
             *older,
         ),
         estimate=estimate_of(last, case.snapshot),
@@ -374,7 +374,7 @@ def _reuse(case: Case, snapshot: Snapshot, verdict: Verdict) -> Step:
         as_of = merge_as_of([case.expected, own_marks(snapshot.as_of, source)])
         reasons.append(Reason("same-rows", "the data is newer, but the rows it reads are the same"))
     if last is not None and last.build_id == source.build_id:
-        reasons += how_it_failed(last)  # a build also runs the checks of a table that it reuses
+        reasons += last_failure(last)  # a build also runs the checks of a table that it reuses
     as_of, older = _with_older_code(source, snapshot, as_of)
     return Step(
         source_id=source.source_id,
@@ -394,7 +394,7 @@ def _history(case: Case) -> tuple[Snapshot | None, Iterable[Reason]]:
     changed = latest is not None and latest.build_id != source.build_id
     starts_over = not source.annotation.goes_on and (changed or case.force)
     history = None if starts_over else latest
-    return history, what_becomes_of_it(source, latest, history)
+    return history, history_reasons(source, latest, history)
 
 
 def _with_older_code(
