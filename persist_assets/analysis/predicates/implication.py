@@ -159,7 +159,7 @@ def union(predicates: Iterable[Term]) -> Term:
 def difference(predicate: Term, coverage: Term) -> Term:
     """Return a predicate of the rows that `coverage` lacks; FALSE if it certainly lacks none.
 
-    ``wanted AND (coverage) IS NOT TRUE``: a predicate does not cover rows for which it is NULL.
+    ``predicate AND (coverage) IS NOT TRUE``: a predicate does not cover rows for which it is NULL.
     """
     if implies(coverage, predicate):
         return FALSE
