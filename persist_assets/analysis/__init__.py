@@ -1,1 +1,1 @@
-"""What a query means: bound, fingerprinted, traced to its inputs, pushed down. Pure."""
+"""Analysis of queries: binding, fingerprints, lineage, growth, pushdown. Pure."""

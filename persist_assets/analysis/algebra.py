@@ -1,10 +1,10 @@
-"""Relational algebra: what a query is, with names, aliases and spelling gone. Pure.
+"""Relational algebra: queries without names, aliases and spelling. Pure.
 
-The invariant everything rests on: **a relation is a multiset of base tuples**. A base tuple of
-a `Block` is one row from each of its leaves; its conjuncts decide which base tuples there are,
-its columns are functions of a base tuple. Filter, projection and inner join need no nodes of
-their own: they flatten into Blocks, and so subqueries, CTEs and sources that are not persisted
-disappear by substitution.
+The central invariant: **a relation is a multiset of base tuples**. A base tuple of a `Block` is one
+row from each of its leaves; its conjuncts decide which base tuples exist, and its columns are
+functions of a base tuple. Filter, projection and inner join need no nodes of their own: they
+flatten into Blocks, and so subqueries, CTEs and sources that are not persisted disappear by
+substitution.
 
     Expr   Ref | Call | Subquery | Window
     Node   Given | Derived | Outer | Aggregate | SetOperation | Limit | Generate | Values | Opaque
@@ -49,7 +49,7 @@ class Call:
     op
         Lower case; literals are ``number`` and ``string`` with their text in `words`.
     words
-        What is not an expression: texts of literals, types, flags, names of fields.
+        Everything that is not an expression: texts of literals, types, flags, names of fields.
     """
 
     op: str
@@ -73,12 +73,12 @@ class Window:
     Attributes
     ----------
     function, partition, order
-        In terms of the instances of `rows`.
+        Expressions over the instances of `rows`.
     rows
-        The leaves and conjuncts at the point where the window is computed: filters that come
-        later do not change it.
+        The leaves and conjuncts at the point where the window is computed; later filters do not
+        change it.
     mapping
-        For each instance of `rows`, the instance of the enclosing Block that it is now.
+        For each instance of `rows`, its instance in the enclosing Block.
     """
 
     function: Expr
@@ -111,10 +111,10 @@ class Out:
     Attributes
     ----------
     name
-        As it is published: an alias as written, else the name of the column it passes on.
+        The published name: an alias as written, else the name of the column it passes on.
     written
-        As Spark itself names it where the block is read inline: a column's name in the case in
-        which the query spells it. Differs from `name` in case only.
+        Spark's own name for it where the block is read inline: the column's name in the case that
+        the query uses. It differs from `name` in case only.
     type
         Spark's type where it is certain, else None.
     """
@@ -125,7 +125,7 @@ class Out:
     type: str | None = None
 
     def of(self, expr: Expr) -> Out:
-        """Return the column of the same name and type that is computed as `expr` says."""
+        """Return a column of the same name and type, computed by another expression."""
         return Out(self.name, self.written, expr, self.type)
 
 
@@ -136,7 +136,7 @@ class Block:
     Attributes
     ----------
     order
-        Of the rows, as far as the query asks for one.
+        The order of the rows, as far as the query requests one.
     """
 
     leaves: tuple[tuple[int, Node], ...] = ()
@@ -152,15 +152,15 @@ class Given:
     Attributes
     ----------
     rows, columns, order
-        Digests: of which rows there are, of each column, of their order (or None).
+        Digests of the rows, of each column, and of the rows' order (or None).
     origins
         For each column, the columns of persisted sources and raw tables its value comes from.
     types
         Spark's types of the columns, None where not certain.
     volatile
-        It stands for what draws lots and is no table.
+        The relation is nondeterministic and not a table.
     growth
-        How its rows follow; None of a table, whose own rows they are.
+        How its rows follow from tables; None for a table, whose rows are its own.
     """
 
     rows: str
@@ -174,7 +174,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Derived:
-    """A Block that is not merged into the one that reads it: it draws lots, or is large."""
+    """A Block that is not merged into its reader: it is nondeterministic, or large."""
 
     block: Block
     volatile: bool = False
@@ -222,7 +222,7 @@ class Limit:
     Attributes
     ----------
     ordered
-        The query itself says in which order; else it draws lots.
+        The query itself states the order; otherwise the choice of rows is nondeterministic.
     """
 
     block: Block
@@ -233,7 +233,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Generate:
-    """Rows made from each combination of the leaves its call refers to (explode, …)."""
+    """Rows generated for each combination of the leaves its call refers to (explode, …)."""
 
     call: Call
     outer: bool
@@ -241,20 +241,20 @@ class Generate:
 
     @property
     def n_columns(self) -> int:
-        """How many columns it makes."""
+        """Number of generated columns."""
         return len(self.types)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Values:
-    """Rows written out."""
+    """Rows of expressions (VALUES)."""
 
     rows: tuple[tuple[Expr, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Opaque:
-    """What cannot be analysed: its text, and everything of everything it reads."""
+    """A query that cannot be analysed: its text, and all columns of everything it reads."""
 
     text: tuple[str, ...]
     reads: tuple[Given, ...]
@@ -269,14 +269,14 @@ Node = Given | Derived | Outer | Aggregate | SetOperation | Limit | Generate | V
 
 @dataclass(slots=True)
 class Calls:
-    """Makes expressions in canonical form; equal ones are the same object.
+    """Factory of expressions in canonical form; equal ones are the same object.
 
     Only equivalences that hold exactly in Spark, NULL, NaN and types included, are applied.
 
     Attributes
     ----------
     ops
-        The operators and functions of all calls that were made.
+        The operators and functions of all calls created so far.
     """
 
     ops: set[str] = field(default_factory=set[str])
@@ -286,13 +286,13 @@ class Calls:
     def ref(self, instance: int, column: int) -> Ref:
         """Return the one Ref for a column of an instance."""
         key = (instance, column)
-        made = self._refs.get(key)
-        if made is None:
-            made = self._refs[key] = Ref(instance, column)
-        return made
+        ref = self._refs.get(key)
+        if ref is None:
+            ref = self._refs[key] = Ref(instance, column)
+        return ref
 
     def call(self, op: str, args: Iterable[Expr] = (), words: Iterable[str] = ()) -> Call:
-        """Return the one Call of this shape, canonical."""
+        """Return the one canonical Call of this shape."""
         args, words = tuple(args), tuple(words)
         match op, args:
             case ">", (a, b):
@@ -315,13 +315,13 @@ class Calls:
             case _:
                 pass
         key = (op, args, words)
-        made = self._calls.get(key)
-        if made is None and op in COMMUTATIVE and len(args) == 2:
-            made = self._calls.get((op, args[::-1], words))
-        if made is None:
-            made = self._calls[key] = Call(op, args, words)
+        call = self._calls.get(key)
+        if call is None and op in COMMUTATIVE and len(args) == 2:
+            call = self._calls.get((op, args[::-1], words))
+        if call is None:
+            call = self._calls[key] = Call(op, args, words)
             self.ops.add(op)
-        return made
+        return call
 
 
 def _is_test(expr: Call) -> bool:
@@ -337,7 +337,7 @@ def _flat(op: str, args: Iterable[Expr]) -> Iterator[Expr]:
 
 
 def conjuncts(expr: Expr) -> tuple[Expr, ...]:
-    """Return the parts of a condition that all have to hold."""
+    """Return the conjuncts of a condition."""
     if isinstance(expr, Call) and expr.op == "and":
         return expr.args
     if isinstance(expr, Call) and expr.op == "boolean" and expr.words == ("true",):
@@ -349,23 +349,24 @@ def conjuncts(expr: Expr) -> tuple[Expr, ...]:
 
 
 class Rebuild:
-    """Rewrites expressions and all that is below them, sharing what it made.
+    """Rewriter of expressions and everything below them; it shares the rewritten parts.
 
-    What stays as it is stays the same object.
+    Unchanged parts stay the same objects.
 
     Parameters
     ----------
     calls
-        Where new expressions are made.
+        Factory of the new expressions.
     replace
-        Called for every expression before its parts are looked at; what it returns stands in
-        its place, None means go on below.
+        Called for every expression before its parts. Its return value replaces the expression;
+        None: the parts are rewritten.
     instances
-        What an instance is called afterwards.
+        New numbers of instances.
     enter
-        Called for every Block before its parts are looked at.
+        Called for every Block before its parts.
     node
-        Called for every node below; what it returns stands in its place, None: go on below.
+        Called for every node below. Its return value replaces the node; None: the parts are
+        rewritten.
     """
 
     def __init__(
@@ -380,34 +381,34 @@ class Rebuild:
         self.calls, self.replace, self.replace_node, self.enter = calls, replace, node, enter
         self.instances = {} if instances is None else instances
         self.done: dict[int, Any] = {}
-        self.kept: list[object] = []  # what `done` knows by id must not be freed
+        self.keep_alive: list[object] = []  # keeps alive the objects whose ids are keys of `done`
 
     def instance(self, instance: int) -> int:
-        """Return what `instance` is called afterwards."""
+        """Return the new number of an instance."""
         return self.instances.get(instance, instance)
 
     def expr(self, expr: Expr) -> Expr:
-        """Return `expr` rewritten."""
+        """Return the rewritten expression."""
         return self._rewritten(expr)
 
     def exprs(self, exprs: Iterable[Expr]) -> tuple[Expr, ...]:
-        """Return expressions rewritten."""
+        """Return the rewritten expressions."""
         return tuple(self._rewritten(e) for e in exprs)
 
     def sorts(self, order: Iterable[Sort]) -> tuple[Sort, ...]:
-        """Return an order rewritten."""
+        """Return the rewritten sort keys."""
         return tuple(self._rewritten(s) for s in order)
 
     def block(self, block: Block) -> Block:
-        """Return `block` rewritten."""
+        """Return the rewritten block."""
         return self._rewritten(block)
 
     def node(self, node: Node) -> Node:
-        """Return `node` rewritten."""
+        """Return the rewritten node."""
         return self._rewritten(node)
 
     def _rewritten(self, start: Any) -> Any:
-        # Not recursive: algebra is as deep as its chain of sources and CTEs is long.
+        # Not recursive: the algebra is as deep as its chain of sources and CTEs is long.
         done = self.done
         if id(start) in done:
             return done[id(start)]
@@ -416,16 +417,16 @@ class Rebuild:
             thing, parts_done = stack.pop()
             if id(thing) in done:
                 continue
-            made: object = None
+            rewritten: object = None
             if parts_done:
-                made = self._made(thing)
+                rewritten = self._rebuilt(thing)
             elif self.replace is not None and isinstance(thing, Expr):
-                made = self.replace(thing)
+                rewritten = self.replace(thing)
             elif self.replace_node is not None and isinstance(thing, Node):
-                made = self.replace_node(thing)
-            if made is None and isinstance(thing, Ref):
-                made = self.calls.ref(self.instance(thing.instance), thing.column)
-            elif made is None:
+                rewritten = self.replace_node(thing)
+            if rewritten is None and isinstance(thing, Ref):
+                rewritten = self.calls.ref(self.instance(thing.instance), thing.column)
+            elif rewritten is None:
                 if self.enter is not None and isinstance(thing, Block):
                     self.enter(thing)
                 below = [(p, False) for p in parts(thing) if id(p) not in done]
@@ -434,27 +435,27 @@ class Rebuild:
                     below.reverse()
                     stack += below
                     continue
-                made = self._made(thing)
-            done[id(thing)] = made
-            self.kept.append(thing)
+                rewritten = self._rebuilt(thing)
+            done[id(thing)] = rewritten
+            self.keep_alive.append(thing)
         return done[id(start)]
 
-    def _made(self, thing: object) -> object:
-        """Return something made anew of its parts, which have been rewritten."""
+    def _rebuilt(self, thing: object) -> object:
+        """Return a copy of something with its rewritten parts."""
         done = self.done
-        match thing:  # the frequent first
+        match thing:  # frequent cases first
             case Call(op, args, words):
                 new = tuple([done[id(a)] for a in args])
                 return thing if new == args else self.calls.call(op, new, words)
             case Given() | Opaque():
                 return thing
             case _:
-                return self._relation_made(thing)
+                return self._rebuilt_relation(thing)
 
-    def _relation_made(self, thing: object) -> object:
+    def _rebuilt_relation(self, thing: object) -> object:
         done = self.done
         if not self._renames(thing) and all(done[id(p)] is p for p in parts(thing)):
-            return thing  # what many read stays one object
+            return thing  # a shared part stays one object
 
         def of(part: object) -> Any:
             return done[id(part)]
@@ -509,44 +510,44 @@ class Rebuild:
 
 
 class Free:
-    """Knows which instances things refer to and do not bind; remembers all it was asked."""
+    """Finder of the instances that something refers to but does not bind; it remembers answers."""
 
     def __init__(self) -> None:
-        self._known: dict[int, frozenset[int]] = {}
-        self._alone: dict[int, frozenset[int]] = {}  # what is free in any column of an instance
-        self._kept: list[object] = []  # what is known by id must not be freed
+        self._instances: dict[int, frozenset[int]] = {}
+        self._alone: dict[int, frozenset[int]] = {}  # the set {i}, by instance i
+        self._keep_alive: list[object] = []  # keeps alive the objects whose ids are keys
 
     def of(self, thing: object) -> frozenset[int]:
         """Return the instances that something refers to but does not bind."""
-        known = self._known.get(id(thing))
-        if known is None:
+        instances = self._instances.get(id(thing))
+        if instances is None:
             self.learn(thing)
-            known = self._known[id(thing)]
-        return known
+            instances = self._instances[id(thing)]
+        return instances
 
     def learn(self, thing: object) -> list[object]:
-        """Learn what is free in a thing and in all that is below it.
+        """Compute the free instances of a thing and of everything below it.
 
-        Returns what is no plain expression and was not known before, innermost first.
+        Return the new blocks, nodes, subqueries, windows and sort keys, innermost first.
         """
-        known, met = self._known, list[object]()
+        known, new_things = self._instances, list[object]()
         for this, below in innermost_first(thing, known):
-            found = _union([known[id(p)] for p in below])
+            instances = _union([known[id(p)] for p in below])
             if isinstance(this, Ref):
-                found = self._alone.setdefault(this.instance, frozenset((this.instance,)))
+                instances = self._alone.setdefault(this.instance, frozenset((this.instance,)))
             elif not isinstance(this, Call):
-                found = _unbound(this, found)
-                met.append(this)
-            known[id(this)] = found
-            self._kept.append(this)
-        return met
+                instances = _unbound(this, instances)
+                new_things.append(this)
+            known[id(this)] = instances
+            self._keep_alive.append(this)
+        return new_things
 
 
 _NOTHING: frozenset[int] = frozenset()
 
 
 def _union(sets: Sequence[frozenset[int]]) -> frozenset[int]:
-    """Return the union of sets, most of which are one and the same object."""
+    """Return the union of sets, most of which are the same object."""
     union = _NOTHING
     for one in sets:
         if one is not union and one:
@@ -555,7 +556,7 @@ def _union(sets: Sequence[frozenset[int]]) -> frozenset[int]:
 
 
 def _unbound(thing: object, instances: frozenset[int]) -> frozenset[int]:
-    """Return what `thing` refers to and does not bind, if its parts refer to `instances`."""
+    """Return the free instances of `thing` if its parts refer to `instances`."""
     match thing:
         case Block(leaves, _, _, _):
             return instances - {i for i, _ in leaves}
@@ -570,7 +571,7 @@ def _unbound(thing: object, instances: frozenset[int]) -> frozenset[int]:
 
 
 def walk(*things: object) -> Iterator[object]:
-    """Yield blocks, nodes and expressions with all that is in and below them, each once."""
+    """Yield blocks, nodes and expressions and everything below them, each once."""
     seen: set[int] = set()
     stack = [*things]
     while stack:
@@ -584,14 +585,14 @@ def walk(*things: object) -> Iterator[object]:
 def innermost_first(
     thing: object, seen: Container[int]
 ) -> Iterator[tuple[object, Sequence[object]]]:
-    """Yield a thing and all that is below it, each after its parts and together with them.
+    """Yield a thing and everything below it, each after its parts and together with them.
 
-    Not recursive: algebra is as deep as its chain of sources and CTEs is long.
+    Not recursive: the algebra is as deep as its chain of sources and CTEs is long.
 
     Parameters
     ----------
     seen
-        Things, by their ids, that are passed over; what is yielded is to be added to it.
+        Ids of things to skip; the caller adds every yielded thing.
     """
     stack: list[tuple[object, list[object] | None]] = [(thing, None)]
     while stack:
@@ -609,8 +610,8 @@ def innermost_first(
 
 
 def parts(thing: object) -> list[object]:
-    """Return the expressions, nodes and blocks right below an expression, node or block."""
-    match thing:  # the frequent first
+    """Return the expressions, nodes and blocks directly below an expression, node or block."""
+    match thing:  # frequent cases first
         case Call(_, args, _):
             return [*args]
         case Ref() | Given():
@@ -618,7 +619,7 @@ def parts(thing: object) -> list[object]:
         case Subquery(_, block, args):
             return [block, *args]
         case Window(function, partition, order, frame, rows, _):
-            # The rows first: they bind what the others refer to.
+            # The rows come first: they bind the instances that the others refer to.
             bounds = [f for f in frame if not isinstance(f, str)]
             return [rows, function, *partition, *order, *bounds]
         case Sort(by, _, _):

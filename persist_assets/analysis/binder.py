@@ -1,11 +1,11 @@
-"""A parsed query → relational algebra: names are resolved here, exactly as Spark resolves them.
+"""Binding of parsed queries: sqlglot's tree → relational algebra, with Spark's name resolution.
 
-`bind` turns sqlglot's tree into a `Block`. Three outcomes: a Block; problems (a column that
-certainly does not exist, with its place); or `Unanalysable`, where we do not know what Spark
-knows, and the query is treated as a whole (`syntax.text_of` is digested). Nothing is guessed.
+`bind` turns sqlglot's tree into a `Block`. It has three outcomes: a Block; problems (a column that
+certainly does not exist, with its place); or `Unanalysable`, where Spark knows something that we do
+not, and the query is treated as a whole (its wording is digested). Nothing is guessed.
 
-Here are whole queries: WITH, SELECT, set operations, VALUES, ORDER BY and LIMIT. What they are
-made of is bound in `relations.py`, `expressions.py` and `grouping.py`.
+This module binds whole queries: WITH, SELECT, set operations, VALUES, ORDER BY and LIMIT. Their
+components are bound in `relations.py`, `expressions.py` and `grouping.py`.
 """
 
 from __future__ import annotations
@@ -60,30 +60,31 @@ _SELECT_ARGS = frozenset(
     offset sort cluster distribute hint kind operation_modifiers
     """.split()
 )
-"""What a SELECT may consist of to be analysed."""
+"""Parts of a SELECT that can be analysed."""
 
 MAX_BRANCHES = 1000
-"""Unions of unions are one union while it has no more branches than this."""
+"""Nested unions are merged into one union of at most so many branches."""
 
 _SUBQUERY_ARGS = frozenset(("this", "with_", "order", "limit", "offset", "alias"))
 
 
 def bind(binding: Binding, node: Any, around: Around) -> Block:
-    """Return the meaning of a query, whatever its form.
+    """Return the meaning of a query of any form.
 
     Parameters
     ----------
     binding
-        Of the source that the query is, or is part of; it learns types, origins and problems.
+        The binding of the source that the query is or belongs to; it collects types, origins and
+        problems.
     node
         The query's tree.
     around
-        What the query sees of the text around it: nothing, if it is a whole source.
+        The surroundings that the query sees in its text; empty for a whole source.
 
     Raises
     ------
     Unanalysable
-        We do not know what the query means.
+        The meaning of the query is not known.
     """
     binding.enter()
     chain: list[tuple[Any, Around]] = []  # a UNION b UNION c is a chain, not nested
@@ -97,8 +98,8 @@ def bind(binding: Binding, node: Any, around: Around) -> Block:
         chain.append((node, around))
         node = node.this
     block = _bind_one(binding, node, around)
-    for operation, seen in reversed(chain):
-        block = _set_operation(binding, operation, block, seen)
+    for operation, operation_around in reversed(chain):
+        block = _set_operation(binding, operation, block, operation_around)
     binding.depth -= 1
     return block
 
@@ -144,7 +145,7 @@ def _set_operation(binding: Binding, node: Any, left: Block, around: Around) -> 
         for a, b in zip(left.columns, right.columns, strict=True)
     ]
     branches = left, right
-    # Which type columns of several types get depends on which branches meet first.
+    # The type of a column of several types depends on which branches are combined first.
     if all(column.type is not None for column in columns):
         flat = (*_union_branches(binding, left, kind), *_union_branches(binding, right, kind))
         branches = branches if len(flat) > MAX_BRANCHES else flat
@@ -155,7 +156,7 @@ def _set_operation(binding: Binding, node: Any, left: Block, around: Around) -> 
 
 
 def _union_branches(binding: Binding, block: Block, kind: str) -> tuple[Block, ...]:
-    """Return the branches of a union that is a branch itself, or the one branch."""
+    """Return the branches of a nested union, or the block itself as the one branch."""
     if kind != "union all" or block.conjuncts or block.order or len(block.leaves) != 1:
         return (block,)
     instance, node = block.leaves[0]
@@ -169,8 +170,8 @@ def _distinct(binding: Binding, block: Block) -> Block:
     keys = {out.expr: out for out in block.columns}
     rows = replace(block, columns=(), order=())
     whole = binding.leaf(Aggregate(rows, tuple(keys), ()), keys.values())
-    made = dict(zip(keys, whole.columns, strict=True))
-    return replace(whole, columns=tuple(o.of(made[o.expr].expr) for o in block.columns))
+    out_by_key = dict(zip(keys, whole.columns, strict=True))
+    return replace(whole, columns=tuple(o.of(out_by_key[o.expr].expr) for o in block.columns))
 
 
 def _ordered(
@@ -180,12 +181,12 @@ def _ordered(
     around: Around,
     qualifiers: Sequence[tuple[str, ...]] | None = None,
 ) -> Block:
-    """Apply ORDER BY, OFFSET and LIMIT that stand after a whole query.
+    """Apply ORDER BY, OFFSET and LIMIT of a whole query.
 
     Parameters
     ----------
     qualifiers
-        What may stand before the name of each column, nothing by default.
+        The qualifiers that may precede the name of each column; none by default.
     """
     order = node.args.get("order")
     if order:
@@ -269,8 +270,8 @@ def _select(binding: Binding, node: exp.Select, around: Around) -> Block:
     outs, qualifiers = _projections(binding, node, select)
     qualify = node.args.get("qualify")
     naming = replace(select, outs_first=True, refuses_doubt=True)
-    filters = expression(binding, having.this, naming) if having else None
-    kept = expression(binding, qualify.this, naming) if qualify else None
+    having_filter = expression(binding, having.this, naming) if having else None
+    qualify_filter = expression(binding, qualify.this, naming) if qualify else None
     ordering = replace(select, outs_first=True, sorts=True)
     order = _sorted_by_parts(binding, node, ordering)
     if node.args.get("order") and not node.args.get("distinct"):
@@ -278,23 +279,23 @@ def _select(binding: Binding, node: exp.Select, around: Around) -> Block:
     every = [
         *(o.expr for o in outs),
         *(s.by for s in order),
-        *(e for e in (filters, kept) if e),
+        *(e for e in (having_filter, qualify_filter) if e),
     ]
     if group or having or any(aggregates_of(e) for e in every):
         source, regroup = group_rows(binding, source, select, group, outs, every)
         outs = [o.of(regroup.expr(o.expr)) for o in outs]
         order = regroup.sorts(order)
-        filters = regroup.expr(filters) if filters else None
-        kept = regroup.expr(kept) if kept else None
-    if filters:
-        source.conjuncts += conjuncts(filters)
+        having_filter = regroup.expr(having_filter) if having_filter else None
+        qualify_filter = regroup.expr(qualify_filter) if qualify_filter else None
+    if having_filter:
+        source.conjuncts += conjuncts(having_filter)
     if binding.windowed:
         finish = finish_windows(binding, source)
         outs = [o.of(finish.expr(o.expr)) for o in outs]
         order = finish.sorts(order)
-        kept = finish.expr(kept) if kept else None
-    if kept:
-        source.conjuncts += conjuncts(kept)
+        qualify_filter = finish.expr(qualify_filter) if qualify_filter else None
+    if qualify_filter:
+        source.conjuncts += conjuncts(qualify_filter)
     block = replace(source.block(outs), order=order or source.order)
     if node.args.get("distinct"):
         if node.args["distinct"].args.get("on"):
@@ -305,13 +306,13 @@ def _select(binding: Binding, node: exp.Select, around: Around) -> Block:
 
 
 def _shows_all(star: Any) -> bool:
-    """Whether a star stands for columns, and is not that of ``count(*)``."""
+    """Whether a star stands for columns, rather than for the rows of ``count(*)``."""
     above = star.parent
     return not (isinstance(above, exp.Anonymous) and plain(above.name).lower() == "count")
 
 
 def _sorted_by_parts(binding: Binding, node: exp.Select, select: Select) -> tuple[Sort, ...]:
-    """Return SORT BY, CLUSTER BY and DISTRIBUTE BY: they order rows too, though not all."""
+    """Return the keys of SORT BY, CLUSTER BY and DISTRIBUTE BY, which order rows in part."""
     sorts: list[Sort] = []
     for clause in ("distribute", "cluster", "sort"):
         if node.args.get(clause):
@@ -330,7 +331,7 @@ def _add_generated(source: From, generated: From) -> None:
 def _projections(
     binding: Binding, node: exp.Select, select: Select
 ) -> tuple[list[Out], list[tuple[str, ...]]]:
-    """Return the columns of a SELECT, and the qualifiers of those that are read as they are."""
+    """Return the columns of a SELECT, and the qualifiers of those that are plain columns."""
     outs = select.outs
     qualifiers: list[tuple[str, ...]] = []
     generators = 0

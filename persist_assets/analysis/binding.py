@@ -1,6 +1,7 @@
-"""The state of binding one source's query: what has been made, found and complained of so far.
+"""State of binding one source's query: leaves, types and problems so far.
 
-Functions that bind take it first. The invariant: an instance number is used for one leaf only.
+Functions that bind take it as their first parameter. The invariant: an instance number is used for
+one leaf only.
 """
 
 from __future__ import annotations
@@ -40,35 +41,35 @@ if TYPE_CHECKING:
     from persist_assets.core.model.columns import ColumnRef
 
 MAX_LEAVES = 16
-"""A subquery is merged into its reader while the reader has no more leaves than this; beyond,
-it stays a leaf, which keeps chains of self-joins from growing without end."""
+"""A subquery is merged into its reader while the reader has no more leaves than this; beyond, it
+stays a leaf, which keeps chains of self-joins from growing without bound."""
 
 MAX_SIZE = 200
 """A subquery is merged into its reader while its conjuncts, and each of its columns, consist of no
-more expressions than this; beyond, it stays a leaf, which keeps chains of sources and of CTEs from
-copying ever more."""
+more expressions than this; beyond, it stays a leaf, which keeps chains of sources and CTEs from
+copying more and more."""
 
 MAX_DEPTH = 120
-"""Expressions and queries nested in each other more deeply than this are not analysed.
+"""Expressions and queries nested more deeply than this are not analysed.
 
-Binding recurses with the text of a query, by six calls a level at most, and Python allows a
-thousand; what calls us has some of them. Chains of operators, of UNIONs and of CTEs are not
-nested in this sense."""
+Binding recurses over the text of a query with at most six calls per level, and Python allows a
+thousand, some of which the caller has used. Chains of operators, UNIONs and CTEs do not count as
+nesting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Face:
-    """What a source shows to those that read it.
+    """The view of a source that its readers get.
 
     Attributes
     ----------
     block
-        Its leaves are `Given`: readers see through its filters, projections and joins only.
-        None when there is nothing to see through.
+        A Block whose leaves are `Given`: readers see through its filters, projections and joins
+        only. None when there is nothing to see through.
     given
         The same relation as one leaf.
     names
-        Of its columns, or None when they are not known.
+        Names of the columns, or None when they are not known.
     """
 
     block: Block | None
@@ -78,44 +79,45 @@ class Face:
 
 @dataclass(slots=True)
 class Binding:
-    """One source's query being bound.
+    """The binding of one source's query.
 
     Attributes
     ----------
     query
-        Binds a query within a query: `binder.bind`, which everything below it in the order of
-        imports reaches through here.
+        Binds a query within a query: `binder.bind`. The modules that `binder` imports call it
+        through this field.
     path
-        Of the file, for locations.
+        Path of the file, for locations.
     upstream
-        For each reference of the query the face of the source it means.
+        For each reference of the query, the face of the source that it names.
     reference
         The key in a table's `meta` that holds the number of its reference.
     calls
-        Where expressions are made.
+        Factory of expressions.
     problems
-        What is certainly wrong with the query.
+        Definite errors in the query.
     instances
-        The numbers that no leaf has yet.
+        Unused instance numbers.
     types
-        Of the columns of all leaves.
+        Types of the columns of all leaves.
     free
-        Tells what refers to which instances.
+        Finds the instances that an expression or relation refers to.
     only_given
-        All leaves that have been made are known by their digests.
+        All leaves so far are known by their digests.
     windowed, limited
-        A window, or a LIMIT, has been made.
+        The query has a window, or a LIMIT.
     inlines_lots
-        What is read and is no table draws lots.
+        An upstream that is not a table is nondeterministic.
     any_condition
-        A function that is not one of Spark's own is taken for one of a row where it can be nothing
-        else, in WHERE and ON: enough to see what stands beside it, not to say what a query means.
+        In WHERE and ON, a function that is not one of Spark's own counts as a function of one row,
+        the only kind allowed there. This is enough to analyse the conditions beside it, but not to
+        define the meaning of a query.
     depth
-        How deep in the text what is being bound now is nested.
+        Current nesting depth in the text.
     bounded
-        The parameters of the query, each with what it is compared with.
+        The parameters of the query, each with the expression that it is compared with.
     origins
-        For columns of what the query reads, the columns their values come from.
+        For columns of upstreams, the columns that their values come from.
     """
 
     query: Callable[[Binding, Any, Around], Block]
@@ -137,19 +139,19 @@ class Binding:
     limited: bool = False
 
     def enter(self) -> None:
-        """Go one level down in the text; `depth` is lowered when it is left.
+        """Go one level down in the text; the caller lowers `depth` when it leaves.
 
         Raises
         ------
         Unanalysable
-            That is too deep.
+            The nesting is too deep.
         """
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise Unanalysable(f"because it is nested more than {MAX_DEPTH} levels deep")
 
     def place(self, node: Any) -> Location:
-        """Return where the first identifier in `node` stands."""
+        """Return the location of the first identifier in `node`."""
         metas = [i.meta for i in node.find_all(exp.Identifier) if "start" in i.meta]
         if not metas:
             return Location(self.path)
@@ -157,7 +159,7 @@ class Binding:
         return Location(self.path, first["line"], first["col"] - (first["end"] - first["start"]))
 
     def leaf(self, node: Node, columns: Iterable[Out]) -> Block:
-        """Return a Block of one leaf, all of whose columns it passes on."""
+        """Return a Block of one leaf that passes on all its columns."""
         columns = tuple(columns)
         instance = next(self.instances)
         self.only_given &= isinstance(node, Given)
@@ -166,11 +168,11 @@ class Binding:
         outs = [o.of(self.calls.ref(instance, i)) for i, o in enumerate(columns)]
         return Block(((instance, node),), (), tuple(outs))
 
-    def again(self, block: Block) -> Block:
-        """Return a copy for one more use: its own instances are used nowhere else.
+    def copy_for_reuse(self, block: Block) -> Block:
+        """Return a copy for one more use, whose own instances are used nowhere else.
 
-        What refers to none of them is shared, or a chain of CTEs that each read the last twice
-        would double in every step.
+        Parts that refer to none of them are shared; otherwise a chain of CTEs that each read the
+        previous one twice would double in every step.
         """
         moved = {instance: next(self.instances) for instance, _ in block.leaves}
         for instance, new in moved.items():
@@ -180,24 +182,24 @@ class Binding:
             if self.free.of(thing).isdisjoint(moved):
                 return thing
             if isinstance(thing, Window):
-                own = {i for i, _ in thing.mapping}
-                beyond = frozenset[int]().union(*map(self.free.of, parts(thing))) - own
-                if beyond.isdisjoint(moved):  # its rows are as they were
+                own_instances = {i for i, _ in thing.mapping}
+                beyond = frozenset[int]().union(*map(self.free.of, parts(thing))) - own_instances
+                if beyond.isdisjoint(moved):  # its rows are unchanged
                     mapping = tuple((i, moved.get(now, now)) for i, now in thing.mapping)
                     return replace(thing, mapping=mapping)
             return None
 
         rebuild = Rebuild(self.calls, instances=moved, replace=shared, node=shared)
-        return self._known_origins(rebuild, rebuild.block(block))
+        return self._with_origins(rebuild, rebuild.block(block))
 
     def is_large(self, block: Block, *, closed: bool = False) -> bool:
-        """Whether copies of a block cost more than its being one leaf is worth.
+        """Whether copying a block costs more than merging it saves.
 
         Parameters
         ----------
         closed
-            Whether what refers to nothing outside itself is copied too, as it is for other
-            sources, or is shared.
+            Whether parts that refer to nothing outside themselves are copied too, as for other
+            sources, rather than shared.
         """
         return self._exceeds(block.conjuncts, closed) or any(
             self._exceeds((o.expr,), closed) for o in block.columns
@@ -210,7 +212,7 @@ class Binding:
             thing = stack.pop()
             if id(thing) not in seen:
                 seen.add(id(thing))
-                n += not isinstance(thing, Given)  # one object or several: that varies
+                n += not isinstance(thing, Given)  # equal ones: one object or many
                 if n > MAX_SIZE:
                     return True
                 if closed or isinstance(thing, Call) or self.free.of(thing):
@@ -220,8 +222,8 @@ class Binding:
     def fresh(self, block: Block) -> Block:
         """Return a copy whose instances, at every depth, are used nowhere else.
 
-        Its calls are made here, also those that stay as they are: the block may come from another
-        binding, and then equal calls are one object or several, as it was remembered or not.
+        All calls are created here, also unchanged ones: the block may come from another binding,
+        where equal calls are one object or several, depending on what was remembered.
         """
         moved: dict[int, int] = {}
 
@@ -229,9 +231,9 @@ class Binding:
             for instance, node in inner.leaves:
                 if instance not in moved:
                     moved[instance] = next(self.instances)
-                    known = isinstance(node, Given | Generate)
-                    # The numbers of another binding say nothing here.
-                    self.types.leaves[moved[instance]] = node.types if known else ()
+                    has_types = isinstance(node, Given | Generate)
+                    # Instance numbers of another binding mean nothing here.
+                    self.types.leaves[moved[instance]] = node.types if has_types else ()
 
         def ours(expr: Expr) -> Expr | None:
             if isinstance(expr, Call) and not expr.args:
@@ -239,9 +241,9 @@ class Binding:
             return None
 
         rebuild = Rebuild(self.calls, instances=moved, enter=move, replace=ours)
-        return self._known_origins(rebuild, rebuild.block(block))
+        return self._with_origins(rebuild, rebuild.block(block))
 
-    def _known_origins(self, rebuild: Rebuild, copy: Block) -> Block:
+    def _with_origins(self, rebuild: Rebuild, copy: Block) -> Block:
         for expr, origins in [*self.origins.items()]:
             if id(expr) in rebuild.done:
                 self.origins[rebuild.expr(expr)] = origins
@@ -259,7 +261,7 @@ class Binding:
         return self.fresh(face.block)
 
     def is_volatile(self, *things: object) -> bool:
-        """Whether something in or below `things` may differ each time it is computed."""
+        """Whether anything in or below `things` may differ each time it is computed."""
         if self.calls.ops.isdisjoint(VOLATILE) and not self.inlines_lots:
             return False
         return any(

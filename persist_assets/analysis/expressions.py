@@ -1,7 +1,7 @@
-"""Expressions: operators, calls, subqueries and windows of a query → those of the algebra.
+"""Binding of expressions: operators, calls, subqueries and windows → expressions of the algebra.
 
-A new kind of expression is a new row of `EXPRESSIONS`. A kind that has no row and is no call
-keeps its class as its meaning (`_other`), which costs equalities and never makes one.
+To support a new kind of expression, add a row to `EXPRESSIONS`. A kind that has no row and is no
+call keeps its class as its meaning (`_other`): this can miss equalities but never invents one.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ if TYPE_CHECKING:
 
 
 AGGREGATE_OPS = AGGREGATES | {"grouping", "grouping_id"}
-"""Calls that only a group of rows has an answer to."""
+"""Calls that are defined only for a group of rows."""
 
 PENDING = Block()
-"""Stands for the rows of a window until they are known: see `grouping.finish_windows`."""
+"""Placeholder for the rows of a window until they are known: see `grouping.finish_windows`."""
 
 _KEYWORD_FUNCTIONS = frozenset(FUNCTIONS.values())
 
 
 def expression(binding: Binding, node: Any, select: Select) -> Expr:
-    """Return what one expression means.
+    """Return the meaning of one expression.
 
     Raises
     ------
     Unanalysable
-        We do not know what it means.
+        The meaning is not known.
     """
     binding.enter()
     node = without_parens(node)
@@ -76,36 +76,36 @@ def expression(binding: Binding, node: Any, select: Select) -> Expr:
     kind = type(node)
     bind = EXPRESSIONS.get(kind)
     if bind is not None:
-        made = bind(binding, node, select)
+        expr = bind(binding, node, select)
     elif kind in FUNCTIONS:
-        made = _function(binding, FUNCTIONS[kind], list(arguments_of(node)), select)
+        expr = _function(binding, FUNCTIONS[kind], list(arguments_of(node)), select)
     else:
-        made = _other(binding, node, select)
+        expr = _other(binding, node, select)
     for operator, right in reversed(chain):
         other = expression(binding, right, select)
-        for side, compared in ((right, made), (node, other)):
+        for side, compared in ((right, expr), (node, other)):
             if isinstance(side, exp.Placeholder):
                 binding.bounded.append((side, compared))
         if operator in _TYPED_BY_DIGITS:
-            made, other = _typed(binding, (node, made), (right, other))
+            expr, other = _typed(binding, (node, expr), (right, other))
         if operator in _EXACT_WITH_INTEGERS:
-            made, other = _folded_beside(binding, made, other), _folded_beside(binding, other, made)
-        made = binding.calls.call(operator, (made, other))
+            expr, other = _folded_beside(binding, expr, other), _folded_beside(binding, other, expr)
+        expr = binding.calls.call(operator, (expr, other))
     binding.depth -= 1
-    return made
+    return expr
 
 
 _NO_DECIMALS = (*INTEGRAL, "float", "double")
 _TYPED_BY_DIGITS = frozenset(
     "+ - * / mod pmod try_add try_subtract try_multiply try_divide try_mod".split()
 )
-"""Beside a decimal, the digits of an integer that is written there decide the type."""
+"""Beside a decimal, the digits of a written integer decide the type of the result."""
 
 
 def _typed(binding: Binding, left: tuple[Any, Expr], right: tuple[Any, Expr]) -> tuple[Expr, Expr]:
-    """Return two operands, each given as written and as bound, as Spark types them.
+    """Return two operands, each given as written and as bound, with Spark's types.
 
-    An integer that a name stands for is one of any integers, and not the digits it has.
+    An integer behind a name has the digits of its type, not of its value.
     """
 
     def typed(node: Any, expr: Expr, beside: Expr) -> Expr:
@@ -124,16 +124,16 @@ _EXACT_WITH_INTEGERS = frozenset(("=", "<>", "<", "<=", ">", ">=", "<=>", "+", "
 
 
 def _folded_beside(binding: Binding, constant: Expr, other: Expr) -> Expr:
-    """Return a constant folded, where that cannot change the type of what is computed with it.
+    """Return a constant folded, where that cannot change the type of the result.
 
-    Beside a decimal the digits of a literal decide a type, those of a product do not.
+    Beside a decimal, the digits of a literal decide the type; those of a product do not.
     """
     beside = binding.types.of(other)
     return folded(binding, constant) if beside in _NO_DECIMALS else constant
 
 
 def folded(binding: Binding, expr: Expr) -> Expr:
-    """Return the INT literal that a sum or product of two INT literals is, or the expression."""
+    """Return the INT literal of a sum or product of two INT literals, or the expression itself."""
     if not isinstance(expr, Call) or expr.op not in ("+", "*") or len(expr.args) != 2:
         return expr
     a, b = map(_int_of, expr.args)
@@ -154,7 +154,7 @@ def _int_of(expr: Expr) -> int | None:
 def sort_keys(
     binding: Binding, order: Any, select: Select, outs: Sequence[Expr]
 ) -> tuple[Sort, ...]:
-    """Return the keys of an ORDER BY; a number means one of `outs`, if there are any."""
+    """Return the keys of an ORDER BY; a number means a position in `outs`, if there are any."""
     sorts: list[Sort] = []
     for item in order.expressions:
         by = item.this if isinstance(item, exp.Ordered) else item
@@ -205,12 +205,12 @@ def _chain(binding: Binding, op: str, kind: type[exp.Expr], node: Any, select: S
 
 
 def refuse_drawn_twice(binding: Binding, operands: Sequence[Expr]) -> None:
-    """Raise where operands that count once each are two draws of lots, which are not one.
+    """Raise if operands that are deduplicated include a nondeterministic expression twice.
 
     Raises
     ------
     Unanalysable
-        They are.
+        They do: two draws of the same expression differ.
     """
     if len(set(operands)) < len(operands) and binding.is_volatile(*operands):
         raise Unanalysable("of a repeated nondeterministic expression")
@@ -287,7 +287,7 @@ def _in(binding: Binding, node: Any, select: Select) -> Expr:
 
 
 _COMPARED_ALIKE: frozenset[str | None] = frozenset((*INTEGRAL, "string", "date"))
-"""Types of which IN is a chain of =. (A long IN tells -0.0 from 0.0, which = does not.)"""
+"""Types for which IN is a chain of =. (A long IN distinguishes -0.0 from 0.0, = does not.)"""
 
 
 def _nested(binding: Binding, node: Any, select: Select) -> Block:
@@ -351,29 +351,29 @@ def _cast_to(binding: Binding, op: str, node: Any, select: Select) -> Expr:
 
 
 _OF_OPERANDS = frozenset("case coalesce greatest least nullif nvl2 upper lower trim".split())
-"""Calls whose result may be one of their operands."""
+"""Calls that may return one of their operands."""
 
 
 def _special_texts_in(expr: Expr) -> set[str]:
-    """Return the texts that an expression may be, and that are times by the clock."""
-    found: set[str] = set()
+    """Return the possible values of an expression that are texts of times read from the clock."""
+    texts: set[str] = set()
     stack = [expr]
     while stack:
         this = stack.pop()
         if not isinstance(this, Call):
             continue
         if this.op == "string" and is_special_datetime_text(this.words[0]):
-            found.add(this.words[0].strip().lower())
+            texts.add(this.words[0].strip().lower())
         elif this.op in _OF_OPERANDS:
             stack += this.args
-    return found
+    return texts
 
 
 _NO_TEXTS = frozenset("null number boolean interval now parameter + - * / div mod".split())
 
 
 def _is_computed_text(types: Types, expr: Expr) -> bool:
-    """Whether an expression may be a text that Spark computes before it looks for the clock."""
+    """Whether an expression may be a text that Spark computes before it checks for clock words."""
     if not isinstance(expr, Call) or expr.op in _NO_TEXTS:
         return False
     if expr.op == "string":
@@ -387,32 +387,32 @@ def _is_computed_text(types: Types, expr: Expr) -> bool:
 
 
 COMPUTED_TEXT = "now or the like"
-"""Stands for the text in a cast of a text that Spark computes."""
+"""Stands for the text when the operand of a cast is computed."""
 
 
 def special_texts(types: Types, block: Block) -> set[str]:
-    """Return the texts in a relation that Spark takes for times by the clock.
+    """Return the texts in a relation that Spark interprets as times read from the clock.
 
-    So it does wherever a text is cast to a time, also where nobody says so: beside a time, and in
+    Spark does so wherever a text is cast to a time, explicitly or not: beside a time, and in
     functions of times.
     """
-    found: set[str] = set()
+    clock_texts: set[str] = set()
     for call in walk(block):
         if not isinstance(call, Call):
             continue
         if call.op == "now" and call.args:
-            found |= _special_texts_in(call.args[0]) or {COMPUTED_TEXT}
+            clock_texts |= _special_texts_in(call.args[0]) or {COMPUTED_TEXT}
             continue
         special = {a: _special_texts_in(a) for a in call.args}
-        texts = {a: found for a, found in special.items() if found}
+        texts = {a: clock_texts for a, clock_texts in special.items() if clock_texts}
         if not texts:
             continue
         kinds = {types.of(a) for a in call.args if a not in texts}
         beside = any(k is not None and k.startswith(("date", "timestamp")) for k in kinds)
         unsure = None in kinds and call.op in _COMPARISONS
         if call.op in _OF_TIMES or beside or unsure:
-            found |= set[str]().union(*texts.values())
-    return found
+            clock_texts |= set[str]().union(*texts.values())
+    return clock_texts
 
 
 _COMPARISONS = frozenset(("=", "<>", "<", "<=", ">", ">=", "<=>", "in"))
@@ -448,7 +448,7 @@ def _struct(binding: Binding, node: Any, select: Select) -> Expr:
 
 
 def _with_stars(binding: Binding, items: Iterable[Any], select: Select) -> list[Out]:
-    """Return arguments, with stars expanded to the columns they stand for."""
+    """Return arguments, with stars expanded to their columns."""
     outs: list[Out] = []
     for item in items:
         if is_star(item):
@@ -492,7 +492,7 @@ def _tuple(binding: Binding, node: Any, select: Select) -> Expr:
 
 
 def _names_of(items: Iterable[Any]) -> list[str]:
-    """Return the names that a struct made of expressions gives its fields, as far as written."""
+    """Return the field names of a struct made of expressions; empty where none is written."""
     items = [without_parens(item) for item in items]
     return [
         plain(i.name) if isinstance(i, exp.Column | exp.Identifier | exp.Dot) else "" for i in items
@@ -526,8 +526,8 @@ def _named(binding: Binding, node: Any, select: Select) -> Expr:
     if binding.any_condition and name not in KNOWN | _KEYWORD_FUNCTIONS:
         clause = node.find_ancestor(exp.Where, exp.Join, exp.Select)
         if isinstance(clause, exp.Where | exp.Join):
-            given = [out.expr for out in _with_stars(binding, node.expressions, select)]
-            return binding.calls.call("user's", given, (name,))
+            args = [out.expr for out in _with_stars(binding, node.expressions, select)]
+            return binding.calls.call("user's", args, (name,))
     return _function(binding, name, node.expressions, select)
 
 
@@ -605,12 +605,12 @@ def _window(binding: Binding, node: Any, select: Select) -> Expr:
     partition = tuple(expression(binding, e, select) for e in spec.get("partition_by") or ())
     order = sort_keys(binding, spec["order"], select, ()) if spec.get("order") else ()
     frame: list[Expr | str] = []
-    given = spec.get("spec")
-    if given is not None:
-        if given.args.get("exclude"):
+    frame_spec = spec.get("spec")
+    if frame_spec is not None:
+        if frame_spec.args.get("exclude"):
             raise Unanalysable("of EXCLUDE in a frame")
         for key in ("kind", "start", "start_side", "end", "end_side"):
-            value = given.args.get(key)
+            value = frame_spec.args.get(key)
             value = value.name if isinstance(value, exp.Var) else value
             frame.append(
                 expression(binding, value, select)
@@ -627,7 +627,7 @@ _DEFAULT_FRAMES: Mapping[bool, list[str]] = {
     True: ["range", "unbounded", "preceding", "current row", ""],
     False: ["rows", "unbounded", "preceding", "unbounded", "following"],
 }
-"""What an aggregate over rows with an order, or without, looks at if no frame is written."""
+"""The frame of an aggregate without a written one, with and without ORDER BY."""
 
 
 def _window_spec(node: Any, windows: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -646,7 +646,7 @@ def _window_spec(node: Any, windows: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _other(binding: Binding, node: Any, select: Select) -> Expr:
-    """Bind a node that has no meaning of its own here: its class, its parts, its flags."""
+    """Bind a node of an unknown kind: its class, its parts and its flags are its meaning."""
     if not isinstance(node, exp.Condition | exp.Func) or isinstance(node, exp.Query):
         raise Unanalysable(f"of {word_for(node)}")
     args: list[Expr] = []
@@ -707,4 +707,4 @@ EXPRESSIONS: Mapping[type[exp.Expr], Callable[[Binding, Any, Select], Expr]] = {
     exp.WithinGroup: _within_group,
     exp.Window: _window,
 }
-"""How expressions are bound that are neither operators of two operands nor plain calls."""
+"""Binders of expressions that are neither binary operators nor plain calls."""

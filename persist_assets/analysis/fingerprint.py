@@ -1,22 +1,22 @@
 """Digests of meaning: a fold over the algebra. Pure.
 
-The invariant: **equal digests ⇒ equal rows, column names and types on the same data.** When in
-doubt digests differ, which costs a rebuild and never a wrong table.
+The invariant: **equal digests ⇒ equal rows, column names and types on the same data.** In doubt,
+digests differ, which costs a rebuild but never gives a wrong table.
 
-A relation has one *rows* digest (which base tuples there are) and one digest for each column
-(which function of a base tuple it is), so that a reader depends on the rows and on the columns
-it uses, and on nothing else. Inside a Block, instances are told apart by labels made of what
-they are, not of what they are called:
+A relation has one *rows* digest (its set of base tuples) and one digest for each column (its
+function of a base tuple), so that a reader depends on the rows and on the columns it uses, and on
+nothing else. Inside a Block, instances are distinguished by labels derived from their content, not
+from their names:
 
-- the only leaf of a Block has the empty label, so that filters and projections leave the
-  digests of columns alone;
-- else the label is the leaf's rows digest; equal ones are refined by the conjuncts they occur
-  in, and what is still tied is numbered in written order, which is always sound because the
-  labelled structure is what is digested;
-- on entering a nested relation, the labels of all outer instances get one more ``^`` (their
-  De Bruijn level), so that inner and outer instances never share one.
+- the only leaf of a Block has the empty label, so that filters and projections do not change the
+  digests of columns;
+- otherwise the label is the leaf's rows digest; equal labels are refined by the conjuncts they
+  occur in, and remaining ties are numbered in written order, which is always sound because the
+  labelled structure itself is digested;
+- on entering a nested relation, the labels of all outer instances get one more ``^`` (their De
+  Bruijn level), so that inner and outer instances never share one.
 
-The rows-and-columns split follows Merkle's trees and Buneman et al.'s where-provenance; labels
+The split into rows and columns follows Merkle's trees and Buneman et al.'s where-provenance; labels
 are colour refinement as in Weisfeiler & Leman's graph canonisation.
 """
 
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Digests:
-    """What is known of a relation: digests of its rows, of each column, of its order."""
+    """Digests of a relation: of its rows, of each column, of its order."""
 
     rows: str
     columns: tuple[str, ...]
@@ -65,17 +65,17 @@ class Digests:
 
 
 Instances = dict[int, tuple[str, tuple[str, ...]]]
-"""For each instance in sight its label, and the digests of its leaf's columns."""
+"""For each visible instance, its label and the digests of its leaf's columns."""
 
 
 @dataclass(slots=True)
 class Scope:
-    """A Block whose instances have got their labels.
+    """A Block whose instances have labels.
 
     Attributes
     ----------
     instances
-        Of the Block, and of those around it.
+        Instances of the Block and of the enclosing ones.
     """
 
     fold: Fold
@@ -87,9 +87,9 @@ class Scope:
     def expr(self, expr: Expr) -> str:
         """Return the digest of an expression over the instances of this scope."""
         done = self.done
-        known = done.get(id(expr))
-        if known is not None:
-            return known
+        expr_digest = done.get(id(expr))
+        if expr_digest is not None:
+            return expr_digest
         stack = [expr]  # calls within calls are not recursive: a sum may have a thousand terms
         while stack:
             this = stack[-1]
@@ -131,7 +131,7 @@ class Scope:
         rows = self.fold.scope(expr.rows, self.instances, _over(expr))
         mapping = sorted((rows.instances[a][0], self.instances[b][0]) for a, b in expr.mapping)
         function = expr.function.op if isinstance(expr.function, Call) else ""
-        # A frame of so many rows cuts through rows that tie.
+        # A frame counted in rows separates rows that tie.
         order_matters = (
             "rows" in expr.frame[:1] or function in TIE_SENSITIVE or function in ORDER_SENSITIVE
         )
@@ -148,7 +148,7 @@ class Scope:
 
 
 class Fold:
-    """Digests blocks; remembers every relation that refers to nothing outside itself."""
+    """Digester of blocks; it remembers every relation that refers to nothing outside itself."""
 
     def __init__(self) -> None:
         self._nodes: dict[int, Digests] = {}
@@ -157,10 +157,10 @@ class Fold:
         self._free = Free()
 
     def relation(self, block: Block) -> Digests:
-        """Return the digests of a Block that is part of nothing.
+        """Return the digests of a top-level Block.
 
-        What is closed below it is digested first, innermost first, so that only what is
-        correlated is met within something else: a long chain of CTEs is no deep recursion.
+        Closed parts are digested first, from the inside out, so that only correlated ones are
+        digested recursively: a long chain of CTEs is no deep recursion.
         """
         for thing in self._free.learn(block):
             self._digest_closed(thing)
@@ -184,38 +184,38 @@ class Fold:
                 pass
 
     def inner(self, block: Block, outer: Instances) -> Digests:
-        """Return the digests of a Block that is part of something else.
+        """Return the digests of a nested Block.
 
-        Of what is outside only what it refers to matters: where that is the same, it is not
-        looked at again. A chain of correlated queries holds the same ones many times.
+        They depend only on the outer instances that the Block refers to. Equal ones are digested
+        once, because a chain of correlated queries contains the same ones many times.
         """
-        seen = id(block), tuple((i, outer[i]) for i in sorted(self.free(block)))
-        known = self._inner.get(seen)
-        if known is None:
+        key = id(block), tuple((i, outer[i]) for i in sorted(self.free(block)))
+        digests = self._inner.get(key)
+        if digests is None:
             scope = self.scope(block, outer)
             columns = tuple(scope.exprs(o.expr for o in block.columns))
-            known = self._inner[seen] = Digests(scope.rows, columns, scope.order)
-        return known
+            digests = self._inner[key] = Digests(scope.rows, columns, scope.order)
+        return digests
 
     def _closed(self, block: Block, over: Sequence[object]) -> bool:
         if self.free(block):
             return False
-        own = {i for i, _ in block.leaves} if over else ()
-        return all(self.free(e).issubset(own) for e in over)
+        own_instances = {i for i, _ in block.leaves} if over else ()
+        return all(self.free(e).issubset(own_instances) for e in over)
 
     def scope(self, block: Block, outer: Instances, over: Sequence[object] = ()) -> Scope:
-        """Give the instances of a Block their labels and digest its rows.
+        """Label the instances of a Block and digest its rows.
 
         Parameters
         ----------
         over
-            What is computed in this scope and is no part of the Block. If it refers to outer
-            instances, the scope is one of this place only, as their labels are.
+            Expressions that are computed in this scope but are not part of the Block. If they refer
+            to outer instances, the scope is not reused, because their labels are valid here only.
         """
         closed = self._closed(block, over)
-        known = self._scopes.get(id(block)) if closed else None
-        if known is not None:
-            return known
+        known_scope = self._scopes.get(id(block)) if closed else None
+        if known_scope is not None:
+            return known_scope
         around: Instances = {i: (f"^{label}", columns) for i, (label, columns) in outer.items()}
         leaves = {i: self.node(n, around) for i, n in block.leaves if not isinstance(n, Generate)}
         generates = {i: n for i, n in block.leaves if isinstance(n, Generate)}
@@ -230,10 +230,10 @@ class Fold:
             labels = self._labels(block, leaves, generates, around)
             scope.instances = labels
             joined = sorted(labels[i][0] for i, _ in block.leaves)
-            # Labels that are tied do not say what each generator is applied to.
+            # Tied labels do not identify the argument of each generator.
             calls = sorted((n.outer, labels[i][1]) for i, n in generates.items())
-            told = sorted(set(scope.exprs(block.conjuncts)))
-            scope.rows = digest("join", joined, told, *([calls] if calls else ()))
+            conjunct_digests = sorted(set(scope.exprs(block.conjuncts)))
+            scope.rows = digest("join", joined, conjunct_digests, *([calls] if calls else ()))
             by_label = sorted(leaves, key=lambda i: labels[i][0])
             scope.order = _combined(leaves[i].order for i in by_label)
         if block.order:
@@ -252,7 +252,7 @@ class Fold:
         generates: Mapping[int, Generate],
         around: Instances,
     ) -> Instances:
-        """Return the instances of a Block of several leaves with labels, no two the same."""
+        """Return the instances of a Block of several leaves with unique labels."""
         order = [i for i, _ in block.leaves]
         labels = {i: leaf.rows for i, leaf in leaves.items()}
         columns = {i: leaf.columns for i, leaf in leaves.items()}
@@ -261,8 +261,8 @@ class Fold:
             return around | {i: (labels[i], columns[i]) for i in labels}
 
         def generate() -> None:
-            # A generator's label follows from those of what it is applied to; written order
-            # is an order of dependence.
+            # A generator's label follows from the labels of its arguments; written order is a
+            # dependency order.
             for i in order:
                 if i in generates:
                     node = generates[i]
@@ -290,7 +290,7 @@ class Fold:
             if len(same) > 1:
                 labels.update({i: f"{labels[i]}#{number}" for number, i in enumerate(same)})
         final = dict(around)
-        for i in order:  # the columns of generators in terms of the final labels
+        for i in order:  # columns of generators, in terms of the final labels
             if i in generates:
                 node = generates[i]
                 call = Scope(self, final).expr(node.call)
@@ -306,44 +306,46 @@ class Fold:
 
     def node(self, node: Node, around: Instances) -> Digests:
         """Return the digests of a leaf."""
-        known = self._nodes.get(id(node))
-        if known is None:
-            known = self._node(node, around)
+        digests = self._nodes.get(id(node))
+        if digests is None:
+            digests = self._node(node, around)
             if not self.free(node):
-                self._nodes[id(node)] = known
-        return known
+                self._nodes[id(node)] = digests
+        return digests
 
     def _node(self, node: Node, around: Instances) -> Digests:
         match node:
             case Given(rows, columns, order):
                 return Digests(rows, columns, order)
             case Derived(block, volatile):
-                made = self.inner(block, around)
+                digests = self.inner(block, around)
                 if not volatile:
-                    return made
-                # Reading one draw twice is not drawing twice.
+                    return digests
+                # Reading one nondeterministic result twice is not computing it twice.
                 return Digests(
-                    made.rows, tuple(digest("drawn", c) for c in made.columns), made.order
+                    digests.rows, tuple(digest("drawn", c) for c in digests.columns), digests.order
                 )
             case Outer(kind, left, right, on):
                 return self._outer(kind, left, right, on, around)
             case Aggregate(rows, keys, aggregates, sets):
                 return self._aggregate(rows, keys, aggregates, sets, around)
             case SetOperation(kind, branches):
-                # The first branch says what the fields of structs are called.
+                # The first branch names the fields of structs.
                 movable = all(
                     o.type is not None and "struct" not in o.type
                     for b in branches
                     for o in b.columns
                 )
-                made = [self.inner(b, around) for b in branches]
-                return self._set_operation(kind, made, movable)
+                digests = [self.inner(b, around) for b in branches]
+                return self._set_operation(kind, digests, movable)
             case Limit(block, count, offset, _):
-                made = self.inner(block, around)
+                digests = self.inner(block, around)
                 scope = Scope(self, around)
                 numbers = [scope.expr(e) if e else None for e in (count, offset)]
                 return Digests(
-                    digest("limit", made.rows, numbers, made.order), made.columns, made.order
+                    digest("limit", digests.rows, numbers, digests.order),
+                    digests.columns,
+                    digests.order,
                 )
             case Values(rows):
                 scope = Scope(self, around)
@@ -368,8 +370,8 @@ class Fold:
                 both[i] = (f"{side}{label}", columns)
         conditions = sorted(set(Scope(self, both).exprs(on)))
         order = _combined(s.order for s in scopes)
-        # Columns of a side that may be missing are not those of the side itself, constants
-        # included, and the two sides differ even where they are the same relation.
+        # Columns of a nullable side differ from those of the side itself, constants included, and
+        # the two sides differ even where they are the same relation.
         columns = [
             digest("side", side, scope.expr(out.expr))
             for side, block, scope in zip("LR", (left, right), scopes, strict=True)
@@ -392,7 +394,7 @@ class Fold:
         named: dict[Expr, str] = {}
         if sets is not None:
             if len(set(key_digests)) < len(keys):
-                # Computed alike, and yet one may be NULL where the other is not.
+                # Equal expressions, but one key may be NULL where the other is not.
                 key_digests = [digest("key", k, i) for i, k in enumerate(key_digests)]
                 named = dict(zip(keys, key_digests, strict=True))
             grouping = sorted(sorted(key_digests[k] for k in one) for one in sets)
@@ -400,10 +402,12 @@ class Fold:
         columns = [digest("key", k) for k in key_digests]
         for call in aggregates:
             ordered = isinstance(call, Call) and call.op in ORDER_SENSITIVE
-            what = scope.expr(call)
+            call_digest = scope.expr(call)
             if named and isinstance(call, Call) and call.op in ("grouping", "grouping_id"):
-                what = digest(what, [named.get(a) for a in call.args])
-            columns.append(digest("aggregated", what, whole, scope.order if ordered else None))
+                call_digest = digest(call_digest, [named.get(a) for a in call.args])
+            columns.append(
+                digest("aggregated", call_digest, whole, scope.order if ordered else None)
+            )
         return Digests(whole, tuple(columns), scope.order)
 
     @staticmethod
@@ -412,7 +416,7 @@ class Fold:
             whole = digest(kind, [(b.rows, b.columns) for b in branches])
             order = _combined(b.order for b in branches)
             return Digests(whole, _numbered("set", whole, len(branches[0].columns)), order)
-        # Where rows come in an order at all, it is that of the branches as written.
+        # If rows have an order at all, it is that of the branches as written.
         order = digest("branches", [(b.rows, b.columns, b.order) for b in branches])
         if movable:
             branches = sorted(branches, key=lambda b: b.rows)  # stable: ties as written
@@ -422,19 +426,19 @@ class Fold:
 
 
 def _combined(orders: Iterable[str | None]) -> str | None:
-    """Return the order of what is made of relations: some, if any of them has one."""
-    known = [order for order in orders if order is not None]
-    return digest("orders", known) if known else None
+    """Return the order of a combination of relations; None if none of them has one."""
+    known_orders = [order for order in orders if order is not None]
+    return digest("orders", known_orders) if known_orders else None
 
 
 def _over(window: Window) -> list[Expr | Sort]:
-    """Return what a window computes of its rows."""
+    """Return the expressions that a window computes over its rows."""
     frame = [f for f in window.frame if not isinstance(f, str)]
     return [window.function, *window.partition, *window.order, *frame]
 
 
 def _groups(labels: Mapping[int, str], order: Sequence[int]) -> list[list[int]]:
-    """Return instances of equal labels together, in written order."""
+    """Group instances by label, in written order."""
     groups: dict[str, list[int]] = {}
     for i in order:
         groups.setdefault(labels[i], []).append(i)

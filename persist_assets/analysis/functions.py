@@ -1,8 +1,8 @@
-"""What is known of Spark's functions: which aggregate, generate, draw lots or read the clock.
+"""Spark's functions: which aggregate, generate rows, are nondeterministic or read the clock.
 
-Names are lower case. Which functions there are is read from Spark's own registry (`SPARKS`). A
-name in none of the sets is a function of one row; one that Spark itself does not know (a user's) is
-opaque.
+Names are lower case. The list of functions is read from Spark's own registry (`SPARKS`). A name in
+none of the sets is a function of one row; a name that Spark itself does not know (a user's
+function) is opaque.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ ORDER_SENSITIVE = frozenset(
     percentile_approx string_agg
     """.split()
 )
-"""Aggregates whose result may depend on the order in which they see the rows."""
+"""Aggregates whose result may depend on the order of the rows."""
 
 TIE_SENSITIVE = frozenset(("row_number", "ntile", "lag", "lead", "nth_value", "counter_diff"))
-"""Window functions that look at the order of the rows where their own order has ties."""
+"""Window functions that depend on the order of rows that tie in the window's order."""
 
 GENERATORS = frozenset(
     """
@@ -53,7 +53,7 @@ GENERATORS = frozenset(
 )
 
 TIME_WINDOWS = frozenset(("window", "session_window"))
-"""Functions that leave out rows, or make several of one: only keys of groups can be such calls."""
+"""Functions that drop or duplicate rows: they are allowed as grouping keys only."""
 
 TABLE_FUNCTIONS = GENERATORS | {"range"}
 
@@ -64,7 +64,7 @@ VOLATILE = frozenset(
     shuffle spark_partition_id to_protobuf try_reflect uniform uuid
     """.split()
 )
-"""Functions that answer differently each time: lots, placement of rows, the outside world."""
+"""Functions whose results vary: random numbers, placement of rows, the outside world."""
 
 CLOCK = frozenset(
     """
@@ -72,13 +72,13 @@ CLOCK = frozenset(
     unix_timestamp
     """.split()
 )
-"""Functions that read the clock, the same within one query (`unix_timestamp` without arguments)."""
+"""Functions that read the clock, once per query (`unix_timestamp` only without arguments)."""
 
 DAY_CLOCK = frozenset(("curdate", "current_date"))
-"""Those that answer the same all day long."""
+"""Clock functions whose result changes once a day."""
 
 SPECIAL_DATETIMES = ("now", "today", "tomorrow", "yesterday")
-"""What texts begin with that read the clock where they are cast to a date or timestamp."""
+"""Prefixes of texts that read the clock when they are cast to a date or timestamp."""
 
 SESSION = frozenset(
     """
@@ -86,7 +86,7 @@ SESSION = frozenset(
     current_path
     """.split()
 )
-"""Functions that answer for the session, not for the data."""
+"""Functions of the session, not of the data."""
 
 SYNONYMS = {
     "any": "bool_or",
@@ -127,12 +127,12 @@ SYNONYMS = {
     "string_agg": "listagg",
     "to_varchar": "to_char",
 }
-"""Names that Spark registers for one and the same expression."""
+"""Names that Spark registers for the same expression."""
 
 SPARKS: Mapping[str, str] = dict(
     line.split() for line in SPARK_FUNCTIONS.read_text(encoding="utf-8").splitlines()
 )
-"""The functions of the Spark in use, each with its kind; `scripts/spark_functions.py` writes it."""
+"""Functions of the Spark in use, each with its kind; written by `scripts/spark_functions.py`."""
 
 _OPERATORS = frozenset("and between case cast in not or when".split())
 
@@ -141,7 +141,7 @@ KNOWN = frozenset(
     | {"timestampadd", "timestampdiff"}
     | VOLATILE
 )
-"""Every function whose nature is known here; the last two are in Spark's grammar only."""
+"""Functions of known properties; the two literal names exist in Spark's grammar only."""
 
 UNIT_FIRST = frozenset(
     ("date_add", "dateadd", "date_diff", "datediff", "timestampadd", "timestampdiff")
@@ -149,7 +149,7 @@ UNIT_FIRST = frozenset(
 """Functions whose first of three arguments is a unit, not a column: ``dateadd(day, 1, ts)``."""
 
 COMMUTATIVE = frozenset(("=", "<>", "<=>", "+", "*", "and", "or", "&", "|", "^"))
-"""Operators that give the same result, of the same type, with their operands in any order."""
+"""Operators with the same result and result type for any order of their operands."""
 
 INTEGRAL = ("tinyint", "smallint", "int", "bigint")
 
@@ -173,13 +173,13 @@ _LOTS_OF_FRAMES = frozenset(
     dropDuplicatesWithinWatermark shuffle offset
     """.split()
 )
-"""Methods of frames that take some rows, of no order that is known."""
+"""Methods of frames that pick rows in no defined order."""
 _CALLS_OF_SPARK = re.compile(r"pyspark\.sql\.(?:connect\.)?functions(?:\.builtin)?\.(\w+)")
 _TIME_OF_DAY = re.compile(r"[\x00-\x20]*(?:T\d|\d{1,2}:)")
 
 
 def is_special_datetime_text(text: str) -> bool:
-    """Whether Spark reads the clock to make a time of a text: a word, or a time without a day.
+    """Whether Spark reads the clock to cast a text: it is a clock word, or a time without a day.
 
     Examples
     --------
@@ -194,16 +194,16 @@ def is_special_datetime_text(text: str) -> bool:
 def drawn_by(
     names: Iterable[str], methods: Iterable[str], calls: Iterable[str]
 ) -> tuple[set[str], set[str], set[str]]:
-    """Return what of Python code draws lots, what reads the day, and what reads the instant.
+    """Return the nondeterministic names in Python code, those that read the day, and the instant.
 
     Parameters
     ----------
     names
-        Dotted names of what belongs to libraries.
+        Dotted names from libraries.
     methods
-        Names of methods of anything.
+        Names of methods of any object.
     calls
-        Functions that are called in its texts, which may be SQL; lower case.
+        Functions called in its texts, which may be SQL; lower case.
     """
     lots, days, instants = set[str](), set[str](), set[str]()
     sparks = {name: m[1].lower() for name in names if (m := _CALLS_OF_SPARK.fullmatch(name))}

@@ -1,4 +1,4 @@
-"""GROUP BY and OVER: which calls are aggregates, what the groups are, what windows see."""
+"""GROUP BY and OVER: aggregate calls, groups, and the rows of windows."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 
 MAX_CUBE = 12
-"""Grouping sets are analysed up to those of a CUBE of so many keys (4096)."""
+"""Grouping sets are analysed up to those of a CUBE of this many keys (4096)."""
 
 
 def aggregates_of(expr: Expr) -> list[Call]:
-    """Return the aggregate calls in an expression, outermost first, not those of windows."""
-    found: list[Call] = []
+    """Return the aggregate calls in an expression, outermost first, without those of windows."""
+    aggregates: list[Call] = []
     stack: list[Expr] = [expr]
     seen: set[int] = set()
     while stack:
@@ -49,21 +49,21 @@ def aggregates_of(expr: Expr) -> list[Call]:
             continue
         seen.add(id(this))
         if isinstance(this, Call) and this.op in AGGREGATE_OPS:
-            found.append(this)
+            aggregates.append(this)
         elif isinstance(this, Window):
             function = this.function
             stack += function.args if isinstance(function, Call) else ()
             stack += [*this.partition, *(s.by for s in this.order)]
         elif isinstance(this, Call | Subquery):
             stack += this.args
-    return found
+    return aggregates
 
 
 def has_sets(group: exp.Group) -> bool:
     """Whether a GROUP BY has grouping sets.
 
-    A key is NULL then where it is left out, and not what a column that is computed alike is: there
-    every column of what is grouped has to be one of its own (`relations.as_leaf`).
+    A key is then NULL in the sets that omit it, unlike another column with the same expression.
+    Therefore every column of the grouped rows must be a column of one leaf (`relations.as_leaf`).
     """
     forms = (exp.Rollup, exp.Cube, exp.GroupingSets)
     named = any(group.args.get(k) for k in ("rollup", "cube", "grouping_sets"))
@@ -73,14 +73,14 @@ def has_sets(group: exp.Group) -> bool:
 def group_rows(
     binding: Binding, source: From, select: Select, group: Any, outs: list[Out], every: list[Expr]
 ) -> tuple[From, Rebuild]:
-    """Return what a SELECT reads once it is grouped, and how expressions are said in its terms.
+    """Return the grouped rows of a SELECT, and a rewriter of expressions in their terms.
 
     Parameters
     ----------
     group
         The GROUP BY, or None: one group of all rows.
     every
-        All expressions of the SELECT that are computed of groups.
+        All expressions of the SELECT that are computed from groups.
     """
     keys, sets = _group_keys(binding, group, select, outs) if group else ((), None)
     keys = tuple(dict.fromkeys(keys))
@@ -91,18 +91,18 @@ def group_rows(
         if any(isinstance(e, Call) and e.op in TIME_WINDOWS for e in walk(*call.args)):
             raise Unanalysable("of an aggregate of a time window")
     rows = replace(source.block(), order=source.order)
-    # What grouping_id() without arguments says depends on the order of the keys.
+    # The value of grouping_id() without arguments depends on the order of the keys.
     counted = (
         binding.calls.call(c.op, keys) if c.op == "grouping_id" and not c.args else c for c in calls
     )
     node = Aggregate(rows, keys, tuple(counted), sets)
     whole = binding.leaf(node, [Out("", "", e, binding.types.of(e)) for e in (*keys, *calls)])
-    made = {e: o.expr for e, o in zip((*keys, *calls), whole.columns, strict=True)}
+    group_columns = {e: o.expr for e, o in zip((*keys, *calls), whole.columns, strict=True)}
     inside = set(source.leaves)
 
     def stand_in(expr: Expr) -> Expr | None:
-        if expr in made:
-            return made[expr]
+        if expr in group_columns:
+            return group_columns[expr]
         if isinstance(expr, Call) and expr.op in TIME_WINDOWS:
             raise Unanalysable("of a time window that is not grouped by")
         if isinstance(expr, Ref) and expr.instance in inside:
@@ -112,7 +112,7 @@ def group_rows(
                 raise Unanalysable("of a column that is neither grouped nor aggregated")
             return None
         if isinstance(expr, Window) and isinstance(expr.function, Call):
-            function = expr.function  # itself no aggregate, but its arguments may be
+            function = expr.function  # no aggregate itself, but its arguments may be
             return replace(
                 expr,
                 function=binding.calls.call(
@@ -126,7 +126,7 @@ def group_rows(
         return None
 
     def stand_in_below(expr: Expr) -> Expr | None:
-        # count(*) and constants of a subquery are its own, whatever is grouped around it.
+        # count(*) and constants of a subquery are its own, whatever grouping surrounds it.
         return stand_in(expr) if binding.free.of(expr) else None
 
     regroup = Rebuild(binding.calls, replace=stand_in)
@@ -135,7 +135,7 @@ def group_rows(
 
 
 def add_time_windows(binding: Binding, group: exp.Group, select: Select) -> None:
-    """Let names mean the windows of time that a SELECT groups by: ``window.start``.
+    """Let names refer to the time windows that a SELECT groups by: ``window.start``.
 
     Raises
     ------
@@ -162,12 +162,12 @@ GroupingSet = tuple["Expr", ...]
 def _group_keys(
     binding: Binding, group: exp.Group, select: Select, outs: list[Out]
 ) -> tuple[tuple[Expr, ...], tuple[frozenset[int], ...] | None]:
-    """Return the keys of a GROUP BY, and for each of its grouping sets the positions of its keys.
+    """Return the keys of a GROUP BY, and the key positions of each of its grouping sets.
 
     Raises
     ------
     Unanalysable
-        It has too many grouping sets, or ones of an unknown form.
+        It has too many grouping sets, or some of an unknown form.
     """
     if group.args.get("all"):
         return _keys_of_all(outs), None
@@ -182,7 +182,7 @@ def _group_keys(
 
 
 def _keys_of_all(outs: list[Out]) -> tuple[Expr, ...]:
-    """Return the keys of GROUP BY ALL: the columns that are no aggregates."""
+    """Return the keys of GROUP BY ALL: the columns that are not aggregates."""
     keys: list[Expr] = []
     for out in outs:
         if not aggregates_of(out.expr):
@@ -195,7 +195,7 @@ def _keys_of_all(outs: list[Out]) -> tuple[Expr, ...]:
 def _elements(
     binding: Binding, group: exp.Group, select: Select, outs: list[Out]
 ) -> tuple[list[Expr], list[list[GroupingSet]]]:
-    """Return the elements of a GROUP BY, each with its alternatives, and keys that come first."""
+    """Return leading keys, and the elements of a GROUP BY, each with its alternatives."""
 
     def members(item: Any) -> GroupingSet:
         item = without_parens(item)
@@ -242,7 +242,7 @@ def _alternatives(item: Any, members: list[GroupingSet]) -> list[GroupingSet]:
 
 
 def _combined(elements: list[list[GroupingSet]]) -> list[GroupingSet]:
-    """Return the grouping sets of several elements: each alternative with each of the others."""
+    """Return the grouping sets of several elements: the product of their alternatives."""
     sets: list[GroupingSet] = [()]
     for element in elements:
         sets = [(*a, *b) for a in sets for b in element]
@@ -261,7 +261,7 @@ def _group_key(binding: Binding, item: Any, select: Select, outs: list[Out]) -> 
 
 
 def finish_windows(binding: Binding, source: From) -> Rebuild:
-    """Give every window its rows: what is in `source` now."""
+    """Set the rows of every pending window to the current rows of `source`."""
     rows = replace(source.block(), order=source.order)
     mapping = tuple((i, i) for i in source.leaves)
 

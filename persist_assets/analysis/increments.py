@@ -1,16 +1,16 @@
-"""How the rows of a query follow from the tables it reads: a fold over the algebra. Pure.
+"""Growth of a query's rows with the tables it reads: a fold over the algebra. Pure.
 
-It proves, for a query Q over tables L, M, …, when less than all of it has to be computed again:
+It proves, for a query Q over tables L, M, …, when only part of Q has to be computed again:
 
-- **sums**: sets S of tables such that the rows of Q are those of before and those of Q over what
-  was *added* to the tables of S, all others being as they were (Q is additive in S);
+- **sums**: sets S of tables such that the rows of Q are the previous ones plus those of Q over the
+  rows *added* to the tables of S, if all other tables are unchanged (Q is additive in S);
 - **windows**: for a column t of Q, columns of tables such that the rows of Q with t in any set W
-  are those of Q over the rows of these tables whose columns are in W too. Between the column of
-  a table and t there may be monotone steps, such as cutting a time down to its day. A table that
-  has no such column is *loose*: it must be as it was.
+  are those of Q over the rows of these tables whose columns are in W too. Between the column of a
+  table and t there may be monotone steps, such as truncating a time to its day. A table without
+  such a column is *loose*: it must be unchanged.
 
-Tables are persisted sources and raw tables: what lies between is dissolved. The invariant: what is
-not proven is not claimed; then everything is computed again.
+Tables are persisted sources and raw tables; sources in between are dissolved. The invariant:
+nothing is claimed without proof; otherwise everything is computed again.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ Form = tuple[Ref, tuple[Taken, ...]]
 
 _MAX_DEPTH = 60
 _MOST_SUMS = 16
-"""As many sets of tables are looked at; the others are not claimed."""
+"""At most so many sets of tables are considered; the others are not claimed."""
 
 _TO_DAY = Taken("cast", "date", 1)
 _NOTHING: frozenset[str] = frozenset()
 
 
 def _step(call: Call, types: Types) -> tuple[Expr, Taken] | None:
-    """Return what a call is a monotone function of, and which."""
+    """Return the operand of a call that is monotone in it, and the monotone function."""
     match call:
         case Call("cast", (arg,), (("date" | "timestamp" | "timestamp_ntz") as kind,)):
             step = Taken("cast", kind, 1)
@@ -74,14 +74,14 @@ def _step(call: Call, types: Types) -> tuple[Expr, Taken] | None:
 
 
 class Increments:
-    """Finds what of a query follows from what; remembers what it found.
+    """Finder of growth in a query; it remembers its findings.
 
     Parameters
     ----------
     types
-        Of the expressions of the query.
-    wanted
-        Whether anybody asks; else nothing is looked for.
+        Types of the query's expressions.
+    followed
+        Whether growth is needed; otherwise nothing is computed.
     """
 
     def __init__(self, types: Types, *, followed: bool = True) -> None:
@@ -89,12 +89,12 @@ class Increments:
         self._reads: dict[int, frozenset[SourceID]] = {}
         self._sums: dict[int, tuple[frozenset[SourceID], ...]] = {}
         self._special: dict[int, tuple[Subquery | Window, ...]] = {}
-        self._found: dict[tuple[int, int], Windows] = {}
+        self._node_windows: dict[tuple[int, int], Windows] = {}
         self._depths: dict[int, int] = {}
-        self._kept: list[object] = []  # what is known by id must not be freed
+        self._keep_alive: list[object] = []  # keeps alive the objects whose ids are keys
 
     def growth(self, block: Block) -> Growth | None:
-        """Return how the rows of a Block, and those of each of its columns, follow."""
+        """Return the growth of a Block's rows, and of each of its columns."""
         if not self._followed:
             return None
         if self._is_deep(block):
@@ -103,13 +103,13 @@ class Increments:
         return Growth(self._read_by(block), self._block_sums(block), columns)
 
     def nothing(self, block: Block) -> Growth | None:
-        """Return only which tables a Block reads, and nothing of how its rows follow."""
+        """Return a growth that only lists the tables that a Block reads."""
         if not self._followed:
             return None
         return unknown(self._read_by(block), len(block.columns))
 
     def of_node(self, node: Node, n_columns: int) -> Growth | None:
-        """Return the same of a node."""
+        """Return the growth of a node."""
         if not self._followed:
             return None
         if self._is_deep(node):
@@ -118,60 +118,60 @@ class Increments:
         return Growth(self._node_reads(node), self._node_sums(node), columns)
 
     def _is_deep(self, thing: object) -> bool:
-        """Whether something is nested so deeply that nothing is claimed of it: this recurses."""
+        """Whether the nesting is too deep for any claim, because this module recurses."""
         for this, below in innermost_first(thing, self._depths):
             depth = max((self._depths[id(p)] for p in below), default=0)
             nested = not isinstance(this, Call | Ref)
             self._depths[id(this)] = depth + nested
-            self._kept.append(this)
+            self._keep_alive.append(this)
         return self._depths[id(thing)] > _MAX_DEPTH
 
     # -------------------------------------------------------------------------------------- reads
 
     def _node_reads(self, node: Node) -> frozenset[SourceID]:
-        known = self._reads.get(id(node))
-        if known is None:
-            known = self._reads[id(node)] = self._read_by(node)
-            self._kept.append(node)
-        return known
+        reads = self._reads.get(id(node))
+        if reads is None:
+            reads = self._reads[id(node)] = self._read_by(node)
+            self._keep_alive.append(node)
+        return reads
 
     def _read_by(self, *things: object) -> frozenset[SourceID]:
-        found: list[frozenset[SourceID]] = []
+        reads: list[frozenset[SourceID]] = []
         for thing in walk(*things):
             if isinstance(thing, Given):
-                found.append(given_growth(thing).reads)
+                reads.append(given_growth(thing).reads)
             elif isinstance(thing, Opaque):
-                found += (given_growth(g).reads for g in thing.reads)
-        return _NOTHING.union(*found)
+                reads += (given_growth(g).reads for g in thing.reads)
+        return _NOTHING.union(*reads)
 
     def _specials(self, block: Block) -> tuple[Subquery | Window, ...]:
-        """Return what of the expressions of a Block is no function of one of its base tuples."""
-        known = self._special.get(id(block))
-        if known is None:
-            known = _specials_in((*block.conjuncts, *(o.expr for o in block.columns)))
-            self._special[id(block)] = known
-            self._kept.append(block)
-        return known
+        """Return the subqueries and windows of a Block: they depend on other rows too."""
+        specials = self._special.get(id(block))
+        if specials is None:
+            specials = _specials_in((*block.conjuncts, *(o.expr for o in block.columns)))
+            self._special[id(block)] = specials
+            self._keep_alive.append(block)
+        return specials
 
     # --------------------------------------------------------------------------------------- sums
 
     def _block_sums(self, block: Block) -> tuple[frozenset[SourceID], ...]:
         beside = self._read_by(*self._specials(block))
-        found: dict[frozenset[SourceID], None] = {}
+        sums: dict[frozenset[SourceID], None] = {}
         for instance, node in block.leaves:
             others = [n for i, n in block.leaves if i != instance]
             rest = beside.union(*map(self._node_reads, others))
             for one in self._node_sums(node):
                 if one.isdisjoint(rest):
-                    found[one] = None
-        return tuple(found)[:_MOST_SUMS]
+                    sums[one] = None
+        return tuple(sums)[:_MOST_SUMS]
 
     def _node_sums(self, node: Node) -> tuple[frozenset[SourceID], ...]:
-        known = self._sums.get(id(node))
-        if known is None:
-            known = self._sums[id(node)] = self._summed(node)
-            self._kept.append(node)
-        return known
+        sums = self._sums.get(id(node))
+        if sums is None:
+            sums = self._sums[id(node)] = self._summed(node)
+            self._keep_alive.append(node)
+        return sums
 
     def _summed(self, node: Node) -> tuple[frozenset[SourceID], ...]:
         match node:
@@ -185,32 +185,34 @@ class Increments:
             case SetOperation("union all", branches):
                 every = [self._block_sums(b) for b in branches]
                 reads = [self._read_by(b) for b in branches]
-                found: dict[frozenset[SourceID], None] = {}
+                sums: dict[frozenset[SourceID], None] = {}
                 for chosen in product(*every):
                     whole = _NOTHING.union(*chosen)
-                    if all(whole & r == own for r, own in zip(reads, chosen, strict=True)):
-                        found[whole] = None
-                    if len(found) == _MOST_SUMS:
+                    if all(
+                        whole & r == branch_sum for r, branch_sum in zip(reads, chosen, strict=True)
+                    ):
+                        sums[whole] = None
+                    if len(sums) == _MOST_SUMS:
                         break
-                return tuple(found)
+                return tuple(sums)
             case _:
                 return ()
 
     # ------------------------------------------------------------------------------------ windows
 
     def _form(self, expr: Expr) -> Form | None:
-        """Return the column of a leaf that an expression is a monotone function of."""
+        """Return the leaf column that an expression is a monotone function of."""
         steps: list[Taken] = []
         while isinstance(expr, Call):
             step = _step(expr, self._types)
             if step is None:
                 return None
-            expr, said = step
-            steps.append(said)
+            expr, monotone_step = step
+            steps.append(monotone_step)
         return (expr, tuple(reversed(steps))) if isinstance(expr, Ref) else None
 
     def _equal(self, start: Iterable[Form], conjuncts: Iterable[Expr]) -> set[Form]:
-        """Return the forms that have the value of one of `start` wherever `conjuncts` hold."""
+        """Return the forms that equal one of `start` wherever `conjuncts` hold."""
         pairs: list[tuple[Form, Form]] = []
         for test in conjuncts:
             match test:
@@ -222,19 +224,19 @@ class Increments:
                         pairs += ((one, other), (other, one))
                 case _:
                     pass
-        found, todo = set[Form](), [*start]
+        forms, todo = set[Form](), [*start]
         while todo:
             ref, steps = form = todo.pop()
-            if form in found:
+            if form in forms:
                 continue
-            found.add(form)
+            forms.add(form)
             for (left, first), (right, then) in pairs:
                 if left is ref and steps[: len(first)] == first:
                     todo.append((right, (*then, *steps[len(first) :])))
-        return found
+        return forms
 
     def _column(self, block: Block, expr: Expr) -> Windows:
-        """Return what the rows of a Block follow from where an expression has a value of W."""
+        """Return the windows of the rows of a Block in which an expression has a value of W."""
         form = self._form(expr)
         forms = self._equal([form] if form else (), block.conjuncts)
         return self._covered(block, forms)
@@ -243,13 +245,13 @@ class Increments:
         traces, loose = set[Trace](), set[str]()
         traced: dict[int, tuple[int, tuple[Taken, ...]]] = {}
         for instance, node in block.leaves:
-            own = [(ref.column, steps) for ref, steps in forms if ref.instance == instance]
-            if not own:
+            leaf_forms = [(ref.column, steps) for ref, steps in forms if ref.instance == instance]
+            if not leaf_forms:
                 loose |= self._node_reads(node)
                 continue
-            # Each of them holds; the one that leaves the fewest tables loose says most.
-            found = [(self._windows(node, c), c, steps) for c, steps in sorted(own)]
-            windows, column, steps = min(found, key=lambda one: len(one[0].loose))
+            # All of them hold; the one with the fewest loose tables is the strongest.
+            candidates = [(self._windows(node, c), c, steps) for c, steps in sorted(leaf_forms)]
+            windows, column, steps = min(candidates, key=lambda one: len(one[0].loose))
             traced[instance] = column, steps
             traces |= {Trace(t.column, (*t.steps, *steps)) for t in windows.traces}
             loose |= windows.loose
@@ -263,8 +265,8 @@ class Increments:
     def keeps(self, block: Block, growth: Growth) -> bool:
         """Whether conditions by parameters keep all rows of windows of the one column of `growth`.
 
-        So it is where they are about what that column has the value of, or the day, in tables of
-        which only these rows matter. Days begin at midnight for a time that is compared with one.
+        This holds if they compare expressions equal to that column, or to its day, over tables in
+        which only these rows matter. A time is compared with a day as the day's midnight.
         """
         windows = growth.columns[0]
         for this in walk(block):
@@ -278,76 +280,85 @@ class Increments:
                         pass
                     case _:
                         continue
-                found = self._values(this, other) if windows.traces else None
-                if found is None:
+                traces = self._values(this, other) if windows.traces else None
+                if traces is None:
                     return False
-                days = {Trace(t.column, (*t.steps, _TO_DAY)) for t in found}
-                if not (found <= {*windows.traces} or days <= {*windows.traces}):
+                days = {Trace(t.column, (*t.steps, _TO_DAY)) for t in traces}
+                if not (traces <= {*windows.traces} or days <= {*windows.traces}):
                     return False
-                if any(trace.column.source_id in windows.loose for trace in found):
+                if any(trace.column.source_id in windows.loose for trace in traces):
                     return False
         return True
 
     def _values(self, block: Block, expr: Expr) -> frozenset[Trace] | None:
-        """Return of what columns an expression always has the value of one; None: of others."""
+        """Return traces of which an expression always equals one; None if there are none."""
         form = self._form(expr)
         node = dict(block.leaves).get(form[0].instance) if form else None
         if form is None or node is None:
             return None
         ref, steps = form
-        found: frozenset[Trace] | None = None
+        traces: frozenset[Trace] | None = None
         match node:
             case Given():
                 windows = given_growth(node).columns[ref.column]
-                found = None if windows.loose else frozenset(windows.traces)
+                traces = None if windows.loose else frozenset(windows.traces)
             case Derived(below, False) | Outer("left", below) if ref.column < len(below.columns):
-                found = self._values(below, below.columns[ref.column].expr)
+                traces = self._values(below, below.columns[ref.column].expr)
             case Aggregate(rows, keys, _, sets) if ref.column < len(keys) and (
                 sets is None or all(ref.column in one for one in sets)
             ):
-                found = self._values(rows, keys[ref.column])
+                traces = self._values(rows, keys[ref.column])
             case SetOperation(_, branches):
                 each = [self._values(b, b.columns[ref.column].expr) for b in branches]
-                known = [one for one in each if one]
-                found = frozenset[Trace]().union(*known) if len(known) == len(each) else None
+                branch_traces = [one for one in each if one]
+                traces = (
+                    frozenset[Trace]().union(*branch_traces)
+                    if len(branch_traces) == len(each)
+                    else None
+                )
             case _:
                 pass
-        if not found:
+        if not traces:
             return None
-        return frozenset(Trace(t.column, (*t.steps, *steps)) for t in found)
+        return frozenset(Trace(t.column, (*t.steps, *steps)) for t in traces)
 
     def _within(self, window: Window, traced: Mapping[int, tuple[int, tuple[Taken, ...]]]) -> bool:
-        """Whether all rows that a window looks at have one value in common in what is traced.
+        """Whether all rows of a window's partition share one value of the traced columns.
 
-        Only what holds for all these rows counts: conditions on what comes of the window do not.
+        Only conditions on all these rows count, not conditions on the result of the window.
 
         Parameters
         ----------
         traced
-            Of instances the column, and the steps from there.
+            The traced column of each instance, and the steps from it.
         """
         inner = [window.function, *window.partition, *window.order, *window.rows.conjuncts]
         if any(isinstance(t, Subquery | Window) for t in walk(*inner)):
             return False
-        now = dict(window.mapping)
-        wanted = {i: traced[i] for i in now.values() if i in traced}
+        mapping = dict(window.mapping)
+        traced_inside = {i: traced[i] for i in mapping.values() if i in traced}
         for expr in window.partition:
             form = self._form(expr)
             same = self._equal([form] if form else (), window.rows.conjuncts)
-            held = {(now.get(ref.instance), ref.column, steps) for ref, steps in same}
-            if wanted and all(
-                any((i, c) == (of, column) and steps[: len(s)] == s for of, column, s in held)
-                for i, (c, steps) in wanted.items()
+            partition_forms = {
+                (mapping.get(ref.instance), ref.column, steps) for ref, steps in same
+            }
+            if traced_inside and all(
+                any(
+                    (i, c) == (of, column) and steps[: len(s)] == s
+                    for of, column, s in partition_forms
+                )
+                for i, (c, steps) in traced_inside.items()
             ):
                 return True
         return False
 
     def _windows(self, node: Node, column: int) -> Windows:
-        known = self._found.get((id(node), column))
-        if known is None:
-            known = self._found[id(node), column] = self._windowed(node, column)
-            self._kept.append(node)
-        return known
+        windows = self._node_windows.get((id(node), column))
+        if windows is None:
+            windows = self._node_windows[id(node), column] = self._windowed(node, column)
+            self._keep_alive.append(node)
+        return windows
 
     def _windowed(self, node: Node, column: int) -> Windows:
         match node:
@@ -360,9 +371,9 @@ class Increments:
             case Aggregate(rows, keys, aggregates, sets) if column < len(keys) and (
                 sets is None or all(column in one for one in sets)
             ):
-                found = self._column(rows, keys[column])
+                windows = self._column(rows, keys[column])
                 beside = self._read_by(*_specials_in((*keys, *aggregates)))
-                return Windows(found.traces, found.loose | beside)
+                return Windows(windows.traces, windows.loose | beside)
             case SetOperation(_, branches):
                 if len({b.columns[column].type for b in branches} | {None}) != 2:
                     return Windows((), self._node_reads(node))
@@ -375,7 +386,7 @@ class Increments:
     def _preserved(self, left: Block, right: Block, on: Sequence[Expr], column: int) -> Windows:
         form = self._form(left.columns[column].expr)
         first = self._equal([form] if form else (), left.conjuncts)
-        # What ON says holds for the rows of the right side that are joined, not for the left.
+        # ON holds for the joined rows of the right side, not for the left side.
         right_of = {i for i, _ in right.leaves}
         joined = {f for f in self._equal(first, on) if f[0].instance in right_of}
         second = self._equal(joined, right.conjuncts)
@@ -387,29 +398,29 @@ class Increments:
 
 
 def unknown(reads: frozenset[SourceID], n_columns: int) -> Growth:
-    """Return the growth of rows of which is known what they read, and nothing else."""
+    """Return a growth of which only the tables read are known."""
     return Growth(reads, (), (Windows((), reads),) * n_columns)
 
 
 def given_growth(node: Given) -> Growth:
-    """Return how the rows of a relation follow that is known by its digests only.
+    """Return the growth of a relation that is known by its digests only.
 
-    Of a table its own rows follow, as they are.
+    The rows of a table follow from themselves, unchanged.
     """
     if node.growth is not None:
         return node.growth
-    own = next((next(iter(o)) for o in node.origins if len(o) == 1), None)
-    if own is None or any(len(o) != 1 for o in node.origins):
+    own_column = next((next(iter(o)) for o in node.origins if len(o) == 1), None)
+    if own_column is None or any(len(o) != 1 for o in node.origins):
         return unknown(frozenset(("?",)), len(node.columns))
-    reads = frozenset((own.source_id,))
+    reads = frozenset((own_column.source_id,))
     columns = tuple(Windows((Trace(next(iter(o)), ()),), _NOTHING) for o in node.origins)
     return Growth(reads, (reads,), columns)
 
 
 def _specials_in(exprs: Iterable[Expr]) -> tuple[Subquery | Window, ...]:
-    """Return the subqueries and windows in expressions, not what is in these."""
+    """Return the outermost subqueries and windows in expressions."""
     seen, stack = set[int](), [*exprs]
-    found: list[Subquery | Window] = []
+    specials: list[Subquery | Window] = []
     while stack:
         this = stack.pop()
         if id(this) in seen:
@@ -418,5 +429,5 @@ def _specials_in(exprs: Iterable[Expr]) -> tuple[Subquery | Window, ...]:
         if isinstance(this, Call):
             stack += this.args
         elif not isinstance(this, Ref):
-            found.append(this)
-    return tuple(found)
+            specials.append(this)
+    return tuple(specials)

@@ -1,6 +1,7 @@
-"""Which columns the values of a query's columns come from: a fold over the algebra. Pure.
+"""Column lineage: the columns that the values of a query's columns come from. Pure.
 
-Origins are columns of persisted sources and raw tables; what lies between is dissolved.
+A fold over the algebra. Origins are columns of persisted sources and raw tables; sources in between
+are dissolved.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ _NONE: Origins = frozenset()
 
 
 class Lineage:
-    """Finds origins; remembers what it found.
+    """Finder of origins; it remembers them.
 
     Parameters
     ----------
-    known
-        Expressions whose origins are known: the columns of persisted sources and raw tables.
+    origins
+        Expressions of known origins: the columns of persisted sources and raw tables.
     """
 
     def __init__(self, origins: Mapping[Expr, Origins]) -> None:
-        self._known = dict(origins)
+        self._origins = dict(origins)
         self._leaves: dict[int, Node] = {}
 
     def columns(self, block: Block) -> tuple[Origins, ...]:
@@ -53,28 +54,28 @@ class Lineage:
         return tuple(self._of(e) for e in self._values(block))
 
     def _of(self, expr: Expr) -> Origins:
-        known = self._known
-        stack = [expr]  # not recursive: algebra is as deep as its chain of CTEs is long
+        known_origins = self._origins
+        stack = [expr]  # not recursive: the algebra is as deep as its chain of CTEs
         while stack:
             this = stack[-1]
-            if this in known:
+            if this in known_origins:
                 stack.pop()
                 continue
-            own, comes_from = self._step(this)
-            unknown = [e for e in comes_from if e not in known]
+            direct_origins, comes_from = self._step(this)
+            unknown = [e for e in comes_from if e not in known_origins]
             if unknown:
                 stack += unknown
             else:
-                known[this] = own.union(*(known[e] for e in comes_from))
+                known_origins[this] = direct_origins.union(*(known_origins[e] for e in comes_from))
                 stack.pop()
-        return known[expr]
+        return known_origins[expr]
 
     def _values(self, block: Block) -> list[Expr]:
         self._leaves.update(block.leaves)
         return [o.expr for o in block.columns]
 
     def _step(self, expr: Expr) -> tuple[Origins, Sequence[Expr]]:
-        """Return the origins that are at hand, and the expressions that have the others."""
+        """Return the direct origins, and the expressions that the other origins come from."""
         match expr:
             case Ref(instance, column):
                 return self._column(self._leaves[instance], column)

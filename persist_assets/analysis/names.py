@@ -1,7 +1,7 @@
-"""What a name in a query means: columns, aliases, stars, keys of joins; and output names.
+"""Name resolution in a query: columns, aliases, stars, join keys; and output names.
 
-Names are found as Spark finds them: case aside, the innermost query first, a column before an
-alias, struct fields last. A name that is certainly none is a `Problem` with its place.
+Names are resolved as in Spark: case-insensitively, the innermost query first, a column before an
+alias, struct fields last. A name that certainly does not exist is a `Problem` with its place.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 def resolve_column(binding: Binding, node: exp.Column, select: Select) -> Expr:
-    """Return what a column's name means; a lambda's parameters come first."""
+    """Return the meaning of a column name; a lambda's parameters come first."""
     if isinstance(node.this, exp.Star):
         raise Unanalysable("of * inside an expression")
     parts = [node.args.get(k) for k in ("catalog", "db", "table", "this")]
@@ -58,24 +58,24 @@ def resolve_column(binding: Binding, node: exp.Column, select: Select) -> Expr:
         expr = resolve_identifier(binding, exp.Identifier(this=names[0]), select)
         return _fields(binding, expr, names[1:])
     if select.sorts and function_named(node) and not _outs(lower[0], select):
-        return binding.calls.call(lower[0])  # even if what is read has such a column
+        return binding.calls.call(lower[0])  # even if a table has such a column
     if select.outs_first:
-        meant = _output(binding, lower, select, node)
-        if meant is not None:
-            return meant
+        output = _output(binding, lower, select, node)
+        if output is not None:
+            return output
     source: From | None = select.source
     while source is not None:
-        found = _lookup(lower, source)
-        if len({id(entry.expr) for entry, _ in found}) > 1:
+        matches = _lookup(lower, source)
+        if len({id(entry.expr) for entry, _ in matches}) > 1:
             message = f"`{'.'.join(names)}` is ambiguous: several columns match"
             hint = "qualify it with the name or alias of one table"
             binding.problems.append(Problem("ambiguous-column", message, binding.place(node), hint))
             raise Unanalysable("of an ambiguous column")
-        if found:
-            entry, used = found[0]
+        if matches:
+            entry, used = matches[0]
             return _fields(binding, entry.expr, names[used:])
         if len(lower) == 1 and lower[0] in WITHOUT_PARENTHESES:
-            return binding.calls.call(lower[0])  # rather than an alias, or a column outside
+            return binding.calls.call(lower[0])  # before an alias, or an outer column
         if source is select.source and (outs := _outs(lower[0], select)):
             return _fields(binding, _one_of(binding, outs, lower[0], node), names[1:])
         source = source.outer
@@ -83,7 +83,7 @@ def resolve_column(binding: Binding, node: exp.Column, select: Select) -> Expr:
 
 
 def resolve_identifier(binding: Binding, node: Any, select: Select) -> Expr:
-    """Return what a bare name means: a lambda's parameter, or a column."""
+    """Return the meaning of a bare name: a lambda's parameter, or a column."""
     name = plain(node.name).lower()
     if is_never_column(exp.Column(this=node)):
         return binding.calls.call(name)
@@ -94,18 +94,18 @@ def resolve_identifier(binding: Binding, node: Any, select: Select) -> Expr:
 
 
 def _lookup(names: tuple[str, ...], source: From) -> list[tuple[Entry, int]]:
-    """Return the columns a name may mean, and how many of its parts they use up."""
+    """Return the columns that a name may mean, and how many of its parts they use up."""
     everything = [*source.entries, *source.hidden]
     for n in range(len(names) - 1, 0, -1):
         qualifiers, name = names[:n], names[n]
-        found = [e for e in everything if e.name.lower() == name and e.answers(qualifiers)]
-        if found:
-            return [(e, n + 1) for e in found]
+        matches = [e for e in everything if e.name.lower() == name and e.answers(qualifiers)]
+        if matches:
+            return [(e, n + 1) for e in matches]
         _refuse_uncertain(name, (e.name for e in everything if e.answers(qualifiers)))
-    found = [(e, 1) for e in source.entries if e.name.lower() == names[0]]
-    if not found:
+    matches = [(e, 1) for e in source.entries if e.name.lower() == names[0]]
+    if not matches:
         _refuse_uncertain(names[0], (e.name for e in source.entries))
-    return found
+    return matches
 
 
 def _refuse_uncertain(sought: str, names: Iterable[str]) -> None:
@@ -114,7 +114,7 @@ def _refuse_uncertain(sought: str, names: Iterable[str]) -> None:
 
 
 def refuse_uncertain_names(left: From, right: From) -> None:
-    """Raise where columns of two sides of a NATURAL JOIN may have one name and may have not.
+    """Raise if columns of the two sides of a NATURAL JOIN may or may not have the same name.
 
     Raises
     ------
@@ -135,19 +135,19 @@ def _fields(binding: Binding, expr: Expr, names: Sequence[str]) -> Expr:
 
 
 def field_of(binding: Binding, expr: Expr, name: str) -> Expr:
-    """Return the field of a struct, or the value of a map, whose keys have a case."""
+    """Return the field of a struct, or the value of a map, whose keys are case-sensitive."""
     kind = binding.types.of(expr)
     word = name.lower() if kind is not None and kind.startswith("struct<") else name
     return binding.calls.call("field", (expr,), (word,))
 
 
 def _output(binding: Binding, names: tuple[str, ...], select: Select, node: Any) -> Expr | None:
-    """Return the column of the SELECT that a name means before it means one that is read."""
+    """Return the column of the SELECT that takes precedence for a name over columns of FROM."""
     name = names[0]
     outs = _outs(name, select)
     columns = _lookup(names, select.source) if outs else []
     if len(names) > 1:
-        # Only a field of such a column: a qualifier is for columns that are read.
+        # Only a field of such a column: qualifiers belong to columns of FROM.
         kinds = [binding.types.of(expr) for expr in outs]
         same = {entry.expr for entry, used in columns if used == 1}
         if any(k is None or "<" in k for k in kinds) and not same.issuperset(outs):
@@ -157,16 +157,16 @@ def _output(binding: Binding, names: tuple[str, ...], select: Select, node: Any)
     if select.refuses_doubt and any(expr is not out for expr in exprs for out in outs):
         raise Unanalysable(f"because `{name}` is both an alias and a column")
     if not outs or (len(outs) > 1 and exprs and not (len(set(outs)) == 1 and outs[0] in exprs)):
-        return None  # where several have the name, Spark takes the column that is read
+        return None  # if several have the name, Spark takes the column of FROM
     return _one_of(binding, outs, name, node)
 
 
 def _outs(name: str, select: Select) -> list[Expr]:
     """Return the columns of the SELECT that have a name."""
-    found = [o.expr for o in select.outs if o.name.lower() == name]
-    if not found:
+    exprs = [o.expr for o in select.outs if o.name.lower() == name]
+    if not exprs:
         _refuse_uncertain(name, (o.name for o in select.outs))
-    return found
+    return exprs
 
 
 def _one_of(binding: Binding, outs: Sequence[Expr], name: str, node: Any) -> Expr:
@@ -184,25 +184,25 @@ def _missing(binding: Binding, node: exp.Column, names: list[str], select: Selec
         raise Unanalysable("of grouping__id")
     if names[0].lower() in TIME_WINDOWS:
         raise Unanalysable(f"of `{names[0]}`, which may be a time window")
-    known: list[str] = []
+    known_names: list[str] = []
     source: From | None = select.source
     tables: set[str] = set()
     while source is not None:
-        known += [e.name for e in source.entries if is_certain(e.name)]
+        known_names += [e.name for e in source.entries if is_certain(e.name)]
         tables |= {e.qualifiers[-1] for e in (*source.entries, *source.hidden) if e.qualifiers}
         source = source.outer
     name = names[-1]
     if (
         len(names) > 1
         and names[-2].lower() not in tables
-        and names[0].lower() not in (k.lower() for k in known)
+        and names[0].lower() not in (k.lower() for k in known_names)
     ):
         message = f"`{names[-2]}` is not a table in this query"
         hint = did_you_mean(names[-2], tables)
     else:
         message = f"`{name}` is not a column of the tables in this query"
-        hint = did_you_mean(name, known) or (
-            f"known columns: {', '.join(known[:8])}" if known else None
+        hint = did_you_mean(name, known_names) or (
+            f"known columns: {', '.join(known_names[:8])}" if known_names else None
         )
     binding.problems.append(Problem("unknown-column", message, binding.place(node), hint))
     return binding.calls.call("missing", (), (name,))
@@ -210,10 +210,10 @@ def _missing(binding: Binding, node: exp.Column, names: list[str], select: Selec
 
 def _fields_of_star(binding: Binding, names: tuple[str, ...], source: From) -> list[Entry]:
     """Return the fields of a struct whose type is certain, or nothing."""
-    found = _lookup(names, source)
-    if len({id(entry.expr) for entry, _ in found}) != 1:
+    matches = _lookup(names, source)
+    if len({id(entry.expr) for entry, _ in matches}) != 1:
         return []
-    entry, used = found[0]
+    entry, used = matches[0]
     expr, fields = entry.expr, _fields_of_type(entry.type)
     for name in names[used:]:
         inside = [(field, kind) for field, kind in fields if field.lower() == name]
@@ -224,7 +224,7 @@ def _fields_of_star(binding: Binding, names: tuple[str, ...], source: From) -> l
 
 
 def _fields_of_type(kind: str | None) -> list[tuple[str, str]]:
-    """Return the fields of a struct, or nothing where a type is no struct, or not certain."""
+    """Return the fields of a struct, or nothing if the type is not a struct or not certain."""
     try:
         return fields_of(kind) if kind and kind.startswith("struct<") else []
     except UnknownTypeError:
@@ -232,7 +232,7 @@ def _fields_of_type(kind: str | None) -> list[tuple[str, str]]:
 
 
 def expand_star(binding: Binding, node: Any, source: From) -> list[Out]:
-    """Return the columns that a star stands for."""
+    """Return the columns of a star."""
     star = node if isinstance(node, exp.Star) else node.this
     if set(given_args(star)) - {"except_"}:
         raise Unanalysable("of * REPLACE or RENAME")
@@ -263,18 +263,18 @@ _Paths = list[tuple[str, ...]]
 
 
 def _left_out(star: Any, entries: list[Entry]) -> dict[int, _Paths]:
-    """Return of which columns a star leaves out fields, by `id`; a column itself is ``()``."""
-    seen = From(entries=entries)
+    """Return the field paths that a star omits, by `id` of the column; ``()`` is the column."""
+    scope = From(entries=entries)
     left_out: dict[int, _Paths] = {}
     for item in star.args.get("except_") or ():
         if isinstance(item, exp.Dot):
             raise Unanalysable("of * EXCEPT of a field of a field")
         parts = item.parts if isinstance(item, exp.Column) else [item]
         names = tuple(plain(p.name).lower() for p in parts)
-        found = _lookup(names, seen)
-        if len(found) != 1:
+        matches = _lookup(names, scope)
+        if len(matches) != 1:
             raise Unanalysable(f"because * EXCEPT names `{'.'.join(names)}`")
-        entry, used = found[0]
+        entry, used = matches[0]
         left_out.setdefault(id(entry), []).append(names[used:])
     if any(_overlap(paths) for paths in left_out.values()):
         raise Unanalysable("because * EXCEPT names a column twice")
@@ -288,12 +288,12 @@ def _overlap(paths: _Paths) -> bool:
 def _without_fields(
     binding: Binding, struct: Expr, kind: str | None, paths: _Paths
 ) -> tuple[Expr, str]:
-    """Return a struct without some of its fields, which is never NULL, and its type."""
+    """Return a struct without some of its fields, never NULL, and its type."""
     fields = _fields_of_type(kind)
     names = [name.lower() for name, _ in fields]
     if any(names.count(path[0]) != 1 for path in paths):
         raise Unanalysable(f"because * EXCEPT names a field `{paths[0][0]}` that is uncertain")
-    made: list[tuple[str, Expr, str]] = []
+    remaining: list[tuple[str, Expr, str]] = []
     for name, of in fields:
         value, inside = field_of(binding, struct, name), of
         below = [path[1:] for path in paths if path[0] == name.lower()]
@@ -301,26 +301,28 @@ def _without_fields(
             continue
         if below:
             value, inside = _without_fields(binding, value, of, below)
-        made.append((name, value, inside))
-    of = ",".join(f"{field_name(name)}:{inside}" for name, _, inside in made)
-    expr = binding.calls.call("struct", [value for _, value, _ in made], [n for n, _, _ in made])
+        remaining.append((name, value, inside))
+    of = ",".join(f"{field_name(name)}:{inside}" for name, _, inside in remaining)
+    expr = binding.calls.call(
+        "struct", [value for _, value, _ in remaining], [n for n, _, _ in remaining]
+    )
     return expr, f"struct<{of}>"
 
 
 def qualifiers_of(out: Out, source: From) -> tuple[str, ...]:
-    """Return what qualifies the column of a FROM clause that an output is, or nothing."""
-    found = {
+    """Return the qualifiers of the FROM column that an output passes on, or nothing."""
+    qualifiers = {
         e.qualifiers
         for e in (*source.entries, *source.hidden)
         if e.expr is out.expr and e.name.lower() == out.name.lower()
     }
-    return found.pop() if len(found) == 1 else ()
+    return qualifiers.pop() if len(qualifiers) == 1 else ()
 
 
 def output_name(item: Any, inner: Any, select: Select) -> tuple[str, str]:
-    """Return an output column's name, and as Spark itself spells it.
+    """Return an output column's name, and Spark's own spelling of it.
 
-    Without an alias it is the name that Spark gives, or `UNKNOWN` or `NO_WORD` where that is not
+    Without an alias it is Spark's implicit name, or `UNKNOWN` or `NO_WORD` where that is not
     certain; `tests/data/implicit_names.json` has the names of hundreds of expressions.
     """
     if isinstance(item, exp.Alias):
@@ -340,8 +342,8 @@ def _is_constant(node: Any) -> bool:
 
 
 def _implicit_name(node: Any, select: Select) -> str:
-    """Return the name that Spark gives to an expression without an alias."""
-    converted = False  # by a function: string(a)
+    """Return Spark's name for an expression without an alias."""
+    converted = False  # by a function such as string(a)
     while True:
         node = without_parens(node)
         operand = _converted(node)
@@ -364,7 +366,7 @@ def _implicit_name(node: Any, select: Select) -> str:
                 return plain(node.expression.name)
             return NO_WORD
         case exp.Cast():
-            if not type_is_written(node):  # DATE '…' or date('…'), which shows the text alone
+            if not type_is_written(node):  # DATE '…' or date('…'), named by its text
                 return NO_WORD if may_be(NO_WORD, node.this.name) else UNKNOWN
             if converted:
                 return NO_WORD
@@ -402,7 +404,7 @@ _CONVERSIONS = frozenset(
 )
 
 _REPLACED = TIME_WINDOWS | {"identifier", "window_time"}
-"""Calls that analysis replaces by a column of another name."""
+"""Calls that Spark's analysis replaces by a column of another name."""
 
 
 def _is_replaced(node: Any) -> bool:
@@ -420,11 +422,11 @@ _WORDLESS = (
     *(exp.RespectNulls, exp.WithinGroup, exp.Window, exp.HexString, exp.Trim),
     *(exp.Substring, exp.BitwiseLeftShift, exp.BitwiseRightShift),
 )
-"""What has brackets, blanks or other signs in its name."""
+"""Nodes whose implicit names contain brackets, blanks or other signs."""
 
 
 def _means_function(node: Any, select: Select) -> bool:
-    """Whether a name is a function of no arguments: ``current_date``, unless that is a column."""
+    """Whether a name is a function without arguments: ``current_date``, unless that is a column."""
     if is_never_column(node):
         return True
     name = function_named(node)
@@ -434,13 +436,13 @@ def _means_function(node: Any, select: Select) -> bool:
 
 
 def _used_by_column(node: exp.Column, select: Select) -> tuple[int, int]:
-    """Return how many parts of a name stand for a column, 0 if none does, and how many it has."""
+    """Return how many parts of a name denote a column, 0 if none does, and how many it has."""
     parts = [node.args.get(k) for k in ("catalog", "db", "table", "this")]
     lower = tuple(plain(p.name).lower() for p in parts if p is not None)
     source: From | None = select.source
     while source is not None:
-        if found := _lookup(lower, source):
-            return found[0][1], len(lower)
+        if matches := _lookup(lower, source):
+            return matches[0][1], len(lower)
         if source is select.source and _outs(lower[0], select):
             return (1, 1) if len(lower) == 1 else (0, len(lower))
         source = source.outer
@@ -465,21 +467,21 @@ _FRACTION = re.compile(r"[0-9]*\.[0-9]+")
 
 
 def using_key(binding: Binding, name: str, side: From, place: Location) -> Entry:
-    """Return the column of one side of a join that a key of USING means."""
+    """Return the column of one side of a join that a key of USING names."""
     _refuse_uncertain(name, (e.name for e in side.entries))
-    found = [e for e in side.entries if e.name.lower() == name.lower()]
-    if len(found) == 1:
-        return found[0]
-    what = "matches several columns" if found else "is not a column"
-    known = (e.name for e in side.entries if is_certain(e.name))
-    hint = None if found else did_you_mean(name, known)
+    matches = [e for e in side.entries if e.name.lower() == name.lower()]
+    if len(matches) == 1:
+        return matches[0]
+    what = "matches several columns" if matches else "is not a column"
+    known_names = (e.name for e in side.entries if is_certain(e.name))
+    hint = None if matches else did_you_mean(name, known_names)
     message = f"`{name}` {what} of one side of the join"
     binding.problems.append(Problem("join-key", message, place, hint))
     raise Unanalysable("of a join with unclear keys")
 
 
 def renamed(columns: Iterable[Out], names: Sequence[str]) -> tuple[Out, ...]:
-    """Return columns with the names that an alias gives them."""
+    """Return columns with the names of an alias."""
     columns = tuple(columns)
     if len(columns) != len(names):
         raise Unanalysable(f"because {len(names)} names are given to {len(columns)} columns")

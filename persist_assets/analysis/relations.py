@@ -1,7 +1,7 @@
-"""FROM: tables, subqueries, joins and calls that make rows → leaves, conjuncts and names.
+"""Binding of FROM: tables, subqueries, joins and generators → leaves, conjuncts and names.
 
-What is read is merged into its reader where that is sound (`derived_from`); an outer join or a
-draw of lots is a leaf.
+A relation is merged into its reader where that is sound (`derived_from`); an outer join or a
+nondeterministic relation is a leaf.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def from_item(binding: Binding, node: Any, around: Around, sibling: From | None = None) -> From:
-    """Bind one item of a FROM clause, its parenthesised joins included."""
+    """Bind one item of a FROM clause, including its parenthesised joins."""
     unknown = set(given_args(node)) - {
         *("this", "db", "catalog", "alias", "joins", "sample", "with_", "expressions", "hints"),
         *("laterals", "view", "outer", "ordinality", "order", "limit", "offset"),
@@ -108,8 +108,8 @@ def _table(
 
 
 def _cte(binding: Binding, cte: Cte) -> Block:
-    """Return what reading a common table expression reads."""
-    stack = [cte]  # what it reads is bound before it: a chain of them is not nested
+    """Return a copy of a common table expression for one reference to it."""
+    stack = [cte]  # its inputs are bound first: a chain of CTEs is not nested
     while stack:
         unbound = [c for c in _read_by(binding, stack[-1]) if c.block is None and not c.failure]
         if unbound:
@@ -120,11 +120,11 @@ def _cte(binding: Binding, cte: Cte) -> Block:
     if cte.block is None:
         assert cte.failure is not None
         raise cte.failure
-    return binding.again(cte.block)
+    return binding.copy_for_reuse(cte.block)
 
 
 def _read_by(binding: Binding, cte: Cte) -> list[Cte]:
-    """Return the other CTEs that one names; a few too many where an inner WITH hides a name."""
+    """Return the other CTEs that a CTE names; a few too many where an inner WITH hides a name."""
     if cte.block is not None or cte.failure or cte.recursive:
         return []
     names = dict.fromkeys(
@@ -136,7 +136,7 @@ def _read_by(binding: Binding, cte: Cte) -> list[Cte]:
 
 
 def _bind_cte(binding: Binding, cte: Cte) -> None:
-    """Bind a common table expression; what is wrong with it is said when it is read."""
+    """Bind a common table expression; its problems are reported when it is read."""
     if cte.block is not None or cte.failure:
         return
     if cte.recursive:
@@ -158,7 +158,7 @@ def _bind_cte(binding: Binding, cte: Cte) -> None:
 def derived_from(
     binding: Binding, block: Block, name: str, names: tuple[str, ...], around: Around
 ) -> From:
-    """Return a FROM clause that is one relation: merged where that is sound, else a leaf."""
+    """Return a FROM clause of one relation: merged where that is sound, else a leaf."""
     columns = renamed(block.columns, names) if names else block.columns
     computed = [o.expr for o in block.columns if not isinstance(o.expr, Ref)]
     volatile = binding.is_volatile(*block.conjuncts, *computed)
@@ -176,7 +176,7 @@ def derived_from(
 
 
 def join(binding: Binding, left: From, node: exp.Join, around: Around) -> From:
-    """Join `left` with what a JOIN names, whatever its kind."""
+    """Join `left` with the item of a JOIN of any kind."""
     unknown = set(given_args(node)) - {"this", "side", "kind", "method", "on", "using", "hint"}
     method = (node.args.get("method") or "").upper()
     if unknown or method not in ("", "NATURAL"):
@@ -221,7 +221,7 @@ def join(binding: Binding, left: From, node: exp.Join, around: Around) -> From:
 
 
 def as_leaf(binding: Binding, source: From) -> From:
-    """Return `source` as one leaf, each of whose columns is one of its own."""
+    """Return `source` as one leaf, with every entry a column of that leaf."""
     everything = [*source.entries, *source.hidden]
     outs = [Out(e.name, e.written, e.expr, e.type) for e in everything]
     merged = binding.leaf(Derived(replace(source.block(outs), order=source.order)), outs)
@@ -304,7 +304,7 @@ def lateral(
 ) -> From:
     """Bind LATERAL or LATERAL VIEW; its arguments see the columns of `sibling`.
 
-    Those of LATERAL see them as a subquery does: behind functions without parentheses.
+    LATERAL sees them as a subquery does: after functions without parentheses.
     """
     if isinstance(node.this, exp.Subquery | exp.Query):
         raise Unanalysable("of a LATERAL subquery")
@@ -318,7 +318,7 @@ def lateral(
 def generate(
     binding: Binding, node: Any, outer: bool, select: Select, names: tuple[str, ...]
 ) -> Block:
-    """Bind a call that makes rows; `names` rename its columns."""
+    """Bind a call that generates rows; `names` rename its columns."""
     op = plain(node.name).lower() if isinstance(node, exp.Anonymous) else ""
     if op not in TABLE_FUNCTIONS:
         raise Unanalysable(f"of the table function {op or word_for(node)}")

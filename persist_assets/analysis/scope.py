@@ -1,6 +1,6 @@
-"""What names may mean in one place of a query: the values that binding works on.
+"""Scopes of names in a query: the mutable values that binding works on.
 
-They change while a query is bound and are gone afterwards; what remains is the algebra.
+They change while a query is bound and are discarded afterwards; only the algebra remains.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ UNKNOWN = ""
 """The name of a column that may have any name."""
 
 NO_WORD = "\0"
-"""The name of a column whose name has signs in it that no plain name has: ``count(1)``."""
+"""The name of a column whose real name contains signs that no plain name has: ``count(1)``."""
 
 
 def is_certain(name: str) -> bool:
@@ -30,17 +30,17 @@ def is_certain(name: str) -> bool:
 
 
 def may_be(name: str, sought: str) -> bool:
-    """Whether a column whose name is not certain may be the one that is sought."""
+    """Whether a column of uncertain name may have the sought name."""
     return name == UNKNOWN or (name == NO_WORD and not sought.replace("_", "a").isalnum())
 
 
 class Unanalysable(Exception):
-    """We do not know what this part of a query means.
+    """The meaning of this part of a query is not known.
 
     Attributes
     ----------
     reason
-        What stands in the way, half a sentence.
+        The obstacle, half a sentence.
     """
 
     def __init__(self, reason: str) -> None:
@@ -50,7 +50,7 @@ class Unanalysable(Exception):
 
 @dataclass(slots=True)
 class Entry:
-    """A column that a name may mean in some place of a query.
+    """A column that a name may mean at some place of a query.
 
     Its name may be `UNKNOWN` or `NO_WORD`.
     """
@@ -68,14 +68,14 @@ class Entry:
 
 @dataclass(slots=True)
 class From:
-    """A FROM clause under construction: leaves, conjuncts, and what names mean.
+    """A FROM clause under construction: leaves, conjuncts, and names.
 
     Attributes
     ----------
     hidden
         Columns that only a qualified name reaches: the other side's key after USING.
     outer
-        The query around this one, whose names are visible too.
+        The enclosing query, whose names are visible too.
     """
 
     outer: From | None = None
@@ -86,21 +86,21 @@ class From:
     order: tuple[Sort, ...] = ()
 
     def block(self, columns: Iterable[Out] = ()) -> Block:
-        """Return the rows so far as a Block with these columns."""
-        kept = tuple(dict.fromkeys(self.conjuncts))
-        return Block(tuple(self.leaves.items()), kept, tuple(columns))
+        """Return the current rows as a Block with these columns."""
+        conjuncts = tuple(dict.fromkeys(self.conjuncts))
+        return Block(tuple(self.leaves.items()), conjuncts, tuple(columns))
 
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What a query sees of the text around it.
+    """The surroundings of a query in its text.
 
     Attributes
     ----------
     outer
-        The FROM clause of the query that it is part of.
+        The FROM clause of the enclosing query.
     ctes
-        The common table expressions in sight, by their names in lower case.
+        The visible common table expressions, by their names in lower case.
     """
 
     outer: From | None = None
@@ -109,14 +109,14 @@ class Around:
 
 @dataclass(slots=True)
 class Cte:
-    """A common table expression: bound when it is first read.
+    """A common table expression, bound when it is first read.
 
     Attributes
     ----------
     block, failure
-        What it means, or why that is not known; None before it is bound.
+        Its meaning, or why that is not known; None before it is bound.
     problems
-        What is certainly wrong with it.
+        Definite errors in it.
     """
 
     query: Any
@@ -130,21 +130,21 @@ class Cte:
 
 @dataclass(slots=True)
 class Select:
-    """What names may mean besides columns while a SELECT is bound.
+    """Meanings of names besides columns while a SELECT is bound.
 
     Attributes
     ----------
     outs
-        The columns that it returns, as far as they are bound: they have aliases or implicit names.
+        The output columns bound so far, with aliases or implicit names.
     outs_first
         A name means one of `outs` before it means a column of `source` (ORDER BY, HAVING).
     sorts
-        Rows are sorted by what they return: other columns are looked for after functions that
-        are called without parentheses (``current_date``).
+        In ORDER BY: functions without parentheses (``current_date``) take precedence over columns
+        that are not in the output.
     refuses_doubt
-        A name that means something else in `outs` than in `source` means nothing certain.
+        A name that means different columns in `outs` and in `source` is refused as ambiguous.
     groups
-        Expressions are computed of groups, whose keys may be windows of time.
+        Expressions are computed from groups, whose keys may be time windows.
     """
 
     source: From
@@ -159,5 +159,5 @@ class Select:
 
     @property
     def around(self) -> Around:
-        """What a query within this one sees."""
+        """The surroundings of a query within this one."""
         return Around(self.source, self.ctes)

@@ -1,6 +1,6 @@
-"""What one source's query means: bound, digested, and shown to those that read it. Pure.
+"""Meaning of one source's query: bound, digested, and presented to its readers. Pure.
 
-`understand` is a function of a declaration and of what its upstreams show, so that a meaning can
+`understand` is a function of a declaration and of the faces of its upstreams, so that a meaning can
 be remembered by a digest of those (`compiler.Memory`).
 """
 
@@ -53,7 +53,7 @@ Clock = Literal["day", "instant"]
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """What a query reads, as far as its meaning goes."""
+    """An input of a query, as far as its meaning depends on it."""
 
     face: Face
     persisted: bool
@@ -63,18 +63,18 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """All that follows from the words of a query and from what it reads.
+    """Everything that follows from the text of a query and from its inputs.
 
     Attributes
     ----------
     columns
         Names and types.
     face
-        What it shows to its readers; pickled until one asks, where it was remembered.
+        The view that its readers get; pickled until it is needed, if it was remembered.
     marks
-        What the BuildID is made of, in parts (`model.shortened`).
+        The parts of the BuildID (`model.shortened`).
     growth
-        Of what is built incrementally: how its rows follow, and those of its time column.
+        For incremental builds: the growth of its rows, and of those of its time column.
     """
 
     build_id: BuildID
@@ -88,11 +88,11 @@ class Meaning:
     growth: Growth | None = None
 
     def shown(self) -> Face:
-        """Return what it shows to its readers."""
+        """Return the view that its readers get."""
         return pickle.loads(self.face)[-1] if isinstance(self.face, bytes) else self.face
 
     def packed(self) -> Meaning:
-        """Return it in the form in which it is remembered."""
+        """Return the meaning in its stored form."""
         if isinstance(self.face, bytes):
             return self
         return replace(self, face=_pickled(self.face))
@@ -103,7 +103,7 @@ def _pickled(face: Face) -> bytes:
     try:
         return pickle.dumps((face,), pickle.HIGHEST_PROTOCOL)
     except RecursionError:
-        # What is pickled already is only referred to: innermost first, nothing is nested.
+        # Pickled parts are only referred to: innermost first, nothing is nested.
         inside: dict[int, object] = {}
         for thing, _ in innermost_first(face.block, inside):
             inside[id(thing)] = thing
@@ -122,18 +122,18 @@ def understand(
     *,
     followed: bool = False,
 ) -> Meaning | Sequence[Problem]:
-    """Return what a declared query means, or what is wrong with it.
+    """Return the meaning of a declared query, or its problems.
 
     Parameters
     ----------
     declaration
-        With a query that has its tree.
+        A declaration whose query has its tree.
     upstream
-        For each reference of the query what it means.
+        The input behind each reference of the query.
     connection
-        Digest of everything about the session that changes results.
+        Digest of all session properties that change results.
     followed
-        Whether anybody asks how rows follow (`Growth`).
+        Whether the growth of rows is needed (`Growth`).
     """
     query = declaration.query
     assert query is not None
@@ -150,7 +150,7 @@ def understand(
         return [Problem("columns", message, declaration.location)]
     outs = tuple(replace(o, name=n, written=n) for o, n in zip(block.columns, names, strict=False))
     wrong = [] if query.column_names else _badly_named(declaration, binding, outs)
-    wrong += _taken(declaration, names)
+    wrong += _reserved_names(declaration, names)
     if wrong:
         return wrong
     block = replace(block, columns=outs)
@@ -165,35 +165,36 @@ def understand(
 
 
 def narrowed(function: Function, names: Sequence[tuple[str, ...] | None]) -> Function:
-    """Return a function that is given only what it looks at, where that is known.
+    """Return a function whose frames have only the columns that it uses, where these are known.
 
     Parameters
     ----------
     names
-        For each of its frames the columns of what it reads, None where they are not known.
+        The columns of each frame, None where they are not known.
     """
-    known = dict(zip((p.name for p in function.frames), names, strict=True))
+    names_by_frame = dict(zip((p.name for p in function.frames), names, strict=True))
     return replace(
         function,
         parameters=tuple(
-            replace(p, columns=_looked_at(p, known.get(p.name))) for p in function.parameters
+            replace(p, columns=_used_columns(p, names_by_frame.get(p.name)))
+            for p in function.parameters
         ),
     )
 
 
-def _looked_at(parameter: Parameter, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """Return the columns that stand in the texts of a parameter, in an order of their own."""
+def _used_columns(parameter: Parameter, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """Return the columns that occur in the texts of a parameter, sorted."""
     words = "\n".join(parameter.selects or ()).lower()
-    found = [n for n in names or () if re.search(rf"(?<!\w){re.escape(n.lower())}(?!\w)", words)]
-    return tuple(sorted(found, key=str.lower)) or None
+    columns = [n for n in names or () if re.search(rf"(?<!\w){re.escape(n.lower())}(?!\w)", words)]
+    return tuple(sorted(columns, key=str.lower)) or None
 
 
 def understand_function(
     declaration: Declaration, upstream: Sequence[Upstream], connection: str
 ) -> Meaning:
-    """Return what a declared function means: all of its code, over all of what it is given.
+    """Return the meaning of a declared function: all of its code, over all of its inputs.
 
-    Its columns are known when it is computed.
+    Its columns are known only when it is computed.
     """
     query, function = declaration.query, declaration.function
     assert query is not None
@@ -201,11 +202,11 @@ def understand_function(
     shown: list[tuple[str, tuple[str, ...], str | None]] = []
     names: list[tuple[str, ...] | None] = []
     for parameter, one in zip(function.frames, upstream, strict=True):
-        given, columns = one.face.given, one.face.given.columns
+        relation, columns = one.face.given, one.face.given.columns
         if parameter.columns is not None:
             by_name = dict(zip(one.face.names or (), columns, strict=True))
             columns = tuple(by_name[name] for name in parameter.columns)
-        shown.append((given.rows, columns, given.order))
+        shown.append((relation.rows, columns, relation.order))
         names.append(one.face.names if parameter.columns is None else parameter.columns)
     rows = digest("function", query.wording, shown, names)
     build_id = _merged(declaration, digest("build", connection, rows, ()))
@@ -215,16 +216,16 @@ def understand_function(
     clocks = {"day"} if days else set[str]()
     clocks |= {"instant"} if instants else set[str]()
     clocks |= {u.reads_clock for u in inlined if u.reads_clock}
-    notes = _told(sorted(lots), sorted({*days, *instants}), clocks)
-    kept = _is_kept(declaration)
-    fixed = kept or (declaration.persisted and bool(volatile or clocks))
+    notes = _variability_notes(sorted(lots), sorted({*days, *instants}), clocks)
+    differs = _is_kept(declaration)
+    fixed = differs or (declaration.persisted and bool(volatile or clocks))
     reads = frozenset[str]().union(*(given_growth(u.face.given).reads for u in upstream))
-    own = frozenset((f"{declaration.name}@{declaration.location.path}",))
-    given = Given(
+    own_source = frozenset((f"{declaration.name}@{declaration.location.path}",))
+    relation = Given(
         digest("table", build_id) if fixed else rows,
         (),
         volatile=volatile and not fixed,
-        growth=unknown(own if declaration.persisted else reads, 0),
+        growth=unknown(own_source if declaration.persisted else reads, 0),
     )
     return Meaning(
         build_id=build_id,
@@ -233,7 +234,7 @@ def understand_function(
         volatile=volatile,
         reads_clock="instant" if "instant" in clocks else "day" if clocks else None,
         notes=tuple(notes),
-        face=Face(None, given, None),
+        face=Face(None, relation, None),
         marks=shortened(rows, ()),
         growth=unknown(reads, 1) if _is_incremental(declaration) else None,
     )
@@ -247,24 +248,24 @@ def _is_incremental(declaration: Declaration) -> bool:
 
 
 def _is_kept(declaration: Declaration) -> bool:
-    """Whether a table does not have just the rows that its query says."""
+    """Whether a table has other rows than exactly those of its query."""
     annotation = declaration.annotation
     lookback = annotation.trusted_lookback_s
-    made = (annotation.merge, annotation.partition, annotation.validity, lookback)
-    return any(one is not None for one in made)
+    settings = (annotation.merge, annotation.partition, annotation.validity, lookback)
+    return any(one is not None for one in settings)
 
 
-def _deciding(declaration: Declaration) -> set[str] | None:
-    """Return the columns by which it is decided which rows of a query its table has.
+def _deciding_columns(declaration: Declaration) -> set[str] | None:
+    """Return the columns that decide which rows of a query its table has.
 
-    None where all of them may be, or when it was built: what is trusted lacks what came late.
+    None if all columns may decide, or the time of the build: a trusted lookback omits late rows.
     """
     partition = declaration.annotation.partition
     return None if partition is None else {d.column.lower() for d in partition.dimensions}
 
 
 def _merged(declaration: Declaration, build_id: BuildID) -> BuildID:
-    """Return the BuildID of a source whose query has one, of the rows that its table has."""
+    """Return the BuildID of a source's table, from the BuildID of its query."""
     merge, by = declaration.annotation.merge, declaration.annotation.time_column or ""
     partition = declaration.annotation.partition
     if partition is not None:
@@ -282,8 +283,10 @@ def _merged(declaration: Declaration, build_id: BuildID) -> BuildID:
     return digest("merge", build_id, key, by.lower(), merge.on_tie)
 
 
-def _told(lots: Sequence[str], clock: Sequence[str], clocks: Collection[str]) -> list[str]:
-    """Return notes on what draws lots and what reads the clock."""
+def _variability_notes(
+    lots: Sequence[str], clock: Sequence[str], clocks: Collection[str]
+) -> list[str]:
+    """Return notes on nondeterminism and on use of the clock."""
     notes: list[str] = []
     if lots:
         notes.append(f"nondeterministic ({', '.join(lots)}): each build may return different rows")
@@ -294,7 +297,7 @@ def _told(lots: Sequence[str], clock: Sequence[str], clocks: Collection[str]) ->
 
 
 def bind_whole(binding: Binding, query: Query, upstream: Sequence[Face]) -> tuple[Block, list[str]]:
-    """Return the algebra of a query, or the query as one leaf where it has none, and a note why."""
+    """Return the algebra of a query; if there is none, the query as one leaf, and a note why."""
     try:
         if query.lost:
             raise Unanalysable(f"of {query.lost}")
@@ -306,7 +309,7 @@ def bind_whole(binding: Binding, query: Query, upstream: Sequence[Face]) -> tupl
     names = query.column_names
     if not names:
         names = names_in_text(query.tree, _column_names(upstream), loses=query.lost is not None)
-    published = tuple(face.names for face in upstream)  # SELECT s.* or PIVOT may look at names
+    published = tuple(face.names for face in upstream)  # SELECT s.* or PIVOT may depend on names
     words = (query.wording, "reads", str(published))
     leaf = Opaque(words, tuple(face.given for face in upstream), len(names))
     calls = binding.calls
@@ -329,10 +332,10 @@ def _badly_named(declaration: Declaration, binding: Binding, outs: Sequence[Out]
     name, place = declaration.name, declaration.location
     for number, out in enumerate(outs, 1):
         if not is_certain(out.name):
-            there = binding.place(item_in_text(tree, number, len(outs)))
-            there = there if there.line > 1 or there.column > 1 else place
+            item_place = binding.place(item_in_text(tree, number, len(outs)))
+            item_place = item_place if item_place.line > 1 or item_place.column > 1 else place
             message, hint = f"column {number} of `{name}` has no name", "name it: … AS name"
-            problems.append(Problem("column-name", message, there, hint))
+            problems.append(Problem("column-name", message, item_place, hint))
         elif out.name.lower() in seen:
             message = f"`{name}` has two columns named `{out.name}`"
             problems.append(Problem("column-name", message, place, "rename one: … AS other_name"))
@@ -363,7 +366,7 @@ def _meaning(
     clocks = {"day" if f in DAY_CLOCK else "instant" for f in functions & CLOCK}
     clocks |= {"instant" if text.startswith("now") else "day" for text in texts}
     clocks |= {u.reads_clock for u in inlined if u.reads_clock}
-    notes += _told(lots, clock, clocks)
+    notes += _variability_notes(lots, clock, clocks)
     validity = declaration.annotation.validity
     added = () if validity is None else ((VALID_FROM, "timestamp"), (VALID_TO, "timestamp"))
     columns = (*((o.name, o.type) for o in block.columns), *added)
@@ -377,15 +380,17 @@ def _meaning(
     if _is_kept(declaration) or (declaration.persisted and (volatile or clocks)):
         rows = _table_rows(declaration, connection, build_id, digests.rows, named, volatile, clocks)
         drawn = tuple(digest("column", rows, d) for d in marks)
-        given = Given(rows, drawn, digests.order, table_origins, types)
+        relation = Given(rows, drawn, digests.order, table_origins, types)
     else:
         flat = _inlined(declaration, fold, binding, block, increments) if names else None
         growth = None
         if not declaration.persisted:
             growth = increments.growth(block) if flat is None else increments.nothing(block)
-        seen = table_origins if declaration.persisted else origins
+        reader_origins = table_origins if declaration.persisted else origins
         draws = binding.is_volatile(block)
-        given = Given(digests.rows, digests.columns, digests.order, seen, types, draws, growth)
+        relation = Given(
+            digests.rows, digests.columns, digests.order, reader_origins, types, draws, growth
+        )
     return Meaning(
         build_id=build_id,
         columns=columns,
@@ -397,7 +402,7 @@ def _meaning(
         volatile=volatile,
         reads_clock="instant" if "instant" in clocks else "day" if clocks else None,
         notes=tuple(notes),
-        face=Face(flat, given, names or None),
+        face=Face(flat, relation, names or None),
         marks=shortened(digests.rows, marks),
         growth=_growth(declaration, increments, block),
     )
@@ -412,11 +417,11 @@ def _table_rows(
     volatile: bool,
     clocks: Collection[str],
 ) -> str:
-    """Return the digest of rows that only the table has: another draw or a later look differs.
+    """Return the digest of rows that only the table has: computed again, they may differ.
 
-    Columns that nobody reads do not count where others decide which rows the table has.
+    Columns that nobody reads do not count if others decide which rows the table has.
     """
-    deciding = _deciding(declaration)
+    deciding = _deciding_columns(declaration)
     if deciding is None or volatile or clocks:
         return digest("table", build_id)
     parted = [d for name, d in columns if name.lower() in deciding]
@@ -443,7 +448,7 @@ def _inlined(
 
 
 def _growth(declaration: Declaration, increments: Increments, block: Block) -> Growth | None:
-    """Return how the rows of what is built incrementally follow, and those of its time column."""
+    """Return the growth of an incremental source's rows, and of those of its time column."""
     if not _is_incremental(declaration):
         return None
     growth = increments.growth(block)
@@ -464,7 +469,7 @@ def _unfollowed(
     notes: Sequence[str],
     increments: Increments,
 ) -> Iterator[Problem]:
-    """Yield what keeps builds from narrowing by parameters what they read."""
+    """Yield the problems with parameters by which builds cannot narrow their input."""
     bounds = declaration.query.bounds if declaration.query else ()
     if not bounds:
         return
@@ -489,42 +494,43 @@ def _unfollowed(
     by = (annotation.time_column or "").lower()
     kinds = {o.name.lower(): o.type for o in block.columns}
     if annotation.refresh != "incremental" or by not in kinds:
-        return  # which is said elsewhere
+        return  # reported elsewhere
     kind = kinds[by]
     for parameter, compared in binding.bounded:
-        found, place = binding.types.of(compared), binding.place(parameter)
-        if kind is None or found is None:
+        compared_type, place = binding.types.of(compared), binding.place(parameter)
+        if kind is None or compared_type is None:
             what = f"of `{by}`" if kind is None else "of the value compared with `:watermark`"
             message, hint = f"the type {what} is uncertain", "cast it: CAST(… AS timestamp)"
             yield Problem("parameter", message, place, hint)
-        elif found != kind and not (kind == "date" and found in TIMES):
-            message = f"`:watermark` is {kind} but is compared with {found}"
+        elif compared_type != kind and not (kind == "date" and compared_type in TIMES):
+            message = f"`:watermark` is {kind} but is compared with {compared_type}"
             hint = f"compare it with a value of type {kind}, or remove the condition"
             yield Problem("parameter", message, place, hint)
 
 
-def _taken(declaration: Declaration, names: Iterable[str]) -> list[Problem]:
-    """Return what is wrong with names of columns that versions have themselves."""
+def _reserved_names(declaration: Declaration, names: Iterable[str]) -> list[Problem]:
+    """Return the problems with column names that are reserved for snapshots."""
     if declaration.annotation.validity is None:
         return []
     name, place = declaration.name, declaration.location
-    taken = [n for n in names if n.lower() in (VALID_FROM, VALID_TO)]
+    reserved = [n for n in names if n.lower() in (VALID_FROM, VALID_TO)]
     hint = "rename it: … AS other_name"
-    told = "refresh=snapshot adds a column `{}`, which `{}` already has"
-    return [Problem("column-name", told.format(n, name), place, hint) for n in taken]
+    message = "refresh=snapshot adds a column `{}`, which `{}` already has"
+    return [Problem("column-name", message.format(n, name), place, hint) for n in reserved]
 
 
 LOTS = VOLATILE | SESSION | {"limit", "tablesample"}
-"""What may give other rows each time: functions, and LIMIT without ORDER BY."""
+"""Sources of nondeterminism: functions, and LIMIT without ORDER BY."""
 
 _TELLING = LOTS | CLOCK
-"""Operators and functions that are worth looking for."""
+"""Operators and functions worth searching for."""
 
 
 def _draws(binding: Binding, upstream: Iterable[Upstream], block: Block) -> frozenset[str]:
-    """Return the functions of a block, and ``limit`` if it takes some rows of no order.
+    """Return the functions of a block, and ``limit`` if it picks rows in no defined order.
 
-    An empty set, without looking, if nothing that it is made of draws lots or reads the clock.
+    The set is empty, without a search, if nothing in the block can be nondeterministic or read the
+    clock.
     """
     inlines = any(u.volatile or u.reads_clock for u in upstream if not u.persisted)
     if not (inlines or binding.limited) and binding.calls.ops.isdisjoint(_TELLING):
@@ -545,17 +551,19 @@ def _as_given(fold: Fold, binding: Binding, block: Block, increments: Increments
     types: dict[int, tuple[str | None, ...]] = {}
 
     def enter(inner: Block) -> None:
-        known = binding.types.leaves
-        types.update({id(node): known.get(instance, ()) for instance, node in inner.leaves})
+        leaf_types = binding.types.leaves
+        types.update({id(node): leaf_types.get(instance, ()) for instance, node in inner.leaves})
 
     def given(node: Node) -> Node | None:
         if isinstance(node, Given | Generate) or fold.free(node):
             return None
-        made = fold.node(node, {})
-        # Readers know the origins of the columns they see; those of the leaves are not asked for.
-        nowhere = (frozenset[ColumnRef](),) * len(made.columns)
+        digests = fold.node(node, {})
+        # Readers know the origins of the columns they see; those of the leaves are never used.
+        nowhere = (frozenset[ColumnRef](),) * len(digests.columns)
         lots = binding.is_volatile(node)
-        growth = increments.of_node(node, len(made.columns))
-        return Given(made.rows, made.columns, made.order, nowhere, types[id(node)], lots, growth)
+        growth = increments.of_node(node, len(digests.columns))
+        return Given(
+            digests.rows, digests.columns, digests.order, nowhere, types[id(node)], lots, growth
+        )
 
     return Rebuild(binding.calls, node=given, enter=enter).block(block)

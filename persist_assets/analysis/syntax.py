@@ -1,7 +1,7 @@
-"""Reading sqlglot's trees: what a node is, what stands where in it, and its text. Pure.
+"""Access to sqlglot's trees: kinds of nodes, their parts, and their text. Pure.
 
-What binding knows of the parser's classes in general is here; trees are read, never changed.
-The invariant: nothing here recurses, so a deep tree is no problem.
+General knowledge of the parser's classes is here; trees are read, never changed. The invariant:
+nothing here recurses, so a deep tree is no problem.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BINARY: Mapping[type[exp.Expr], str] = {
     exp.DPipe: "concat",
     exp.RegexpLike: "rlike",
 }
-"""Operators of two operands, as the algebra calls them."""
+"""Binary operators, with their names in the algebra."""
 
 FUNCTIONS: Mapping[type[exp.Expr], str] = {
     exp.First: "first",
@@ -64,16 +64,16 @@ FUNCTIONS: Mapping[type[exp.Expr], str] = {
     exp.BitwiseNot: "~",
     exp.Overlay: "overlay",
 }
-"""Nodes that sqlglot makes of plain function calls whose names are key words of the language."""
+"""Nodes that sqlglot creates for plain function calls whose names are keywords."""
 
 
 def given_args(node: Any) -> list[str]:
-    """Return the names of the arguments that a node really has."""
+    """Return the names of the arguments that a node has."""
     return [k for k, v in node.args.items() if v is not None and v is not False and v != []]
 
 
 def arguments_of(node: Any) -> Iterable[Any]:
-    """Yield the expressions below a function's node in the order of its definition."""
+    """Yield the operands of a function's node in the order of its definition."""
     for key in node.arg_types:
         value = node.args.get(key)
         if isinstance(value, list):
@@ -83,7 +83,7 @@ def arguments_of(node: Any) -> Iterable[Any]:
 
 
 def windows_of(node: exp.Select) -> Mapping[str, Any]:
-    """Return the windows that a SELECT names, by their names in lower case."""
+    """Return the named windows of a SELECT, by their names in lower case."""
     return {plain(w.this.name).lower(): w for w in node.args.get("windows") or ()}
 
 
@@ -97,7 +97,7 @@ def is_join(node: Any) -> bool:
 
 
 def without_parens(node: Any) -> Any:
-    """Return what stands in parentheses, or the node itself."""
+    """Return the node inside parentheses, or the node itself."""
     while isinstance(node, exp.Paren):
         node = node.this
     return node
@@ -119,16 +119,15 @@ _BINDS: Mapping[type[exp.Expr], int] = {
     exp.And: -2,
     exp.Or: -3,
 }
-"""How closely operators bind in Spark's grammar."""
+"""Precedence of operators in Spark's grammar; higher binds tighter."""
 
 _OPERANDS = ("this", "expression", "low", "high")
 
 
 def misread(node: Any) -> bool:
-    """Whether Spark may group the operators of a node and of its operands in another way.
+    """Whether Spark may group the operators of a node and of its operands differently.
 
-    The parser has an order of precedence of its own: what it groups without parentheses has to
-    be what Spark groups.
+    The parser has its own order of precedence: its grouping without parentheses must match Spark's.
     """
     level = _BINDS.get(type(node))
     if level is None:
@@ -136,14 +135,14 @@ def misread(node: Any) -> bool:
     for key in _OPERANDS:
         operand = node.args.get(key)
         if isinstance(node, exp.NullSafeEQ | exp.NullSafeNEQ):
-            # The parser puts some of what follows into parentheses of its own.
+            # The parser puts some operands into parentheses of its own.
             inside = without_parens(operand)
             operand = inside if key == "expression" or isinstance(inside, exp.Not) else operand
         below = _BINDS.get(type(operand)) if operand is not None else None
         if below is None or (isinstance(node, exp.Escape) and key == "this"):
             continue
         if isinstance(operand, exp.NullSafeEQ | exp.NullSafeNEQ):
-            below = 0  # IS [NOT] DISTINCT FROM, for all that the tree tells
+            below = 0  # may be IS [NOT] DISTINCT FROM: the tree is the same
         joins_left = key == "this" and below == level and level != 0
         unary = level in (8, -1) and below == level
         if below <= level and not (joins_left or unary):
@@ -154,7 +153,7 @@ def misread(node: Any) -> bool:
 
 
 def is_special_datetime(node: Any) -> bool:
-    """Whether a cast is one of ``'now'``, ``'10:30'`` and the like: Spark reads the clock."""
+    """Whether Spark reads the clock for a cast: of ``'now'``, ``'10:30'`` and the like."""
     return (
         isinstance(node, exp.Cast)
         and isinstance(node.this, exp.Literal)
@@ -172,7 +171,7 @@ def is_star(node: Any) -> bool:
 
 
 def alias_of(node: Any) -> tuple[str, tuple[str, ...]]:
-    """Return the alias of an item of a FROM clause, or nothing, and the names of its columns."""
+    """Return the alias of an item of a FROM clause, empty if none, and the names of its columns."""
     alias = node.args.get("alias")
     if alias is None:
         return "", ()
@@ -200,35 +199,35 @@ def called(tree: Any, columns: Collection[str] = ()) -> frozenset[str]:
 
 
 def _function_in(tree: Any, column: Any, columns: Collection[str]) -> str | None:
-    """Return the function that a name in a query may stand for, as far as the text tells."""
+    """Return the function that a name in a query may denote, as far as the text shows."""
     name = function_named(column)
     if name not in columns or is_never_column(column):
         return name
-    # A query in it may read what has no such column.
+    # A subquery may read a table without such a column.
     return name if any(q is not tree for q in tree.find_all(exp.Query)) else None
 
 
 def kind_of(node: Any) -> str:
-    """Return the name under which a node without a meaning of its own is digested."""
+    """Return the name under which a node of an unknown kind is digested."""
     return f"sqlglot.{type(node).__name__.lower()}"
 
 
 def word_for(node: Any) -> str:
-    """Return what messages call a node."""
+    """Return the name of a node in messages."""
     return type(node).__name__.upper()
 
 
 def names_in_text(
     tree: exp.Expr, columns: Collection[str] = (), *, loses: bool = False
 ) -> tuple[str, ...]:
-    """Return the names of a query's columns where the text tells them, else nothing.
+    """Return the names of a query's columns where its text shows them, else nothing.
 
     Parameters
     ----------
     columns
         The names, in lower case, of all columns that it reads.
     loses
-        The tree does not tell all that is written: what seems a column may be ``+a``.
+        The tree does not represent the whole text: an apparent column may be ``+a``.
     """
     whole = tree
     while isinstance(tree, exp.SetOperation | exp.Subquery):
@@ -245,9 +244,9 @@ def names_in_text(
 
 
 def item_in_text(tree: Any, number: int, n_columns: int) -> exp.Expr:
-    """Return the part of a query's SELECT that is column `number` of `n_columns`, counted from 1.
+    """Return the SELECT item that is column `number` of `n_columns`, counted from 1.
 
-    Behind a star it is counted from the end; NULL where that cannot be told.
+    After a star it is counted from the end; NULL if it cannot be found.
     """
     while isinstance(tree, exp.SetOperation | exp.Subquery):
         tree = tree.this

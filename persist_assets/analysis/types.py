@@ -1,6 +1,6 @@
-"""Spark's types of expressions, where they are certain. Pure.
+"""Spark types of expressions, where they are certain. Pure.
 
-A type that is not certain is None: what is said of a column before its first build must be true.
+An uncertain type is None: a type reported before the first build must be right.
 """
 
 from __future__ import annotations
@@ -42,44 +42,44 @@ _FIXED_TYPES: dict[str, str] = {
 _AS_FIRST = frozenset(
     ("min", "max", "first", "last", "lag", "lead", "nth_value", "any_value", "nullif")
 )
-"""Calls of the type of their first operand."""
+"""Calls with the type of their first operand."""
 
 _AS_ALL = frozenset(("coalesce", "greatest", "least", "case"))
-"""Calls of the type of their results, if these are all of one; NULL is of any."""
+"""Calls with the common type of their results; NULL has any type."""
 
 _NUMERIC = (*INTEGRAL, "double")
 
 
 @dataclass(slots=True)
 class Types:
-    """Knows the types of columns, and tells those of expressions over them.
+    """Types of columns and of expressions over them.
 
     Attributes
     ----------
     leaves
-        For each instance the types of its columns.
+        For each instance, the types of its columns.
     """
 
     leaves: dict[int, tuple[str | None, ...]] = field(default_factory=dict)
-    _known: dict[Expr, str | None] = field(default_factory=dict)
+    _cached: dict[Expr, str | None] = field(default_factory=dict)
 
     def of(self, expr: Expr) -> str | None:
         """Return the Spark type of an expression where it is certain."""
         if isinstance(expr, Ref):
             return self._of(expr)
-        known = self._known
-        if expr in known:
-            return known[expr]
+        known_types = self._cached
+        if expr in known_types:
+            return known_types[expr]
         stack = [expr]  # not recursive: a sum of a thousand terms is a deep expression
         while stack:
             this = stack[-1]
-            below = [e for e in _decisive(this) if e not in known]
-            if below and this not in known:
+            below = [e for e in _decisive(this) if e not in known_types]
+            if below and this not in known_types:
                 stack += below
             else:
-                known[this] = self._of(this)
+                known_types[this] = self._of(this)
                 stack.pop()
-        return known[expr]
+        return known_types[expr]
 
     def _of(self, expr: Expr) -> str | None:
         match expr:
@@ -87,13 +87,13 @@ class Types:
                 types = self.leaves.get(instance, ())
                 return types[column] if column < len(types) else None
             case Window(function=function):
-                return self._known[function]
+                return self._cached[function]
             case Subquery(kind="scalar", block=block):
                 return block.columns[0].type
             case Subquery():
                 return "boolean"
             case Call(op, _, words):
-                return _of_call(op, words, [self._known[e] for e in _decisive(expr)])
+                return _of_call(op, words, [self._cached[e] for e in _decisive(expr)])
 
 
 def _decisive(expr: Expr) -> Sequence[Expr]:
@@ -145,7 +145,7 @@ def _of_call(op: str, words: tuple[str, ...], kinds: Sequence[str | None]) -> st
 
 
 def _wider(kinds: Sequence[str | None]) -> str | None:
-    """Return the type that Spark takes numbers of several types to."""
+    """Return Spark's common type of numbers of several types."""
     if not kinds or not all(k in _NUMERIC for k in kinds):
         return None
     return "double" if "double" in kinds else max(kinds, key=INTEGRAL.index)  # pyright: ignore[reportArgumentType, reportCallIssue]

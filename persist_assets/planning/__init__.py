@@ -1,1 +1,1 @@
-"""What to build and why: a plan follows from a project and from what was observed. Pure."""
+"""Planning: what to build and why, from a project and observed facts. Pure."""

@@ -26,9 +26,9 @@ def is_stored_as_declared(project: Project, source: Source, snapshot: Snapshot) 
 
 
 def is_young(source: Source, snapshot: Snapshot, expected: AsOf, world: World) -> bool:
-    """Whether only data that never tells whether it changed makes a table due, and not yet.
+    """Whether a table is due only because of unversioned data, and its freshness window is open.
 
-    Such data is read again once the table is older than the window that its source allows it.
+    Unversioned data is read again once the table is older than the freshness window of its source.
     """
     if source.annotation.freshness is None or source.source_id in world.expired:
         return False
@@ -45,10 +45,10 @@ def unchecked(
     world: World,
     coming: Mapping[SourceID, Step] | None = None,
 ) -> tuple[Source, ...]:
-    """Return what a build of `source` would read without the checks that guard it.
+    """Return the sources that a build of `source` would read without their blocking checks.
 
-    That is what is persisted with checks that block, and would be computed on the way because
-    there is no table of it to read.
+    These are persisted sources with blocking checks that would be computed inline, because they
+    have no table to read.
     """
     inline = project.reach(source.bindings, lambda s: has_table(project, s, world, coming or {}))
     return tuple(
@@ -76,7 +76,7 @@ def unbuilt(
 def has_table(
     project: Project, source: Source, world: World, coming: Mapping[SourceID, Step]
 ) -> bool:
-    """Whether a source is read from a table: one that is there, or one that is built before."""
+    """Whether a source is read from a table: an existing one, or one that is built before."""
     return source.persisted and (
         world.readable(source) is not None
         or any(s.source_id in coming for s in project.by_build_id[source.build_id])

@@ -1,4 +1,4 @@
-"""What became of what a source reads, and what is computed of it."""
+"""Changes of a source's inputs, and the increments that follow from them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def estimate_of(last: Build | None, snapshot: Snapshot | None = None) -> Estimate | None:
-    """Return what the last build says of the next one; else what there is of `snapshot`."""
+    """Return an estimate of the next build from the last one, else from the size of `snapshot`."""
     latest = (last and last.snapshot) or snapshot
     if latest is None:
         return None
@@ -46,7 +46,7 @@ def increment_of(
     expected: AsOf,
     spans: tuple[Span, ...] = (),
 ) -> tuple[Increment | None, Reason]:
-    """Return how a build continues a table, if it does, and that it does or why not."""
+    """Return the increment by which a build continues a table, or None, and the reason."""
     if base.build_id != source.build_id and source.columns:
         why = mismatch(base.columns, source.columns)
         if why is not None:
@@ -64,7 +64,7 @@ def increment_of(
         return None, Reason("increment", f"how much is computed depends on the builds of {names}")
     grown = grow(project, source, base, changes, spans, world.zone)
     if isinstance(grown, Increment):
-        return grown, Reason("increment", _what_is_computed(project, source, grown))
+        return grown, Reason("increment", _describe_increment(project, source, grown))
     return None, Reason("whole", f"computed in full: {grown}")
 
 
@@ -77,12 +77,12 @@ def input_changes(
     coming: Mapping[SourceID, Step],
     expected: AsOf,
 ) -> dict[SourceID, Change | None]:
-    """Return what became of tables between what rows rest on and what a build will rest on.
+    """Return the changes of tables between the data that rows rest on and that of the next build.
 
     Parameters
     ----------
     present_changes
-        What became of them until now.
+        The changes until now.
     """
     changes: dict[SourceID, Change | None] = {}
     for source_id, change in present_changes.items():
@@ -96,7 +96,7 @@ def input_changes(
             if former == latest and len(latest) == 1:
                 changes[source_id] = Change()
             elif latest != [world.version(source.source_id, leaf)]:
-                changes[source_id] = None  # what it reads mixes versions, or has an older one
+                changes[source_id] = None  # its inputs mix versions, or have an older one
         elif leaf is not None and source_id not in coming:
             table = world.readable(leaf)
             if table is None or not rests_alike(table, expected):
@@ -104,7 +104,7 @@ def input_changes(
     return changes
 
 
-def _what_is_computed(project: Project, source: Source, increment: Increment) -> str:
+def _describe_increment(project: Project, source: Source, increment: Increment) -> str:
     if increment.past:
         lookback = source.annotation.lookback_s
         late = f", and of up to {in_units(lookback)} before," if lookback else ""

@@ -1,7 +1,7 @@
-"""What differs between two meanings of a source, and between two projects. Pure.
+"""Differences between two meanings of a source, and between two projects. Pure.
 
-The invariant: it explains and decides nothing. What is built follows from BuildIDs alone; what is
-said here is said of their parts, so that two that are equal never come to be compared.
+The invariant: this module explains and decides nothing. BuildIDs alone decide what is built;
+differences are those of their parts, so that two equal BuildIDs are never compared.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """In which parts two meanings differ.
+    """The parts in which two meanings differ.
 
     Attributes
     ----------
     rows
-        There are other rows.
+        The rows differ.
     changed, added, removed
         Names of columns, in their order.
     renamed
-        Pairs of names: what was a column by one name is one by another.
+        Pairs of an old and a new name of the same column.
     """
 
     rows: bool = False
@@ -60,7 +60,7 @@ class Difference:
 
 
 def differ(before: Parts, after: Parts) -> Difference:
-    """Return in which parts two meanings differ.
+    """Return the parts in which two meanings differ.
 
     Examples
     --------
@@ -94,12 +94,12 @@ def differ(before: Parts, after: Parts) -> Difference:
 
 
 def in_words(difference: Difference, of: str = "") -> str:
-    """Return what differs, in words.
+    """Return a difference in words.
 
     Parameters
     ----------
     of
-        Whose columns and rows they are; empty for "its".
+        The owner of the columns and rows; empty for "its".
 
     Examples
     --------
@@ -129,7 +129,7 @@ def _columns_in_words(names: Sequence[str], what: str, whose: str) -> Iterable[s
 
 
 def what_it_reads(project: Project, source: Source) -> tuple[Read, ...]:
-    """Return what a build of `source` should remember of what it reads."""
+    """Return the record of inputs that a build of `source` stores."""
     reached = project.reach(source.bindings, lambda s: s.is_leaf)
     return tuple(Read(s.source_id, s.definition, s.digests) for s in reached)
 
@@ -137,12 +137,12 @@ def what_it_reads(project: Project, source: Source) -> tuple[Read, ...]:
 def what_changed_above(
     project: Project, source: Source, last: Build
 ) -> tuple[tuple[Source, Difference], ...]:
-    """Return which of what `source` reads means something else than at its last build, and how.
+    """Return the inputs of `source` whose meaning changed since its last build, and how.
 
-    Sources that are dissolved count where their own words changed; of leaves only the columns
-    count that `source` is known to be computed from, unless nothing else is found.
+    Dissolved sources count if their own definition changed; leaves count only for the columns that
+    `source` is known to be computed from, unless nothing else is found.
     """
-    used_columns = _used(project, source)
+    used_columns = _leaf_columns(project, source)
     then = {read.source_id: read for read in last.reads}
     differences: list[tuple[Source, Difference]] = []
     less: list[tuple[Source, Difference]] = []
@@ -160,15 +160,15 @@ def what_changed_above(
         }
         matters = not upstream.is_leaf or difference.rows or used
         if upstream.is_leaf and used:
-            difference = _only(difference, used)
+            difference = _limited_to(difference, used)
         (differences if matters else less).append((upstream, difference))
     return tuple(differences or less)
 
 
-def _used(
+def _leaf_columns(
     project: Project, source: Source, columns: Sequence[str] | None = None
 ) -> set[tuple[SourceID, str | None]]:
-    """Return the columns of leaves that some of a source's are computed from, None for any."""
+    """Return the leaf columns that some of a source's columns are computed from, None for any."""
     if source.function is None:
         return {
             (edge.upstream.source_id, edge.upstream.column)
@@ -181,12 +181,12 @@ def _used(
         if upstream.is_leaf:
             leaf_columns |= {(source_id, name) for name in parameter.columns or (None,)}
         else:
-            leaf_columns |= _used(project, upstream, parameter.columns)
+            leaf_columns |= _leaf_columns(project, upstream, parameter.columns)
     return leaf_columns
 
 
-def _only(difference: Difference, names: set[str]) -> Difference:
-    """Return what differs of some columns."""
+def _limited_to(difference: Difference, names: set[str]) -> Difference:
+    """Return a difference limited to some columns."""
     d = difference
     return Difference(
         d.rows,
@@ -203,14 +203,14 @@ def _only(difference: Difference, names: set[str]) -> Difference:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a source means in one place: in files, or in an environment.
+    """The meaning of a source in one place: in files, or in an environment.
 
     Attributes
     ----------
     digests
-        None where the parts are not known.
+        None if the parts are not known.
     query
-        None where the text is not known.
+        None if the text is not known.
     reads
         The SourceIDs it names, as far as they are known.
     """
@@ -224,13 +224,13 @@ class Standing:
 
 
 Standings = dict[str, Standing]
-"""What sources mean in one place, by SourceID."""
+"""Meanings of sources in one place, by SourceID."""
 
 
 def of_project(project: Project) -> Standings:
-    """Return what the sources of a project mean.
+    """Return the meanings of a project's sources.
 
-    Only texts of SQL can be compared: Malloy's is in nobody's own words.
+    Only SQL texts can be compared: Malloy's SQL is generated.
     """
     queries = {s.source_id: s.query for s in project.sources if s.language == SQL}
     return {
@@ -242,13 +242,13 @@ def of_project(project: Project) -> Standings:
 
 
 def of_builds(builds: Iterable[Build]) -> Standings:
-    """Return what sources meant when they were built."""
+    """Return the meanings of sources when they were built."""
     return {b.source_id: Standing(b.source_id, b.build_id, b.digests) for b in builds}
 
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """How a column, or the rows if `column` is None, is said before and after; None: not known."""
+    """The text of a column, or of the rows if `column` is None, before and after, if known."""
 
     column: str | None
     before: str | None
@@ -257,14 +257,14 @@ class Expression:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """How a source differs between two places.
+    """The difference of a source between two places.
 
     Attributes
     ----------
     columns
-        Names of those that changed, came or went.
+        Names of the changed, added and removed columns.
     rows_changed
-        None where it is not known.
+        None if it is not known.
     because
         The sources it names that changed too.
     """
@@ -278,13 +278,13 @@ class Change:
 
 
 def to_rebuild(before: Mapping[str, Standing], after: Mapping[str, Standing]) -> int:
-    """Return how many tables `after` has that `before` does not have."""
+    """Return how many tables `after` has that `before` lacks."""
     had = {s.build_id for s in before.values() if s.persisted}
     return len({s.build_id for s in after.values() if s.persisted} - had)
 
 
 def compare(before: Mapping[str, Standing], after: Mapping[str, Standing]) -> tuple[Change, ...]:
-    """Return for every source of either place how it differs, in the order of `after`."""
+    """Return the change of every source of either place, in the order of `after`."""
     changes: list[Change] = []
     differing = {
         s for s, b in before.items() if s not in after or after[s].build_id != b.build_id
@@ -321,7 +321,7 @@ def compare(before: Mapping[str, Standing], after: Mapping[str, Standing]) -> tu
 def _expressions(
     old: Standing | None, new: Standing | None, names: Iterable[str], *, rows: bool
 ) -> tuple[Expression, ...]:
-    """Return how what differs is said, where the words differ or are not known."""
+    """Return the texts of differing parts, except where the texts are equal or not known."""
     before = items(old.query) if old is not None and old.query is not None else Items()
     after = items(new.query) if new is not None and new.query is not None else Items()
     pairs: list[tuple[str | None, str | None, str | None]] = [
@@ -351,7 +351,7 @@ class Items:
     texts
         The expressions themselves.
     rest
-        What follows the list: FROM, WHERE, …; None where it is not known.
+        The text after the list: FROM, WHERE, …; None if it is not known.
     """
 
     starts: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -377,13 +377,13 @@ _CLOSING = frozenset((TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE)
 
 
 def items(query: Query) -> Items:
-    """Return the outermost select list of a query; nothing where it cannot be found."""
+    """Return the outermost select list of a query, or no items if it cannot be found."""
     text = query.text
     tree = parse(text)
     if not isinstance(tree, exp.Query):
         return Items()
     tokens = tokenize(text)
-    select_items, end = _listed(tokens)
+    select_items, end = _select_items(tokens)
     if len(tree.selects) != len(select_items):
         return Items()
     starred = any(isinstance(s, exp.Star) or s.is_star for s in tree.selects)
@@ -404,7 +404,7 @@ def items(query: Query) -> Items:
     return Items(starts, texts, rest.rstrip("; \n"))
 
 
-def _listed(tokens: Sequence[Token]) -> tuple[list[list[Token]], int]:
+def _select_items(tokens: Sequence[Token]) -> tuple[list[list[Token]], int]:
     """Return the tokens of each item of the first outermost SELECT, and where its list ends."""
     item_tokens: list[list[Token]] = [[]]
     depth, started = 0, False
@@ -424,7 +424,7 @@ def _listed(tokens: Sequence[Token]) -> tuple[list[list[Token]], int]:
 
 
 def line_of(source: Source, column: str) -> int:
-    """Return the line of a file where a column of a source is said, else that of the source."""
+    """Return the line of a file that defines a column of a source, else the line of the source."""
     query = source.query
     if query is None or not query.references or source.language != SQL:
         return source.location.line

@@ -1,11 +1,11 @@
-"""What of a source has to be computed again, after what became of the tables it reads. Pure.
+"""Incremental computation of a source after changes of the tables it reads. Pure.
 
-    how its rows follow (`analysis/increments.py`) ┐
-    what changed (`storage/changes.py`)           ┴─► Increment, or why everything is computed
+    growth of its rows (`analysis/increments.py`) ┐
+    changes of the tables (`storage/changes.py`)  ┴─► Increment, or why everything is computed
 
-Rows are only added where the tables that changed only grew and the source is additive in them;
-else windows of its time column are computed again, where its rows in them follow from windows of
-the tables. The invariant: either way the table then equals one that is computed as a whole.
+If the changed tables only grew and the source is additive in them, rows are only added. Otherwise
+windows of its time column are computed again, if its rows in them follow from windows of the
+tables. The invariant: either way, the resulting table equals one computed in full.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from persist_assets.core.model.sources import Source
 
 Touched = tuple[tuple[Span, ...], bool]
-"""The values that a column may have, and whether NULL is one."""
+"""The possible values of a column, and whether NULL is one."""
 _MOST_SPANS = 16
 _GROUP_BYTES = 3 * 2**20
 _NO_SUM = "rows added upstream may change its existing rows"
 _MOST_GROUPS = 80
-"""Spark plans each group by itself; what is replaced later is the rows of a group, or of two."""
+"""Spark plans each group separately; a later replacement covers the rows of one or two groups."""
 
 
 def grow(
@@ -56,16 +56,16 @@ def grow(
     spans: tuple[Span, ...] = (),
     zone: str = "UTC",
 ) -> Increment | str:
-    """Return how a build continues a snapshot, or why it cannot.
+    """Return the increment by which a build continues a snapshot, or why it cannot.
 
     Parameters
     ----------
     base
         A snapshot of the same BuildID.
     changes
-        For each table that the source reads what became of it since.
+        For each table that the source reads, its change since then.
     spans
-        Spans of the time column that are computed again besides.
+        Additional spans of the time column to compute again.
     zone
         The session's time zone.
     """
@@ -101,9 +101,9 @@ def grow(
 def _late(
     project: Project, source: Source, base: Snapshot, changed: Mapping[SourceID, Change], zone: str
 ) -> tuple[str, ...]:
-    """Return of which tables files came with times before the watermark and its lookback.
+    """Return the tables with new files that have times before the watermark and its lookback.
 
-    Statistics of files tell it, where the time column follows from columns of theirs or is one.
+    The files' statistics show this if the time column is one of their columns or follows from them.
     """
     name, kind = (source.annotation.time_column or "").lower(), time_type(source, base) or ""
     watermark = from_text(base.watermark or "", kind)
@@ -130,7 +130,7 @@ def _names(project: Project, sources: Iterable[SourceID]) -> str:
 
 
 def _sum(source: Source, base: Snapshot, changes: Mapping[SourceID, Change]) -> Increment | None:
-    """Return the increment that only adds rows, of tables that only grew, if that is right."""
+    """Return the increment that only adds rows, if the source is additive in the changed tables."""
     changed = {s for s, change in changes.items() if change.added}
     for tables in source.growth.sums if source.growth else ():
         if tables.issuperset(changed):
@@ -142,7 +142,7 @@ def _sum(source: Source, base: Snapshot, changes: Mapping[SourceID, Change]) -> 
 def _windows(
     project: Project, source: Source, base: Snapshot, changed: Mapping[SourceID, Change]
 ) -> Increment | None:
-    """Return the increment that computes windows again, if the changes are known to be in some."""
+    """Return the increment that recomputes windows, if all changes are known to lie in windows."""
     windows = source.windows
     if windows is None or windows.loose & changed.keys() or not is_ordered(time_type(source)):
         return None
@@ -166,16 +166,16 @@ def touched(
     zone: str,
     look: Callable[[Trace, tuple[str, ...]], Touched | None] = lambda *_: None,
 ) -> Touched | None:
-    """Return where the traces lead of what changed; None where that cannot be told.
+    """Return the values to which traces lead from changed rows; None if that is not known.
 
     Parameters
     ----------
     traces
-        From columns of the tables to one of type `kind`.
+        Traces from columns of the tables to one of type `kind`.
     zone
         The session's time zone.
     look
-        Returns the values that the column of a trace has in files whose statistics do not tell.
+        Returns the values of a trace's column in files without usable statistics.
     """
     result_spans: list[Span] = []
     nulls = False
@@ -202,7 +202,7 @@ def _values(
     change: Change,
     look: Callable[[Trace, tuple[str, ...]], Touched | None],
 ) -> Touched | None:
-    """Return the values that a column has in rows that came or went."""
+    """Return the values of a column in added and removed rows."""
     source_id, column = trace.column.source_id, trace.column.column
     if column.lower() in change.within:
         return change.within[column.lower()], False
@@ -228,7 +228,7 @@ def _values(
 
 
 def merged_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """Return spans that hold the same values and more, at most so many, in order."""
+    """Return at most `_MOST_SPANS` spans, in order, that cover the given ones."""
     merged: list[Span] = []
     for low, high in sorted(spans):  # pyright: ignore[reportArgumentType]
         if merged and low <= merged[-1][1]:  # pyright: ignore[reportOperatorIssue]
@@ -255,7 +255,7 @@ def meeting(
     Parameters
     ----------
     leaf, kind
-        The types of the trace's column, and of that to which it leads.
+        The types of the trace's column and of its target.
     nulls
         Whether NULL counts as such a value.
     """
@@ -275,7 +275,7 @@ def meeting(
 
 
 def steps_to(trace: Trace, leaf: str | None, kind: str) -> tuple[Taken, ...]:
-    """Return the steps from a column of a type to one of another."""
+    """Return the steps of a trace, with a final cast to the type of its target if needed."""
     if kind in TIMES and leaf != kind:
         return (*trace.steps, Taken("cast", kind, 0))
     return trace.steps
@@ -284,7 +284,7 @@ def steps_to(trace: Trace, leaf: str | None, kind: str) -> tuple[Taken, ...]:
 def in_order(pieces: Iterable[Piece], column: str, kind: str | None) -> tuple[tuple[str, ...], ...]:
     """Return files in groups that follow one another in the values of a column, each large enough.
 
-    Nothing where files overlap, all but a few, or what is in them is not known.
+    Empty if more than a tenth of the files overlap, or if the values in some are not known.
     """
     pairs = [(span(piece, column, kind or ""), piece) for piece in pieces]
     spans = sorted(
@@ -312,9 +312,9 @@ def in_order(pieces: Iterable[Piece], column: str, kind: str | None) -> tuple[tu
 
 
 def parted_by(source: Source, base: Snapshot | None = None) -> tuple[tuple[str, str], ...]:
-    """Return the columns by whose values parts of a table are computed again, with their types.
+    """Return the columns by whose values parts of a table are recomputed, with their types.
 
-    Those of its partitions, else its time column; nothing where a type is not certain.
+    These are the columns of its partitions, else its time column; empty if a type is not certain.
     """
     partition = source.annotation.partition
     names = (
@@ -327,9 +327,9 @@ def parted_by(source: Source, base: Snapshot | None = None) -> tuple[tuple[str, 
 
 
 def trace_to_partitions(source: Source, upstream: Source) -> Trace | None:
-    """Return how the windows of a source lead to those of a partitioned table that it reads.
+    """Return the trace from a partitioned table to the windows of a source that reads it.
 
-    None where its rows may follow from any rows of the table.
+    None if the source's rows may follow from any rows of the table.
     """
     windows, parted = source.windows, parted_by(upstream)
     if windows is None or not parted or upstream.source_id in windows.loose:
@@ -348,7 +348,7 @@ def trace_to_partitions(source: Source, upstream: Source) -> Trace | None:
 def span(piece: Piece, column: str, kind: str) -> tuple[Value, Value, bool] | None:
     """Return the least and greatest value of a column in a file, and whether it has NULLs.
 
-    None where that is not certain.
+    None if they are not certain.
     """
     statistics = piece.spans.get(column.lower())
     if statistics is None:
@@ -358,7 +358,7 @@ def span(piece: Piece, column: str, kind: str) -> tuple[Value, Value, bool] | No
 
 
 def obstacle(source: Source) -> str | None:
-    """Return what keeps a source from ever being built incrementally; None: it depends."""
+    """Return why a source can never be built incrementally; None: it depends."""
     growth = source.growth
     if growth is None:
         return "it is always computed in full"
@@ -388,12 +388,12 @@ def obstacle(source: Source) -> str | None:
 
 
 def mismatch(before: Iterable[Column], now: Iterable[Column], *, grows: bool = False) -> str | None:
-    """Return why rows of some columns cannot stand beside those of others, None if they can.
+    """Return why rows with some columns cannot be combined with rows of others, None if they can.
 
     Parameters
     ----------
     grows
-        New columns may come: there is NULL in the rows before.
+        New columns are allowed: earlier rows have NULL there.
     """
     kinds = {c.name.lower(): c for c in now}
     differences = [
@@ -409,14 +409,14 @@ def mismatch(before: Iterable[Column], now: Iterable[Column], *, grows: bool = F
 
 
 def _stored(column: Column) -> str:
-    """Return the type that a column has in a table: CHAR and VARCHAR are strings there."""
+    """Return the type of a column in a table: CHAR and VARCHAR are strings there."""
     return re.sub(r"\b(?:var)?char\(\d+\)", "string", (column.type or "").lower())
 
 
 def time_type(source: Source, base: Snapshot | None = None) -> str | None:
-    """Return the Spark type of the time column of a source, None where it is not certain.
+    """Return the Spark type of the time column of a source, None if it is not certain.
 
-    Of a function's only a snapshot tells.
+    For a function, only a snapshot shows it.
     """
     return _type_of(source, source.annotation.time_column or "", base)
 
@@ -429,5 +429,5 @@ def _type_of(source: Source, name: str, base: Snapshot | None) -> str | None:
 
 
 def column_type(columns: Iterable[Column], name: str) -> str | None:
-    """Return the Spark type of the column of a name, None where it is not certain."""
+    """Return the Spark type of a column by name, None if it is not certain."""
     return next((c.type for c in columns if c.name.lower() == name.lower()), None)

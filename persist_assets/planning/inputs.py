@@ -1,4 +1,4 @@
-"""What a table rests on: versions of raw tables, and the tables it reads."""
+"""Inputs of a table: versions of raw tables, and the tables it reads."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def versions_of(
     inline: dict[tuple[SourceID, SourceID], AsOf],
     reader: SourceID | None = None,
 ) -> AsOf:
-    """Return what a build of `source` would rest on after the steps that come before it.
+    """Return the versions that a build of `source` would rest on after the steps before it.
 
     Parameters
     ----------
     inline
-        What is known of sources that are read inline; what is found is added.
+        Cache of the versions of sources that are read inline; it is extended.
     reader
-        Who reads it, if it is read inline.
+        The reader of `source`, if it is read inline.
     """
     parts: list[Iterable[RawVersion]] = []
-    reader = _needing(source, reader)
+    reader = _effective_reader(source, reader)
     whose = reader if reader in world.seen else ""
     if source.reads_clock:
         parts.append(
@@ -70,22 +70,22 @@ def versions_of(
     return merge_as_of(parts)
 
 
-def _needing(source: Source, reader: SourceID | None) -> SourceID:
-    """Return whose needs of external tables count for the rows of a source that is read inline.
+def _effective_reader(source: Source, reader: SourceID | None) -> SourceID:
+    """Return the source whose needs of external tables count for a source that is read inline.
 
-    What is persisted needs what it needs, whoever reads it.
+    A persisted source has the same needs for every reader.
     """
     return source.source_id if reader is None or source.persisted else reader
 
 
 def rests_alike(snapshot: Snapshot, as_of: AsOf) -> bool:
-    """Whether a snapshot rests on what rows of an as_of do, of all that it rests on."""
+    """Whether a snapshot rests on the versions of an as_of, for all raw tables of the snapshot."""
     raws = {v.raw for v in snapshot.as_of}
     return {v for v in as_of if v.raw in raws} == {*snapshot.as_of}
 
 
 CONTENT = "content:"
-"""What the versions begin with under which tables stand among the inputs of rows."""
+"""Prefix of the versions of tables among the inputs of rows."""
 
 
 def inputs(
@@ -95,13 +95,13 @@ def inputs(
     coming: Mapping[SourceID, Step] | None = None,
     reader: SourceID | None = None,
 ) -> AsOf | None:
-    """Return what a build of `source` would be computed from directly.
+    """Return the direct inputs of a build of `source`.
 
-    Rows are a function of the BuildID and of these. None where it is not known yet: a table that
-    it reads is built before.
+    Rows are a function of the BuildID and of these. None if they are not known yet, because a table
+    that it reads is built before.
     """
     parts: list[Iterable[RawVersion]] = []
-    reader = _needing(source, reader)
+    reader = _effective_reader(source, reader)
     if source.reads_clock:
         now = world.day if source.reads_clock == "day" else world.instant
         parts.append([RawVersion(CLOCK, now)])
@@ -125,8 +125,8 @@ def inputs(
 def is_mixed(source: Source, snapshot: Snapshot, expected: AsOf) -> bool:
     """Whether a table has rows of older code that its source does not allow.
 
-    They stay from a source of the same meaning that allows them, or from before it was changed. A
-    source that reads such rows may have them.
+    Such rows stem from a source of the same meaning that allows them, or from before it was
+    changed. A source that reads such rows may have them.
     """
     mark = OLDER + source.build_id
     inherited = any(v.raw == mark for v in expected)
@@ -134,7 +134,7 @@ def is_mixed(source: Source, snapshot: Snapshot, expected: AsOf) -> bool:
 
 
 def other_rows(former: Iterable[RawVersion], now: AsOf | None) -> frozenset[BuildID]:
-    """Return the BuildIDs of the tables that have other rows now than in the former inputs.
+    """Return the BuildIDs of the tables whose rows differ between former and present inputs.
 
     A table gets other rows from the same data if its increments rested on an assumption and it is
     computed in full, or if it is built again after it was tainted.
@@ -145,15 +145,16 @@ def other_rows(former: Iterable[RawVersion], now: AsOf | None) -> frozenset[Buil
 
 
 def other_code(source: Source, former: AsOf, now: AsOf) -> frozenset[BuildID]:
-    """Return the BuildIDs of the other tables whose rows of older code came or went."""
+    """Return the BuildIDs of other tables that gained or lost rows of older code."""
     marks = {v for v in {*former} ^ {*now} if v.raw.startswith(OLDER)}
     return frozenset(v.raw.removeprefix(OLDER) for v in marks) - {source.build_id}
 
 
 def follows_from(project: Project, source: Source, others: Collection[BuildID]) -> bool:
-    """Whether the rows of a source follow those of all these tables in a way that is known.
+    """Whether the rows of a source are known to follow from those of all these tables.
 
-    Rows that follow the raw data below a table need not follow the rows of the table itself.
+    Rows that follow from the raw data below a table need not follow from the rows of the table
+    itself.
     """
     growth = source.growth
     followed = (
@@ -163,9 +164,9 @@ def follows_from(project: Project, source: Source, others: Collection[BuildID]) 
 
 
 def digest_partitions(groups: Sequence[Filled]) -> str:
-    """Return a digest of groups of partitions, which stands in the `as_of` of who reads them.
+    """Return a digest of groups of partitions, for the `as_of` of their readers.
 
-    The ledger keeps it, so the text is spelled out, and does not follow from names of classes.
+    The ledger stores it, so its text is spelled out and does not depend on names of classes.
     """
 
     def spelled(versions: AsOf) -> str:
@@ -177,17 +178,17 @@ def digest_partitions(groups: Sequence[Filled]) -> str:
 
 
 def drawn(as_of: AsOf, source: Source, build_uid: str) -> AsOf:
-    """Return what a new snapshot rests on: its own draw too, if its source draws lots."""
+    """Return the as_of of a new snapshot; a nondeterministic source adds a draw of its own."""
     draw = [RawVersion(DRAW + source.build_id, build_uid)] if source.varies else []
     return merge_as_of([as_of, draw])
 
 
 def without_draw(as_of: AsOf, source: Source) -> AsOf:
-    """Return what a snapshot rests on besides its own draw, and the older code of its own rows."""
+    """Return an as_of without the snapshot's own draw and without the mark of its older code."""
     return tuple(v for v in as_of if v not in own_marks(as_of, source))
 
 
 def own_marks(as_of: AsOf, source: Source) -> AsOf:
-    """Return what tells of a snapshot of a source which build it is of: no other is like it."""
+    """Return the marks in an as_of that identify one build of a source and no other."""
     names = (DRAW + source.build_id, OLDER + source.build_id)
     return tuple(v for v in as_of if v.raw in names)

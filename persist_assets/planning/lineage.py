@@ -1,7 +1,7 @@
-"""Which columns follow from which, through all sources of a project. Pure.
+"""Column lineage through all sources of a project. Pure.
 
-Edges lead from columns of persisted sources and raw tables to those of whatever is computed from
-them; what lies between is dissolved. Of functions nobody knows which columns make which.
+Edges lead from columns of persisted sources and raw tables to the columns computed from them;
+sources in between are dissolved. The column lineage of functions is unknown.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.sources import Source
 
     Columns = Mapping[ColumnRef, list[ColumnRef]]
-    """Columns by one that they stand above or below of."""
+    """Neighbouring columns of each column, above or below it."""
 
 Edge = tuple[ColumnRef, ColumnRef]
 """A column, and one that is computed from it."""
@@ -36,7 +36,7 @@ def edges(project: Project) -> tuple[Edge, ...]:
 
 
 def neighbours(project: Project) -> tuple[Columns, Columns]:
-    """Return which columns each is computed from, and which are computed from each; sorted."""
+    """Return the columns that each is computed from, and those computed from each; sorted."""
     above: dict[ColumnRef, list[ColumnRef]] = {}
     below: dict[ColumnRef, list[ColumnRef]] = {}
     for upstream, column in edges(project):
@@ -46,9 +46,9 @@ def neighbours(project: Project) -> tuple[Columns, Columns]:
 
 
 def find_columns(project: Project, reference: str) -> tuple[Source, str | None]:
-    """Return what ``SOURCE`` or ``SOURCE.COLUMN`` means: a source, and a column of it or None.
+    """Resolve ``SOURCE`` or ``SOURCE.COLUMN`` to a source, and a column of it or None.
 
-    A name that is a source's is no column's.
+    The name of a source takes precedence over that of a column.
 
     Raises
     ------
@@ -78,7 +78,7 @@ def find_columns(project: Project, reference: str) -> tuple[Source, str | None]:
 
 
 def trace(project: Project, start: Iterable[ColumnRef]) -> tuple[Edge, ...]:
-    """Return the edges on all ways that lead to columns, and on all that lead on from them.
+    """Return the edges on all paths that lead to columns, and on all that lead on from them.
 
     Sorted.
     """

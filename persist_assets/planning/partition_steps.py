@@ -1,4 +1,4 @@
-"""The step of a source that is built by partitions."""
+"""Steps of sources that are built by partitions."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from persist_assets.planning.inputs import (
 )
 from persist_assets.planning.reasons import (
     counted,
-    how_it_failed,
-    what_is_old,
-    what_stops_it,
+    last_failure,
+    obstacles_to_build,
+    unusable_inputs,
     why_no_table,
     why_other_data,
     why_other_rows,
@@ -68,7 +68,7 @@ def partition_step(
     Parameters
     ----------
     partition_keys
-        The partitions to build; None: all that the source has.
+        The partitions to build; None: all partitions of the source.
     """
     order = world.keys[source.source_id]
     chosen = order if partition_keys is None else frozenset(partition_keys)
@@ -85,9 +85,9 @@ def partition_step(
     if force:
         reasons.append(Reason("forced", "requested"))
     if reasons:
-        reasons += what_is_old(project, source, world, coming)
-        reasons += what_stops_it(project, source, world, coming, todo)
-        reasons += how_it_failed(last)
+        reasons += unusable_inputs(project, source, world, coming)
+        reasons += obstacles_to_build(project, source, world, coming, todo)
+        reasons += last_failure(last)
     filled = _filled(order, base, current | {*todo}, expected, present_inputs)
     stays = base if built - {*todo} else None
     partitions = Partitions(tuple(filled), runs(order, todo), stays.build_uid if stays else None)
@@ -117,7 +117,7 @@ def _best_table(
 ) -> tuple[Snapshot | None, frozenset[str]]:
     """Return the table that lacks the fewest of the selected partitions, and its current ones.
 
-    The environment's own table comes first. A table that was imported has no partitions.
+    The environment's own table takes precedence. An imported table has no partitions.
     """
     snapshot = world.manifest.get(source.build_id)
     tables = [] if snapshot is None or source.build_id in world.missing else [snapshot]
@@ -181,7 +181,7 @@ def _filled(
     expected: AsOf,
     present_inputs: AsOf | None,
 ) -> list[Filled]:
-    """Return what the partitions will rest on after the build: one group for each as_of."""
+    """Return the data that partitions will rest on after the build: one group for each as_of."""
     filled = [Filled(runs(order, current), expected, present_inputs or ())]
     if order and not current:
         filled = []
@@ -201,7 +201,7 @@ def _current(
     expected: AsOf,
     now: AsOf | None,
 ) -> frozenset[str]:
-    """Return the partitions of a table whose rows are those of what a build will rest on."""
+    """Return the partitions of a table whose rows are those that a build would compute."""
     assert table.partitions is not None
     order, current = world.keys[source.source_id], set[str]()
     for group in table.partitions.filled:
@@ -228,7 +228,7 @@ def _stale(
     coming: Mapping[SourceID, Step],
     expected: AsOf,
 ) -> Collection[str]:
-    """Return which partitions of a group may have other rows by now."""
+    """Return the partitions of a group that may have other rows by now."""
     partition, columns = source.annotation.partition, parted_by(source, table)
     changes_by_table = world.aged.get((source.source_id, group.as_of, group.inputs))
     windows = source.windows
@@ -251,7 +251,7 @@ def _stale(
 
 
 def _with_partitions(project: Project, change: Change, step: Step, world: World) -> Change | None:
-    """Return what will have become of a table when a step has built some of its partitions."""
+    """Return the change of a table after a step that builds some of its partitions."""
     source = project.by_id[step.source_id]
     partition, columns = source.annotation.partition, parted_by(source, step.base)
     if partition is None or not columns or step.keys is None:

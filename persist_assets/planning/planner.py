@@ -1,4 +1,4 @@
-"""What would be built, what reused, and why. Pure: all facts come as arguments."""
+"""The plan: what to build, what to reuse, and why. Pure: all facts are arguments."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def plan(
     Parameters
     ----------
     force
-        Build even what is up to date.
+        Build sources even if they are up to date.
     partition_keys
-        For sources of which only some partitions are to be built, these.
+        The partitions to build, for sources that are built in part.
     spans
-        By source, the values of its time column whose rows are computed again, whatever changed.
+        By source, the values of its time column whose rows are recomputed, whatever changed.
     """
     chosen = set(selected)
     coming: dict[SourceID, Step] = {}

@@ -1,4 +1,4 @@
-"""What may be promoted from one environment to another, and what not, and why. Pure."""
+"""Promotion from one environment to another: what is promoted, what is refused, and why. Pure."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """What a promotion would do; if anything is refused, nothing is done.
+    """The effect of a promotion; if anything is refused, nothing is done.
 
     Attributes
     ----------
     snapshots
-        What the target's readers would see that they do not see now, by BuildID.
+        The snapshots that are new to the target's readers, by BuildID.
     sources
-        Whose these are, in dependency order.
+        Their sources, in dependency order.
     """
 
     snapshots: Mapping[BuildID, Snapshot]
@@ -54,22 +54,22 @@ def decide(
     *,
     allow_stale: bool = False,
 ) -> Promotion:
-    """Return what promoting the sources of a plan would do.
+    """Return the effect of promoting the sources of a plan.
 
     Parameters
     ----------
     project, target
-        The sources as they are in the environment promoted from, and in the other one.
+        The sources as they are in the environment promoted from, and in the target.
     planned
-        What a build of what is promoted would do in the environment promoted from.
+        The plan of a build of the promoted sources in the environment promoted from.
     source_manifest, target_reads
-        What readers of the two environments read.
+        The snapshots that readers of the two environments read.
     target_manifest
-        What of that is the other one's own.
+        The target's own snapshots.
     passed
         The definitions of the checks that each snapshot has passed.
     allow_stale
-        Promote what is out of date, or does not agree with what it reads, all the same.
+        Promote even what is stale or inconsistent with its inputs.
     """
     snapshots: dict[BuildID, Snapshot] = {}
     sources: list[Source] = []
@@ -101,19 +101,19 @@ def decide(
         refused.append(Refusal(source.source_id, reason))
     if not allow_stale:
         after = {**target_reads, **snapshots}
-        refused += _torn(project, sources, after)
+        refused += _inconsistent(project, sources, after)
     return Promotion(snapshots, tuple(sources), tuple(refused))
 
 
 def _is_elsewhere(step: Step, snapshot: Snapshot) -> bool:
-    """Whether a build would reuse what another environment has, in place of a snapshot."""
+    """Whether a build would reuse another environment's snapshot instead of this one."""
     return step.snapshot is not None and step.snapshot.build_uid != snapshot.build_uid
 
 
-def _torn(
+def _inconsistent(
     project: Project, sources: Iterable[Source], after: Mapping[BuildID, Snapshot]
 ) -> Iterable[Refusal]:
-    """Yield the sources whose rows rest on other data than what they read would there."""
+    """Yield the sources whose rows would rest on other data there than their inputs."""
     for source in sources:
         snapshot = after[source.build_id]
         own_versions = set(snapshot.as_of)
@@ -129,8 +129,8 @@ def _torn(
                     f"it was built from different data than {upstream.key} has there ({other})",
                 )
                 break
-            there = (RawVersion(upstream.build_id, CONTENT + beneath.content),)
-            if other_rows(former_inputs, there):
+            target_version = (RawVersion(upstream.build_id, CONTENT + beneath.content),)
+            if other_rows(former_inputs, target_version):
                 what = f"it was built from different rows of {upstream.key} than those there"
                 yield Refusal(source.source_id, what)
                 break

@@ -1,4 +1,4 @@
-"""Which sources a selection needs beside itself, and which it reaches."""
+"""Partitions that a selection needs besides itself, and partitions that it affects."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def needed(
     order: Mapping[SourceID, Sequence[str]],
     zone: str,
 ) -> tuple[str, ...]:
-    """Return the partitions of what a source reads that rows of partitions of it follow from.
+    """Return the partitions of an input that given partitions of a source follow from.
 
     Parameters
     ----------
     keys
-        Those partitions; None: `source` has none, or all of them are meant.
+        The partitions of `source`; None: it has none, or all of them are meant.
     order, zone
-        The partitions there are, and the session's time zone.
+        All partitions in order, by source, and the session's time zone.
     """
     every = (*order[upstream.source_id],)
     partition, columns = source.annotation.partition, parted_by(source)
@@ -63,8 +63,8 @@ def needed(
     for key in every:
         part = split(theirs, key)[0]
         if part not in need_by_part:
-            own = side(theirs, theirs.dimensions[0], part, parted[0][1])
-            change = {upstream.source_id: Change((Piece(""),), within={name: (own,)})}
+            part_span = side(theirs, theirs.dimensions[0], part, parted[0][1])
+            change = {upstream.source_id: Change((Piece(""),), within={name: (part_span,)})}
             led = touched(project, [trace], change, kind, zone)
             need_by_part[part] = led is None or any(map(is_wanted, led[0]))
     return tuple(key for key in every if need_by_part[split(theirs, key)[0]])
@@ -78,14 +78,14 @@ def reached_by(
     order: Mapping[SourceID, Sequence[str]],
     zone: str,
 ) -> Collection[str]:
-    """Return the partitions of a source whose rows may follow from partitions of what it reads.
+    """Return the partitions of a source whose rows may follow from given partitions of an input.
 
     Parameters
     ----------
     keys
-        Those partitions, where `upstream` has some.
+        The partitions of `upstream`, if it has some.
     order, zone
-        The partitions there are, and the session's time zone.
+        All partitions in order, by source, and the session's time zone.
     """
     theirs, parted = upstream.annotation.partition, parted_by(upstream)
     if theirs is None or not parted:
@@ -104,12 +104,12 @@ def reached_within(
     order: Mapping[SourceID, Sequence[str]],
     zone: str,
 ) -> Collection[str]:
-    """Return the partitions of a source whose rows may follow from windows of what it reads.
+    """Return the partitions of a source whose rows may follow from windows of an input.
 
     Parameters
     ----------
     spans
-        Of the time column of `upstream`, or the one that parts it.
+        Spans of the time column of `upstream`, or of its partition column.
     order, zone
         As for `reached_by`.
     """
@@ -131,7 +131,7 @@ def lacking(
     keys: Collection[str] | None,
     coming: Mapping[SourceID, Step] | None = None,
 ) -> dict[SourceID, tuple[str, ...]]:
-    """Return the partitions that a build would read and that are not there, by their source.
+    """Return the partitions that a build would read and that are missing, by source.
 
     Parameters
     ----------
@@ -142,20 +142,20 @@ def lacking(
     for upstream in project.inputs(source):
         if upstream.annotation.partition is None or not upstream.persisted:
             continue
-        order, there = world.keys[upstream.source_id], set[str]()
+        order, built_keys = world.keys[upstream.source_id], set[str]()
         step = (coming or {}).get(upstream.source_id)
         tainted = world.tainted.get(upstream.source_id)
         if tainted is None:
             table = world.readable(upstream)
-        else:  # of a table of which some is tainted the rest is there
+        else:  # the untainted partitions of a table are usable
             table = world.manifest.get(upstream.build_id)
         for partitions in (step and step.partitions, table and table.partitions):
             if partitions:
-                there |= filled_keys(order, partitions.filled)
-        there -= (tainted or frozenset()).difference(step.keys or () if step else ())
-        if len(there) < len(order):
+                built_keys |= filled_keys(order, partitions.filled)
+        built_keys -= (tainted or frozenset()).difference(step.keys or () if step else ())
+        if len(built_keys) < len(order):
             needed_keys = needed(project, source, upstream, keys, world.keys, world.zone)
-            missing = tuple(key for key in needed_keys if key not in there)
+            missing = tuple(key for key in needed_keys if key not in built_keys)
             if missing:
                 missing_keys[upstream.source_id] = missing
     return missing_keys
@@ -168,12 +168,12 @@ def with_needed(
     order: Mapping[SourceID, Sequence[str]],
     zone: str,
 ) -> dict[SourceID, tuple[str, ...]]:
-    """Return the wanted partitions of selected sources, and those of others that these follow from.
+    """Return the wanted partitions of selected sources, and the partitions that these follow from.
 
     Parameters
     ----------
     order, zone
-        The partitions there are, and the session's time zone.
+        All partitions in order, by source, and the session's time zone.
     """
     needed_keys: dict[SourceID, tuple[str, ...]] = {}
     for source in reversed(project.persisted):
@@ -198,20 +198,20 @@ def asked_for(
     first: str,
     last: str,
 ) -> dict[SourceID, tuple[str, ...]]:
-    """Return which partitions of selected sources are meant by the keys of a range.
+    """Return the partitions of selected sources that a range of keys selects.
 
-    They are those of the range, of sources that have them, and those that the selected readers'
-    rows follow from.
+    These are the partitions in the range, of sources that have them, and the partitions of selected
+    sources that they follow from.
 
     Parameters
     ----------
     order, zone
-        The partitions there are, and the session's time zone.
+        All partitions in order, by source, and the session's time zone.
 
     Raises
     ------
     NotFoundError
-        A selected source has no such partitions, and nothing selected reads it.
+        A selected source has no such partitions, and no selected source reads it.
     """
     chosen = {*selected}
     range_keys: dict[SourceID, tuple[str, ...]] = {}

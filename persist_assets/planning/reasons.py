@@ -1,4 +1,4 @@
-"""Why something is built, in words."""
+"""Reasons for builds, in words."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 def why_other_rows(
     project: Project, source: Source, others: Collection[BuildID]
 ) -> Iterable[Reason]:
-    """Yield what tables have other rows than rows were computed from, of the same data."""
+    """Yield the reason for tables with other rows than before, from the same data."""
     if others:
         read = [s.name for s in project.inputs(source) if s.build_id in others]
         yield Reason(
@@ -47,17 +47,17 @@ def why_other_rows(
         )
 
 
-def how_it_failed(last: Build | None) -> Iterable[Reason]:
-    """Return the reason of a source whose last build failed."""
+def last_failure(last: Build | None) -> Iterable[Reason]:
+    """Yield the reason for a source whose last build failed."""
     if last is not None and last.state == "failed":
         error = (last.error or "").splitlines()
         yield Reason("failed", f"failed last time: {error[0] if error else 'unknown'}")
 
 
-def what_becomes_of_it(
+def history_reasons(
     source: Source, latest: Snapshot | None, history: Snapshot | None
 ) -> Iterable[Reason]:
-    """Yield whether a history goes on."""
+    """Yield whether a history continues or starts over."""
     if latest is None:
         return
     if history is None:
@@ -69,7 +69,7 @@ def what_becomes_of_it(
 
 
 def counted(order: Sequence[str], chosen: Collection[str]) -> str:
-    """Return some partitions of an order in words: how many, and which."""
+    """Return some partitions of an order in words: their number and their keys."""
     n = len(chosen)
     return f"{n} partition{'s' * (n != 1)} ({keys_in_words(order, chosen)})"
 
@@ -81,10 +81,10 @@ WHEN_OLD: Mapping[Fallback, str] = {
 }
 
 
-def what_is_old(
+def unusable_inputs(
     project: Project, source: Source, world: World, coming: Mapping[SourceID, Step]
 ) -> Iterable[Reason]:
-    """Yield which tables that it reads are older than they may be, and which are not used."""
+    """Yield the inputs with tainted or expired tables, and how they are read instead."""
     for upstream in project.inputs(source):
         if upstream.source_id in world.tainted and upstream.source_id not in coming:
             message = f"the table of {upstream.name} was tainted: {WHEN_OLD['live']}"
@@ -95,14 +95,14 @@ def what_is_old(
             yield Reason("age", message + WHEN_OLD[fallback], upstream.source_id)
 
 
-def what_stops_it(
+def obstacles_to_build(
     project: Project,
     source: Source,
     world: World,
     coming: Mapping[SourceID, Step],
     keys: Collection[str] | None = None,
 ) -> Iterable[Reason]:
-    """Return why a source cannot be built although it would have to be."""
+    """Yield why a source that has to be built cannot be built."""
     for upstream_id, missing in lacking(project, source, world, keys, coming).items():
         message = what_lacks(project.by_id[upstream_id], world, missing)
         yield Reason("partition", message, upstream_id)
@@ -118,7 +118,7 @@ def what_stops_it(
 
 
 def what_lacks(upstream: Source, world: World, missing: Collection[str]) -> str:
-    """Return in words which partitions of a source that is read are not built."""
+    """Return the missing partitions of an input in words."""
     order = world.keys[upstream.source_id]
     return f"{upstream.name} lacks {counted(order, missing)}"
 
@@ -126,16 +126,18 @@ def what_lacks(upstream: Source, world: World, missing: Collection[str]) -> str:
 def why_no_table(
     project: Project, source: Source, last: Build | None, coming: Mapping[SourceID, Step]
 ) -> Iterable[Reason]:
-    """Return why a source has no table that can be read."""
+    """Yield why a source has no readable table."""
     if last is None or last.build_id == source.build_id:
         yield Reason("new", "never built")
         return
     redefined = last.definition != source.definition
     if redefined:
-        yield Reason("code", _what_changed(source, last))
+        yield Reason("code", _describe_change(source, last))
     above = what_changed_above(project, source, last)
     for upstream, difference in above:
-        yield Reason("upstream", _what_changed_of(upstream, difference, last), upstream.source_id)
+        yield Reason(
+            "upstream", _describe_input_change(upstream, difference, last), upstream.source_id
+        )
     if redefined or above:
         return
     for upstream_id in source.reads:
@@ -147,8 +149,8 @@ def why_no_table(
     yield Reason("upstream", "the definition of an input changed")
 
 
-def _what_changed(source: Source, last: Build) -> str:
-    """Return what of a source its own words changed, as far as its last build tells."""
+def _describe_change(source: Source, last: Build) -> str:
+    """Return the change of a source's own definition, as far as its last build shows it."""
     if source.function is not None:
         return f"its code, or code that it uses, changed: {source.location.path}"
     if last.digests is None:
@@ -161,8 +163,8 @@ def _what_changed(source: Source, last: Build) -> str:
     return f"{what} in {source.location.path}:{line}"
 
 
-def _what_changed_of(upstream: Source, difference: Difference, last: Build) -> str:
-    """Return what changed of a source that is read."""
+def _describe_input_change(upstream: Source, difference: Difference, last: Build) -> str:
+    """Return the change of an input's definition."""
     definitions = {read.source_id: read.definition for read in last.reads}
     if upstream.function is not None:
         return f"the code of {upstream.name} or its inputs changed"
@@ -176,7 +178,7 @@ def _what_changed_of(upstream: Source, difference: Difference, last: Build) -> s
 def why_other_data(
     project: Project, source: Source, snapshot: Snapshot, world: World, expected: AsOf
 ) -> Iterable[Reason]:
-    """Return how the data under a snapshot differs from what a build would read."""
+    """Yield the differences between the data under a snapshot and that of a build."""
     names = {s.build_id: s for s in project.sources if s.raw is not None}
     then, now = set(without_draw(snapshot.as_of, source)), set(expected)
     changed = {v.raw: v.version for v in sorted(then - now) + sorted(now - then)}
@@ -185,7 +187,7 @@ def why_other_data(
         if raw == CLOCK:
             yield Reason("clock", f"`{source.name}` or an input depends on the current time")
         elif raw == PARTITIONS + source.build_id:
-            continue  # it tells of its own partitions
+            continue  # the mark of its own partitions
         elif raw.startswith(PARTITIONS):
             parted = next((s for s in project.sources if PARTITIONS + s.build_id == raw), None)
             message = f"the partitions of {parted.name if parted else 'an input'} changed"

@@ -1,9 +1,9 @@
-"""A query and what is built already → one SQL statement. Pure.
+"""Rendering of a query over existing tables as one SQL statement. Pure.
 
-What is in the manifest is read from its table; what is not is inlined as a common table
-expression, under names that stand in none of the texts. The user's own text is never rewritten,
-except that names of other sources become names of those tables and expressions, and parameters
-what a build knows of them.
+Sources in the manifest are read from their tables; others are inlined as common table expressions,
+under names that occur in none of the texts. The user's own text is never rewritten, except that
+names of other sources become names of those tables and expressions, and parameters become the
+values that a build knows.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """Something to run.
+    """A statement to run.
 
     Attributes
     ----------
     sql
         Complete, Spark SQL.
     views
-        The views it reads by the SourceIDs they stand for, in dependency order.
+        The views it reads, by the SourceIDs they represent, in dependency order.
     inlined
         The SourceIDs whose queries are part of it, in dependency order.
     """
@@ -54,12 +54,11 @@ def substitute(
     Parameters
     ----------
     bindings
-        What the references of the query mean.
+        The sources that the query's references mean.
     views
-        For raw tables, and for sources that are read from their tables, the view that has
-        their rows.
+        For raw tables, and for sources that are read from their tables, the view of their rows.
     since
-        From where on rows of the query itself are wanted, SQL; None: all.
+        SQL of the time from which rows of the query itself are wanted; None: all rows.
     """
     sources = project.reach(bindings, lambda s: s.source_id in views)
     inlined = [s for s in sources if s.source_id not in views]
@@ -96,16 +95,16 @@ LAST, SHARING = "persist.last", "persist.sharing"
 
 
 def kept(source: Source, rows: str, columns: Sequence[Column]) -> str:
-    """Return a query for the rows that the table of a source has of those of its query.
+    """Return a query for the rows that the table of a source keeps of those of its query.
 
-    That is one of each key, or those that can be in partitions.
+    These are one row per key, or the rows within the bounds of its partitions.
 
     Parameters
     ----------
     rows
         A query for all rows.
     columns
-        That it has.
+        The columns of `rows`.
     """
     names = [c.name for c in columns]
     partition = source.annotation.partition
@@ -136,7 +135,7 @@ def kept(source: Source, rows: str, columns: Sequence[Column]) -> str:
 
 
 def _fresh(name: str, texts: Iterable[str]) -> str:
-    """Return a name that no text holds, so that none defines another thing by it."""
+    """Return a name that occurs in no text, so that none of them redefines it."""
     while any(name.lower() in text.lower() for text in texts):
         name += "'"
     return name
@@ -148,7 +147,7 @@ def splice(query: Query, names: Sequence[str], since: str | None = None) -> str:
     Parameters
     ----------
     since
-        The watermark from which rows are wanted, which then count; None: all rows are.
+        The watermark from which rows are wanted, inclusive; None: all rows.
     """
     edits: list[tuple[int, int, str]] = []
     for reference, name in zip(query.references, names, strict=True):
@@ -166,10 +165,10 @@ def splice(query: Query, names: Sequence[str], since: str | None = None) -> str:
 
 
 def _condition(bound: Bound, since: str | None) -> str:
-    """Return what stands beside the other side of a condition by a parameter.
+    """Return the operator and bound that replace a parameter in a condition.
 
-    Nothing but NULL fails it where all rows are wanted. Windows of partitions are found by what
-    their rows are known to follow from.
+    If all rows are wanted, only NULL fails the condition. Windows of partitions are found from the
+    growth of their rows instead.
     """
     if since is None or bound.name != "watermark":
         return "NOT NULL <=>" if bound.leads else "IS NOT NULL"

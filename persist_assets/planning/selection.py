@@ -1,14 +1,14 @@
-"""Which sources a selection means, as far as names, annotations and graph tell. Pure.
+"""Selections of sources by names, annotations and the graph. Pure.
 
 The language is Dagster's (`name+`, `tag:nightly and not kind:malloy`, `sinks(group:daily)`), over
-sources: names need no `key:` before them, and there are `path:` and `state:`. It is read here,
-and not by Dagster, whose import takes longer than a plan.
+sources: names need no `key:` prefix, and there are `path:` and `state:`. It is parsed here rather
+than by Dagster, whose import takes longer than a plan.
 
     expression  = conjunction { "or" conjunction }
     conjunction = term { "and" term }
     term        = "not" term | [ [n] "+" ] operand [ "+" [n] ]
     operand     = "(" expression ")" | ("roots" | "sinks") "(" expression ")"
-                | attribute ":" value | name, with * and ? for what may be there
+                | attribute ":" value | name, with * and ? as wildcards
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from persist_assets.core.model.sources import Source
 
 State = Literal["current", "stale", "missing"]
-"""What a table is to a plan: right; there and to be built again; not there."""
+"""State of a table in a plan: up to date; to be built again; not there."""
 STATES: tuple[State, ...] = ("current", "stale", "missing")
 
 
 def state_of(step: Step) -> State:
-    """Return what the table is that a step of a plan is about."""
+    """Return the state of the table of a step."""
     if step.action == "reuse":
         return "current"
     return "missing" if {r.code for r in step.reasons} & {"new", "missing"} else "stale"
@@ -48,7 +48,7 @@ def find_source(project: Project, name: str) -> Source:
     NotFoundError
         There is none.
     ConflictError
-        There are several, or may be: a file with errors has the name, or cannot be read.
+        There are several, or there may be: a file with errors has the name, or cannot be read.
     """
     if name in project.by_id:
         return project.by_id[name]
@@ -64,7 +64,7 @@ def find_source(project: Project, name: str) -> Source:
 
 
 def find_declared(project: Project, name: str) -> tuple[SourceID, ...]:
-    """Return all sources that a name may mean, those included that could not be compiled."""
+    """Return all sources that a name may mean, including those that could not be compiled."""
     every = (*project.sources, *project.broken)
     return tuple(s.source_id for s in every if name == s.source_id or _is_called(s.asset_key, name))
 
@@ -80,21 +80,21 @@ def select(
 ) -> tuple[SourceID, ...]:
     """Return the persisted sources that any of the patterns means, in dependency order.
 
-    A pattern that names a source which is not persisted means the persisted ones around it,
-    as far as its ``+`` reach.
+    A pattern that names a source which is not persisted means the persisted ones within reach of
+    its ``+``.
 
     Parameters
     ----------
     states
-        Tells the states of persisted sources; it is asked only where a pattern does.
+        Returns the states of persisted sources; called only if a pattern uses states.
 
     Raises
     ------
     NotFoundError
-        A pattern is no selection, names nothing, or nothing that is persisted. One that asks for
-        states may well find none.
+        A pattern is no selection, names nothing, or nothing persisted. A pattern with states may
+        select nothing.
     ConflictError
-        A name is that of several sources.
+        Several sources have the name.
     """
     chosen: set[SourceID] = set()
     for pattern in patterns:
@@ -116,7 +116,7 @@ _DEEPEST = 100
 
 
 class _Reading:
-    """A pattern, as far as it has been read; every rule returns the sources it means."""
+    """A parser of one pattern; every rule returns the sources that it selects."""
 
     def __init__(
         self, project: Project, pattern: str, states: Callable[[], Mapping[SourceID, State]]
@@ -238,7 +238,7 @@ class _Reading:
         return matching
 
     def _take(self, rule: re.Pattern[str]) -> re.Match[str] | None:
-        """Return what a rule matches next, and go on behind it."""
+        """Return the next match of a rule, and advance past it."""
         space = _SPACE.match(self._pattern, self._at)
         match = rule.match(self._pattern, space.end() if space else self._at)
         if match:
@@ -288,7 +288,7 @@ _ATTRIBUTES: Mapping[str, Callable[[Source], Iterable[str]]] = {
     "path": _paths,
     "state": lambda s: (),
 }
-"""Every attribute, and what a source has of it."""
+"""Every attribute, and its values for a source."""
 
 
 def _walk(

@@ -1,4 +1,4 @@
-"""The step of a source that is built as one table."""
+"""Steps of sources that are built as one table."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from persist_assets.planning.inputs import (
     without_draw,
 )
 from persist_assets.planning.reasons import (
-    how_it_failed,
-    what_becomes_of_it,
-    what_is_old,
-    what_stops_it,
+    history_reasons,
+    last_failure,
+    obstacles_to_build,
+    unusable_inputs,
     why_no_table,
     why_other_data,
     why_other_rows,
@@ -69,7 +69,7 @@ def table_step(
     """
     case = _case(project, source, world, coming, expected, spans, force=force)
     verdict = _with_spans(case, _verdict(case))
-    reasons = (*verdict.reasons, *_orders(case))
+    reasons = (*verdict.reasons, *_requests(case))
     if case.snapshot is None or reasons:
         return _build(case, verdict, reasons)
     return _reuse(case, case.snapshot, verdict)
@@ -77,7 +77,7 @@ def table_step(
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What decides about one source.
+    """The facts that decide about one source.
 
     Attributes
     ----------
@@ -88,9 +88,9 @@ class Case:
     mixed
         The snapshot has rows of older code, which the source does not allow.
     latest
-        What readers got last, even if the source had another meaning then.
+        The last snapshot that readers got, even if the source had another meaning then.
     inputs
-        What a build would read directly; None if a build comes before it.
+        The direct inputs of a build; None if a build comes before it.
     """
 
     project: Project
@@ -113,7 +113,7 @@ class Case:
 
     @property
     def whole(self) -> bool:
-        """Whether somebody demands that all rows are computed."""
+        """Whether computing all rows was requested."""
         return self.force or self.tainted
 
     def rests_as_expected(self, snapshot: Snapshot) -> bool:
@@ -123,7 +123,7 @@ class Case:
     def increment(
         self, base: Snapshot, spans: tuple[Span, ...] = ()
     ) -> tuple[Increment | None, Reason]:
-        """Return how a build continues a snapshot, if it does, and that it does or why not."""
+        """Return the increment by which a build continues a snapshot, or None, and the reason."""
         return increment_of(
             self.project, self.source, base, self.world, self.coming, self.expected, spans
         )
@@ -131,18 +131,18 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a rule decides.
+    """The decision of a rule.
 
     Attributes
     ----------
     reasons
-        Why the source is built; none: the snapshot is reused.
+        Why the source is built; if empty, the snapshot is reused.
     increment
         How the build continues a table.
     whole
         The build cannot continue a table.
     same_rows
-        The data is newer, but what the source reads directly has the same rows.
+        The data is newer, but the source's direct inputs have the same rows.
     """
 
     reasons: tuple[Reason, ...] = ()
@@ -164,7 +164,7 @@ def _case(
     snapshot = world.manifest.get(source.build_id)
     latest = world.latest.get(source.source_id) or snapshot
     if source.keeps_history and latest is not None and latest.build_id != source.build_id:
-        snapshot = None  # that of a meaning it had once, and has again: its history is elsewhere
+        snapshot = None  # from an earlier time with this meaning: its history is elsewhere
     case = Case(
         project,
         source,
@@ -257,7 +257,7 @@ def young_enough(case: Case, snapshot: Snapshot) -> Verdict | None:
 
 
 def same_inputs(case: Case, snapshot: Snapshot) -> Verdict | None:
-    """Reuse if the raw data is newer, but what the source reads directly has the same rows."""
+    """Reuse if the raw data is newer, but the source's direct inputs have the same rows."""
     newer = not case.rests_as_expected(snapshot)
     if not (newer and snapshot.inputs and snapshot.inputs == case.inputs):
         return None
@@ -275,7 +275,7 @@ def newer_data(case: Case, snapshot: Snapshot) -> Verdict | None:
     if source.source_id in world.expired:
         reasons.append(Reason("age", "its table is older than its freshness window"))
     reasons += why_other_data(case.project, source, snapshot, world, case.expected)
-    # Changes of the raw data explain all other rows but those of older code.
+    # Changes of the raw data explain all changed rows except those of older code.
     return _computed(case, snapshot, reasons, other_code(source, snapshot.as_of, case.expected))
 
 
@@ -296,7 +296,7 @@ RULES: tuple[Rule, ...] = (
     newer_data,
     rewritten_inputs,
 )
-"""In this order; the first that returns a verdict decides, and without one the table is reused."""
+"""Rules in order: the first verdict decides; without one the table is reused."""
 
 
 def _verdict(case: Case) -> Verdict:
@@ -322,7 +322,7 @@ def _computed(
 
 
 def _with_spans(case: Case, verdict: Verdict) -> Verdict:
-    """Return a verdict with an increment that computes the spans that somebody demands."""
+    """Return a verdict with an increment that computes the requested spans."""
     whole = case.whole or case.mixed or verdict.whole
     if not case.spans or whole or verdict.increment is not None or case.snapshot is None:
         return verdict
@@ -330,8 +330,8 @@ def _with_spans(case: Case, verdict: Verdict) -> Verdict:
     return replace(verdict, increment=increment, reasons=(*verdict.reasons, why))
 
 
-def _orders(case: Case) -> Iterable[Reason]:
-    """Yield the reasons to build a table that may be up to date."""
+def _requests(case: Case) -> Iterable[Reason]:
+    """Yield the requests to build a table that may be up to date."""
     if case.tainted:
         yield Reason("tainted", "its table was tainted")
     if case.force:
@@ -355,9 +355,9 @@ def _build(case: Case, verdict: Verdict, reasons: tuple[Reason, ...]) -> Step:
         reasons=(
             *reasons,
             *becomes,
-            *what_is_old(project, source, world, coming),
-            *what_stops_it(project, source, world, coming),
-            *how_it_failed(last),
+            *unusable_inputs(project, source, world, coming),
+            *obstacles_to_build(project, source, world, coming),
+            *last_failure(last),
             *older,
         ),
         estimate=estimate_of(last, case.snapshot),
@@ -374,7 +374,7 @@ def _reuse(case: Case, snapshot: Snapshot, verdict: Verdict) -> Step:
         as_of = merge_as_of([case.expected, own_marks(snapshot.as_of, source)])
         reasons.append(Reason("same-rows", "the data is newer, but the rows it reads are the same"))
     if last is not None and last.build_id == source.build_id:
-        reasons += how_it_failed(last)  # a build also runs the checks of a table that it reuses
+        reasons += last_failure(last)  # a build also runs the checks of a table that it reuses
     as_of, older = _with_older_code(source, snapshot, as_of)
     return Step(
         source_id=source.source_id,
@@ -387,14 +387,14 @@ def _reuse(case: Case, snapshot: Snapshot, verdict: Verdict) -> Step:
 
 
 def _history(case: Case) -> tuple[Snapshot | None, Iterable[Reason]]:
-    """Return the history that a build continues, if any, and the reasons that say so."""
+    """Return the history that a build continues, if any, and the reasons for it."""
     source, latest = case.source, case.latest
     if not source.keeps_history:
         return None, ()
     changed = latest is not None and latest.build_id != source.build_id
     starts_over = not source.annotation.goes_on and (changed or case.force)
     history = None if starts_over else latest
-    return history, what_becomes_of_it(source, latest, history)
+    return history, history_reasons(source, latest, history)
 
 
 def _with_older_code(

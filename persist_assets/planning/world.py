@@ -1,4 +1,4 @@
-"""What is known of the world when a plan is made."""
+"""Observed facts on which a plan is based."""
 
 from __future__ import annotations
 
@@ -21,70 +21,71 @@ if TYPE_CHECKING:
 
 
 CLOCK = "clock"
-"""The name under which the clock stands in an as_of, for sources that read it."""
+"""The name of the clock in an as_of, for sources that read it."""
 
 DRAW = "draw:"
-"""What the names begin with under which draws stand in an as_of: which build of a source that
-draws lots its readers rest on."""
+"""Prefix of the names of draws in an as_of: they record which build of a nondeterministic source
+its readers rest on."""
 
 PARTITIONS = "partitions:"
-"""What the names begin with under which partitioned tables stand in an as_of: which partitions
-there were, and of what."""
+"""Prefix of the names of partitioned tables in an as_of: they record the partitions, and their
+data."""
 
 OLDER = "older:"
-"""What the names begin with under which it stands in an as_of that some rows are of older code:
-the build is named whose table a source went on from when it came to mean something else."""
+"""Prefix of the names of older code in an as_of: they record the build whose table a source
+continued when its meaning changed, so that some rows are of older code."""
 
 NO_DATA = "no data"
-"""The version of a raw table whose data is not there."""
+"""The version of a raw table without data."""
 
 UNVERSIONED = "unversioned:"
-"""What the made-up versions of data without versions begin with."""
+"""Prefix of the generated versions of data without versions."""
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What a plan is made against.
+    """The facts that a plan is made from.
 
     Attributes
     ----------
     manifest
-        What the environment's readers read.
+        The snapshots that the environment's readers read.
     elsewhere
-        What readers of other environments read of the same BuildIDs; its tables are there.
+        Snapshots of the same BuildIDs that readers of other environments read; their tables exist.
     versions
-        Of every raw table that the plan may need, its present version by SourceID; one made up
-        for this run (`unversioned`) for data that has none.
+        The present version of every raw table that the plan may need, by SourceID; one generated
+        for this run (`unversioned`) for data without versions.
     absent
-        What is wrong with the data of the raw tables that have no version.
+        The problem with the data of each raw table without a version.
     day, instant
-        What the clock says, for sources that read it.
+        The clock, for sources that read it.
     history
         The latest finished build of every source.
     missing
-        BuildIDs whose table is in the manifest but not there.
+        BuildIDs whose table is in the manifest but does not exist.
     expired
-        The sources whose table in the manifest is older than it may be, and what reads it then.
+        The sources whose table in the manifest is past its freshness window, and what readers do
+        then.
     changes
-        For sources whose own table can be continued, what became until now of each table that
-        their rows follow from.
+        For sources whose own table can be continued, the change until now of each table that their
+        rows follow from.
     keys
-        The partitions that there are of every partitioned source, in order.
+        All partitions of every partitioned source, in order.
     aged
-        For partitioned sources and what some of their partitions rest on, and were computed from,
-        the same.
+        The same changes for partitioned sources, by the as_of and the inputs of some of their
+        partitions.
     zone
         The session's time zone.
     latest
-        For sources that keep a history, or go on when their meaning changes, what readers last
-        got of them, whatever they meant then.
+        For sources that keep a history, or continue when their meaning changes, the last snapshot
+        that readers got, whatever it meant.
     tainted
-        The sources of which there is what must not be used, and of those with partitions which.
+        The sources with a tainted table, and the tainted partitions of those with partitions.
     seen
-        For readers of external tables, instead of their present versions, those since which what
-        they see of them is as it is.
+        For readers of external tables, by table: the version since which the part that they read is
+        unchanged; it replaces the present version.
     behind
-        Of the external tables whose copies have to be brought up to date, why, in words.
+        Why copies of external tables must be brought up to date, in words.
     """
 
     environment: str
@@ -120,20 +121,20 @@ class World:
         return read_version or self.versions.get(upstream.source_id, NO_DATA)
 
     def readable(self, source: Source) -> Snapshot | None:
-        """Return what readers of a source read, None where its query is computed for them."""
+        """Return the snapshot that readers of a source read; None if they compute its query."""
         live = self.expired.get(source.source_id) == "live"
         usable = not live and source.source_id not in self.tainted
         return self.manifest.get(source.build_id) if usable else None
 
 
 def older_code(snapshot: Snapshot) -> str | None:
-    """Return the build whose table a snapshot has rows of that are of older code, or None."""
+    """Return the build that a snapshot's rows of older code come from, or None."""
     mark = OLDER + snapshot.build_id
     return next((v.version for v in snapshot.as_of if v.raw == mark), None)
 
 
 def is_history(snapshot: Snapshot) -> bool:
-    """Whether a snapshot is one of a source that keeps a history, and did so then."""
+    """Whether a snapshot was built as a history."""
     times = [(c.name, c.type) for c in snapshot.columns[-2:]]
     draws = any(v.raw == DRAW + snapshot.build_id for v in snapshot.as_of)
     return draws and times == [(VALID_FROM, "timestamp"), (VALID_TO, "timestamp")]

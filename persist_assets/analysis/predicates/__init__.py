@@ -1,14 +1,15 @@
-"""Which rows of a table: a small language of predicates, a subset of Spark's SQL. Pure.
+"""A small language of predicates on the rows of a table, a subset of Spark's SQL. Pure.
 
     predicate  TRUE | FALSE | AND | OR | comparison | IS [NOT] NULL | [NOT] IN | [NOT] LIKE
     value      column | literal | clock (NOW() - INTERVAL 6 MONTHS, …) | CAST | date_trunc | year …
 
-A row belongs to a predicate where that is TRUE: not where it is NULL. Every term is canonical from
-its making on, so that the text of one is the same in each process; `as_text` and `from_text` are
-inverse to each other. Nothing in the language can raise an error, draws lots or depends on the
-order of rows. What reads the clock stays a symbol, until `evaluated` puts an instant in its place.
+A row satisfies a predicate if the predicate is TRUE, not if it is NULL. Terms are canonical from
+their construction, so that the text of a term is the same in every process; `as_text` and
+`from_text` are inverse to each other. Nothing in the language can raise an error, is
+nondeterministic or depends on the order of rows. Clock functions stay symbols, until `evaluated`
+replaces them by an instant.
 
-The invariant: what `implies` claims is so for every table; where that is not certain it says no.
+The invariant: a claim of `implies` holds for every table; in doubt it returns False.
 """
 
 from persist_assets.analysis.predicates.clock import (

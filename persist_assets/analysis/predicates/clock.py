@@ -1,4 +1,4 @@
-"""The clock in predicates: an instant, or all of a span, put in."""
+"""Evaluation of the clock in predicates: at an instant, or over a span of time."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
 
 
 def reads_clock(term: Term) -> bool:
-    """Whether a term has another meaning at another time."""
+    """Whether the meaning of a term depends on the current time."""
     return term in (NOW, TODAY) or any(reads_clock(a) for a in term.args)
 
 
 def evaluated(term: Term, now: datetime, zone: tzinfo) -> Term:
-    """Return a term as it is at one instant: without a clock, its times of day as instants.
+    """Return a term as of one instant: without a clock, its times of day as instants.
 
-    Calendar arithmetic is Spark's, which is Java's: a month back from 31 August is 31 July, six
-    months are 28 or 29 February; a day back is the same time of the day before, however many hours
-    that had; a time that a clock skipped is moved on by what was skipped; of two that were the
-    same on the clock it is the one with the offset of the time that is moved, else the first.
+    Calendar arithmetic is Spark's, which is Java's: a month before 31 August is 31 July, six months
+    before it is 28 or 29 February; a day back is the same time on the day before, however many
+    hours that had; a time that a clock change skipped is moved forward by the length of the gap; an
+    ambiguous time has the offset of the original time, else it is the first one.
 
     Parameters
     ----------
     now
         Aware.
     zone
-        Of the session.
+        The session's time zone.
     """
     if not varies(term) and term.op not in NEGATED and term.op != "is not true":
         return _evaluated_value(term, now, zone)
@@ -55,18 +55,18 @@ def evaluated(term: Term, now: datetime, zone: tzinfo) -> Term:
 
 
 def evaluated_within(term: Term, first: datetime, last: datetime, zone: tzinfo) -> Term:
-    """Return a predicate without a clock that holds wherever a predicate does at one of many times.
+    """Return a clock-free predicate that includes a predicate at every instant of a span.
 
-    For every instant from `first` to `last` it holds for each row for which what is `evaluated` at
-    that instant holds, and for few others: each comparison with the clock is widened by itself.
-    Where the two are one instant it is what is `evaluated` then.
+    For every instant from `first` to `last`, it holds for each row for which the predicate
+    `evaluated` at that instant holds, and for few others: each comparison with the clock is widened
+    separately. If the two instants are equal, it is the predicate `evaluated` then.
 
     Parameters
     ----------
     first, last
         Aware, in this order.
     zone
-        Of the session.
+        The session's time zone.
 
     Examples
     --------
@@ -103,7 +103,7 @@ def evaluated_within(term: Term, first: datetime, last: datetime, zone: tzinfo) 
 def _span_of(
     value: Term, first: datetime, last: datetime, zone: tzinfo
 ) -> tuple[Term, Term] | None:
-    """Return between what a value is, without the clock."""
+    """Return the least and greatest value of a term in a span, without the clock."""
     if varies(value) or not reads_clock(value):
         same = evaluated(value, first, zone)
         return None if reads_clock(value) else (same, same)
@@ -121,16 +121,16 @@ def _evaluated_value(term: Term, now: datetime, zone: tzinfo) -> Term:
 def _literal_of(value: Value) -> Term:
     if isinstance(value, datetime):
         if value.tzinfo is None:
-            return Term("ntz", (), (_said(value),))
-        return Term("instant", (), (f"{_said(value.astimezone(UTC))}+00:00",))
+            return Term("ntz", (), (_formatted(value),))
+        return Term("instant", (), (f"{_formatted(value.astimezone(UTC))}+00:00",))
     if isinstance(value, date):
         return Term("date", (), (value.isoformat(),))
     return Term("integer", (), (str(value),))
 
 
-def _said(value: datetime) -> str:
-    said = value.strftime("%H:%M:%S") + (f".{value.microsecond:06}".rstrip("0").rstrip("."))
-    return f"{value.year:04}-{value.month:02}-{value.day:02} {said}"
+def _formatted(value: datetime) -> str:
+    time_text = value.strftime("%H:%M:%S") + (f".{value.microsecond:06}".rstrip("0").rstrip("."))
+    return f"{value.year:04}-{value.month:02}-{value.day:02} {time_text}"
 
 
 def _at(term: Term, now: datetime, zone: tzinfo) -> Value | None:
@@ -150,11 +150,11 @@ def _at(term: Term, now: datetime, zone: tzinfo) -> Value | None:
             return datetime.fromisoformat(term.words[0])
         case _:
             inner = _at(term.args[0], now, zone) if term.args else None
-            return None if inner is None else _made_at(term, inner, zone)
+            return None if inner is None else _applied_at(term, inner, zone)
 
 
-def _made_at(term: Term, inner: Value, zone: tzinfo) -> Value | None:
-    """Return the value of a term that is made of one value."""
+def _applied_at(term: Term, inner: Value, zone: tzinfo) -> Value | None:
+    """Return the value of a term with one operand, from the operand's value."""
     match term.op:
         case "cast":
             return _converted(inner, term.words[0], zone)
@@ -175,18 +175,18 @@ def _made_at(term: Term, inner: Value, zone: tzinfo) -> Value | None:
 
 
 _RISING = frozenset(("cast", "shift", "trunc", "date_trunc", "year"))
-"""What does not fall from one day to the next, nor on one day, where clocks are not moved."""
+"""Functions that never decrease from day to day, nor within a day unless clocks change."""
 
 
 def _span_at(
     term: Term, first: datetime, last: datetime, zone: tzinfo
 ) -> tuple[Value, Value] | None:
-    """Return between what a value that reads the clock is; None where that is not known.
+    """Return the least and greatest value of a term that reads the clock; None if not known.
 
-    On each day it is least when that begins, and so is each day's least the greater, the later the
-    day: also at the ends of months, where two days become one. So it is enough to look at both
-    ends, when the day after the first begins, and when the one before the last ends. Around days on
-    which clocks are moved it may be otherwise by hours.
+    Within each day, the value is least when the day begins, and this minimum never decreases from
+    day to day: not even at ends of months, where two days map to one. So it is enough to check both
+    ends, the start of the day after the first, and the end of the day before the last. Around clock
+    changes, values may be off by hours.
     """
     if term == NOW:
         return first.astimezone(zone), last.astimezone(zone)
@@ -197,14 +197,14 @@ def _span_at(
         return None
     same = _in_order(inner[0]) == _in_order(inner[1])
     inside = [inner[0]] if same else [*inner, *_days_between(*inner, zone)]
-    found = [made for v in inside if (made := _made_at(term, v, zone)) is not None]
-    if len(found) < len(inside) or not (same or term.op in _RISING):
+    values = [value for v in inside if (value := _applied_at(term, v, zone)) is not None]
+    if len(values) < len(inside) or not (same or term.op in _RISING):
         return None
-    low, high = min(found, key=_in_order), max(found, key=_in_order)
+    low, high = min(values, key=_in_order), max(values, key=_in_order)
     if same:
         return low, high
     if isinstance(low, datetime):
-        certain = not any(_is_moved(v, zone) for v in (*inside, *found))
+        certain = not any(_is_moved(v, zone) for v in (*inside, *values))
     else:
         certain = all(isinstance(v, date) and f"{v.year:04}" >= CALM for v in inside)
     if certain:
@@ -215,14 +215,14 @@ def _span_at(
 
 
 def _in_order(value: Value) -> Any:
-    """Return a value that compares as an instant, whatever clocks show then."""
+    """Return a value that compares as an instant, independent of clock changes."""
     if isinstance(value, datetime) and value.tzinfo is not None:
         return value.astimezone(UTC)
     return value
 
 
 def _days_between(low: Value, high: Value, zone: tzinfo) -> Iterator[datetime]:
-    """Yield when the day after the first of two times begins, and the one before the last ends."""
+    """Yield the start of the day after the first time, and the end of the day before the last."""
     if not isinstance(low, datetime) or not isinstance(high, datetime):
         return
     for day in (low.date() + DAY, high.date()):
@@ -235,7 +235,7 @@ def _days_between(low: Value, high: Value, zone: tzinfo) -> Iterator[datetime]:
 
 
 def _is_moved(value: Value, zone: tzinfo) -> bool:
-    """Whether clocks are moved less than a day before or after a time."""
+    """Whether clocks change within a day of a time."""
     if not isinstance(value, datetime) or value.tzinfo is None:
         return False
     around = [_in_order(value) + n * DAY for n in (-1, 0, 1)]
@@ -243,7 +243,7 @@ def _is_moved(value: Value, zone: tzinfo) -> bool:
 
 
 def _in_zone(local: datetime, zone: tzinfo, offset: timedelta | None = None) -> datetime:
-    """Return the instant at which clocks show a time, with an offset if they do so with it."""
+    """Return the instant of a local time, with the given offset if the time has it."""
     for fold in (0, 1):
         one = local.replace(tzinfo=zone, fold=fold)
         shown = one.astimezone(UTC).astimezone(zone).replace(tzinfo=None, fold=0)
@@ -296,7 +296,7 @@ def _shifted_value(value: date, count: int, unit: str, zone: tzinfo) -> date:
 
 
 def next_first(day: str, unit: str) -> str | None:
-    """Return the first day of the unit after the one in which a day is, or None: no such unit."""
+    """Return the first day of the unit after that of a day, or None for an unknown unit."""
     first = date.fromisoformat(day)
     if first.year > 9990:
         return None

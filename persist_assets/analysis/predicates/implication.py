@@ -1,4 +1,4 @@
-"""Which predicates imply which, their unions and differences."""
+"""Implications, unions and differences of predicates."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 _MOST_CASES = 4096
-"""So many pairs of parts are looked at; beyond, nothing is claimed."""
+"""At most so many pairs of parts are compared; beyond, nothing is claimed."""
 
 
 def implies(coverage: Term, predicate: Term) -> bool:
     """Whether `coverage` certainly holds for all rows of `predicate`, in every table.
 
-    Sound, not complete: False means that it is not certain. Where the predicates read the clock,
-    both are taken at one instant; call `evaluated` first for coverage at another instant.
+    Sound, not complete: False means uncertain. If the predicates read the clock, both are taken at
+    the same instant; call `evaluated` first for coverage at another instant.
 
     Examples
     --------
@@ -99,12 +99,12 @@ def _atom_implied(predicate: Term, covered: Term) -> bool:
 
 
 def _strict_in(value: Term, other: Term) -> bool:
-    """Whether a value is NULL wherever another is."""
+    """Whether one value is NULL wherever another is."""
     return value == other or any(_strict_in(a, other) for a in value.args)
 
 
 def _bounded(op: str, bound: Term, other: str, limit: Term) -> bool:
-    """Whether ``x op bound`` makes sure of ``x other limit``."""
+    """Whether ``x op bound`` implies ``x other limit``."""
     order = order_of(bound, limit)
     if order is None:
         return False
@@ -124,13 +124,13 @@ def _bounded(op: str, bound: Term, other: str, limit: Term) -> bool:
 
 
 _MOST_COMPARED = 400
-"""Of more disjuncts only those are left out that say what others say with conditions more."""
+"""Of more disjuncts, only those are omitted that contain another one's conjuncts and more."""
 
 
 def union(predicates: Iterable[Term]) -> Term:
-    """Return that one of some predicates holds, without those that others include.
+    """Return a disjunction of predicates, without those that others include.
 
-    Exactly the rows of the predicates together: nothing is left out that may add a row.
+    It holds for exactly the rows of all predicates together: nothing is omitted that may add a row.
 
     Examples
     --------
@@ -140,26 +140,26 @@ def union(predicates: Iterable[Term]) -> Term:
     """
     whole = some(predicates)
     parts = sorted(disjuncts(whole), key=lambda t: (len(conjuncts(t)), as_text(t)))
-    kept: list[Term] = []
+    remaining: list[Term] = []
     for part in parts:
         if len(parts) > _MOST_COMPARED:
-            own = set(conjuncts(part))
-            included = any(own.issuperset(conjuncts(k)) for k in kept)
+            part_conjuncts = set(conjuncts(part))
+            included = any(part_conjuncts.issuperset(conjuncts(k)) for k in remaining)
         else:
-            included = any(implies(k, part) for k in kept)
+            included = any(implies(k, part) for k in remaining)
         if not included:
-            kept.append(part)
-    if len(kept) <= _MOST_COMPARED:
-        for part in reversed(list(kept)):
-            if any(k is not part and implies(k, part) for k in kept):
-                kept.remove(part)
-    return some(kept)
+            remaining.append(part)
+    if len(remaining) <= _MOST_COMPARED:
+        for part in reversed(list(remaining)):
+            if any(k is not part and implies(k, part) for k in remaining):
+                remaining.remove(part)
+    return some(remaining)
 
 
 def difference(predicate: Term, coverage: Term) -> Term:
     """Return a predicate of the rows that `coverage` lacks; FALSE if it certainly lacks none.
 
-    ``wanted AND (coverage) IS NOT TRUE``: rows of which a predicate is NULL are not covered by it.
+    ``predicate AND (coverage) IS NOT TRUE``: a predicate does not cover rows for which it is NULL.
     """
     if implies(coverage, predicate):
         return FALSE

@@ -1,4 +1,4 @@
-"""The terms of predicates, and how they are made."""
+"""Terms of predicates, and their construction."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Term:
     Attributes
     ----------
     words
-        What is no term: a column's name, a literal's text, a type, a unit.
+        Parts that are not terms: a column's name, a literal's text, a type, a unit.
     """
 
     op: str
@@ -37,7 +37,7 @@ TRUE, FALSE = Term("true"), Term("false")
 NOW, TODAY = Term("now"), Term("current_date")
 Value = date | datetime | int
 FLIPPED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
-"""Comparisons, with those that say the same when the other side comes first."""
+"""Comparisons, with their equivalents for swapped operands."""
 
 NEGATED = {
     **{"=": "<>", "<>": "=", "<": ">=", ">=": "<", "<=": ">", ">": "<="},
@@ -49,14 +49,14 @@ NEGATED = {
 LITERALS = frozenset(
     ("integer", "decimal", "double", "string", "boolean", "date", "timestamp", "instant", "ntz")
 )
-"""Kinds of literals. A `timestamp` is told in the session's time zone, an `instant` in UTC."""
+"""Kinds of literals. A `timestamp` is in the session's time zone, an `instant` in UTC."""
 
 _LISTED = frozenset(("integer", "string", "date"))
-"""Kinds of which IN is a chain of =. (Of -0.0 and of decimals of several scales it need not be.)"""
+"""Kinds for which IN is a chain of =. (For -0.0 and decimals of several scales it may not be.)"""
 
 VARIABLES = frozenset(("column", "ref", "out"))
 CALM = "2012"
-"""Since then no time zone has moved its clock past a midnight and back, or left out a day."""
+"""Since then no time zone has moved its clock back across a midnight, or skipped a day."""
 
 
 def column(name: str) -> Term:
@@ -65,7 +65,7 @@ def column(name: str) -> Term:
 
 
 def compared(op: str, a: Term, b: Term) -> Term:
-    """Return a comparison of two values: what varies with the row stands first."""
+    """Return a comparison of two values, with the one that depends on the row first."""
     first, second = varies(a), varies(b)
     if (second and not first) or (first == second and as_text(b) < as_text(a)):
         op, a, b = FLIPPED[op], b, a
@@ -75,7 +75,7 @@ def compared(op: str, a: Term, b: Term) -> Term:
 
 
 def within(value: Term, choices: Iterable[Term], *, negated: bool = False) -> Term:
-    """Return whether a value is one of some literals, or none of them."""
+    """Return a test for whether a value is one of some literals, or none of them."""
     chosen = {as_text(c): c for c in choices}
     ordered = tuple(chosen[t] for t in sorted(chosen))
     kinds = {c.op for c in ordered}
@@ -88,12 +88,12 @@ def within(value: Term, choices: Iterable[Term], *, negated: bool = False) -> Te
 
 
 def every(terms: Iterable[Term]) -> Term:
-    """Return that all of some predicates hold."""
+    """Return the conjunction of predicates."""
     return _joined("and", terms, TRUE, FALSE)
 
 
 def some(terms: Iterable[Term]) -> Term:
-    """Return that one of some predicates holds."""
+    """Return the disjunction of predicates."""
     return _joined("or", terms, FALSE, TRUE)
 
 
@@ -104,42 +104,42 @@ def _joined(op: str, terms: Iterable[Term], none: Term, all_: Term) -> Term:
             return all_
         parts |= dict.fromkeys(term.args if term.op == op else (term,))
     parts.pop(none, None)
-    found = _listed(op, parts)
-    if len(found) < 2:
-        return found[0] if found else none
-    return Term(op, tuple(sorted(found, key=as_text)))
+    listed = _listed(op, parts)
+    if len(listed) < 2:
+        return listed[0] if listed else none
+    return Term(op, tuple(sorted(listed, key=as_text)))
 
 
 def _listed(op: str, parts: Iterable[Term]) -> list[Term]:
-    """Return parts with those that compare one value with literals put into one list."""
+    """Return parts, with comparisons of one value with literals merged into one list."""
     one, many = ("=", "in") if op == "or" else ("<>", "not in")
     lists: dict[tuple[Term, str], list[Term]] = {}
-    found: list[Term] = []
+    listed: list[Term] = []
     for part in parts:
         fits = part.op == many or (part.op == one and part.args[1].op in _LISTED)
         if fits and varies(part.args[0]):
             lists.setdefault((part.args[0], part.args[1].op), []).extend(part.args[1:])
         else:
-            found.append(part)
+            listed.append(part)
     for (value, _), choices in lists.items():
-        found.append(within(value, choices, negated=op == "and"))
-    return found
+        listed.append(within(value, choices, negated=op == "and"))
+    return listed
 
 
 def negated(term: Term) -> Term:
-    """Return what is TRUE where a predicate is FALSE, FALSE where it is TRUE, and else NULL."""
+    """Return the negation of a predicate: TRUE where it is FALSE, and the reverse; else NULL."""
     if term.op in ("and", "or"):
         return (some if term.op == "and" else every)(negated(a) for a in term.args)
     return Term(NEGATED[term.op], term.args, term.words)
 
 
 def not_true(term: Term) -> Term:
-    """Return that a predicate is FALSE or NULL."""
+    """Return a test for whether a predicate is FALSE or NULL."""
     return FALSE if term == TRUE else TRUE if term == FALSE else Term("is not true", (term,))
 
 
 def cast(value: Term, kind: str) -> Term:
-    """Return a value as another type; of a literal of time, the literal that it is then."""
+    """Return a cast of a value; for a literal of time, the resulting literal."""
     if value.op == "date" and kind in ("timestamp", "timestamp_ntz"):
         return Term("ntz" if kind[9:] else kind, (), (f"{value.words[0]} 00:00:00",))
     if kind == "date" and (value.op == "ntz" or (value.op == "timestamp" and is_calm(value))):
@@ -148,9 +148,9 @@ def cast(value: Term, kind: str) -> Term:
 
 
 def is_calm(value: Term) -> bool:
-    """Whether days follow each other in every time zone around what a value tells of times."""
-    told = value.op in ("date", "timestamp", "instant", "ntz")
-    return all(map(is_calm, value.args)) and not (told and value.words[0] < CALM)
+    """Whether all times in a value lie where days follow each other in every time zone."""
+    is_time = value.op in ("date", "timestamp", "instant", "ntz")
+    return all(map(is_calm, value.args)) and not (is_time and value.words[0] < CALM)
 
 
 UNITS = {
@@ -163,14 +163,14 @@ UNITS = {
     **dict.fromkeys(("minute", "minutes"), (1, "MINUTES")),
     **dict.fromkeys(("second", "seconds"), (1, "SECONDS")),
 }
-"""Units of intervals: how many of which of those that are told apart."""
+"""Units of intervals, as multiples of the canonical units."""
 
 _MOST = {"MONTHS": 12_000, "DAYS": 366_000, "HOURS": 10**7, "MINUTES": 10**8, "SECONDS": 10**9}
 SECONDS = {"DAYS": 86_400, "HOURS": 3600, "MINUTES": 60, "SECONDS": 1}
 
 
 def shifted(value: Term, count: int, unit: str) -> Term | None:
-    """Return a time of the clock so many units later, or None where that is too far away."""
+    """Return a clock time shifted by so many units, or None if that is too far away."""
     each, unit = UNITS[unit.lower()]
     if abs(count * each) > _MOST[unit]:
         return None
@@ -178,7 +178,7 @@ def shifted(value: Term, count: int, unit: str) -> Term | None:
 
 
 def shifted_date(value: Term, days: int) -> Term | None:
-    """Return a date so many days later; a literal one as a literal."""
+    """Return a date shifted by so many days; a literal date as a literal."""
     if value.op != "date":
         return shifted(value, days, "day")
     try:
@@ -189,17 +189,17 @@ def shifted_date(value: Term, days: int) -> Term | None:
 
 
 def rebuilt(term: Term, replace: Callable[[Term], Term | None]) -> Term | None:
-    """Return a term with its variables replaced; None where `replace` has nothing for one."""
+    """Return a term with its variables replaced; None if `replace` returns None for one."""
     if term.op in VARIABLES:
         return replace(term)
     if not term.args:
         return term
     args: list[Term] = []
     for arg in term.args:
-        made = rebuilt(arg, replace)
-        if made is None:
+        rebuilt_arg = rebuilt(arg, replace)
+        if rebuilt_arg is None:
             return None
-        args.append(made)
+        args.append(rebuilt_arg)
     return made_of(term.op, args, term.words)
 
 
@@ -223,9 +223,9 @@ def made_of(op: str, args: Sequence[Term], words: tuple[str, ...] = ()) -> Term:
 
 
 def weakened(term: Term, keep: Callable[[Term], Term]) -> Term:
-    """Return what follows from a predicate if its atoms are no more than `keep` makes of them.
+    """Return a consequence of a predicate, with every atom replaced by the result of `keep`.
 
-    What `keep` returns has to follow from the atom; TRUE always does.
+    The result of `keep` must follow from the atom; TRUE always does.
     """
     if term.op == "and":
         return every(weakened(a, keep) for a in term.args)
@@ -246,17 +246,17 @@ def variables(term: Term) -> Iterator[Term]:
 
 @lru_cache(maxsize=65536)
 def varies(term: Term) -> bool:
-    """Whether a value is another one in other rows."""
+    """Whether a value depends on the row."""
     return any(True for _ in variables(term))
 
 
 def conjuncts(term: Term) -> tuple[Term, ...]:
-    """Return the parts of a predicate that all have to hold."""
+    """Return the conjuncts of a predicate."""
     return term.args if term.op == "and" else () if term == TRUE else (term,)
 
 
 def disjuncts(term: Term) -> tuple[Term, ...]:
-    """Return the parts of a predicate of which one has to hold."""
+    """Return the disjuncts of a predicate."""
     return term.args if term.op == "or" else () if term == FALSE else (term,)
 
 
@@ -276,13 +276,13 @@ CALLS = OF_TEXT | frozenset(
 
 
 def as_condition(term: Term) -> str | None:
-    """Return the text of a predicate, None where it is true of all rows."""
+    """Return the text of a predicate, or None if it holds for all rows."""
     return None if term == TRUE else as_text(term)
 
 
 @lru_cache(maxsize=65536)
 def as_text(term: Term) -> str:
-    """Return a term as Spark's SQL, in its one spelling.
+    """Return a term as Spark SQL, in its canonical spelling.
 
     Examples
     --------
@@ -358,9 +358,9 @@ _TIME = re.compile(rf"({_DATE})(?:[ T](\d{{2}}:\d{{2}})(?::(\d{{2}})(\.\d{{1,6}}
 
 
 def time_literal(text: str, kind: str) -> Term | None:
-    """Return the literal of a type that Spark makes of a text; None where it may do otherwise.
+    """Return the literal that Spark parses from a text; None if Spark may parse it differently.
 
-    Only the plain spellings are read: a date, a time of it, and UTC.
+    Only plain spellings are accepted: a date, a date with a time, and UTC.
     """
     found = _TIME.fullmatch(text)
     if found is None:
@@ -373,20 +373,22 @@ def time_literal(text: str, kind: str) -> Term | None:
         return None
     if kind == "date":
         return Term("date", (), (day,)) if minutes is None else None
-    said = f"{day} {minutes or '00:00'}:{seconds or '00'}{(fraction or '').rstrip('0').rstrip('.')}"
+    time_text = (
+        f"{day} {minutes or '00:00'}:{seconds or '00'}{(fraction or '').rstrip('0').rstrip('.')}"
+    )
     match kind:
         case "timestamp" if zone:
-            return Term("instant", (), (f"{said}+00:00",))
+            return Term("instant", (), (f"{time_text}+00:00",))
         case "timestamp":
-            return Term("timestamp", (), (said,))
+            return Term("timestamp", (), (time_text,))
         case "timestamp_ntz" if not zone:
-            return Term("ntz", (), (said,))
+            return Term("ntz", (), (time_text,))
         case _:
             return None
 
 
 def number_literal(text: str) -> tuple[Term, str] | None:
-    """Return the literal that a number is, and its type in Spark."""
+    """Return the literal of a number, and its Spark type."""
     digits, suffix = text, ""
     while digits[-1:].isalpha():
         digits, suffix = digits[:-1], digits[-1].upper() + suffix
@@ -404,19 +406,21 @@ def number_literal(text: str) -> tuple[Term, str] | None:
         kind = kind or ("int" if -(2**31) <= whole < 2**31 else "bigint")
         return Term("integer", (), (str(whole),)), kind
     if suffix in ("", "BD") and not exponent:
-        said = format(value, "f")
-        fraction = len(said.partition(".")[2])
+        decimal_text = format(value, "f")
+        fraction = len(decimal_text.partition(".")[2])
         whole = len(str(abs(int(value)))) if int(value) else 0
         if fraction == 0 or whole + fraction > 38:
             return None
-        return Term("decimal", (), (said,)), f"decimal({max(whole + fraction, 1)},{fraction})"
+        return Term(
+            "decimal", (), (decimal_text,)
+        ), f"decimal({max(whole + fraction, 1)},{fraction})"
     if (suffix == "D" or (suffix == "" and exponent)) and isfinite(float(digits)):
         return as_double(digits), "double"
     return None
 
 
 def as_double(digits: str) -> Term:
-    """Return a number as a literal of DOUBLE."""
+    """Return a number as a DOUBLE literal."""
     return Term("double", (), (repr(float(digits)),))
 
 
@@ -424,7 +428,7 @@ DAY = timedelta(days=1)
 
 
 def order_of(a: Term, b: Term) -> int | None:
-    """Return how two values that are the same in all rows compare, if that is certain."""
+    """Return the order of two values that do not depend on the row, if it is certain."""
     if a == b:
         return 0
     if a.op in LITERALS and b.op in LITERALS:
@@ -432,7 +436,7 @@ def order_of(a: Term, b: Term) -> int | None:
         if a.op != b.op and not {a.op, b.op} <= numbers:
             return None
         first, second = comparable(a), comparable(b)
-        # Of texts that are so far apart, every time zone has the instants in this order.
+        # Texts that are so far apart have this order of instants in every time zone.
         apart = DAY if is_calm(a) and is_calm(b) else 2 * DAY
         if a.op == "timestamp" and abs(first - second) < apart:
             return None
@@ -441,7 +445,7 @@ def order_of(a: Term, b: Term) -> int | None:
 
 
 def _order_of_clocks(a: Term, b: Term) -> int | None:
-    """Return how two shifts of one time compare: only where calendars cannot turn them round."""
+    """Return the order of two shifts of one time, if no calendar can reverse it."""
     (base, n, unit), (other, m, also) = _unshifted(a), _unshifted(b)
     if base != other or (unit and also and unit != also):
         return None

@@ -1,4 +1,4 @@
-"""The text of predicates: canonical, with a version, read back as what it was."""
+"""Text of predicates: canonical, versioned, and parsed back to the same predicate."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from persist_assets.core.digests import FORMAT
 
 
 class UnreadableError(ValueError):
-    """A text is no predicate of the language."""
+    """A text is not a predicate of the language."""
 
 
 def from_text(text: str, version: int = FORMAT) -> Term:
-    """Return the predicate that a text says, the inverse of `as_text`.
+    """Parse a predicate, the inverse of `as_text`.
 
     Raises
     ------
     UnreadableError
-        It says something that the language cannot say, or is of another version.
+        The text is outside the language, or of another version.
 
     Examples
     --------
@@ -89,8 +89,8 @@ def _predicate(node: Any) -> Term:
         case exp.In() if node.expressions and not node.args.get("query"):
             return within(_value(node.this), map(_value, node.expressions))
         case exp.Like() if not isinstance(node.expression, exp.Any | exp.All):
-            made = Term("like", (_value(node.this), _value(node.expression)))
-            return negated(made) if node.args.get("negate") else made
+            like = Term("like", (_value(node.this), _value(node.expression)))
+            return negated(like) if node.args.get("negate") else like
         case _ if type(node) in _COMPARED:
             return compared(_COMPARED[type(node)], _value(node.this), _value(node.expression))
         case _:
@@ -114,15 +114,17 @@ def _value(node: Any) -> Term:
         case exp.Cast():  # TryCast is one
             kind = type_name(node.args["to"])
             if isinstance(node.this, exp.Literal) and node.this.is_string and kind:
-                made = time_literal(string_of(node.this.this) or "", kind)
-                if made is not None:
-                    return made
+                literal = time_literal(string_of(node.this.this) or "", kind)
+                if literal is not None:
+                    return literal
             elif kind in ("date", "timestamp", "timestamp_ntz", "double"):
                 return cast(_value(node.this), kind)
         case exp.Add() | exp.Sub() if isinstance(node.expression, exp.Interval):
-            found = _shift(node.this, node.expression, -1 if isinstance(node, exp.Sub) else 1)
-            if found is not None:
-                return found
+            shifted_time = _shift(
+                node.this, node.expression, -1 if isinstance(node, exp.Sub) else 1
+            )
+            if shifted_time is not None:
+                return shifted_time
         case exp.Anonymous() | exp.Func():
             name = plain(node.name if isinstance(node, exp.Anonymous) else node.sql_name()).lower()
             args = node.expressions if isinstance(node, exp.Anonymous) else [node.this]
@@ -147,10 +149,10 @@ def _literal(node: Any) -> Term:
         if text is None:
             raise _unreadable(node)
         return Term("string", (), (text,))
-    made = number_literal(number)
-    if made is None:
+    literal = number_literal(number)
+    if literal is None:
         raise _unreadable(node)
-    return made[0]
+    return literal[0]
 
 
 def _shift(base: Any, interval: Any, sign: int) -> Term | None:
@@ -168,13 +170,13 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "'": "'", '"': '"', "\\": "\\"}
 
 
 def string_of(text: str) -> str | None:
-    """Return what a string literal says, as `dialect.faithful` spells it; None: not certain."""
+    """Return the value of a string literal as `dialect.faithful` spells it; None if uncertain."""
     if "\\" not in text:
         return None if re.match(r"[rR]['\"]", text) else text
     quotes, inner = text[:1], text[1:-1]
     if quotes not in "'\"" or text[-1:] != quotes or len(text) < 2:
         return None
-    found: list[str] = []
+    decoded: list[str] = []
     characters = iter(inner)
     for character in characters:
         if character == quotes:
@@ -183,5 +185,5 @@ def string_of(text: str) -> str | None:
             character = _ESCAPES.get(next(characters, ""), "")
             if not character:
                 return None
-        found.append(character)
-    return "".join(found)
+        decoded.append(character)
+    return "".join(decoded)

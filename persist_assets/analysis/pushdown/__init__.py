@@ -1,21 +1,23 @@
-"""Which rows and columns of tables a query needs: a fold over the algebra. Pure.
+"""Rows and columns of tables that a query needs: a fold over the algebra. Pure.
 
-For each place in which a query reads a table (an instance) the fold finds a predicate P such that
-the query has the same rows over every part of the table that holds all rows of P: so the rows of
-one place may stand beside those of another. Conditions go down from what reads to what is read:
+For each place in which a query reads a table (an instance), the fold finds a predicate P such that
+the query has the same rows over every part of the table that holds all rows of P; the rows of one
+place may therefore be stored beside those of another. Conditions are pushed from readers to their
+inputs:
 
 - past filters, projections, inner joins, sources that are not persisted, CTEs;
-- to all columns that a join makes equal, where values that are equal cannot be told apart;
-- past groups and DISTINCT, about keys that are in every grouping set;
+- to all columns that a join makes equal, where equal values are indistinguishable;
+- past groups and DISTINCT, on keys that are in every grouping set;
 - past UNION ALL, into each of its branches;
-- past outer joins, to the side that is preserved, to the other one from ON, and from above in
-  addition where they reject NULLs;
-- past windows, where the window itself saw them or they are about all of its partitions;
-- never past LIMIT, FULL JOIN, EXCEPT, INTERSECT, generated rows and what draws lots.
+- past outer joins: to the preserved side; to the other side from ON; and from above too, if they
+  reject NULLs;
+- past windows, if the window itself saw them or they hold for whole partitions of it;
+- never past LIMIT, FULL JOIN, EXCEPT, INTERSECT, generated rows and nondeterministic relations.
 
-Subqueries read places of their own. What a persisted source reads is that source's matter. Only
-what cannot raise an error is pushed: comparisons, IN, IS NULL, LIKE, AND, OR, of columns, of times
-cut down, and of the clock, with the conversions that Spark makes written out. The invariant: a
-predicate is only ever wider than needed, and what was not pushed is told with its reason (`Kept`).
-Columns that are not needed have to be there for a query's text, but may be NULL in all rows.
+Subqueries read places of their own. The inputs of a persisted source are its own concern. Only
+conditions that cannot raise an error are pushed: comparisons, IN, IS NULL, LIKE, AND, OR, of
+columns, truncated times, and the clock, with Spark's conversions made explicit. The invariant: a
+predicate is never narrower than needed, and every condition that is not pushed is reported with its
+reason (`Kept`). Columns that are not needed must exist for the query's text, but may be NULL in all
+rows.
 """

@@ -1,4 +1,4 @@
-"""Bounds of columns that follow from functions of them."""
+"""Bounds on columns that follow from functions of them."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
 
 
 def with_bounds(term: Term) -> Term:
-    """Return a predicate together with bounds of columns that follow from its comparisons.
+    """Return a predicate together with the bounds on columns that its comparisons imply.
 
-    Files have statistics of columns, not of functions of them: ``date_trunc('day', ts) >= x`` says
-    ``ts >= x`` too.
+    Files have statistics of columns, not of functions of them: ``date_trunc('day', ts) >= x``
+    implies ``ts >= x`` too.
     """
-    found: dict[Term, None] = {}
+    predicates: dict[Term, None] = {}
     todo = [*p.conjuncts(term)]
     while todo:
         this = todo.pop()
-        if this in found:
+        if this in predicates:
             continue
-        found[this] = None
+        predicates[this] = None
         if this.op in ("=", "<", "<=", ">", ">="):
             todo += bounds_of(this.op, *this.args)
-    return p.every(found)
+    return p.every(predicates)
 
 
 def bounds_of(op: str, value: Term, limit: Term) -> Iterator[Term]:
-    """Yield what follows for columns from the comparison of a function of them with a limit."""
+    """Yield the bounds on columns that follow from comparing a function of them with a limit."""
     if p.varies(limit):
         return
     match value:
@@ -62,10 +62,11 @@ def bounds_of(op: str, value: Term, limit: Term) -> Iterator[Term]:
 
 
 def _each_way(op: str, inner: Term, limit: Term) -> Iterator[Term]:
-    """Yield bounds of a date of which is known how its midnight compares with an instant of a day.
+    """Yield bounds on a date whose midnight compares with an instant of a known day.
 
-    A day less: of a day that a time zone left out, midnight is that of the next. A day more, where
-    the next may have begun already when a clock was put back.
+    The lower bound is a day earlier: if a time zone skipped a day, its midnight is that of the
+    next. The upper bound is a day later where the next day may have begun before the clock was put
+    back.
     """
     before, after = p.shifted_date(limit, -1), p.shifted_date(limit, 0 if p.is_calm(limit) else 1)
     if op in (">=", ">", "=") and before is not None:
@@ -75,11 +76,12 @@ def _each_way(op: str, inner: Term, limit: Term) -> Iterator[Term]:
 
 
 def _cut_down(op: str, inner: Term, limit: Term, kind: str, unit: str) -> Iterator[Term]:
-    """Yield bounds of a time of which is known how it compares when it is cut down to a unit."""
+    """Yield bounds on a time from a comparison of the time truncated to a unit."""
     limit = p.cast(limit, kind) if kind_of(limit) != kind else limit
     fine = unit in ("hour", "minute", "second")
     if op in (">=", ">", "="):
-        # Where a clock skips half of an hour, what is cut down to hours is later than it was.
+        # Where a clock skips half an hour, a time truncated to hours may be later than the time
+        # itself.
         least = p.shifted(limit, -1, "day") if fine else _beyond(limit, kind, -1)
         if least is not None:
             yield p.compared(">" if op == ">" else ">=", inner, least)
@@ -92,6 +94,6 @@ def _cut_down(op: str, inner: Term, limit: Term, kind: str, unit: str) -> Iterat
 
 
 def _beyond(limit: Term, kind: str, days: int) -> Term | None:
-    """Return a bound that is so much farther, if clocks may have been moved past midnight then."""
+    """Return a bound moved by some days if clocks may have crossed midnight backwards then."""
     sure = kind != "timestamp" or p.is_calm(limit)
     return limit if sure else p.shifted(limit, days, "day")

@@ -1,4 +1,4 @@
-"""Columns that are equal, and rows that a NULL rejects."""
+"""Equal columns, and predicates that reject NULLs."""
 
 from __future__ import annotations
 
@@ -24,52 +24,56 @@ if TYPE_CHECKING:
 
 
 def is_decimal(kind: str) -> bool:
-    """Whether a type is DECIMAL, by its name."""
+    """Whether the name of a type is that of a DECIMAL."""
     return kind.startswith("decimal(")
 
 
 _SAME_IF_EQUAL = frozenset((*INTEGRAL, *TIMES, "string", "boolean"))
-"""Types of which values that are equal cannot be told apart; fractions have two zeros."""
+"""Types whose equal values are indistinguishable; floats have two zeros."""
 
 
 def equal_columns(terms: Iterable[Term]) -> Mapping[Term, frozenset[Term]]:
-    """Return for columns those that are the same wherever all of some predicates hold."""
-    found: dict[Term, frozenset[Term]] = {}
+    """Return, for each column, the columns that equal it wherever all of some predicates hold."""
+    classes: dict[Term, frozenset[Term]] = {}
     for atom in (c for term in terms for c in p.conjuncts(term)):
         if atom.op != "=" or any(a.op != "ref" for a in atom.args):
             continue
         one, other = atom.args
         kind, also = one.words[2], other.words[2]
         if kind == also and (kind in _SAME_IF_EQUAL or is_decimal(kind)):
-            same = found.get(one, frozenset((one,))) | found.get(other, frozenset((other,)))
-            found |= dict.fromkeys(same, same)
-    return found
+            same = classes.get(one, frozenset((one,))) | classes.get(other, frozenset((other,)))
+            classes |= dict.fromkeys(same, same)
+    return classes
 
 
 def through(
     equal: Mapping[Term, frozenset[Term]], fits: Callable[[Term], bool]
 ) -> Callable[[Term], Term]:
-    """Return a function that keeps atoms about columns that fit, or says them of equal ones."""
+    """Return a function that keeps atoms on columns that fit, or restates them for equal ones."""
 
     def fitting(ref: Term) -> Term | None:
-        found = [ref] if fits(ref) else [e for e in equal.get(ref, ()) if fits(e)]
-        return min(found, key=p.as_text) if found else None
+        candidates = [ref] if fits(ref) else [e for e in equal.get(ref, ()) if fits(e)]
+        return min(candidates, key=p.as_text) if candidates else None
 
     def keep(atom: Term) -> Term:
-        made = p.rebuilt(atom, fitting)
-        says = made is not None and p.varies(made) and len(set(made.args)) == len(made.args)
-        return made if made is not None and says else TRUE
+        rewritten = p.rebuilt(atom, fitting)
+        says = (
+            rewritten is not None
+            and p.varies(rewritten)
+            and len(set(rewritten.args)) == len(rewritten.args)
+        )
+        return rewritten if rewritten is not None and says else TRUE
 
     return keep
 
 
 def instances_of(term: Term) -> set[int]:
-    """Return the instances whose columns a term looks at."""
+    """Return the instances whose columns a term uses."""
     return {int(v.words[0]) for v in p.variables(term)}
 
 
 def atoms_of(term: Term) -> Iterator[Term]:
-    """Yield the parts of a predicate that are joined by AND and OR."""
+    """Yield the atoms of a predicate, which AND and OR connect."""
     if term.op in ("and", "or"):
         for arg in term.args:
             yield from atoms_of(arg)
@@ -78,10 +82,10 @@ def atoms_of(term: Term) -> Iterator[Term]:
 
 
 def numbered(term: Term) -> Term:
-    """Return a predicate about one leaf as one about columns by their numbers."""
-    made = p.rebuilt(term, lambda ref: Term("out", (), ref.words[1:]))
-    assert made is not None
-    return made
+    """Return a predicate on one leaf as a predicate on column numbers."""
+    renumbered = p.rebuilt(term, lambda ref: Term("out", (), ref.words[1:]))
+    assert renumbered is not None
+    return renumbered
 
 
 def rejects_nulls(term: Term) -> bool:
@@ -98,23 +102,23 @@ def rejects_nulls(term: Term) -> bool:
 
 
 def columns_used(things: Iterable[object], extra: Iterable[Term]) -> dict[int, set[int]]:
-    """Return for each instance the columns that things look at, at any depth."""
-    found: dict[int, set[int]] = {}
+    """Return, for each instance, the columns that things use, at any depth."""
+    columns: dict[int, set[int]] = {}
     mappings: set[tuple[int, int]] = set()
     for thing in walk(*things):
         if isinstance(thing, Ref):
-            found.setdefault(thing.instance, set()).add(thing.column)
+            columns.setdefault(thing.instance, set()).add(thing.column)
         elif isinstance(thing, Window):
             mappings.update(thing.mapping)
     for term in extra:
         for ref in p.variables(term):
-            found.setdefault(int(ref.words[0]), set()).add(int(ref.words[1]))
+            columns.setdefault(int(ref.words[0]), set()).add(int(ref.words[1]))
     changed = True
     while changed:
         changed = False
-        for own, now in mappings:
-            there = found.setdefault(now, set())
-            if not found.get(own, set()) <= there:
-                there |= found[own]
+        for inner_instance, outer_instance in mappings:
+            outer_columns = columns.setdefault(outer_instance, set())
+            if not columns.get(inner_instance, set()) <= outer_columns:
+                outer_columns |= columns[inner_instance]
                 changed = True
-    return found
+    return columns

@@ -1,4 +1,4 @@
-"""What a source needs of a table, and what relations are to it."""
+"""Needs of a source for a table, and the relations that they are derived from."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class Kept:
     Attributes
     ----------
     code
-        A word or two that are always the same: ``UDF``, ``limit above``, ``null side``, …
+        A fixed label: ``UDF``, ``limit above``, ``null side``, …
     words
-        For people: which condition, and what keeps it.
+        The condition and the reason, for people.
     """
 
     code: str
@@ -54,7 +54,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Disjunct:
-    """What one place in which a table is read needs of it.
+    """The need of one place in which a table is read.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class Disjunct:
     columns
         Names, sorted.
     kept
-        What was not pushed, sorted.
+        The conditions that were not pushed, sorted.
     """
 
     predicate: Term
@@ -73,12 +73,12 @@ class Disjunct:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a persisted source, or a query, needs of a table.
+    """The rows and columns of a table that a persisted source, or a query, needs.
 
     Attributes
     ----------
     disjuncts
-        One for each place that differs, sorted by text.
+        One for each distinct place, sorted by text.
     """
 
     reader: SourceID
@@ -87,22 +87,22 @@ class Need:
 
     @property
     def predicate(self) -> Term:
-        """Of all places together."""
+        """The union of the predicates of all places."""
         return p.union(d.predicate for d in self.disjuncts)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Of all places together, sorted."""
+        """The columns of all places, sorted."""
         return sorted_names(c for d in self.disjuncts for c in d.columns)
 
     @property
     def kept(self) -> tuple[Kept, ...]:
-        """What was not pushed, each once."""
+        """The conditions that were not pushed, each once."""
         return tuple(sorted({k for d in self.disjuncts for k in d.kept}))
 
 
 def needed(need: Need) -> Needed:
-    """Return what a project says of a need, in which predicates are texts."""
+    """Return a need as a project stores it, with its predicate as text."""
     return Needed(
         need.reader,
         need.table,
@@ -113,7 +113,7 @@ def needed(need: Need) -> Needed:
 
 
 def sorted_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Return names in order, each once."""
+    """Return distinct names, sorted."""
     return tuple(sorted(set(names)))
 
 
@@ -124,13 +124,13 @@ class Relation:
     Attributes
     ----------
     types
-        Of the columns of all leaves.
+        Types of the columns of all leaves.
     names
-        Of what the leaves show, for people: by instance.
+        Column names of the leaves, for people: by instance.
     whole
         Why it could not be analysed, or None.
     volatile
-        It draws lots, which fall otherwise over other rows.
+        It is nondeterministic: over other rows, its results differ.
     """
 
     block: Block
@@ -155,7 +155,7 @@ def relate(query: Query, path: str, upstream: Sequence[Face]) -> Relation:
     Parameters
     ----------
     upstream
-        For each reference of the query, what it reads as a `leaf`.
+        For each reference of the query, its source as a `leaf`.
     """
     binding = Binding(bind, path, upstream, REFERENCE, any_condition=True)
     block, notes = bind_whole(binding, query, upstream)
@@ -182,12 +182,12 @@ def _names_of(node: Node) -> tuple[str, ...]:
 
 
 def opaque(reads: Sequence[Face], because: str) -> Relation:
-    """Return the relation of what reads all rows of everything, as a function of Python does.
+    """Return the relation of a query that reads all rows of its inputs, such as a Python function.
 
     Parameters
     ----------
     reads
-        With those columns only that it is given.
+        The inputs, with only those columns that it gets.
     """
     node = Opaque((), tuple(face.given for face in reads), 0)
     return Relation(Block(((1, node),)), Types(), {}, because)

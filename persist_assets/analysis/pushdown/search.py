@@ -1,4 +1,4 @@
-"""The search: from the top of a query down to the tables it reads."""
+"""Search for needs, from the top of a query down to the tables it reads."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ if TYPE_CHECKING:
 
 
 _MOST_WAYS = 32
-"""A block that is reached in more ways is looked at as if all of it were asked for."""
+"""A block reached in more ways than this is treated as if all of it were needed."""
 
 
 @dataclass(slots=True)
 class _Visit:
-    """A Block to be looked at.
+    """A Block to visit.
 
     Attributes
     ----------
     extra
-        What holds besides its conjuncts, of the rows that matter: in terms of its leaves.
+        Conditions besides its conjuncts that hold for the rows that matter, in terms of its leaves.
     used
-        The expressions of it that are asked for, besides its conjuncts and its order.
+        The expressions that are needed, besides its conjuncts and its order.
     """
 
     reader: TermReader
@@ -75,8 +75,8 @@ class _Visit:
 
 
 @dataclass(slots=True)
-class _Asked:
-    """What is asked of a node: conditions and columns by their numbers in it."""
+class _Demand:
+    """The demand on a node: conditions and columns, by column numbers of the node."""
 
     conditions: tuple[Term, ...]
     columns: frozenset[int]
@@ -86,50 +86,52 @@ class _Asked:
 def find_needs(
     reader: SourceID, relations: Mapping[SourceID, Relation], tables: Container[SourceID]
 ) -> tuple[Need, ...]:
-    """Return what a source or a query needs of tables that are asked about.
+    """Return the needs of a source or a query for the given tables.
 
     Parameters
     ----------
     reader
         A key of `relations`.
     relations
-        Its own, and those of all sources that are not persisted: what is none of them ends the way.
+        The reader's relation, and those of all sources that are not persisted; the search ends at
+        leaves without one.
     tables
-        Which leaves are asked about.
+        The tables to find needs for.
     """
     search = _Search(relations, tables)
     search.run(reader)
     return tuple(
-        Need(reader, table, _merged(reader, search.found[table])) for table in sorted(search.found)
+        Need(reader, table, _merged(reader, search.disjuncts[table]))
+        for table in sorted(search.disjuncts)
     )
 
 
 def _merged(reader: SourceID, disjuncts: Iterable[Disjunct]) -> tuple[Disjunct, ...]:
-    """Return disjuncts each once, with what any of the same kept."""
+    """Return distinct disjuncts, with the kept conditions of equal ones combined."""
     by: dict[tuple[Term, tuple[str, ...]], set[Kept]] = {}
     for one in disjuncts:
         by.setdefault((one.predicate, one.columns), set()).update(one.kept)
     whole = Kept("all rows", f"no condition here: {reader} reads all rows")
-    made = [
-        Disjunct(term, columns, tuple(sorted(kept | ({whole} if term == TRUE else set()))))
-        for (term, columns), kept in by.items()
+    merged = [
+        Disjunct(term, columns, tuple(sorted(reasons | ({whole} if term == TRUE else set()))))
+        for (term, columns), reasons in by.items()
     ]
-    return tuple(sorted(made, key=lambda d: (p.as_text(d.predicate), d.columns)))
+    return tuple(sorted(merged, key=lambda d: (p.as_text(d.predicate), d.columns)))
 
 
 class _Search:
-    """Goes down from one reader; not recursive: sources and CTEs may be long chains."""
+    """Search below one reader; not recursive, because sources and CTEs may be long chains."""
 
     def __init__(self, relations: Mapping[SourceID, Relation], tables: Container[SourceID]) -> None:
         self.relations, self.tables = relations, tables
-        self.found: dict[SourceID, list[Disjunct]] = {}
+        self.disjuncts: dict[SourceID, list[Disjunct]] = {}
         self._readers: dict[SourceID, TermReader] = {}
         self._stack: list[_Visit] = []
         self._ways: dict[int, set[Any]] = {}
         self._windows: dict[int, list[tuple[Window, Mapping[int, int]]]] = {}
 
     def run(self, reader: SourceID) -> None:
-        """Look at everything below a reader."""
+        """Visit everything below a reader."""
         block = self.relations[reader].block
         used = tuple(o.expr for o in block.columns)
         self._visit(self._reader(reader), block, (), used, frozenset())
@@ -179,47 +181,50 @@ class _Search:
             if not leaves.keys().isdisjoint(now.values())
         ]
         pushed: dict[int, list[Term]] = {i: [] for i in leaves}
-        kept: dict[int, set[Kept]] = {i: set(visit.kept) for i in leaves}
+        reasons: dict[int, set[Kept]] = {i: set(visit.kept) for i in leaves}
 
-        asked = [reader.condition(c) for c in block.conjuncts]
-        equal = equal_columns([*(term for term, _ in asked), *visit.extra])
+        read_conditions = [reader.condition(c) for c in block.conjuncts]
+        equal = equal_columns([*(term for term, _ in read_conditions), *visit.extra])
 
         def push(term: Term) -> None:
             for instance in leaves:
-                keep = through(equal, lambda ref, weakened=str(instance): ref.words[0] == weakened)
+                keep = through(equal, lambda ref, number=str(instance): ref.words[0] == number)
                 weakened = p.weakened(term, keep)
                 if weakened == TRUE:
                     continue
                 blind = [w for w, now in windows if not _sees(reader, w, now, instance, weakened)]
                 if blind:
                     words = (
-                        f"{reader.named(weakened)}: {reader.said(blind[0])} also needs other rows"
+                        f"{reader.describe_term(weakened)}:"
+                        f" {reader.describe(blind[0])} also needs other rows"
                     )
-                    kept[instance].add(Kept("window", words))
+                    reasons[instance].add(Kept("window", words))
                 else:
                     pushed[instance].append(weakened)
 
-        for term, lost in asked:
+        for term, lost in read_conditions:
             push(term)
             for about, why in lost:
                 for instance in about & leaves.keys():
-                    kept[instance].add(why)
+                    reasons[instance].add(why)
             for atom in atoms_of(term):
                 about = instances_of(atom)
                 if len(about) > 1:
-                    why = Kept("two tables", f"{reader.named(atom)}: it compares several tables")
+                    why = Kept(
+                        "two tables", f"{reader.describe_term(atom)}: it compares several tables"
+                    )
                     for instance in about & leaves.keys():
-                        kept[instance].add(why)
+                        reasons[instance].add(why)
         for term in visit.extra:
             push(term)
         for instance, node in block.leaves:
             conditions = tuple(numbered(term) for term in pushed[instance])
             numbers = frozenset(columns.get(instance, ()))
-            self._node(reader, node, _Asked(conditions, numbers, frozenset(kept[instance])))
+            self._node(reader, node, _Demand(conditions, numbers, frozenset(reasons[instance])))
         self._subqueries(reader, exprs)
 
     def _subqueries(self, reader: TermReader, exprs: Iterable[object]) -> None:
-        """Look at the queries in expressions, each by itself."""
+        """Visit the queries in expressions, each independently."""
         seen: set[int] = set()
         stack: list[object] = [*exprs]
         while stack:
@@ -243,8 +248,8 @@ class _Search:
                     pass
 
     def _windows_in(self, things: Iterable[object]) -> list[tuple[Window, Mapping[int, int]]]:
-        """Return windows in and below things, with what their instances are in these."""
-        found: list[tuple[Window, Mapping[int, int]]] = []
+        """Return windows in and below things, with the outer instances of their own instances."""
+        windows: list[tuple[Window, Mapping[int, int]]] = []
         seen: set[tuple[int, tuple[tuple[int, int], ...]]] = set()
         stack: list[tuple[object, Mapping[int, int]]] = [(t, {}) for t in things]
         while stack:
@@ -254,18 +259,21 @@ class _Search:
                 continue
             seen.add(key)
             if isinstance(thing, Window):
-                inner = {own: now.get(there, there) for own, there in thing.mapping}
-                found.append((thing, inner))
+                inner = {
+                    inner_instance: now.get(outer_instance, outer_instance)
+                    for inner_instance, outer_instance in thing.mapping
+                }
+                windows.append((thing, inner))
                 bounds = [f for f in thing.frame if not isinstance(f, str)]
                 within = [thing.function, *thing.partition, *thing.order, *bounds]
                 stack += [(t, inner) for t in (*within, *thing.rows.conjuncts)]
             else:
                 stack += [(t, now) for t in parts(thing)]
-        return found
+        return windows
 
     # -------------------------------------------------------------------------------------- nodes
 
-    def _node(self, reader: TermReader, node: Node, demand: _Asked) -> None:
+    def _node(self, reader: TermReader, node: Node, demand: _Demand) -> None:
         match node:
             case Given():
                 self._given(node, demand)
@@ -297,16 +305,16 @@ class _Search:
                 why = demand.kept | {Kept(code, because)}
                 for leaf in reads:
                     everything = frozenset(range(len(leaf.columns)))
-                    self._given(leaf, _Asked((), everything, why))
+                    self._given(leaf, _Demand((), everything, why))
 
-    def _given(self, node: Given, demand: _Asked) -> None:
+    def _given(self, node: Given, demand: _Demand) -> None:
         source_id = node.rows
         if source_id in self.relations:
             reader = self._reader(source_id)
             relation = reader.relation
             columns = [o.expr for o in relation.block.columns]
-            if not columns:  # of a function, they are known when it is computed
-                demand = _Asked((), frozenset(), demand.kept)
+            if not columns:  # those of a function are known when it is computed
+                demand = _Demand((), frozenset(), demand.kept)
             elif relation.volatile:
                 why = "it depends on nondeterministic rows"
                 demand = _without(reader, columns, demand, "draws lots", why)
@@ -321,7 +329,7 @@ class _Search:
             renamed = p.rebuilt(predicate, name)
             assert renamed is not None
             columns = sorted_names(names[i] for i in demand.columns)
-            disjuncts = self.found.setdefault(source_id, [])
+            disjuncts = self.disjuncts.setdefault(source_id, [])
             disjuncts.append(Disjunct(renamed, columns, tuple(sorted(demand.kept))))
 
     def _under(
@@ -329,16 +337,16 @@ class _Search:
         reader: TermReader,
         block: Block,
         columns: Sequence[Expr],
-        demand: _Asked,
+        demand: _Demand,
         used: Sequence[Expr],
     ) -> None:
-        """Go on below a node whose columns are expressions over the leaves of a Block."""
+        """Continue below a node whose columns are expressions over the leaves of a Block."""
         reasons = set(demand.kept)
-        extra = [_said_below(reader, c, columns, reasons) for c in demand.conditions]
+        extra = [_rewritten_below(reader, c, columns, reasons) for c in demand.conditions]
         used = [*used, *(columns[i] for i in sorted(demand.columns))]
         self._visit(reader, block, extra, used, frozenset(reasons))
 
-    def _outer(self, reader: TermReader, node: Outer, demand: _Asked) -> None:
+    def _outer(self, reader: TermReader, node: Outer, demand: _Demand) -> None:
         n, on = len(node.left.columns), node.on
         sides = [o.expr for o in node.left.columns], [o.expr for o in node.right.columns]
         every = [*sides[0], *sides[1]]
@@ -352,10 +360,10 @@ class _Search:
                 kept_right.add(why)
                 continue
             first = p.weakened(condition, _about({str(i) for i in range(n)}))
-            left.append(_said_below(reader, first, every, kept_left))
+            left.append(_rewritten_below(reader, first, every, kept_left))
             second = p.weakened(condition, _about({str(i) for i in range(n, len(every))}))
             if rejects_nulls(second):
-                right.append(_said_below(reader, second, every, kept_right))
+                right.append(_rewritten_below(reader, second, every, kept_right))
             elif any(i >= n for i in about):
                 words = (
                     f"{_spelled(reader, condition, every)}: it also holds for rows without a match"
@@ -373,7 +381,7 @@ class _Search:
                         kept_right.add(why)
             if about & inside[0] or node.kind != "left":
                 code = "null side" if node.kind == "left" else "full join"
-                words = f"{reader.said(test)}: rows that do not match ON are kept"
+                words = f"{reader.describe(test)}: rows that do not match ON are kept"
                 kept_left.add(Kept(code, words))
                 if node.kind != "left":
                     kept_right.add(Kept(code, words))
@@ -384,7 +392,7 @@ class _Search:
         self._visit(reader, node.left, left, [*columns[0], *on], frozenset(kept_left))
         self._visit(reader, node.right, right, [*columns[1], *on], frozenset(kept_right))
 
-    def _aggregate(self, reader: TermReader, node: Aggregate, demand: _Asked) -> None:
+    def _aggregate(self, reader: TermReader, node: Aggregate, demand: _Demand) -> None:
         n = len(node.keys)
         fixed = {k for k in range(n) if node.sets is None or all(k in one for one in node.sets)}
         reasons, conditions = set(demand.kept), list[Term]()
@@ -399,13 +407,13 @@ class _Search:
                 reasons.add(
                     Kept(code, f"{_spelled(reader, condition, every)}: it refers to {words}")
                 )
-        below = _Asked(
+        below = _Demand(
             tuple(conditions), frozenset(i for i in demand.columns if i >= n), frozenset(reasons)
         )
         self._under(reader, node.rows, every, below, node.keys)
 
     def _set_operation(
-        self, reader: TermReader, kind: str, branches: Sequence[Block], demand: _Asked
+        self, reader: TermReader, kind: str, branches: Sequence[Block], demand: _Demand
     ) -> None:
         if kind != "union all":
             why = f"it applies to the rows of {kind.upper()}"
@@ -418,58 +426,61 @@ class _Search:
 
 
 def _without(
-    reader: TermReader, columns: Sequence[Expr], demand: _Asked, code: str, why: str
-) -> _Asked:
-    """Return what is asked without its conditions, which are kept."""
+    reader: TermReader, columns: Sequence[Expr], demand: _Demand, code: str, why: str
+) -> _Demand:
+    """Return a demand without its conditions, which are kept."""
     reasons = {Kept(code, f"{_spelled(reader, c, columns)}: {why}") for c in demand.conditions}
-    return _Asked((), demand.columns, demand.kept | reasons)
+    return _Demand((), demand.columns, demand.kept | reasons)
 
 
 def _about(instances: set[str]) -> Callable[[Term], Term]:
-    """Return a function that keeps atoms about nothing else."""
+    """Return a function that keeps atoms on the given columns or instances only."""
 
     def keep(atom: Term) -> Term:
-        own = {v.words[0] for v in p.variables(atom)}
-        return atom if own and own <= instances else TRUE
+        columns = {v.words[0] for v in p.variables(atom)}
+        return atom if columns and columns <= instances else TRUE
 
     return keep
 
 
-def _said_below(
+def _rewritten_below(
     reader: TermReader, condition: Term, columns: Sequence[Expr], reasons: set[Kept]
 ) -> Term:
-    """Return what a condition about columns says of the leaves they are computed from."""
+    """Return a condition on columns as a condition on the leaves they are computed from."""
 
     def inside(out: Term) -> Term | None:
-        found = reader.value(columns[int(out.words[0])])
-        if isinstance(found, Kept):
+        value = reader.value(columns[int(out.words[0])])
+        if isinstance(value, Kept):
             reasons.add(
-                replace(found, words=f"{reader.said(columns[int(out.words[0])])}: {found.words}")
+                replace(
+                    value, words=f"{reader.describe(columns[int(out.words[0])])}: {value.words}"
+                )
             )
             return None
-        return found[0] if found[1] == out.words[1] else None
+        return value[0] if value[1] == out.words[1] else None
 
     def keep(atom: Term) -> Term:
-        made = p.rebuilt(atom, inside)
-        return TRUE if made is None else made
+        rewritten = p.rebuilt(atom, inside)
+        return TRUE if rewritten is None else rewritten
 
     return p.weakened(condition, keep)
 
 
 def _spelled(reader: TermReader, condition: Term, columns: Sequence[Expr]) -> str:
     def name(out: Term) -> Term:
-        return p.column(reader.said(columns[int(out.words[0])]))
+        return p.column(reader.describe(columns[int(out.words[0])]))
 
-    made = p.rebuilt(condition, name)
-    return p.as_text(made).replace("`", "") if made is not None else "…"
+    renamed = p.rebuilt(condition, name)
+    return p.as_text(renamed).replace("`", "") if renamed is not None else "…"
 
 
 def _sees(
     reader: TermReader, window: Window, now: Mapping[int, int], instance: int, condition: Term
 ) -> bool:
-    """Whether a window is the same without the rows of a leaf that a condition leaves out.
+    """Whether a window is unchanged without the rows of a leaf that a condition excludes.
 
-    So it is if it saw the condition, or if that tells nothing apart that one partition holds.
+    This holds if the window saw the condition, or if the condition is constant within its
+    partitions.
     """
     if instance not in now.values():
         return True
@@ -478,9 +489,9 @@ def _sees(
         return Term("ref", (), (str(now.get(int(ref.words[0]), -1)), *ref.words[1:]))
 
     def moved(term: Term) -> Term:
-        made = p.rebuilt(term, here)
-        assert made is not None
-        return made
+        rewritten = p.rebuilt(term, here)
+        assert rewritten is not None
+        return rewritten
 
     lost = [*reader.lost]
     seen = [
@@ -490,8 +501,8 @@ def _sees(
     reader.lost[:] = lost
     if condition in seen:
         return True
-    known = [reader.value(e) for e in window.partition]
-    partition = {moved(v[0]) for v in known if not isinstance(v, Kept)}
+    partition_values = [reader.value(e) for e in window.partition]
+    partition = {moved(v[0]) for v in partition_values if not isinstance(v, Kept)}
 
     def covered(term: Term) -> bool:
         return term in partition or (term.op not in p.VARIABLES and all(map(covered, term.args)))

@@ -1,4 +1,4 @@
-"""Expressions of the algebra → terms of predicates."""
+"""Translation of expressions of the algebra to terms of predicates."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Typed = tuple[Term, str]
 
 
 def _digits(kind: str) -> tuple[int, int]:
-    """Return how many digits of a number stand before and behind its point."""
+    """Return how many digits a number has before and after its point."""
     if kind in INTEGRAL:
         return (3, 5, 10, 20)[INTEGRAL.index(kind)], 0
     digits, scale = map(int, kind[8:-1].split(","))
@@ -49,17 +49,17 @@ def _digits(kind: str) -> tuple[int, int]:
 
 
 def _have_one_type(kinds: Collection[str]) -> bool:
-    """Whether values are what they are in the one type in which Spark compares them all."""
+    """Whether values keep their values in the common type in which Spark compares them."""
     digits = [_digits(k) for k in kinds if is_decimal(k) or k in INTEGRAL]
     if len(digits) < len(kinds):
-        return True  # beside a fraction, all are fractions
+        return True  # beside a float or double, all are
     return max(whole for whole, _ in digits) + max(part for _, part in digits) <= 38
 
 
 def _padded(one: Typed, other: Typed) -> Typed:
-    """Return a value as Spark compares it for equality with another, where one is CHAR(n).
+    """Return a value as Spark compares it for equality with another, if one is CHAR(n).
 
-    All values of the column have n characters, and so have the literals that it is compared with.
+    All values of the column have n characters, and so do the literals that it is compared with.
     """
     (term, kind), (_, other_kind) = one, other
     n = char_size(kind)
@@ -74,7 +74,7 @@ def _padded(one: Typed, other: Typed) -> Typed:
 
 
 def _alike(a: Typed, b: Typed) -> tuple[Term, Term] | None:
-    """Return two values in the one type in which Spark compares them; None: it may fail."""
+    """Return two values in Spark's common type for comparing them; None: it may fail."""
     (one, kind), (other, also) = a, b
     if kind == also and (kind in TIMES or kind in ("string", "boolean", "double")):
         return one, other
@@ -92,7 +92,7 @@ def _alike(a: Typed, b: Typed) -> tuple[Term, Term] | None:
 
 
 def _of_text(a: Typed, b: Typed) -> tuple[Term, Term] | None:
-    """Return a time and a literal of text as two times."""
+    """Return a time and a text literal as two times."""
     (one, kind), (other, also) = a, b
     if kind == "string":
         swapped = _of_text(b, a) if also != "string" else None
@@ -102,7 +102,7 @@ def _of_text(a: Typed, b: Typed) -> tuple[Term, Term] | None:
 
 
 def _as_double(term: Term, kind: str, beside: str) -> Term | None:
-    """Return a number as the DOUBLE as which Spark compares it with another."""
+    """Return a number as the DOUBLE that Spark uses to compare it with another."""
     if kind == "double":
         return term
     if term.op in ("integer", "decimal") and beside in ("double", "float"):
@@ -117,12 +117,12 @@ def _as_double(term: Term, kind: str, beside: str) -> Term | None:
 
 
 class TermReader:
-    """Says expressions of one relation in the language of predicates.
+    """Translator of one relation's expressions to the language of predicates.
 
     Attributes
     ----------
     lost
-        What could not be said, with the instances it is about, since it was last emptied.
+        The conditions that could not be translated since it was last cleared, with their instances.
     """
 
     def __init__(self, relation: Relation) -> None:
@@ -133,28 +133,32 @@ class TermReader:
     # ------------------------------------------------------------------------------------- values
 
     def value(self, expr: Expr, depth: int = 0) -> Typed | Kept:
-        """Return a value and its type, or why it is none of the language."""
-        known = self._values.get(id(expr))
-        if known is None:
+        """Return a value and its type, or why the language has no such value."""
+        value = self._values.get(id(expr))
+        if value is None:
             if depth > _MAX_NESTED:
                 return Kept("function", "the nesting is too deep")
-            known = self._values[id(expr)] = self._value(expr, depth + 1)
-        return known
+            value = self._values[id(expr)] = self._value(expr, depth + 1)
+        return value
 
     def _value(self, expr: Expr, depth: int) -> Typed | Kept:
         match expr:
             case Ref(instance, number):
                 return self._column(instance, number)
             case Window():
-                return Kept("window", f"{self.said(expr)} depends on other rows")
+                return Kept("window", f"{self.describe(expr)} depends on other rows")
             case Subquery():
                 return Kept("subquery", "it contains a subquery, and semi-joins are not pushed")
             case Call("number", (), (text,)):
                 return p.number_literal(text) or Kept("type", f"{text} has a special type")
             case Call("string", (), (text,)):
-                said = p.string_of(text)
+                string_value = p.string_of(text)
                 unsure = Kept("type", f"the value of {text} is uncertain")
-                return unsure if said is None else (Term("string", (), (said,)), "string")
+                return (
+                    unsure
+                    if string_value is None
+                    else (Term("string", (), (string_value,)), "string")
+                )
             case Call("boolean", (), (word,)):
                 return Term("boolean", (), (word,)), "boolean"
             case Call("current_timestamp", ()):
@@ -164,22 +168,22 @@ class TermReader:
             case Call("user's", _, (name,)):
                 return Kept("UDF", f"{name}() is not one of Spark's own functions")
             case Call("parameter"):
-                return Kept("parameter", f"{self.said(expr)} differs from build to build")
+                return Kept("parameter", f"{self.describe(expr)} differs from build to build")
             case Call(op) if op in VOLATILE or op in SESSION:
                 return Kept("draws lots", f"{op}() is nondeterministic")
             case Call():
-                return self._call(expr, depth) or self._unsaid(expr)
+                return self._call(expr, depth) or self._unsupported(expr)
 
-    def _unsaid(self, call: Call) -> Kept:
+    def _unsupported(self, call: Call) -> Kept:
         for arg in call.args:
-            found = self._values.get(id(arg))
-            if isinstance(found, Kept) and found.code != "type":
-                return found
+            arg_value = self._values.get(id(arg))
+            if isinstance(arg_value, Kept) and arg_value.code != "type":
+                return arg_value
         if call.op in _MAY_RAISE:
-            return Kept("may raise under ANSI", f"{self.said(call)} may raise an error")
+            return Kept("may raise under ANSI", f"{self.describe(call)} may raise an error")
         if call.op in CLOCK:
             return Kept("function", f"{call.op}() is not pushed")
-        return Kept("function", f"{self.said(call)} is not supported for pushdown")
+        return Kept("function", f"{self.describe(call)} is not supported for pushdown")
 
     def _column(self, instance: int, number: int) -> Typed | Kept:
         kinds = self.relation.types.leaves.get(instance, ())
@@ -201,12 +205,12 @@ class TermReader:
                 return _to(term, kind, "date"), "date"
             case "date_trunc", [(unit, "string"), (term, kind)] if kind in TIMES:
                 name = _UNIT_NAMES.get(unit.words[0].lower()) if unit.op == "string" else None
-                made = Term("date_trunc", (_to(term, kind, "timestamp"),), (name or "",))
-                return (made, "timestamp") if name else None
+                truncated = Term("date_trunc", (_to(term, kind, "timestamp"),), (name or "",))
+                return (truncated, "timestamp") if name else None
             case "trunc", [(term, kind), (unit, "string")] if kind in TIMES:
                 named = unit.words[0].lower() if unit.op == "string" else ""
-                made = Term("trunc", (_to(term, kind, "date"),), (_UNIT_NAMES.get(named, ""),))
-                return (made, "date") if named in DATE_UNITS else None
+                truncated = Term("trunc", (_to(term, kind, "date"),), (_UNIT_NAMES.get(named, ""),))
+                return (truncated, "date") if named in DATE_UNITS else None
             case (op, [(term, kind)]) if op in _PARTS or op == "extract":
                 part = {"day": "dayofmonth"}.get(call.words[0], call.words[0]) if call.words else op
                 # EXTRACT(SECOND …) has a fraction, second() has none.
@@ -221,7 +225,7 @@ class TermReader:
     # ----------------------------------------------------------------------------------- predicates
 
     def predicate(self, expr: Expr, *, negate: bool = False) -> Term:
-        """Return what follows from a condition, or from its being FALSE; what is lost is noted."""
+        """Return a consequence of a condition, or of its negation; record lost conditions."""
         match expr:
             case Call(("and" | "or") as op, args):
                 both = (op == "and") != negate
@@ -234,30 +238,32 @@ class TermReader:
             case Call("null", ()):
                 return FALSE
             case Subquery(("exists" | "in"), block, _) if not negate:
-                # It holds only if what its own conditions say of the rows around it does. Its own
-                # are named here only: a subquery that is read twice is one object.
+                # It implies its conditions on the outer rows. Its own instances mean nothing
+                # outside: a subquery that is read twice is one object.
                 self._lose(expr, self.value(expr))
                 term = p.every(self.predicate(c) for c in block.conjuncts)
-                own = {str(i) for i, _ in block.leaves}
+                own_instances = {str(i) for i, _ in block.leaves}
                 equal = equal_columns([term])
-                return p.weakened(term, through(equal, lambda ref: ref.words[0] not in own))
+                return p.weakened(
+                    term, through(equal, lambda ref: ref.words[0] not in own_instances)
+                )
             case Call():
-                made = self._atom(expr, negate)
+                atom = self._atom(expr, negate)
             case _:
-                made = self._of_value(expr, negate)
-        if isinstance(made, Kept):
-            self._lose(expr, made)
+                atom = self._of_value(expr, negate)
+        if isinstance(atom, Kept):
+            self._lose(expr, atom)
             return TRUE
-        return made
+        return atom
 
     def condition(self, expr: Expr) -> tuple[Term, list[tuple[frozenset[int], Kept]]]:
-        """Return what follows from a condition, and what of it is lost."""
+        """Return a consequence of a condition, and its lost parts."""
         self.lost.clear()
         return self.predicate(expr), [*self.lost]
 
     def _lose(self, expr: Expr, reason: object) -> None:
         assert isinstance(reason, Kept)
-        words = f"{self.said(expr)}: {reason.words}"
+        words = f"{self.describe(expr)}: {reason.words}"
         self.lost.append((self.relation.free.of(expr), replace(reason, words=words)))
 
     def _of_value(self, expr: Expr, negate: bool) -> Term | Kept:
@@ -273,11 +279,11 @@ class TermReader:
             case Call(("=" | "<>" | "<" | "<=") as op, (a, b)):
                 if _is_null(a) or _is_null(b):
                     return FALSE
-                found = self._pair(a, b, equal=op in ("=", "<>"))
+                pair = self._pair(a, b, equal=op in ("=", "<>"))
                 return (
-                    found
-                    if isinstance(found, Kept)
-                    else (p.compared(p.NEGATED[op] if negate else op, *found))
+                    pair
+                    if isinstance(pair, Kept)
+                    else (p.compared(p.NEGATED[op] if negate else op, *pair))
                 )
             case Call("<=>", (a, b)):
                 return self._same(a, b, negate)
@@ -302,7 +308,7 @@ class TermReader:
                 return self._of_value(call, negate)
 
     def _pair(self, a: Expr, b: Expr, *, equal: bool = False) -> tuple[Term, Term] | Kept:
-        """Return two values as Spark compares them; `equal`: whether they are equal."""
+        """Return two values as Spark compares them; `equal`: for equality."""
         one, other = self.value(a), self.value(b)
         if equal and not isinstance(one, Kept) and not isinstance(other, Kept):
             one, other = _padded(one, other), _padded(other, one)
@@ -323,12 +329,12 @@ class TermReader:
             if isinstance(value, Kept):
                 return value
             return Term("is not null" if negate else "is null", (value[0],))
-        found = self._pair(a, b)
-        if isinstance(found, Kept):
-            return found
-        if not any(term.op in p.LITERALS for term in found):
+        pair = self._pair(a, b)
+        if isinstance(pair, Kept):
+            return pair
+        if not any(term.op in p.LITERALS for term in pair):
             return Kept("function", "<=> of two columns is not pushed")
-        return _exactly("=", *found, negate=negate)
+        return _exactly("=", *pair, negate=negate)
 
     def _in(self, needle: Expr, choices: Sequence[Expr], negate: bool) -> Term | Kept:
         pairs: list[tuple[Term, Term]] = []
@@ -370,42 +376,42 @@ class TermReader:
 
     # --------------------------------------------------------------------------------- for people
 
-    def said(self, expr: object) -> str:
-        """Return an expression in words that people know it by."""
-        text = self._said(expr, 0)
+    def describe(self, expr: object) -> str:
+        """Return an expression in words for people."""
+        text = self._text(expr, 0)
         return text if len(text) <= 80 else f"{text[:77]}…"
 
-    def _said(self, expr: object, depth: int) -> str:
+    def _text(self, expr: object, depth: int) -> str:
         if depth > 6:
             return "…"
         match expr:
             case Ref(instance, number):
                 return self._name(instance, number)
             case Window(function):
-                return f"{self._said(function, depth + 1)} OVER (…)"
+                return f"{self._text(function, depth + 1)} OVER (…)"
             case Subquery(kind, _, args):
                 return (
-                    f"{', '.join(self._said(a, depth + 1) for a in args)} {kind} (SELECT …)".strip()
+                    f"{', '.join(self._text(a, depth + 1) for a in args)} {kind} (SELECT …)".strip()
                 )
             case Call("string", (), (text,)):
                 return f"'{text}'"
             case Call("sqlglot.like", (pattern, subject)):
-                return f"{self._said(subject, depth + 1)} LIKE {self._said(pattern, depth + 1)}"
+                return f"{self._text(subject, depth + 1)} LIKE {self._text(pattern, depth + 1)}"
             case Call("cast", (inner,), (kind,)):
-                return f"CAST({self._said(inner, depth + 1)} AS {kind.upper()})"
+                return f"CAST({self._text(inner, depth + 1)} AS {kind.upper()})"
             case Call(("<" | "<=") as op, (Call("number" | "string" | "cast") as a, b)):
                 flipped = {"<": ">", "<=": ">="}[op]
-                return f"{self._said(b, depth + 1)} {flipped} {self._said(a, depth + 1)}"
+                return f"{self._text(b, depth + 1)} {flipped} {self._text(a, depth + 1)}"
             case Call(op, (a, b)) if not op[0].isalpha() or op in ("and", "or", "div"):
-                return f"{self._said(a, depth + 1)} {op.upper()} {self._said(b, depth + 1)}"
+                return f"{self._text(a, depth + 1)} {op.upper()} {self._text(b, depth + 1)}"
             case Call("parameter", (), (word,)):
                 return f":{word}"
             case Call("user's", args, (name,)):
-                return f"{name}({', '.join(self._said(a, depth + 1) for a in args)})"
+                return f"{name}({', '.join(self._text(a, depth + 1) for a in args)})"
             case Call(op, (), (word,)) if op in ("number", "boolean"):
                 return word
             case Call(op, args):
-                inner = ", ".join(self._said(a, depth + 1) for a in args)
+                inner = ", ".join(self._text(a, depth + 1) for a in args)
                 return f"{op.removeprefix('sqlglot.')}({inner})"
             case _:
                 return "…"
@@ -414,18 +420,18 @@ class TermReader:
         names = self.relation.names.get(instance, ())
         return names[number] if number < len(names) else "…"
 
-    def named(self, term: Term) -> str:
-        """Return a predicate in words that people know it by."""
+    def describe_term(self, term: Term) -> str:
+        """Return a predicate in words for people."""
 
         def name(one: Term) -> Term:
             return p.column(self._name(int(one.words[0]), int(one.words[1])))
 
-        made = p.rebuilt(term, name)
-        return p.as_text(made) if made is not None else "…"
+        renamed = p.rebuilt(term, name)
+        return p.as_text(renamed) if renamed is not None else "…"
 
 
 def _exactly(op: str, a: Term, b: Term, *, negate: bool) -> Term:
-    """Return a comparison that is FALSE where a value is NULL, or its being FALSE."""
+    """Return a comparison that is FALSE if a value is NULL, or the negation of that."""
     if not negate:
         return p.compared(op, a, b)
     nulls = [Term("is null", (v,)) for v in (a, b) if v.op not in p.LITERALS]
@@ -463,14 +469,14 @@ _PIECES = re.compile(r"(-?\d+)\s+([a-z]+)")
 
 
 def _interval(expr: Expr) -> tuple[int, str] | None:
-    """Return a constant interval as so many of one unit."""
+    """Return a constant interval as a number of one unit."""
     match expr:
         case Call("interval", (Call(("string" | "number"), (), (text,)),), (unit,)):
-            said = f"{text} {unit}".strip().lower()
+            interval_text = f"{text} {unit}".strip().lower()
         case _:
             return None
-    pieces = _PIECES.findall(said)
-    if " ".join(f"{n} {u}" for n, u in pieces) != " ".join(said.split()):
+    pieces = _PIECES.findall(interval_text)
+    if " ".join(f"{n} {u}" for n, u in pieces) != " ".join(interval_text.split()):
         return None
     if not pieces or any(u not in p.UNITS for _, u in pieces):
         return None
@@ -485,15 +491,15 @@ def _interval(expr: Expr) -> tuple[int, str] | None:
 
 
 def _moved(call: Call, typed: list[Typed]) -> Typed | None:
-    """Return a time of the clock, or a literal one, that is moved on or back."""
+    """Return a clock time, or a literal time, shifted by an interval."""
     intervals = [a for a in call.args if _is_interval(a)]
     sign = -1 if call.op in ("-", "date_sub") else 1
     match call.op, typed:
         case (("+" | "-"), [(term, kind)]) if len(intervals) == 1:
-            found = _interval(intervals[0])
-            if found is None or (call.op == "-" and _is_interval(call.args[0])):
+            interval = _interval(intervals[0])
+            if interval is None or (call.op == "-" and _is_interval(call.args[0])):
                 return None
-            count, unit = found
+            count, unit = interval
         case (("+" | "-" | "date_add" | "date_sub"), [(term, "date"), (n, _)]) if not call.words:
             if n.op != "integer":
                 return None
@@ -503,20 +509,20 @@ def _moved(call: Call, typed: list[Typed]) -> Typed | None:
         case _:
             return None
     if p.varies(term) or kind not in TIMES:
-        return None  # of a column, that may be beyond the calendar
+        return None  # a shifted column may leave the calendar
     if kind == "date" and p.UNITS[unit][1] not in ("MONTHS", "DAYS"):
         term, kind = p.cast(term, "timestamp"), "timestamp"
-    made = p.shifted(term, sign * count, unit)
-    return (made, kind) if made is not None else None
+    shifted_time = p.shifted(term, sign * count, unit)
+    return (shifted_time, kind) if shifted_time is not None else None
 
 
 def to_kind(day: str, kind: str) -> Term:
-    """Return the literal of a day as a value of a type of time."""
+    """Return the literal of a day as a value of a time type."""
     return _to(Term("date", (), (day,)), "date", kind)
 
 
 def kind_of(term: Term) -> str:
-    """Return the type that a term has by its form."""
+    """Return the type of a term, by its form."""
     match term.op:
         case "ref" | "out":
             return term.words[-1]
