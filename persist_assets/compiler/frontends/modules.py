@@ -1,8 +1,8 @@
-"""Modules of Python as text: what they import, and which code a function reaches. Pure.
+"""Python modules as text: their imports, and the code that a function reaches. Pure.
 
-No code is run. The invariant: what can change what a function does is among what it is found to
-reach. Statements of modules are told apart where a module only defines things; where importing it
-does more than that, all of it counts, and where names are looked up by value, all of everything.
+No code is run. The invariant: the reached code includes everything that can change what a function
+does. If a module only defines things, single statements of it count; if importing it does more, the
+whole module counts; if names are looked up by value, everything counts.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Reached:
-    """What a function reaches.
+    """The code that a function reaches.
 
     Attributes
     ----------
     wording
-        Digest of all code of the project among it.
+        A digest of all project code in it.
     names
-        Of what belongs to others, dotted: ``pyspark.sql.functions.rand``, ``open``.
+        The dotted names of other code: ``pyspark.sql.functions.rand``, ``open``.
     methods
-        Names of methods of anything that are called: ``sample``.
+        The names of called methods of any object: ``sample``.
     texts
-        Strings that stand in it.
+        The strings in it.
     nodes
-        All that is reached, with the modules that it is in.
+        All reached nodes, with their modules.
     modules
-        Paths and texts of all that is imported when the function's own module is.
+        The paths and texts of all files imported along with the function's module.
     """
 
     wording: str
@@ -63,14 +63,14 @@ class Reached:
 
 
 class Modules:
-    """The modules of a project, read when somebody imports them.
+    """The modules of a project, read on import.
 
     Attributes
     ----------
     looked
-        Every file that was looked for, with what was there.
+        Every file that was looked up, with its content if it exists.
     problems
-        Files that are imported and are no Python.
+        The problems of imported files that are not Python.
     """
 
     def __init__(self, find: Find) -> None:
@@ -105,7 +105,7 @@ class Modules:
         return self.looked[path]
 
     def resolve(self, dotted: Sequence[str]) -> tuple[Module, tuple[str, ...]] | None:
-        """Return the longest beginning of a name that is a module, and the rest of the name."""
+        """Return the longest prefix of a name that is a module, and the rest of the name."""
         for n in range(len(dotted), 0, -1):
             module = self.module(".".join(dotted[:n]))
             if module is not None:
@@ -113,7 +113,7 @@ class Modules:
         return None
 
     def closure(self, module: Module) -> tuple[Module, ...]:
-        """Return a module and all of the project that it imports, however far down, by path."""
+        """Return a module and all project modules that it imports, transitively, by path."""
         members = self._closures.get(module.path)
         if members is None:
             by_path = {module.path: module}
@@ -130,13 +130,13 @@ class Modules:
         return members
 
     def _imported(self, module: Module) -> Iterator[str]:
-        """Yield the modules that an import runs: those that are named, and their packages."""
+        """Yield the modules that an import runs: the named ones, and their packages."""
         for name in (module.name, *module.imported):
             parts = name.split(".")
             yield from (".".join(parts[:n]) for n in range(1, len(parts) + 1))
 
     def is_quiet(self, module: Module) -> bool:
-        """Whether importing a module does no more than define things."""
+        """Whether importing a module only defines things."""
         if module.path not in self._quiet:
 
             def own(name: str) -> bool:
@@ -146,12 +146,12 @@ class Modules:
         return self._quiet[module.path]
 
     def reach(self, module: Module, node: ast.FunctionDef) -> Reached:
-        """Return what a function at the top level of a module reaches."""
+        """Return the code that a top-level function of a module reaches."""
         return _Reach(self, module).function(node)
 
 
 def unparsable(error: BaseException, path: str) -> Problem:
-    """Return what is wrong with a file that is not Python."""
+    """Return the problem of a file that is not Python."""
     if isinstance(error, SyntaxError):
         place = Location(path, error.lineno or 1, max(error.offset or 1, 1))
         return Problem("syntax", f"invalid Python: {error.msg}", place)
@@ -161,14 +161,14 @@ def unparsable(error: BaseException, path: str) -> Problem:
 
 
 class _Reach:
-    """One function's way through the modules of a project.
+    """The traversal of a project's modules for one function.
 
     Attributes
     ----------
     items
-        By path, the statements that are reached by their numbers, as they say.
+        By path, the canonical forms of reached statements, by number.
     todo
-        What is reached and not followed yet.
+        Reached code that is not followed yet.
     """
 
     def __init__(self, modules: Modules, module: Module) -> None:
@@ -215,7 +215,7 @@ class _Reach:
         )
 
     def label(self, path: str) -> str:
-        """Return what a file is called in digests: where a function itself is does not matter."""
+        """Return the name of a file in digests; the function's own location does not matter."""
         return path if path != self.own.path else ""
 
     def whole(self, module: Module) -> None:
@@ -249,7 +249,7 @@ class _Reach:
                 self.chain(module, chain)
 
     def imported(self, module: Module, node: ast.Import | ast.ImportFrom) -> None:
-        """Follow an import that stands in code that is reached."""
+        """Follow an import in reached code."""
         if isinstance(node, ast.Import):
             bindings = [(a.asname or a.name, Imported(a.name)) for a in node.names]
         else:
@@ -263,7 +263,7 @@ class _Reach:
             self.reached(module, name, what.dotted)
 
     def chain(self, module: Module, chain: tuple[str, ...]) -> None:
-        """Follow ``a.b.c`` as it means in a module."""
+        """Follow ``a.b.c`` by its meaning in a module."""
         name, rest = chain[0], chain[1:]
         origins = module.imports.get(name, ())
         for what in origins:
@@ -281,7 +281,7 @@ class _Reach:
                     self.names.add(".".join((star, *chain)))
 
     def reached(self, module: Module, name: str, dotted: tuple[str, ...]) -> None:
-        """Follow what a name stands for by an import."""
+        """Follow the target of an imported name."""
         for n in range(1, len(dotted)):  # what a package says itself hides a module in it
             package, member = self.modules.module(".".join(dotted[:n])), dotted[n : n + 1]
             if package is None or (package.path, member) in self.followed:

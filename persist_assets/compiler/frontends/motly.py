@@ -27,9 +27,9 @@ class Tag:
     Attributes
     ----------
     deleted
-        ``-name`` stood for it; it stays deleted, as in Malloy.
+        ``-name`` deleted it; it stays deleted, as in Malloy.
     revived
-        Where it was given again after its deletion, which has no effect.
+        The location of a value after its deletion, which has no effect.
     """
 
     location: Location
@@ -39,14 +39,14 @@ class Tag:
     revived: Location | None = None
 
     def get(self, name: str) -> Tag | None:
-        """Return the property `name`, or None when it is not there or deleted."""
+        """Return the property `name`, or None if it is missing or deleted."""
         tag = (self.properties or {}).get(name)
         return None if tag is None or tag.deleted else tag
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One annotation line: the text after its marker, and where that text starts."""
+    """One annotation line: the text after its marker, and the location of that text."""
 
     text: str
     location: Location
@@ -305,7 +305,7 @@ def _properties(tag: Tag) -> dict[str, Tag]:
 def parse_tag(lines: Sequence[Line]) -> tuple[Tag, list[Problem]]:
     """Parse annotation lines, which merge in order, into one tag.
 
-    A line with a syntax error adds what stands before the error, and one problem.
+    A line with a syntax error adds the part before the error, and one problem.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Parameters of SQL queries: which there are, and where they may stand. Pure.
+"""Parameters of SQL queries, and their allowed positions. Pure.
 
     --@ persist refresh=incremental watermark=ts assume=exact
     … WHERE ts > :watermark
@@ -6,9 +6,9 @@
     --@ persist partition=daily time_column=day start="2013-01-01"
     … WHERE day >= :partition_start AND day < :partition_end
 
-The invariant: no parameter decides which rows a source has. A comparison with one means that the
-other side is not NULL; a build may narrow by it what it reads, and computes the same rows. So it
-stands only where narrowing is all that it can do: by itself, or beside others with AND, in WHERE.
+The invariant: no parameter decides which rows a source has. A comparison with a parameter means
+that the other side is not NULL. A build may use it to read less, and computes the same rows. So it
+is allowed only where it can do nothing but limit: alone, or combined by AND, in WHERE.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _FORMS = {
     START: (("GTE",), "WHERE ts >= :partition_start"),
     END: (("LT",), "WHERE ts < :partition_end"),
 }
-"""With what each is compared, the other side first, and an example."""
+"""The comparison operators of each parameter, with the other side first, and an example."""
 _TURNED = {"LT": "GT", "LTE": "GTE", "GT": "LT", "GTE": "LTE"}
 _AHEAD = frozenset("AND BETWEEN CASE ELSE IN LIKE LIMIT NOT OFFSET ON OR SELECT THEN WHEN".split())
 _BEFORE = _AHEAD | {"WHERE", "HAVING", "QUALIFY", "USING", "BY", "VALUES"}
-"""Key words that an operand comes after."""
+"""Keywords before an operand."""
 
 
 def joined(tokens: Sequence[Token], text: str) -> list[Token]:
-    """Return tokens in which each parameter is one: a name that begins with a colon.
+    """Return tokens in which each parameter is one token: a name with a colon before it.
 
-    Colons of the types of fields stay what they are.
+    Colons before the types of fields stay separate.
     """
     if not any(t.token_type is TokenType.COLON for t in tokens):
         return [*tokens]
@@ -65,7 +65,7 @@ def _is_word(text: str) -> bool:
 
 
 def _wants_operand(words: Sequence[str]) -> bool:
-    """Whether an operand comes after the last of some words."""
+    """Whether an operand follows the last of some words."""
     if not words or words[-1] in _BEFORE:
         return not words or words[0] not in (",", "<") or len(words) < 2  # a field's name
     return not (words[-1][-1:].isalnum() or words[-1][-1:] in "_)]}'\"`")
@@ -74,18 +74,18 @@ def _wants_operand(words: Sequence[str]) -> bool:
 def bounds(
     tree: exp.Expr, tokens: Sequence[Token], base: int, locate: Callable[[int], Location]
 ) -> tuple[tuple[Bound, ...], list[Problem]]:
-    """Return the conditions by parameters in a query, and what is wrong with others.
+    """Return the conditions with parameters in a query, and the problems of invalid ones.
 
-    Parameters become placeholders in the tree.
+    Parameters are placeholders in the tree.
 
     Parameters
     ----------
     tree
-        Of the query, parsed from tokens that are `joined`.
+        The tree of the query, parsed from `joined` tokens.
     tokens
-        These.
+        The `joined` tokens.
     base
-        Where the query's text begins.
+        The offset of the query's text.
     locate
         Returns the location of an offset.
     """
@@ -108,7 +108,7 @@ def bounds(
         column: Any = identifier.parent
         operator, leads = _compared(identifier)
         right = name in _FORMS and operator in _FORMS[name][0]
-        if isinstance(column, exp.Column):  # what is wrong with it is said once
+        if isinstance(column, exp.Column):  # each problem is reported once
             column.replace(exp.Placeholder(this=identifier) if right else exp.Null())
         if name not in _FORMS:
             hint = did_you_mean(f":{name}", [f":{known}" for known in _FORMS])
@@ -127,9 +127,9 @@ def bounds(
 
 
 def _compared(identifier: Any) -> tuple[str | None, bool]:
-    """Return how the other side is compared with a parameter, and whether that comes second.
+    """Return the operator between a parameter and the other side, and whether that comes second.
 
-    None where it is not compared, or more depends on that than whether a row is read.
+    None if there is no comparison, or if it decides more than whether a row is read.
     """
     column = identifier.parent
     test = column.parent
@@ -147,7 +147,7 @@ def _compared(identifier: Any) -> tuple[str | None, bool]:
 
 
 def unfounded(declaration: Declaration) -> Iterator[Problem]:
-    """Yield a problem for each parameter that the annotation of its source gives no value."""
+    """Yield a problem for each parameter to which the source's annotation gives no value."""
     annotation = declaration.annotation
     parted = annotation.partition is not None and annotation.partition.time is not None
     for bound in declaration.query.bounds if declaration.query else ():

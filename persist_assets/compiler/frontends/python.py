@@ -1,9 +1,9 @@
-"""Files of Python → declarations. Pure: their text is read and nothing of it is run.
+"""Python files → declarations. Pure: the text is read, and no code is run.
 
-A source is a function at the top level of a file with one of our decorators above it, or with an
-annotation that says `persist`; what its parameters are called is what it reads. Its query is its
-own text, with a reference for each of these. The invariant: whatever would be run otherwise than
-it is understood here is a problem.
+A source is a top-level function with one of our decorators, or with a `persist` annotation. The
+names of its parameters are its inputs. Its query is its own text, with a reference for each
+parameter. The invariant: code that would run differently from how it is understood here is a
+problem.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ if TYPE_CHECKING:
 
 SUFFIX = ".py"
 OUTSIDE = "python"
-"""The format of the raw tables that functions bring."""
+"""The format of the raw tables that functions load."""
 
 Looked = tuple[tuple[str, str], ...]
-"""Other files that were looked for, with digests of what was there; empty where nothing was."""
+"""Other files that were looked up, with digests of their content; empty for missing files."""
 
 
 def parse_python(
     text: str, path: str, find: Find
 ) -> tuple[list[Declaration], list[Problem], Looked]:
-    """Return what a file declares, all that is wrong with it, and what else it is made of.
+    """Return the declarations of a file, its problems, and the other files it depends on.
 
     Parameters
     ----------
     find
-        Finds the files that it may import.
+        Returns the text of files that it may import.
     """
     try:
         module = parse_module(text, path)
@@ -75,19 +75,19 @@ def parse_python(
 def with_functions(
     declarations: Iterable[Declaration], find: Find
 ) -> tuple[list[Declaration], list[Problem], Looked]:
-    """Return declarations of another language with the functions that check their rows.
+    """Return declarations of another language with their check functions resolved.
 
-    These are named as they are imported: by modules from the root of the project, or relatively.
+    The functions are named like imports: by modules from the project's root, or relatively.
 
     Parameters
     ----------
     find
-        Finds the files that they may be in.
+        Returns the text of files that may contain them.
 
     Returns
     -------
     declarations, problems, looked
-        As `parse_python` does.
+        As for `parse_python`.
     """
     modules = Modules(find)
     problems: list[Problem] = []
@@ -108,7 +108,7 @@ def with_functions(
 def _with_function(
     check: Check, place: Location, modules: Modules, problems: list[Problem]
 ) -> Check:
-    """Return a check that stands at a place by a function that knows it."""
+    """Return a check at a location with its function resolved."""
     written = str(check.values[0])
     named = written.lstrip(".")
     above, _, name = named.rpartition(".")
@@ -140,7 +140,7 @@ _FROM_ROOT = "name modules from the project root, or relatively, with a leading 
 
 
 def digest_of(text: str | None) -> str:
-    """Return a digest of what a file holds; empty where there is none."""
+    """Return a digest of a file's content; empty if the file does not exist."""
     return "" if text is None else sha256(text.encode()).hexdigest()
 
 
@@ -149,9 +149,9 @@ _DEFINES = re.compile(r"^[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)", re.MULTILINE)
 
 
 def names_in(text: str, path: str) -> list[Declaration]:
-    """Return declarations that stand for the sources of a file that is not Python.
+    """Return placeholder declarations for the sources of a file that is not Python.
 
-    What reads them has nothing to complain about, and no other source has their names.
+    References to them are not errors, and their names are taken.
     """
     by_name: dict[str, Declaration] = {}
     for marker in _SAYS_SO.finditer(text):
@@ -230,7 +230,7 @@ class _File:
     # ------------------------------------------------------------------------------ our own names
 
     def check_names(self) -> None:
-        """Report what is imported from this package and is not there."""
+        """Report names that are imported from this package and do not exist."""
         for node in ast.walk(self.module.tree):
             if not isinstance(node, ast.ImportFrom) or node.module != PACKAGE or node.level:
                 continue
@@ -241,7 +241,7 @@ class _File:
                     self.problem("import", message, self.module.place(alias), hint)
 
     def check_uses(self, decorated: set[int]) -> None:
-        """Report our decorators where they are anything else than above a top-level function."""
+        """Report our decorators anywhere except above a top-level function."""
         # Within functions other things may have these names.
         stack: list[tuple[ast.AST, bool]] = [(self.module.tree, False)]
         while stack:
@@ -288,14 +288,14 @@ class _File:
             self.declarations.append(declaration)
 
     def stand_for(self, node: FunctionNode | ast.ClassDef) -> None:
-        """Let the name of what is no source, and seems to be meant for one, be of no other."""
+        """Reserve the name of a function that is not a source but seems to be meant as one."""
         names = {d.name.lower() for d in self.declarations}
         if IDENTIFIER.fullmatch(node.name) and node.name.lower() not in names:
             place = self.module.place(node)
             self.declarations.append(Declaration(node.name, PYTHON, place))
 
     def name_place(self, node: FunctionNode) -> Location:
-        """Return where the name of a function is in its definition."""
+        """Return the location of a function's name in its definition."""
         line = self.module.lines[node.lineno - 1]
         match = re.compile(r"def\s+").search(line)
         return Location(self.path, node.lineno, match.end() + 1 if match else node.col_offset + 1)
@@ -357,7 +357,7 @@ class _File:
         return "\n".join(self.module.lines[first - 1 : node.end_lineno])
 
     def again(self, node: ast.FunctionDef) -> _Refused | None:
-        """Return what is wrong where the name of a function means something else after it."""
+        """Return the problem of a function whose name is bound again later."""
         numbers = self.module.bindings.get(node.name, [])
         others = [self.module.body[n] for n in numbers if self.module.body[n] is not node]
         if not others or all(isinstance(o, ast.FunctionDef) and self.is_source(o) for o in others):
@@ -374,7 +374,7 @@ class _File:
     def said(
         self, decorator: ast.expr | None, kind: str
     ) -> tuple[Tag | None, Mapping[str, tuple[str, Location]]]:
-        """Return what a decorator says, as a tag, and how it qualifies what is read."""
+        """Return the arguments of a decorator as a tag, and its qualifiers of inputs."""
         if decorator is None:
             return None, {}
         place = self.module.place(decorator)
@@ -421,7 +421,7 @@ class _File:
         return sources
 
     def tag(self, node: ast.expr, what: str) -> Tag:
-        """Return a value that is written out as MOTLY has it."""
+        """Return a literal value in the form of MOTLY."""
         place = self.module.place(node)
         match node:
             case ast.Constant(value=bool() as flag) if not flag:
@@ -460,7 +460,7 @@ class _File:
         )
 
     def constant(self, name: str) -> ast.expr | None:
-        """Return what a name of the module is always bound to, or None."""
+        """Return the only value bound to a name of the module, or None."""
         numbers = self.module.bindings.get(name, [])
         if len(numbers) != 1 or name in self.module.imports:
             return None
@@ -475,7 +475,7 @@ class _File:
     # ------------------------------------------------------------------------------------- checks
 
     def with_function(self, check: Check, name: str) -> Check:
-        """Return a check by a function of the file that knows it, with all code that it reaches."""
+        """Return a check with its function in the file resolved, with all code that it reaches."""
         place = check.location or Location(self.path)
         try:
             module, node = self.function_of(name, place)
@@ -572,7 +572,7 @@ class _File:
             raise _Refused("annotation-type", message, self.module.place(node.returns))
 
     def kind(self, annotation: ast.expr | None, what: str, module: Module | None = None) -> str:
-        """Return what is annotated: a frame of Spark, one of Narwhals, or the session."""
+        """Return the annotated kind: a Spark frame, a Narwhals frame, or the session."""
         if annotation is None:
             return "frame"
         module = module or self.module
@@ -621,7 +621,7 @@ class _File:
     # --------------------------------------------------------------------------------------- body
 
     def check_body(self, node: ast.FunctionDef, place: Location, *, answers: bool = False) -> None:
-        """Refuse a body that returns no frame, or, if it `answers`, nothing."""
+        """Refuse a body that returns no frame or, if it `answers`, no result."""
         stack: list[ast.AST] = [*node.body]
         returns: list[ast.Return] = []
         raises = False
@@ -648,10 +648,7 @@ class _File:
             raise _Refused("python-source", f"`{node.name}` returns nothing", place, hint)
 
     def check_effects(self, name: str, reached: Reached, *, outside: bool) -> bool:
-        """Return whether a function does only what it may, and report what else it does.
-
-        Once for each place.
-        """
+        """Return whether a function has no forbidden effects; report each effect once per location."""
         reported_places: set[Location] = set()
         allowed = True
         for module, root in reached.nodes:
@@ -696,6 +693,6 @@ def _wording(reached: Reached, parameters: Sequence[Parameter]) -> str:
 
 
 def _reference(parameter: Parameter, inputs: Mapping[str, tuple[str, Location]]) -> Reference:
-    """Return what a parameter means, as a place in a text that is not there."""
+    """Return the reference of a parameter, at a fictitious position in the text."""
     written, place = inputs.get(parameter.name, (parameter.name, parameter.location))
     return Reference(tuple(re.split(r"[/.]", written)), 0, 0, None, place)

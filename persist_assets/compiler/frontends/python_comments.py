@@ -22,7 +22,7 @@ def annotation_lines(text: str, path: str, problems: list[Problem]) -> Iterator[
     try:
         tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
     except (tokenize.TokenError, SyntaxError):
-        return  # what the compiler takes and this does not has no annotations
+        return  # text that Python compiles and this does not has no annotations
     for token in tokens:
         if token.type != tokenize.COMMENT:
             continue

@@ -21,21 +21,21 @@ _PURE = frozenset(
     sorted str sum super tuple type zip
     """.split()
 )
-"""Builtins that change nothing of what they are given."""
+"""Builtins that do not change their arguments."""
 
 _CALLING = frozenset(("filter", "map"))
-"""Those that call their first argument. What is a `key` is called too."""
+"""Builtins that call their first argument. A `key` argument is called too."""
 
 _CHANGING = re.compile(
     r"(__|add|append|basic|chdir|clear|config|delattr|disable|enable|exec|eval|filterwarnings|insert"
     r"|install|load_dotenv|patch|pop|put|register|remove|seed|set|simplefilter|update|use)"
 )
-"""How functions are called that change something elsewhere, as ``locale.setlocale``."""
+"""Names of functions with effects elsewhere, such as ``locale.setlocale``."""
 
 
 @dataclass(slots=True)
 class Quiet:
-    """Tells whether importing a module does no more than define things."""
+    """Decides whether importing a module only defines things."""
 
     module: Module
     own: Callable[[str], bool]
@@ -83,7 +83,7 @@ class Quiet:
         return isinstance(node, ast.Name)
 
     def decorators(self, nodes: Iterable[ast.expr]) -> bool:
-        """Whether decorators leave alone what is around them."""
+        """Whether decorators have no effects elsewhere."""
         return all(
             self.module.ours(node)
             or chain_of(node) in {("staticmethod",), ("classmethod",), ("property",)}
@@ -92,11 +92,11 @@ class Quiet:
         )
 
     def given(self, decorator: ast.expr) -> bool:
-        """Whether what a decorator is called with does no more than define things."""
+        """Whether the arguments of a decorator only define things."""
         return all(self.value(arg) for arg in _arguments(decorator))
 
     def value(self, node: ast.expr) -> bool:
-        """Whether computing an expression changes nothing."""
+        """Whether evaluating an expression has no effects."""
         stack: list[ast.AST] = [node]
         while stack:
             this = stack.pop()
@@ -111,7 +111,7 @@ class Quiet:
         return True
 
     def call(self, node: ast.Call) -> bool:
-        """Whether a call changes nothing."""
+        """Whether a call has no effects."""
         chain, arguments = chain_of(node.func), _arguments(node)
         others = self.is_external(node.func) or self.is_builtin(node.func)
         if self.is_builtin(node.func) and chain[0] in _PURE:
@@ -123,10 +123,10 @@ class Quiet:
         return not any(n in self.module.bindings or self.own(n) for n in names)
 
     def changes(self, node: ast.expr) -> bool:
-        """Whether what is called is called as if it changed something elsewhere.
+        """Whether the name of the called function suggests an effect elsewhere.
 
-        What was made by a call of others' is ours: `StructType().add(…)` changes nothing else. But
-        what a function in lower case returns may be others', as ``decimal.getcontext()``.
+        An object created by a library's class is ours: `StructType().add(…)` changes nothing else.
+        But the result of a lower-case function may be shared, like ``decimal.getcontext()``.
         """
         func = node.func if isinstance(node, ast.Call) else node
         if isinstance(func, ast.Name):
@@ -151,7 +151,7 @@ class Quiet:
         return bool(_CHANGING.match(func.attr))
 
     def is_external(self, node: ast.expr) -> bool:
-        """Whether something belongs to what others import for us, or is written out."""
+        """Whether an object belongs to an imported library, or is a literal."""
         inner: ast.AST = node
         while isinstance(inner, ast.Attribute | ast.Call | ast.Subscript):
             inner = inner.func if isinstance(inner, ast.Call) else inner.value
@@ -162,7 +162,7 @@ class Quiet:
         return is_import and not self.own(name)
 
     def is_builtin(self, node: ast.expr) -> bool:
-        """Whether a name is one of Python that the module does not define."""
+        """Whether a name is a builtin that the module does not define."""
         chain = chain_of(node)
         if len(chain) != 1 or chain[0] in self.module.bindings or chain[0] in self.module.imports:
             return False
@@ -170,5 +170,5 @@ class Quiet:
 
 
 def _arguments(node: ast.expr) -> list[ast.expr]:
-    """Return what something is called with, if it is a call."""
+    """Return the arguments of an expression, if it is a call."""
     return [*node.args, *(k.value for k in node.keywords)] if isinstance(node, ast.Call) else []

@@ -1,9 +1,9 @@
 """Spark SQL files → declarations. Pure.
 
-A file is a list of ``CREATE VIEW`` (sources) and ``CREATE TABLE … USING`` (raw tables)
-statements. sqlglot parses; this module finds statements, the comments above them, and the
-places where a query names other sources. The invariant: what is executed later is the user's
-own text (`Query.text`), never text that a parser wrote.
+A file is a list of ``CREATE VIEW`` (sources) and ``CREATE TABLE … USING`` (raw tables) statements.
+sqlglot parses; this module finds the statements, the comments above them, and the references to
+other sources. The invariant: Spark later executes the user's own text (`Query.text`), never text
+that a parser generated.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ if TYPE_CHECKING:
 
 
 MAX_BRACKETS = 400
-"""Text with more brackets open at one place is refused: the parser recurses with them."""
+"""The maximum nesting of brackets, because the parser recurses with them."""
 
 _NO_COLUMNS = frozenset(("CONSTRAINT", "PRIMARY", "FOREIGN", "UNIQUE", "CHECK"))
-"""Words at which something else begins in a table's list of columns."""
+"""Words that start another clause in a table's list of columns."""
 
 _BRACKETS = {
     TokenType.L_PAREN: 1,
@@ -87,7 +87,7 @@ _BRACKETS = {
 
 
 def parse_sql(text: str, path: str) -> tuple[list[Declaration], list[Problem]]:
-    """Return what a SQL file declares, and all that is wrong with it.
+    """Return the declarations of an SQL file, and its problems.
 
     Parameters
     ----------
@@ -101,17 +101,17 @@ def parse_sql(text: str, path: str) -> tuple[list[Declaration], list[Problem]]:
 
 
 def parse_query(text: str, place: Location | None = None) -> Query:
-    """Return a query that stands in no file of SQL.
+    """Return a query that is in no SQL file.
 
     Parameters
     ----------
     place
-        Where all of it is said to be; None: where it is in its own text.
+        The location reported for all of it; None: locations in its own text.
 
     Raises
     ------
     SourcesError
-        It is not one query.
+        It is not a single query.
     """
     file = _File(text, "query", statements=False, place=place)
     try:
@@ -136,7 +136,7 @@ def parse_query(text: str, place: Location | None = None) -> Query:
 
 
 class _Refused(Exception):
-    """A statement cannot be understood."""
+    """A statement cannot be parsed."""
 
     def __init__(
         self, code: str, message: str, location: Location, hint: str | None = None
@@ -145,7 +145,7 @@ class _Refused(Exception):
 
 
 class _Said(Exception):
-    """A statement cannot be understood, and the problems say so already."""
+    """A statement cannot be parsed, and that has been reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ _ALMOST = re.compile(r"--\s+@\s*(\w+)")
 
 
 class _File:
-    """One file being read: the text, its statements, what came of them."""
+    """One file that is being read: its text, statements, declarations and problems."""
 
     def __init__(
         self, text: str, path: str, *, statements: bool = True, place: Location | None = None
@@ -192,7 +192,7 @@ class _File:
             self.guess(start, stop)
 
     def guess(self, start: int, end: int) -> None:
-        """Declare what a stretch of text that cannot be understood seems to name."""
+        """Declare placeholders for the names in a part of the text that cannot be parsed."""
         names = {d.name.lower() for d in self.declarations}
         for name, at in created(self.text[start:end]):
             if name.lower() not in names:
@@ -200,7 +200,7 @@ class _File:
                 self.declarations.append(Declaration(name, SQL, self.location(start + at)))
 
     def complete(self, places: Sequence[int]) -> None:
-        """Put the key word INTERVAL in where it is left out; places stay those of the file."""
+        """Insert the keyword INTERVAL where it is missing; locations stay those of the file."""
         parts: list[str] = []
         end = 0
         for n, place in enumerate(places):
@@ -233,7 +233,7 @@ class _File:
     # ----------------------------------------------------------------------------- comments
 
     def comments(self, start: int, end: int) -> Iterator[_Comment]:
-        """Yield the comments in a stretch of text that holds no token."""
+        """Yield the comments in a part of the text without tokens."""
         while match := _COMMENT.search(self.text, start, end):
             stop = match.end() if match[0] != "/*" else self._block_end(match.start(), end)
             yield _Comment(match.start(), stop, self.text[match.start() : stop])
@@ -257,7 +257,7 @@ class _File:
             previous_end = comment.end
             if start and comment.start < self._line_end(start):
                 self.dangling(comment.start, comment.end)
-                continue  # it stands where the statement before it ended
+                continue  # it is on the last line of the previous statement
             if between.count("\n") > 1:
                 prose.clear()
             if comment.is_annotation:
@@ -283,7 +283,7 @@ class _File:
             )
 
     def dangling(self, start: int, end: int) -> None:
-        """Report the annotations in a stretch of text where they annotate nothing."""
+        """Report annotations in a part of the text where they annotate nothing."""
         for comment in self.comments(start, end) if "--@" in self.text[start:end] else ():
             if comment.is_annotation:
                 message = "this annotation is not attached to anything"
@@ -319,7 +319,7 @@ class _File:
             failure = unexpected(error, "this statement", place)
             if not isinstance(error, _Said):
                 self.problems.append(error.problem if isinstance(error, _Refused) else failure)
-        # What it names is known: what reads that has nothing to complain about.
+        # Its name is known, so references to it are not errors.
         if self.declared is not None:
             self.declarations.append(Declaration(self.declared[0], SQL, self.declared[1]))
         self.unclear.append((end, tokens[-1].end + 1))
@@ -412,7 +412,7 @@ class _File:
     def raw_table(
         self, tree: Any, name: str, location: Location
     ) -> tuple[RawTable, tuple[Column, ...]]:
-        """Return the data that a raw table names, and the columns that it declares."""
+        """Return the data of a raw table, and its declared columns."""
         form = property_of(tree, exp.FileFormatProperty)
         if not form:
             raise _Refused(
@@ -447,7 +447,7 @@ class _File:
     def external(
         self, tree: Any, name: str, location: Location, tokens: Sequence[Token]
     ) -> RawTable:
-        """Return what an external table says of its data."""
+        """Return the declaration of an external table's data."""
         for kind, what in (
             (exp.FileFormatProperty, "USING"),
             (exp.LocationProperty, "LOCATION"),
@@ -478,7 +478,7 @@ class _File:
         return RawTable(FORMATS[external.connector], uri, public_pairs(external), external)
 
     def properties(self, tokens: Sequence[Token]) -> list[tuple[str, Given]]:
-        """Return what stands in a table's WITH: pairs of strings, as they are written."""
+        """Return the pairs of strings in a table's WITH, as written."""
         pairs: list[tuple[str, Given]] = []
         depth = 0
         for i, token in enumerate(tokens):
@@ -521,7 +521,7 @@ class _File:
         return tuple(by_lower[c.lower()] for c in keys[0]) if keys else ()
 
     def typed_columns(self, tokens: Sequence[Token]) -> Sequence[Token]:
-        """Return the tokens of a CREATE TABLE with the types that Spark reads."""
+        """Return the tokens of a CREATE TABLE with types as Spark reads them."""
         n = 1 + next(i for i, t in enumerate(tokens) if t.text.upper() == "TABLE")
         while n + 1 < len(tokens) and tokens[n].text.upper() in ("IF", "NOT", "EXISTS"):
             n += 1
@@ -549,7 +549,7 @@ class _File:
                         tokens, n, self.text, lengths=True, bare_varchar=is_external
                     )
                 except UnknownTypeError as error:
-                    # Its name is known: what reads it has nothing to complain about.
+                    # Its name is known, so references to it are not errors here.
                     self.declared = name.text, self.location(name.start)
                     raise self.unknown_type(error) from error
                 out += marked
@@ -675,7 +675,7 @@ class _File:
         )
 
     def words(self, tokens: Sequence[Token], references: Sequence[Reference]) -> Iterator[str]:
-        """Yield the words of a query; for a reference its number, and its name if that counts."""
+        """Yield the words of a query; for a reference, its number, and its name if it matters."""
         base = tokens[0].start
         places = {base + r.start: (i, r) for i, r in enumerate(references)}
         behind = -1

@@ -1,4 +1,4 @@
-"""The names that a text of SQL seems to create, found without a parser."""
+"""The names that an SQL text seems to create, found without a parser."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _WHOLE_LINE = re.compile(r"^[ \t]*--[^\n]*", re.MULTILINE)
 
 
 def names_in(text: str, path: str) -> list[Declaration]:
-    """Return declarations that stand for the sources of a text that is not SQL.
+    """Return placeholder declarations for the sources of a text that is not valid SQL.
 
-    With them, references to these sources are no errors, and their names are taken.
+    References to them are not errors, and their names are taken.
     """
     declarations: dict[str, Declaration] = {}
     for name, offset in created(text):
@@ -37,7 +37,7 @@ def names_in(text: str, path: str) -> list[Declaration]:
 
 
 def created(text: str) -> Iterator[tuple[str, int]]:
-    """Yield what seems to be a name of a view or table in a text, and its offset."""
+    """Yield the probable names of views and tables in a text, with their offsets."""
     text = _WHOLE_LINE.sub(lambda comment: " " * len(comment[0]), text)
     for match in _CREATED.finditer(text):
         if IDENTIFIER.fullmatch(match[1]):

@@ -1,4 +1,4 @@
-"""Statements, tokens and trees of SQL → the parts that declarations are made of."""
+"""Statements, tokens and trees of SQL → the parts of declarations."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def column_comment(definition: Any) -> str | None:
 
 
 def after_sample(tokens: Sequence[Token], end: int) -> int:
-    """Return where an alias goes after a table name that ends at `end`: behind TABLESAMPLE."""
+    """Return the offset for an alias of a table name that ends at `end`: after TABLESAMPLE."""
     i = next((i for i, t in enumerate(tokens) if t.start >= end), len(tokens))
     while (i < len(tokens) and tokens[i].token_type is TokenType.TABLE_SAMPLE) or (
         i < len(tokens) and tokens[i].text.upper() == "REPEATABLE"

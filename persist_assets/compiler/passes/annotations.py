@@ -49,7 +49,7 @@ class Subject:
     Attributes
     ----------
     places
-        Where each key of the annotation stands.
+        The location of each key of the annotation.
     tables, table_names
         The first source of each BuildID, and of each table name in lower case, that names its
         table; rules add this one.
@@ -64,7 +64,7 @@ class Subject:
 
 
 def check_annotations(compilation: Compilation) -> None:
-    """Check what annotations say of sources against what their queries mean."""
+    """Check the annotations of sources against the meanings of their queries."""
     tables: dict[BuildID, Source] = {}
     table_names: dict[str, Source] = {}
     for unit in compilation.units.values():
@@ -308,7 +308,7 @@ RULES: tuple[Rule, ...] = (
     view_calls_no_function,
     relationships_compare,
 )
-"""What is checked of every source. A rule's name says what holds where it finds no problem."""
+"""The rules for every source. A rule's name states what holds if it finds no problem."""
 COLUMN_RULES: tuple[Rule, ...] = (
     contract_holds,
     freshness_has_a_time,
@@ -317,11 +317,11 @@ COLUMN_RULES: tuple[Rule, ...] = (
     history_adds_its_columns,
     conditions_fit,
 )
-"""What is checked of sources whose columns are known."""
+"""The rules for sources whose columns are known."""
 
 
 def _time_column_place(subject: Subject) -> Location | None:
-    """Return where the annotation names the time column, unless it is that of the partitions."""
+    """Return the location of the time column in the annotation, unless it is the partitions'."""
     annotation, places = subject.source.annotation, subject.places
     if not annotation.time_column or (annotation.partition and annotation.partition.time):
         return None
@@ -358,12 +358,12 @@ _VALUES = (exp.Literal, exp.Null, exp.Neg, exp.Add, exp.Sub, exp.Mul, exp.Div, e
 def unfit_condition(
     text: str, moving: frozenset[str], columns: Sequence[Column] = ()
 ) -> str | None:
-    """Return why a text is no condition on one row, or None.
+    """Return why a text is not a condition on one row, or None.
 
     Parameters
     ----------
     moving
-        Functions that return something else each time, so they may not be called.
+        Nondeterministic functions, which must not be called.
     columns
         The columns of the row whose types are known.
     """

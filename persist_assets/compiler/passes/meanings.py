@@ -1,4 +1,4 @@
-"""Pass: what each source means."""
+"""Pass: the meaning of each source."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 
 
 def describe(compilation: Compilation, query: Query) -> Sequence[Column] | Sequence[Problem]:
-    """Return the columns of a query that Malloy asks for, or what is wrong with it.
+    """Return the columns of a query for Malloy, or its problems.
 
-    Where all rows of one source are asked for, a type that is not certain is the one that
-    the source's own language takes it for.
+    If the query selects all rows of one source, an uncertain type is the one that the source's own
+    language assumes.
     """
     place = query.references[0].location if query.references else Location("query")
     declaration = Declaration("query", MALLOY, place, query=query)
@@ -75,7 +75,7 @@ def describe(compilation: Compilation, query: Query) -> Sequence[Column] | Seque
 
 
 def compile_meaning(compilation: Compilation) -> None:
-    """Compile what each source means, each after all that it reads."""
+    """Compile the meaning of each source, after those of its inputs."""
     for unit in compilation.units.values():
         if unit.source is not None:
             continue  # it was taken over
@@ -92,7 +92,7 @@ def compile_meaning(compilation: Compilation) -> None:
 
 
 _BY_NAME = ("parquet", "delta", "orc")
-"""Formats whose columns are found by name: a column more changes nothing for the others."""
+"""Formats whose columns are found by name, so that a new column does not affect the others."""
 
 
 def _compile_raw(compilation: Compilation, unit: Unit) -> None:
@@ -162,14 +162,14 @@ def _compile_function(compilation: Compilation, unit: Unit) -> None:
         compilation.problems.append(
             Problem("python-nondeterministic", message, place, hint, severity="warning")
         )
-    # What it does not look at may draw lots too.
+    # Columns that it does not use may be nondeterministic too.
     above = [compilation.units[b].key for b in unit.bindings]
     unit.key = digest("function", unit.source_id, declaration.persisted, meaning.build_id, above)
     _made(unit, declaration, query, meaning)
 
 
 def _upstream(compilation: Compilation, unit: Unit) -> list[Upstream]:
-    """Return what the references of a unit's query mean."""
+    """Return the interfaces of the sources that a unit's query reads."""
     return [
         Upstream(u.face(), u.source.persisted, u.source.volatile, u.source.reads_clock)
         for u in (compilation.units[b] for b in unit.bindings)
@@ -223,9 +223,9 @@ def _compile_query(compilation: Compilation, unit: Unit) -> None:
 def hidden_versions(
     language: str | None, reference: Reference, source: Source | None
 ) -> list[Problem]:
-    """Return what is wrong where Malloy would take all versions of rows for the rows of now.
+    """Return the problem if Malloy would read all versions of a history as its current rows.
 
-    Where it reads a source of its own it knows the columns of the query alone.
+    For Malloy's own sources, Malloy knows only the columns of the query.
     """
     if language != MALLOY or source is None or not source.keeps_history:
         return []
@@ -237,7 +237,7 @@ def hidden_versions(
 
 
 def _made(unit: Unit, declaration: Declaration, query: Query, meaning: Meaning) -> None:
-    """Make a unit the source that its declaration means."""
+    """Compile a unit to the source that it declares."""
     described = {c.name.lower(): c.description for c in declaration.columns}
     unit.source = Source(
         source_id=unit.source_id,
@@ -271,7 +271,7 @@ def _made(unit: Unit, declaration: Declaration, query: Query, meaning: Meaning) 
 
 
 def _kept_how(declaration: Declaration) -> tuple[object, ...]:
-    """Return what of an annotation the meaning of a query follows from."""
+    """Return the parts of an annotation that affect the meaning of a query."""
     annotation = declaration.annotation
     how = (annotation.assume, annotation.goes_on)
     fields = (annotation.refresh, annotation.time_column, *how)
@@ -279,7 +279,7 @@ def _kept_how(declaration: Declaration) -> tuple[object, ...]:
 
 
 def _merged_how(declaration: Declaration) -> tuple[object, ...]:
-    """Return what an annotation makes of the rows of a query, besides keeping them."""
+    """Return the changes that an annotation makes to the rows of a query."""
     merge, by = declaration.annotation.merge, declaration.annotation.time_column
     partition = declaration.annotation.partition
     if partition is not None:

@@ -1,4 +1,4 @@
-"""Pass: names → what they stand for."""
+"""Pass: resolve names."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 def collect(
     compilation: Compilation, declarations: Iterable[Declaration], key_prefix: tuple[str, ...]
 ) -> None:
-    """Give declarations their asset keys, and refuse those that are told apart by spelling only.
+    """Set the asset keys of declarations, and refuse keys that differ only in spelling.
 
-    Tables and files of two such sources would be one where a store does not mind capital letters,
-    or composes accents in its own way.
+    The tables and files of two such sources would be the same in a store that ignores case, or that
+    normalizes accents.
     """
     units_by_key: dict[tuple[str, ...], Unit] = {}
     for declaration in declarations:
@@ -51,7 +51,7 @@ def collect(
                 f"`{declaration.name}` is already defined at {other.location}",
                 unit,
             )
-            # Which one of them is right nobody knows.
+            # It is unknown which of them is right.
             compilation.doubts[units_by_key[key].source_id] = (unit.source_id,)
             continue
         units_by_key[key] = compilation.units[unit.source_id] = unit
@@ -60,7 +60,7 @@ def collect(
 def resolve_names(compilation: Compilation) -> None:
     """Resolve the names in all queries and checks."""
     units = compilation.units.values()
-    # Of a file that does not compile nobody knows which of its sources stand for rows.
+    # In a file that does not compile, it is unknown which sources have rows.
     guessed = {u.source_id for u in units if u.broken}
     keys = ((u.asset_key, u.source_id) for u in units)
     compilation.names = Names(keys, guessed, compilation.unread)
@@ -72,7 +72,7 @@ def resolve_names(compilation: Compilation) -> None:
 
 
 def _resolve_checks(compilation: Compilation, unit: Unit) -> None:
-    """Find what checks look at besides the rows of a source."""
+    """Resolve the inputs of checks besides the rows of their source."""
     annotation = unit.declaration.annotation
     if all(c.alone for c in annotation.checks):
         return
@@ -90,7 +90,7 @@ def _resolve_checks(compilation: Compilation, unit: Unit) -> None:
 
 
 def _with_other(compilation: Compilation, unit: Unit, check: Check) -> Check:
-    """Return a check against a column of a source that knows which source that is."""
+    """Return a check against another source's column, with that source resolved."""
     declared = unit.declaration
     name, _, column = str(check.values[0]).rpartition(".")
     place = check.location or declared.location
@@ -105,7 +105,7 @@ def _with_other(compilation: Compilation, unit: Unit, check: Check) -> Check:
 
 
 def _with_effects(check: Check) -> Check:
-    """Return a check by a function that knows whether it may say something else each time."""
+    """Return a check by a function, marked if its result may vary."""
     function = check.function
     if function is None:
         return check  # nobody knows it, which has been reported
@@ -135,7 +135,7 @@ def resolve_unit(compilation: Compilation, unit: Unit) -> None:
 def _doubt(
     compilation: Compilation, unit: Unit, reference: Reference, language: str | None
 ) -> None:
-    """Note what else a reference of a unit may mean, for all that files with errors tell."""
+    """Record other sources, in files with errors, that a reference of a unit may mean."""
     others = compilation.names.others(reference, unit.declaration.location.path, language)
     if others is not None:
         before = compilation.doubts.get(unit.source_id, ())

@@ -65,9 +65,9 @@ def _report_cycle(compilation: Compilation, cycle: Sequence[Unit]) -> None:
 
 
 def take_over(compilation: Compilation) -> None:
-    """Let units be what they were in the former compilation, where they read what they read there.
+    """Take over units from the former compilation if they read the same units as there.
 
-    Its declarations are the same objects; two that are equal would be compiled a second time.
+    Declarations are compared by identity, so equal ones that are not the same are compiled again.
     """
     former = compilation.former
     if former is None or former.followed != compilation.followed:
