@@ -185,10 +185,13 @@ def _missing(binding: Binding, node: exp.Column, names: list[str], select: Selec
     if names[0].lower() in TIME_WINDOWS:
         raise Unanalysable(f"of `{names[0]}`, which may be a time window")
     known_names: list[str] = []
+    qualified: list[tuple[str, str]] = []
     source: From | None = select.source
     tables: set[str] = set()
     while source is not None:
-        known_names += [e.name for e in source.entries if is_certain(e.name)]
+        certain = [e for e in source.entries if is_certain(e.name)]
+        known_names += [e.name for e in certain]
+        qualified += [(e.name, e.qualifiers[-1]) for e in certain if e.qualifiers]
         tables |= {e.qualifiers[-1] for e in (*source.entries, *source.hidden) if e.qualifiers}
         source = source.outer
     name = names[-1]
@@ -200,7 +203,11 @@ def _missing(binding: Binding, node: exp.Column, names: list[str], select: Selec
         message = f"`{names[-2]}` is not a table in this query"
         hint = did_you_mean(names[-2], tables)
     else:
-        message = f"`{name}` is not a column of the tables in this query"
+        of = "the tables in this query"
+        if len(names) > 1 and names[-2].lower() in tables:
+            of = f"`{names[-2]}`"
+            known_names = [n for n, table in qualified if table == names[-2].lower()]
+        message = f"`{name}` is not a column of {of}"
         hint = did_you_mean(name, known_names) or (
             f"known columns: {', '.join(known_names[:8])}" if known_names else None
         )

@@ -191,7 +191,7 @@ def test_columns_and_their_types_where_they_are_certain(
         ),
         (
             "SELECT t.aa FROM t",
-            "f0.sql:2:25: error: `aa` is not a column of the tables in this query [unknown-column]",
+            "f0.sql:2:25: error: `aa` is not a column of `t` [unknown-column]",
         ),
         (
             "SELECT a FROM t AS x, t AS y",
@@ -203,7 +203,7 @@ def test_columns_and_their_types_where_they_are_certain(
         ),
         (
             "SELECT a FROM t WHERE EXISTS (SELECT 1 FROM t AS y WHERE y.z = 1)",
-            "f0.sql:2:75: error: `z` is not a column of the tables in this query [unknown-column]",
+            "f0.sql:2:75: error: `z` is not a column of `y` [unknown-column]",
         ),
         ("SELECT max(a) FROM t", "f0.sql:2:29: error: column 1 of `v` has no name [column-name]"),
         (
@@ -226,6 +226,13 @@ def test_columns_and_their_types_where_they_are_certain(
 )
 def test_a_column_that_is_not_there_has_a_place(query: str, expected: str) -> None:
     assert wrong(f"{T}CREATE VIEW v AS {query}")[0] == expected
+
+
+def test_an_unknown_column_of_a_table_has_suggestions_from_that_table() -> None:
+    query = "SELECT x.d FROM (SELECT a AS c FROM t) AS x JOIN (SELECT a AS d FROM t) AS y"
+    problem = compiled({"a.sql": f"{T}CREATE VIEW v AS {query}"}).errors[0]
+    assert problem.message == "`d` is not a column of `x`"
+    assert problem.hint == "known columns: c"
 
 
 def test_an_unknown_column_has_a_suggestion() -> None:
