@@ -35,7 +35,7 @@ from persist_assets.analysis.algebra import (
     innermost_first,
     walk,
 )
-from persist_assets.core.model.columns import Growth, Taken, Trace, Windows
+from persist_assets.core.model.columns import Growth, MonotoneStep, Trace, Windows
 from persist_assets.core.time_values import DATE_UNITS, TIMES, UNIT_DAYS
 
 if TYPE_CHECKING:
@@ -44,30 +44,30 @@ if TYPE_CHECKING:
     from persist_assets.analysis.types import Types
     from persist_assets.core.model.queries import SourceID
 
-Form = tuple[Ref, tuple[Taken, ...]]
+Form = tuple[Ref, tuple[MonotoneStep, ...]]
 """A column of a leaf, and the monotone steps from it to an expression."""
 
 _MAX_DEPTH = 60
 _MOST_SUMS = 16
 """At most so many sets of tables are considered; the others are not claimed."""
 
-_TO_DAY = Taken("cast", "date", 1)
+_TO_DAY = MonotoneStep("cast", "date", 1)
 _NOTHING: frozenset[str] = frozenset()
 
 
-def _step(call: Call, types: Types) -> tuple[Expr, Taken] | None:
+def _step(call: Call, types: Types) -> tuple[Expr, MonotoneStep] | None:
     """Return the operand of a call that is monotone in it, and the monotone function."""
     match call:
         case Call("cast", (arg,), (("date" | "timestamp" | "timestamp_ntz") as kind,)):
-            step = Taken("cast", kind, 1)
+            step = MonotoneStep("cast", kind, 1)
         case Call("to_date", (arg,), ()):
-            step = Taken("cast", "date", 1)
+            step = MonotoneStep("cast", "date", 1)
         case Call("date_trunc", (Call("string", (), (unit,)), arg)) if unit.lower() in UNIT_DAYS:
-            step = Taken("date_trunc", unit.lower(), UNIT_DAYS[unit.lower()])
+            step = MonotoneStep("date_trunc", unit.lower(), UNIT_DAYS[unit.lower()])
         case Call("trunc", (arg, Call("string", (), (unit,)))) if unit.lower() in DATE_UNITS:
-            step = Taken("trunc", unit.lower(), UNIT_DAYS[unit.lower()])
+            step = MonotoneStep("trunc", unit.lower(), UNIT_DAYS[unit.lower()])
         case Call("year", (arg,)):
-            step = Taken("year", "", -1)
+            step = MonotoneStep("year", "", -1)
         case _:
             return None
     return (arg, step) if types.of(arg) in TIMES else None
@@ -202,7 +202,7 @@ class Increments:
 
     def _form(self, expr: Expr) -> Form | None:
         """Return the leaf column that an expression is a monotone function of."""
-        steps: list[Taken] = []
+        steps: list[MonotoneStep] = []
         while isinstance(expr, Call):
             step = _step(expr, self._types)
             if step is None:
@@ -243,7 +243,7 @@ class Increments:
 
     def _covered(self, block: Block, forms: set[Form]) -> Windows:
         traces, loose = set[Trace](), set[str]()
-        traced: dict[int, tuple[int, tuple[Taken, ...]]] = {}
+        traced: dict[int, tuple[int, tuple[MonotoneStep, ...]]] = {}
         for instance, node in block.leaves:
             leaf_forms = [(ref.column, steps) for ref, steps in forms if ref.instance == instance]
             if not leaf_forms:
@@ -322,7 +322,9 @@ class Increments:
             return None
         return frozenset(Trace(t.column, (*t.steps, *steps)) for t in traces)
 
-    def _within(self, window: Window, traced: Mapping[int, tuple[int, tuple[Taken, ...]]]) -> bool:
+    def _within(
+        self, window: Window, traced: Mapping[int, tuple[int, tuple[MonotoneStep, ...]]]
+    ) -> bool:
         """Whether all rows of a window's partition share one value of the traced columns.
 
         Only conditions on all these rows count, not conditions on the result of the window.

@@ -340,7 +340,7 @@ def rollback(
     ] = None,
     why: WhyOption = None,
 ) -> None:
-    """Put the environment's manifest back to what it was. Copies nothing."""
+    """Restore an earlier state of the environment's manifest. Copies nothing."""
     from persist_assets.operations import environments
 
     if to is not None and run is not None:

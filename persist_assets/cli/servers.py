@@ -197,7 +197,7 @@ def ledger_migrate(
 
 @command("rebuild", ledger_app)
 def ledger_rebuild(invocation: Invocation) -> None:
-    """Make the tables of wants, requests, partitions and deadlines anew of the events."""
+    """Rebuild the tables of wants, requests, partitions and deadlines from the events."""
     n = invocation.ledger.events.rebuild_projections()
     if invocation.as_json:
         print_json({"events": n})

@@ -70,7 +70,7 @@ def want_add(
         bool, typer.Option("--no-wait", help="Only record it: another process builds it.")
     ] = False,
 ) -> None:
-    """Ask for a partition by when; it is built at once if it can be."""
+    """Ask for a partition by a deadline; it is built at once if possible."""
     from persist_assets.wants.requests import check_want
 
     want = Want(
@@ -165,7 +165,7 @@ def want_cancel(
         str | None, typer.Option("--why", help="A reason to record in the history.")
     ] = None,
 ) -> None:
-    """Take a want back; what it is built for already is finished."""
+    """Cancel a want; a build that has started for it is finished."""
     _print_want(invocation, invocation.ledger.wants.cancel(want_id, by=_user(), why=why))
 
 
@@ -263,7 +263,7 @@ def evaluate(
         typer.Option("--request", metavar="ID", help="Build this request without an evaluation."),
     ] = None,
 ) -> None:
-    """Decide what is to be done about the wants, and make one build request of it."""
+    """Evaluate the wants, and make one build request for those that can be built."""
     from persist_assets.wants.requests import evaluate_now, run_request
     from persist_assets.wants.schedules import make_wants
     from persist_assets.wants.upstreams import sync_all
@@ -304,7 +304,7 @@ def evaluate(
 
 @command("taint")
 def taint(invocation: Invocation, ref: RefArgument) -> None:
-    """Say that what there is of a partition, and of what follows from it, shall not be used."""
+    """Mark the rows of a partition, and all rows computed from them, as unusable."""
     from persist_assets.wants.requests import taint as record
 
     refs = record(invocation.observer, ref, by=_user())

@@ -26,7 +26,7 @@ from persist_assets.core.dialect import quote
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from persist_assets.core.model.columns import Taken
+    from persist_assets.core.model.columns import MonotoneStep
 
 Value = date | datetime | int | Decimal | str
 Span = tuple[Value, Value]
@@ -181,7 +181,7 @@ def from_statistics(value: Any, kind: str) -> Value | None:
 
 
 def lead(
-    span: Span, leaf: str, steps: Sequence[Taken], zone: str, *, exact: bool = False
+    span: Span, leaf: str, steps: Sequence[MonotoneStep], zone: str, *, exact: bool = False
 ) -> Span | None:
     """Return the span of the results of steps for a column's values in a span.
 
@@ -212,7 +212,7 @@ def lead(
     return None if low is None or high is None else (low, high)
 
 
-def _after(value: Value | None, steps: Sequence[Taken], zone: str) -> Value | None:
+def _after(value: Value | None, steps: Sequence[MonotoneStep], zone: str) -> Value | None:
     """Return the result of steps for a date or time, as in Spark."""
     try:
         for step in steps:
@@ -224,7 +224,7 @@ def _after(value: Value | None, steps: Sequence[Taken], zone: str) -> Value | No
     return value
 
 
-def _step(value: date, step: Taken, zone: ZoneInfo) -> Value | None:
+def _step(value: date, step: MonotoneStep, zone: ZoneInfo) -> Value | None:
     local = value if isinstance(value, datetime) else datetime(value.year, value.month, value.day)
     if local.tzinfo is not None:
         local = local.astimezone(zone).replace(tzinfo=None)
@@ -262,7 +262,7 @@ def _cut(value: datetime, unit: str) -> datetime:
     return day if month[unit] is None else day.replace(month=month[unit] or 1, day=1)
 
 
-def cut_to(step: Taken) -> str | None:
+def cut_to(step: MonotoneStep) -> str | None:
     """Return the unit of time to which a step truncates, None if it does not truncate."""
     cuts = step.function in ("date_trunc", "trunc")
     return _SHORT_UNITS.get(step.unit, step.unit) if cuts else None

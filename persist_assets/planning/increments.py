@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from persist_assets.core.model.columns import Taken, Trace
+from persist_assets.core.model.columns import MonotoneStep, Trace
 from persist_assets.core.model.plans import Increment
 from persist_assets.core.time_values import (
     TIMES,
@@ -115,7 +115,7 @@ def _late(
         columns = [o.column for o in origins if o.source_id == source_id] or [name]
         for column in columns:
             leaf = column_type(project.by_id[source_id].columns, column) or ""
-            steps = (Taken("cast", kind, 0),) if leaf != kind and kind in TIMES else ()
+            steps = (MonotoneStep("cast", kind, 0),) if leaf != kind and kind in TIMES else ()
             piece_spans = (span(piece, column, leaf) for piece in change.added) if leaf else ()
             led = (
                 lead(t[:2], leaf, steps, zone) for t in piece_spans if t and (steps or leaf == kind)
@@ -274,10 +274,10 @@ def meeting(
     return tuple(matches)
 
 
-def steps_to(trace: Trace, leaf: str | None, kind: str) -> tuple[Taken, ...]:
+def steps_to(trace: Trace, leaf: str | None, kind: str) -> tuple[MonotoneStep, ...]:
     """Return the steps of a trace, with a final cast to the type of its target if needed."""
     if kind in TIMES and leaf != kind:
-        return (*trace.steps, Taken("cast", kind, 0))
+        return (*trace.steps, MonotoneStep("cast", kind, 0))
     return trace.steps
 
 

@@ -80,7 +80,7 @@ def keep_listing(directory: str, pin: Pin) -> None:
 
 def _listed(pin: Pin) -> dict[str, list[Any]]:
     """Return the stamps that identify the content of a pin's files, by path."""
-    return {path: [*stamp] for path, stamp in zip(pin.files or (), pin.told, strict=True)}
+    return {path: [*stamp] for path, stamp in zip(pin.files or (), pin.stamps, strict=True)}
 
 
 def _listing(directory: str, version: str) -> str:

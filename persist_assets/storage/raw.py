@@ -56,7 +56,7 @@ class Pin:
         The files to read; None if the data is not in files.
     base
         The directory whose subdirectories are partition columns, if any.
-    told
+    stamps
         For plain files, the stamps that identify their content: size, time of change, inode.
     rows
         The number of rows of each file according to the table's log, including deleted ones; None
@@ -71,7 +71,7 @@ class Pin:
     version: str | None
     files: tuple[str, ...] | None = None
     base: str | None = None
-    told: tuple[tuple[int, int, str], ...] = ()
+    stamps: tuple[tuple[int, int, str], ...] = ()
     rows: Mapping[str, int | None] = field(
         default_factory=dict[str, "int | None"], compare=False, repr=False
     )
@@ -138,15 +138,15 @@ def still_holds(pin: Pin, now: Pin) -> bool:
     Examples
     --------
     >>> a, b = (1, 2, "x"), (1, 3, "y")
-    >>> still_holds(Pin("v", ("f",), told=(a,)), Pin("w", ("e", "f"), told=(b, a)))
+    >>> still_holds(Pin("v", ("f",), stamps=(a,)), Pin("w", ("e", "f"), stamps=(b, a)))
     True
-    >>> still_holds(Pin("v", ("f",), told=(a,)), Pin("w", ("f",), told=(b,)))
+    >>> still_holds(Pin("v", ("f",), stamps=(a,)), Pin("w", ("f",), stamps=(b,)))
     False
     """
     if pin.version == now.version:
         return True
-    stamps = dict(zip(now.files or (), now.told, strict=True))
-    return all(stamps.get(f) == t for f, t in zip(pin.files or (), pin.told, strict=True))
+    stamps = dict(zip(now.files or (), now.stamps, strict=True))
+    return all(stamps.get(f) == t for f, t in zip(pin.files or (), pin.stamps, strict=True))
 
 
 _TICK_S = 1.1

@@ -106,7 +106,7 @@ MUTATIONS = (
     _identity(
         "conditions of joins count",
         "fingerprint.py",
-        'digest("join", joined, told,',
+        'digest("join", joined, conjunct_digests,',
         'digest("join", joined,',
     ),
     _identity(
@@ -144,8 +144,8 @@ MUTATIONS = (
     _increments(
         "branches of a union that read one table grow together",
         "analysis/increments.py",
-        "if all(whole & r == own for r, own in zip(reads, chosen, strict=True)):",
-        "if True:",
+        "whole & r == branch_sum for r, branch_sum in zip(reads, chosen, strict=True)",
+        "True for _ in reads",
     ),
     _increments(
         "a window looks at rows of its partition",
@@ -162,8 +162,8 @@ MUTATIONS = (
     _increments(
         "what an aggregate reads besides is loose",
         "analysis/increments.py",
-        "return Windows(found.traces, found.loose | beside)",
-        "return Windows(found.traces, found.loose)",
+        "return Windows(windows.traces, windows.loose | beside)",
+        "return Windows(windows.traces, windows.loose)",
     ),
     _increments(
         "a table that is loose must be as it was",
@@ -184,7 +184,7 @@ MUTATIONS = (
         "for piece in change.added:",
     ),
     _increments(
-        "the last span of a merge is the later one",
+        "a merged span ends with the later one",
         "planning/increments.py",
         "merged[-1] = (merged[-1][0], max(high, merged[-1][1]))",
         "merged[-1] = (merged[-1][0], min(high, merged[-1][1]))",

@@ -179,7 +179,7 @@ _IMPLIED: Mapping[str, Mapping[str, str | None]] = {
     "table": {"persist": None},
     "incremental_table": {"persist": None, "refresh": "incremental"},
 }
-"""What a decorator says of itself, in keys of annotations."""
+"""The arguments of a decorator, as keys of annotations."""
 
 
 class _Refused(Exception):
@@ -648,7 +648,7 @@ class _File:
             raise _Refused("python-source", f"`{node.name}` returns nothing", place, hint)
 
     def check_effects(self, name: str, reached: Reached, *, outside: bool) -> bool:
-        """Return whether a function has no forbidden effects; report each effect once per location."""
+        """Return whether a function has only allowed effects; report each other one once."""
         reported_places: set[Location] = set()
         allowed = True
         for module, root in reached.nodes:

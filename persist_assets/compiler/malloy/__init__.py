@@ -1,1 +1,1 @@
-"""Malloy: its compiler, which runs in Node.js, and what its answers say of a project."""
+"""Malloy: its compiler, which runs in Node.js, and the declarations in its answers."""

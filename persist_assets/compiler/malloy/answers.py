@@ -1,4 +1,4 @@
-"""What Malloy's compiler answers, as values. Pure.
+"""The answers of Malloy's compiler, as values. Pure.
 
 The program in `bridge_js/`, which `make bridge` bundles into `dist/bridge.cjs`, holds the compiler;
 `bridge.py` runs it. This module reads its answers, lines of JSON.
@@ -21,12 +21,12 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """An annotation as it is written, its marker included (``#@ persist``).
+    """An annotation as written, including its marker (``#@ persist``).
 
     Attributes
     ----------
     inherited
-        It stands above a source that this one extends.
+        It belongs to a source that this one extends.
     """
 
     text: str
@@ -41,9 +41,9 @@ class MalloyColumn:
     Attributes
     ----------
     type
-        In Malloy's words: ``string``, ``integer``, ``bigint``, ``float``, ``number``, ``boolean``,
-        ``date``, ``timestamp``, ``array<…>``, ``struct<name:…>``; what is not one of its types has
-        the name it has in Spark.
+        The type's name in Malloy: ``string``, ``integer``, ``bigint``, ``float``, ``number``,
+        ``boolean``, ``date``, ``timestamp``, ``array<…>``, ``struct<name:…>``; for other types, the
+        name in Spark.
     """
 
     name: str
@@ -52,18 +52,18 @@ class MalloyColumn:
 
 @dataclass(frozen=True, slots=True)
 class MalloyDefinition:
-    """What a file defines: here, a named query.
+    """A definition in a file: here, a named query.
 
     Attributes
     ----------
     location
-        Of its name.
+        The location of its name.
     notes
         Its annotations, inherited ones first.
     persist
-        They say ``persist``, whether Malloy makes anything of it or not.
+        They include ``persist``, whether Malloy uses it or not.
     problems
-        What is wrong with this definition alone.
+        The problems of this definition alone.
     """
 
     name: str
@@ -74,7 +74,7 @@ class MalloyDefinition:
 
     @property
     def description(self) -> str | None:
-        """The text of its ``#"`` annotations: its own, else inherited ones."""
+        """The text of its own ``#"`` annotations, or else of inherited ones."""
         texts = [(n.inherited, n.text[2:].strip()) for n in self.notes if n.text.startswith('#"')]
         own = [text for inherited, text in texts if not inherited]
         return "\n".join(own or [text for _, text in texts]) or None
@@ -82,37 +82,37 @@ class MalloyDefinition:
 
 @dataclass(frozen=True, slots=True)
 class MalloySource(MalloyDefinition):
-    """A source that a file defines itself.
+    """A source defined in the file itself.
 
     Attributes
     ----------
     source_id
         ``name@path``.
     kind
-        Malloy's: ``table``, ``query_source``, ``sql_select``, ``composite``, ``virtual``.
+        Malloy's kind: ``table``, ``query_source``, ``sql_select``, ``composite``, ``virtual``.
     table
-        What a ``table`` source names.
+        The table that a ``table`` source names.
     parameters
-        Names of its parameters.
+        The names of its parameters.
     filtered
-        It has filters of its own (``extend { where: … }``), which its SQL does not.
+        It has its own filters (``extend { where: … }``), which its SQL lacks.
     redefined
-        Names of columns by which it means something else than its SQL (``extend { rename: … }``).
+        The names of columns that mean something else than in its SQL (``extend { rename: … }``).
     build_id
-        Malloy's BuildID where Malloy persists it, else None; also where a given has a value that
-        its BuildID does not tell.
+        Malloy's BuildID if Malloy persists it, else None; also None if the value of a given is
+        missing in the BuildID.
     runtime_id
-        The BuildID by which Malloy's runtime looks for its table: another one, by a mistake of
-        Malloy's, where its SQL holds queries, ``%{ x -> { … } }``.
+        The BuildID with which Malloy's runtime looks for its table. Because of a bug in Malloy, it
+        differs if the SQL contains queries, ``%{ x -> { … } }``.
     malloy_sql
-        What the BuildID is made of: Malloy's own SQL, with everything in it inlined.
+        The input of the BuildID: Malloy's own SQL, with everything inlined.
     sql
-        What is to be run. Whatever is persisted below it is read from a table whose name is its
-        SourceID in backquotes. None for kinds that have no SQL, and where there are problems.
+        The SQL to run. It reads persisted upstreams from tables named by their SourceIDs in
+        backquotes. None for kinds without SQL, and if there are problems.
     reads
-        SourceIDs of the persisted sources it rests on directly, joins not used included.
+        The SourceIDs of the persisted sources directly upstream, including unused joins.
     columns
-        Of its rows, in order.
+        The columns of its rows, in order.
     """
 
     source_id: SourceID
@@ -132,21 +132,21 @@ class MalloySource(MalloyDefinition):
 
 @dataclass(frozen=True, slots=True)
 class MalloyModel:
-    """What one file defines.
+    """The definitions of one file.
 
     Attributes
     ----------
     flag
-        It, or what it imports, says ``##! experimental.persistence``; without it Malloy persists
-        nothing.
+        The file, or one that it imports, has ``##! experimental.persistence``; without it Malloy
+        persists nothing.
     givens
-        Names of the givens it knows.
+        The names of its givens.
     tables, selects
-        What its columns were asked for, by it or by what it imports.
+        The tables and queries whose columns it, or a file that it imports, needs.
     files
-        The file itself and all that it imports, directly or not; empty where there are problems.
+        The file itself and all that it imports, transitively; empty if there are problems.
     problems
-        What keeps the file from compiling, or warnings; with places in imported files too.
+        Errors that prevent the file from compiling, and warnings; some are in imported files.
     """
 
     path: str
@@ -167,7 +167,7 @@ class MalloyQuery:
     Attributes
     ----------
     sql
-        None where there are problems.
+        None if there are problems.
     """
 
     sql: str | None
@@ -177,7 +177,7 @@ class MalloyQuery:
 
 
 def read_model(answer: Answer) -> MalloyModel:
-    """Return what the bridge answered to ``model``."""
+    """Return the bridge's answer to ``model``."""
     return MalloyModel(
         path=answer["path"],
         flag=answer["flag"],
@@ -192,7 +192,7 @@ def read_model(answer: Answer) -> MalloyModel:
 
 
 def read_query(answer: Answer) -> MalloyQuery:
-    """Return what the bridge answered to ``query``."""
+    """Return the bridge's answer to ``query``."""
     problems = _problems(answer["problems"])
     return MalloyQuery(answer["sql"], answer["connection"], _columns(answer["columns"]), problems)
 

@@ -1,6 +1,6 @@
-"""Malloy's own compiler, run by Node: files, schemas and questions in, SQL and problems out.
+"""Malloy's own compiler, run by Node: files, schemas and requests in, SQL and problems out.
 
-One process for each `Session`, started when it is first needed, and again if it ended. The
+Each `Session` has one process, which is started on demand, and restarted if it ended. The
 invariant: a request is answered, or raises, within the time limit, and no process outlives its
 session.
 """
@@ -37,35 +37,35 @@ _INSTALL = 'install Node 20 or newer, for example with pip install "persist-asse
 
 
 class Refused(Exception):
-    """What Malloy asked for does not exist; the message is told to whoever wrote the model."""
+    """Something that Malloy requested does not exist; the model's author gets the message."""
 
 
 class Answers(Protocol):
-    """What Malloy has to be told while it compiles; each method may raise `Refused`."""
+    """Answers to Malloy's requests while it compiles; each method may raise `Refused`."""
 
     def file(self, path: str) -> str:
         """Return the text of a file by its path relative to the project root."""
         ...
 
     def table(self, connection: str, table: str) -> Sequence[tuple[str, str]]:
-        """Return name and Spark type of the columns of a table, by its name as it is written."""
+        """Return the names and Spark types of a table's columns, by its name as written."""
         ...
 
     def select(self, connection: str, sql: str) -> Sequence[tuple[str, str]]:
-        """Return name and Spark type of the columns of a query."""
+        """Return the names and Spark types of a query's columns."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """What Malloy knows of a connection.
+    """A connection, as Malloy needs it.
 
     Attributes
     ----------
     digest
-        Of everything about it that changes results; goes into every BuildID.
+        A digest of everything about it that changes results; part of every BuildID.
     dialect
-        Malloy's name of its SQL; what it calls ``databricks`` is written for Spark.
+        Malloy's name of its SQL dialect; Malloy writes ``databricks`` for Spark.
     """
 
     digest: str
@@ -74,17 +74,17 @@ class Connection:
 
 @cache
 def find_node(path: str | None = None) -> Path:
-    """Return a Node that is new enough: the system's, else the one of the extra `malloy`.
+    """Return a recent enough Node: the system's, or else that of the extra `malloy`.
 
     Parameters
     ----------
     path
-        Where to look for the system's, as in ``PATH``; None for where the system looks.
+        The search path for the system's Node, as in ``PATH``; None for the system's path.
 
     Raises
     ------
     SettingsError
-        There is none.
+        There is no such Node.
     """
     node = shutil.which("node", path=path)
     numbers = _version(node) if node else None
@@ -113,27 +113,27 @@ def _version(node: str) -> tuple[int, ...] | None:
 
 
 class Session:
-    """Compiles Malloy, as a context manager; threads take turns.
+    """A context manager that compiles Malloy; threads take turns.
 
     Parameters
     ----------
     answers
-        Is asked for files and schemas, each once for as long as the process lasts.
+        Called for files and schemas, once each during the life of a process.
     connections
-        By the names that models call them; the first is the default.
+        The connections by their names in models; the first is the default.
     givens
-        Values of givens, for all models that know them.
+        The values of givens, for all models that have them.
     virtual
-        By connection, the tables that virtual sources stand for.
+        By connection, the tables of virtual sources.
     time_limit_s
-        How long the compiler may work without saying anything.
+        How long the compiler may work without output, in seconds.
     program, node
-        What runs; None for the bundled one and what `find_node` finds.
+        The program and Node; None for the bundled program and the result of `find_node`.
 
     Raises
     ------
     SettingsError
-        There is no Node, it is too old, or the program is not there.
+        There is no Node, it is too old, or the program is missing.
     """
 
     def __init__(
@@ -188,13 +188,12 @@ class Session:
                 process.end()
 
     def compile_model(self, path: str) -> MalloyModel:
-        """Return what a file defines, its problems included.
+        """Return the definitions of a file, including its problems.
 
         Raises
         ------
         SourcesError
-            The compiler crashed over this file, or did not come to an end. Other files may well
-            compile.
+            The compiler crashed on this file, or did not finish. Other files may compile.
         """
         return read_model(self._request("model", path))
 
@@ -207,12 +206,12 @@ class Session:
     ) -> MalloyQuery:
         """Return the SQL of a query over a file.
 
-        Whatever is persisted is read from a table whose name is its SourceID in backquotes.
+        Persisted sources are read from tables named by their SourceIDs in backquotes.
 
         Parameters
         ----------
         name, text
-            Of a query that the file defines, or a text (``run: …``) that is not in it.
+            The name of a query in the file, or a text (``run: …``) that is not in it.
 
         Raises
         ------
@@ -236,7 +235,7 @@ class Session:
                 problem = Problem("malloy-bridge", str(ended), Location(path), ended.hint)
                 raise SourcesError([problem]) from ended
             except BaseException:
-                self.close()  # whoever is asked next must not be given what was meant for this
+                self.close()  # the next request must not get the answer to this one
                 raise
             finally:
                 self._busy = False
@@ -251,7 +250,7 @@ class Session:
 
 
 class _Ended(Exception):
-    """The process is gone."""
+    """The process has ended."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -259,13 +258,13 @@ class _Ended(Exception):
 
 
 class _Process:
-    """Node with the program, and the lines that go to and fro."""
+    """Node with the program, and the lines sent in both directions."""
 
     def __init__(self, node: Path, program: Path, time_limit_s: float) -> None:
         self.time_limit_s = time_limit_s
         self.overdue = False
         self.errors: IO[bytes] = TemporaryFile()  # noqa: SIM115 - `end` closes it
-        # What is meant for the user's own Node programs has no say here.
+        # Settings for the user's own Node programs do not apply.
         environ = {k: v for k, v in os.environ.items() if not k.startswith("NODE_")}
         self.process = subprocess.Popen(
             [node, program],
@@ -282,7 +281,7 @@ class _Process:
             raise
 
     def request(self, request: Mapping[str, Any], answer: Callable[[Any], Any]) -> Any:
-        """Return the answer to a request; `answer` tells what is asked on the way."""
+        """Return the answer to a request; `answer` handles the program's own requests meanwhile."""
         reply = self.exchange(request)
         while "ask" in reply:
             try:
@@ -318,7 +317,7 @@ class _Process:
         self.process.kill()
 
     def explain(self) -> Any:
-        """Raise with the reason why there is no next line."""
+        """Raise an error with the reason for the missing line."""
         self.process.kill()
         status = self.process.wait()
         if self.overdue:
@@ -331,7 +330,7 @@ class _Process:
         raise _Ended(f"Malloy's compiler ended with status {status}: {output or 'no output'}")
 
     def end(self) -> None:
-        """Let the process go, by force if it does not go by itself."""
+        """End the process, by force if necessary."""
         assert self.process.stdin is not None and self.process.stdout is not None
         try:
             self.process.stdin.close()

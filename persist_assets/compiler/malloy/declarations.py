@@ -1,8 +1,8 @@
-"""What Malloy's compiler says of a file → declarations. Pure.
+"""The answer of Malloy's compiler for a file → declarations. Pure.
 
-A source of Malloy is a query in Spark's SQL that Malloy's compiler wrote; from here on it is
-treated as any other. The invariant: an annotation that Malloy would pass over in silence is a
-problem, and no source stands for rows that Malloy would not read under its name.
+A Malloy source becomes a Spark SQL query that Malloy's compiler wrote, and is then treated like any
+other. The invariant: an annotation that Malloy would silently ignore is a problem, and no source
+has rows other than those that Malloy would read under its name.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ SUFFIX = ".malloy"
 FLAG = "##! experimental.persistence"
 
 ALL_ROWS_OF = "SELECT * FROM "
-"""What a question for a table is as a query, before the table's name."""
+"""The start of the query that stands for a request about a table, before the table's name."""
 
 UNCERTAIN = "uncertain"
-"""What Malloy is told of a type that is not certain: it takes such a column as it is, and wants a
-cast before it computes with it."""
+"""The type of uncertain columns for Malloy: it passes such a column on, and requires a cast before
+it computes with it."""
 
 _KINDS = {
     "table": "a table source is the table itself, which already exists",
@@ -49,10 +49,10 @@ _OWN_COLUMNS = "make it a query: `source: NAME is … -> { select: * }`"
 
 
 def declare(model: MalloyModel) -> tuple[list[Declaration], list[Problem]]:
-    """Return what a file declares, and all that is wrong with it.
+    """Return the declarations of a file, and its problems.
 
-    Sources that have no rows of their own (a table under another name, say), or filters or other
-    meanings of columns that their SQL does not tell, are for Malloy's own readers only.
+    Some sources are for Malloy's own readers only: those without rows of their own (such as a table
+    under another name), and those with filters or redefined columns that their SQL lacks.
     """
     problems = list(model.problems)
     declarations: list[Declaration] = []
@@ -76,16 +76,16 @@ _COMMENT = re.compile(r"^[ \t]*((?:--|//|##)[ \t]*@[ \t]*persist\b)", re.MULTILI
 
 
 def comments_that_say_persist(text: str, path: str) -> Iterator[Problem]:
-    """Yield a warning for each comment that would be an annotation in SQL, or for a whole file."""
+    """Yield a warning for each comment that looks like an annotation in SQL, or of a file."""
     for match in _COMMENT.finditer(text):
         place = _place(text, path, match.start(1))
         yield Problem("annotation-almost", _ALMOST, place, _WRITE, "warning")
 
 
 def names_in(text: str, path: str) -> list[Declaration]:
-    """Return declarations that stand for the sources of a file that does not compile.
+    """Return placeholder declarations for the sources of a file that does not compile.
 
-    What reads them has nothing to complain about, and no other source has their names.
+    References to them are not errors, and their names are taken.
 
     Examples
     --------
@@ -106,7 +106,7 @@ def names_in(text: str, path: str) -> list[Declaration]:
 
 _SOURCE = re.compile(r"^[ \t]*source:\s*`?(\w+)`?\s*(?:\([^()]*\)\s*)?\bis\b", re.MULTILINE)
 _SOURCES = re.compile(r"(?<=\bsource:).*?(?=\b(?:source|query|run):|\Z)", re.DOTALL)
-"""What a list of sources may hold."""
+"""The items of a list of sources."""
 _IS = re.compile(r"`?\b(\w+)`?\s+is\b")
 _NO_CODE = re.compile(
     r'"""(?:.*?)"""|(?:--|//|#)[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"'
@@ -120,7 +120,7 @@ def _blank(match: re.Match[str]) -> str:
 
 
 def _without_brackets(text: str) -> str:
-    """Return a text with blanks for all that stands in brackets that are closed."""
+    """Return a text with the content of closed brackets replaced by blanks."""
     opened: list[int] = []
     closed: list[tuple[int, int]] = []
     for match in re.finditer(r"[{}()\[\]]", text):
@@ -139,14 +139,14 @@ def _without_brackets(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Mentions:
-    """What a file names, as far as its text alone tells.
+    """The names in a file that its text alone shows.
 
     Attributes
     ----------
     queries
-        What it asks for the columns of: tables and SELECTs.
+        The tables and SELECTs whose columns it needs.
     imports
-        Paths of files.
+        The paths of imported files.
     """
 
     queries: tuple[str, ...]
@@ -163,7 +163,7 @@ _TOKEN = re.compile(
 
 
 def mentions(text: str, path: str) -> Mentions:
-    """Return what a file names: a guess by which files are put in order, and no more.
+    """Return the names in a file: a guess, used only to order files.
 
     Examples
     --------
@@ -204,16 +204,16 @@ def parse_malloys(sql: str, place: Location) -> Query:
     Parameters
     ----------
     place
-        Where what it was made of is defined: nobody has seen its own lines.
+        The location of the definition behind it; the generated lines are of no use to users.
 
     Raises
     ------
     SourcesError
-        It is not understood.
+        It cannot be parsed.
     """
     query = parse_query(sql, place)
     for call in query.tree.find_all(exp.Uuid):
-        # A key that tells rows apart while arrays are taken to pieces; no column shows it.
+        # A key that identifies rows while arrays are unnested; no column shows it.
         if isinstance(call.parent, exp.Alias) and call.parent.alias == "__distinct_key":
             call.replace(exp.Anonymous(this="row_key"))
     return query
@@ -229,7 +229,7 @@ def _declaration(
     ]
     annotation, problems = read_annotation([line for line, _ in lines])
     own, _ = read_annotation([line for line, inherited in lines if not inherited])
-    if not problems:  # what does not parse is said once, in our words
+    if not problems:  # a parse error is reported once, in our words
         problems += source.problems
     problems += _nearly(source.notes)
     declaration = Declaration(
@@ -250,7 +250,7 @@ def _declaration(
             problems.append(Problem("malloy-persist", message, place, hint))
     if any(p.severity == "error" for p in problems):
         return (broken if IDENTIFIER.fullmatch(source.name) else None), problems
-    # What is inherited means something where it stands, if nowhere else.
+    # An inherited annotation has a meaning at its own location.
     problems += misplaced(replace(declaration, annotation=replace(annotation, keys=own.keys)))
     if source.sql is None or source.filtered or source.redefined:
         return None, problems
@@ -266,10 +266,10 @@ def _declaration(
 def _refusal(
     model: MalloyModel, source: MalloySource, annotation: Annotation, *, inherited: bool
 ) -> tuple[str, str] | None:
-    """Return why a source that is to be persisted would not be, and what to do.
+    """Return why a source marked `persist` would not be persisted, with a hint.
 
-    Where `persist` is inherited, a filter is none of the table's business: Malloy's readers read
-    the table of what is extended, and filter.
+    If `persist` is inherited, a filter does not matter: Malloy's readers read the table of the
+    extended source, and filter it.
     """
     name = source.name
     if bool(annotation.persist) != source.persist:
@@ -307,7 +307,7 @@ _NEARLY = re.compile(r"#\s*@?\s*persist\b|#\s+@\s")
 
 
 def _nearly(notes: tuple[Note, ...]) -> Iterator[Problem]:
-    """Yield a warning for each annotation that looks like one of ours and is none."""
+    """Yield a warning for each annotation that looks like one of ours and is not."""
     for note in notes:
         if not note.inherited and not note.text.startswith("#@") and _NEARLY.match(note.text):
             yield Problem("annotation-almost", _ALMOST, note.location, _WRITE, "warning")
@@ -317,5 +317,5 @@ _SPARK_TYPES = {"integer": "int", "float": "double", "number": "double", "timest
 
 
 def _spark_type(malloys: str) -> str:
-    """Return Spark's name of a type in Malloy's words: near enough to compile with."""
+    """Return Spark's name of a Malloy type, close enough for compilation."""
     return re.sub(rf"\b({'|'.join(_SPARK_TYPES)})(?=[,>]|$)", lambda m: _SPARK_TYPES[m[1]], malloys)

@@ -1,10 +1,10 @@
 """The Malloy files of a project → declarations, by asking Malloy's compiler.
 
-What a file declares follows from its text, from the files it imports and from the columns of the
-tables it names, which may be sources of other files. It is kept with all of that, and holds as
-long as all of that is the same; files that need each other are compiled round by round, and a file
-is put off while the sources that it names wait for another one. The invariant: what is declared
-was compiled with the columns that the finished project has.
+The declarations of a file depend on its text, on the files it imports, and on the columns of the
+tables it names, which may be sources of other files. They are cached with all of these, and valid
+as long as these stay the same. Files that depend on each other are compiled in rounds; a file waits
+while sources that it names are not compiled. The invariant: declarations were compiled with the
+columns of the finished project.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _UTC = ("UTC", "Etc/UTC", "Etc/UCT", "UCT", "Zulu", "Etc/Zulu", "Universal", "Etc/Universal", "GMT")
 
 _STAGE = re.compile(r"__stage\d+$", re.IGNORECASE)
-"""What Malloy calls common table expressions; a source's name would mean one of them."""
+"""Malloy's names of common table expressions, which would hide a source of that name."""
 
 Columns = tuple[tuple[str, str], ...]
 
@@ -57,21 +57,21 @@ class Models:
     Attributes
     ----------
     texts
-        By path, in order.
+        The texts by path, in order.
     settings
-        How they are compiled.
+        The settings for compiling them.
     connection
-        Digest of everything about the Spark session that changes results.
+        A digest of everything about the Spark session that changes results.
     timezone
-        The session's.
+        The session's time zone.
     read
         Returns the text of any file of the project; raises OSError or ValueError.
     progress
-        Is called before each compilation with the number of files that are done, and of all.
+        Called before each compilation, with the numbers of compiled files and of all.
     files
-        What they declare, by path, as it is to be remembered.
+        Their declarations by path, for the cache.
     failed
-        What those declare that do not compile: names, and what is wrong.
+        The declarations of files that do not compile: names and problems.
     """
 
     texts: Mapping[str, str]
@@ -85,7 +85,7 @@ class Models:
 
     @property
     def declared(self) -> list[Parsed]:
-        """What all files declare, in order of paths."""
+        """The declarations of all files, in order of paths."""
         return [
             file
             for path in self.texts
@@ -102,10 +102,10 @@ class Models:
         Parameters
         ----------
         cached
-            By path, what the files declared when they were last compiled.
+            By path, the declarations of the files' last compilation.
         compile_with
-            Compiles the whole project, with what is declared in Malloy so far; or, from a
-            compilation of most of it, a draft.
+            Compiles the whole project with the Malloy declarations so far; or a draft, from a
+            compilation of most of it.
 
         Raises
         ------
@@ -139,9 +139,9 @@ class Models:
         Parameters
         ----------
         compilation
-            Of the whole project.
+            The compilation of the whole project.
         name, text
-            Of a query that the file defines, or a text (``run: …``) that is not in it.
+            The name of a query in the file, or a text (``run: …``) that is not in it.
 
         Raises
         ------
@@ -170,17 +170,16 @@ class Models:
         unchanged: Mapping[str, Parsed],
         compile_with: Callable[[Sequence[Parsed], Compilation | None], Compilation],
     ) -> Compilation:
-        """Compile files whose tables are known, until no further ones become known."""
-        # Of what is not compiled yet the names are known: who asks for it is to wait, not to look
-        # elsewhere.
+        """Compile files whose tables are known, until there are no more."""
+        # The names of sources that are not compiled yet are known, so that a file which needs one
+        # waits, instead of resolving the name elsewhere.
         self.failed = {path: self._names(path, ()) for path in self.texts}
         answers = _Answers(self, compile_with(self.declared, None))
         queue = _Queue(self)
         with self._session(answers) as session:
             while queue.waiting:
                 ready = queue.ready(answers.compilation)
-                # Whether one may be put off is read from its text, which is not what Malloy reads.
-                # So nothing is left over before each one has been tried.
+                # Whether a file should wait is guessed from its text, so in the end each is tried.
                 is_last = not ready
                 n_waiting = len(queue.waiting)
                 for path in ready or tuple(queue.waiting):
@@ -240,14 +239,14 @@ class Models:
         return digest("malloy", _program(), self.connection, repr(circumstances), text)
 
     def _unchanged(self, path: str, file: Parsed | None) -> Parsed | None:
-        """Return what a file declared before if neither it nor what it imports has changed."""
+        """Return the cached declarations of a file if it and its imports are unchanged."""
         if file is None or file.content != self._content(self.texts[path]):
             return None
         same = all(digest_of(self._find(p)) == content for p, content in file.reads)
         return file if same else None
 
     def _find(self, path: str) -> str | None:
-        """Return the text of a file of the project, None where there is none."""
+        """Return the text of a file of the project, None if it does not exist."""
         try:
             return self.text(path)
         except Refused:
@@ -264,7 +263,7 @@ class Models:
 
 
 def with_trees(declared: Iterable[Declaration]) -> list[Declaration]:
-    """Return declarations whose queries, as they were remembered, have their trees again."""
+    """Return cached declarations, with the trees of their queries parsed again."""
     return [
         replace(d, query=parse_malloys(d.query.text, d.location)) if d.query is not None else d
         for d in declared
@@ -273,16 +272,16 @@ def with_trees(declared: Iterable[Declaration]) -> list[Declaration]:
 
 @dataclass(slots=True)
 class _Answers:
-    """What Malloy is told, from the project as far as it is known.
+    """Answers to Malloy from the project as compiled so far.
 
     Attributes
     ----------
     texts
-        Of the files that were read.
+        The texts of files that were read.
     given
-        What was answered, by query; Malloy asks once.
+        The answers by query; Malloy asks once.
     refused
-        What was asked for that is not known.
+        The requests for unknown tables and queries.
     """
 
     models: Models
@@ -307,7 +306,7 @@ class _Answers:
         return self.given[sql]
 
     def find(self, sql: str) -> Columns:
-        """Return the columns of a query by today's sources."""
+        """Return the columns of a query by the present sources."""
         try:
             query = parse_malloys(sql, Location("query"))
         except SourcesError as error:
@@ -326,7 +325,7 @@ class _Answers:
         return tuple((c.name, c.type or UNCERTAIN) for c in columns)
 
     def hold(self, file: Parsed) -> bool:
-        """Whether the queries of a file have the columns that they had when it was compiled."""
+        """Whether the queries of a file still have the columns that it was compiled with."""
         for sql, columns in file.asked:
             try:
                 if self.find(sql) != columns:
@@ -364,10 +363,10 @@ class _Queue:
                 self._importers.setdefault(imported, []).append(path)
 
     def ready(self, compilation: Compilation) -> list[str]:
-        """Return the files that name no source that is not compiled yet, in order.
+        """Return the files that name only compiled sources, in order.
 
-        Their own text tells, and that of the files they import; once a file was tried, what it was
-        refused does.
+        This is read from their text, and that of the files they import; once a file has been tried,
+        from its refused requests.
         """
         put_off = self._stuck | {
             path for path, names in self._names.items() if not all(map(compilation.knows, names))
@@ -381,13 +380,13 @@ class _Queue:
         return [path for path in self.waiting if path not in put_off]
 
     def done(self, path: str) -> None:
-        """Take a file out: nothing waits for it any more."""
+        """Remove a file: nothing waits for it any more."""
         del self.waiting[path]
         self._names.pop(path, None)
         self._stuck.discard(path)
 
     def wait(self, path: str, refused: Sequence[str], compilation: Compilation) -> None:
-        """Put a file off until what it was refused is known; what is known already never helps."""
+        """Let a file wait until its refused requests can be answered."""
         self._tried.add(path)
         names = self._names[path] = _references(refused)
         if all(map(compilation.knows, names)):
@@ -395,7 +394,7 @@ class _Queue:
 
 
 def _references(queries: Iterable[str]) -> list[Sequence[Reference]]:
-    """Return what queries read, as far as they can be read."""
+    """Return the inputs of queries, as far as the queries can be parsed."""
     references: list[Sequence[Reference]] = []
     for sql in queries:
         with suppress(SourcesError):

@@ -36,7 +36,7 @@ class ColumnRef:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Taken:
+class MonotoneStep:
     """A monotone function of dates and times.
 
     Attributes
@@ -65,7 +65,7 @@ class Trace:
     """
 
     column: ColumnRef
-    steps: tuple[Taken, ...] = ()
+    steps: tuple[MonotoneStep, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from persist_assets.core.model.columns import Taken
+from persist_assets.core.model.columns import MonotoneStep
 from persist_assets.core.time_values import (
     DATE_UNITS,
     UNIT_DAYS,
@@ -18,23 +18,23 @@ from persist_assets.core.time_values import (
     spelled,
 )
 
-STEPS: list[tuple[str, str, tuple[Taken, ...]]] = [
-    ("CAST({} AS DATE)", "date", (Taken("cast", "date", 1),)),
-    ("CAST({} AS TIMESTAMP)", "timestamp", (Taken("cast", "timestamp", 1),)),
-    ("CAST({} AS TIMESTAMP_NTZ)", "timestamp_ntz", (Taken("cast", "timestamp_ntz", 1),)),
-    ("year({})", "int", (Taken("year", "", -1),)),
+STEPS: list[tuple[str, str, tuple[MonotoneStep, ...]]] = [
+    ("CAST({} AS DATE)", "date", (MonotoneStep("cast", "date", 1),)),
+    ("CAST({} AS TIMESTAMP)", "timestamp", (MonotoneStep("cast", "timestamp", 1),)),
+    ("CAST({} AS TIMESTAMP_NTZ)", "timestamp_ntz", (MonotoneStep("cast", "timestamp_ntz", 1),)),
+    ("year({})", "int", (MonotoneStep("year", "", -1),)),
     *(
-        (f"date_trunc('{unit}', {{}})", "timestamp", (Taken("date_trunc", unit, 1),))
+        (f"date_trunc('{unit}', {{}})", "timestamp", (MonotoneStep("date_trunc", unit, 1),))
         for unit in sorted(UNIT_DAYS)
     ),
     *(
-        (f"trunc({{}}, '{unit}')", "date", (Taken("trunc", unit, 1),))
+        (f"trunc({{}}, '{unit}')", "date", (MonotoneStep("trunc", unit, 1),))
         for unit in sorted(DATE_UNITS)
     ),
     (
         "trunc(CAST({} AS DATE), 'mm')",
         "date",
-        (Taken("cast", "date", 1), Taken("trunc", "mm", 31)),
+        (MonotoneStep("cast", "date", 1), MonotoneStep("trunc", "mm", 31)),
     ),
 ]
 

@@ -78,6 +78,7 @@ def loose(growth: Growth) -> set[str]:
 ADDITIVE = {
     "SELECT ts, usr FROM ev WHERE kind = 'a'": {"ev"},
     "SELECT e.ts, d.name FROM ev e LEFT JOIN dim d ON e.usr = d.usr": {"ev"},
+    "SELECT e.ts, f.amt FROM ev e LEFT JOIN ev f ON e.usr = f.usr": set(),
     "SELECT e.ts, d.name FROM ev e JOIN dim d ON e.usr = d.usr": {"ev", "dim"},
     "SELECT d.since AS ts, e.amt FROM ev e RIGHT JOIN dim d ON e.usr = d.usr": {"dim"},
     "SELECT e.ts, d.name FROM ev e FULL JOIN dim d ON e.usr = d.usr": set(),

@@ -1,0 +1,11 @@
+"""The mutations of `make mutations` still say which code they break."""
+
+from __future__ import annotations
+
+import pytest
+from mutations import MUTATIONS, ROOT, Mutation
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.rule)
+def test_a_mutation_names_code_that_is_there_once(mutation: Mutation) -> None:
+    assert (ROOT / "persist_assets" / mutation.file).read_text().count(mutation.old) == 1
