@@ -403,11 +403,13 @@ class Builder:
         """
         environment, build_id = self.settings.environment, work.source.build_id
         manifest_environment = self.ledger.manifests.find_snapshot(environment, build_id)
-        seen = self.ledger.manifests.find_snapshot(environment, build_id, reads=self.settings.reads)
+        published = self.ledger.manifests.find_snapshot(
+            environment, build_id, reads=self.settings.reads
+        )
         return (
-            seen is not None
-            and manifest_environment != work.snapshot == seen
-            and not any(self.observer.is_expired(s, seen) for s in self._resting_on(build_id))
+            published is not None
+            and manifest_environment != work.snapshot == published
+            and not any(self.observer.is_expired(s, published) for s in self._resting_on(build_id))
         )
 
     def _resting_on(self, build_id: BuildID) -> Iterable[Source]:
@@ -550,11 +552,11 @@ class Builder:
         with self._lock:
             works = sorted(self._parked.values(), key=lambda w: w.source.build_id)
         leases: dict[str, Lease] = {}
-        with ExitStack() as held:
+        with ExitStack() as held_leases:
             for work in works:
                 build_id = work.source.build_id
                 if build_id not in leases:  # two sources may have one BuildID
-                    leases[build_id] = held.enter_context(self._leased(work.source))
+                    leases[build_id] = held_leases.enter_context(self._leased(work.source))
                 if not self._is_usable(work):
                     raise ConflictError(
                         f"`{work.source.name}` changed during the build of other partitions",
@@ -653,12 +655,16 @@ class Builder:
     @contextmanager
     def _leased(self, source: Source) -> Generator[Lease]:
         """Hold the lease on a BuildID; of a history also on the source, whatever it means."""
-        with ExitStack() as held:
+        with ExitStack() as held_leases:
             if source.keeps_history:
                 name = f"history {self.settings.environment} {source.source_id}"
-                held.enter_context(self.ledger.leases.hold(name, self._holder(), over=self.over))
+                held_leases.enter_context(
+                    self.ledger.leases.hold(name, self._holder(), over=self.over)
+                )
             name = f"build {source.build_id}"
-            yield held.enter_context(self.ledger.leases.hold(name, self._holder(), over=self.over))
+            yield held_leases.enter_context(
+                self.ledger.leases.hold(name, self._holder(), over=self.over)
+            )
 
     def _holder(self) -> str:
         return f"{self.run_id or 'a build'} on {socket.gethostname()}, process {os.getpid()}"

@@ -423,10 +423,10 @@ class Observer:
             snapshot = self.ledger.manifests.find_snapshot(
                 self.settings.environment, source.build_id
             )
-            seen = world.manifest.get(source.build_id)
-            if snapshot is None and seen is None and annotation.goes_on:
-                snapshot = seen = world.latest.get(source.source_id)
-            if snapshot is None or snapshot != seen or snapshot.view is not None:
+            published = world.manifest.get(source.build_id)
+            if snapshot is None and published is None and annotation.goes_on:
+                snapshot = published = world.latest.get(source.source_id)
+            if snapshot is None or snapshot != published or snapshot.view is not None:
                 continue
             if snapshot.time_column != annotation.time_column:
                 continue

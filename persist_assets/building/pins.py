@@ -166,9 +166,9 @@ class Pins:
         if copy is not None and not pending.is_new and copy.format == FORMAT:
             self._usable[source.source_id] = copy
         self._pending[source.source_id] = why_pending(source, copy, pending)
-        held = copy and (sorted(copy.seen), copy.columns, copy.retired_at)
+        copy_state = copy and (sorted(copy.seen), copy.columns, copy.retired_at)
         needs = sorted(self.ingestion.needs(source))
-        digest = sha256(repr((needs, held)).encode()).hexdigest()[:8]
+        digest = sha256(repr((needs, copy_state)).encode()).hexdigest()[:8]
         return Pin(f"{TO_COME}{pending.version}+{digest}")
 
     @cached_property

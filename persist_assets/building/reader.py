@@ -176,8 +176,8 @@ class Reader:
         routes: dict[SourceID, Snapshot | Route] = {**read}
         for table, some in by_table.items():
             source = self.project.by_id[table]
-            held = self.pins.find_copy(source)
-            routes[table] = find_route(self.ingestion, source, some, held, local=self.local)
+            copy = self.pins.find_copy(source)
+            routes[table] = find_route(self.ingestion, source, some, copy, local=self.local)
         return routes
 
     def _needs_of_all(
@@ -383,9 +383,9 @@ class Reader:
         """Return the location of all rows of an external table; no build of this run reads them."""
         with self._lock:
             if source.source_id not in self._whole:
-                held = self.pins.find_copy(source)
+                copy = self.pins.find_copy(source)
                 self._whole[source.source_id] = find_route(
-                    self.ingestion, source, [_whole(source)], held, local=self.local
+                    self.ingestion, source, [_whole(source)], copy, local=self.local
                 )
             return self._whole[source.source_id]
 

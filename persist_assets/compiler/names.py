@@ -121,8 +121,8 @@ class Names:
         if language == MALLOY:
             fits = [(k, s) for k, s in fits if not s.endswith(SUFFIX)] or fits
         elif len(parts) == 1:
-            own = [(k, s) for k, s in fits if s.partition("@")[2] == path]
-            fits = own or fits
+            in_same_file = [(k, s) for k, s in fits if s.partition("@")[2] == path]
+            fits = in_same_file or fits
         return fits
 
     def _unknown_id(self, written: SourceID, place: Location) -> Problem:

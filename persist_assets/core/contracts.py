@@ -77,7 +77,7 @@ def breaches(check: Check, columns: Sequence[Column]) -> tuple[str, ...]:
     >>> breaches(promised, [Column("A", "string"), Column("c", "date")])
     ('added    c date', 'removed  b', 'retyped  a int → string')
     """
-    there = {c.name.lower(): c for c in columns}
+    types_by_name = {c.name.lower(): c for c in columns}
     promised = dict(zip(check.columns, map(str, check.values), strict=True))
     names = {name.lower() for name in promised}
     added: list[str] = []
@@ -86,12 +86,12 @@ def breaches(check: Check, columns: Sequence[Column]) -> tuple[str, ...]:
     removed = [
         f"removed  {name} {kind}".strip()
         for name, kind in promised.items()
-        if name.lower() not in there
+        if name.lower() not in types_by_name
     ]
     retyped = [
         f"retyped  {name} {kind} → {actual}"
         for name, kind in promised.items()
-        if kind and (actual := _type_in(there, name)) and not alike(kind, actual)
+        if kind and (actual := _type_in(types_by_name, name)) and not alike(kind, actual)
     ]
     return (*added, *removed, *retyped)
 

@@ -98,8 +98,8 @@ def unexpected(error: Exception, what: str, location: Location) -> Problem:
         The part, as a message names it.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if PACKAGE in Path(f.filename).parents] or frames
-    where = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+    own_frames = [f for f in frames if PACKAGE in Path(f.filename).parents] or frames
+    where = f" ({Path(own_frames[-1].filename).name}:{own_frames[-1].lineno})" if own_frames else ""
     message = f"persist failed on {what}: {type(error).__name__}: {error}{where}"
     return Problem("internal", message, location, "this is a bug in persist: please report it")
 

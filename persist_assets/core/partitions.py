@@ -159,12 +159,12 @@ def corners(
         All existing partitions.
     """
     ends: list[tuple[str, str]] = []
-    for there, chosen in zip(
+    for parts_in_order, chosen in zip(
         zip(*(split(partitioning, key) for key in order), strict=True),
         zip(*(split(partitioning, key) for key in some), strict=True),
         strict=True,
     ):
-        rank = {value: n for n, value in enumerate(dict.fromkeys(there))}
+        rank = {value: n for n, value in enumerate(dict.fromkeys(parts_in_order))}
         places = sorted(chosen, key=rank.__getitem__)
         ends.append((places[0], places[-1]))
     first, last = zip(*ends, strict=True)
@@ -253,7 +253,7 @@ def reached(
     partitioning: Partitioning, kind: str, order: Iterable[str], spans: Sequence[Span]
 ) -> frozenset[str]:
     """Return the partitions that may have rows with a value of the spans in their first column."""
-    found: set[str] = set()
+    reached_keys: set[str] = set()
     overlap_by_part: dict[str, bool] = {}
     lead = partitioning.dimensions[0]
     is_reached = overlaps_any(spans)
@@ -262,8 +262,8 @@ def reached(
         if part not in overlap_by_part:
             overlap_by_part[part] = is_reached(side(partitioning, lead, part, kind))
         if overlap_by_part[part]:
-            found.add(key)
-    return frozenset(found)
+            reached_keys.add(key)
+    return frozenset(reached_keys)
 
 
 def condition(partitioning: Partitioning, kinds: Sequence[str], key: str) -> str:
@@ -397,10 +397,10 @@ def with_rows_of(
             key: table.build_uid if base is None or key in built else before.get(key, base)
             for key in filled_keys(order, table.partitions.filled)
         }
-    own = computed.get(snapshot.build_uid, {})
+    own_keys = computed.get(snapshot.build_uid, {})
     keys_by_uid = {snapshot.build_uid: {*keys}}
     for uid, of in computed.items():
-        shared = {key for key in keys if key in own and of.get(key) == own[key]}
+        shared = {key for key in keys if key in own_keys and of.get(key) == own_keys[key]}
         if shared:
             keys_by_uid[uid] = shared
     return keys_by_uid

@@ -119,10 +119,10 @@ def trusted_places(root: Path, environ: Mapping[str, str] = os.environ) -> tuple
                 hint="use absolute paths, or URLs such as https://minio.example.com:9000",
             )
     try:
-        own = _read(environ).get(str(root), [])
+        user_places = _read(environ).get(str(root), [])
     except PermissionError:  # of a user who cannot have trusted anything
-        own = []
-    return (*listed, *map(place_of, own))
+        user_places = []
+    return (*listed, *map(place_of, user_places))
 
 
 def add_trusted(root: Path, places: Iterable[str], environ: Mapping[str, str] = os.environ) -> None:

@@ -263,19 +263,19 @@ def _check_columns(source: Source, names: Sequence[str]) -> None:
     if not names:
         message = f"`{source.name}` returned a frame without columns"
         raise BuildError(message, location=source.location)
-    seen: set[str] = set()
+    lower_names: set[str] = set()
     for number, name in enumerate(names, 1):
         message, hint = "", 'rename it: .withColumnRenamed("…", "…"), or .alias("…")'
         if not name:
             message = f"column {number} of `{source.name}` has no name"
-        elif name.lower() in seen:
+        elif name.lower() in lower_names:
             message = f"`{source.name}` has two columns named `{name}`"
             hint = 'drop or rename one; .join(other, "key") keeps the key once'
         elif set(name) & set(_BAD_IN_TABLES):
             message = f"`{name}` is not a valid column name for a table"
         if message:
             raise BuildError(message, hint=hint, location=source.location)
-        seen.add(name.lower())
+        lower_names.add(name.lower())
     places = dict(source.annotation.keys)
     promised = promised_by(source.checks)  # missing ones are reported together
     added = () if source.annotation.validity is None else (VALID_FROM, VALID_TO)
@@ -288,7 +288,7 @@ def _check_columns(source: Source, names: Sequence[str]) -> None:
     if source.annotation.time_column:
         expected.append((places.get("time_column"), source.annotation.time_column))
     for place, name in expected:
-        if name.lower() not in seen:
+        if name.lower() not in lower_names:
             raise BuildError(
                 f"`{name}` is not a column of `{source.name}`",
                 hint=f"known columns: {', '.join(names)}",
@@ -304,17 +304,17 @@ def place_of(error: BaseException, root: Path) -> Location | None:
 
     Errors in Spark's workers are located by Spark's message.
     """
-    seen: BaseException | None = error
-    while seen is not None:
-        for frame in reversed(traceback.extract_tb(seen.__traceback__)):
+    cause: BaseException | None = error
+    while cause is not None:
+        for frame in reversed(traceback.extract_tb(cause.__traceback__)):
             place = _place(frame.filename, frame.lineno, frame.colno, root)
             if place is not None:
                 return place
-        for match in reversed(list(_IN_WORKER.finditer(str(seen)))):
+        for match in reversed(list(_IN_WORKER.finditer(str(cause)))):
             place = _place(match[1], int(match[2]), None, root)
             if place is not None:
                 return place
-        seen = seen.__cause__
+        cause = cause.__cause__
     return None
 
 

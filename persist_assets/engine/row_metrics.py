@@ -124,7 +124,7 @@ def type_in(frame: DataFrame, column: str) -> str:
 
 
 def read_measures(
-    seen: Mapping[str, Any], checks: Sequence[Check], time_type: str | None = None
+    values: Mapping[str, Any], checks: Sequence[Check], time_type: str | None = None
 ) -> Measured:
     """Return the observed metrics, without checks that need all rows at once.
 
@@ -133,13 +133,13 @@ def read_measures(
     time_type
         The type of the time column.
     """
-    watermark = ledger_text(seen.get(_WATERMARK), time_type)
+    watermark = ledger_text(values.get(_WATERMARK), time_type)
     return Measured(
-        rows=seen[_ROWS],
-        content=_told(seen[_ROWS], (seen[name] or 0 for name in (_XOR, _HIGH, _LOW))),
+        rows=values[_ROWS],
+        content=_told(values[_ROWS], (values[name] or 0 for name in (_XOR, _HIGH, _LOW))),
         watermark=watermark,
-        checks=tuple(_result(c, seen[c.name]) for c in checks if c.in_pass),
-        timeless=seen.get(_TIMELESS) or 0,
+        checks=tuple(_result(c, values[c.name]) for c in checks if c.in_pass),
+        timeless=values.get(_TIMELESS) or 0,
     )
 
 
@@ -183,8 +183,8 @@ def audit(frame: DataFrame, checks: Sequence[Check]) -> tuple[CheckResult, ...]:
     results: list[CheckResult] = []
     in_pass = [c for c in checks if c.in_pass]
     if in_pass:
-        seen = frame.agg(*(_asked(c).alias(c.name) for c in in_pass)).collect()[0].asDict()
-        results += [_result(c, seen[c.name]) for c in in_pass]
+        values = frame.agg(*(_asked(c).alias(c.name) for c in in_pass)).collect()[0].asDict()
+        results += [_result(c, values[c.name]) for c in in_pass]
     for check in checks:
         if check.kind == "columns":
             results.append(promised(check, columns_in(frame)))

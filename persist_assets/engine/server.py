@@ -351,13 +351,13 @@ def _path(*parts: str | None) -> str:
 def _end(directory: Path) -> None:
     """End a server: its supervisor, or a JVM without one."""
     supervisor, jvm = _processes(directory)
-    held = directory / "supervisor.lock"
-    if _held(held):
+    lock = directory / "supervisor.lock"
+    if _held(lock):
         _signal(supervisor, str(directory), signal.SIGTERM)
         deadline = time.monotonic() + _END_S + 5
-        while _held(held) and time.monotonic() < deadline:
+        while _held(lock) and time.monotonic() < deadline:
             time.sleep(0.05)
-        if _held(held):
+        if _held(lock):
             _signal(supervisor, str(directory), signal.SIGKILL)
     _signal(jvm, _marker(directory), signal.SIGKILL)
     for name in ("server.json", "processes.json"):

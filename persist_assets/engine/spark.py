@@ -586,9 +586,9 @@ class SparkEngine:
         rows = rows.observe(stayed, *aggregates)
 
         def told() -> tuple[int, str | None, Measured | None]:
-            seen = stayed.get
+            value_of = stayed.get
             gone = None if beside.gone is None else read_measures(lost.get, checks)
-            return seen["n"], ledger_text(seen.get("last"), kind), gone
+            return value_of["n"], ledger_text(value_of.get("last"), kind), gone
 
         return rows, told
 
@@ -640,9 +640,9 @@ class SparkEngine:
         """Return the rows whose value in a column is not NULL and missing in another frame."""
         from pyspark.sql import functions as F
 
-        known = others.selectExpr(f"{quote(other)} AS `persist.known`").distinct()
+        keys = others.selectExpr(f"{quote(other)} AS `persist.known`").distinct()
         rows = frame.where(f"{quote(column)} IS NOT NULL")
-        return rows.join(known, F.expr(f"{quote(column)} = `persist.known`"), "left_anti")
+        return rows.join(keys, F.expr(f"{quote(column)} = `persist.known`"), "left_anti")
 
     def sample(self, frame: DataFrame, columns: Sequence[str], n: int) -> list[str]:
         """Return some columns of the first rows as JSON, at most `n`."""

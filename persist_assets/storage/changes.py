@@ -205,7 +205,7 @@ def _told(root: str, old: Any, new: Any) -> Change | None:
     current, after = ({file_location(p, root) for p in file_sizes(t)} for t in (old, new))
     n_more = Counter[str]()
     first: int = old.version()
-    seen = dict.fromkeys(current, first)
+    holders = dict.fromkeys(current, first)
     wrote_anew = False
     for version in range(first + 1, min(new.version(), first + MOST_COMMITS) + 1):
         actions = _commit(root, version)
@@ -222,7 +222,7 @@ def _told(root: str, old: Any, new: Any) -> Change | None:
                         return None
                     continue  # it is added again, with other statistics
                 current ^= {place}
-                seen.setdefault(place, version)
+                holders.setdefault(place, version)
                 wrote_anew |= not is_change
                 n_more[place] += sign if is_change else 0
     if current != after or not wrote_anew:
@@ -231,7 +231,7 @@ def _told(root: str, old: Any, new: Any) -> Change | None:
     came, went = (+n_more).keys(), (-n_more).keys()
     by_version: dict[int, set[str]] = {}
     for place in {*came, *went}:
-        holder: int = new.version() if place in after else seen[place]
+        holder: int = new.version() if place in after else holders[place]
         by_version.setdefault(holder, set()).add(place)
     if len(by_version) > _MOST_VERSIONS:
         return None

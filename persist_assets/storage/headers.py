@@ -124,11 +124,11 @@ def columns_in_order(
     doubled = [c.name for name, c in by_name.items() if names.count(name) > 1]
     if missing or doubled:
         wrong = f"lacks `{missing[0]}`" if missing else f"has `{doubled[0]}` twice"
-        meant = did_you_mean(missing[0], set(record) - set(by_name)) if missing else None
+        hint = did_you_mean(missing[0], set(record) - set(by_name)) if missing else None
         raise StorageError(
             f"the header of {location} {wrong}: it is {', '.join(record)}, but declared are"
             f" {', '.join(c.name for c in by_name.values())}",
-            hint=meant or "declare the columns with the names in the header",
+            hint=hint or "declare the columns with the names in the header",
         )
     return tuple(
         by_name.get(name, Column(f"_persist_{n}", "string")) for n, name in enumerate(names)

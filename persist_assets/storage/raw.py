@@ -658,7 +658,7 @@ def _partition_columns(files: Sequence[str], base: str) -> tuple[Column, ...]:
             name, equals, value = part.partition("=")
             if equals:
                 values.setdefault(name, set()).add(unquote(value))
-    return tuple(Column(name, _partition_type(seen)) for name, seen in values.items())
+    return tuple(Column(name, _partition_type(texts)) for name, texts in values.items())
 
 
 def partition_names(files: Sequence[str], base: str) -> frozenset[str]:

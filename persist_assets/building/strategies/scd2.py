@@ -136,11 +136,13 @@ def turn(source: Source, rows: DataFrame, past: DataFrame | None, now: datetime)
     assert validity is not None
     _check_columns(source, rows, past)
     with translated(f"computing `{source.name}`"):
-        held = rows.persist()
+        persisted_rows = rows.persist()
         try:
-            _check_keys(source, held, validity.key)
-            aligned = None if past is None else _aligned(held.columns, held, past)
-            changed = _changed(source, held, aligned, now).persist()
+            _check_keys(source, persisted_rows, validity.key)
+            aligned = (
+                None if past is None else _aligned(persisted_rows.columns, persisted_rows, past)
+            )
+            changed = _changed(source, persisted_rows, aligned, now).persist()
             try:
                 n = changed.count()
                 versions = changed if aligned is None else _with(changed, aligned, validity)
@@ -148,7 +150,7 @@ def turn(source: Source, rows: DataFrame, past: DataFrame | None, now: datetime)
             finally:
                 changed.unpersist()
         finally:
-            held.unpersist()
+            persisted_rows.unpersist()
 
 
 def _check_columns(source: Source, rows: DataFrame, past: DataFrame | None) -> None:
@@ -159,8 +161,11 @@ def _check_columns(source: Source, rows: DataFrame, past: DataFrame | None) -> N
     for name in (*validity.key, *validity.watch, *([by] if by else [])):
         if name.lower() not in kinds:
             problem = f"`{name}` is not a column of `{source.name}`"
-    if taken := [n for n in (VALID_FROM, VALID_TO) if n in kinds]:
-        problem, hint = f"`{taken[0]}` is added by the history of `{source.name}`", "rename it"
+    if reserved_names := [n for n in (VALID_FROM, VALID_TO) if n in kinds]:
+        problem, hint = (
+            f"`{reserved_names[0]}` is added by the history of `{source.name}`",
+            "rename it",
+        )
     if by and problem is None and kinds[by.lower()] not in TIMES:
         problem = f"`{by}` is {kinds[by.lower()]}, which cannot date versions"
         hint = "use a date or a timestamp"

@@ -100,10 +100,12 @@ def find_window(
     assert columns
     if increment.past:
         assert increment.base.watermark is not None
-        seen = from_text(increment.base.watermark, columns[0][1])
-        if seen is None or (_is_bounded(source) and _has_timeless(engine, source, increment.base)):
+        watermark = from_text(increment.base.watermark, columns[0][1])
+        if watermark is None or (
+            _is_bounded(source) and _has_timeless(engine, source, increment.base)
+        ):
             return None
-        past = _past(seen, source.annotation.lookback_s)
+        past = _past(watermark, source.annotation.lookback_s)
         return Window(columns, (*past, *((span,) for span in increment.spans)), nulls=True)
     zone = engine.settings.timezone.key
     touched_spans = touched(
@@ -213,9 +215,9 @@ def _has_timeless(engine: Engine, source: Source, base: Snapshot) -> bool:
     return nulls_in(root, base.version, column) != 0
 
 
-def _past(seen: Value, lookback_s: int) -> tuple[tuple[tuple[Value, None]]]:
+def _past(watermark: Value, lookback_s: int) -> tuple[tuple[tuple[Value, None]]]:
     """Return the box of values from a watermark on, and of late values that may still arrive."""
-    return (((earlier(seen, lookback_s), None),),)
+    return (((earlier(watermark, lookback_s), None),),)
 
 
 def meets(file: Live, window: Window) -> bool:

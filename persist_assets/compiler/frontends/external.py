@@ -576,7 +576,7 @@ class _Reading:
 
     def unfit(self, tree: Any) -> Iterator[tuple[str, str | None]]:
         """Yield the problems of a condition that its text alone shows."""
-        there = {c.lower() for c in self.columns}
+        column_names = {c.lower() for c in self.columns}
         for node in tree.walk():
             if isinstance(node, exp.Query):
                 yield "contains a query: only the table's own columns are available", None
@@ -584,7 +584,7 @@ class _Reading:
                 yield "contains a parameter, which has no value", None
             elif isinstance(node, exp.Column):
                 name = plain(node.parts[0].name)
-                if name.lower() not in there and not function_named(node):
+                if name.lower() not in column_names and not function_named(node):
                     hint = did_you_mean(name, self.columns)
                     yield f"names `{name}`, which is not a column of `{self.name}`", hint
 

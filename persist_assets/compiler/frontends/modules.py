@@ -199,14 +199,14 @@ class _Reach:
             for module in closure:
                 self.whole(module)
             self.visit_all()
-        own = [shape(i, self.own, bare=True) for i in inside]
+        own_shapes = [shape(i, self.own, bare=True) for i in inside]
         items = sorted(
             (self.label(path), [text for _, text in sorted(statements.items())])
             for path, statements in self.items.items()
         )
         imports = sorted((self.label(path), *rest) for path, *rest in self.imports)
         return Reached(
-            sha256(repr((own, items, imports)).encode()).hexdigest(),
+            sha256(repr((own_shapes, items, imports)).encode()).hexdigest(),
             frozenset(self.names),
             frozenset(self.methods),
             frozenset(self.texts),

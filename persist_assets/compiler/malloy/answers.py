@@ -76,8 +76,8 @@ class MalloyDefinition:
     def description(self) -> str | None:
         """The text of its own ``#"`` annotations, or else of inherited ones."""
         texts = [(n.inherited, n.text[2:].strip()) for n in self.notes if n.text.startswith('#"')]
-        own = [text for inherited, text in texts if not inherited]
-        return "\n".join(own or [text for _, text in texts]) or None
+        own_texts = [text for inherited, text in texts if not inherited]
+        return "\n".join(own_texts or [text for _, text in texts]) or None
 
 
 @dataclass(frozen=True, slots=True)

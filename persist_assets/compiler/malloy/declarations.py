@@ -228,7 +228,7 @@ def _declaration(
         if re.match(r"#@(\s|$)", n.text)
     ]
     annotation, problems = read_annotation([line for line, _ in lines])
-    own, _ = read_annotation([line for line, inherited in lines if not inherited])
+    own_annotation, _ = read_annotation([line for line, inherited in lines if not inherited])
     if not problems:  # a parse error is reported once, in our words
         problems += source.problems
     problems += _nearly(source.notes)
@@ -243,15 +243,17 @@ def _declaration(
     )
     broken = replace(declaration, columns=())
     if not any(p.severity == "error" for p in problems):
-        refused = _refusal(model, source, annotation, inherited=not own.persist)
+        refused = _refusal(model, source, annotation, inherited=not own_annotation.persist)
         if refused is not None:
             message, hint = refused
-            place = dict(own.keys).get("persist", source.location)
+            place = dict(own_annotation.keys).get("persist", source.location)
             problems.append(Problem("malloy-persist", message, place, hint))
     if any(p.severity == "error" for p in problems):
         return (broken if IDENTIFIER.fullmatch(source.name) else None), problems
     # An inherited annotation has a meaning at its own location.
-    problems += misplaced(replace(declaration, annotation=replace(annotation, keys=own.keys)))
+    problems += misplaced(
+        replace(declaration, annotation=replace(annotation, keys=own_annotation.keys))
+    )
     if source.sql is None or source.filtered or source.redefined:
         return None, problems
     if not IDENTIFIER.fullmatch(source.name):

@@ -136,14 +136,14 @@ def _compile_raw(compilation: Compilation, unit: Unit) -> None:
     )
     unit.source = source
     unit.key = digest("raw", source.source_id, source.build_id, fields)
-    given = Given(
+    relation = Given(
         rows,
         columns,
         None,
         own_origins(source.source_id, (c.name for c in facts.columns)),
         tuple(c.type for c in facts.columns),
     )
-    unit.raw_face = Face(None, given, tuple(c.name for c in facts.columns) or None)
+    unit.raw_face = Face(None, relation, tuple(c.name for c in facts.columns) or None)
 
 
 def _compile_function(compilation: Compilation, unit: Unit) -> None:

@@ -116,8 +116,8 @@ class Check:
                 return f"{self.columns[0]} in {list(self.values)}"
             case "columns":
                 named = zip(self.columns, self.values, strict=True)
-                told = ", ".join(f"{name} {kind}".strip() for name, kind in named)
-                return f"columns {told}{', and others' if self.others else ''}"
+                target = ", ".join(f"{name} {kind}".strip() for name, kind in named)
+                return f"columns {target}{', and others' if self.others else ''}"
             case "range":
                 return f"{self.columns[0]} {_between(self.least, self.most)}"
             case "row_count":
@@ -126,8 +126,8 @@ class Check:
                 return f"greatest {self.columns[0]} at most {in_units(self.age_s)} old"
             case "relationship":
                 other = self.against
-                told = f"{other.source_id}.{other.column}" if other else f"{self.values[0]}"
-                return f"{self.columns[0]} in {told}"
+                target = f"{other.source_id}.{other.column}" if other else f"{self.values[0]}"
+                return f"{self.columns[0]} in {target}"
             case "function":
                 return f"function {self.values[0]} ({self.wording[:12]})"
             case _:

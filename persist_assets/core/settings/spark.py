@@ -238,8 +238,8 @@ def spark_keys(spark: dict[str, Any]) -> dict[str, Any]:
         "harmless": [],
         "build_ids": {},
     }
-    own = ("shared", "harmless", "build_ids")
-    keys = [k for k in spark if k.removeprefix("spark.").startswith(own)]
+    own_keys = ("shared", "harmless", "build_ids")
+    keys = [k for k in spark if k.removeprefix("spark.").startswith(own_keys)]
     entries = {k.removeprefix("spark."): spark.pop(k) for k in keys}
     check_keys(entries, SPARK_KEYS, "spark")
     values |= entries

@@ -224,8 +224,8 @@ class Settings:
         Whoever has the ledger sees all of its tables: outside the project's warehouse, and in a
         ledger that projects with other warehouses may share, it is a location.
         """
-        own = self.warehouse != self.project_warehouse or not self.owns_ledger
-        return f"{self.warehouse.rstrip('/')}/{name}" if own else name
+        is_separate = self.warehouse != self.project_warehouse or not self.owns_ledger
+        return f"{self.warehouse.rstrip('/')}/{name}" if is_separate else name
 
     def table_root(self, table: str) -> str:
         """Return the directory of a table, of whichever environment."""
@@ -243,10 +243,10 @@ class Settings:
         ValueError
             It is not UTF-8.
         """
-        there = self.root / path
-        if not there.resolve().is_relative_to(self.root):
+        target = self.root / path
+        if not target.resolve().is_relative_to(self.root):
             raise PermissionError(errno.EPERM, OUT_OF_PROJECT)
-        return there.read_text(encoding="utf-8-sig")
+        return target.read_text(encoding="utf-8-sig")
 
     def resolve(self, location: str) -> str:
         """Return a location as an absolute path or, where it is not on this machine, a URI."""
