@@ -644,18 +644,19 @@ KEYED = ONE + (
 def test_each_key_has_its_last_row(make_builder: Make) -> None:
     builder = make_builder(KEYED)
     root = builder.settings.root
-    put(root, 0, (1, "a"), (2, "b"), (5, "a"), (None, "c"))
+    put(root, 0, (1, "a"), (2, "b"), (5, "a"), (None, "c"), (1, None))
     inline = sorted(map(str, builder.read(named(builder, "q")).collect()))
     _, first = built(builder)
     assert sorted(map(str, builder.read(named(builder, "q")).collect())) == inline
-    assert first.rows == 3
-    # A newer row, an older one, one that is there already, a new key, and one whose time is known.
-    put(root, 1, (3, "b"), (4, "a"), (5, "a"), (0, "d"), (0, "c"))
+    assert first.rows == 4
+    # A newer row, an older one, one that is there already, a new key, one whose time is known, and a
+    # newer row of the key NULL.
+    put(root, 1, (3, "b"), (4, "a"), (5, "a"), (0, "d"), (0, "c"), (2, None))
     how, second = built(make_builder(root=root))
-    assert (how, second.rows, second.watermark) == ("added", 4, "2024-01-06T00:00:00Z")
+    assert (how, second.rows, second.watermark) == ("added", 5, "2024-01-06T00:00:00Z")
     builder = make_builder(root=root)
     _, read = built(builder, "r")
-    assert read.rows == 4
+    assert read.rows == 5
 
 
 @pytest.mark.proves("P17")
