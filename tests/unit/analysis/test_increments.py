@@ -14,7 +14,7 @@ from persist_assets.compiler.state import Memory
 from persist_assets.core import time_values
 from persist_assets.core.model.plans import Change, Increment, Piece
 from persist_assets.core.model.snapshots import Snapshot
-from persist_assets.planning.increments import grow, in_order, obstacle
+from persist_assets.planning.increments import grow, in_order, merged_spans, obstacle, touched
 
 if TYPE_CHECKING:
     from persist_assets.analysis.semantics import Meaning
@@ -302,6 +302,34 @@ def test_a_change_of_what_must_stay_needs_everything() -> None:
     query = "SELECT e.ts, d.name FROM ev e LEFT JOIN dim d ON e.usr = d.usr"
     found = decided(query, {"dim": Change(added=(Piece("new"),))})
     assert found == "its rows do not follow from those of dim"
+
+
+def test_a_table_that_is_read_as_a_whole_too_has_no_windows() -> None:
+    query = (
+        "SELECT e.ts, count(*) AS n, (SELECT max(amt) FROM ev) AS m FROM ev e"
+        " JOIN pay p ON e.ts = p.ts GROUP BY e.ts"
+    )
+    growth = growth_of(query)
+    assert (traces(growth), loose(growth)) == ({"ev": "ts", "pay": "ts"}, {"ev"})
+    assert isinstance(decided(query, {"pay": Change(added=(told(DAY, DAY),))}), Increment)
+    assert isinstance(decided(query, {"ev": Change(added=(told(DAY, DAY),))}), str)
+
+
+def test_rows_that_came_and_rows_that_went_touch_windows() -> None:
+    project, source, _ = of(BY_TIME)
+    before = DAY - dt.timedelta(days=2)
+    change = Change(added=(told(DAY, DAY),), lost=(told(before, before, nulls=True),))
+    assert source.windows is not None
+    led = touched(project, source.windows.traces, {"ev@sources/m.sql": change}, "timestamp", "UTC")
+    assert led is not None
+    spans, nulls = led
+    assert nulls
+    assert all(any(low <= day <= high for low, high in spans) for day in (before, DAY))  # pyright: ignore
+    assert not any(low <= before + dt.timedelta(days=1) <= high for low, high in spans)  # pyright: ignore
+
+
+def test_spans_that_overlap_are_merged_to_the_later_end() -> None:
+    assert merged_spans([(7, 8), (1, 5), (2, 3), (5, 6)]) == ((1, 6), (7, 8))
 
 
 def test_what_cannot_be_told_needs_everything() -> None:
