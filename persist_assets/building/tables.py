@@ -36,7 +36,8 @@ class Tables:
     def name_for(self, source: Source) -> str:
         """Return the table that a build of `source` writes; no other environment reads it.
 
-        It is the table that it last wrote in this environment, unless another environment owns it now.
+        It is the table that it last wrote in this environment, unless another environment owns it
+        now.
         """
         name, others = self.settings.table_name(source.table), set[str]()
         snapshot = self.ledger.manifests.find_snapshot(self.settings.environment, source.build_id)
