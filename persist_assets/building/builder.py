@@ -266,7 +266,7 @@ class Builder:
             build,
             started.table,
             base=started.before if started.is_within else None,
-            kept=started.kept,
+            kept=started.kept_rows,
             wants=() if self.request else self._wanted_by(started, build),
             request_id=self.request.request_id if self.request else None,
         )
@@ -445,7 +445,7 @@ class Builder:
             work.state = "parked"
             with self._lock:
                 self._parked[source.source_id] = work
-            self.observer.hold(source.source_id, Unpublished(snapshot, work.started.kept))
+            self.observer.hold(source.source_id, Unpublished(snapshot, work.started.kept_rows))
         return work
 
     @contextmanager
@@ -590,7 +590,7 @@ class Builder:
                     build_id=work.source.build_id,
                     pinned=self.ledger.builds.find_pinned_version(work.table),
                     base=computed.base.version if computed.base else None,
-                    kept_files=computed.kept,
+                    kept_files=computed.kept_files,
                 )
             work.snapshot = self._snapshot(work, computed, version)
         return work.snapshot
@@ -631,7 +631,7 @@ class Builder:
             work.lease,
             moves=not inherited,
             refs=work.started.refs,
-            kept=work.started.kept,
+            kept=work.started.kept_rows,
             used=work.used,
             environments=self.settings.environments,
             taken=work.taken,

@@ -82,7 +82,7 @@ class Checking:
             return self.reader.staged_rows(staged) if staged else frame
 
         def every() -> DataFrame:
-            return self.reader.staged_rows(staged, computed.kept) if staged else frame
+            return self.reader.staged_rows(staged, computed.kept_files) if staged else frame
 
         results = check_results(
             self.reader,

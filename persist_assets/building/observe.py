@@ -60,12 +60,12 @@ class Unpublished:
 
     Attributes
     ----------
-    kept
+    kept_rows
         The rows of another snapshot that it kept.
     """
 
     snapshot: Snapshot
-    kept: Kept | None
+    kept_rows: Kept | None
 
 
 class Observer:
@@ -284,7 +284,7 @@ class Observer:
         with self._lock:
             unpublished = [*self._unpublished.values()]
         for build in unpublished:
-            uid, kept_rows = build.snapshot.build_uid, build.kept
+            uid, kept_rows = build.snapshot.build_uid, build.kept_rows
             if kept_rows and (left := kept_rows.tainted(marks.get(kept_rows.snapshot_uid, ()))):
                 marks[uid] = marks.get(uid, frozenset()) | left
         return marks

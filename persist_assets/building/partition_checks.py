@@ -49,7 +49,7 @@ class Parted:
         All its partitions, in order.
     computed
         The partitions whose rows differ from those of the table that it continues, in order.
-    before
+    previous
         The results of that table's checks, by name.
     load
         Returns the rows of the computed partitions, and maybe others.
@@ -60,13 +60,13 @@ class Parted:
     partitioning: Partitioning
     keys: tuple[str, ...]
     computed: tuple[str, ...]
-    before: Mapping[str, CheckResult]
+    previous: Mapping[str, CheckResult]
     load: Callable[[], DataFrame]
     zone: str
 
-    def known(self, check: Check) -> CheckResult | None:
+    def previous_result(self, check: Check) -> CheckResult | None:
         """Return a check's result for the continued table; None: all partitions are checked."""
-        result = self.before.get(check.name)
+        result = self.previous.get(check.name)
         if result is None or result.definition != check.definition or check.fickle:
             return None
         return result
@@ -107,7 +107,7 @@ def judged(check: Check, parted: Parted, rows: Callable[[], DataFrame], ask: Ask
     BuildError
         Computing the rows failed, or the function did.
     """
-    earlier = parted.known(check)
+    earlier = parted.previous_result(check)
     if earlier is None:
         parted = replace(parted, computed=parted.keys, load=rows)
     stay = {*parted.keys}.difference(parted.computed)

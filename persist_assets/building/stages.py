@@ -46,7 +46,7 @@ class Started:
         The snapshot that readers of this environment got when it started.
     latest
         The snapshot that a history would have continued then.
-    kept
+    kept_rows
         The rows of another snapshot that it keeps.
     """
 
@@ -57,7 +57,7 @@ class Started:
     current_at: datetime
     before: Snapshot | None = None
     latest: Snapshot | None = None
-    kept: Kept | None = None
+    kept_rows: Kept | None = None
 
     @property
     def is_within(self) -> bool:
@@ -84,7 +84,7 @@ class Computed:
         The stored query, if the source is a view.
     base
         The snapshot that is continued in place; None: the files written are the whole table.
-    kept
+    kept_files
         The paths of the base's files that stay.
     parts
         The builds that wrote those files.
@@ -97,7 +97,7 @@ class Computed:
     staged: Staged | None = None
     view: View | None = None
     base: Snapshot | None = None
-    kept: tuple[str, ...] = ()
+    kept_files: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
     bytes: int = 0
 

@@ -90,7 +90,7 @@ def start(observer: Observer, tables: Tables, source: Source, step: Step, world:
         current_at=_current_at(observer, source, world, step),
         before=before,
         latest=world.latest.get(source.source_id),
-        kept=kept_rows,
+        kept_rows=kept_rows,
     )
 
 

@@ -54,7 +54,7 @@ class Parsed:
         The declarations, whose queries have no trees.
     reads
         The other files that it depends on, with their digests.
-    asked
+    queried
         The queries whose columns it depends on, with the columns' names and types.
     queries
         The queries that it names.
@@ -64,7 +64,7 @@ class Parsed:
     declarations: tuple[Declaration, ...]
     problems: tuple[Problem, ...]
     reads: tuple[tuple[str, str], ...] = ()
-    asked: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
+    queried: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
     queries: tuple[NamedQuery, ...] = ()
 
 

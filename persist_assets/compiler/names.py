@@ -53,10 +53,10 @@ class Names:
     ) -> None:
         self.by_name: dict[str, list[tuple[tuple[str, ...], SourceID]]] = {}
         self.guessed, self.unread = guessed, unread
-        self.known: set[SourceID] = set()
+        self.source_ids: set[SourceID] = set()
         for key, source_id in keys:
             self.by_name.setdefault(key[-1].lower(), []).append((key, source_id))
-            self.known.add(source_id)
+            self.source_ids.add(source_id)
 
     def resolve(
         self, reference: Reference, path: str | None, language: str | None = None
@@ -114,7 +114,7 @@ class Names:
     ) -> list[tuple[tuple[str, ...], SourceID]]:
         if _is_source_id(reference):
             written = reference.parts[0]
-            return [((written,), written)] if written in self.known else []
+            return [((written,), written)] if written in self.source_ids else []
         parts = tuple(part.lower() for part in reference.parts)
         named = self.by_name.get(parts[-1], [])
         fits = [(k, s) for k, s in named if tuple(p.lower() for p in k[-len(parts) :]) == parts]
@@ -127,8 +127,8 @@ class Names:
 
     def _unknown_id(self, written: SourceID, place: Location) -> Problem:
         path = written.rpartition("@")[2]
-        hint = did_you_mean(written, self.known)
-        if path.endswith(SUFFIX) and not any(k.endswith(f"@{path}") for k in self.known):
+        hint = did_you_mean(written, self.source_ids)
+        if path.endswith(SUFFIX) and not any(k.endswith(f"@{path}") for k in self.source_ids):
             hint = f"move {path} into the sources directory"
         message = f"unknown source `{written}`"
         return Problem("unknown-name", message, place, hint)

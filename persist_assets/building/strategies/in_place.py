@@ -138,7 +138,7 @@ def continue_table(
         measured,
         staged,
         base=base,
-        kept=tuple(sorted(stay)),
+        kept_files=tuple(sorted(stay)),
         parts=tuple(sorted({path.partition("/")[0] for path in stay})),
         bytes=staged.bytes + sum(file.bytes for file in stay.values()),
     )

@@ -68,7 +68,7 @@ def selected(
     if bound.count(parameter) != 1 or parameter in imported:
         return None
     texts: set[str] = set()
-    scope = _Known(module, modules, frozenset(bound))
+    scope = _Scope(module, modules, frozenset(bound))
     try:
         for call in _selects(parameter, node):
             texts.update(scope.texts(call))
@@ -125,7 +125,7 @@ def _selects(parameter: str, root: ast.AST) -> Iterator[ast.Call]:
         stack += ast.iter_child_nodes(node)
 
 
-class _Known:
+class _Scope:
     """Reads expressions of columns; everything else is unclear."""
 
     def __init__(self, module: Module, modules: Modules, bound: frozenset[str]) -> None:
@@ -143,7 +143,7 @@ class _Known:
             It may select other columns too.
         """
         columns: list[ast.expr] = []
-        pending = _given(call)
+        pending = _column_arguments(call)
         while pending or columns:
             if columns:
                 more, operands = self._parts(columns.pop())
@@ -168,9 +168,9 @@ class _Known:
             case ast.Call(func=func):
                 name = self._function(func)
                 if name is not None:
-                    return [], _given(node, name)
+                    return [], _column_arguments(node, name)
                 if isinstance(func, ast.Attribute):
-                    return [func.value], _given(node, func.attr)
+                    return [func.value], _column_arguments(node, func.attr)
             case ast.Attribute(value=inner) | ast.UnaryOp(operand=inner):
                 return [inner], []
             case ast.Subscript(value=inner, slice=key):
@@ -201,7 +201,7 @@ class _Known:
         return name if (home == ["narwhals"] or stable) and name in _OF_NARWHALS else None
 
 
-def _given(call: ast.Call, name: str = "") -> list[ast.expr]:
+def _column_arguments(call: ast.Call, name: str = "") -> list[ast.expr]:
     """Return the arguments of a call, without texts that are not columns."""
     arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
     return [g for g in arguments if not (name in _NAMING and isinstance(g, ast.Constant))]

@@ -125,7 +125,7 @@ def is_secret(name: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class LocatedText:
     """An SQL literal, with the locations of its characters.
 
     Attributes
@@ -160,7 +160,7 @@ class Given:
 
 def read_external(
     name: str,
-    properties: Sequence[tuple[str, Given]],
+    properties: Sequence[tuple[str, LocatedText]],
     columns: Sequence[str],
     key: tuple[str, ...],
     location: Location,
@@ -222,7 +222,7 @@ class _Reading:
     def __init__(self, name: str, columns: Sequence[str], location: Location) -> None:
         self.name, self.columns, self.location = name, columns, location
         self.problems: list[Problem] = []
-        self.given: Given | None = None
+        self.connectors: LocatedText | None = None
         self.start = 0
 
     def say(
@@ -233,18 +233,20 @@ class _Reading:
         hint: str | None = None,
         severity: Severity = "error",
     ) -> None:
-        place = self.location if self.given is None or at is None else self.given.place(at)
+        place = (
+            self.location if self.connectors is None or at is None else self.connectors.place(at)
+        )
         self.problems.append(Problem(f"external-{code}", message, place, hint, severity))
 
     def at(self, key: str) -> int:
-        assert self.given is not None
-        return self.given.key(key, self.start)
+        assert self.connectors is not None
+        return self.connectors.key(key, self.start)
 
     # ------------------------------------------------------------------------------- structure
 
-    def read(self, properties: Sequence[tuple[str, Given]]) -> tuple[External | None, str]:
+    def read(self, properties: Sequence[tuple[str, LocatedText]]) -> tuple[External | None, str]:
         append_only = False
-        connectors: Given | None = None
+        connectors: LocatedText | None = None
         for key, value in properties:
             if key not in _PROPERTIES:
                 hint = (
@@ -274,14 +276,14 @@ class _Reading:
                 """"config": {"uri": "…"}}}]')""",
             )
             return None, ""
-        self.given = connectors
+        self.connectors = connectors
         try:
             external, uri = self.connector(self.only(self.json(connectors)))
         except _Wrong:
             return None, ""
         return replace(external, append_only=append_only), uri
 
-    def json(self, connectors: Given) -> Any:
+    def json(self, connectors: LocatedText) -> Any:
         text = connectors.text
         twice: list[str] = []
 
@@ -318,7 +320,7 @@ class _Reading:
         return entries[0]
 
     def connector(self, connector: dict[str, Any]) -> tuple[External, str]:
-        self.known(connector, _CONNECTOR, "a connector")
+        self.require_known(connector, _CONNECTOR, "a connector")
         labels = self.names(connector, "labels")
         start_after = self.names(connector, "start_after")
         called = connector.get("name", "")
@@ -339,7 +341,7 @@ class _Reading:
             self.say("connector", "a transport needs a name", self.start)
             raise _Wrong
         self.capable(name)
-        self.known(transport, _TRANSPORT, "a transport")
+        self.require_known(transport, _TRANSPORT, "a transport")
         config = transport.get("config")
         if not isinstance(config, dict):
             self.say("connector", f"`{name}` needs a config object", self.start)
@@ -362,7 +364,7 @@ class _Reading:
             self.say("connector", f"unknown connector `{name}`", at, hint)
         raise _Wrong
 
-    def known(self, options: Mapping[str, Any], keys: Iterable[str], what: str) -> None:
+    def require_known(self, options: Mapping[str, Any], keys: Iterable[str], what: str) -> None:
         keys = tuple(keys)
         for key in options:
             if key not in keys:

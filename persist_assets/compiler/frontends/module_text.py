@@ -66,7 +66,7 @@ class Module:
         The modules of which everything, or anything, is imported.
     lines
         The lines of the text, as Python counts them.
-    known
+    facts
         A cache of facts about its statements, for all functions that reach them.
     """
 
@@ -82,7 +82,7 @@ class Module:
     stars: list[str] = field(default_factory=list[str])
     imported: list[str] = field(default_factory=list[str])
     lines: list[str] = field(default_factory=list[str])
-    known: dict[object, Any] = field(default_factory=dict[object, Any])
+    facts: dict[object, Any] = field(default_factory=dict[object, Any])
 
     def ours(self, node: ast.expr) -> str | None:
         """Return the decorator of ours that an expression names, or None."""

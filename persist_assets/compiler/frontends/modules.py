@@ -230,9 +230,9 @@ class _Reach:
         items = self.items.setdefault(module.path, {})
         if number not in items:
             node = module.body[number]
-            if number not in module.known:
-                module.known[number] = shape(node, module), mentions(node, module)
-            items[number], named = module.known[number]
+            if number not in module.facts:
+                module.facts[number] = shape(node, module), mentions(node, module)
+            items[number], named = module.facts[number]
             self.nodes.append((module, node))
             self.todo.append((module, named))
 

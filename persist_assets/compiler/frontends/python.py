@@ -653,9 +653,9 @@ class _File:
         allowed = True
         for module, root in reached.nodes:
             key = ("effects", id(root))
-            if key not in module.known:
-                module.known[key] = tuple(effects_of(root, module))
-            for effect, place in module.known[key]:
+            if key not in module.facts:
+                module.facts[key] = tuple(effects_of(root, module))
+            for effect, place in module.facts[key]:
                 code, severity, message, hint = EFFECTS[effect]
                 if place in reported_places or (outside and effect == "read"):
                     continue

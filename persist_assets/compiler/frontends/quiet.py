@@ -87,11 +87,13 @@ class Quiet:
         return all(
             self.module.ours(node)
             or chain_of(node) in {("staticmethod",), ("classmethod",), ("property",)}
-            or (self.is_external(node) and self.given(node) and not self.changes(node))
+            or (
+                self.is_external(node) and self.has_quiet_arguments(node) and not self.changes(node)
+            )
             for node in nodes
         )
 
-    def given(self, decorator: ast.expr) -> bool:
+    def has_quiet_arguments(self, decorator: ast.expr) -> bool:
         """Whether the arguments of a decorator only define things."""
         return all(self.value(arg) for arg in _arguments(decorator))
 

@@ -22,7 +22,12 @@ from sqlglot.tokenizer_core import TokenType
 from persist_assets.compiler.frontends.annotation_keys import KEYS
 from persist_assets.compiler.frontends.annotation_values import IDENTIFIER
 from persist_assets.compiler.frontends.annotations import misplaced, read_annotation
-from persist_assets.compiler.frontends.external import FORMATS, Given, public_pairs, read_external
+from persist_assets.compiler.frontends.external import (
+    FORMATS,
+    LocatedText,
+    public_pairs,
+    read_external,
+)
 from persist_assets.compiler.frontends.intervals import KEYWORD, missing_keywords
 from persist_assets.compiler.frontends.motly import Line
 from persist_assets.compiler.frontends.parameters import bounds, joined, unfounded
@@ -477,9 +482,9 @@ class _File:
             raise _Said
         return RawTable(FORMATS[external.connector], uri, public_pairs(external), external)
 
-    def properties(self, tokens: Sequence[Token]) -> list[tuple[str, Given]]:
+    def properties(self, tokens: Sequence[Token]) -> list[tuple[str, LocatedText]]:
         """Return the pairs of strings in a table's WITH, as written."""
-        pairs: list[tuple[str, Given]] = []
+        pairs: list[tuple[str, LocatedText]] = []
         depth = 0
         for i, token in enumerate(tokens):
             depth += _BRACKETS.get(token.token_type, 0)
@@ -494,7 +499,7 @@ class _File:
                         break
                     end = more.end
                 source = self.text[start : end + 1]
-                value = Given(source, lambda at, start=start: self.location(start + at))
+                value = LocatedText(source, lambda at, start=start: self.location(start + at))
                 pairs.append((token.text.lower(), value))
         return pairs
 

@@ -225,7 +225,7 @@ class Models:
             declarations,
             [*problems, *more],
             reads=(*((p, digest_of(answers.texts[p])) for p in model.files if p != path), *looked),
-            asked=tuple((sql, answers.given[sql]) for sql in queries),
+            queried=tuple((sql, answers.answered[sql]) for sql in queries),
             queries=tuple(NamedQuery(q.name, q.location, q.description) for q in model.queries),
         )
         return True
@@ -278,7 +278,7 @@ class _Answers:
     ----------
     texts
         The texts of files that were read.
-    given
+    answered
         The answers by query; Malloy asks once.
     refused
         The requests for unknown tables and queries.
@@ -287,7 +287,7 @@ class _Answers:
     models: Models
     compilation: Compilation
     texts: dict[str, str] = field(default_factory=dict[str, str])
-    given: dict[str, Columns] = field(default_factory=dict[str, Columns])
+    answered: dict[str, Columns] = field(default_factory=dict[str, Columns])
     refused: list[str] = field(default_factory=list[str])
 
     def file(self, path: str) -> str:
@@ -299,11 +299,11 @@ class _Answers:
 
     def select(self, connection: str, sql: str) -> Columns:
         try:
-            self.given[sql] = self.find(sql)
+            self.answered[sql] = self.find(sql)
         except Refused:
             self.refused.append(sql)
             raise
-        return self.given[sql]
+        return self.answered[sql]
 
     def find(self, sql: str) -> Columns:
         """Return the columns of a query by the present sources."""
@@ -326,7 +326,7 @@ class _Answers:
 
     def hold(self, file: Parsed) -> bool:
         """Whether the queries of a file still have the columns that it was compiled with."""
-        for sql, columns in file.asked:
+        for sql, columns in file.queried:
             try:
                 if self.find(sql) != columns:
                     return False
