@@ -278,6 +278,17 @@ def add(root: Path, *rows: tuple[int | None, str]) -> None:
     write_deltalake(str(root / "raw"), pa.table(columns), mode="append")
 
 
+def test_the_watermark_falls_when_the_newest_row_goes(make_builder: Make) -> None:
+    builder = make_builder(STAMPED)
+    root = builder.settings.root
+    add(root, (1, "a"))
+    add(root, (2, "b"))
+    built(builder)
+    DeltaTable(str(root / "raw")).delete("x = 'b'")
+    how, snapshot = built(make_builder(root=root))
+    assert (how, snapshot.watermark) == ("windows", "2024-01-01T00:00:00.000001Z")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["TIMESTAMP", "DATE"])
 def test_the_watermark_falls_when_the_newest_rows_go(make_builder: Make, kind: str) -> None:
