@@ -70,11 +70,14 @@ class Face:
         The same relation as one leaf.
     names
         Names of the columns, or None when they are not known.
+    types
+        Types of the columns of all leaves of the block, where they are needed.
     """
 
     block: Block | None
     given: Given
     names: tuple[str, ...] | None
+    types: Types | None = None
 
 
 @dataclass(slots=True)
@@ -219,7 +222,7 @@ class Binding:
                     stack += parts(thing)
         return False
 
-    def fresh(self, block: Block) -> Block:
+    def fresh(self, block: Block, types: Types | None = None) -> Block:
         """Return a copy whose instances, at every depth, are used nowhere else.
 
         All calls are created here, also unchanged ones: the block may come from another binding,
@@ -231,9 +234,12 @@ class Binding:
             for instance, node in inner.leaves:
                 if instance not in moved:
                     moved[instance] = next(self.instances)
-                    has_types = isinstance(node, Given | Generate)
                     # Instance numbers of another binding mean nothing here.
-                    self.types.leaves[moved[instance]] = node.types if has_types else ()
+                    has_types = isinstance(node, Given | Generate)
+                    kinds = node.types if has_types else ()
+                    if types is not None:
+                        kinds = types.leaves.get(instance, kinds)
+                    self.types.leaves[moved[instance]] = kinds
 
         def ours(expr: Expr) -> Expr | None:
             if isinstance(expr, Call) and not expr.args:
@@ -258,7 +264,7 @@ class Binding:
                 Out(n, n, none, t) for n, t in zip(face.names, face.given.types, strict=True)
             ]
             return self.leaf(face.given, columns)
-        return self.fresh(face.block)
+        return self.fresh(face.block, face.types)
 
     def is_volatile(self, *things: object) -> bool:
         """Whether anything in or below `things` may differ each time it is computed."""

@@ -6,11 +6,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from persist_assets.analysis.deltas.definition import checked, define
+from persist_assets.analysis.deltas.staging import NoRule
 from persist_assets.analysis.pushdown.needs import leaf, opaque, relate
 from persist_assets.analysis.pushdown.search import find_needs
 from persist_assets.analysis.semantics import (
     Meaning,
 )
+from persist_assets.compiler.frontends.sql import parse_query
 from persist_assets.compiler.names import Names, source_id
 from persist_assets.core.errors import (
     PersistError,
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     )
 
     from persist_assets.analysis.binding import Face
+    from persist_assets.analysis.deltas.staging import Staged
     from persist_assets.analysis.pushdown.needs import Need, Relation
     from persist_assets.core.model.columns import Column
     from persist_assets.core.model.queries import Query, Reference, SourceID
@@ -277,6 +281,41 @@ class Compilation:
         assert query is not None
         faces = [self._leaf(b) for b in unit.bindings]
         return relate(query, unit.declaration.location.path, faces)
+
+    def definition(self, source_id: SourceID) -> Staged:
+        """Return the query of a source over the tables that it reads.
+
+        Raises
+        ------
+        NoRule
+            It has none that can be analyzed and printed.
+        """
+        faces: dict[SourceID, Face] = {}
+        stack = [source_id]
+        while stack:
+            unit = self.units[stack[-1]]
+            inlined = [b for b in dict.fromkeys(unit.bindings) if self._is_inlined(b)]
+            below = [b for b in inlined if b not in faces]
+            if below:
+                stack += below
+                continue
+            stack.pop()
+            query = unit.declaration.query
+            if unit.source is None or unit.declaration.function is not None or query is None:
+                raise NoRule(f"`{unit.declaration.name}` is no query")
+            if query.tree is None:
+                query = self.parsed(unit)
+            assert query is not None
+            upstream = [faces.get(b) or self._leaf(b) for b in unit.bindings]
+            definition = define(query, unit.declaration.location.path, upstream)
+            if unit.source_id == source_id:
+                return checked(definition, parse_query, self._leaf)
+            faces[unit.source_id] = definition.face(self._leaf(unit.source_id))
+        raise AssertionError(source_id)
+
+    def _is_inlined(self, source_id: SourceID) -> bool:
+        declaration = self.units[source_id].declaration
+        return not declaration.persisted and declaration.raw is None
 
     def _leaf(self, source_id: SourceID, only: Container[str] | None = None) -> Face:
         read = self.units[source_id].source

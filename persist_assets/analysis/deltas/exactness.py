@@ -1,0 +1,170 @@
+"""Values that come out the same whenever they are computed from the same rows. Pure.
+
+The rules compute again what nodes were before a change. This is right only where that is exactly
+what the table was computed from. Sums of floating-point numbers depend on the order of rows, and
+some functions choose among rows that tie.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from persist_assets.analysis.algebra import (
+    Aggregate,
+    Block,
+    Call,
+    Derived,
+    Generate,
+    Given,
+    Limit,
+    Outer,
+    Ref,
+    SetOperation,
+    Subquery,
+    Values,
+    Window,
+)
+from persist_assets.analysis.functions import AGGREGATES, INTEGRAL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from persist_assets.analysis.algebra import Expr, Node
+    from persist_assets.analysis.types import Types
+
+_ALWAYS = frozenset(
+    """
+    count count_if min max bool_and bool_or bit_and bit_or bit_xor approx_count_distinct grouping
+    grouping_id rank dense_rank percent_rank cume_dist
+    """.split()
+)
+_IF_NOT_FLOAT = frozenset(("sum", "avg"))
+_KEEP_FLOATS_OUT = frozenset(
+    "+ - * div mod pmod negative abs coalesce case greatest least nullif round if".split()
+)
+
+
+class Exactness:
+    """Decides which values and rows of a query are exact; it remembers answers.
+
+    Parameters
+    ----------
+    types
+        The types of the query's expressions.
+    """
+
+    def __init__(self, types: Types) -> None:
+        self._types = types
+        self._rows: dict[int, bool] = {}
+        self._leaves: dict[int, Node] = {}
+        self._keep_alive: list[object] = []  # keeps alive the objects whose ids are keys
+
+    def of_query(self, block: Block) -> bool:
+        """Whether all rows and columns of a query are exact."""
+        return self.of_rows(block) and self.of_exprs(o.expr for o in block.columns)
+
+    def of_rows(self, block: Block) -> bool:
+        """Whether it is exact which rows a Block has, whatever their values."""
+        if id(block) not in self._rows:
+            self._leaves |= dict(block.leaves)
+            self._keep_alive.append(block)
+            self._rows[id(block)] = all(
+                self._of_rows_of_leaf(node) for _, node in block.leaves
+            ) and self.of_exprs(block.conjuncts)
+        return self._rows[id(block)]
+
+    def of_exprs(self, exprs: Iterable[Expr]) -> bool:
+        """Whether expressions over Blocks that `of_rows` has seen are exact."""
+        return all(map(self._of_expr, exprs))
+
+    def _of_expr(self, expr: Expr) -> bool:
+        match expr:
+            case Ref(instance, column):
+                node = self._leaves.get(instance)
+                return node is not None and self._of_column(node, column)
+            case Call(_, args):
+                return self.of_exprs(args)
+            case Subquery(block=block, args=args):
+                return self.of_query(block) and self.of_exprs(args)
+            case Window(function, partition, order):
+                inside = (*function.args, *partition, *(s.by for s in order))
+                return is_exact(expr, self._types) and self.of_exprs(inside)
+
+    def _of_column(self, node: Node, column: int) -> bool:
+        match node:
+            case Given():
+                return True
+            case Derived(block):
+                return self.of_exprs([block.columns[column].expr])
+            case Aggregate(_, keys, aggregates):
+                if column < len(keys):
+                    return True  # otherwise its rows are not exact
+                call = aggregates[column - len(keys)]
+                return is_exact(call, self._types) and self.of_exprs(call.args)
+            case Outer(_, left, right):
+                columns = (*left.columns, *right.columns)
+                return self.of_exprs([columns[column].expr])
+            case SetOperation(_, branches):
+                return self.of_exprs(b.columns[column].expr for b in branches)
+            case Generate(call):
+                return self.of_exprs([call])
+            case Values():
+                return True
+            case _:
+                return False
+
+    def _of_rows_of_leaf(self, node: Node) -> bool:
+        match node:
+            case Given() | Values():
+                return True
+            case Derived(block):
+                return self.of_rows(block)
+            case Aggregate(rows, keys):
+                return self.of_rows(rows) and self.of_exprs(keys)
+            case Outer(_, left, right, on):
+                return self.of_rows(left) and self.of_rows(right) and self.of_exprs(on)
+            case SetOperation("union all", branches):
+                return all(map(self.of_rows, branches))
+            case SetOperation(_, branches):
+                return all(map(self.of_query, branches))
+            case Generate(call):
+                return self.of_exprs([call])
+            case Limit():
+                return False
+            case _:
+                return False
+
+
+def is_exact(expr: Expr, types: Types) -> bool:
+    """Whether an aggregate or a window has one result over the same rows, whatever their order."""
+    match expr:
+        case Window(function=Call(op) as function, frame=frame):
+            by_rows = bool(frame) and frame[0] == "rows"
+            return op in AGGREGATES | _ALWAYS and not by_rows and is_exact(function, types)
+        case Call(op) if op in _ALWAYS:
+            return True
+        case Call(op, args) if op in _IF_NOT_FLOAT:
+            # The average of integers is a sum of doubles, divided.
+            kind = types.of(args[0])
+            return is_never_float(args[0], types) and (op == "sum" or kind not in INTEGRAL)
+        case _:
+            return False
+
+
+def is_never_float(expr: Expr, types: Types) -> bool:
+    """Whether an expression is certainly no floating-point number."""
+    stack = [expr]
+    while stack:
+        this = stack.pop()
+        kind = types.of(this)
+        if kind is not None:
+            if "float" in kind or "double" in kind:
+                return False
+        elif isinstance(this, Call) and this.op in _KEEP_FLOATS_OUT:
+            stack += this.args
+        elif isinstance(this, Call) and this.op == "number":
+            if this.words[0][-1:] in "FD" or "E" in this.words[0].upper():
+                return False
+        elif not (isinstance(this, Call) and this.op in ("string", "null", "boolean")):
+            return False
+    return True

@@ -1,0 +1,167 @@
+"""Restriction of relations to touched keys, pushed down to the tables. Pure.
+
+The invariant: if some columns of a relation are restricted to keys, its rows with these keys are
+right; other rows may be missing or wrong. Whoever restricts a relation filters its rows by the keys
+too, unless a join with the keys does it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from persist_assets.analysis.algebra import (
+    Aggregate,
+    Block,
+    Call,
+    Derived,
+    Given,
+    Outer,
+    Ref,
+    SetOperation,
+)
+from persist_assets.analysis.deltas.printing import used_columns
+from persist_assets.analysis.deltas.staging import windows_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from persist_assets.analysis.algebra import Expr, Node
+    from persist_assets.analysis.types import Types
+
+
+@dataclass(frozen=True, slots=True)
+class Restriction:
+    """Only some rows of a table are needed: those with some keys.
+
+    Attributes
+    ----------
+    columns
+        The numbers of the table's columns.
+    keys
+        The relation with the keys.
+    numbers
+        The numbers of its columns, one for each of `columns`.
+    """
+
+    columns: tuple[int, ...]
+    keys: str
+    numbers: tuple[int, ...]
+
+
+def restrictions(
+    block: Block,
+    exprs: Mapping[int, Expr],
+    keys: str,
+    types: Types,
+    skipped: int | None = None,
+) -> dict[int, list[Restriction]]:
+    """Return the restrictions of tables that follow from keys of a Block's rows, by instance.
+
+    Parameters
+    ----------
+    exprs
+        Expressions over the Block's leaves, by the number of the column of `keys`.
+    skipped
+        A leaf that is not restricted, because the keys are its own.
+    """
+    restricted: dict[int, list[Restriction]] = {}
+    _of_block(block, exprs, keys, types, restricted, skipped)
+    return restricted
+
+
+def _of_block(
+    block: Block,
+    exprs: Mapping[int, Expr],
+    keys: str,
+    types: Types,
+    restricted: dict[int, list[Restriction]],
+    skipped: int | None = None,
+) -> None:
+    for window in windows_in(o.expr for o in block.columns):
+        exprs = {n: e for n, e in exprs.items() if e in window.partition}
+    by_leaf: dict[int, dict[int, int]] = {}
+    for number, expr in exprs.items():
+        for ref in equal_columns(expr, block.conjuncts, types):
+            by_leaf.setdefault(ref.instance, {}).setdefault(ref.column, number)
+    for instance, node in block.leaves:
+        if instance != skipped and instance in by_leaf:
+            _of_node(node, instance, by_leaf[instance], keys, types, restricted)
+
+
+def _of_node(
+    node: Node,
+    instance: int,
+    columns: Mapping[int, int],
+    keys: str,
+    types: Types,
+    restricted: dict[int, list[Restriction]],
+) -> None:
+    """Restrict a leaf whose columns have the values of columns of the keys."""
+    match node:
+        case Given():
+            one = Restriction(tuple(columns), keys, tuple(columns.values()))
+            restricted.setdefault(instance, []).append(one)
+        case Derived(block):
+            exprs = {n: block.columns[c].expr for c, n in columns.items()}
+            _of_block(block, exprs, keys, types, restricted)
+        case Aggregate(rows, grouped, _, sets):
+            common = {*range(len(grouped))}.intersection(*(sets or ()))
+            exprs = {n: grouped[c] for c, n in columns.items() if c in common}
+            _of_block(rows, exprs, keys, types, restricted)
+        case Outer("left", left, right, on):
+            n_left = len(left.columns)
+            exprs = {n: left.columns[c].expr for c, n in columns.items() if c < n_left}
+            _of_block(left, exprs, keys, types, restricted)
+            _of_block(right, other_side(exprs, left, right, on, types), keys, types, restricted)
+        case SetOperation(_, branches):
+            for branch in branches:
+                exprs = {
+                    n: branch.columns[c].expr
+                    for c, n in columns.items()
+                    if len({b.columns[c].type for b in branches} | {None}) == 2
+                }
+                _of_block(branch, exprs, keys, types, restricted)
+        case _:
+            pass
+
+
+def other_side(
+    exprs: Mapping[int, Expr], left: Block, right: Block, on: Iterable[Expr], types: Types
+) -> dict[int, Expr]:
+    """Return the expressions of one side that the ON of a join equates with those of the other."""
+    here, there = ({i for i, _ in side.leaves} for side in (left, right))
+    pairs = [
+        (a, b)
+        for a, b in equalities(on, types)
+        if instances(a) <= here and instances(b) <= there and instances(b)
+    ]
+    return {n: b for n, e in exprs.items() for a, b in pairs if a is e}
+
+
+def equalities(conjuncts: Iterable[Expr], types: Types) -> Iterator[tuple[Expr, Expr]]:
+    """Yield the pairs of expressions of one certain type that conditions equate, both ways."""
+    for test in conjuncts:
+        if isinstance(test, Call) and test.op == "=":
+            a, b = test.args
+            if types.of(a) is not None and types.of(a) == types.of(b):
+                yield a, b
+                yield b, a
+
+
+def equal_columns(expr: Expr, conjuncts: Iterable[Expr], types: Types) -> list[Ref]:
+    """Return the columns that equal an expression wherever conditions hold."""
+    pairs = [*equalities(conjuncts, types)]
+    reached: dict[Expr, None] = {}
+    stack = [expr]
+    while stack:
+        this = stack.pop()
+        if this not in reached:
+            reached[this] = None
+            stack += (b for a, b in pairs if a is this)
+    return [e for e in reached if isinstance(e, Ref)]
+
+
+def instances(expr: Expr) -> set[int]:
+    """Return the instances that an expression refers to."""
+    return {*used_columns([expr])}

@@ -1,0 +1,845 @@
+"""The rules: the change of each node of a query, as Spark SQL over its changed tables. Pure.
+
+    node                     its change
+    ------------------------ --------------------------------------------------------------
+    filter, projection,      the same over the change
+    explode
+    inner join               for each changed leaf: its change, joined with the leaves before
+                             it as they are now and those after it as they were
+    EXISTS, IN, scalar       the rows whose correlation key is touched, tested before and now,
+    subquery                 and the changed rows, tested now
+    UNION ALL                the changes of the branches
+    GROUP BY, DISTINCT       the groups of touched keys, as they were and as they are
+    window function          the partitions of touched keys, as they were and as they are
+    left outer join          the changed rows of the left side, joined now; the rows whose key
+                             is touched on the right side, joined before and now
+    full outer join,         the rows with touched keys, as they were and as they are
+    EXCEPT, INTERSECT
+
+A changed row has a weight: +1 for each such row that came, -1 for each that went.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from persist_assets.analysis.algebra import (
+    Aggregate,
+    Block,
+    Derived,
+    Free,
+    Given,
+    Limit,
+    Out,
+    Outer,
+    Ref,
+    SetOperation,
+    Subquery,
+    parts,
+    walk,
+)
+from persist_assets.analysis.deltas.exactness import Exactness
+from persist_assets.analysis.deltas.printing import WEIGHT, Part, Printer, refs_in, used_columns
+from persist_assets.analysis.deltas.pushing import (
+    Restriction,
+    equal_columns,
+    equalities,
+    instances,
+    restrictions,
+)
+from persist_assets.analysis.deltas.staging import (
+    NoRule,
+    grouped_by_each_set,
+    outermost,
+    windows_in,
+)
+from persist_assets.core.dialect import quote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from persist_assets.analysis.algebra import Expr, Node
+    from persist_assets.analysis.deltas.staging import Staged
+    from persist_assets.core.model.queries import SourceID
+
+    Restricted = Mapping[int, Sequence[Restriction]]
+
+OLD, NEW = "old", "new"
+_VERSIONS = ((NEW, 1), (OLD, -1))
+
+ROW_WEIGHT = "_persist_weight"
+"""The column with the weight of a row in the ``delta`` of a table."""
+
+
+def relation_name(version: str, source_id: SourceID) -> str:
+    """Return the name by which statements read a table.
+
+    Parameters
+    ----------
+    version
+        ``now`` for a table that has not changed. Of one that has: its rows ``old`` and ``new``; the
+        rows of files that it ``kept``, ``lost`` and ``gained``; and its ``delta``, with a column
+        `ROW_WEIGHT`.
+    """
+    return f"{version}:{source_id}"
+
+
+class Relations:
+    """The relations that the rules of one query read: tables, and relations that are held.
+
+    Parameters
+    ----------
+    changed
+        The tables that changed.
+    grown
+        Those of them that only got rows.
+
+    Attributes
+    ----------
+    held
+        Relations to compute first, by name, each after those that it reads.
+    """
+
+    def __init__(self, changed: frozenset[SourceID], grown: frozenset[SourceID]) -> None:
+        self.changed, self.grown = changed, grown
+        self.held: dict[str, str] = {}
+        self._reads: dict[int, frozenset[str]] = {}
+        self._keep_alive: list[object] = []  # keeps alive the objects whose ids are keys
+
+    def hold(self, kind: str, sql: str) -> str:
+        """Return the name of a relation that is computed once and held."""
+        name = f"{kind}:{sha256(sql.encode()).hexdigest()[:16]}"
+        self.held.setdefault(name, sql)
+        return name
+
+    def is_changed(self, *things: object) -> bool:
+        """Whether relations or expressions read a table that changed."""
+        return any(not self._read_by(thing).isdisjoint(self.changed) for thing in things)
+
+    def _read_by(self, thing: object) -> frozenset[str]:
+        reads = self._reads.get(id(thing))
+        if reads is None:
+            reads = frozenset(g.rows for g in walk(thing) if isinstance(g, Given))
+            self._reads[id(thing)] = reads
+            self._keep_alive.append(thing)
+        return reads
+
+    def printer(
+        self,
+        version: str,
+        restricted: Restricted | None = None,
+        subqueries: Mapping[int, Printer] | None = None,
+    ) -> Printer:
+        """Return a printer of relations as they were or as they are.
+
+        Parameters
+        ----------
+        restricted
+            The keys to which tables may be restricted, by instance.
+        subqueries
+            The printers of some subqueries, by `id`.
+        """
+
+        def table(node: Given, instance: int, columns: Sequence[int]) -> str:
+            return self._table(node, version, columns, (restricted or {}).get(instance, ()))
+
+        return Printer(table, subqueries or {})
+
+    def delta(self, node: Given) -> str:
+        """Return the SELECT of the changed rows of a table."""
+        name = relation_name("delta", node.rows)
+        items = _items(node, range(len(node.columns)))
+        return f"SELECT {items}, {ROW_WEIGHT} AS {WEIGHT} FROM {quote(name)}"
+
+    def _table(
+        self, node: Given, version: str, columns: Sequence[int], restricted: Sequence[Restriction]
+    ) -> str:
+        """Return the SELECT of a table: of all rows, or at least of those with some keys."""
+        if node.rows not in self.changed:
+            text = f"SELECT {_items(node, columns)} FROM {quote(relation_name('now', node.rows))}"
+            return f"{text} AS t{_semi_join(node, restricted[0])}" if restricted else text
+        if not restricted:
+            return f"SELECT {_items(node, columns)} FROM {quote(relation_name(version, node.rows))}"
+        names = ", ".join(f"c{k}" for k in columns) or "1 AS one"
+        text = f"SELECT {names} FROM {quote(self._probe(node, restricted[0]))}"
+        if version == OLD and node.rows in self.grown:
+            return text
+        own = relation_name("lost" if version == OLD else "gained", node.rows)
+        return f"{text} UNION ALL SELECT {_items(node, columns)} FROM {quote(own)}"
+
+    def _probe(self, node: Given, restriction: Restriction) -> str:
+        """Return the relation with the rows of a table that it kept and that have some keys."""
+        items = _items(node, range(len(node.columns)))
+        kept = quote(relation_name("kept", node.rows))
+        text = f"SELECT {items} FROM {kept} AS t{_semi_join(node, restriction)}"
+        return self.hold("probe", text)
+
+
+def _semi_join(node: Given, restriction: Restriction) -> str:
+    same = " AND ".join(
+        f"t.{quote(node.columns[c])} <=> k.c{n}"
+        for c, n in zip(restriction.columns, restriction.numbers, strict=True)
+    )
+    return f" LEFT SEMI JOIN {quote(restriction.keys)} AS k ON {same}"
+
+
+def _items(node: Given, columns: Iterable[int]) -> str:
+    return ", ".join(f"{quote(node.columns[k])} AS c{k}" for k in columns) or "1 AS one"
+
+
+@dataclass(slots=True)
+class Rules:
+    """Derives the change of one query.
+
+    Attributes
+    ----------
+    only_adds
+        No rule so far can remove rows.
+    """
+
+    query: Staged
+    relations: Relations
+    only_adds: bool = True
+    _free: Free = field(default_factory=Free)
+
+    def block(self, block: Block, columns: Sequence[Expr] | None = None) -> list[str]:
+        """Return SELECTs whose union is the change of a Block; none if it does not change.
+
+        Parameters
+        ----------
+        columns
+            Expressions to select instead of the Block's columns.
+
+        Raises
+        ------
+        NoRule
+            The change cannot be computed.
+        """
+        shown = [o.expr for o in block.columns] if columns is None else [*columns]
+        if not self.relations.is_changed(block, *shown):
+            return []
+        if windows_in(shown):
+            return self._windows(block, shown)
+        return [*self._retested(block, shown), *self._joined(block, shown)]
+
+    def touched(self, block: Block, exprs: Sequence[Expr]) -> str | None:
+        """Return the relation with the values that expressions have in changed rows of a Block."""
+        terms = self.block(replace(block, columns=()), exprs)
+        if not terms:
+            return None
+        return self._distinct(_union(terms), range(len(exprs)))
+
+    def _distinct(self, rows: str, numbers: Iterable[int]) -> str:
+        items = ", ".join(f"c{n} AS c{k}" for k, n in enumerate(numbers))
+        return self.relations.hold("keys", f"SELECT DISTINCT {items} FROM ({rows})")
+
+    def _restricted(
+        self, block: Block, exprs: Sequence[Expr], keys: str
+    ) -> dict[int, list[Restriction]]:
+        return restrictions(block, dict(enumerate(exprs)), keys, self.query.types)
+
+    # ------------------------------------------------------------------------------------- joins
+
+    def _joined(self, block: Block, shown: Sequence[Expr]) -> list[str]:
+        """Return the terms of a join: one for each leaf that changed."""
+        terms: list[str] = []
+        changed = [(i, n) for i, n in block.leaves if self.relations.is_changed(n)]
+        for place, (instance, node) in enumerate(changed):
+            delta = self.node(node)
+            if delta is None:
+                continue
+            used = used_columns([*block.conjuncts, *shown, *(n for _, n in block.leaves)])
+            restricted = self._by_leaf(block, shown, instance, delta)
+            old, new = (self.relations.printer(v, restricted) for v in (OLD, NEW))
+            replaced = {instance: Part(delta, weighted=True)}
+            for other_place, (i, other) in enumerate(changed):
+                if i != instance:
+                    printer = new if other_place < place else old
+                    replaced[i] = Part(printer.node(other, i, sorted(used.get(i, ()))))
+            terms.append(new.block(block, replaced, shown))
+        return terms
+
+    def _by_leaf(
+        self, block: Block, shown: Sequence[Expr], instance: int, delta: str
+    ) -> dict[int, list[Restriction]]:
+        """Return the restrictions by the changed rows of one leaf: of other leaves, of subqueries."""
+        restricted: dict[int, list[Restriction]] = {}
+        types = self.query.types
+        around = {i for i, _ in block.leaves}
+
+        def keys_of(ref: Ref) -> str:
+            return self._distinct(delta, [ref.column])
+
+        pairs = [*equalities(block.conjuncts, types)]
+        refs = dict.fromkeys(a for a, _ in pairs if isinstance(a, Ref) and a.instance == instance)
+        for ref in refs:
+            by_ref = restrictions(block, {0: ref}, keys_of(ref), types, skipped=instance)
+            _extend(restricted, by_ref)
+        for i, node in block.leaves:
+            if isinstance(node, Given) and not self.relations.is_changed(node):
+                restricted.pop(i, None)  # the join restricts it
+        for subquery in outermost([*block.conjuncts, *shown], Subquery):
+            for inner, own, outer in _correlated(subquery, around, types):
+                for ref in equal_columns(outer, block.conjuncts, types):
+                    if ref.instance == instance:
+                        _extend(restricted, restrictions(inner, {0: own}, keys_of(ref), types))
+        return restricted
+
+    # --------------------------------------------------------------------------------- subqueries
+
+    def _retested(self, block: Block, shown: Sequence[Expr]) -> list[str]:
+        """Return the rows for which subqueries are something else than before, one by one.
+
+        The leaves of the Block are as they were; the subqueries before one are as they are.
+        """
+        relations = self.relations
+        tests = outermost([*block.conjuncts, *shown], Subquery)
+        changed = [s for s in tests if relations.is_changed(s.block)]
+        versions = {id(s): OLD for s in changed}
+        texts: list[str] = []
+        for subquery in changed:
+            self.only_adds = False
+            inner, pairs = self._keyed(block, subquery)
+            own, outer = [a for a, _ in pairs], [b for _, b in pairs]
+            keys = self.touched(inner, own)
+            if keys is not None:
+                restricted = self._restricted(replace(block, columns=_outs(outer)), outer, keys)
+                for other in tests:
+                    _extend(restricted, self._by_outer(block, other, outer, keys))
+                n = len(shown)
+                for version, weight in _VERSIONS:
+                    now = {**versions, id(subquery): version}
+                    printers = {s: relations.printer(v, restricted) for s, v in now.items()}
+                    printer = relations.printer(OLD, restricted, printers)
+                    rows = printer.block(block, columns=[*shown, *outer])
+                    texts.append(_having(rows, range(n), keys, range(n, n + len(outer)), weight))
+            versions[id(subquery)] = NEW
+        return texts
+
+    def _by_outer(
+        self, block: Block, subquery: Subquery, outer: Sequence[Expr], keys: str
+    ) -> dict[int, list[Restriction]]:
+        """Return the restrictions of a subquery by keys of the rows around it."""
+        restricted: dict[int, list[Restriction]] = {}
+        around = {i for i, _ in block.leaves}
+        for inner, own, of in _correlated(subquery, around, self.query.types):
+            if of in outer:
+                number = outer.index(of)
+                _extend(restricted, restrictions(inner, {number: own}, keys, self.query.types))
+        return restricted
+
+    def _keyed(self, block: Block, subquery: Subquery) -> tuple[Block, list[tuple[Expr, Expr]]]:
+        """Return the rows that a subquery finds by keys, and pairs of their and outer expressions.
+
+        Raises
+        ------
+        NoRule
+            A changed row may matter to rows that have other keys.
+        """
+        around = {i for i, _ in block.leaves}
+        if subquery.kind == "in" and subquery not in block.conjuncts:
+            raise NoRule("of NOT IN, or IN within an expression")
+        correlated = [*_correlated(subquery, around, self.query.types)]
+        blocks = [*dict.fromkeys(inner for inner, _, _ in correlated)]
+        referring = [
+            b
+            for b in walk(subquery.block)
+            if isinstance(b, Block) and any(not instances(c).isdisjoint(around) for c in b.conjuncts)
+        ]
+        if not blocks:
+            raise NoRule("of a subquery that is the same for all rows")
+        if len({*blocks, *referring}) > 1:
+            raise NoRule("of a subquery with conditions on the outer query in several places")
+        (inner,) = blocks
+        rest = tuple(c for c in inner.conjuncts if instances(c).isdisjoint(around))
+        found = replace(inner, conjuncts=rest, columns=())
+        elsewhere = _beside(subquery.block, inner)
+        changed = self.relations.changed
+        if self._free.of(found) or any(isinstance(t, Given) and t.rows in changed for t in elsewhere):
+            raise NoRule("of a subquery that reads changed rows beside those that it finds by keys")
+        return found, [(own, outer) for _, own, outer in correlated]
+
+    # ------------------------------------------------------------------------------------- leaves
+
+    def node(self, node: Node) -> str | None:
+        """Return the SELECT of the change of a leaf, or None if it does not change."""
+        if not self.relations.is_changed(node):
+            return None
+        if isinstance(node, Given):
+            self.only_adds &= node.rows in self.relations.grown
+            return self.relations.delta(node)
+        terms = self._node(node)
+        if not terms:
+            return None
+        return f"SELECT * FROM {quote(self.relations.hold('delta', _union(terms)))}"
+
+    def _node(self, node: Node) -> list[str]:
+        match node:
+            case Derived(block):
+                return self.block(block)
+            case Aggregate(sets=None):
+                return self._groups(node)
+            case Aggregate():
+                return self._set_operation(grouped_by_each_set(self.query, node))
+            case Outer("left"):
+                return self._left(node)
+            case Outer():
+                return self._full(node)
+            case SetOperation():
+                return self._set_operation(node)
+            case Limit():
+                raise NoRule("of a LIMIT")
+            case _:
+                raise NoRule("a part of the query cannot be analyzed")
+
+    def _windows(self, block: Block, shown: Sequence[Expr]) -> list[str]:
+        """Return the change of a Block with windows: its partitions with touched keys."""
+        self.only_adds = False
+        partition = common_partition(shown)
+        keys = self.touched(block, partition)
+        if keys is None:
+            return []
+        restricted = self._restricted(replace(block, columns=_outs(shown)), partition, keys)
+        n, columns = len(shown), [*shown, *partition]
+        return [
+            _having(
+                self.relations.printer(version, restricted).block(block, columns=columns),
+                range(n),
+                keys,
+                range(n, len(columns)),
+                weight,
+            )
+            for version, weight in _VERSIONS
+        ]
+
+    def _groups(self, node: Aggregate) -> list[str]:
+        self.only_adds = False
+        n_keys = len(node.keys)
+        if not node.keys:
+            raise NoRule("of an aggregate over all rows")
+        keys = self.touched(node.rows, node.keys)
+        if keys is None:
+            return []
+        restricted = self._restricted(node.rows, node.keys, keys)
+        n = n_keys + len(node.aggregates)
+        return [
+            _having(
+                self.relations.printer(version, restricted).aggregate(node),
+                range(n),
+                keys,
+                range(n_keys),
+                weight,
+            )
+            for version, weight in _VERSIONS
+        ]
+
+    def _set_operation(self, node: SetOperation) -> list[str]:
+        n = len(node.branches[0].columns)
+        names = ", ".join(f"c{k}" for k in range(n))
+        changes = [self.block(b) for b in node.branches]
+        if not any(changes):
+            return []
+        # The branches that do not change give the columns their types.
+        new = self.relations.printer(NEW)
+        texts: list[str] = []
+        for branch, terms in zip(node.branches, changes, strict=True):
+            types = f"SELECT {names}, 0 AS {WEIGHT} FROM ({new.block(branch)}) LIMIT 0"
+            texts += terms or [types]
+        if node.kind == "union all":
+            return [_union(texts)]
+        self.only_adds = False
+        keys = self._distinct(_union(texts), range(n))
+        restricted: dict[int, list[Restriction]] = {}
+        for branch in node.branches:
+            _extend(restricted, self._restricted(branch, [o.expr for o in branch.columns], keys))
+        return [
+            _having(
+                self.relations.printer(version, restricted).node(node, 0, ()),
+                range(n),
+                keys,
+                range(n),
+                weight,
+            )
+            for version, weight in _VERSIONS
+        ]
+
+    # -------------------------------------------------------------------------------- outer joins
+
+    def _left(self, node: Outer) -> list[str]:
+        """Return the change of a left outer join."""
+        texts: list[str] = []
+        pairs = self._pairs(node)
+        exposed = _exposed(node, node.left)
+        changes = self.block(exposed)
+        if changes:
+            delta = f"SELECT * FROM {quote(self.relations.hold('delta', _union(changes)))}"
+            restricted: dict[int, list[Restriction]] = {}
+            numbers = {o.expr: k for k, o in enumerate(exposed.columns)}
+            for a, b in pairs:
+                if a in numbers:
+                    keys = self._distinct(delta, [numbers[a]])
+                    _extend(restricted, self._restricted(node.right, [b], keys))
+            side = _named(node, node.left, delta, WEIGHT)
+            new = self.relations.printer(NEW, restricted)
+            texts.append(new.outer(node, left=side, weight=f"a.{WEIGHT} AS {WEIGHT}"))
+        if self.relations.is_changed(node.right):
+            self.only_adds = False
+            if not pairs:
+                raise NoRule("of an outer join without an equality between its sides")
+            keys = self.touched(node.right, [b for _, b in pairs])
+            if keys is not None:
+                texts += self._rejoined(node, pairs, keys)
+        return texts
+
+    def _rejoined(self, node: Outer, pairs: Sequence[tuple[Expr, Expr]], keys: str) -> list[str]:
+        """Return the rows of the left side as it was that have keys, joined before and now."""
+        restricted = self._restricted(node.left, [a for a, _ in pairs], keys)
+        _extend(restricted, self._restricted(node.right, [b for _, b in pairs], keys))
+        side = self._with_keys(node, node.left, [a for a, _ in pairs], keys, OLD, restricted)
+        return [
+            self.relations.printer(version, restricted).outer(
+                node, left=side, weight=f"{weight} AS {WEIGHT}"
+            )
+            for version, weight in _VERSIONS
+        ]
+
+    def _full(self, node: Outer) -> list[str]:
+        """Return the change of a full outer join: its rows with touched keys."""
+        self.only_adds = False
+        pairs = self._pairs(node)
+        if not pairs:
+            raise NoRule("of an outer join without an equality between its sides")
+        sides = ((node.left, [a for a, _ in pairs]), (node.right, [b for _, b in pairs]))
+        touched = [keys for side, exprs in sides if (keys := self.touched(side, exprs))]
+        if not touched:
+            return []
+        keys = self._distinct(
+            _union(f"SELECT * FROM {quote(one)}" for one in touched), range(len(pairs))
+        )
+        restricted: dict[int, list[Restriction]] = {}
+        for side, exprs in sides:
+            _extend(restricted, self._restricted(side, exprs, keys))
+        return [
+            self.relations.printer(version, restricted).outer(
+                node,
+                *(self._with_keys(node, s, e, keys, version, restricted) for s, e in sides),
+                weight=f"{weight} AS {WEIGHT}",
+            )
+            for version, weight in _VERSIONS
+        ]
+
+    def _pairs(self, node: Outer) -> list[tuple[Expr, Expr]]:
+        """Return the pairs of expressions of the left and the right side that ON equates."""
+        left, right = ({i for i, _ in side.leaves} for side in (node.left, node.right))
+        return [
+            (a, b)
+            for a, b in equalities(node.on, self.query.types)
+            if instances(a) and instances(b) and instances(a) <= left and instances(b) <= right
+        ]
+
+    def _with_keys(
+        self,
+        node: Outer,
+        side: Block,
+        exprs: Sequence[Expr],
+        keys: str,
+        version: str,
+        restricted: Restricted,
+    ) -> str:
+        """Return the rows of one side of an outer join that have keys."""
+        columns = [*(o.expr for o in _exposed(node, side).columns), *exprs]
+        n = len(columns) - len(exprs)
+        rows = self.relations.printer(version, restricted).block(side, columns=columns)
+        return _named(node, side, _having(rows, range(n), keys, range(n, len(columns))))
+
+
+def _exposed(node: Outer, side: Block) -> Block:
+    """Return one side of an outer join, with the columns that its ON uses beside its own."""
+    exprs = [*(o.expr for o in side.columns), *refs_in(node.on, side)]
+    return replace(side, columns=_outs(exprs))
+
+
+def _named(node: Outer, side: Block, rows: str, *more: str) -> str:
+    """Return rows of `_exposed` with the names that `Printer.outer` expects."""
+    n = len(side.columns)
+    items = [f"c{k}" for k in range(n)]
+    refs = refs_in(node.on, side)
+    items += [f"c{n + k} AS r{ref.instance}_{ref.column}" for k, ref in enumerate(refs)]
+    return f"SELECT {', '.join((*items, *more)) or '1 AS one'} FROM ({rows})"
+
+
+def _correlated(
+    subquery: Subquery, around: set[int], types: object
+) -> Iterator[tuple[Block, Expr, Expr]]:
+    """Yield the equalities by which a subquery finds rows for a row around it.
+
+    Yields
+    ------
+    tuple
+        The Block of the rows, an expression over them, and one over the row around it.
+    """
+    if subquery.kind == "in":
+        for out, arg in zip(subquery.block.columns, subquery.args, strict=True):
+            yield subquery.block, out.expr, arg
+    for block in walk(subquery.block):
+        if isinstance(block, Block):
+            own = {i for i, _ in block.leaves}
+            for a, b in equalities(block.conjuncts, types):
+                if instances(a) and instances(b) and instances(a) <= own and instances(b) <= around:
+                    yield block, a, b
+
+
+def _beside(whole: Block, inner: Block) -> Iterator[object]:
+    """Yield everything in a Block that is not in another Block within it."""
+    stack: list[object] = [whole]
+    while stack:
+        this = stack.pop()
+        if this is not inner:
+            yield this
+            stack += parts(this)
+
+
+def common_partition(exprs: Iterable[Expr]) -> list[Expr]:
+    """Return the expressions by which all windows in some expressions are partitioned.
+
+    Raises
+    ------
+    NoRule
+        There are none.
+    """
+    windows = windows_in(exprs)
+    common = [e for e in windows[0].partition if all(e in w.partition for w in windows)]
+    if not common:
+        raise NoRule("of a window without a PARTITION BY that all windows share")
+    return common
+
+
+def _extend(
+    restricted: dict[int, list[Restriction]], more: Mapping[int, Sequence[Restriction]]
+) -> None:
+    for instance, some in more.items():
+        restricted.setdefault(instance, []).extend(some)
+
+
+def _outs(exprs: Iterable[Expr]) -> tuple[Out, ...]:
+    return tuple(Out("", "", e) for e in exprs)
+
+
+def _union(texts: Iterable[str]) -> str:
+    texts = [*texts]
+    return texts[0] if len(texts) == 1 else " UNION ALL ".join(f"({t})" for t in texts)
+
+
+def _having(
+    rows: str,
+    columns: Iterable[int],
+    keys: str,
+    numbers: Iterable[int],
+    weight: int | None = None,
+) -> str:
+    """Return the rows of a relation that have some keys, with a weight."""
+    items = [f"t.c{k}" for k in columns]
+    items += [f"{weight} AS {WEIGHT}"] if weight is not None else []
+    same = " AND ".join(f"t.c{k} <=> k.c{n}" for n, k in enumerate(numbers))
+    items = items or ["1 AS one"]
+    text = f"SELECT {', '.join(items)} FROM ({rows}) AS t"
+    return f"{text} LEFT SEMI JOIN {quote(keys)} AS k ON {same}"
+
+
+# ------------------------------------------------------------------------------- the whole query
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Statements that give the change of a query's table.
+
+    Attributes
+    ----------
+    held
+        Relations to compute first, by name, each after those that it reads.
+    rows
+        The changed rows: columns ``c0``, ``c1``, …, and their weight ``w``. With `keys`, all rows
+        that the table has with these keys, without a weight.
+    keys
+        The relation with the touched keys, in columns ``c0``, ``c1``, …; None: the rows that went
+        are removed one by one.
+    key_columns
+        The numbers of the query's columns whose values the keys are.
+    only_adds
+        No row is removed.
+    """
+
+    held: Mapping[str, str]
+    rows: str
+    keys: str | None = None
+    key_columns: tuple[int, ...] = ()
+    only_adds: bool = False
+
+
+def change_of(
+    query: Staged, changed: frozenset[SourceID], grown: frozenset[SourceID] = frozenset()
+) -> Program | None:
+    """Return the change of a query's rows; None: its rows do not change.
+
+    Parameters
+    ----------
+    query
+        The query, whose tables are `Given` by SourceID, with the names of their columns.
+    changed
+        The tables that changed.
+    grown
+        Those of them that only got rows.
+
+    Raises
+    ------
+    NoRule
+        A node of the query has no rule.
+    """
+    relations = Relations(changed, grown)
+    rules = Rules(query, relations)
+    if not relations.is_changed(query.block):
+        return None
+    exact = Exactness(query.types)
+    keyed = _keys_of(query.block, relations)
+    if keyed is None and not exact.of_query(query.block):
+        keyed = _columns_of_tables(query.block, relations)
+    if keyed is not None:
+        rows, exprs, _ = keyed
+        if not (exact.of_rows(rows) and exact.of_exprs(exprs)):
+            raise NoRule("of values below other nodes that depend on the order of rows")
+        return _by_keys(query, relations, rules, *keyed)
+    terms = rules.block(query.block)
+    if not terms:
+        return None
+    text = _union(terms)
+    return Program(_needed(relations.held, text), text, only_adds=rules.only_adds)
+
+
+def _by_keys(
+    query: Staged,
+    relations: Relations,
+    rules: Rules,
+    rows: Block,
+    exprs: Sequence[Expr],
+    numbers: Sequence[int],
+) -> Program | None:
+    """Return the program that computes the rows with touched keys again.
+
+    Parameters
+    ----------
+    rows, exprs
+        Expressions over the rows of a Block, whose values in changed rows are the keys.
+    numbers
+        The numbers of the query's columns with these values.
+    """
+    keys = rules.touched(rows, exprs)
+    if keys is None:
+        return None
+    columns = query.block.columns
+    by_number = {k: columns[n].expr for k, n in enumerate(numbers)}
+    restricted = restrictions(query.block, by_number, keys, query.types)
+    text = relations.printer(NEW, restricted).block(query.block)
+    text = _having(text, range(len(columns)), keys, numbers)
+    return Program(_needed(relations.held, text, keys), text, keys, tuple(numbers))
+
+
+def _columns_of_tables(
+    block: Block, relations: Relations
+) -> tuple[Block, Sequence[Expr], Sequence[int]]:
+    """Return the columns of a whole query that are columns of tables or keys of groups as its keys.
+
+    Returns
+    -------
+    tuple
+        As for `_keys_of`.
+
+    Raises
+    ------
+    NoRule
+        They do not tell which rows change.
+    """
+    leaves = dict(block.leaves)
+    numbers: list[int] = []
+    for number, out in enumerate(block.columns):
+        ref = out.expr
+        node = leaves.get(ref.instance) if isinstance(ref, Ref) else None
+        match node:
+            case Aggregate(keys=keys) if isinstance(ref, Ref) and ref.column < len(keys):
+                numbers.append(number)
+            case Derived(inner) if isinstance(ref, Ref):
+                numbers += [number] if isinstance(inner.columns[ref.column].expr, Ref) else []
+            case Given():
+                numbers.append(number)
+            case _:
+                pass
+    shown = [o.expr for o in block.columns]
+    if not numbers or relations.is_changed(*(s.block for s in outermost(shown, Subquery))):
+        raise NoRule("of values that depend on the order of rows")
+    return block, [shown[n] for n in numbers], numbers
+
+
+def _needed(held: Mapping[str, str], *texts: str) -> dict[str, str]:
+    """Return the relations that texts read, directly or through each other, in order."""
+    needed, stack = set[str](), [*texts]
+    while stack:
+        text = stack.pop()
+        for name in held:
+            if name not in needed and (name == text or quote(name) in text):
+                needed.add(name)
+                stack.append(held[name])
+    return {name: sql for name, sql in held.items() if name in needed}
+
+
+def _keys_of(
+    block: Block, relations: Relations
+) -> tuple[Block, Sequence[Expr], Sequence[int]] | None:
+    """Return how the rows of a whole query follow from keys of changed rows, if they do.
+
+    Returns
+    -------
+    tuple
+        The rows that change, expressions over them, and the numbers of the columns of `block`
+        that are these expressions.
+    """
+    exprs = [o.expr for o in block.columns]
+    if windows_in(exprs):
+        partition = [e for e in common_partition(exprs) if e in exprs]
+        return _shown(block, block, partition, partition, exprs)
+    changed = [(i, n) for i, n in block.leaves if relations.is_changed(n)]
+    subqueries = outermost([*block.conjuncts, *exprs], Subquery)
+    if len(changed) != 1 or relations.is_changed(*(s.block for s in subqueries)):
+        return None
+    ((instance, node),) = changed
+    if isinstance(node, Aggregate) and node.sets is None and node.keys:
+        refs = [(instance, k) for k in range(len(node.keys))]
+        return _shown(block, node.rows, node.keys, refs, exprs)
+    if isinstance(node, Derived):
+        inner = node.block
+        computed = [o.expr for o in inner.columns]
+        if windows_in(computed):
+            partition = [e for e in common_partition(computed) if e in computed]
+            refs = [(instance, computed.index(e)) for e in partition]
+            return _shown(block, inner, partition, refs, exprs)
+    return None
+
+
+def _shown(
+    block: Block,
+    rows: Block,
+    keys: Sequence[Expr],
+    refs: Sequence[Expr | tuple[int, int]],
+    exprs: Sequence[Expr],
+) -> tuple[Block, Sequence[Expr], Sequence[int]] | None:
+    """Return keys with the numbers of the columns that show them; None if one is not shown."""
+    places: list[int] = []
+    for ref in refs:
+        places += [
+            n
+            for n, e in enumerate(exprs)
+            if e is ref or (isinstance(e, Ref) and (e.instance, e.column) == ref)
+        ][:1]
+    if not refs or len(places) < len(refs):
+        return None
+    return replace(rows, columns=()), keys, places

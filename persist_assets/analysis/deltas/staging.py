@@ -1,0 +1,489 @@
+"""Blocks in a form that can be printed and differentiated, with unique instance numbers.
+
+The algebra lets parts be shared, lets windows carry the rows over which they are computed, and has
+grouping sets. Here every leaf occurs once, every window is computed over the rows of the Block that
+has it as a column, and grouping sets are unions of groupings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import TYPE_CHECKING, TypeVar
+
+from persist_assets.analysis.algebra import (
+    Aggregate,
+    Block,
+    Call,
+    Calls,
+    Derived,
+    Generate,
+    Given,
+    Limit,
+    Opaque,
+    Out,
+    Outer,
+    Rebuild,
+    Ref,
+    SetOperation,
+    Sort,
+    Subquery,
+    Values,
+    Window,
+    parts,
+    walk,
+)
+from persist_assets.analysis.types import Types
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from persist_assets.analysis.algebra import Expr, Node
+
+_T = TypeVar("_T", Subquery, Window)
+
+_MOST_PARTS = 20_000
+"""A query with more parts than this, once shared ones are copied, has no delta."""
+
+
+class NoRule(Exception):
+    """The change of a query cannot be computed.
+
+    Attributes
+    ----------
+    reason
+        The obstacle, as half a sentence after "because": ``of a LIMIT``.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Staged:
+    """A query in staged form.
+
+    Attributes
+    ----------
+    block
+        Its algebra. The rows of a `Window` are those of the Block that has it as a column.
+    types
+        The types of the columns of all leaves.
+    calls
+        The factory of its expressions.
+    instances
+        Unused instance numbers.
+    """
+
+    block: Block
+    types: Types
+    calls: Calls
+    instances: count[int]
+
+    def leaf(self, node: Node, columns: Iterable[Out]) -> tuple[int, tuple[Out, ...]]:
+        """Return the number of a new leaf, and columns that pass on those of the leaf."""
+        columns = tuple(columns)
+        instance = next(self.instances)
+        self.types.leaves[instance] = tuple(o.type for o in columns)
+        return instance, tuple(o.of(self.calls.ref(instance, k)) for k, o in enumerate(columns))
+
+
+def staged(block: Block, types: Types) -> Staged:
+    """Return a query in staged form.
+
+    Raises
+    ------
+    NoRule
+        It is too large, or a part of it is opaque.
+    """
+    query = Staged(block, Types(), Calls(), count(1))
+    copied = _Copy(query, types).block(block, {})
+    return replace(query, block=_Stage(query).block(copied))
+
+
+class _Copy:
+    """Copies a query so that nothing is shared; windows refer to the instances around them."""
+
+    def __init__(self, query: Staged, types: Types) -> None:
+        self.query, self._types = query, types
+        self._n_parts = 0
+
+    def block(self, block: Block, around: Mapping[int, int]) -> Block:
+        return self._block(block, around)[0]
+
+    def _block(self, block: Block, around: Mapping[int, int]) -> tuple[Block, dict[int, int]]:
+        here = dict(around)
+        for instance, _ in block.leaves:
+            here[instance] = next(self.query.instances)
+            kinds = self._types.leaves.get(instance, ())
+            self.query.types.leaves[here[instance]] = kinds
+        leaves = tuple((here[i], self._node(node, here)) for i, node in block.leaves)
+        exprs = _Exprs(self, here)
+        return Block(
+            leaves,
+            tuple(map(exprs.of, block.conjuncts)),
+            tuple(o.of(exprs.of(o.expr)) for o in block.columns),
+            tuple(map(exprs.sort, block.order)),
+        ), here
+
+    def _node(self, node: Node, here: Mapping[int, int]) -> Node:
+        exprs = _Exprs(self, here)
+        match node:
+            case Given():
+                return replace(node)
+            case Derived(block, volatile):
+                return Derived(self.block(block, here), volatile)
+            case Outer(kind, left, right, on):
+                left, inside = self._block(left, here)
+                right, both = self._block(right, inside)
+                return Outer(kind, left, right, tuple(map(_Exprs(self, both).of, on)))
+            case Aggregate(rows, keys, aggregates, sets):
+                rows, inside = self._block(rows, here)
+                within = _Exprs(self, inside)
+                return Aggregate(
+                    rows, tuple(map(within.of, keys)), tuple(map(within.of, aggregates)), sets
+                )
+            case SetOperation(kind, branches):
+                return SetOperation(kind, tuple(self.block(b, here) for b in branches))
+            case Limit(block, n, offset, ordered):
+                numbers = (e and exprs.of(e) for e in (n, offset))
+                return Limit(self.block(block, here), *numbers, ordered)
+            case Generate(call, outer, types):
+                generated = exprs.of(call)
+                assert isinstance(generated, Call)
+                return Generate(generated, outer, types)
+            case Values(rows):
+                return Values(tuple(tuple(map(exprs.of, row)) for row in rows))
+            case Opaque():
+                raise NoRule("a part of the query cannot be analyzed")
+
+    def aggregate(self, node: Aggregate) -> Aggregate:
+        """Return a copy of an aggregate that refers to nothing around it.
+
+        Raises
+        ------
+        NoRule
+            It refers to a query around it.
+        """
+        try:
+            copy = self._node(node, {})
+        except KeyError:
+            raise NoRule("of grouping sets in a correlated subquery") from None
+        assert isinstance(copy, Aggregate)
+        return copy
+
+    def spend(self) -> None:
+        """Count one part.
+
+        Raises
+        ------
+        NoRule
+            There are too many.
+        """
+        self._n_parts += 1
+        if self._n_parts > _MOST_PARTS:
+            raise NoRule("the query is too large")
+
+
+class _Exprs:
+    """Copies expressions within one Block; equal ones stay one object."""
+
+    def __init__(self, copy: _Copy, here: Mapping[int, int]) -> None:
+        self._copy, self._here = copy, here
+        self._done: dict[int, Expr] = {}
+
+    def of(self, expr: Expr) -> Expr:
+        done = self._done.get(id(expr))
+        if done is None:
+            self._copy.spend()
+            done = self._done[id(expr)] = self._of(expr)
+        return done
+
+    def sort(self, sort: Sort) -> Sort:
+        return Sort(self.of(sort.by), sort.descending, sort.nulls_first)
+
+    def _of(self, expr: Expr) -> Expr:
+        calls = self._copy.query.calls
+        match expr:
+            case Ref(instance, column):
+                return calls.ref(self._here[instance], column)
+            case Call(op, args, words):
+                return calls.call(op, map(self.of, args), words)
+            case Subquery(kind, block, args):
+                return Subquery(kind, self._copy.block(block, self._here), tuple(map(self.of, args)))
+            case Window(function, partition, order, frame, rows, mapping):
+                inside = {**self._here, **{own: self._here[now] for own, now in mapping}}
+                within = _Exprs(self._copy, inside)
+                return Window(
+                    within.of(function),
+                    tuple(map(within.of, partition)),
+                    tuple(map(within.sort, order)),
+                    tuple(f if isinstance(f, str) else within.of(f) for f in frame),
+                    Block((), tuple(map(within.of, rows.conjuncts))),
+                    tuple((self._here[now],) * 2 for _, now in mapping),
+                )
+
+
+class _Stage:
+    """Puts windows into Blocks of their own."""
+
+    def __init__(self, query: Staged) -> None:
+        self._query = query
+
+    def block(self, block: Block) -> Block:
+        """Return a Block in which every window is computed over the rows of its own Block."""
+        block = replace(block, leaves=tuple((i, self._node(n)) for i, n in block.leaves))
+        leaves = {i for i, _ in block.leaves}
+        while True:
+            windows = windows_in(_exprs_of(block))
+            around = _windows_in_subqueries(block)
+            misplaced = [w for w in (*windows, *around) if not _is_over(w, block)]
+            misplaced = [w for w in misplaced if not _instances(w).isdisjoint(leaves)]
+            if misplaced:
+                chosen = max(misplaced, key=_extent)
+                inside, conditions = _instances(chosen), chosen.rows.conjuncts
+                exposed = [w for w in (*windows, *around) if _is_within(w, inside, conditions)]
+            else:
+                exposed = windows_in(e for w in windows for e in _own_exprs(w))
+                exposed += [w for w in around if _is_over(w, block)]
+                inside, conditions = leaves, block.conjuncts
+            if not exposed:
+                return self._with_subqueries(block)
+            block = self._with_inner(block, inside, conditions, exposed)
+            leaves = {i for i, _ in block.leaves}
+
+    def _with_inner(
+        self,
+        block: Block,
+        inside: Collection[int],
+        conditions: Sequence[Expr],
+        exposed: Sequence[Window],
+    ) -> Block:
+        """Return a Block that reads windows from a leaf with the rows that they are computed over.
+
+        Parameters
+        ----------
+        inside, conditions
+            The leaves and conjuncts of these rows.
+        exposed
+            The windows.
+        """
+        outer_conjuncts = [c for c in block.conjuncts if c not in {*conditions}]
+        outer_leaves = [(i, n) for i, n in block.leaves if i not in inside]
+        calls = [n.call for _, n in outer_leaves if isinstance(n, Generate)]
+        rest = [*outer_conjuncts, *(o.expr for o in block.columns), *calls]
+        rest += [s.by for s in block.order]
+        exprs: list[Expr] = [*_refs(rest, inside, exposed), *exposed]
+        columns = [Out("", "", e, self._query.types.of(e)) for e in exprs]
+        leaves = tuple((i, n) for i, n in block.leaves if i in inside)
+        inner = self.block(Block(leaves, tuple(conditions), tuple(columns)))
+        instance, outs = self._query.leaf(Derived(inner), columns)
+        new = {id(e): out.expr for e, out in zip(exprs, outs, strict=True)}
+
+        def stand_in(expr: Expr) -> Expr | None:
+            if isinstance(expr, Window) and id(expr) not in new:
+                return _moved(expr, inside, conditions, instance, rebuild)
+            return new.get(id(expr))
+
+        rebuild = Rebuild(self._query.calls, replace=stand_in)
+        return Block(
+            (
+                (instance, Derived(inner)),
+                *((i, rebuild.node(n) if isinstance(n, Generate) else n) for i, n in outer_leaves),
+            ),
+            rebuild.exprs(outer_conjuncts),
+            tuple(o.of(rebuild.expr(o.expr)) for o in block.columns),
+            rebuild.sorts(block.order),
+        )
+
+    def _with_subqueries(self, block: Block) -> Block:
+        """Return a Block with the queries in its expressions staged."""
+        subqueries = [s for s in outermost(_exprs_of(block), Subquery)]
+        if not subqueries:
+            return block
+        new: dict[int, Expr] = {id(s): replace(s, block=self.block(s.block)) for s in subqueries}
+        rebuild = Rebuild(self._query.calls, replace=lambda e: new.get(id(e)))
+        return replace(
+            block,
+            conjuncts=rebuild.exprs(block.conjuncts),
+            columns=tuple(o.of(rebuild.expr(o.expr)) for o in block.columns),
+            order=rebuild.sorts(block.order),
+        )
+
+    def _node(self, node: Node) -> Node:
+        match node:
+            case Derived(block, volatile):
+                return Derived(self.block(block), volatile)
+            case Outer(kind, left, right, on):
+                if outermost(on, Subquery):
+                    raise NoRule("of a subquery in the ON of an outer join")
+                return Outer(kind, self.block(left), self.block(right), on)
+            case Aggregate(rows):
+                if windows_in((*node.keys, *node.aggregates)):
+                    raise NoRule("of an aggregate of a window")
+                if outermost((*node.keys, *node.aggregates), Subquery):
+                    raise NoRule("of an aggregate of a subquery")
+                return replace(node, rows=self.block(rows))
+            case SetOperation(kind, branches):
+                return SetOperation(kind, tuple(map(self.block, branches)))
+            case Limit(block=block):
+                return replace(node, block=self.block(block))
+            case _:
+                return node
+
+
+def _moved(
+    window: Window,
+    inside: Collection[int],
+    conditions: Sequence[Expr],
+    instance: int,
+    rebuild: Rebuild,
+) -> Window:
+    """Return a window that reads rows through a new leaf, which has applied some conditions."""
+    instances = _instances(window)
+    if instances.isdisjoint(inside):
+        return window
+    if not instances.issuperset(inside) or not {*conditions} <= {*window.rows.conjuncts}:
+        raise NoRule("of windows over rows that overlap")
+    conjuncts = rebuild.exprs(c for c in window.rows.conjuncts if c not in {*conditions})
+    now = {instance} | (instances - {*inside})
+    return Window(
+        rebuild.expr(window.function),
+        rebuild.exprs(window.partition),
+        rebuild.sorts(window.order),
+        tuple(f if isinstance(f, str) else rebuild.expr(f) for f in window.frame),
+        Block((), conjuncts),
+        tuple((i, i) for i in sorted(now)),
+    )
+
+
+def windows_in(exprs: Iterable[Expr]) -> list[Window]:
+    """Return the outermost windows in expressions, each once; not those of subqueries."""
+    return outermost(exprs, Window)
+
+
+def outermost(exprs: Iterable[Expr], kind: type[_T]) -> list[_T]:
+    """Return the outermost subqueries or windows in expressions, each once."""
+    seen, stack = set[int](), [*exprs][::-1]
+    found: list[_T] = []
+    while stack:
+        this = stack.pop()
+        if id(this) in seen:
+            continue
+        seen.add(id(this))
+        if isinstance(this, kind):
+            found.append(this)
+        elif isinstance(this, Call):
+            stack += this.args[::-1]
+        elif isinstance(this, Window):
+            stack += _own_exprs(this)
+        elif isinstance(this, Subquery):
+            stack += this.args
+    return found
+
+
+def _windows_in_subqueries(block: Block) -> list[Window]:
+    """Return the windows over the rows of a Block that its subqueries refer to, each once."""
+    leaves = {i for i, _ in block.leaves}
+    below = (s.block for s in outermost(_exprs_of(block), Subquery))
+    windows = [w for w in walk(*below) if isinstance(w, Window)]
+    return [w for w in windows if _instances(w) <= leaves]
+
+
+def _own_exprs(window: Window) -> list[Expr]:
+    """Return the expressions that a window computes over its rows."""
+    frame = [f for f in window.frame if not isinstance(f, str)]
+    return [window.function, *window.partition, *(s.by for s in window.order), *frame]
+
+
+def _exprs_of(block: Block) -> list[Expr]:
+    return [*block.conjuncts, *(o.expr for o in block.columns), *(s.by for s in block.order)]
+
+
+def _instances(window: Window) -> set[int]:
+    return {now for _, now in window.mapping}
+
+
+def _extent(window: Window) -> tuple[int, int]:
+    return len(window.mapping), len(window.rows.conjuncts)
+
+
+def _is_over(window: Window, block: Block) -> bool:
+    """Whether a window is computed over exactly the rows of a Block."""
+    return _instances(window) == {i for i, _ in block.leaves} and {*window.rows.conjuncts} == {
+        *block.conjuncts
+    }
+
+
+def _is_within(window: Window, inside: Collection[int], conditions: Sequence[Expr]) -> bool:
+    return _instances(window) <= {*inside} and {*window.rows.conjuncts} <= {*conditions}
+
+
+def _refs(
+    exprs: Iterable[Expr], inside: Collection[int], windows: Sequence[Window]
+) -> Iterable[Ref]:
+    """Return the columns of some leaves that expressions use, but for those in some windows."""
+    skipped = {id(w) for w in windows}
+    refs: dict[Ref, None] = {}
+    seen, stack = set[int](), list[object](exprs)
+    while stack:
+        this = stack.pop()
+        if id(this) in seen or id(this) in skipped:
+            continue
+        seen.add(id(this))
+        if isinstance(this, Ref):
+            if this.instance in inside:
+                refs[this] = None
+        else:
+            stack += parts(this)
+    return sorted(refs, key=lambda r: (r.instance, r.column))
+
+
+def grouped_by_each_set(query: Staged, node: Aggregate) -> SetOperation:
+    """Return an aggregate with grouping sets as the union of one aggregate for each set.
+
+    Raises
+    ------
+    NoRule
+        The type of a key is uncertain.
+    """
+    calls, types = query.calls, query.types
+    branches: list[Block] = []
+    for grouping_set in node.sets or ():
+        copy = _Copy(query, types).aggregate(node)
+        present = sorted(grouping_set)
+        own = [c for c in copy.aggregates if not _names_set(c)]
+        grouped = Aggregate(copy.rows, tuple(copy.keys[k] for k in present), tuple(own))
+        exprs = (*grouped.keys, *grouped.aggregates)
+        instance, outs = query.leaf(grouped, [Out("", "", e, types.of(e)) for e in exprs])
+        passed = dict(zip(exprs, (o.expr for o in outs), strict=True))
+        columns: list[Expr] = []
+        for k, key in enumerate(copy.keys):
+            kind = types.of(key)
+            if kind is None:
+                raise NoRule("of grouping sets of a key whose type is uncertain")
+            nothing = calls.call("cast", (calls.call("null"),), (kind,))
+            columns.append(passed[key] if k in grouping_set else nothing)
+        columns += [
+            passed.get(c) or _number_of_set(calls, c, copy.keys, grouping_set)
+            for c in copy.aggregates
+        ]
+        outs = tuple(Out("", "", e, types.of(e)) for e in columns)
+        branches.append(Block(((instance, grouped),), (), outs))
+    return SetOperation("union all", tuple(branches))
+
+
+def _names_set(call: Expr) -> bool:
+    return isinstance(call, Call) and call.op in ("grouping", "grouping_id")
+
+
+def _number_of_set(
+    calls: Calls, call: Expr, keys: Sequence[Expr], grouping_set: Collection[int]
+) -> Expr:
+    """Return the constant that `grouping` or `grouping_id` is in one grouping set."""
+    assert isinstance(call, Call)
+    absent = [keys.index(a) not in grouping_set for a in call.args]
+    number = int("".join(str(int(a)) for a in absent) or "0", 2)
+    kind = "tinyint" if call.op == "grouping" else "bigint"
+    return calls.call("cast", (calls.call("number", (), (str(number),)),), (kind,))
