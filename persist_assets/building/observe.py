@@ -224,7 +224,7 @@ class Observer:
         """
         column, snapshot = source.annotation.time_column, self.manifest().get(source.build_id)
         partition = source.annotation.partition
-        timed = partition.time if partition else source.annotation.refresh == "incremental"
+        timed = partition.time if partition else source.annotation.is_incremental
         if not timed or column is None:
             raise SettingsError(
                 f"`{source.name}` has no windows to recompute",
@@ -415,10 +415,10 @@ class Observer:
         changes: dict[SourceID, dict[SourceID, Change | None]] = {}
         for source in sources:
             annotation = source.annotation
-            if annotation.refresh != "incremental" or source.build_id in world.missing:
+            if not annotation.is_incremental or source.build_id in world.missing:
                 continue
             sharing = (s.annotation for s in self.project.by_build_id[source.build_id])
-            if len({(a.refresh, a.time_column) for a in sharing}) > 1:
+            if len({(a.is_incremental, a.time_column) for a in sharing}) > 1:
                 continue  # the table is kept in two ways
             snapshot = self.ledger.manifests.find_snapshot(
                 self.settings.environment, source.build_id

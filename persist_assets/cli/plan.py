@@ -1,6 +1,6 @@
 """`plan`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.markup import escape
@@ -23,12 +23,13 @@ from persist_assets.cli.application import (
 from persist_assets.cli.external import print_holding
 from persist_assets.compiler.load import find_former_build_ids
 from persist_assets.core.errors import Problem, SettingsError
-from persist_assets.core.model.plans import Plan
+from persist_assets.core.model.plans import Plan, Step
 from persist_assets.core.model.project import Project
 from persist_assets.core.model.queries import SourceID
 from persist_assets.external.status import find_holdings
 from persist_assets.operations.revisions import WORKING_TREE, find_places
 from persist_assets.planning.diff import Change, Standings, compare, to_rebuild
+from persist_assets.planning.maintenance import way_out
 from persist_assets.planning.reach import asked_for
 
 
@@ -55,6 +56,8 @@ def plan(
     for source_id, message in absent.items():
         place = invocation.project.by_id[source_id or ""].location
         print_problem(Problem("no-data", message, place, severity="warning"))
+    for problem in _warnings(invocation.project, planned):
+        print_problem(problem)
     holdings = find_holdings(invocation.observer.ingestion, chosen)
     if invocation.as_json:
         from persist_assets.operations.documents.plans import PlanDocument
@@ -77,6 +80,19 @@ def plan(
         out.print(
             f"{to_rebuild(*compared)} to rebuild, {same} the same as in {escape(against or '')}"
         )
+
+
+def _warnings(project: Project, planned: Plan) -> Iterator[Problem]:
+    """Yield a warning for each incremental source of which all rows would be computed."""
+    for step in planned.steps:
+        source, codes = project.by_id[step.source_id], {r.code for r in step.reasons}
+        if "strict" in codes:
+            message = f"`{source.name}` cannot be built: refresh=strict, but {step.why}"
+            hint = way_out(source)
+            yield Problem("strict", message, source.location, hint, severity="warning")
+        elif "whole" in codes and step.maintenance == "whole":
+            message = f"all rows of `{source.name}` will be computed: {step.why}"
+            yield Problem("whole", message, source.location, severity="warning")
 
 
 def warn_of_former_build_ids(invocation: Invocation) -> None:
@@ -186,6 +202,14 @@ def _one_line(text: str | None) -> str:
     return escape(" ".join(text.split())) if text is not None else "[dim]?[/]"
 
 
+def _method(step: Step) -> str:
+    """Return the method of a step in parentheses, unless its table simply stays."""
+    if step.maintenance == "reuse":
+        return ""
+    is_odd = any(r.code in ("whole", "strict") for r in step.reasons)
+    return f" [{'yellow' if is_odd else 'cyan'}]({step.maintenance})[/]"
+
+
 def plan_tree(project: Project, planned: Plan) -> Tree:
     """Return a plan as a tree: every step below a step that it reads."""
     steps = {step.source_id: step for step in planned.steps}
@@ -206,7 +230,7 @@ def plan_tree(project: Project, planned: Plan) -> Tree:
         colour = "yellow" if step.action == "build" else "green"
         why = "; ".join(r.message for r in step.reasons)
         reasons = f" [dim]{escape(why)}[/]" if why else ""
-        label = f"[{colour}]{step.action}[/] {escape(source.key)}{reasons}{reads}"
+        label = f"[{colour}]{step.action}[/] {escape(source.key)}{_method(step)}{reasons}{reads}"
         branches[step.source_id] = branch = parent.add(label)
         for note in source.notes:
             branch.add(f"[dim]note: {escape(note)}[/]")

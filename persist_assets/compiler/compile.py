@@ -72,7 +72,7 @@ def compile_project(
         declarations, key=lambda d: (d.location.path, d.location.line, d.location.column)
     )
     compilation.followed = any(
-        d.annotation.refresh == "incremental" or d.annotation.partition for d in ordered
+        d.annotation.is_incremental or d.annotation.partition for d in ordered
     )
     collect(compilation, ordered, key_prefix)
     for compile_pass in PASSES if former is None else DRAFT_PASSES:

@@ -12,6 +12,7 @@ from persist_assets.planning.increments import (
     mismatch,
 )
 from persist_assets.planning.inputs import rests_alike
+from persist_assets.planning.maintenance import IN_FULL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,7 +57,7 @@ def increment_of(
         why = "the table belongs to another environment, or to another source too"
         if base.time_column != source.annotation.time_column:
             why = "its watermark column changed"
-        return None, Reason("whole", f"computed in full: {why}")
+        return None, Reason("whole", f"{IN_FULL}{why}")
     changes = input_changes(project, source, base.as_of, present_changes, world, coming, expected)
     rebuilt = [s for s in changes if s in coming and coming[s].action == "build"]
     if rebuilt:
@@ -65,7 +66,7 @@ def increment_of(
     grown = grow(project, source, base, changes, spans, world.zone)
     if isinstance(grown, Increment):
         return grown, Reason("increment", _describe_increment(project, source, grown))
-    return None, Reason("whole", f"computed in full: {grown}")
+    return None, Reason("whole", f"{IN_FULL}{grown}")
 
 
 def input_changes(

@@ -34,6 +34,7 @@ from persist_assets.planning.inputs import (
     other_code,
     other_rows,
 )
+from persist_assets.planning.maintenance import with_maintenance
 from persist_assets.planning.reasons import (
     counted,
     last_failure,
@@ -92,7 +93,7 @@ def partition_step(
     stays = base if built - {*todo} else None
     partitions = Partitions(tuple(filled), runs(order, todo), stays.build_uid if stays else None)
     version = RawVersion(PARTITIONS + source.build_id, digest_partitions(filled))
-    return Step(
+    step = Step(
         source_id=source.source_id,
         action="build" if reasons else "reuse",
         build_id=source.build_id,
@@ -104,6 +105,7 @@ def partition_step(
         base=stays,
         partitions=partitions,
     )
+    return with_maintenance(source, step)
 
 
 def _best_table(

@@ -24,6 +24,7 @@ from persist_assets.planning.inputs import (
     own_marks,
     without_draw,
 )
+from persist_assets.planning.maintenance import IN_FULL, with_maintenance
 from persist_assets.planning.reasons import (
     history_reasons,
     last_failure,
@@ -116,6 +117,14 @@ class Case:
         """Whether computing all rows was requested."""
         return self.force or self.tainted
 
+    @property
+    def is_first(self) -> bool:
+        """Whether no table of this meaning can be continued."""
+        snapshot = self.snapshot
+        if snapshot is None or self.missing or self.mixed:
+            return True
+        return not is_stored_as_declared(self.project, self.source, snapshot)
+
     def rests_as_expected(self, snapshot: Snapshot) -> bool:
         """Whether a snapshot rests on the raw versions that a build would rest on."""
         return without_draw(snapshot.as_of, self.source) == self.expected
@@ -184,12 +193,8 @@ def _case(
 
 
 def _is_up_to_date(case: Case) -> bool:
-    return (
-        case.snapshot is not None
-        and not (case.missing or case.mixed)
-        and is_stored_as_declared(case.project, case.source, case.snapshot)
-        and case.rests_as_expected(case.snapshot)
-    )
+    snapshot = case.snapshot
+    return snapshot is not None and not case.is_first and case.rests_as_expected(snapshot)
 
 
 def _same_rows_elsewhere(case: Case) -> Snapshot | None:
@@ -216,7 +221,7 @@ def no_table(case: Case) -> Verdict:
     last = case.world.history.get(source.source_id)
     reasons = tuple(why_no_table(case.project, source, last, case.coming))
     changed = latest is not None and latest.build_id != source.build_id
-    goes_on = source.annotation.refresh == "incremental" and source.annotation.goes_on
+    goes_on = source.annotation.is_incremental and source.annotation.goes_on
     if latest is None or not (changed and goes_on) or case.whole:
         return Verdict(reasons)
     increment, why = case.increment(latest)
@@ -309,12 +314,17 @@ def _verdict(case: Case) -> Verdict:
     return Verdict()
 
 
+_NOT_FOLLOWED = "its rows are not known to follow from those of the tables that changed"
+
+
 def _computed(
     case: Case, snapshot: Snapshot, reasons: Sequence[Reason], changed: Collection[BuildID]
 ) -> Verdict:
     """Return the verdict to build, by an increment if the source's rows follow what changed."""
     whole = not follows_from(case.project, case.source, changed)
-    incremental = case.source.annotation.refresh == "incremental"
+    incremental = case.source.annotation.is_incremental
+    if whole and incremental and not case.whole:
+        reasons = [*reasons, Reason("whole", f"{IN_FULL}{_NOT_FOLLOWED}")]
     if whole or case.whole or case.spans or not incremental:
         return Verdict((*reasons,), whole=whole)
     increment, why = case.increment(snapshot)
@@ -347,7 +357,7 @@ def _build(case: Case, verdict: Verdict, reasons: tuple[Reason, ...]) -> Step:
     history, becomes = _history(case)
     base = verdict.increment.base if verdict.increment else None
     as_of, older = _with_older_code(source, base, case.expected)
-    return Step(
+    step = Step(
         source_id=source.source_id,
         action="build",
         build_id=source.build_id,
@@ -364,6 +374,7 @@ def _build(case: Case, verdict: Verdict, reasons: tuple[Reason, ...]) -> Step:
         increment=verdict.increment,
         history=history,
     )
+    return with_maintenance(source, step, is_first=case.is_first)
 
 
 def _reuse(case: Case, snapshot: Snapshot, verdict: Verdict) -> Step:
@@ -375,8 +386,9 @@ def _reuse(case: Case, snapshot: Snapshot, verdict: Verdict) -> Step:
         reasons.append(Reason("same-rows", "the data is newer, but the rows it reads are the same"))
     if last is not None and last.build_id == source.build_id:
         reasons += last_failure(last)  # a build also runs the checks of a table that it reuses
+    is_young = not verdict.same_rows and not case.rests_as_expected(snapshot)
     as_of, older = _with_older_code(source, snapshot, as_of)
-    return Step(
+    step = Step(
         source_id=source.source_id,
         action="reuse",
         build_id=source.build_id,
@@ -384,6 +396,7 @@ def _reuse(case: Case, snapshot: Snapshot, verdict: Verdict) -> Step:
         reasons=(*reasons, *older),
         snapshot=snapshot,
     )
+    return with_maintenance(source, step, is_young=is_young)
 
 
 def _history(case: Case) -> tuple[Snapshot | None, Iterable[Reason]]:

@@ -64,6 +64,6 @@ def _is_clustered(source: Source) -> bool:
     change. Tables to which rows are only added keep the order in which the rows came.
     """
     annotation = source.annotation
-    if annotation.refresh != "incremental" or annotation.time_column is None:
+    if not annotation.is_incremental or annotation.time_column is None:
         return False
     return annotation.merge is not None or not (source.growth and source.growth.sums)

@@ -113,9 +113,12 @@ KEYS: Mapping[str, Key] = {
         read_refresh,
         (
             (
-                "`full`, `incremental`, `snapshot`",
-                "[which rows a build computes](annotations.md#incremental-builds), or that the "
-                "table [keeps versions of rows](annotations.md#versions-of-rows)",
+                "`auto`, `incremental`, `strict`, `whole`",
+                "[which rows a build computes](annotations.md#incremental-builds)",
+            ),
+            (
+                "`snapshot`",
+                "the table [keeps versions of rows](annotations.md#versions-of-rows)",
             ),
         ),
     ),

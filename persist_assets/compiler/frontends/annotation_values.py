@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import datetime
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast, get_args
@@ -18,7 +19,6 @@ from persist_assets.core.model.annotations import (
     Fallback,
     Freshness,
     Merge,
-    Refresh,
     SchemaChange,
     Strategy,
 )
@@ -103,9 +103,16 @@ def read_strategy(tag: Tag, what: str) -> str:
     return one_of(get_args(Strategy), tag, what)
 
 
+RENAMED: Mapping[tuple[str, str], str] = {("refresh", "full"): "whole"}
+"""The new names of values, by key and old name. An old name works for one release, with a
+warning."""
+
+
 def read_refresh(tag: Tag, what: str) -> str:
-    """Return what a build computes."""
-    return one_of(get_args(Refresh), tag, what)
+    """Return what a build computes; ``strict`` is a stricter ``incremental``."""
+    if tag.value == "full":
+        tag = replace(tag, value=RENAMED[what, "full"])
+    return one_of(("auto", "incremental", "strict", "whole", "snapshot"), tag, what)
 
 
 def read_merge(tag: Tag, what: str) -> Merge:

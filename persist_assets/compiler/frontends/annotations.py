@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from persist_assets.compiler.frontends.annotation_keys import KEYS
 from persist_assets.compiler.frontends.annotation_values import (
+    RENAMED,
     Bad,
     numbered,
 )
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 
 _INCREMENTAL = ("lookback", "assume")
-"""Keys that require ``refresh=incremental``."""
+"""Keys that require ``refresh=incremental`` or ``refresh=strict``."""
 _PARTITION = ("start", "end", "timezone", "backfill")
 """Keys that require ``partition``."""
 _HISTORY = ("key", "watch", "hard_deletes")
@@ -79,17 +80,7 @@ def read_annotation(
     places: list[tuple[str, Location]] = []
     for name, tag in (root.properties or {}).items():
         if name not in KEYS:
-            hint = did_you_mean(name, KEYS)
-            if name.isdecimal() and tag.deleted:
-                hint = 'put dates in quotes: "2013-01-01"'
-            problems.append(
-                Problem(
-                    "annotation-key",
-                    f"unknown key `{name}`",
-                    tag.location,
-                    hint or f"known keys: {', '.join(KEYS)}",
-                )
-            )
+            problems.append(_unknown(name, tag))
             continue
         if tag.deleted:
             if tag.revived:
@@ -110,11 +101,14 @@ def read_annotation(
         except Bad as bad:
             problems.append(bad.problem)
         else:
+            problems += _renamed(name, tag)
             if key.field:
                 fields[key.field] = value
     promised: Any = fields.pop("columns", ())
     checked: Any = fields.get("checks", ())
     fields["checks"] = (*promised, *_besides(promised, checked))
+    if fields.get("refresh") == "strict":
+        fields |= {"refresh": "incremental", "is_strict": True}
     problems += _contradictions(dict(places))
     if "partition" not in dict(places):
         problems += _without_partitions((root.properties or {}).get("check"))
@@ -127,6 +121,24 @@ def read_annotation(
     except Bad as bad:
         problems.append(bad.problem)
     return Annotation(**fields, keys=tuple(places)), problems  # pyright: ignore[reportArgumentType]
+
+
+def _unknown(name: str, tag: Tag) -> Problem:
+    """Return the problem with a key that does not exist."""
+    hint = did_you_mean(name, KEYS)
+    if name.isdecimal() and tag.deleted:
+        hint = 'put dates in quotes: "2013-01-01"'
+    hint = hint or f"known keys: {', '.join(KEYS)}"
+    return Problem("annotation-key", f"unknown key `{name}`", tag.location, hint)
+
+
+def _renamed(name: str, tag: Tag) -> Iterator[Problem]:
+    """Yield a warning for the old name of a value."""
+    new = RENAMED.get((name, tag.value)) if isinstance(tag.value, str) else None
+    if new is not None:
+        message = f"`{name}={tag.value}` is now called `{name}={new}`"
+        hint = f"write {name}={new}: a later release will not accept `{tag.value}`"
+        yield Problem("annotation-renamed", message, tag.location, hint, severity="warning")
 
 
 def _complete(fields: dict[str, object], places: Mapping[str, Location]) -> None:
@@ -243,7 +255,7 @@ def _alike(a: object, b: object) -> bool:
 def misplaced(declaration: Declaration) -> Iterator[Problem]:
     """Yield a problem for each key that has no effect on the definition."""
     annotation = declaration.annotation
-    incremental = annotation.refresh == "incremental"
+    incremental = annotation.is_incremental
     history = annotation.refresh == "snapshot"
     live = annotation.freshness and replace(annotation.freshness, fallback="live")
     for key, place in annotation.keys:

@@ -155,7 +155,7 @@ def unfounded(declaration: Declaration) -> Iterator[Problem]:
         if not declaration.persisted:
             message = f"`:{bound.name}` has no value: `{name}` has no table to add to"
             hint = "use it in a source that is persisted"
-        elif bound.name == WATERMARK and annotation.refresh != "incremental":
+        elif bound.name == WATERMARK and not annotation.is_incremental:
             message = f"`:{bound.name}` has no value: `{name}` is always computed in full"
             hint = "add refresh=incremental, or remove the condition"
         elif bound.name == WATERMARK and annotation.time_column is None:

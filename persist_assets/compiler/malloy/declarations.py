@@ -229,7 +229,8 @@ def _declaration(
     ]
     annotation, problems = read_annotation([line for line, _ in lines])
     own_annotation, _ = read_annotation([line for line, inherited in lines if not inherited])
-    if not problems:  # a parse error is reported once, in our words
+    # A parse error is reported once, in our words.
+    if not any(p.severity == "error" for p in problems):
         problems += source.problems
     problems += _nearly(source.notes)
     declaration = Declaration(

@@ -114,13 +114,18 @@ def grows_by_increments(subject: Subject) -> Iterator[Problem]:
     """Require that an incremental source can continue its table, and has a watermark."""
     source, places = subject.source, subject.places
     annotation = source.annotation
-    if annotation.refresh != "incremental":
+    if not annotation.is_incremental:
         return
     place = places["refresh"]
     why = obstacle(source)
     if why is not None and annotation.assume is None:
         message = f"every build of `{source.name}` computes it in full: {why}"
-        whole = "make it a @table" if source.function else "remove refresh=incremental"
+        if annotation.is_strict:
+            message = (
+                f"refresh=strict lets no build of `{source.name}` succeed but the first: {why}"
+            )
+        remove = f"remove refresh={annotation.refresh_value}"
+        whole = "make it a @table" if source.function else remove
         hint = f"{whole}, or add assume=exact if you know better"
         yield Problem("increment", message, place, hint, severity="warning")
     if annotation.lookback_s and annotation.assume is None:

@@ -113,8 +113,9 @@ class Partitioning:
         return self.dimensions[0] if self.dimensions[0].every else None
 
 
-Refresh = Literal["full", "incremental", "snapshot"]
-"""What a build computes: all rows, the changed ones, or new versions beside the old ones."""
+Refresh = Literal["auto", "incremental", "whole", "snapshot"]
+"""What a build computes: what persist chooses, the changed rows, all rows, or new versions beside
+the old ones."""
 
 VALID_FROM, VALID_TO = "valid_from", "valid_to"
 """The additional columns of a history: the start and the end of a version."""
@@ -176,6 +177,9 @@ class Annotation:
         The column whose greatest value is recorded as the watermark of every snapshot.
     refresh
         What a build computes.
+    is_strict
+        ``refresh=strict``: like ``incremental``, but a build that would compute all rows of a
+        published table fails.
     lookback_s
         How many seconds late rows may arrive, if nothing else determines it.
     assume
@@ -207,7 +211,8 @@ class Annotation:
     name: str | None = None
     strategy: Strategy = "table"
     time_column: str | None = None
-    refresh: Refresh = "full"
+    refresh: Refresh = "auto"
+    is_strict: bool = False
     lookback_s: int = 0
     assume: Literal["exact"] | None = None
     merge: Merge | None = None
@@ -226,6 +231,16 @@ class Annotation:
     want: Wanted | None = None
     checks: tuple[Check, ...] = ()
     keys: tuple[tuple[str, Location], ...] = field(default=(), compare=False)
+
+    @property
+    def refresh_value(self) -> str:
+        """The value of the key ``refresh``."""
+        return "strict" if self.is_strict else self.refresh
+
+    @property
+    def is_incremental(self) -> bool:
+        """Whether builds compute only rows that can differ, where they can."""
+        return self.refresh == "incremental"
 
     @property
     def validity(self) -> Validity | None:

@@ -30,12 +30,38 @@ ReasonCode = Literal[
     "partition",
     "increment",
     "whole",
+    "strict",
     "history",
     "older",
     "tainted",
     "forced",
     "failed",
 ]
+
+Maintenance = Literal[
+    "reuse", "stamp", "append", "merge", "keys", "windows", "partitions", "history", "whole"
+]
+"""The method by which a build brings a table up to date.
+
+``reuse``
+    The table is up to date.
+``stamp``
+    The data is newer, but the rows are the same: only the versions it rests on are recorded.
+``append``
+    Rows are added.
+``merge``
+    Computed rows are merged with those of the same key.
+``keys``
+    The rows of keys that may differ are replaced.
+``windows``
+    The rows of windows of the time column are replaced.
+``partitions``
+    Some partitions are computed.
+``history``
+    Versions of rows begin, end or are corrected.
+``whole``
+    All rows are computed.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +188,10 @@ class Step:
         The partitions that its snapshot will have.
     history
         The history that it continues; None: there is none, or it starts again.
+    maintenance
+        The method; ``whole`` also where it depends on builds that come before.
+    why
+        Why by this method; for ``whole``, why no cheaper one applies. One clause, without a period.
     """
 
     source_id: SourceID
@@ -176,6 +206,8 @@ class Step:
     base: Snapshot | None = None
     partitions: Partitions | None = None
     history: Snapshot | None = None
+    maintenance: Maintenance = "whole"
+    why: str = ""
 
     @property
     def goes_on_from(self) -> Snapshot | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, Self
 
-from persist_assets.core.model.plans import ReasonCode
+from persist_assets.core.model.plans import Maintenance, ReasonCode
 from persist_assets.operations.documents.base import Count, Document
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ class StepDocument(Document):
     partition: str | None
     partitions: list[tuple[str, str]] | None
     action: Literal["build", "reuse"]
+    maintenance: Maintenance
+    why: str
     reasons: list[ReasonDocument]
     build_id: str
     notes: list[str]
@@ -51,6 +53,8 @@ class StepDocument(Document):
             partition=step.keys[0] if step.keys and len(step.keys) == 1 else None,
             partitions=[*step.partitions.built] if step.partitions else None,
             action=step.action,
+            maintenance=step.maintenance,
+            why=step.why,
             reasons=[ReasonDocument.model_validate(r) for r in step.reasons],
             build_id=step.build_id,
             notes=[*project.by_id[step.source_id].notes],

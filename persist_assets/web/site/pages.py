@@ -322,7 +322,7 @@ def _strategy(source: Source) -> list[tuple[str, str]]:
     history = annotation.validity
     rows: list[tuple[str, object]] = [
         ("materialized", annotation.strategy),
-        ("refresh", annotation.refresh),
+        ("refresh", annotation.refresh_value),
         ("watermark", annotation.time_column),
         ("lookback", in_units(annotation.lookback_s) if annotation.lookback_s else None),
         ("assume", annotation.assume),

@@ -200,6 +200,8 @@ def test_names_in_quotes_and_of_other_alphabets(load: Make) -> None:
         'persist check { relationship { carrier="flight.carrier" } function=plausible }',
         "-persist",
         "group=g",
+        *(f"persist watermark=carrier refresh={r}" for r in ("auto", "incremental", "strict")),
+        *(f"persist refresh={r}" for r in ("whole", "full", "strikt", "strict", "snapshot")),
         "persist nme=x",
         'persist freshness.window="soon"',
         "group=g materialized=view",
