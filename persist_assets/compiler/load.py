@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
 from pathlib import Path, PurePath, PurePosixPath
+from threading import Lock
 from typing import TYPE_CHECKING
 
+from persist_assets.analysis.deltas.rules import change_of
 from persist_assets.analysis.pushdown.needs import needed
 from persist_assets.compiler.cache import Parsed, cache_file, load_cache, parsed, save_cache
 from persist_assets.compiler.compile import compile_project, resolve_query
@@ -33,6 +35,7 @@ from persist_assets.core.errors import (
     did_you_mean,
     unexpected,
 )
+from persist_assets.core.model.deltas import NoRule
 from persist_assets.core.model.sources import FILE_FORMATS
 from persist_assets.core.object_stores import ICEBERG_SCHEMES, unknown_scheme
 from persist_assets.core.settings.keys import OUT_OF_PROJECT, SETTINGS_FILE
@@ -53,8 +56,10 @@ if TYPE_CHECKING:
         Sequence,
     )
 
+    from persist_assets.analysis.deltas.staging import Staged
     from persist_assets.compiler.frontends.module_text import Find
     from persist_assets.compiler.state import Compilation
+    from persist_assets.core.model.deltas import Program
     from persist_assets.core.model.project import NamedQuery, Needed, Project
     from persist_assets.core.model.queries import BuildID, Query, SourceID
     from persist_assets.core.model.sources import Declaration, Source
@@ -402,6 +407,7 @@ def _finished(
         needs = tuple(map(needed, compilation.needs(externals)))
         needs_of = _needs_by_source(compilation, externals)
         project = replace(project, needs=needs, needs_of=needs_of)
+    project = replace(project, program=_programs(compilation))
     problems = [*project.problems, *_unknown_graphs(settings, project)]
     problems.sort(key=lambda p: (p.location, p.code, p.message))
     return replace(project, problems=tuple(problems))
@@ -424,6 +430,32 @@ def _needs_by_source(
     @cache
     def find(source_id: SourceID) -> tuple[Needed, ...]:
         return tuple(map(needed, compilation.needs_of_source(source_id, externals)))
+
+    return find
+
+
+def _programs(
+    compilation: Compilation,
+) -> Callable[[SourceID, frozenset[SourceID], frozenset[SourceID]], Program | None]:
+    """Return a function for the program of a source's change; those of most are never used."""
+    lock = Lock()
+    compilation.forget_trees()
+
+    @cache
+    def define(source_id: SourceID) -> Staged | NoRule:
+        try:
+            return compilation.definition(source_id)
+        except NoRule as error:
+            return error
+
+    def find(
+        source_id: SourceID, changed: frozenset[SourceID], grown: frozenset[SourceID]
+    ) -> Program | None:
+        with lock, nothing_collected():
+            definition = define(source_id)
+            if isinstance(definition, NoRule):
+                raise NoRule(definition.reason)
+            return change_of(definition, changed, grown)
 
     return find
 

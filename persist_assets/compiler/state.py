@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from persist_assets.analysis.deltas.definition import checked, define
-from persist_assets.analysis.deltas.staging import NoRule
 from persist_assets.analysis.pushdown.needs import leaf, opaque, relate
 from persist_assets.analysis.pushdown.search import find_needs
 from persist_assets.analysis.semantics import (
@@ -21,6 +20,7 @@ from persist_assets.core.errors import (
     unexpected,
 )
 from persist_assets.core.languages import MALLOY
+from persist_assets.core.model.deltas import NoRule
 from persist_assets.core.model.project import Broken, Project
 
 if TYPE_CHECKING:
@@ -281,6 +281,14 @@ class Compilation:
         assert query is not None
         faces = [self._leaf(b) for b in unit.bindings]
         return relate(query, unit.declaration.location.path, faces)
+
+    def forget_trees(self) -> None:
+        """Drop the trees of all queries; they are parsed again where they are needed."""
+        self.trees.clear()
+        for unit in self.units.values():
+            query = unit.declaration.query
+            if query is not None and query.tree is not None:
+                unit.declaration = replace(unit.declaration, query=replace(query, tree=None))
 
     def definition(self, source_id: SourceID) -> Staged:
         """Return the query of a source over the tables that it reads.

@@ -21,8 +21,9 @@ from duckdb_engine import _translated
 
 from persist_assets.analysis.algebra import Given, walk
 from persist_assets.analysis.deltas.printing import Printer
-from persist_assets.analysis.deltas.rules import ROW_WEIGHT, Program, change_of, relation_name
+from persist_assets.analysis.deltas.rules import change_of
 from persist_assets.core.dialect import quote
+from persist_assets.core.model.deltas import ROW_WEIGHT, Program, relation_name
 
 if TYPE_CHECKING:
     import random

@@ -9,11 +9,12 @@ from persist_assets.analysis.algebra import Given
 from persist_assets.analysis.binder import bind
 from persist_assets.analysis.binding import Binding, Face
 from persist_assets.analysis.deltas.printing import Printer
-from persist_assets.analysis.deltas.staging import NoRule, Staged, staged
+from persist_assets.analysis.deltas.staging import Staged, staged
 from persist_assets.analysis.fingerprint import Fold
 from persist_assets.analysis.scope import Around, Unanalysable
 from persist_assets.core.dialect import quote
 from persist_assets.core.languages import REFERENCE
+from persist_assets.core.model.deltas import NoRule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -31,10 +31,10 @@ from persist_assets.analysis.algebra import (
     Window,
     parts,
 )
-from persist_assets.analysis.deltas.staging import NoRule
 from persist_assets.analysis.expressions import AGGREGATE_OPS
 from persist_assets.analysis.functions import ORDER_SENSITIVE
 from persist_assets.core.dialect import quote
+from persist_assets.core.model.deltas import WEIGHT, NoRule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,10 +49,6 @@ _INFIX = {
 }
 _NAMED = re.compile(r"[a-z_][a-z0-9_]*")
 _NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)(E[+-]?\d+)?(L|S|Y|F|D|BD)?", re.IGNORECASE)
-
-WEIGHT = "w"
-"""The column with the weight of a changed row: how many such rows came, or went if negative."""
-
 
 @dataclass(frozen=True, slots=True)
 class Part:

@@ -41,7 +41,7 @@ from persist_assets.analysis.algebra import (
     walk,
 )
 from persist_assets.analysis.deltas.exactness import Exactness
-from persist_assets.analysis.deltas.printing import WEIGHT, Part, Printer, refs_in, used_columns
+from persist_assets.analysis.deltas.printing import Part, Printer, refs_in, used_columns
 from persist_assets.analysis.deltas.pushing import (
     Restriction,
     equal_columns,
@@ -50,12 +50,12 @@ from persist_assets.analysis.deltas.pushing import (
     restrictions,
 )
 from persist_assets.analysis.deltas.staging import (
-    NoRule,
     grouped_by_each_set,
     outermost,
     windows_in,
 )
 from persist_assets.core.dialect import quote
+from persist_assets.core.model.deltas import ROW_WEIGHT, WEIGHT, NoRule, Program, relation_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -69,23 +69,6 @@ if TYPE_CHECKING:
 OLD, NEW = "old", "new"
 _VERSIONS = ((NEW, 1), (OLD, -1))
 
-ROW_WEIGHT = "_persist_weight"
-"""The column with the weight of a row in the ``delta`` of a table."""
-
-
-def relation_name(version: str, source_id: SourceID) -> str:
-    """Return the name by which statements read a table.
-
-    Parameters
-    ----------
-    version
-        ``now`` for a table that has not changed. Of one that has: its rows ``old`` and ``new``; the
-        rows of files that it ``kept``, ``lost`` and ``gained``; and its ``delta``, with a column
-        `ROW_WEIGHT`.
-    """
-    return f"{version}:{source_id}"
-
-
 class Relations:
     """The relations that the rules of one query read: tables, and relations that are held.
 
@@ -95,6 +78,8 @@ class Relations:
         The tables that changed.
     grown
         Those of them that only got rows.
+    columns
+        By table, the numbers of the columns that the query uses.
 
     Attributes
     ----------
@@ -102,8 +87,13 @@ class Relations:
         Relations to compute first, by name, each after those that it reads.
     """
 
-    def __init__(self, changed: frozenset[SourceID], grown: frozenset[SourceID]) -> None:
-        self.changed, self.grown = changed, grown
+    def __init__(
+        self,
+        changed: frozenset[SourceID],
+        grown: frozenset[SourceID],
+        columns: Mapping[SourceID, Sequence[int]],
+    ) -> None:
+        self.changed, self.grown, self.columns = changed, grown, columns
         self.held: dict[str, str] = {}
         self._reads: dict[int, frozenset[str]] = {}
         self._keep_alive: list[object] = []  # keeps alive the objects whose ids are keys
@@ -150,7 +140,7 @@ class Relations:
     def delta(self, node: Given) -> str:
         """Return the SELECT of the changed rows of a table."""
         name = relation_name("delta", node.rows)
-        items = _items(node, range(len(node.columns)))
+        items = _items(node, self.columns[node.rows])
         return f"SELECT {items}, {ROW_WEIGHT} AS {WEIGHT} FROM {quote(name)}"
 
     def _table(
@@ -171,7 +161,7 @@ class Relations:
 
     def _probe(self, node: Given, restriction: Restriction) -> str:
         """Return the relation with the rows of a table that it kept and that have some keys."""
-        items = _items(node, range(len(node.columns)))
+        items = _items(node, self.columns[node.rows])
         kept = quote(relation_name("kept", node.rows))
         text = f"SELECT {items} FROM {kept} AS t{_semi_join(node, restriction)}"
         return self.hold("probe", text)
@@ -373,7 +363,7 @@ class Rules:
         terms = self._node(node)
         if not terms:
             return None
-        return f"SELECT * FROM {quote(self.relations.hold('delta', _union(terms)))}"
+        return f"SELECT * FROM {quote(self.relations.hold('change', _union(terms)))}"
 
     def _node(self, node: Node) -> list[str]:
         match node:
@@ -474,7 +464,7 @@ class Rules:
         exposed = _exposed(node, node.left)
         changes = self.block(exposed)
         if changes:
-            delta = f"SELECT * FROM {quote(self.relations.hold('delta', _union(changes)))}"
+            delta = f"SELECT * FROM {quote(self.relations.hold('change', _union(changes)))}"
             restricted: dict[int, list[Restriction]] = {}
             numbers = {o.expr: k for k, o in enumerate(exposed.columns)}
             for a, b in pairs:
@@ -651,33 +641,6 @@ def _having(
 # ------------------------------------------------------------------------------- the whole query
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
-    """Statements that give the change of a query's table.
-
-    Attributes
-    ----------
-    held
-        Relations to compute first, by name, each after those that it reads.
-    rows
-        The changed rows: columns ``c0``, ``c1``, …, and their weight ``w``. With `keys`, all rows
-        that the table has with these keys, without a weight.
-    keys
-        The relation with the touched keys, in columns ``c0``, ``c1``, …; None: the rows that went
-        are removed one by one.
-    key_columns
-        The numbers of the query's columns whose values the keys are.
-    only_adds
-        No row is removed.
-    """
-
-    held: Mapping[str, str]
-    rows: str
-    keys: str | None = None
-    key_columns: tuple[int, ...] = ()
-    only_adds: bool = False
-
-
 def change_of(
     query: Staged, changed: frozenset[SourceID], grown: frozenset[SourceID] = frozenset()
 ) -> Program | None:
@@ -697,7 +660,8 @@ def change_of(
     NoRule
         A node of the query has no rule.
     """
-    relations = Relations(changed, grown)
+    columns, names = _used_of_tables(query.block)
+    relations = Relations(changed, grown, columns)
     rules = Rules(query, relations)
     if not relations.is_changed(query.block):
         return None
@@ -709,12 +673,29 @@ def change_of(
         rows, exprs, _ = keyed
         if not (exact.of_rows(rows) and exact.of_exprs(exprs)):
             raise NoRule("of values below other nodes that depend on the order of rows")
-        return _by_keys(query, relations, rules, *keyed)
+        program = _by_keys(query, relations, rules, *keyed)
+        return program and replace(program, columns=names)
     terms = rules.block(query.block)
     if not terms:
         return None
     text = _union(terms)
-    return Program(_needed(relations.held, text), text, only_adds=rules.only_adds)
+    return Program(_needed(relations.held, text), text, names, only_adds=rules.only_adds)
+
+
+def _used_of_tables(
+    block: Block,
+) -> tuple[dict[SourceID, list[int]], dict[SourceID, tuple[str, ...]]]:
+    """Return the numbers and the names of the columns of each table that a query uses."""
+    used = used_columns([block])
+    numbers: dict[SourceID, set[int]] = {}
+    names: dict[SourceID, tuple[str, ...]] = {}
+    for inner in walk(block):
+        for instance, node in inner.leaves if isinstance(inner, Block) else ():
+            if isinstance(node, Given):
+                numbers.setdefault(node.rows, set()).update(used.get(instance, ()))
+                chosen = sorted(numbers[node.rows])
+                names[node.rows] = tuple(node.columns[n] for n in chosen)
+    return {s: sorted(n) for s, n in numbers.items()}, names
 
 
 def _by_keys(
@@ -742,7 +723,7 @@ def _by_keys(
     restricted = restrictions(query.block, by_number, keys, query.types)
     text = relations.printer(NEW, restricted).block(query.block)
     text = _having(text, range(len(columns)), keys, numbers)
-    return Program(_needed(relations.held, text, keys), text, keys, tuple(numbers))
+    return Program(_needed(relations.held, text, keys), text, {}, keys, tuple(numbers))
 
 
 def _columns_of_tables(

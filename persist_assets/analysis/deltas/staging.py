@@ -34,6 +34,7 @@ from persist_assets.analysis.algebra import (
     walk,
 )
 from persist_assets.analysis.types import Types
+from persist_assets.core.model.deltas import NoRule
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -44,20 +45,6 @@ _T = TypeVar("_T", Subquery, Window)
 
 _MOST_PARTS = 20_000
 """A query with more parts than this, once shared ones are copied, has no delta."""
-
-
-class NoRule(Exception):
-    """The change of a query cannot be computed.
-
-    Attributes
-    ----------
-    reason
-        The obstacle, as half a sentence after "because": ``of a LIMIT``.
-    """
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from persist_assets.core.model.columns import Trace
+    from persist_assets.core.model.deltas import Program
     from persist_assets.core.model.queries import BuildID, SourceID
     from persist_assets.core.model.snapshots import AsOf, Partitions, Snapshot
 
@@ -140,6 +141,8 @@ class Increment:
         Spans of the time column that are recomputed in any case.
     late
         With `past`, the names of tables that got files with earlier times.
+    program
+        The program that computes the changed rows from `changes`; None: another method does.
     """
 
     base: Snapshot
@@ -151,6 +154,7 @@ class Increment:
     past: bool = False
     spans: tuple[tuple[Any, Any], ...] = ()
     late: tuple[str, ...] = ()
+    program: Program | None = None
 
 
 @dataclass(frozen=True, slots=True)

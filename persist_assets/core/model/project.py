@@ -6,11 +6,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from persist_assets.core.model.deltas import NoRule
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from persist_assets.core.errors import Location, Problem
     from persist_assets.core.model.checks import Check
+    from persist_assets.core.model.deltas import Program
     from persist_assets.core.model.queries import BuildID, SourceID
     from persist_assets.core.model.sources import Source
 
@@ -74,6 +77,12 @@ class Needed:
     not_pushed: tuple[tuple[str, str], ...] = ()
 
 
+def _no_program(
+    source_id: SourceID, changed: frozenset[SourceID], grown: frozenset[SourceID]
+) -> Program | None:
+    raise NoRule("its files are not at hand")
+
+
 @dataclass(frozen=True)
 class Project:
     """Everything the sources directory defines.
@@ -95,6 +104,9 @@ class Project:
         The needs of the persisted sources from external tables.
     needs_of
         Returns the needs of all rows of a source from external tables.
+    program
+        Returns the program for the change of a source's rows, from the tables that changed and
+        those of them that only got rows; None: its rows do not change. It raises `NoRule`.
     """
 
     sources: tuple[Source, ...] = ()
@@ -105,6 +117,9 @@ class Project:
     needs: tuple[Needed, ...] = ()
     needs_of: Callable[[SourceID], tuple[Needed, ...]] = field(
         default=lambda _: (), compare=False, repr=False
+    )
+    program: Callable[[SourceID, frozenset[SourceID], frozenset[SourceID]], Program | None] = field(
+        default=_no_program, compare=False, repr=False
     )
 
     @cached_property
