@@ -32,7 +32,7 @@ from persist_assets.building.reader import Reader
 from persist_assets.building.set_checks import failure
 from persist_assets.building.stages import Computed, PendingBuild, Started
 from persist_assets.building.start import check_base, check_inputs, plan_step, start
-from persist_assets.building.strategies.choose import strategy_of
+from persist_assets.building.strategies.choose import maintenance_of, strategy_of
 from persist_assets.building.strategies.slices import without_shared
 from persist_assets.building.strategies.strategy import Task
 from persist_assets.building.strategies.temporary import TemporaryTables
@@ -325,6 +325,8 @@ class Builder:
             work.computed = computed
             self._warn_timeless(work, computed)
             work.checks = self._checking.ask(work, computed, world, checks, frame)
+            method = maintenance_of(source, strategy, scope)
+            work.build = work.build.computed_by(method, self.clock())
         leaves = reader.leaves(source.bindings, read)
         reader.check_unchanged(leaves)
         for other in source.compared:
@@ -688,8 +690,7 @@ class Builder:
             if work.state == "open":
                 message = str(error) if isinstance(error, Exception) else "interrupted"
                 self._record_failed(work, message or type(error).__name__)
-                root = self.settings.table_root(work.table)
-                self.tables.discard(root, work.build.build_uid)
+                self.tables.discard(self.settings.table_root(work.table), work.build.build_uid)
             raise
         finally:
             with self._lock:
