@@ -85,6 +85,48 @@ def test_a_table_grows_and_says_up_to_where(make_shared_project: Callable[..., P
 
 
 @pytest.mark.slow
+@pytest.mark.proves("T6", "T7")
+def test_a_strict_source_is_not_computed_in_full_unasked(
+    make_shared_project: Callable[..., Path],
+) -> None:
+    text = ONE + "--@ persist refresh={}\nCREATE VIEW q AS SELECT ts, x FROM t;"
+    root = make_shared_project({"m.sql": text.format("full")})
+    put(root, 0, (0, "a"))
+    put(root, 1, (1, "b"))
+    done = persist("build", "--json", cwd=root)
+    assert "`refresh=full` is now called `refresh=whole` [annotation-renamed]" in done.stderr
+    (root / "sources" / "m.sql").write_text(text.format("strict"))
+    (root / "raw" / "1.parquet").unlink()
+    why = "the changes in t are unknown"
+    planned = persist("plan", "--json", cwd=root)
+    (step,) = json.loads(planned.stdout)["steps"]
+    assert [r["code"] for r in step["reasons"]] == ["input", "whole", "strict"]
+    assert (step["maintenance"], step["why"]) == ("whole", why)
+    warning = (
+        f"sources/m.sql:3:13: warning: `q` cannot be built: refresh=strict, but {why} [strict]"
+    )
+    assert warning in planned.stderr
+    assert "build m/q (whole) " in persist("plan", cwd=root).stdout
+    failed = persist("build", "--json", cwd=root)
+    assert failed.returncode == 1
+    (build,) = json.loads(failed.stdout)["builds"]
+    assert (build["action"], build["rows"]) == ("failed", None)
+    message = f"`q` would be computed in full, which refresh=strict forbids: {why}"
+    assert message in build["error"]
+    assert "run persist build m/q --full-refresh once, or write refresh=auto" in build["error"]
+    (built,) = document("build", "q", "--full-refresh", cwd=root)["builds"]
+    assert (built["action"], built["rows"]) == ("built", 1)
+    (root / "sources" / "m.sql").write_text(text.format("incremental"))
+    (root / "raw" / "0.parquet").unlink()
+    put(root, 2, (2, "c"))
+    why = "rows of t changed or were removed"
+    planned = persist("plan", cwd=root)
+    assert f"warning: all rows of `q` will be computed: {why} [whole]" in planned.stderr
+    done = persist("build", cwd=root)
+    assert f"`m/q` is computed in full: {why}" in done.stderr
+
+
+@pytest.mark.slow
 @pytest.mark.proves("P20", "P21")
 def test_what_is_selected_is_built_from_scratch_and_nothing_else(
     make_shared_project: Callable[..., Path],
