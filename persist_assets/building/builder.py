@@ -31,8 +31,8 @@ from persist_assets.building.observe import Observer, Unpublished
 from persist_assets.building.reader import Reader
 from persist_assets.building.set_checks import failure
 from persist_assets.building.stages import Computed, PendingBuild, Started
-from persist_assets.building.start import check_base, check_inputs, plan_step, start
-from persist_assets.building.strategies.choose import strategy_of
+from persist_assets.building.start import check_started, plan_step, start
+from persist_assets.building.strategies.choose import maintenance_of, strategy_of
 from persist_assets.building.strategies.slices import without_shared
 from persist_assets.building.strategies.strategy import Task
 from persist_assets.building.strategies.temporary import TemporaryTables
@@ -218,8 +218,7 @@ class Builder:
         PersistError
             Something else failed; the failure is recorded.
         """
-        name = shown_as(self.settings, source)
-        if name is not None:
+        if (name := shown_as(self.settings, source)) is not None:
             check_catalog(self.engine, name)
         self.observer.pins.sync([source.source_id])
         with self._leased(source) as lease:
@@ -292,8 +291,7 @@ class Builder:
     def _compute(self, work: PendingBuild, world: World) -> None:
         """Compute the rows by a strategy, write them, and answer their checks."""
         source, step, reader = work.source, work.step, self.reader
-        check_inputs(self.observer, work.started, world)
-        check_base(self.observer, work.started, self.run_id)
+        check_started(self.observer, work.started, world, self.run_id)
         checks = self._checking.checks_of(source)
         task = Task(
             reader,
@@ -325,6 +323,8 @@ class Builder:
             work.computed = computed
             self._warn_timeless(work, computed)
             work.checks = self._checking.ask(work, computed, world, checks, frame)
+            method = maintenance_of(source, strategy, scope)
+            work.build = work.build.computed_by(method, self.clock())
         leaves = reader.leaves(source.bindings, read)
         reader.check_unchanged(leaves)
         for other in source.compared:
@@ -688,8 +688,7 @@ class Builder:
             if work.state == "open":
                 message = str(error) if isinstance(error, Exception) else "interrupted"
                 self._record_failed(work, message or type(error).__name__)
-                root = self.settings.table_root(work.table)
-                self.tables.discard(root, work.build.build_uid)
+                self.tables.discard(self.settings.table_root(work.table), work.build.build_uid)
             raise
         finally:
             with self._lock:

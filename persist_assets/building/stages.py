@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from persist_assets.core.model.checks import CheckResult
     from persist_assets.core.model.columns import Column
-    from persist_assets.core.model.plans import Step
+    from persist_assets.core.model.plans import Maintenance, Step
     from persist_assets.core.model.snapshots import AsOf, Build, Snapshot, View
     from persist_assets.core.model.sources import Source
     from persist_assets.core.wants import PartitionRef
@@ -154,6 +154,18 @@ class PendingBuild:
     def table(self) -> str:
         """The name of the table that it writes."""
         return self.started.table
+
+    @property
+    def maintenance(self) -> Maintenance:
+        """The method by which it computed rows; before that, or without rows, that of its step."""
+        return self.build.maintenance or self.step.maintenance
+
+    @property
+    def why(self) -> str:
+        """Why by this method."""
+        if self.maintenance == self.step.maintenance:
+            return self.step.why
+        return "the windows in which rows can differ are unknown"
 
     @property
     def measured(self) -> Measured | None:

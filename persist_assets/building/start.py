@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from persist_assets.core.partitions import between, filled_keys
 from persist_assets.ledger.taints import Kept
 from persist_assets.planning.age import unchecked
 from persist_assets.planning.inputs import inputs
+from persist_assets.planning.maintenance import is_forbidden, refusal
 from persist_assets.planning.planner import plan
 from persist_assets.planning.reach import lacking
 from persist_assets.planning.reasons import what_lacks
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from persist_assets.core.model.plans import Step
     from persist_assets.core.model.sources import Source
     from persist_assets.planning.world import World
+
+log = logging.getLogger(__name__)
 
 
 def plan_step(
@@ -110,6 +114,25 @@ def _current_at(observer: Observer, source: Source, world: World, step: Step) ->
     )
     tables = (world.readable(s) for s in reached if s.persisted)
     return min((observer.started_at, *(t.known_at for t in tables if t)))
+
+
+def check_started(observer: Observer, started: Started, world: World, run_id: str | None) -> None:
+    """Check everything that can stop a build before it computes rows.
+
+    Raises
+    ------
+    NotIncrementalError
+        ``refresh=strict`` forbids the build.
+    PersistError
+        See `check_inputs` and `check_base`.
+    """
+    check_inputs(observer, started, world)
+    check_base(observer, started, run_id)
+    source, step = started.source, started.step
+    if is_forbidden(source.annotation, step.reasons):
+        raise refusal(source, step.why)
+    if step.maintenance == "whole" and any(r.code == "whole" for r in step.reasons):
+        log.warning("`%s` is computed in full: %s", source.key, step.why)
 
 
 def check_inputs(observer: Observer, started: Started, world: World) -> None:

@@ -283,6 +283,8 @@ def _history_json(invocation: Invocation, source: Source, limit: int) -> list[di
                 "seconds": build.seconds,
                 "state": build.state,
                 "action": build.action,
+                "maintenance": build.maintenance,
+                "computed_seconds": build.computed_s,
                 "rows": snapshot.rows if snapshot else None,
                 "rows_written": written.rows if written else None,
                 "bytes": snapshot.bytes if snapshot else None,
@@ -305,14 +307,16 @@ def _print_builds(
         print_json(builds_by_source)
         return
     for source_id, builds in builds_by_source.items():
-        table = table_of("started", "action", "rows", "written", "seconds", "up to", "run")
+        heads = ("started", "action", "method", "rows", "written", "seconds", "up to", "run")
+        table = table_of(*heads)
         for row in builds:
             numbers = ("" if row[k] is None else f"{row[k]:,}" for k in ("rows", "rows_written"))
             seconds = "" if row["seconds"] is None else f"{row['seconds']:.1f}"
             action = row["action"] if row["state"] == "succeeded" else row["state"]
             upto = row["watermark_after"] or ""
             run = (row["run_id"] or "")[:8]
-            table.add_row(row["started_at"][:19], action, *numbers, seconds, escape(upto), run)
+            done = (action, row["maintenance"] or "")
+            table.add_row(row["started_at"][:19], *done, *numbers, seconds, escape(upto), run)
         out.print(f"[bold]{escape(source_id)}[/]" + ("" if builds else " [dim]not built yet[/]"))
         if builds:
             out.print(table)

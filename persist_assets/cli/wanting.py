@@ -423,9 +423,14 @@ def explain(invocation: Invocation, ref: RefArgument) -> None:
     if invocation.as_json:
         print_json(document)
         return
-    stages = document.pop("stages")
+    costs, stages = document.pop("costs"), document.pop("stages")
     for name, value in document.items():
         _print_chain(name, value)
+    if costs:
+        out.print("[bold]recent builds[/]")
+    for cost in costs:
+        figures = f"{cost['seconds']:.1f} s, {cost['rows_written']:,} rows written"
+        out.print(f"  {cost['maintenance']:22}{figures}", soft_wrap=True)
     if stages:
         out.print("[bold]a build now[/]")
     for stage in stages:

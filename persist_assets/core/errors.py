@@ -14,7 +14,8 @@ The invariant: every failure that a user can cause or meet is a `PersistError` t
     │   ├── StaleError           … because a table that it reads is past its freshness window
     │   ├── NotHeldError         … because a copy of an external table lacks rows or columns
     │   ├── UnapprovedError      … because it would read too much of an external table
-    │   └── StrictError          … because strict mode forbids reading sources that are not built
+    │   ├── StrictError          … because strict mode forbids reading sources that are not built
+    │   └── NotIncrementalError  … because refresh=strict forbids computing all rows
     ├── LedgerError          the ledger cannot be opened, read or written
     │   ├── LedgerTooNewError    … because a newer release wrote it
     │   └── LedgerUnreachableError … because its database does not answer
@@ -217,6 +218,10 @@ class StaleError(BuildError):
 
 class StrictError(BuildError):
     """Strict mode is on, and a source that would be computed inline is not built."""
+
+
+class NotIncrementalError(BuildError):
+    """With `refresh=strict`, a build would compute all rows of a published table."""
 
 
 class NotHeldError(BuildError):

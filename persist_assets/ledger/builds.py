@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from persist_assets.core.errors import ConflictError
 from persist_assets.core.model.checks import CheckResult, FailedPartition
-from persist_assets.core.model.snapshots import Build, Holding, Snapshot
+from persist_assets.core.model.snapshots import Build, Cost, Holding, Snapshot
 from persist_assets.ledger.collection import INTERRUPTED, forgotten, holdings, unreached
 from persist_assets.ledger.connection import in_parts
 from persist_assets.ledger.log import Part, repeated
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection
 
+    from persist_assets.core.model.plans import Maintenance
     from persist_assets.core.model.queries import BuildID, SourceID
     from persist_assets.core.model.snapshots import BuildState
     from persist_assets.core.wants import Want
@@ -216,6 +217,8 @@ class Builds(Part):
             "checks": [asdict(c) for c in publication.checks],
             "written_rows": build.written.rows if build.written else None,
             "written_bytes": build.written.bytes if build.written else None,
+            "maintenance": build.maintenance,
+            "computed_seconds": build.computed_s,
             **snapshot_values(snapshot),
         }
         this = builds.c.build_uid == build.build_uid
@@ -389,6 +392,49 @@ class Builds(Part):
         )
         with self._read() as connection:
             return [build_of(row) for row in connection.execute(query)]
+
+    @repeated
+    def fetch_costs(
+        self,
+        *,
+        source_id: SourceID | None = None,
+        build_id: BuildID | None = None,
+        limit: int = 20,
+    ) -> list[Cost]:
+        """Return the costs of builds that computed rows, the latest first, at most `limit`.
+
+        Builds of all environments count, if they recorded their method.
+
+        Parameters
+        ----------
+        source_id, build_id
+            Only builds of this source, or with this meaning.
+        """
+        columns = builds.c.maintenance, builds.c.computed_seconds
+        query = (
+            sa.select(*columns, builds.c.written_rows, builds.c.written_bytes)
+            .where(builds.c.state == "succeeded", builds.c.maintenance.is_not(None))
+            .order_by(builds.c.started_at.desc(), builds.c.build_uid)
+            .limit(limit)
+        )
+        if source_id is not None:
+            query = query.where(builds.c.source_id == source_id)
+        if build_id is not None:
+            query = query.where(builds.c.build_id == build_id)
+        with self._read() as connection:
+            return [Cost(*row) for row in connection.execute(query)]
+
+    @repeated
+    def fetch_methods(self, build_uids: Collection[str]) -> dict[str, Maintenance]:
+        """Return by which methods builds computed rows, for those that recorded it."""
+        methods: dict[str, Maintenance] = {}
+        with self._read() as connection:
+            for part in in_parts([*build_uids]):
+                query = sa.select(builds.c.build_uid, builds.c.maintenance).where(
+                    builds.c.build_uid.in_(part), builds.c.maintenance.is_not(None)
+                )
+                methods.update((uid, method) for uid, method in connection.execute(query))
+        return methods
 
     @repeated
     def fetch_under_way(self) -> list[tuple[Build, str, bool]]:

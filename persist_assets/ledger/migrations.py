@@ -300,6 +300,12 @@ def _tell_requested(connection: Connection) -> None:
     _create_views(connection, ("waiting", "requested", "building", "failing"))
 
 
+def _record_methods(connection: Connection) -> None:
+    """Add by which method builds computed rows, and in which time; unknown for existing builds."""
+    connection.exec_driver_sql("ALTER TABLE builds ADD COLUMN maintenance VARCHAR(16)")
+    connection.exec_driver_sql("ALTER TABLE builds ADD COLUMN computed_seconds FLOAT")
+
+
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _record_parts,
     _record_changes,
@@ -313,6 +319,7 @@ MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _cover,
     _mark,
     _tell_requested,
+    _record_methods,
 )
 """The migrations from version n to n + 1, for every n from 1."""
 VERSION = 1 + len(MIGRATIONS)

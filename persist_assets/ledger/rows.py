@@ -228,4 +228,6 @@ def build_of(row: Row[Any]) -> Build:
             for source_id, definition, values in (row.digests or {}).get("reads", ())
         ),
         written=None if row.written_rows is None else Written(row.written_rows, row.written_bytes),
+        maintenance=row.maintenance,
+        computed_s=row.computed_seconds,
     )

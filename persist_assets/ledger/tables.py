@@ -274,6 +274,10 @@ builds = sa.Table(
     # How much the build itself wrote; unknown for builds before version 8.
     sa.Column("written_rows", sa.BigInteger),
     sa.Column("written_bytes", sa.BigInteger),
+    # By which method the build computed rows, and in which time; unknown for builds before
+    # version 14.
+    sa.Column("maintenance", sa.String(16)),
+    sa.Column("computed_seconds", sa.Float),
     # Since when nothing may refer to the snapshot any more: its files may be deleted from then on.
     sa.Column("collected_at", Instant),
     # A build is in one of three states.

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 def explained(observer: Observer, ref: PartitionRef) -> dict[str, Any]:
     """Return the chain from a partition to its wants, request, run, build, inputs and code.
 
-    Its `stages` are those of a build that would start now.
+    Its `costs` are those of the last builds of the source, and its `stages` those of a build that
+    would start now.
 
     Raises
     ------
@@ -46,8 +47,12 @@ def explained(observer: Observer, ref: PartitionRef) -> dict[str, Any]:
             "run_id": build.run_id,
             "state": build.state,
             "action": build.action,
+            "maintenance": build.maintenance,
             "started_at": build.started_at.isoformat(),
             "seconds": build.seconds,
+            "computed_seconds": build.computed_s,
+            "rows_written": build.written.rows if build.written else None,
+            "bytes_written": build.written.bytes if build.written else None,
             "rows": build.snapshot.rows if build.snapshot else None,
             "table": build.snapshot.table if build.snapshot else None,
             "version": build.snapshot.version if build.snapshot else None,
@@ -64,6 +69,15 @@ def explained(observer: Observer, ref: PartitionRef) -> dict[str, Any]:
             "path": location.path,
             "line": location.line,
         },
+        "costs": [
+            {
+                "maintenance": cost.maintenance,
+                "seconds": cost.seconds,
+                "rows_written": cost.rows,
+                "bytes_written": cost.bytes,
+            }
+            for cost in ledger.builds.fetch_costs(source_id=source.source_id, limit=5)
+        ],
         "stages": [
             {"stage": s.name, "strategy": s.strategy, "description": s.description}
             for s in (stages_of(observer, source, place.key) if source.persisted else ())

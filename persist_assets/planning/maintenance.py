@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from persist_assets.core.errors import NotIncrementalError
 from persist_assets.core.model.plans import Reason
 
 if TYPE_CHECKING:
@@ -61,6 +62,12 @@ def is_forbidden(annotation: Annotation, reasons: Sequence[Reason]) -> bool:
 def way_out(source: Source) -> str:
     """Return how to go on where ``refresh=strict`` forbids a build, for a hint."""
     return f"run persist build {source.key} --full-refresh once, or write refresh=auto"
+
+
+def refusal(source: Source, why: str) -> NotIncrementalError:
+    """Return the error of a build that ``refresh=strict`` forbids."""
+    message = f"`{source.name}` would be computed in full, which refresh=strict forbids: {why}"
+    return NotIncrementalError(message, hint=way_out(source), location=source.location)
 
 
 def increment_method(annotation: Annotation, *, adds: bool) -> Maintenance:

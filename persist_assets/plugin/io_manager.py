@@ -109,6 +109,8 @@ def output_metadata(builder: Builder, work: PendingBuild, snapshot: Snapshot) ->
         "dagster/table_name": snapshot.table,
         "action": work.build.action,
         "why": "; ".join(r.message for r in work.step.reasons) or "nothing changed",
+        "persist/maintenance": work.maintenance,
+        "persist/why": work.why,
         "bytes": snapshot.bytes,
         "build_id": snapshot.build_id,
         "environment": builder.settings.environment,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from datetime import datetime
@@ -29,12 +30,16 @@ def test_a_table_grows_and_says_up_to_where(make_shared_project: Callable[..., P
     put(root, 1, (1, "late"), (5, "c"))
     (step,) = document("plan", cwd=root)["steps"]
     assert [r["code"] for r in step["reasons"]] == ["input", "increment"]
+    assert (step["maintenance"], step["why"]) == ("append", "only rows added to t are computed")
+    assert "build m/q (append) the data of t changed; only" in persist("plan", cwd=root).stdout
     (built,) = document("build", cwd=root)["builds"]
     assert (built["rows"], built["version"]) == (4, 1)
     state = document("state", cwd=root)["q@sources/m.sql"]
     assert state.pop("last_run").endswith("+00:00")
     upto = "2024-01-06T00:00:00Z"
     assert state == {"last_max_value": upto, "type": "timestamp", "rows": 4, "timeless": 0}
+    (step,) = document("plan", cwd=root)["steps"]
+    assert (step["maintenance"], step["why"]) == ("reuse", "the table is up to date")
     (again,) = document("build", cwd=root)["builds"]
     assert (again["action"], again["version"]) == ("reused", 1)
     (anew,) = document("build", "--full-refresh", cwd=root)["builds"]
@@ -42,18 +47,26 @@ def test_a_table_grows_and_says_up_to_where(make_shared_project: Callable[..., P
     assert "2024-01-06T00:00:00Z" in persist("state", cwd=root).stdout
     (runs,) = document("state", "--history", cwd=root).values()
     upto = "2024-01-06T00:00:00Z"
-    facts = ("action", "rows", "rows_written", "watermark_before", "watermark_after")
+    facts = ("action", "maintenance", "rows", "rows_written", "watermark_before", "watermark_after")
     assert [tuple(run[f] for f in facts) for run in runs] == [
-        ("built", 4, 4, upto, upto),
-        ("reused", 4, 0, upto, upto),
-        ("built", 4, 2, "2024-01-04T00:00:00Z", upto),
-        ("built", 2, 2, None, "2024-01-04T00:00:00Z"),
+        ("built", "whole", 4, 4, upto, upto),
+        ("reused", None, 4, 0, upto, upto),
+        ("built", "append", 4, 2, "2024-01-04T00:00:00Z", upto),
+        ("built", "whole", 2, 2, None, "2024-01-04T00:00:00Z"),
     ]
+    assert [(r["computed_seconds"] or 0) > 0 for r in runs] == [True, False, True, True]
+    explained = document("explain", "m/q", cwd=root)
+    costs = [(c["maintenance"], c["seconds"], c["rows_written"]) for c in explained["costs"]]
+    computed = [r for r in runs if r["maintenance"]]
+    assert costs == [(r["maintenance"], r["computed_seconds"], r["rows_written"]) for r in computed]
+    printed = persist("explain", "m/q", cwd=root).stdout
+    assert re.search(r"recent builds\n  whole +\d+\.\d s, 4 rows written\n  append +", printed)
     assert len({run["run_id"] for run in runs}) == 4
     assert runs[2]["bytes"] > runs[2]["bytes_written"] > 0 == runs[1]["bytes_written"]
     (two,) = document("state", "q", "--history", "--limit", "2", cwd=root).values()
     assert two == runs[:2]
-    assert persist("state", "--history", cwd=root).stdout.count(upto) == 3
+    listed = persist("state", "--history", cwd=root).stdout
+    assert (listed.count(upto), listed.count("append"), listed.count("whole")) == (3, 1, 2)
     log = root / ".persist" / "warehouse" / built["table"].rpartition("/")[2] / "_delta_log"
     commits = [json.loads(line) for line in (log / f"{2:020}.json").read_text().splitlines()]
     assert sum("remove" in commit for commit in commits) == sum(
@@ -69,6 +82,48 @@ def test_a_table_grows_and_says_up_to_where(make_shared_project: Callable[..., P
     state = document("state", cwd=root)["q@sources/m.sql"]
     assert (state["rows"], state["timeless"]) == (7, 2)
     assert "2024-01-07T00:00:00Z, 2 without" in persist("state", cwd=root).stdout
+
+
+@pytest.mark.slow
+@pytest.mark.proves("T6", "T7")
+def test_a_strict_source_is_not_computed_in_full_unasked(
+    make_shared_project: Callable[..., Path],
+) -> None:
+    text = ONE + "--@ persist refresh={}\nCREATE VIEW q AS SELECT ts, x FROM t;"
+    root = make_shared_project({"m.sql": text.format("full")})
+    put(root, 0, (0, "a"))
+    put(root, 1, (1, "b"))
+    done = persist("build", "--json", cwd=root)
+    assert "`refresh=full` is now called `refresh=whole` [annotation-renamed]" in done.stderr
+    (root / "sources" / "m.sql").write_text(text.format("strict"))
+    (root / "raw" / "1.parquet").unlink()
+    why = "the changes in t are unknown"
+    planned = persist("plan", "--json", cwd=root)
+    (step,) = json.loads(planned.stdout)["steps"]
+    assert [r["code"] for r in step["reasons"]] == ["input", "whole", "strict"]
+    assert (step["maintenance"], step["why"]) == ("whole", why)
+    warning = (
+        f"sources/m.sql:3:13: warning: `q` cannot be built: refresh=strict, but {why} [strict]"
+    )
+    assert warning in planned.stderr
+    assert "build m/q (whole) " in persist("plan", cwd=root).stdout
+    failed = persist("build", "--json", cwd=root)
+    assert failed.returncode == 1
+    (build,) = json.loads(failed.stdout)["builds"]
+    assert (build["action"], build["rows"]) == ("failed", None)
+    message = f"`q` would be computed in full, which refresh=strict forbids: {why}"
+    assert message in build["error"]
+    assert "run persist build m/q --full-refresh once, or write refresh=auto" in build["error"]
+    (built,) = document("build", "q", "--full-refresh", cwd=root)["builds"]
+    assert (built["action"], built["rows"]) == ("built", 1)
+    (root / "sources" / "m.sql").write_text(text.format("incremental"))
+    (root / "raw" / "0.parquet").unlink()
+    put(root, 2, (2, "c"))
+    why = "rows of t changed or were removed"
+    planned = persist("plan", cwd=root)
+    assert f"warning: all rows of `q` will be computed: {why} [whole]" in planned.stderr
+    done = persist("build", cwd=root)
+    assert f"`m/q` is computed in full: {why}" in done.stderr
 
 
 @pytest.mark.slow

@@ -9,12 +9,38 @@ from persist_assets.building.strategies.partitions import Partitions
 from persist_assets.building.strategies.scd2 import History
 from persist_assets.building.strategies.view import StoredQuery
 from persist_assets.building.strategies.whole import Whole
+from persist_assets.planning.maintenance import increment_method
 
 if TYPE_CHECKING:
-    from persist_assets.building.strategies.strategy import Strategy
-    from persist_assets.core.model.plans import Step
+    from collections.abc import Mapping
+
+    from persist_assets.building.strategies.strategy import Scope, Strategy
+    from persist_assets.core.model.plans import Maintenance, Step
     from persist_assets.core.model.project import Project
     from persist_assets.core.model.sources import Source
+
+
+_METHODS: Mapping[str, Maintenance] = {
+    "append": "append",
+    "window": "windows",
+    "partitions": "partitions",
+    "history": "history",
+}
+"""The methods of strategies, by name. The others compute all rows."""
+
+
+def maintenance_of(source: Source, strategy: Strategy, scope: Scope) -> Maintenance:
+    """Return the method by which a strategy has computed rows.
+
+    That is not always the method of the plan: if windows turn out to be unknown, all rows are
+    computed.
+    """
+    method = _METHODS.get(strategy.name, "whole")
+    if method == "windows" and scope.window is None:
+        return "whole"
+    if method in ("append", "windows"):
+        return increment_method(source.annotation, adds=method == "append")
+    return method
 
 
 def strategy_of(project: Project, source: Source, step: Step) -> Strategy:

@@ -19,6 +19,7 @@ from persist_assets.building.strategies.whole import Whole, write_table
 from persist_assets.building.strategies.windows import find_window, since_of
 from persist_assets.core.errors import BuildError
 from persist_assets.planning.increments import mismatch
+from persist_assets.planning.maintenance import refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -133,7 +134,13 @@ def check_fits(source: Source, base: Snapshot, columns: Iterable[Column]) -> Non
 
 
 def _find_window(task: Task, increment: Increment) -> Window | None:
-    """Return the values of the time column to recompute, None if they are unknown."""
+    """Return the values of the time column to recompute, None if they are unknown.
+
+    Raises
+    ------
+    NotIncrementalError
+        They are unknown, and ``refresh=strict`` forbids computing all rows.
+    """
     source, reader = task.source, task.reader
 
     def load(source_id: SourceID, files: tuple[str, ...]) -> DataFrame:
@@ -152,5 +159,8 @@ def _find_window(task: Task, increment: Increment) -> Window | None:
             increment.base.watermark,
         )
     if window is None:
-        log.warning("`%s` is computed in full: its time column is not sufficient", source.key)
+        why = f"the windows of `{task.time_column}` in which rows can differ are unknown"
+        if source.annotation.is_strict:
+            raise refusal(source, why)
+        log.warning("`%s` is computed in full: %s", source.key, why)
     return window

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from persist_assets.core.model.columns import Column, Parts
+    from persist_assets.core.model.plans import Maintenance
     from persist_assets.core.model.queries import BuildID, SourceID
     from persist_assets.core.model.sources import Read
 
@@ -210,6 +211,11 @@ class Build:
         The meanings of what it read at the time: leaves, and sources expanded on the way to them.
     written
         None if the build has not succeeded, or did not record it.
+    maintenance
+        The method by which it computed rows; None if it computed none, or did not record it.
+    computed_s
+        The seconds from its start until its rows were written and checked. It may have been
+        published much later.
     """
 
     build_uid: str
@@ -227,11 +233,36 @@ class Build:
     digests: Parts | None = None
     reads: tuple[Read, ...] = ()
     written: Written | None = None
+    maintenance: Maintenance | None = None
+    computed_s: float | None = None
+
+    def computed_by(self, maintenance: Maintenance, at: datetime) -> Build:
+        """Return the build with the method by which it has computed rows until now."""
+        seconds = (at - self.started_at).total_seconds()
+        return replace(self, maintenance=maintenance, computed_s=seconds)
 
     @property
     def seconds(self) -> float | None:
         """Its duration in seconds."""
         return (self.finished_at - self.started_at).total_seconds() if self.finished_at else None
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The cost of a build that computed rows.
+
+    Attributes
+    ----------
+    seconds
+        From its start until its rows were written and checked.
+    rows, bytes
+        What it wrote itself.
+    """
+
+    maintenance: Maintenance
+    seconds: float
+    rows: int
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from persist_assets.core.model.checks import CheckResult
+    from persist_assets.core.model.plans import Maintenance
     from persist_assets.core.model.project import Project
     from persist_assets.core.model.queries import BuildID, SourceID
     from persist_assets.core.model.snapshots import Build, Snapshot
@@ -45,12 +46,15 @@ class Knowledge:
         The results of the checks of `snapshots`, by the definition of the check.
     last
         The build that ended last in the project's environment.
+    methods
+        By which method the builds of `snapshots` computed rows, if they recorded it.
     """
 
     snapshots: Mapping[SourceID, Snapshot]
     standings: Mapping[SourceID, tuple[Standing, ...]]
     checks: Mapping[SourceID, Mapping[str, CheckResult]]
     last: Mapping[SourceID, Build]
+    methods: Mapping[SourceID, Maintenance]
 
 
 def read_knowledge(settings: Settings, project: Project, ledger: Ledger) -> Knowledge:
@@ -83,4 +87,10 @@ def read_knowledge(settings: Settings, project: Project, ledger: Ledger) -> Know
         if project.by_id[source_id].checks
     }
     last = ledger.builds.fetch_last(settings.environment)
-    return Knowledge(snapshots, {s: tuple(x) for s, x in standings.items()}, checks, last)
+    by_uid = ledger.builds.fetch_methods({s.build_uid for s in snapshots.values()})
+    methods: dict[SourceID, Maintenance] = {
+        source_id: by_uid[snapshot.build_uid]
+        for source_id, snapshot in snapshots.items()
+        if snapshot.build_uid in by_uid
+    }
+    return Knowledge(snapshots, {s: tuple(x) for s, x in standings.items()}, checks, last, methods)

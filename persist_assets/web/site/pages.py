@@ -229,7 +229,7 @@ class _Site:
             up="../",
             entry=self.entries[source_id],
             facts=_facts(source),
-            strategy=_strategy(source),
+            strategy=[*_strategy(source), *self.last_method(source_id)],
             problems=self.problems.get(source_id, []),
             notes=source.notes,
             columns=self.columns(source),
@@ -243,6 +243,11 @@ class _Site:
             why_no_text=None if is_shown else _SECRET,
             **self.around(source_id),
         )
+
+    def last_method(self, source_id: SourceID) -> list[tuple[str, str]]:
+        """Return the method of the build that wrote the table of a source, if it is known."""
+        method = self.knowledge.methods.get(source_id)
+        return [("last build", method)] if method else []
 
     def broken(self, broken: Broken) -> str:
         """Return the page of a source that could not be compiled."""

@@ -17,7 +17,15 @@ import sqlalchemy as sa
 from persist_assets.core.errors import ConflictError, LedgerError
 from persist_assets.core.model.checks import CheckResult
 from persist_assets.core.model.columns import Column, Parts
-from persist_assets.core.model.snapshots import Build, Leaf, RawVersion, Snapshot, View
+from persist_assets.core.model.snapshots import (
+    Build,
+    Cost,
+    Leaf,
+    RawVersion,
+    Snapshot,
+    View,
+    Written,
+)
 from persist_assets.core.model.sources import Read
 from persist_assets.ledger import tables
 from persist_assets.ledger.builds import Publication
@@ -27,6 +35,8 @@ from persist_assets.ledger.ledger import Ledger
 if TYPE_CHECKING:
     import sqlite3
     from pathlib import Path
+
+    from persist_assets.core.model.plans import Maintenance
 
 Open = Callable[..., Ledger]
 on_sqlite = pytest.mark.parametrize("ledger_url", ["sqlite"], indirect=True)
@@ -85,6 +95,29 @@ def test_a_newer_publication_replaces_the_older_one(open_ledger: Open) -> None:
     later = publish(ledger, a_build("2"), version=1)
     assert ledger.manifests.fetch("dev") == {"build-a": later}
     assert len(ledger.builds.fetch(source_id="a@s.sql")) == 2
+
+
+@pytest.mark.proves("T6")
+def test_the_costs_of_builds_are_those_that_computed_rows_the_latest_first(
+    open_ledger: Open,
+) -> None:
+    ledger = open_ledger()
+
+    def computed(uid: str, method: Maintenance, name: str = "a") -> Build:
+        build = replace(a_build(uid, name), written=Written(int(uid), 10 * int(uid)))
+        return build.computed_by(method, build.started_at + timedelta(seconds=int(uid) / 2))
+
+    for build in (computed("1", "whole"), computed("2", "append"), computed("3", "keys", "b")):
+        publish(ledger, build)
+    publish(ledger, replace(a_build("4"), action="reused"))
+    failing = computed("5", "append")
+    ledger.builds.record_started(failing, "table")
+    ledger.builds.record_failed(failing, "no")
+    costs = [Cost("append", 1.0, 2, 20), Cost("whole", 0.5, 1, 10)]
+    assert ledger.builds.fetch_costs(source_id="a@s.sql") == costs
+    assert ledger.builds.fetch_costs(build_id="build-a", limit=1) == costs[:1]
+    assert ledger.builds.fetch_costs() == [Cost("keys", 1.5, 3, 30), *costs]
+    assert ledger.builds.fetch_methods([*"2345"]) == {"2": "append", "3": "keys"}
 
 
 def test_a_failed_build_changes_nothing_for_readers(open_ledger: Open) -> None:

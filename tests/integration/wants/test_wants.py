@@ -297,6 +297,16 @@ def test_a_partition_tells_how_it_came_to_be(day: Day) -> None:
     assert want["build_request_id"] == request["build_request_id"]
     assert request["want_ids"] == [want["want_id"]]
     assert (request["state"], build["state"], build["rows"]) == ("succeeded", "succeeded", 1)
+    assert build["maintenance"] == "partitions"
+    assert told["costs"] == [
+        {
+            "maintenance": "partitions",
+            "seconds": build["computed_seconds"],
+            "rows_written": build["rows_written"],
+            "bytes_written": build["bytes_written"],
+        }
+    ]
+    assert build["rows_written"] == 1
     assert [i["source"] for i in told["inputs"]] == ["f"]
     assert told["code"]["is_current"] is True
     assert told["code"]["path"].endswith("m.sql")

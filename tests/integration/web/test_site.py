@@ -117,6 +117,7 @@ def test_pages_say_all_that_is_known_and_lead_to_each_other(
         "team:flights",
         "watermark a",
         "refresh incremental",
+        "last build whole",
         "a bigint m/t .a m/q .s",
         "not_null_a a not null keeps rows from readers passed",
         "a at least 2 warns failed : 1 rows",
@@ -130,6 +131,7 @@ def test_pages_say_all_that_is_known_and_lead_to_each_other(
         assert re.search(rf"{environment} p-\w+ \d+ 2 [\d,]+ 20[\d-]+ [\d:]+Z 2 what this page", p)
     q = pages["sources/m.q.html"].text
     assert "It is not built yet." in q and "Group sums" in q and "Reads m/v" in q
+    assert "refresh auto" in q and "last build" not in q
     assert "m/p .a, " not in q and "s bigint m/p .a" in q
     assert "Is read by py/doubled" in q
     doubled = pages["sources/py.doubled.html"].text

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 from conftest import compiled
 from test_planner import RAW, built, everything, fresh, named, newer, snapshot, with_latest
 
-from persist_assets.core.model.plans import Change, Piece, Step
+from persist_assets.core.model.annotations import Annotation
+from persist_assets.core.model.plans import Change, Piece, Reason, Step
 from persist_assets.core.model.snapshots import RawVersion
 from persist_assets.operations.documents.plans import StepDocument
 from persist_assets.planning.inputs import as_of, inputs
+from persist_assets.planning.maintenance import is_forbidden
 from persist_assets.planning.planner import plan
 from persist_assets.planning.world import UNVERSIONED, World
 
@@ -250,6 +252,16 @@ def test_strict_forbids_nothing_that_is_asked_for_or_cannot_be_cheaper() -> None
     ):
         step = step_of(made, world, force=force)
         assert "strict" not in {r.code for r in step.reasons}, step.reasons
+
+
+@pytest.mark.parametrize("code", ["forced", "tainted"])
+def test_a_request_to_compute_everything_is_forbidden_by_no_reason(
+    code: Literal["forced", "tainted"],
+) -> None:
+    annotation, reasons = Annotation(is_strict=True), [Reason("whole", "computed in full: why")]
+    assert is_forbidden(annotation, reasons)
+    assert not is_forbidden(annotation, [*reasons, Reason(code, "requested")])
+    assert not is_forbidden(Annotation(refresh="incremental"), reasons)
 
 
 @pytest.mark.proves("T7")
