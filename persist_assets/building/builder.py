@@ -45,6 +45,7 @@ from persist_assets.core.wants import Want
 from persist_assets.engine.python_functions import place_of
 from persist_assets.ledger.builds import Publication
 from persist_assets.ledger.manifest_file import export_manifest
+from persist_assets.planning.deltas import unmaintainable
 from persist_assets.planning.diff import what_it_reads
 from persist_assets.planning.inputs import drawn
 from persist_assets.storage.changes import keep_listing
@@ -323,7 +324,7 @@ class Builder:
             work.computed = computed
             self._warn_timeless(work, computed)
             work.checks = self._checking.ask(work, computed, world, checks, frame)
-            method = maintenance_of(source, strategy, scope)
+            method = computed.maintenance or maintenance_of(source, strategy, scope)
             work.build = work.build.computed_by(method, self.clock())
         leaves = reader.leaves(source.bindings, read)
         reader.check_unchanged(leaves)
@@ -358,10 +359,14 @@ class Builder:
         )
 
     def _keep_listings(self, leaves: Iterable[Source]) -> None:
-        """Record the files of the raw tables that incremental sources follow."""
+        """Record the files of the raw tables that sources follow."""
         growths = [s.growth for s in self.project.sources if s.growth is not None]
+        followed = {s for growth in growths for s in growth.reads}
+        for source in self.project.persisted:
+            if unmaintainable(source) is None:
+                followed |= {s.source_id for s in self.project.inputs(source)}
         for source in leaves:
-            if any(source.source_id in g.reads for g in growths):
+            if source.source_id in followed:
                 keep_listing(self.observer.listings, self.observer.pins.pin(source))
 
     def _time_column(self, source: Source) -> str | None:

@@ -25,6 +25,7 @@ from persist_assets.core.partitions import boxes, expand, reached
 from persist_assets.core.partitions import keys as partition_keys
 from persist_assets.core.time_values import TIMES, is_ordered, parsed
 from persist_assets.external.ingestion import Ingestion
+from persist_assets.planning.deltas import unmaintainable
 from persist_assets.planning.increments import merged_spans, parted_by, time_type
 from persist_assets.planning.inputs import CONTENT, inputs, rests_alike
 from persist_assets.planning.planner import plan
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.plans import Plan
     from persist_assets.core.model.project import Project
     from persist_assets.core.model.queries import BuildID, SourceID
-    from persist_assets.core.model.snapshots import AsOf, Build
+    from persist_assets.core.model.snapshots import AsOf, Build, Cost
     from persist_assets.core.model.sources import Source
     from persist_assets.core.settings.values import Settings
     from persist_assets.core.time_values import Span
@@ -195,7 +196,8 @@ class Observer:
             aged=self._aged(sources, world),
             latest=self._latest(sources, manifest, exists),
         )
-        return replace(world, changes=self._changes(sources, world))
+        world = replace(world, changes=self._changes(sources, world))
+        return replace(world, costs=self._costs(sources, world))
 
     def keys(self) -> dict[SourceID, tuple[str, ...]]:
         """Return the partitions that every partitioned source has, in order."""
@@ -413,16 +415,17 @@ class Observer:
     ) -> dict[SourceID, dict[SourceID, Change | None]]:
         """Return the changes of the tables read by sources whose own tables can be continued."""
         changes: dict[SourceID, dict[SourceID, Change | None]] = {}
+        own = self.ledger.manifests.fetch(self.settings.environment)
+        raws = self._raws_by_build_id()
         for source in sources:
             annotation = source.annotation
-            if not annotation.is_incremental or source.build_id in world.missing:
+            by_delta = not annotation.is_incremental and unmaintainable(source) is None
+            if not (annotation.is_incremental or by_delta) or source.build_id in world.missing:
                 continue
             sharing = (s.annotation for s in self.project.by_build_id[source.build_id])
             if len({(a.is_incremental, a.time_column) for a in sharing}) > 1:
                 continue  # the table is kept in two ways
-            snapshot = self.ledger.manifests.find_snapshot(
-                self.settings.environment, source.build_id
-            )
+            snapshot = own.get(source.build_id)
             published = world.manifest.get(source.build_id)
             if snapshot is None and published is None and annotation.goes_on:
                 snapshot = published = world.latest.get(source.source_id)
@@ -430,11 +433,34 @@ class Observer:
                 continue
             if snapshot.time_column != annotation.time_column:
                 continue
-            reads = source.growth.reads if source.growth else ()
+            if by_delta and not self._is_stale(source, snapshot, world, raws):
+                continue
+            reads = {s.source_id for s in self.project.inputs(source)}
+            reads |= source.growth.reads if source.growth else frozenset[str]()
             changes[source.source_id] = {
                 s: self._change(s, snapshot.as_of, world, snapshot.inputs) for s in sorted(reads)
             }
         return changes
+
+    def _raws_by_build_id(self) -> dict[BuildID, Source]:
+        return {s.build_id: s for s in self.project.sources if s.raw is not None}
+
+    def _is_stale(
+        self, source: Source, snapshot: Snapshot, world: World, raws: Mapping[BuildID, Source]
+    ) -> bool:
+        """Whether a table that a source's rows follow from may have changed since a snapshot."""
+        for version in snapshot.as_of:
+            raw = raws.get(version.raw)
+            if raw is None or world.version(source.source_id, raw) != version.version:
+                return True
+        contents = {v.version for v in snapshot.inputs}
+        tables = (world.readable(s) for s in self.project.inputs(source) if s.raw is None)
+        return any(t is None or CONTENT + t.content not in contents for t in tables)
+
+    def _costs(self, sources: Iterable[Source], world: World) -> dict[BuildID, Sequence[Cost]]:
+        """Return what builds of the tables took that may be continued."""
+        build_ids = {s.build_id for s in sources if s.source_id in world.changes}
+        return self.ledger.builds.fetch_costs_of(build_ids) if build_ids else {}
 
     def _aged(
         self, sources: Iterable[Source], world: World

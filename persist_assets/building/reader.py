@@ -19,6 +19,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.analysis.predicates.terms import TRUE, as_text
+from persist_assets.building.held_relations import HeldRelations
 from persist_assets.core.dialect import char_size, quote
 from persist_assets.core.errors import (
     BuildError,
@@ -99,6 +100,7 @@ class Reader:
         self.settings, self.project = observer.settings, observer.project
         self.ledger, self.pins = observer.ledger, observer.pins
         self.ingestion = observer.ingestion
+        self.relations = HeldRelations()
         self._run = uuid.uuid4().hex[:12]
         self._whole: dict[SourceID, Route] = {}
         self._called: dict[str, DataFrame] = {}
@@ -314,7 +316,7 @@ class Reader:
             elif source.function is not None:
                 views[source.source_id] = self._function_name(source, read)
             elif source.raw is not None:
-                views[source.source_id] = self._raw_name(source)
+                views[source.source_id] = self.raw_name(source)
         for source_id, part in (only or {}).items():
             if source_id in views:
                 views[source_id] = f"{views[source_id]}+{part.digest}"
@@ -337,7 +339,7 @@ class Reader:
         short = sha256(f"{source.source_id} {names}".encode()).hexdigest()[:12]
         return f"{source.key}@{self._run}-{short}"
 
-    def _raw_name(self, source: Source) -> str:
+    def raw_name(self, source: Source) -> str:
         """Return a name for a view of a raw table that is unique across data and projects.
 
         Copies of data may share a version, and one relative path means different places in
@@ -472,6 +474,7 @@ class Reader:
         """Release results of functions and views, which nobody reads after this run."""
         self._called.clear()
         self.engine.forget()
+        self.relations.release()
 
     def load(
         self,

@@ -90,6 +90,8 @@ class Computed:
         The builds that wrote those files.
     bytes
         The size of all files that the table will have.
+    maintenance
+        The method, if it is not the strategy's.
     """
 
     columns: tuple[Column, ...]
@@ -100,6 +102,7 @@ class Computed:
     kept_files: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
     bytes: int = 0
+    maintenance: Maintenance | None = None
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from pathlib import Path, PurePath, PurePosixPath
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from persist_assets.analysis.deltas.rules import change_of
+from persist_assets.analysis.deltas.program import change_of
 from persist_assets.analysis.pushdown.needs import needed
 from persist_assets.compiler.cache import Parsed, cache_file, load_cache, parsed, save_cache
 from persist_assets.compiler.compile import compile_project, resolve_query

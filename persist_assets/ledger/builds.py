@@ -425,6 +425,37 @@ class Builds(Part):
             return [Cost(*row) for row in connection.execute(query)]
 
     @repeated
+    def fetch_costs_of(self, build_ids: Collection[BuildID]) -> dict[BuildID, Sequence[Cost]]:
+        """Return the latest cost of each method by which tables were computed, the latest first."""
+        costs: dict[BuildID, list[Cost]] = {}
+        with self._read() as connection:
+            for part in in_parts([*build_ids]):
+                recency = sa.func.row_number().over(
+                    partition_by=(builds.c.build_id, builds.c.maintenance),
+                    order_by=(builds.c.started_at.desc(), builds.c.build_uid),
+                )
+                latest = (
+                    sa.select(builds, recency.label("recency"))
+                    .where(
+                        builds.c.build_id.in_(part),
+                        builds.c.state == "succeeded",
+                        builds.c.maintenance.is_not(None),
+                    )
+                    .subquery()
+                )
+                query = (
+                    sa.select(latest)
+                    .where(latest.c.recency == 1)
+                    .order_by(latest.c.started_at.desc(), latest.c.build_uid)
+                )
+                for row in connection.execute(query):
+                    cost = Cost(
+                        row.maintenance, row.computed_seconds, row.written_rows, row.written_bytes
+                    )
+                    costs.setdefault(row.build_id, []).append(cost)
+        return {**costs}
+
+    @repeated
     def fetch_methods(self, build_uids: Collection[str]) -> dict[str, Maintenance]:
         """Return by which methods builds computed rows, for those that recorded it."""
         methods: dict[str, Maintenance] = {}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from persist_assets.core.model.checks import in_units
 from persist_assets.core.model.plans import Change, Estimate, Increment, Reason, Step
 from persist_assets.core.time_values import to_text
+from persist_assets.planning.deltas import describe, maintained, unmaintainable
 from persist_assets.planning.increments import (
     grow,
     mismatch,
@@ -64,9 +65,37 @@ def increment_of(
         names = ", ".join(project.by_id[s].name for s in rebuilt)
         return None, Reason("increment", f"how much is computed depends on the builds of {names}")
     grown = grow(project, source, base, changes, spans, world.zone)
+    if isinstance(grown, str) and not spans:
+        by_delta = maintained(project, source, base, changes, world, by_cost=False)
+        if isinstance(by_delta, Increment):
+            return by_delta, Reason("increment", describe(project, by_delta))
+        grown = by_delta if source.annotation.time_column is None else grown
     if isinstance(grown, Increment):
         return grown, Reason("increment", _describe_increment(project, source, grown))
     return None, Reason("whole", f"{IN_FULL}{grown}")
+
+
+def delta_of(
+    project: Project,
+    source: Source,
+    base: Snapshot,
+    world: World,
+    coming: Mapping[SourceID, Step],
+    expected: AsOf,
+) -> Increment | str:
+    """Return the increment by which ``refresh=auto`` maintains a table, or why it does not.
+
+    Only tables of the environment's own whose inputs changed are maintained.
+    """
+    present_changes = world.changes.get(source.source_id)
+    if present_changes is None:
+        return unmaintainable(source) or "the table belongs to another environment"
+    changes = input_changes(project, source, base.as_of, present_changes, world, coming, expected)
+    rebuilt = [s for s in changes if s in coming and coming[s].action == "build"]
+    if rebuilt:
+        names = ", ".join(project.by_id[s].name for s in rebuilt)
+        return f"how much is computed depends on the builds of {names}"
+    return maintained(project, source, base, changes, world, by_cost=True)
 
 
 def input_changes(

@@ -24,13 +24,18 @@ if TYPE_CHECKING:
 IN_FULL = "computed in full: "
 """The beginning of the messages of reasons with the code ``whole``."""
 _NOT_INCREMENTAL: Mapping[str, str] = {
-    "auto": "refresh=auto computes all rows of a stale table",
+    "auto": "its rows are not known to follow from the changes",
     "whole": "refresh=whole computes all rows of a stale table",
 }
 
 
 def with_maintenance(
-    source: Source, step: Step, *, is_first: bool = False, is_young: bool = False
+    source: Source,
+    step: Step,
+    *,
+    is_first: bool = False,
+    is_young: bool = False,
+    otherwise: str = "",
 ) -> Step:
     """Return a step with its method and why, and with a reason if ``refresh=strict`` forbids it.
 
@@ -40,10 +45,12 @@ def with_maintenance(
         No table of this meaning can be continued; the step's first reason says why.
     is_young
         A table is reused although data without versions may be newer.
+    otherwise
+        Why all rows are computed, where no reason says so.
     """
     method, why = _reused(step, is_young) if step.action == "reuse" else _built(source, step)
     if method == "whole" and not why:
-        why = _why_whole(source.annotation, step.reasons, is_first)
+        why = _why_whole(source.annotation, step.reasons, is_first, otherwise)
     reasons = step.reasons
     if is_forbidden(source.annotation, reasons):
         reasons = (*reasons, Reason("strict", "refresh=strict forbids this: its build will fail"))
@@ -111,12 +118,17 @@ def _built(source: Source, step: Step) -> tuple[Maintenance, str]:
     if step.increment is None:
         return "whole", ""
     why = _message(step.reasons, "increment") or _message(step.reasons, "older") or ""
+    program = step.increment.program
+    if program is not None:
+        return "append" if program.only_adds else "keys", why
     if annotation.merge is not None:
         why += f", and merged by {', '.join(annotation.merge.key)}"
     return increment_method(annotation, adds=bool(step.increment.added)), why
 
 
-def _why_whole(annotation: Annotation, reasons: Sequence[Reason], is_first: bool) -> str:
+def _why_whole(
+    annotation: Annotation, reasons: Sequence[Reason], is_first: bool, otherwise: str
+) -> str:
     """Return why no cheaper method applies."""
     if _message(reasons, "forced") is not None:
         return "all rows were requested"
@@ -127,6 +139,8 @@ def _why_whole(annotation: Annotation, reasons: Sequence[Reason], is_first: bool
     if is_first and reasons:
         first = reasons[0]
         return f"its meaning changed: {first.message}" if first.code in _CHANGED else first.message
+    if otherwise:
+        return otherwise
     if not annotation.is_incremental:
         return _NOT_INCREMENTAL[annotation.refresh]
     return _message(reasons, "increment") or "its rows are not known to follow from the changes"

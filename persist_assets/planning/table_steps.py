@@ -14,7 +14,8 @@ from persist_assets.core.model.snapshots import (
     merge_as_of,
 )
 from persist_assets.planning.age import is_stored_as_declared, is_young
-from persist_assets.planning.changes import estimate_of, increment_of
+from persist_assets.planning.changes import delta_of, estimate_of, increment_of
+from persist_assets.planning.deltas import describe
 from persist_assets.planning.inputs import (
     follows_from,
     inputs,
@@ -152,12 +153,15 @@ class Verdict:
         The build cannot continue a table.
     same_rows
         The data is newer, but the source's direct inputs have the same rows.
+    why
+        Why all rows are computed, where no reason says so.
     """
 
     reasons: tuple[Reason, ...] = ()
     increment: Increment | None = None
     whole: bool = False
     same_rows: bool = False
+    why: str = ""
 
 
 def _case(
@@ -325,9 +329,24 @@ def _computed(
     incremental = case.source.annotation.is_incremental
     if whole and incremental and not case.whole:
         reasons = [*reasons, Reason("whole", f"{IN_FULL}{_NOT_FOLLOWED}")]
-    if whole or case.whole or case.spans or not incremental:
+    if not incremental and not case.whole:
+        return _by_delta(case, snapshot, reasons)
+    if whole or case.whole or case.spans:
         return Verdict((*reasons,), whole=whole)
     increment, why = case.increment(snapshot)
+    return Verdict((*reasons, why), increment)
+
+
+def _by_delta(case: Case, snapshot: Snapshot, reasons: Sequence[Reason]) -> Verdict:
+    """Return the verdict to build a table that is maintained by the changes of its inputs."""
+    increment = delta_of(
+        case.project, case.source, snapshot, case.world, case.coming, case.expected
+    )
+    if isinstance(increment, str):
+        return Verdict((*reasons,), why=increment)
+    if increment.program is None:
+        return Verdict(same_rows=True)
+    why = Reason("increment", describe(case.project, increment))
     return Verdict((*reasons, why), increment)
 
 
@@ -374,7 +393,7 @@ def _build(case: Case, verdict: Verdict, reasons: tuple[Reason, ...]) -> Step:
         increment=verdict.increment,
         history=history,
     )
-    return with_maintenance(source, step, is_first=case.is_first)
+    return with_maintenance(source, step, is_first=case.is_first, otherwise=verdict.why)
 
 
 def _reuse(case: Case, snapshot: Snapshot, verdict: Verdict) -> Step:

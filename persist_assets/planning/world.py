@@ -13,10 +13,11 @@ from persist_assets.core.model.snapshots import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from persist_assets.core.model.plans import Change
     from persist_assets.core.model.queries import BuildID, SourceID
+    from persist_assets.core.model.snapshots import Cost
     from persist_assets.core.model.sources import Source
 
 
@@ -86,6 +87,8 @@ class World:
         unchanged; it replaces the present version.
     behind
         Why copies of external tables must be brought up to date, in words.
+    costs
+        For BuildIDs whose tables can be maintained, what their builds took, the latest first.
     """
 
     environment: str
@@ -114,6 +117,7 @@ class World:
         default_factory=dict[str, "Mapping[SourceID, str]"]
     )
     behind: Mapping[SourceID, str] = field(default_factory=dict[str, str])
+    costs: Mapping[BuildID, Sequence[Cost]] = field(default_factory=dict[str, "Sequence[Cost]"])
 
     def version(self, reader: SourceID, upstream: Source) -> str:
         """Return the version of a raw table that a source's rows would rest on."""

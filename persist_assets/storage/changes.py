@@ -11,6 +11,7 @@ import json
 import re
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -185,15 +186,17 @@ def delta_change(root: str, then: int, now: int, files: str | None = None) -> Ch
         return None
     if old.schema() != new.schema() and (files is None or not _has_columns_of(new, old)):
         return None
-    before, after = file_sizes(old).keys(), file_sizes(new).keys()
+    sizes = file_sizes(new)
+    before, after, total = file_sizes(old).keys(), sizes.keys(), sum(sizes.values())
     if files is not None and digest_of_files(before) != files:
         return None
     if files is not None and (change := _told(root, old, new)) is not None:
-        return change
+        return replace(change, total_bytes=total)
     came, went = live_files(new, after - before), live_files(old, before - after)
     return Change(
         tuple(_piece(file, root) for file in came.values()),
         tuple(_piece(file, root) for file in went.values()),
+        total_bytes=total,
     )
 
 

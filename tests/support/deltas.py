@@ -21,7 +21,7 @@ from duckdb_engine import _translated
 
 from persist_assets.analysis.algebra import Given, walk
 from persist_assets.analysis.deltas.printing import Printer
-from persist_assets.analysis.deltas.rules import change_of
+from persist_assets.analysis.deltas.program import change_of
 from persist_assets.core.dialect import quote
 from persist_assets.core.model.deltas import ROW_WEIGHT, Program, relation_name
 
@@ -81,7 +81,9 @@ class Tables:
                     changed[column] = _row(rng, columns)[column]
                     rows[at] = tuple(changed)
             for _ in range(rng.randrange(4)):
-                rows.append(_row(rng, columns) if rng.random() < 0.7 or not rows else rng.choice(rows))
+                rows.append(
+                    _row(rng, columns) if rng.random() < 0.7 or not rows else rng.choice(rows)
+                )
 
 
 def _row(rng: random.Random, columns: Mapping[str, str]) -> tuple[Any, ...]:
@@ -208,11 +210,13 @@ class Maintained:
         rows = self.rows_of(program.rows)
         if program.keys is not None:
             keys = set(self.rows_of(f"SELECT * FROM {quote(program.keys)}"))
-            stay = Counter({
-                row: n
-                for row, n in before.items()
-                if tuple(row[k] for k in program.key_columns) not in keys
-            })
+            stay = Counter(
+                {
+                    row: n
+                    for row, n in before.items()
+                    if tuple(row[k] for k in program.key_columns) not in keys
+                }
+            )
             return stay + rows
         after = Counter(before)
         for row, n in rows.items():
@@ -248,6 +252,10 @@ def _duckdb_kind(kind: str) -> str:
 
 def _plain(row: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(
-        tuple(sorted(map(repr, v))) if isinstance(v, list) else repr(v) if isinstance(v, dict) else v
+        tuple(sorted(map(repr, v)))
+        if isinstance(v, list)
+        else repr(v)
+        if isinstance(v, dict)
+        else v
         for v in row
     )

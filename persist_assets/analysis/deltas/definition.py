@@ -76,7 +76,9 @@ def define(query: Query, path: str, upstream: Sequence[Face]) -> Definition:
     return Definition(block, binding.types)
 
 
-def checked(definition: Definition, parse: Callable[[str], Query], leaf: Callable[[SourceID], Face]) -> Staged:
+def checked(
+    definition: Definition, parse: Callable[[str], Query], leaf: Callable[[SourceID], Face]
+) -> Staged:
     """Return the staged form of a definition that prints as text of the same meaning.
 
     Parameters

@@ -50,6 +50,7 @@ _INFIX = {
 _NAMED = re.compile(r"[a-z_][a-z0-9_]*")
 _NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)(E[+-]?\d+)?(L|S|Y|F|D|BD)?", re.IGNORECASE)
 
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """The text of a leaf, instead of the leaf itself.

@@ -22,7 +22,6 @@ A changed row has a weight: +1 for each such row that came, -1 for each that wen
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from persist_assets.analysis.algebra import (
@@ -40,8 +39,7 @@ from persist_assets.analysis.algebra import (
     parts,
     walk,
 )
-from persist_assets.analysis.deltas.exactness import Exactness
-from persist_assets.analysis.deltas.printing import Part, Printer, refs_in, used_columns
+from persist_assets.analysis.deltas.printing import Part, refs_in, used_columns
 from persist_assets.analysis.deltas.pushing import (
     Restriction,
     equal_columns,
@@ -49,134 +47,18 @@ from persist_assets.analysis.deltas.pushing import (
     instances,
     restrictions,
 )
-from persist_assets.analysis.deltas.staging import (
-    grouped_by_each_set,
-    outermost,
-    windows_in,
-)
+from persist_assets.analysis.deltas.relations import NEW, OLD, VERSIONS, Relations, having, union
+from persist_assets.analysis.deltas.staging import grouped_by_each_set, outermost, windows_in
 from persist_assets.core.dialect import quote
-from persist_assets.core.model.deltas import ROW_WEIGHT, WEIGHT, NoRule, Program, relation_name
+from persist_assets.core.model.deltas import WEIGHT, NoRule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from persist_assets.analysis.algebra import Expr, Node
+    from persist_assets.analysis.deltas.relations import Restricted
     from persist_assets.analysis.deltas.staging import Staged
-    from persist_assets.core.model.queries import SourceID
-
-    Restricted = Mapping[int, Sequence[Restriction]]
-
-OLD, NEW = "old", "new"
-_VERSIONS = ((NEW, 1), (OLD, -1))
-
-class Relations:
-    """The relations that the rules of one query read: tables, and relations that are held.
-
-    Parameters
-    ----------
-    changed
-        The tables that changed.
-    grown
-        Those of them that only got rows.
-    columns
-        By table, the numbers of the columns that the query uses.
-
-    Attributes
-    ----------
-    held
-        Relations to compute first, by name, each after those that it reads.
-    """
-
-    def __init__(
-        self,
-        changed: frozenset[SourceID],
-        grown: frozenset[SourceID],
-        columns: Mapping[SourceID, Sequence[int]],
-    ) -> None:
-        self.changed, self.grown, self.columns = changed, grown, columns
-        self.held: dict[str, str] = {}
-        self._reads: dict[int, frozenset[str]] = {}
-        self._keep_alive: list[object] = []  # keeps alive the objects whose ids are keys
-
-    def hold(self, kind: str, sql: str) -> str:
-        """Return the name of a relation that is computed once and held."""
-        name = f"{kind}:{sha256(sql.encode()).hexdigest()[:16]}"
-        self.held.setdefault(name, sql)
-        return name
-
-    def is_changed(self, *things: object) -> bool:
-        """Whether relations or expressions read a table that changed."""
-        return any(not self._read_by(thing).isdisjoint(self.changed) for thing in things)
-
-    def _read_by(self, thing: object) -> frozenset[str]:
-        reads = self._reads.get(id(thing))
-        if reads is None:
-            reads = frozenset(g.rows for g in walk(thing) if isinstance(g, Given))
-            self._reads[id(thing)] = reads
-            self._keep_alive.append(thing)
-        return reads
-
-    def printer(
-        self,
-        version: str,
-        restricted: Restricted | None = None,
-        subqueries: Mapping[int, Printer] | None = None,
-    ) -> Printer:
-        """Return a printer of relations as they were or as they are.
-
-        Parameters
-        ----------
-        restricted
-            The keys to which tables may be restricted, by instance.
-        subqueries
-            The printers of some subqueries, by `id`.
-        """
-
-        def table(node: Given, instance: int, columns: Sequence[int]) -> str:
-            return self._table(node, version, columns, (restricted or {}).get(instance, ()))
-
-        return Printer(table, subqueries or {})
-
-    def delta(self, node: Given) -> str:
-        """Return the SELECT of the changed rows of a table."""
-        name = relation_name("delta", node.rows)
-        items = _items(node, self.columns[node.rows])
-        return f"SELECT {items}, {ROW_WEIGHT} AS {WEIGHT} FROM {quote(name)}"
-
-    def _table(
-        self, node: Given, version: str, columns: Sequence[int], restricted: Sequence[Restriction]
-    ) -> str:
-        """Return the SELECT of a table: of all rows, or at least of those with some keys."""
-        if node.rows not in self.changed:
-            text = f"SELECT {_items(node, columns)} FROM {quote(relation_name('now', node.rows))}"
-            return f"{text} AS t{_semi_join(node, restricted[0])}" if restricted else text
-        if not restricted:
-            return f"SELECT {_items(node, columns)} FROM {quote(relation_name(version, node.rows))}"
-        names = ", ".join(f"c{k}" for k in columns) or "1 AS one"
-        text = f"SELECT {names} FROM {quote(self._probe(node, restricted[0]))}"
-        if version == OLD and node.rows in self.grown:
-            return text
-        own = relation_name("lost" if version == OLD else "gained", node.rows)
-        return f"{text} UNION ALL SELECT {_items(node, columns)} FROM {quote(own)}"
-
-    def _probe(self, node: Given, restriction: Restriction) -> str:
-        """Return the relation with the rows of a table that it kept and that have some keys."""
-        items = _items(node, self.columns[node.rows])
-        kept = quote(relation_name("kept", node.rows))
-        text = f"SELECT {items} FROM {kept} AS t{_semi_join(node, restriction)}"
-        return self.hold("probe", text)
-
-
-def _semi_join(node: Given, restriction: Restriction) -> str:
-    same = " AND ".join(
-        f"t.{quote(node.columns[c])} <=> k.c{n}"
-        for c, n in zip(restriction.columns, restriction.numbers, strict=True)
-    )
-    return f" LEFT SEMI JOIN {quote(restriction.keys)} AS k ON {same}"
-
-
-def _items(node: Given, columns: Iterable[int]) -> str:
-    return ", ".join(f"{quote(node.columns[k])} AS c{k}" for k in columns) or "1 AS one"
+    from persist_assets.analysis.types import Types
 
 
 @dataclass(slots=True)
@@ -219,7 +101,7 @@ class Rules:
         terms = self.block(replace(block, columns=()), exprs)
         if not terms:
             return None
-        return self._distinct(_union(terms), range(len(exprs)))
+        return self._distinct(union(terms), range(len(exprs)))
 
     def _distinct(self, rows: str, numbers: Iterable[int]) -> str:
         items = ", ".join(f"c{n} AS c{k}" for k, n in enumerate(numbers))
@@ -299,12 +181,12 @@ class Rules:
                 for other in tests:
                     _extend(restricted, self._by_outer(block, other, outer, keys))
                 n = len(shown)
-                for version, weight in _VERSIONS:
+                for version, weight in VERSIONS:
                     now = {**versions, id(subquery): version}
                     printers = {s: relations.printer(v, restricted) for s, v in now.items()}
                     printer = relations.printer(OLD, restricted, printers)
                     rows = printer.block(block, columns=[*shown, *outer])
-                    texts.append(_having(rows, range(n), keys, range(n, n + len(outer)), weight))
+                    texts.append(having(rows, range(n), keys, range(n, n + len(outer)), weight))
             versions[id(subquery)] = NEW
         return texts
 
@@ -336,7 +218,8 @@ class Rules:
         referring = [
             b
             for b in walk(subquery.block)
-            if isinstance(b, Block) and any(not instances(c).isdisjoint(around) for c in b.conjuncts)
+            if isinstance(b, Block)
+            and any(not instances(c).isdisjoint(around) for c in b.conjuncts)
         ]
         if not blocks:
             raise NoRule("of a subquery that is the same for all rows")
@@ -347,7 +230,9 @@ class Rules:
         found = replace(inner, conjuncts=rest, columns=())
         elsewhere = _beside(subquery.block, inner)
         changed = self.relations.changed
-        if self._free.of(found) or any(isinstance(t, Given) and t.rows in changed for t in elsewhere):
+        if self._free.of(found) or any(
+            isinstance(t, Given) and t.rows in changed for t in elsewhere
+        ):
             raise NoRule("of a subquery that reads changed rows beside those that it finds by keys")
         return found, [(own, outer) for _, own, outer in correlated]
 
@@ -363,7 +248,7 @@ class Rules:
         terms = self._node(node)
         if not terms:
             return None
-        return f"SELECT * FROM {quote(self.relations.hold('change', _union(terms)))}"
+        return f"SELECT * FROM {quote(self.relations.hold('change', union(terms)))}"
 
     def _node(self, node: Node) -> list[str]:
         match node:
@@ -394,14 +279,14 @@ class Rules:
         restricted = self._restricted(replace(block, columns=_outs(shown)), partition, keys)
         n, columns = len(shown), [*shown, *partition]
         return [
-            _having(
+            having(
                 self.relations.printer(version, restricted).block(block, columns=columns),
                 range(n),
                 keys,
                 range(n, len(columns)),
                 weight,
             )
-            for version, weight in _VERSIONS
+            for version, weight in VERSIONS
         ]
 
     def _groups(self, node: Aggregate) -> list[str]:
@@ -415,14 +300,14 @@ class Rules:
         restricted = self._restricted(node.rows, node.keys, keys)
         n = n_keys + len(node.aggregates)
         return [
-            _having(
+            having(
                 self.relations.printer(version, restricted).aggregate(node),
                 range(n),
                 keys,
                 range(n_keys),
                 weight,
             )
-            for version, weight in _VERSIONS
+            for version, weight in VERSIONS
         ]
 
     def _set_operation(self, node: SetOperation) -> list[str]:
@@ -438,21 +323,21 @@ class Rules:
             types = f"SELECT {names}, 0 AS {WEIGHT} FROM ({new.block(branch)}) LIMIT 0"
             texts += terms or [types]
         if node.kind == "union all":
-            return [_union(texts)]
+            return [union(texts)]
         self.only_adds = False
-        keys = self._distinct(_union(texts), range(n))
+        keys = self._distinct(union(texts), range(n))
         restricted: dict[int, list[Restriction]] = {}
         for branch in node.branches:
             _extend(restricted, self._restricted(branch, [o.expr for o in branch.columns], keys))
         return [
-            _having(
+            having(
                 self.relations.printer(version, restricted).node(node, 0, ()),
                 range(n),
                 keys,
                 range(n),
                 weight,
             )
-            for version, weight in _VERSIONS
+            for version, weight in VERSIONS
         ]
 
     # -------------------------------------------------------------------------------- outer joins
@@ -464,7 +349,7 @@ class Rules:
         exposed = _exposed(node, node.left)
         changes = self.block(exposed)
         if changes:
-            delta = f"SELECT * FROM {quote(self.relations.hold('change', _union(changes)))}"
+            delta = f"SELECT * FROM {quote(self.relations.hold('change', union(changes)))}"
             restricted: dict[int, list[Restriction]] = {}
             numbers = {o.expr: k for k, o in enumerate(exposed.columns)}
             for a, b in pairs:
@@ -492,7 +377,7 @@ class Rules:
             self.relations.printer(version, restricted).outer(
                 node, left=side, weight=f"{weight} AS {WEIGHT}"
             )
-            for version, weight in _VERSIONS
+            for version, weight in VERSIONS
         ]
 
     def _full(self, node: Outer) -> list[str]:
@@ -506,7 +391,7 @@ class Rules:
         if not touched:
             return []
         keys = self._distinct(
-            _union(f"SELECT * FROM {quote(one)}" for one in touched), range(len(pairs))
+            union(f"SELECT * FROM {quote(one)}" for one in touched), range(len(pairs))
         )
         restricted: dict[int, list[Restriction]] = {}
         for side, exprs in sides:
@@ -517,7 +402,7 @@ class Rules:
                 *(self._with_keys(node, s, e, keys, version, restricted) for s, e in sides),
                 weight=f"{weight} AS {WEIGHT}",
             )
-            for version, weight in _VERSIONS
+            for version, weight in VERSIONS
         ]
 
     def _pairs(self, node: Outer) -> list[tuple[Expr, Expr]]:
@@ -542,7 +427,7 @@ class Rules:
         columns = [*(o.expr for o in _exposed(node, side).columns), *exprs]
         n = len(columns) - len(exprs)
         rows = self.relations.printer(version, restricted).block(side, columns=columns)
-        return _named(node, side, _having(rows, range(n), keys, range(n, len(columns))))
+        return _named(node, side, having(rows, range(n), keys, range(n, len(columns))))
 
 
 def _exposed(node: Outer, side: Block) -> Block:
@@ -561,7 +446,7 @@ def _named(node: Outer, side: Block, rows: str, *more: str) -> str:
 
 
 def _correlated(
-    subquery: Subquery, around: set[int], types: object
+    subquery: Subquery, around: set[int], types: Types
 ) -> Iterator[tuple[Block, Expr, Expr]]:
     """Yield the equalities by which a subquery finds rows for a row around it.
 
@@ -615,212 +500,3 @@ def _extend(
 
 def _outs(exprs: Iterable[Expr]) -> tuple[Out, ...]:
     return tuple(Out("", "", e) for e in exprs)
-
-
-def _union(texts: Iterable[str]) -> str:
-    texts = [*texts]
-    return texts[0] if len(texts) == 1 else " UNION ALL ".join(f"({t})" for t in texts)
-
-
-def _having(
-    rows: str,
-    columns: Iterable[int],
-    keys: str,
-    numbers: Iterable[int],
-    weight: int | None = None,
-) -> str:
-    """Return the rows of a relation that have some keys, with a weight."""
-    items = [f"t.c{k}" for k in columns]
-    items += [f"{weight} AS {WEIGHT}"] if weight is not None else []
-    same = " AND ".join(f"t.c{k} <=> k.c{n}" for n, k in enumerate(numbers))
-    items = items or ["1 AS one"]
-    text = f"SELECT {', '.join(items)} FROM ({rows}) AS t"
-    return f"{text} LEFT SEMI JOIN {quote(keys)} AS k ON {same}"
-
-
-# ------------------------------------------------------------------------------- the whole query
-
-
-def change_of(
-    query: Staged, changed: frozenset[SourceID], grown: frozenset[SourceID] = frozenset()
-) -> Program | None:
-    """Return the change of a query's rows; None: its rows do not change.
-
-    Parameters
-    ----------
-    query
-        The query, whose tables are `Given` by SourceID, with the names of their columns.
-    changed
-        The tables that changed.
-    grown
-        Those of them that only got rows.
-
-    Raises
-    ------
-    NoRule
-        A node of the query has no rule.
-    """
-    columns, names = _used_of_tables(query.block)
-    relations = Relations(changed, grown, columns)
-    rules = Rules(query, relations)
-    if not relations.is_changed(query.block):
-        return None
-    exact = Exactness(query.types)
-    keyed = _keys_of(query.block, relations)
-    if keyed is None and not exact.of_query(query.block):
-        keyed = _columns_of_tables(query.block, relations)
-    if keyed is not None:
-        rows, exprs, _ = keyed
-        if not (exact.of_rows(rows) and exact.of_exprs(exprs)):
-            raise NoRule("of values below other nodes that depend on the order of rows")
-        program = _by_keys(query, relations, rules, *keyed)
-        return program and replace(program, columns=names)
-    terms = rules.block(query.block)
-    if not terms:
-        return None
-    text = _union(terms)
-    return Program(_needed(relations.held, text), text, names, only_adds=rules.only_adds)
-
-
-def _used_of_tables(
-    block: Block,
-) -> tuple[dict[SourceID, list[int]], dict[SourceID, tuple[str, ...]]]:
-    """Return the numbers and the names of the columns of each table that a query uses."""
-    used = used_columns([block])
-    numbers: dict[SourceID, set[int]] = {}
-    names: dict[SourceID, tuple[str, ...]] = {}
-    for inner in walk(block):
-        for instance, node in inner.leaves if isinstance(inner, Block) else ():
-            if isinstance(node, Given):
-                numbers.setdefault(node.rows, set()).update(used.get(instance, ()))
-                chosen = sorted(numbers[node.rows])
-                names[node.rows] = tuple(node.columns[n] for n in chosen)
-    return {s: sorted(n) for s, n in numbers.items()}, names
-
-
-def _by_keys(
-    query: Staged,
-    relations: Relations,
-    rules: Rules,
-    rows: Block,
-    exprs: Sequence[Expr],
-    numbers: Sequence[int],
-) -> Program | None:
-    """Return the program that computes the rows with touched keys again.
-
-    Parameters
-    ----------
-    rows, exprs
-        Expressions over the rows of a Block, whose values in changed rows are the keys.
-    numbers
-        The numbers of the query's columns with these values.
-    """
-    keys = rules.touched(rows, exprs)
-    if keys is None:
-        return None
-    columns = query.block.columns
-    by_number = {k: columns[n].expr for k, n in enumerate(numbers)}
-    restricted = restrictions(query.block, by_number, keys, query.types)
-    text = relations.printer(NEW, restricted).block(query.block)
-    text = _having(text, range(len(columns)), keys, numbers)
-    return Program(_needed(relations.held, text, keys), text, {}, keys, tuple(numbers))
-
-
-def _columns_of_tables(
-    block: Block, relations: Relations
-) -> tuple[Block, Sequence[Expr], Sequence[int]]:
-    """Return the columns of a whole query that are columns of tables or keys of groups as its keys.
-
-    Returns
-    -------
-    tuple
-        As for `_keys_of`.
-
-    Raises
-    ------
-    NoRule
-        They do not tell which rows change.
-    """
-    leaves = dict(block.leaves)
-    numbers: list[int] = []
-    for number, out in enumerate(block.columns):
-        ref = out.expr
-        node = leaves.get(ref.instance) if isinstance(ref, Ref) else None
-        match node:
-            case Aggregate(keys=keys) if isinstance(ref, Ref) and ref.column < len(keys):
-                numbers.append(number)
-            case Derived(inner) if isinstance(ref, Ref):
-                numbers += [number] if isinstance(inner.columns[ref.column].expr, Ref) else []
-            case Given():
-                numbers.append(number)
-            case _:
-                pass
-    shown = [o.expr for o in block.columns]
-    if not numbers or relations.is_changed(*(s.block for s in outermost(shown, Subquery))):
-        raise NoRule("of values that depend on the order of rows")
-    return block, [shown[n] for n in numbers], numbers
-
-
-def _needed(held: Mapping[str, str], *texts: str) -> dict[str, str]:
-    """Return the relations that texts read, directly or through each other, in order."""
-    needed, stack = set[str](), [*texts]
-    while stack:
-        text = stack.pop()
-        for name in held:
-            if name not in needed and (name == text or quote(name) in text):
-                needed.add(name)
-                stack.append(held[name])
-    return {name: sql for name, sql in held.items() if name in needed}
-
-
-def _keys_of(
-    block: Block, relations: Relations
-) -> tuple[Block, Sequence[Expr], Sequence[int]] | None:
-    """Return how the rows of a whole query follow from keys of changed rows, if they do.
-
-    Returns
-    -------
-    tuple
-        The rows that change, expressions over them, and the numbers of the columns of `block`
-        that are these expressions.
-    """
-    exprs = [o.expr for o in block.columns]
-    if windows_in(exprs):
-        partition = [e for e in common_partition(exprs) if e in exprs]
-        return _shown(block, block, partition, partition, exprs)
-    changed = [(i, n) for i, n in block.leaves if relations.is_changed(n)]
-    subqueries = outermost([*block.conjuncts, *exprs], Subquery)
-    if len(changed) != 1 or relations.is_changed(*(s.block for s in subqueries)):
-        return None
-    ((instance, node),) = changed
-    if isinstance(node, Aggregate) and node.sets is None and node.keys:
-        refs = [(instance, k) for k in range(len(node.keys))]
-        return _shown(block, node.rows, node.keys, refs, exprs)
-    if isinstance(node, Derived):
-        inner = node.block
-        computed = [o.expr for o in inner.columns]
-        if windows_in(computed):
-            partition = [e for e in common_partition(computed) if e in computed]
-            refs = [(instance, computed.index(e)) for e in partition]
-            return _shown(block, inner, partition, refs, exprs)
-    return None
-
-
-def _shown(
-    block: Block,
-    rows: Block,
-    keys: Sequence[Expr],
-    refs: Sequence[Expr | tuple[int, int]],
-    exprs: Sequence[Expr],
-) -> tuple[Block, Sequence[Expr], Sequence[int]] | None:
-    """Return keys with the numbers of the columns that show them; None if one is not shown."""
-    places: list[int] = []
-    for ref in refs:
-        places += [
-            n
-            for n, e in enumerate(exprs)
-            if e is ref or (isinstance(e, Ref) and (e.instance, e.column) == ref)
-        ][:1]
-    if not refs or len(places) < len(refs):
-        return None
-    return replace(rows, columns=()), keys, places

@@ -198,7 +198,9 @@ class _Exprs:
             case Call(op, args, words):
                 return calls.call(op, map(self.of, args), words)
             case Subquery(kind, block, args):
-                return Subquery(kind, self._copy.block(block, self._here), tuple(map(self.of, args)))
+                return Subquery(
+                    kind, self._copy.block(block, self._here), tuple(map(self.of, args))
+                )
             case Window(function, partition, order, frame, rows, mapping):
                 inside = {**self._here, **{own: self._here[now] for own, now in mapping}}
                 within = _Exprs(self._copy, inside)

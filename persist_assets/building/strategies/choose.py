@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from persist_assets.building.strategies.deltas import Delta
 from persist_assets.building.strategies.incremental import Append, TimeWindow
 from persist_assets.building.strategies.partitions import Partitions
 from persist_assets.building.strategies.scd2 import History
@@ -51,6 +52,8 @@ def strategy_of(project: Project, source: Source, step: Step) -> Strategy:
         return History()
     if step.keys is not None:
         return Partitions(step.keys, step.increment)
+    if step.increment is not None and step.increment.program is not None:
+        return Delta(step.increment, step.increment.program)
     if step.increment is not None:
         return Append(step.increment) if step.increment.added else TimeWindow(step.increment)
     return Whole()

@@ -68,6 +68,8 @@ def continue_table(
     key: Sequence[str],
     merged: Callable[[DataFrame, DataFrame], DataFrame],
     bounds: Sequence[str] = (),
+    *,
+    replaced: DataFrame | None = None,
 ) -> Computed:
     """Write the new files of a table that keeps some files of its base.
 
@@ -86,6 +88,8 @@ def continue_table(
     bounds
         The bounds of files of a partitioned table; empty: rows arrive in order. See
         `Engine.write`.
+    replaced
+        The keys of the rows to replace; None: those of `frame`.
 
     Raises
     ------
@@ -107,14 +111,16 @@ def continue_table(
         if not key:
             touched |= {f.path for f in live.values() if meets(f, window)}
     with ExitStack() as stack:
-        if key:
+        if key and replaced is None:
             stack.callback(frame.persist().unpersist)
-            touched |= _having(engine, root, live, frame, key, base.columns, name)
+        keys = frame if replaced is None else replaced
+        if key:
+            touched |= _having(engine, root, live, keys, key, base.columns, name)
         touched_rows = _read(engine, base, sorted(touched))
         gone, rows = None, frame
         beside = Beside(touched_rows, window.condition if window and not key else None)
         if key:
-            old, others = _by_key(frame, key)(touched_rows)
+            old, others = _by_key(keys, key)(touched_rows)
             gone = engine.measure(old, on_rows, None, name) if touched else None
             rows, beside = merged(frame, old), Beside(others)
         staged, added = engine.write(

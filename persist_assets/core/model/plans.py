@@ -111,6 +111,8 @@ class Change:
     within
         By lower-case column name, ordered spans that contain the values of all changed rows, if
         they are known from elsewhere.
+    total_bytes
+        The size of the table now; 0 if unknown.
     """
 
     added: tuple[Piece, ...] = ()
@@ -118,6 +120,7 @@ class Change:
     within: Mapping[str, tuple[tuple[Any, Any], ...]] = field(
         default_factory=dict[str, "tuple[tuple[Any, Any], ...]"], hash=False
     )
+    total_bytes: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

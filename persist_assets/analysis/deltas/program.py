@@ -1,0 +1,216 @@
+"""The program that maintains the table of a query: by keys, or row by row. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from persist_assets.analysis.algebra import (
+    Aggregate,
+    Block,
+    Derived,
+    Given,
+    Ref,
+    Subquery,
+    walk,
+)
+from persist_assets.analysis.deltas.exactness import Exactness
+from persist_assets.analysis.deltas.printing import used_columns
+from persist_assets.analysis.deltas.pushing import restrictions
+from persist_assets.analysis.deltas.relations import NEW, Relations, having, union
+from persist_assets.analysis.deltas.rules import Rules, common_partition
+from persist_assets.analysis.deltas.staging import outermost, windows_in
+from persist_assets.core.dialect import quote
+from persist_assets.core.model.deltas import NoRule, Program
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from persist_assets.analysis.algebra import Expr
+    from persist_assets.analysis.deltas.staging import Staged
+    from persist_assets.core.model.queries import SourceID
+
+
+def change_of(
+    query: Staged, changed: frozenset[SourceID], grown: frozenset[SourceID] = frozenset()
+) -> Program | None:
+    """Return the change of a query's rows; None: its rows do not change.
+
+    Parameters
+    ----------
+    query
+        The query, whose tables are `Given` by SourceID, with the names of their columns.
+    changed
+        The tables that changed.
+    grown
+        Those of them that only got rows.
+
+    Raises
+    ------
+    NoRule
+        A node of the query has no rule.
+    """
+    columns, names = _used_of_tables(query.block)
+    relations = Relations(changed, grown, columns)
+    rules = Rules(query, relations)
+    if not relations.is_changed(query.block):
+        return None
+    exact = Exactness(query.types)
+    keyed = _keys_of(query.block, relations)
+    if keyed is None and not exact.of_query(query.block):
+        keyed = _columns_of_tables(query.block, relations)
+    if keyed is not None:
+        rows, exprs, _ = keyed
+        if not (exact.of_rows(rows) and exact.of_exprs(exprs)):
+            raise NoRule("of values below other nodes that depend on the order of rows")
+        program = _by_keys(query, relations, rules, *keyed)
+        return program and replace(program, columns=names)
+    terms = rules.block(query.block)
+    if not terms:
+        return None
+    text = union(terms)
+    return Program(_needed(relations.held, text), text, names, only_adds=rules.only_adds)
+
+
+def _used_of_tables(
+    block: Block,
+) -> tuple[dict[SourceID, list[int]], dict[SourceID, tuple[str, ...]]]:
+    """Return the numbers and the names of the columns of each table that a query uses."""
+    used = used_columns([block])
+    numbers: dict[SourceID, set[int]] = {}
+    names: dict[SourceID, tuple[str, ...]] = {}
+    for inner in walk(block):
+        for instance, node in inner.leaves if isinstance(inner, Block) else ():
+            if isinstance(node, Given):
+                numbers.setdefault(node.rows, set()).update(used.get(instance, ()))
+                chosen = sorted(numbers[node.rows])
+                names[node.rows] = tuple(node.columns[n] for n in chosen)
+    return {s: sorted(n) for s, n in numbers.items()}, names
+
+
+def _by_keys(
+    query: Staged,
+    relations: Relations,
+    rules: Rules,
+    rows: Block,
+    exprs: Sequence[Expr],
+    numbers: Sequence[int],
+) -> Program | None:
+    """Return the program that computes the rows with touched keys again.
+
+    Parameters
+    ----------
+    rows, exprs
+        Expressions over the rows of a Block, whose values in changed rows are the keys.
+    numbers
+        The numbers of the query's columns with these values.
+    """
+    keys = rules.touched(rows, exprs)
+    if keys is None:
+        return None
+    columns = query.block.columns
+    by_number = {k: columns[n].expr for k, n in enumerate(numbers)}
+    restricted = restrictions(query.block, by_number, keys, query.types)
+    text = relations.printer(NEW, restricted).block(query.block)
+    text = having(text, range(len(columns)), keys, numbers)
+    return Program(_needed(relations.held, text, keys), text, {}, keys, tuple(numbers))
+
+
+def _columns_of_tables(
+    block: Block, relations: Relations
+) -> tuple[Block, Sequence[Expr], Sequence[int]]:
+    """Return the columns of a whole query that are columns of tables or keys of groups as its keys.
+
+    Returns
+    -------
+    tuple
+        As for `_keys_of`.
+
+    Raises
+    ------
+    NoRule
+        They do not tell which rows change.
+    """
+    leaves = dict(block.leaves)
+    numbers: list[int] = []
+    for number, out in enumerate(block.columns):
+        ref = out.expr
+        node = leaves.get(ref.instance) if isinstance(ref, Ref) else None
+        match node:
+            case Aggregate(keys=keys) if isinstance(ref, Ref) and ref.column < len(keys):
+                numbers.append(number)
+            case Derived(inner) if isinstance(ref, Ref):
+                numbers += [number] if isinstance(inner.columns[ref.column].expr, Ref) else []
+            case Given():
+                numbers.append(number)
+            case _:
+                pass
+    shown = [o.expr for o in block.columns]
+    if not numbers or relations.is_changed(*(s.block for s in outermost(shown, Subquery))):
+        raise NoRule("of values that depend on the order of rows")
+    return block, [shown[n] for n in numbers], numbers
+
+
+def _needed(held: Mapping[str, str], *texts: str) -> dict[str, str]:
+    """Return the relations that texts read, directly or through each other, in order."""
+    needed, stack = set[str](), [*texts]
+    while stack:
+        text = stack.pop()
+        for name in held:
+            if name not in needed and (name == text or quote(name) in text):
+                needed.add(name)
+                stack.append(held[name])
+    return {name: sql for name, sql in held.items() if name in needed}
+
+
+def _keys_of(
+    block: Block, relations: Relations
+) -> tuple[Block, Sequence[Expr], Sequence[int]] | None:
+    """Return how the rows of a whole query follow from keys of changed rows, if they do.
+
+    Returns
+    -------
+    tuple
+        The rows that change, expressions over them, and the numbers of the columns of `block`
+        that are these expressions.
+    """
+    exprs = [o.expr for o in block.columns]
+    if windows_in(exprs):
+        partition = [e for e in common_partition(exprs) if e in exprs]
+        return _shown(block, block, partition, partition, exprs)
+    changed = [(i, n) for i, n in block.leaves if relations.is_changed(n)]
+    subqueries = outermost([*block.conjuncts, *exprs], Subquery)
+    if len(changed) != 1 or relations.is_changed(*(s.block for s in subqueries)):
+        return None
+    ((instance, node),) = changed
+    if isinstance(node, Aggregate) and node.sets is None and node.keys:
+        refs = [(instance, k) for k in range(len(node.keys))]
+        return _shown(block, node.rows, node.keys, refs, exprs)
+    if isinstance(node, Derived):
+        inner = node.block
+        computed = [o.expr for o in inner.columns]
+        if windows_in(computed):
+            partition = [e for e in common_partition(computed) if e in computed]
+            refs = [(instance, computed.index(e)) for e in partition]
+            return _shown(block, inner, partition, refs, exprs)
+    return None
+
+
+def _shown(
+    block: Block,
+    rows: Block,
+    keys: Sequence[Expr],
+    refs: Sequence[Expr | tuple[int, int]],
+    exprs: Sequence[Expr],
+) -> tuple[Block, Sequence[Expr], Sequence[int]] | None:
+    """Return keys with the numbers of the columns that show them; None if one is not shown."""
+    places: list[int] = []
+    for ref in refs:
+        places += [
+            n
+            for n, e in enumerate(exprs)
+            if e is ref or (isinstance(e, Ref) and (e.instance, e.column) == ref)
+        ][:1]
+    if not refs or len(places) < len(refs):
+        return None
+    return replace(rows, columns=()), keys, places

@@ -1,0 +1,112 @@
+"""Maintenance of a table by the changes of the tables that it is computed from. Pure.
+
+    changes of the tables ─► program (`analysis/deltas`) ─► Increment, or why all rows are computed
+                             expected costs (`costs.py`) ─┘
+
+The invariant: the resulting table equals one computed in full.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from persist_assets.core.model.deltas import NoRule
+from persist_assets.core.model.plans import Increment
+from persist_assets.planning.costs import LEAST_S, estimate, size_of, whole_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from persist_assets.core.model.plans import Change
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.queries import SourceID
+    from persist_assets.core.model.snapshots import Snapshot
+    from persist_assets.core.model.sources import Source
+    from persist_assets.planning.world import World
+
+
+def unmaintainable(source: Source) -> str | None:
+    """Return why a source can never be maintained by deltas; None: it depends."""
+    annotation = source.annotation
+    if source.function is not None or source.query is None:
+        return "it is computed by a function"
+    if annotation.strategy != "table":
+        return f"it is materialized as a {annotation.strategy}"
+    if annotation.refresh == "whole":
+        return "refresh=whole computes all rows of a stale table"
+    if source.keeps_history or annotation.partition is not None or annotation.merge is not None:
+        return "its table has other rows than its query"
+    if annotation.assume is not None:
+        return "assume=exact states which of its rows are new"
+    if source.volatile:
+        return "it is nondeterministic"
+    if source.reads_clock:
+        return "it depends on the current time"
+    return None
+
+
+def maintained(
+    project: Project,
+    source: Source,
+    base: Snapshot,
+    changes: Mapping[SourceID, Change | None],
+    world: World,
+    *,
+    by_cost: bool,
+) -> Increment | str:
+    """Return the increment by which a build maintains a table, or why all rows are computed.
+
+    Parameters
+    ----------
+    changes
+        The changes of the tables that the source reads, since the base was computed.
+    by_cost
+        Only if it is expected to be cheaper.
+    """
+    why = unmaintainable(source)
+    if why is not None:
+        return why
+    if base.view is not None:
+        return "its table is a stored query"
+    unknown = sorted(project.by_id[s].name for s, change in changes.items() if change is None)
+    if unknown:
+        return f"the changes in {', '.join(unknown)} are unknown"
+    certain = {s: change for s, change in changes.items() if change is not None}
+    changed = {s: c for s, c in certain.items() if c.added or c.lost}
+    for source_id, change in changed.items():
+        raw = project.by_id[source_id].raw
+        if raw is not None and raw.external is None and raw.format != "delta" and change.lost:
+            return (
+                f"rows of {project.by_id[source_id].name} were removed, and its format keeps none"
+            )
+    costs, n_bytes = world.costs.get(source.build_id, ()), size_of(certain.values())
+    whole_s, is_measured = whole_seconds(costs, n_bytes)
+    if by_cost and whole_s < LEAST_S:
+        return f"computing all rows takes {whole_s:.1f} s{'' if is_measured else ', by its size'}"
+    grown = frozenset(s for s, c in changed.items() if not c.lost)
+    try:
+        program = project.program(source.source_id, frozenset(changed), grown)
+    except NoRule as error:
+        return (
+            error.reason
+            if error.reason.startswith("it ")
+            else f"there is no rule because {error.reason}"
+        )
+    if program is None:
+        return Increment(base, changes=changed)
+    expected = estimate(program, base, changed, costs, n_bytes)
+    if by_cost and not expected.prefers_delta:
+        return (
+            f"computing all rows takes {expected.whole_s:.1f} s, and computing those that can"
+            f" differ about {expected.delta_s:.1f} s"
+        )
+    return Increment(base, changes=changed, program=program)
+
+
+def describe(project: Project, increment: Increment) -> str:
+    """Return what an increment with a program computes."""
+    names = ", ".join(sorted(project.by_id[s].name for s in increment.changes))
+    program = increment.program
+    if program is not None and program.only_adds:
+        return f"only rows that follow from rows added to {names} are computed"
+    return f"only rows that can differ because {names} changed are computed"
