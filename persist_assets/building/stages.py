@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from persist_assets.core.model.checks import CheckResult
     from persist_assets.core.model.columns import Column
-    from persist_assets.core.model.plans import Maintenance, Step
+    from persist_assets.core.model.plans import Step
     from persist_assets.core.model.snapshots import AsOf, Build, Snapshot, View
     from persist_assets.core.model.sources import Source
     from persist_assets.core.wants import PartitionRef
@@ -159,7 +159,7 @@ class PendingBuild:
         return self.started.table
 
     @property
-    def maintenance(self) -> Maintenance:
+    def maintenance(self) -> str:
         """The method by which it computed rows; before that, or without rows, that of its step."""
         return self.build.maintenance or self.step.maintenance
 

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection
 
-    from persist_assets.core.model.plans import Maintenance
     from persist_assets.core.model.queries import BuildID, SourceID
     from persist_assets.core.model.snapshots import BuildState
     from persist_assets.core.wants import Want
@@ -456,9 +455,9 @@ class Builds(Part):
         return {**costs}
 
     @repeated
-    def fetch_methods(self, build_uids: Collection[str]) -> dict[str, Maintenance]:
+    def fetch_methods(self, build_uids: Collection[str]) -> dict[str, str]:
         """Return by which methods builds computed rows, for those that recorded it."""
-        methods: dict[str, Maintenance] = {}
+        methods: dict[str, str] = {}
         with self._read() as connection:
             for part in in_parts([*build_uids]):
                 query = sa.select(builds.c.build_uid, builds.c.maintenance).where(

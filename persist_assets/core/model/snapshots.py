@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from persist_assets.core.model.columns import Column, Parts
-    from persist_assets.core.model.plans import Maintenance
     from persist_assets.core.model.queries import BuildID, SourceID
     from persist_assets.core.model.sources import Read
 
@@ -212,7 +211,8 @@ class Build:
     written
         None if the build has not succeeded, or did not record it.
     maintenance
-        The method by which it computed rows; None if it computed none, or did not record it.
+        The method by which it computed rows, a `Maintenance`; None if it computed none, or did not
+        record it.
     computed_s
         The seconds from its start until its rows were written and checked. It may have been
         published much later.
@@ -233,10 +233,10 @@ class Build:
     digests: Parts | None = None
     reads: tuple[Read, ...] = ()
     written: Written | None = None
-    maintenance: Maintenance | None = None
+    maintenance: str | None = None
     computed_s: float | None = None
 
-    def computed_by(self, maintenance: Maintenance, at: datetime) -> Build:
+    def computed_by(self, maintenance: str, at: datetime) -> Build:
         """Return the build with the method by which it has computed rows until now."""
         seconds = (at - self.started_at).total_seconds()
         return replace(self, maintenance=maintenance, computed_s=seconds)
@@ -259,7 +259,7 @@ class Cost:
         What it wrote itself.
     """
 
-    maintenance: Maintenance
+    maintenance: str
     seconds: float
     rows: int
     bytes: int

@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from persist_assets.core.model.checks import CheckResult
-    from persist_assets.core.model.plans import Maintenance
     from persist_assets.core.model.project import Project
     from persist_assets.core.model.queries import BuildID, SourceID
     from persist_assets.core.model.snapshots import Build, Snapshot
@@ -54,7 +53,7 @@ class Knowledge:
     standings: Mapping[SourceID, tuple[Standing, ...]]
     checks: Mapping[SourceID, Mapping[str, CheckResult]]
     last: Mapping[SourceID, Build]
-    methods: Mapping[SourceID, Maintenance]
+    methods: Mapping[SourceID, str]
 
 
 def read_knowledge(settings: Settings, project: Project, ledger: Ledger) -> Knowledge:
@@ -88,7 +87,7 @@ def read_knowledge(settings: Settings, project: Project, ledger: Ledger) -> Know
     }
     last = ledger.builds.fetch_last(settings.environment)
     by_uid = ledger.builds.fetch_methods({s.build_uid for s in snapshots.values()})
-    methods: dict[SourceID, Maintenance] = {
+    methods: dict[SourceID, str] = {
         source_id: by_uid[snapshot.build_uid]
         for source_id, snapshot in snapshots.items()
         if snapshot.build_uid in by_uid

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     import sqlite3
     from pathlib import Path
 
-    from persist_assets.core.model.plans import Maintenance
 
 Open = Callable[..., Ledger]
 on_sqlite = pytest.mark.parametrize("ledger_url", ["sqlite"], indirect=True)
@@ -103,7 +102,7 @@ def test_the_costs_of_builds_are_those_that_computed_rows_the_latest_first(
 ) -> None:
     ledger = open_ledger()
 
-    def computed(uid: str, method: Maintenance, name: str = "a") -> Build:
+    def computed(uid: str, method: str, name: str = "a") -> Build:
         build = replace(a_build(uid, name), written=Written(int(uid), 10 * int(uid)))
         return build.computed_by(method, build.started_at + timedelta(seconds=int(uid) / 2))
 
