@@ -300,6 +300,23 @@ class _Stage:
             order=rebuild.sorts(block.order),
         )
 
+    def _under(self, block: Block, exprs: Sequence[Expr]) -> tuple[Block, tuple[Expr, ...]]:
+        """Return a staged Block, and expressions over its rows instead of over those of the Block.
+
+        Windows in the expressions are columns of a Block below.
+        """
+        leaves, n = {i for i, _ in block.leaves}, len(block.columns)
+        windows = [w for w in windows_in(exprs) if _instances(w) <= leaves]
+        used: list[Expr] = [*_refs(exprs, leaves, windows), *windows]
+        beside = (Out("", "", e, self._query.types.of(e)) for e in used)
+        below = self.block(replace(block, columns=(*block.columns, *beside)))
+        if windows:
+            instance, outs = self._query.leaf(Derived(below), below.columns)
+            below = Block(((instance, Derived(below)),), (), outs)
+        new = {id(e): out.expr for e, out in zip(used, below.columns[n:], strict=True)}
+        rebuild = Rebuild(self._query.calls, replace=lambda e: new.get(id(e)))
+        return replace(below, columns=below.columns[:n]), rebuild.exprs(exprs)
+
     def _node(self, node: Node) -> Node:
         match node:
             case Derived(block, volatile):
@@ -307,13 +324,15 @@ class _Stage:
             case Outer(kind, left, right, on):
                 if outermost(on, Subquery):
                     raise NoRule("of a subquery in the ON of an outer join")
-                return Outer(kind, self.block(left), self.block(right), on)
+                left, on = self._under(left, on)
+                right, on = self._under(right, on)
+                return Outer(kind, left, right, on)
             case Aggregate(rows):
-                if windows_in((*node.keys, *node.aggregates)):
-                    raise NoRule("of an aggregate of a window")
                 if outermost((*node.keys, *node.aggregates), Subquery):
                     raise NoRule("of an aggregate of a subquery")
-                return replace(node, rows=self.block(rows))
+                rows, exprs = self._under(rows, (*node.keys, *node.aggregates))
+                n_keys = len(node.keys)
+                return Aggregate(rows, exprs[:n_keys], exprs[n_keys:], node.sets)
             case SetOperation(kind, branches):
                 return SetOperation(kind, tuple(map(self.block, branches)))
             case Limit(block=block):
