@@ -225,7 +225,7 @@ class _Stage:
         block = replace(block, leaves=tuple((i, self._node(n)) for i, n in block.leaves))
         leaves = {i for i, _ in block.leaves}
         while True:
-            windows = windows_in(_exprs_of(block))
+            windows = windows_in([*_exprs_of(block), *_generating(block.leaves)])
             around = _windows_in_subqueries(block)
             misplaced = [w for w in (*windows, *around) if not _is_over(w, block)]
             misplaced = [w for w in misplaced if not _instances(w).isdisjoint(leaves)]
@@ -260,8 +260,7 @@ class _Stage:
         """
         outer_conjuncts = [c for c in block.conjuncts if c not in {*conditions}]
         outer_leaves = [(i, n) for i, n in block.leaves if i not in inside]
-        calls = [n.call for _, n in outer_leaves if isinstance(n, Generate)]
-        rest = [*outer_conjuncts, *(o.expr for o in block.columns), *calls]
+        rest = [*outer_conjuncts, *(o.expr for o in block.columns), *_generating(outer_leaves)]
         rest += [s.by for s in block.order]
         exprs: list[Expr] = [*_refs(rest, inside, exposed), *exposed]
         columns = [Out("", "", e, self._query.types.of(e)) for e in exprs]
@@ -407,6 +406,10 @@ def _own_exprs(window: Window) -> list[Expr]:
 
 def _exprs_of(block: Block) -> list[Expr]:
     return [*block.conjuncts, *(o.expr for o in block.columns), *(s.by for s in block.order)]
+
+
+def _generating(leaves: Iterable[tuple[int, Node]]) -> list[Expr]:
+    return [n.call for _, n in leaves if isinstance(n, Generate)]
 
 
 def _instances(window: Window) -> set[int]:

@@ -229,12 +229,18 @@ SELECT k, b, count(*) OVER (PARTITION BY k) AS c FROM r WHERE a > 1
 SELECT k, s, max(s) OVER (PARTITION BY k) AS m FROM (SELECT k, x, sum(b) OVER (PARTITION BY k, x) AS s FROM r)
 # a window over a window of another partition
 SELECT x, max(s) OVER (PARTITION BY x) AS m FROM (SELECT x, sum(b) OVER (PARTITION BY k) AS s FROM r)
+# a join of a window by a column that does not partition it
+SELECT w.x, w.a, w.c, t.j FROM (SELECT x, a, count(*) OVER (PARTITION BY x) AS c FROM r) w JOIN t ON w.a = t.k
+# an aggregate by a window
+SELECT c, sum(b) AS b FROM (SELECT b, count(*) OVER (PARTITION BY k) AS c FROM r) GROUP BY c
+# a LEFT JOIN by a window
+SELECT t.k, q.k AS l, q.h FROM t LEFT JOIN (SELECT k, rank() OVER (PARTITION BY k ORDER BY b) AS h FROM r WHERE a > 0) q ON t.j = q.h
 # a filter after a window
 SELECT k, b FROM (SELECT k, b, rank() OVER (PARTITION BY k ORDER BY b) AS h FROM r) WHERE h = 1
 # a join of a window
 SELECT w.k, w.c, t.j FROM (SELECT k, count(*) OVER (PARTITION BY k) AS c FROM r) w JOIN t ON w.c = t.k
 # NOT IN of an unchanged table
-r: SELECT a, k FROM r WHERE k NOT IN (SELECT j FROM t WHERE j > 2 OR j IS NULL AND k = 1)
+r: SELECT a, k FROM r WHERE a = 1 OR k NOT IN (SELECT j FROM t)
 # IN of an unchanged table, as a value
 r: SELECT a, k IN (SELECT j FROM t WHERE j > 1) AS i FROM r
 # NOT IN of an unchanged table beside a changed subquery
@@ -261,6 +267,8 @@ SELECT v.k, e FROM v LATERAL VIEW explode(arr) g AS e WHERE e > 1
 SELECT t.j, e FROM v JOIN t ON v.k = t.k LATERAL VIEW explode(arr) g AS e
 # an aggregate of LATERAL VIEW
 SELECT e, count(*) AS c FROM v LATERAL VIEW explode(arr) g AS e GROUP BY e
+# LATERAL VIEW of a window
+SELECT q.k, e FROM (SELECT k, rank() OVER (PARTITION BY k ORDER BY j) AS h FROM t) q LATERAL VIEW explode(array(q.h, 0)) g AS e
 # a common table expression that is read twice
 WITH c AS (SELECT k, count(*) AS n FROM r GROUP BY k) SELECT x.k, y.n FROM c x JOIN c y ON x.n = y.k
 # a common table expression of a join, read twice

@@ -1,0 +1,83 @@
+"""Random queries maintained on Spark by deltas, and random histories of tables that are.
+
+`PERSIST_NIGHTLY_S` is for how long (seconds), `PERSIST_NIGHTLY_SEED` where to begin.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from conftest import SPARK_TOML
+from delta_queries import COLUMNS, RAW, DeltaWriter
+from deltas import Tables
+from histories import Zygote
+from maintained import WITHOUT_COST, put_rows, step
+from strategies import BY_DELTAS, Tally, explore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from persist_assets.building.builder import Builder
+
+BUDGET_S = float(os.environ.get("PERSIST_NIGHTLY_S", "600"))
+SEED = int(os.environ.get("PERSIST_NIGHTLY_SEED", random.randrange(10**6)))
+AT_ONCE = 12
+"""Queries of one project."""
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    made = Zygote("strategies")
+    yield made
+    made.close()
+
+
+def test_random_queries_are_maintained_on_spark(
+    make_project: Callable[..., Path], enter: Callable[..., Builder]
+) -> None:
+    print(f"\nmaintained queries from seed {SEED}")
+    tally, began, n = Counter[str](), time.monotonic(), 0
+    while n < 120 or time.monotonic() < began + BUDGET_S:
+        rng = random.Random(f"{SEED}:{n}")
+        queries = {f"v{n + k}": DeltaWriter(rng).statement() for k in range(AT_ONCE)}
+        views = (f"{WITHOUT_COST}CREATE VIEW {name} AS {q};\n" for name, q in queries.items())
+        root = make_project({"m.sql": RAW + "".join(views)}, name=f"p{n}")
+        tables = Tables(COLUMNS)
+        tables.fill(rng, 12)
+        for table in COLUMNS:
+            put_rows(root / "raw" / table, COLUMNS[table], tables.new[table])
+        for number in range(3):
+            if number:
+                chosen = [t for t in COLUMNS if rng.random() < 0.6]
+                grows = rng.random() < 0.3
+                tables.change(rng, chosen or COLUMNS, grows=grows)
+                for table in chosen or COLUMNS:
+                    old, new = tables.old[table], tables.new[table]
+                    put_rows(
+                        root / "raw" / table,
+                        COLUMNS[table],
+                        new[len(old) :] if grows else new,
+                        grows=grows,
+                    )
+            tally += step(enter(root), f"seed {SEED}, {n}, change {number}")
+        n += AT_ONCE
+    print(f"{n} queries, {dict(tally)} in {time.monotonic() - began:.0f} s")
+    assert tally["keys"] > n / 4
+
+
+@pytest.mark.parametrize("kind", BY_DELTAS)
+def test_histories_of_tables_maintained_by_deltas(spark: Any, zygote: Zygote, kind: str) -> None:
+    print(f"\nhistories of `{kind}` from seed {SEED}")
+    tally, began, n = Tally(), time.monotonic(), 0
+    while n < 20 or time.monotonic() < began + BUDGET_S / len(BY_DELTAS):
+        tally += explore(5, spark, zygote, SPARK_TOML, seed=SEED, steps=6, first=n, only=kind)
+        n += 5
+    print(f"{tally}\nin {time.monotonic() - began:.0f} s")
+    assert tally.builds["keys"] > 5
+    assert tally.killed.total() > 5
