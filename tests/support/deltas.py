@@ -21,9 +21,9 @@ from duckdb_engine import _translated
 
 from persist_assets.analysis.algebra import Given, walk
 from persist_assets.analysis.deltas.printing import Printer
-from persist_assets.analysis.deltas.program import change_of
+from persist_assets.analysis.deltas.program import change_of, merging
 from persist_assets.core.dialect import quote
-from persist_assets.core.model.deltas import ROW_WEIGHT, Program, relation_name
+from persist_assets.core.model.deltas import ROW_WEIGHT, Merging, Program, relation_name, state_name
 
 if TYPE_CHECKING:
     import random
@@ -124,6 +124,7 @@ class Maintained:
         self.ids = {g.rows for g in walk(self.definition.block) if isinstance(g, Given)}
         self.database = duckdb.connect(config={"threads": 1})
         self.database.execute("SET TimeZone = 'UTC'")
+        self.database.execute("CREATE MACRO raise_error(x) AS error(x)")
 
     @property
     def reads(self) -> list[str]:
@@ -134,6 +135,44 @@ class Maintained:
         """Return the program for a change of some tables."""
         ids = frozenset(i for i in self.ids if i.partition("@")[0] in {*changed})
         return change_of(self.definition, ids, ids if grows else frozenset())
+
+    def merging(self, changed: Iterable[str], *, grows: bool = False) -> Merging:
+        """Return how the query's aggregates are merged with a change of some tables."""
+        ids = frozenset(i for i in self.ids if i.partition("@")[0] in {*changed})
+        return merging(self.definition, ids, ids if grows else frozenset())
+
+    def merge(self, changed: Iterable[str], *, grows: bool = False) -> Counter[Any]:
+        """Return the query's rows after a change, from states before it."""
+        before = self.merging(())
+        for source_id in self.ids:
+            table = source_id.partition("@")[0]
+            self._create(
+                relation_name("now", source_id), self.tables.columns[table], self.tables.old[table]
+            )
+        for number, state in enumerate(before.states):
+            self._show(state_name("former", number), state.initial)
+        self.load(changed)
+        program = self.merging(changed, grows=grows)
+        for name, sql in program.held.items():
+            self._show(name, sql)
+        for number, state in enumerate(program.states):
+            former, new = (f'"{state_name(v, number)}"' for v in ("former", "state"))
+            if state.changed is None:
+                self.database.execute(f"CREATE OR REPLACE TABLE {new} AS FROM {former}")
+                continue
+            self._show("changed", state.changed)
+            keys = [f"k{k}" for k in range(state.n_keys)]
+            same = " AND ".join(f"s.{k} IS NOT DISTINCT FROM c.{k}" for k in keys) or "true"
+            stay = "WHERE n > 0" if keys else ""
+            self.database.execute(
+                f"CREATE OR REPLACE TABLE {new} AS SELECT * FROM {former} s"
+                f" ANTI JOIN changed c ON {same} UNION ALL SELECT * FROM changed {stay}"
+            )
+        return self.rows_of(program.rows)
+
+    def _show(self, name: str, sql: str) -> None:
+        with _comparable(sql):
+            self.database.execute(f'CREATE OR REPLACE TABLE "{name}" AS {_translated(sql)}')
 
     def load(self, changed: Iterable[str]) -> None:
         """Load the versions of all tables under the names that programs and queries use."""

@@ -40,7 +40,7 @@ _ALWAYS = frozenset(
 )
 _IF_NOT_FLOAT = frozenset(("sum", "avg"))
 _KEEP_FLOATS_OUT = frozenset(
-    "+ - * div mod pmod negative abs coalesce case greatest least nullif round if".split()
+    "+ - * div mod pmod negative abs coalesce greatest least nullif round".split()
 )
 
 
@@ -160,6 +160,8 @@ def is_never_float(expr: Expr, types: Types) -> bool:
         if kind is not None:
             if "float" in kind or "double" in kind:
                 return False
+        elif isinstance(this, Call) and this.op == "case":
+            stack += (*this.args[1::2], *(this.args[-1:] if this.words else ()))
         elif isinstance(this, Call) and this.op in _KEEP_FLOATS_OUT:
             stack += this.args
         elif isinstance(this, Call) and this.op == "number":

@@ -15,13 +15,14 @@ from persist_assets.analysis.algebra import (
     walk,
 )
 from persist_assets.analysis.deltas.exactness import Exactness
+from persist_assets.analysis.deltas.merging import merging_of
 from persist_assets.analysis.deltas.printing import used_columns
 from persist_assets.analysis.deltas.pushing import restrictions
 from persist_assets.analysis.deltas.relations import NEW, Relations, having, union
 from persist_assets.analysis.deltas.rules import Rules, common_partition
 from persist_assets.analysis.deltas.staging import outermost, windows_in
 from persist_assets.core.dialect import quote
-from persist_assets.core.model.deltas import NoRule, Program
+from persist_assets.core.model.deltas import Merging, NoRule, Program
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -70,6 +71,14 @@ def change_of(
         return None
     text = union(terms)
     return Program(_needed(relations.held, text), text, names, only_adds=rules.only_adds)
+
+
+def merging(
+    query: Staged, changed: frozenset[SourceID], grown: frozenset[SourceID] = frozenset()
+) -> Merging:
+    """Return how the aggregates of a query are merged; see `merging_of`."""
+    columns, names = _used_of_tables(query.block)
+    return merging_of(query, changed, grown, columns, names)
 
 
 def _used_of_tables(

@@ -1,4 +1,4 @@
-"""Programs that bring a table up to date from the changes of the tables that it is computed from."""
+"""Programs that bring a table up to date from the changes of the tables that it reads."""
 
 from __future__ import annotations
 
@@ -28,6 +28,17 @@ def relation_name(version: str, source_id: SourceID) -> str:
         `ROW_WEIGHT`.
     """
     return f"{version}:{source_id}"
+
+
+def state_name(version: str, number: int) -> str:
+    """Return the name by which statements read a state.
+
+    Parameters
+    ----------
+    version
+        ``former``: before the change, ``state``: now.
+    """
+    return f"{version}:{number}"
 
 
 class NoRule(Exception):
@@ -72,3 +83,41 @@ class Program:
     keys: str | None = None
     key_columns: tuple[int, ...] = ()
     only_adds: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Partial results of an aggregate, which a table keeps to be maintained.
+
+    Attributes
+    ----------
+    initial
+        The statement that computes all of it: columns ``k0``, …, ``n``, ``p0``, ….
+    n_keys
+        The number of key columns. Without keys it has one row.
+    changed
+        The statement of its new rows, for the touched keys; those with ``n = 0`` go. None: it does
+        not change.
+    """
+
+    initial: str
+    n_keys: int
+    changed: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Merging:
+    """The maintenance of a query whose aggregates are merged with their change.
+
+    Attributes
+    ----------
+    rows
+        All rows of the query, from the states: columns ``c0``, ``c1``, ….
+    held, columns
+        As for a `Program`.
+    """
+
+    states: tuple[State, ...]
+    rows: str
+    held: Mapping[str, str]
+    columns: Mapping[SourceID, tuple[str, ...]]
