@@ -622,6 +622,7 @@ class Builder:
             parts=computed.parts,
             time_column=self._time_column(source),
             partitions=work.step.partitions,
+            states=computed.states,
         )
 
     def _publication(self, work: PendingBuild) -> Publication:

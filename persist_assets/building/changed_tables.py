@@ -12,7 +12,7 @@ run share relations, and the work to compute those that are held.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -30,12 +30,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from persist_assets.building.reader import Reader
-    from persist_assets.core.model.deltas import Program
+    from persist_assets.core.model.deltas import Merging, Program
     from persist_assets.core.model.plans import Change
     from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.snapshots import Snapshot
 
-_NAME = re.compile(r"`(now|old|new|kept|lost|gained|delta|keys|probe|change):((?:[^`]|``)+)`")
+_NAME = re.compile(
+    r"`(now|old|new|kept|lost|gained|delta|keys|probe|change|former|state):((?:[^`]|``)+)`"
+)
 
 
 @dataclass(slots=True)
@@ -48,12 +50,15 @@ class ChangedTables:
         The snapshots that the build reads.
     changes
         The changes of the tables that changed.
+    states
+        The views of states, by the names that statements use.
     """
 
     reader: Reader
-    program: Program
+    program: Program | Merging
     read: Mapping[SourceID, Snapshot]
     changes: Mapping[SourceID, Change]
+    states: dict[str, str] = field(default_factory=dict[str, str])
 
     def run(self, sql: str) -> DataFrame:
         """Return the lazy rows of a statement of the program."""
@@ -74,6 +79,8 @@ class ChangedTables:
             if kind in ("keys", "probe", "change"):
                 held = f"{kind}:{name}"
                 return quote(self._show_held(held, self.program.held[held]))
+            if kind in ("former", "state"):
+                return quote(self.states[f"{kind}:{name}"])
             return quote(self._show_table(kind, name))
 
         return _NAME.sub(view, sql)

@@ -94,7 +94,7 @@ class Delta:
         if self.program.keys is not None:
             return self._by_keys(task, tables, frame, self.program.keys)
         rows = tables.run(self.program.rows)
-        _check_types(task, rows.drop(WEIGHT), frame)
+        check_types(task, rows.drop(WEIGHT), frame)
         if self.program.only_adds:
             return self._added(task, rows.drop(WEIGHT).toDF(*frame.columns))
         return self._by_rows(task, rows, frame.columns)
@@ -109,11 +109,11 @@ class Delta:
         with translated(f"looking for the keys of `{task.source.name}` that changed"):
             n_keys = keys.count()
         if not n_keys:
-            return _unchanged(task, base)
+            return unchanged(task, base)
         if n_keys > _MOST_KEYS * base.rows and base.rows > _LARGE:
             return None
         rows = tables.run(self.program.rows)
-        _check_types(task, rows, frame)
+        check_types(task, rows, frame)
         rows = rows.toDF(*frame.columns)
         computed = continue_table(task, base, None, rows, names, lambda new, _: new, replaced=keys)
         return replace(computed, maintenance="keys")
@@ -124,7 +124,7 @@ class Delta:
         computed = continue_table(task, base, None, rows, (), lambda new, _: new)
         if computed.staged is not None and not computed.staged.rows:
             delete_directory(f"{computed.staged.root}/{task.build_uid}")
-            return _unchanged(task, base)
+            return unchanged(task, base)
         return replace(computed, maintenance="append")
 
     def _by_rows(self, task: Task, rows: DataFrame, columns: Sequence[str]) -> Computed | Snapshot:
@@ -145,7 +145,7 @@ class Delta:
                     f"count_if({quote(ROW_WEIGHT)} > 0)", f"count_if({quote(ROW_WEIGHT)} < 0)"
                 ).collect()[0]
             if not n_came and not n_went:
-                return _unchanged(task, base)
+                return unchanged(task, base)
             came = _repeated(task, net.where(f"{quote(ROW_WEIGHT)} > 0"), columns)
             if not n_went:
                 return self._added(task, came)
@@ -190,7 +190,7 @@ def _repeated(task: Task, rows: DataFrame, columns: Sequence[str]) -> DataFrame:
     )
 
 
-def _check_types(task: Task, rows: DataFrame, frame: DataFrame) -> None:
+def check_types(task: Task, rows: DataFrame, frame: DataFrame) -> None:
     """Raise if a program's rows have other types than the query's.
 
     Raises
@@ -207,7 +207,7 @@ def _columns(task: Task, frame: DataFrame) -> tuple[Column, ...]:
     return task.reader.engine.columns(frame, task.source.name)
 
 
-def _unchanged(task: Task, base: Snapshot) -> Snapshot:
+def unchanged(task: Task, base: Snapshot) -> Snapshot:
     """Return a snapshot whose rows are those of newer data too."""
     started = task.started
     return replace(

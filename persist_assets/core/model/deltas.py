@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -121,3 +122,8 @@ class Merging:
     rows: str
     held: Mapping[str, str]
     columns: Mapping[SourceID, tuple[str, ...]]
+
+    @property
+    def definitions(self) -> tuple[str, ...]:
+        """Digests of the statements that compute the states."""
+        return tuple(sha256(s.initial.encode()).hexdigest() for s in self.states)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from persist_assets.core.model.columns import Trace
-    from persist_assets.core.model.deltas import Program
+    from persist_assets.core.model.deltas import Merging, Program
     from persist_assets.core.model.queries import BuildID, SourceID
     from persist_assets.core.model.snapshots import AsOf, Partitions, Snapshot
 
@@ -157,7 +157,7 @@ class Increment:
     past: bool = False
     spans: tuple[tuple[Any, Any], ...] = ()
     late: tuple[str, ...] = ()
-    program: Program | None = None
+    program: Program | Merging | None = None
 
 
 @dataclass(frozen=True, slots=True)
