@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from persist_assets.core.errors import StorageError
+from persist_assets.core.errors import GoneError, StorageError
 from persist_assets.core.model.plans import Change, Piece
 from persist_assets.storage.commits import (
     MOST_COMMITS,
@@ -26,7 +26,7 @@ from persist_assets.storage.commits import (
     parse_commit,
 )
 from persist_assets.storage.delta_tables import file_sizes, find_table, live_files
-from persist_assets.storage.files import is_there, reached
+from persist_assets.storage.files import is_there, list_files, reached
 from persist_assets.storage.raw import (
     OF_DELTA,
     OF_FILES,
@@ -36,12 +36,15 @@ from persist_assets.storage.raw import (
     delta_version,
     digest_of_files,
     file_location,
+    pin_delta,
+    pin_raw,
     promised_rows,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
+    from persist_assets.core.model.sources import RawTable
     from persist_assets.storage.commits import Actions
     from persist_assets.storage.delta_tables import Live
     from persist_assets.storage.raw import Pin
@@ -280,6 +283,49 @@ def version_of_same_rows(location: str, pin: Pin, versions: Iterable[str]) -> st
         candidates = (one for one in earlier if since <= one[0] < pin.commit)
         match = next((one for one in candidates if _is_so(location, pin, *one)), None)
     return match and f"{OF_DELTA}{match[0]}:{table_id}:{match[1]}"
+
+
+def pin_version(raw: RawTable, location: str, version: str) -> Pin:
+    """Return the data that a raw table had at a version, in files that still exist.
+
+    A later version of a Delta table that certainly has the same rows stands for the earlier one.
+
+    Parameters
+    ----------
+    location
+        Absolute path or URI.
+    version
+        The version, as in an as_of.
+
+    Raises
+    ------
+    GoneError
+        The data has changed, or was deleted, and this version can no longer be read.
+    StorageError
+        The data cannot be reached, or cannot be read correctly.
+    """
+    try:
+        now = pin_raw(raw, location)
+    except StorageError as error:
+        if list_files(location):
+            raise
+        raise GoneError(error.message) from error
+    if now.version == version:
+        return now
+    if now.commit is None or not version.startswith(OF_DELTA):
+        raise GoneError("it has changed, and only Delta tables keep earlier versions")
+    if version_of_same_rows(location, now, [version]) == version:
+        return replace(now, version=version)
+    number = version.removeprefix(OF_DELTA).partition(":")[0]
+    then = pin_delta(location, int(number))
+    if then.version != version:
+        raise GoneError(f"version {number} of the Delta table at {location} is another one now")
+    present = {file.location for file in list_files(location)}
+    files = then.files or ()
+    lost = next((f for f in files if f not in present and not is_there(f)), None)
+    if lost is not None:
+        raise GoneError(f"{lost}, a file of version {number}, is gone")
+    return replace(then, names=then.names | now.names)  # columns that it lacks are NULL
 
 
 def _quiet_since(location: str, last: int, first: int) -> int:
