@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from persist_assets.core.model.checks import CheckResult
     from persist_assets.core.model.columns import Column
-    from persist_assets.core.model.plans import Step
+    from persist_assets.core.model.plans import Maintenance, Step
     from persist_assets.core.model.snapshots import AsOf, Build, KeptState, Snapshot, View
     from persist_assets.core.model.sources import Source
     from persist_assets.core.wants import PartitionRef

@@ -88,14 +88,9 @@ def maintained(
     if by_cost and whole_s < LEAST_S:
         return f"computing all rows takes {whole_s:.1f} s{'' if is_measured else ', by its size'}"
     grown = frozenset(s for s, c in changed.items() if not c.lost)
-    try:
-        program = project.program(source.source_id, frozenset(changed), grown)
-    except NoRule as error:
-        return (
-            error.reason
-            if error.reason.startswith("it ")
-            else f"there is no rule because {error.reason}"
-        )
+    program = _derived(project, source, base, frozenset(changed), grown)
+    if isinstance(program, str):
+        return program
     if program is None:
         return Increment(base, changes=changed)
     expected = estimate(program, base, changed, costs, n_bytes)
@@ -128,7 +123,8 @@ def _derived(
     try:
         return project.program(source.source_id, changed, grown)
     except NoRule as error:
-        return f"there is no rule for its change: {error.reason}"
+        reason = error.reason
+        return reason if reason.startswith("it ") else f"there is no rule because {reason}"
 
 
 def describe(project: Project, increment: Increment) -> str:

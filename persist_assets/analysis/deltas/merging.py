@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import TYPE_CHECKING
 
 from persist_assets.analysis.algebra import (
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from persist_assets.analysis.deltas.staging import Staged
     from persist_assets.analysis.types import Types
 
+_FIRST_OF_SETS = 1_000_000
+"""The first instance number in aggregates of grouping sets; no query has as many instances."""
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _EXACT_DOUBLES = 2**53
 """Sums of doubles of integers below this are exact."""
@@ -263,7 +266,11 @@ def _check_beneath(query: Staged, nodes: Sequence[Aggregate], changed: frozenset
 
 
 def with_sets_apart(query: Staged) -> Staged:
-    """Return a query in which grouping sets are unions of aggregates."""
+    """Return a query in which grouping sets are unions of aggregates.
+
+    It is the same each time, so the statements of its states are too.
+    """
+    query = replace(query, instances=count(_FIRST_OF_SETS))
 
     def apart(node: Node) -> Node | None:
         if isinstance(node, Aggregate) and node.sets is not None:

@@ -214,6 +214,8 @@ def _read(task: Task, base: Snapshot, number: int) -> DataFrame:
     place = f"{root}/{base.build_uid}/{_directory(number)}"
     n_rows = 0
     for file in list_files(place):
+        if not file.name.endswith(".parquet"):
+            continue
         with reached(file.location) as (system, path):
             n_rows += stored_rows(system, path)
     if n_rows != base.states[number].rows:
