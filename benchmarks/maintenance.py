@@ -7,9 +7,8 @@ rows are compared (`measuring.py`). The first rounds do not count, because the J
 their rows are compared too.
 
 Order keys that are deleted or changed are scattered, and delta-rs copies the files that have them.
-New orders have the keys after the greatest. Files are written again one by one, as writers do that
-keep the order of a table: if delta-rs is asked for all files at once, it mixes their rows, and
-statistics prune nothing any more.
+New orders have the keys after the greatest. Files are written again one by one, so that tables keep
+their order (`measuring.change_each_file`).
 """
 
 from __future__ import annotations
@@ -20,22 +19,19 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import duckdb
 import measuring
-import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Sequence
 
 QUERIES = Path(__file__).parent.parent / "tests" / "queries"
 CHANGES = ("rf1", "rf2", "rf3")
-SHARE = 1000
-"""One of so many orders or lines changes in a round."""
-PRIME = 1_000_003
-"""Rows are picked by the remainder of their scattered key."""
+SHARE = 0.001
+"""The share of orders or lines that a change touches."""
 
 
 class Tpch:
@@ -101,34 +97,26 @@ class Tpch:
         if "rf1" in names:
             touched["rf1"] = self.add(number)
         if "rf2" in names:
-            picked = self._is_picked("{}_orderkey", 2 * number)
-            lines = self._each_file("lineitem", "delete", predicate=picked.format("l"))
-            touched["rf2"] = lines + self._each_file(
-                "orders", "delete", predicate=picked.format("o")
+            touched["rf2"] = sum(
+                measuring.change_each_file(
+                    self.raw / table,
+                    "delete",
+                    key,
+                    self.last_old,
+                    measuring.is_picked(key, 2 * number, SHARE),
+                )
+                for table, key in (("lineitem", "l_orderkey"), ("orders", "o_orderkey"))
             )
         if "rf3" in names:
-            line = self._is_picked("(l_orderkey * 8 + l_linenumber)", 2 * number + 1)
-            price = f"CAST(l_extendedprice * {1 + number / 100 + 0.05} AS DECIMAL(15,2))"
-            touched["rf3"] = self._each_file(
-                "lineitem", "update", predicate=line, updates={"l_extendedprice": price}
+            price = f"CAST(l_extendedprice * {1.05 + number / 100} AS DECIMAL(15,2))"
+            touched["rf3"] = measuring.change_each_file(
+                self.raw / "lineitem",
+                "update",
+                "l_orderkey",
+                self.last_old,
+                measuring.is_picked("(l_orderkey * 8 + l_linenumber)", 2 * number + 1, SHARE),
+                updates={"l_extendedprice": price},
             )
-        return touched
-
-    def _is_picked(self, key: str, salt: int) -> str:
-        """Return a condition that one row of `SHARE` meets, each time another one."""
-        return f"({key} * 7919 + {salt * 104_729}) % {PRIME} < {PRIME // SHARE}"
-
-    def _each_file(self, table: str, verb: str, predicate: str, **how: Any) -> int:
-        """Delete or update rows with old keys, file by file; return how many."""
-        key = "o_orderkey" if table == "orders" else "l_orderkey"
-        touched = 0
-        for first, last in _spans(DeltaTable(self.raw / table), key):
-            if first <= self.last_old:
-                among = f"{key} >= {first} AND {key} <= {min(last, self.last_old)}"
-                done = getattr(DeltaTable(self.raw / table), verb)(
-                    predicate=f"{among} AND {predicate}", **how
-                )
-                touched += done.get("num_deleted_rows") or done.get("num_updated_rows") or 0
         return touched
 
     def add(self, number: int) -> int:
@@ -140,7 +128,7 @@ class Tpch:
                     + CAST(hash(o_orderkey, {number}, 'date') % 2406 AS INTEGER) AS new_date
                 FROM {self._rows("orders")} WHERE o_orderkey <= {self.last_old}
                 ORDER BY hash(o_orderkey, {number}) LIMIT
-                (SELECT greatest(1, count(*) // {SHARE}) FROM {self._rows("orders")}))"""
+                (SELECT CAST(ceil(count(*) * {SHARE}) AS BIGINT) FROM {self._rows("orders")}))"""
         lines = f"""
             SELECT * EXCLUDE (new_key, shift) REPLACE (new_key AS l_orderkey,
                 IF(l_shipdate > DATE '1995-06-17', 'O', 'F') AS l_linestatus,
@@ -161,12 +149,6 @@ class Tpch:
         self.duckdb.execute(f"CREATE OR REPLACE TABLE lines AS {lines}")
         in_order = "SELECT * FROM lines ORDER BY l_orderkey, l_linenumber"
         return self._append("lineitem", in_order) + self._append("orders", orders)
-
-
-def _spans(table: DeltaTable, key: str) -> Iterator[tuple[int, int]]:
-    """Yield the least and the greatest key of each file."""
-    files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-    yield from sorted((f[f"min.{key}"], f[f"max.{key}"]) for f in files)
 
 
 def make_project(root: Path, queries: Collection[int], refresh: str) -> Path:
@@ -192,7 +174,7 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--scale", type=float, default=1, help="of TPC-H's data")
     parser.add_argument("--rounds", type=int, default=3, help="that count")
     parser.add_argument("--warm", type=int, default=1, help="rounds before them")
-    parser.add_argument("--queries", default=",".join(map(str, range(1, 23))), help="1,3,5")
+    parser.add_argument("--queries", default="", help="1,3,5; '': all")
     parser.add_argument("--changes", default=",".join(CHANGES), help="of each round")
     parser.add_argument("--refresh", default="incremental", help="of all sources; '': the default")
     parser.add_argument("--json", type=Path, help="a file for all figures")
@@ -201,7 +183,7 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 def measure(root: Path, wanted: argparse.Namespace) -> dict[str, dict[str, measuring.Refresh]]:
     """Run all rounds, print them, and return what was measured, by round and query."""
-    queries = [int(q) for q in wanted.queries.split(",")]
+    queries = [int(q) for q in wanted.queries.split(",") if q] or range(1, 23)
     tables = Tpch(make_project(root, queries, wanted.refresh), wanted.scale)
     bench = measuring.Bench(root)
     turns = {"built": bench.turn()}
@@ -222,9 +204,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         turns = measure(Path(temporary, "tpch"), wanted)
     counted = [turn for name, turn in turns.items() if name.startswith("round")]
+    if len(counted) > 1:
+        title = f"TPC-H scale {wanted.scale:g}, sums of {len(counted)} rounds"
+        measuring.print_results(title, measuring.added(counted))
     n_queries = len(turns["built"])
-    what = f"TPC-H scale {wanted.scale:g} maintained, {n_queries} queries, {wanted.rounds} rounds"
-    row = measuring.summary(f"{what} of {wanted.changes.upper()}, sums", counted, "≤ 0.2×")
+    what = f"TPC-H scale {wanted.scale:g} maintained, {n_queries} queries"
+    times = f"{wanted.rounds} times {wanted.changes.upper().replace(',', ', ')}"
+    row = measuring.summary(f"{what}, {times}, sums", counted, "≤ 0.2×")
     print(json.dumps(row, ensure_ascii=False))
     if wanted.json:
         wanted.json.write_text(json.dumps(measuring.as_json(turns), indent=1))

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from deltalake import DeltaTable
 from increments import cpu_seconds
 
@@ -30,6 +31,7 @@ from persist_assets.core.settings.load import load_settings
 from persist_assets.engine.session import create_session
 from persist_assets.engine.spark import SparkEngine
 from persist_assets.ledger.ledger import Ledger
+from persist_assets.operations.gc import collect
 from persist_assets.planning.render import kept, substitute
 
 if TYPE_CHECKING:
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
     from persist_assets.core.model.sources import Source
 
 SETTINGS = """
+keep = "1 second"
+
 [spark]
 "spark.master" = "local[*]"
 "spark.driver.memory" = "6g"
@@ -99,10 +103,12 @@ class Bench:
     ----------
     root
         The directory of the project: `sources` and the raw tables are in it.
+    uncompared
+        The names of sources whose rows are others each time, besides nondeterministic ones.
     """
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, uncompared: Collection[str] = ()) -> None:
+        self.root, self.uncompared = root, uncompared
         (root / "persist.toml").write_text(SETTINGS)
         self.settings = load_settings(root)
         self.project = require(load_project(self.settings))
@@ -128,7 +134,7 @@ class Bench:
         for name, cost in whole.items():
             refreshed[name].whole = cost
         self.compare(refreshed)
-        shutil.rmtree(self.root / "whole")
+        self._tidy()
         return refreshed
 
     def refresh(self) -> dict[str, Refresh]:
@@ -146,7 +152,7 @@ class Bench:
                     self.count_rows_read(),
                     work.staged.rows if work.staged else 0,
                     cost,
-                    compared=not source.volatile,
+                    compared=not source.volatile and source.name not in self.uncompared,
                 )
         return refreshed
 
@@ -184,6 +190,15 @@ class Bench:
                 if result.compared:
                     fresh = self.spark.table(f"whole_{source.name}")
                     result.difference = find_difference(builder.read(source), fresh)
+
+    def _tidy(self) -> None:
+        """Delete what was computed from scratch, and superseded rows of the tables."""
+        shutil.rmtree(self.root / "whole")
+        ledger = Ledger(self.settings.ledger)
+        try:
+            collect(self.settings, self.project, ledger)
+        finally:
+            ledger.close()
 
     def count_rows_read(self) -> int:
         """Return how many rows Spark's tasks have read from files since the last call."""
@@ -237,6 +252,40 @@ def find_reason(work: PendingBuild) -> str:
     reasons = work.step.reasons
     chosen = [r for r in reasons if r.code == "whole"] or reasons
     return "; ".join(r.message for r in chosen)
+
+
+# ------------------------------------------------------------------------------------- raw tables
+
+
+def change_each_file(
+    place: Path, verb: str, key: str, last: int, predicate: str, **how: Any
+) -> int:
+    """Delete or update rows of a Delta table, file by file, and return how many.
+
+    Asked for all files at once, delta-rs mixes their rows, and statistics prune nothing any more.
+    Other writers keep the order of a table.
+
+    Parameters
+    ----------
+    verb
+        ``delete`` or ``update``.
+    key, last
+        The column by which files follow each other; rows with a greater key stay as they are.
+    """
+    files = pa.table(DeltaTable(place).get_add_actions(flatten=True)).to_pylist()
+    touched = 0
+    for low, high in sorted((f[f"min.{key}"], f[f"max.{key}"]) for f in files):
+        if low <= last:
+            among = f"{key} >= {low} AND {key} <= {min(high, last)} AND {predicate}"
+            done = getattr(DeltaTable(place), verb)(predicate=among, **how)
+            touched += done.get("num_deleted_rows") or done.get("num_updated_rows") or 0
+    return touched
+
+
+def is_picked(key: str, salt: int, share: float) -> str:
+    """Return a condition that a share of scattered keys meets, others for each salt."""
+    prime = 1_000_003
+    return f"({key} * 7919 + {salt * 104_729}) % {prime} < {round(prime * share)}"
 
 
 # ------------------------------------------------------------------------------------- comparison
@@ -378,12 +427,11 @@ def _costs(ours: Cost, whole: Cost) -> tuple[str, ...]:
     return (*wall, f"{ours.cpu:.2f}", f"{whole.cpu:.2f}", f"{ratio(ours.cpu, whole.cpu):.2f}")
 
 
-def summary(what: str, turns: Sequence[Mapping[str, Refresh]], wanted: str) -> list[str]:
+def summary(what: str, turns: Iterable[Mapping[str, Refresh]], wanted: str) -> list[str]:
     """Return the row of the page that tells of all turns: what, floor, ours, wanted."""
     results = [r for turn in turns for r in turn.values()]
     ours, whole = total(results)
     ratios = [ratio(r.cost.cpu, r.whole.cpu) for r in results]
-    methods = Counter(r.method for r in results).most_common()
     compared = [r for r in results if r.compared]
     equal = sum(r.difference is None for r in compared)
     return [
@@ -391,10 +439,15 @@ def summary(what: str, turns: Sequence[Mapping[str, Refresh]], wanted: str) -> l
         f"from scratch by bare Spark: {whole.wall:.1f} s, {whole.cpu:.1f} CPU s",
         f"{ours.wall:.1f} s ({ratio(ours.wall, whole.wall):.3f}×), {ours.cpu:.1f} CPU s "
         f"({ratio(ours.cpu, whole.cpu):.3f}×), median {statistics.median(ratios):.3f}×; "
-        f"{', '.join(f'{n} {method}' for method, n in methods)}; "
+        f"{count_methods(results)}; "
         f"{equal} of {len(compared)} equal",
         wanted,
     ]
+
+
+def count_methods(results: Iterable[Refresh]) -> str:
+    """Return how often each method was used, the most frequent one first."""
+    return ", ".join(f"{n} {m}" for m, n in Counter(r.method for r in results).most_common())
 
 
 def as_json(turns: Mapping[str, Mapping[str, Refresh]]) -> dict[str, Any]:
@@ -402,6 +455,28 @@ def as_json(turns: Mapping[str, Mapping[str, Refresh]]) -> dict[str, Any]:
     return {
         turn: {name: asdict(r) for name, r in results.items()} for turn, results in turns.items()
     }
+
+
+def added(turns: Iterable[Mapping[str, Refresh]]) -> dict[str, Refresh]:
+    """Return the sums of several turns, by source; all methods that it was maintained by."""
+    by_name: dict[str, list[Refresh]] = defaultdict(list)
+    for turn in turns:
+        for name, result in turn.items():
+            by_name[name].append(result)
+    sums: dict[str, Refresh] = {}
+    for name, results in by_name.items():
+        ours, whole = total(results)
+        sums[name] = Refresh(
+            method="/".join(dict.fromkeys(r.method for r in results)),
+            reason=results[-1].reason,
+            rows_read=sum(r.rows_read for r in results),
+            rows_written=sum(r.rows_written for r in results),
+            cost=ours,
+            whole=whole,
+            difference=next((r.difference for r in results if r.difference), None),
+            compared=results[-1].compared,
+        )
+    return sums
 
 
 def has_differences(turns: Iterable[Mapping[str, Refresh]]) -> bool:
