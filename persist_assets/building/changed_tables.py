@@ -1,9 +1,10 @@
 """The relations that programs of `analysis/deltas` read: versions of tables, and their changes.
 
-    now:T                      a table that did not change
-    old:T, new:T               one that did, before and now
-    kept:T, lost:T, gained:T   the rows of its files that stay, went and came
-    delta:T                    its changed rows, net of each other, with their weights
+    now:T                a table that did not change
+    old:T, new:T         one that did, before and now
+    changes:T            its changed rows, net of each other, with their weights
+    delta:T              the same, as far as the query reads their columns
+    old probe, new probe its rows with some keys, before and now
 
 A relation is a view of the session. Its name says which versions it is made of, so sources of one
 run share relations, and the work to compute those that are held.
@@ -25,19 +26,21 @@ from persist_assets.planning.render import Statement
 from persist_assets.storage.delta_tables import read_snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
     from persist_assets.building.reader import Reader
-    from persist_assets.core.model.deltas import Merging, Program
+    from persist_assets.core.model.deltas import Merging, Probe, Program
     from persist_assets.core.model.plans import Change
     from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.snapshots import Snapshot
 
 _NAME = re.compile(
-    r"`(now|old|new|kept|lost|gained|delta|keys|probe|change|former|state):((?:[^`]|``)+)`"
+    r"`(now|old|new|delta|changes|old probe|new probe|keys|change|former|state):((?:[^`]|``)+)`"
 )
+_MUCH_BYTES = 4 * 2**20
+"""Rows of changed files larger than this are compared by digests first."""
 
 
 @dataclass(slots=True)
@@ -76,38 +79,55 @@ class ChangedTables:
 
         def view(match: re.Match[str]) -> str:
             kind, name = match[1], match[2].replace("``", "`")
-            if kind in ("keys", "probe", "change"):
+            if kind in ("keys", "change"):
                 held = f"{kind}:{name}"
                 return quote(self._show_held(held, self.program.held[held]))
             if kind in ("former", "state"):
                 return quote(self.states[f"{kind}:{name}"])
+            if kind in ("old probe", "new probe"):
+                return quote(self._show_probe(kind.partition(" ")[0], self.program.probes[name]))
             return quote(self._show_table(kind, name))
 
         return _NAME.sub(view, sql)
 
     def _show_held(self, name: str, sql: str) -> str:
         """Return the view of a held relation; equal ones of a run are one."""
-        text = self._named(sql)
-        view = f"{name.partition(':')[0]}~{sha256(text.encode()).hexdigest()[:24]}"
+        return self._hold(name.partition(":")[0], self._named(sql))
+
+    def _hold(self, kind: str, text: str, *, now: bool = False) -> str:
+        """Return the view of a relation that is computed once.
+
+        Parameters
+        ----------
+        now
+            It is computed at once, so that Spark knows its size.
+        """
+        view = f"{kind}~{sha256(text.encode()).hexdigest()[:24]}"
         engine, relations = self.reader.engine, self.reader.relations
-        return engine.view(view, lambda: relations.hold(view, engine.run(Statement(text, {}, ()))))
+
+        def load() -> DataFrame:
+            frame = relations.hold(view, engine.run(Statement(text, {}, ())))
+            if now:
+                with translated("computing what changed"):
+                    frame.count()
+            return frame
+
+        return engine.view(view, load)
 
     def _show_table(self, kind: str, source_id: SourceID) -> str:
         """Return the view of a version of a table, or of its change."""
-        name = f"{kind}~{self._version_name(source_id)}"
+        if kind == "changes":
+            return self._changes(source_id)
         if kind == "delta":
-            columns = self.program.columns[source_id]
-            name += f"~{sha256(repr(columns).encode()).hexdigest()[:8]}"
-            return self.reader.engine.view(name, lambda: self._delta(name, source_id, columns))
+            return self._delta(source_id)
+        name = f"{kind}~{self._version_name(source_id)}"
         return self.reader.engine.view(name, lambda: self._rows(kind, source_id))
 
     def _version_name(self, source_id: SourceID) -> str:
         """Return a name for the versions between which a table changed."""
         change = self.changes.get(source_id)
         paths = (
-            ()
-            if change is None
-            else ([p.path for p in change.added], [p.path for p in change.lost])
+            [[p.path for p in pieces] for pieces in (change.added, change.lost)] if change else []
         )
         return f"{self._table_name(source_id)}~{sha256(repr(paths).encode()).hexdigest()[:16]}"
 
@@ -117,6 +137,7 @@ class ChangedTables:
         return self.reader.raw_name(self.reader.project.by_id[source_id])
 
     def _rows(self, kind: str, source_id: SourceID) -> DataFrame:
+        """Return the rows of a table now, before, or of the files that stay, went or came."""
         if kind in ("now", "new"):
             return self._slice(source_id, None)
         change = self.changes[source_id]
@@ -148,22 +169,99 @@ class ChangedTables:
             raise BuildError(f"the files of `{source.name}` are not those of its log")
         return files
 
-    def _delta(self, name: str, source_id: SourceID, columns: tuple[str, ...]) -> DataFrame:
-        """Return the changed rows of a table, as far as a query reads its columns."""
-        change, engine = self.changes[source_id], self.reader.engine
-        items = "".join(f"{quote(c)}, " for c in columns)
-        came = (
-            f"SELECT {items}1L AS {ROW_WEIGHT} FROM {quote(self._show_table('gained', source_id))}"
-        )
+    # ------------------------------------------------------------------------------------ changes
+
+    def _changes(self, source_id: SourceID) -> str:
+        """Return the view of the changed rows of a table, in the columns that sources use."""
+        change, columns = self.changes[source_id], self.reader.relations.columns_of(source_id)
+        came = _numbered(self._show_table("gained", source_id), columns, "1L")
         if not change.lost:
-            return engine.run(Statement(came, {}, ()))
-        went = (
-            f"SELECT {items}-1L AS {ROW_WEIGHT} FROM {quote(self._show_table('lost', source_id))}"
+            return self.reader.engine.view(
+                f"changes~{self._version_name(source_id)}",
+                lambda: self.reader.engine.run(Statement(came, {}, ())),
+            )
+        went = _numbered(self._show_table("lost", source_id), columns, "-1L")
+        both = f"{came} UNION ALL {went}"
+        items = [f"c{n}" for n, _ in columns]
+        if sum(p.bytes for p in (*change.added, *change.lost)) > _MUCH_BYTES and items:
+            both = self._differing(both, items)
+        return self._hold("changes", _netted(both, items), now=True)
+
+    def _differing(self, rows: str, items: Sequence[str]) -> str:
+        """Return the rows whose digests do not cancel each other out: all that differ, few more.
+
+        Digests are compared first, because most rows of files that are written again stay.
+        """
+        names = ", ".join(items)
+        digests = f"xxhash64({names}) AS h1, xxhash64({', '.join(reversed(items))}, 1) AS h2"
+        digested = f"SELECT *, {digests} FROM ({rows})"
+        changed = self._hold(
+            "digests",
+            f"SELECT h1, h2 FROM ({digested}) GROUP BY h1, h2 HAVING sum({ROW_WEIGHT}) <> 0",
+            now=True,
         )
-        keys = ", ".join(map(quote, columns))
-        sql = (
-            f"SELECT {items}sum({ROW_WEIGHT}) AS {ROW_WEIGHT} FROM ({came} UNION ALL {went})"
-            f"{f' GROUP BY {keys}' if keys else ''} HAVING sum({ROW_WEIGHT}) <> 0"
+        return (
+            f"SELECT t.* FROM ({digested}) AS t"
+            f" LEFT SEMI JOIN {quote(changed)} AS d ON t.h1 = d.h1 AND t.h2 = d.h2"
         )
-        with translated(f"comparing versions of {source_id}"):
-            return self.reader.relations.hold(name, engine.run(Statement(sql, {}, ())))
+
+    def _delta(self, source_id: SourceID) -> str:
+        """Return the view of the changed rows of a table, in the columns that the query uses."""
+        changes, columns = self._changes(source_id), self.program.columns[source_id]
+        if columns == self.reader.relations.columns_of(source_id):
+            return changes
+        items = [f"c{n}" for n, _ in columns]
+        if self.changes[source_id].lost:
+            return self._hold("delta", _netted(f"SELECT * FROM {quote(changes)}", items))
+        text = f"SELECT {', '.join((*items, ROW_WEIGHT))} FROM {quote(changes)}"
+        view = f"delta~{sha256(text.encode()).hexdigest()[:24]}"
+        engine = self.reader.engine
+        return engine.view(view, lambda: engine.run(Statement(text, {}, ())))
+
+    def _show_probe(self, version: str, probe: Probe) -> str:
+        """Return the view of the rows of a changed table that have some keys, before or now."""
+        table, columns = probe.table, self.reader.relations.columns_of(probe.table)
+        keys = self._show_held(probe.keys, self.program.held[probe.keys])
+        same = " AND ".join(f"t.c{n} <=> k.c{j}" for j, (n, _) in enumerate(probe.columns))
+        having_keys = f" AS t LEFT SEMI JOIN {quote(keys)} AS k ON {same}"
+        items = ", ".join(f"c{n}" for n, _ in columns)
+
+        def found(kind: str) -> str:
+            rows = _numbered(self._show_table(kind, table), columns)
+            return f"SELECT t.* FROM ({rows}){having_keys}"
+
+        if not self.changes[table].lost:
+            kept = self._hold("probe", found("kept"), now=True)
+            if version == "old":
+                return kept
+            text = f"SELECT * FROM {quote(kept)} UNION ALL {found('gained')}"
+            return self._hold("probe", text)
+        new = self._hold("probe", found("new"), now=True)
+        if version == "new":
+            return new
+        changes = quote(self._changes(table))
+        return self._hold(
+            "probe",
+            f"SELECT {items} FROM (SELECT {items}, sum({ROW_WEIGHT}) AS n FROM"
+            f" (SELECT *, 1L AS {ROW_WEIGHT} FROM {quote(new)} UNION ALL"
+            f" SELECT {items}, -{ROW_WEIGHT} FROM (SELECT t.* FROM {changes}{having_keys}))"
+            f" GROUP BY {items} HAVING n <> 0) LATERAL VIEW explode(sequence(1, IF(n > 0,"
+            " CAST(n AS INT), raise_error('rows that came are not in the table')))) repeated AS nth",
+            now=True,
+        )
+
+
+def _numbered(view: str, columns: Iterable[tuple[int, str]], weight: str = "") -> str:
+    """Return the SELECT of columns of a table by their numbers."""
+    items = [f"{quote(name)} AS c{number}" for number, name in columns]
+    items += [f"{weight} AS {ROW_WEIGHT}"] if weight else []
+    return f"SELECT {', '.join(items) or '1 AS one'} FROM {quote(view)}"
+
+
+def _netted(rows: str, items: Sequence[str]) -> str:
+    """Return the SELECT of changed rows, of which equal ones that came and went are left out."""
+    names = ", ".join(items)
+    return (
+        f"SELECT {f'{names}, ' if items else ''}sum({ROW_WEIGHT}) AS {ROW_WEIGHT} FROM ({rows})"
+        f"{f' GROUP BY {names}' if items else ''} HAVING sum({ROW_WEIGHT}) <> 0"
+    )

@@ -13,7 +13,7 @@ from pathlib import Path, PurePath, PurePosixPath
 from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
-from persist_assets.analysis.deltas.program import change_of, merging
+from persist_assets.analysis.deltas.program import change_of, merging, used_of_tables
 from persist_assets.analysis.pushdown.needs import needed
 from persist_assets.compiler.cache import Parsed, cache_file, load_cache, parsed, save_cache
 from persist_assets.compiler.compile import compile_project, resolve_query
@@ -448,18 +448,17 @@ def _with_programs(project: Project, compilation: Compilation) -> Project:
             return error
 
     def derived(derive: Callable[..., T]) -> Callable[..., T]:
-        def find(
-            source_id: SourceID, changed: frozenset[SourceID], grown: frozenset[SourceID]
-        ) -> T:
+        def find(source_id: SourceID, *changes: frozenset[SourceID]) -> T:
             with lock, nothing_collected():
                 definition = define(source_id)
                 if isinstance(definition, NoRule):
                     raise NoRule(definition.reason)
-                return derive(definition, changed, grown)
+                return derive(definition, *changes)
 
         return find
 
-    return replace(project, program=derived(change_of), merging=derived(merging))
+    uses = derived(lambda query: used_of_tables(query.block))
+    return replace(project, program=derived(change_of), merging=derived(merging), uses=uses)
 
 
 def _finder(

@@ -23,7 +23,14 @@ from persist_assets.analysis.algebra import Given, walk
 from persist_assets.analysis.deltas.printing import Printer
 from persist_assets.analysis.deltas.program import change_of, merging
 from persist_assets.core.dialect import quote
-from persist_assets.core.model.deltas import ROW_WEIGHT, Merging, Program, relation_name, state_name
+from persist_assets.core.model.deltas import (
+    ROW_WEIGHT,
+    Merging,
+    Program,
+    probe_name,
+    relation_name,
+    state_name,
+)
 
 if TYPE_CHECKING:
     import random
@@ -119,6 +126,7 @@ class Maintained:
 
     def __init__(self, raw: str, query: str, tables: Tables) -> None:
         self.query, self.tables = query, tables
+        self._probed: set[str] = set()
         self.compilation = compilation_of({"raw.sql": raw, "q.sql": f"CREATE VIEW q AS {query}"})
         self.definition: Staged = self.compilation.definition("q@sources/q.sql")
         self.ids = {g.rows for g in walk(self.definition.block) if isinstance(g, Given)}
@@ -153,13 +161,13 @@ class Maintained:
             self._show(state_name("former", number), state.initial)
         self.load(changed)
         program = self.merging(changed, grows=grows)
-        for name, sql in program.held.items():
-            self._show(name, sql)
+        self._hold(program)
         for number, state in enumerate(program.states):
             former, new = (f'"{state_name(v, number)}"' for v in ("former", "state"))
             if state.changed is None:
                 self.database.execute(f"CREATE OR REPLACE TABLE {new} AS FROM {former}")
                 continue
+            self._probe(program, state.changed)
             self._show("changed", state.changed)
             keys = [f"k{k}" for k in range(state.n_keys)]
             same = " AND ".join(f"s.{k} IS NOT DISTINCT FROM c.{k}" for k in keys) or "true"
@@ -176,6 +184,7 @@ class Maintained:
 
     def load(self, changed: Iterable[str]) -> None:
         """Load the versions of all tables under the names that programs and queries use."""
+        self._probed.clear()
         for source_id in sorted(self.ids):
             table = source_id.partition("@")[0]
             columns = self.tables.columns[table]
@@ -186,14 +195,38 @@ class Maintained:
                 self._create(relation_name("now", source_id), columns, after)
                 continue
             came, went = _minus(after, before), _minus(before, after)
-            for version, rows in (
-                *(("old", before), ("new", after), ("lost", went), ("gained", came)),
-                ("kept", _minus(before, went)),
-            ):
+            for version, rows in (("old", before), ("new", after)):
                 self._create(relation_name(version, source_id), columns, rows)
             weighted = [(*r, 1) for r in came] + [(*r, -1) for r in went]
-            self._create(
-                relation_name("delta", source_id), {**columns, ROW_WEIGHT: "BIGINT"}, weighted
+            numbered = {f"c{n}": kind for n, kind in enumerate(columns.values())}
+            for version in ("delta", "changes"):
+                self._create(
+                    relation_name(version, source_id), {**numbered, ROW_WEIGHT: "BIGINT"}, weighted
+                )
+
+    def _hold(self, program: Program | Merging) -> None:
+        """Compute the relations that the statements of a program read."""
+        for name, sql in program.held.items():
+            self._probe(program, sql)
+            self._show(name, sql)
+
+    def _probe(self, program: Program | Merging, sql: str) -> None:
+        """Compute the probes that a statement reads: rows of tables that have some keys."""
+        for version, digest in re.findall(r"`(old|new) probe:(\w+)`", sql):
+            name, probe = probe_name(version, digest), program.probes[digest]
+            if name in self._probed:
+                continue
+            self._probed.add(name)
+            same = " AND ".join(
+                f't."{column}" IS NOT DISTINCT FROM k.c{n}'
+                for n, (_, column) in enumerate(probe.columns)
+            )
+            columns = self.tables.columns[probe.table.partition("@")[0]]
+            items = ", ".join(f'"{c}" AS c{n}' for n, c in enumerate(columns))
+            self.database.execute(
+                f'CREATE OR REPLACE TABLE "{name}" AS SELECT {items}'
+                f' FROM "{relation_name(version, probe.table)}" t SEMI JOIN "{probe.keys}" k'
+                f" ON {same}"
             )
 
     def _create(self, name: str, columns: Mapping[str, str], rows: Rows) -> None:
@@ -243,9 +276,8 @@ class Maintained:
         """Return the rows that a program makes of those before a change."""
         if program is None:
             return before
-        for name, sql in program.held.items():
-            with _comparable(sql):
-                self.database.execute(f'CREATE OR REPLACE TABLE "{name}" AS {_translated(sql)}')
+        self._hold(program)
+        self._probe(program, program.rows)
         rows = self.rows_of(program.rows)
         if program.keys is not None:
             keys = set(self.rows_of(f"SELECT * FROM {quote(program.keys)}"))

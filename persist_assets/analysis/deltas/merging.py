@@ -30,12 +30,12 @@ from persist_assets.analysis.algebra import (
 )
 from persist_assets.analysis.deltas.exactness import Exactness, is_never_float
 from persist_assets.analysis.deltas.printing import Printer, grouped_names
-from persist_assets.analysis.deltas.relations import NEW, Relations, union
+from persist_assets.analysis.deltas.relations import NEW, Relations, equated_columns, union
 from persist_assets.analysis.deltas.rules import Rules
 from persist_assets.analysis.deltas.staging import grouped_by_each_set
 from persist_assets.analysis.functions import INTEGRAL
 from persist_assets.core.dialect import quote
-from persist_assets.core.model.deltas import WEIGHT, Merging, NoRule, State, state_name
+from persist_assets.core.model.deltas import WEIGHT, Columns, Merging, NoRule, State, state_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -284,8 +284,7 @@ def merging_of(
     query: Staged,
     changed: frozenset[str],
     grown: frozenset[str],
-    columns: Mapping[str, Sequence[int]],
-    names: Mapping[str, tuple[str, ...]],
+    columns: Columns,
 ) -> Merging:
     """Return how the aggregates of a query are merged with the changes of its tables.
 
@@ -293,8 +292,8 @@ def merging_of(
     ----------
     changed, grown
         As for `change_of`; none: only how the states are computed.
-    columns, names
-        By table, the numbers and the names of the columns that the query uses.
+    columns
+        By table, the columns that the query uses.
 
     Raises
     ------
@@ -306,11 +305,11 @@ def merging_of(
     if not nodes:
         raise NoRule("it has no aggregate that can be merged")
     _check_beneath(query, nodes, changed)
-    relations = Relations(changed, grown, columns)
+    relations = Relations(changed, grown, equated_columns(query.block, query.types))
     states = tuple(_state(query, relations, node, k) for k, node in enumerate(nodes))
     results = {id(node): _result(query, node, k) for k, node in enumerate(nodes)}
     text = Printer(relations.printer(NEW).table, nodes=results).block(query.block)
-    return Merging(states, text, dict(relations.held), names)
+    return Merging(states, text, dict(relations.held), columns, relations.probes)
 
 
 def _state(query: Staged, relations: Relations, node: Aggregate, number: int) -> State:
@@ -327,7 +326,7 @@ def _state(query: Staged, relations: Relations, node: Aggregate, number: int) ->
     results = ", ".join(
         (*names, "count(*) AS n", *(f"{p.over()} AS p{j}" for j, p in enumerate(partials)))
     )
-    nothing = Relations(frozenset(), frozenset(), relations.columns)
+    nothing = Relations(frozenset(), frozenset(), {})
     initial = f"SELECT {results} FROM ({nothing.printer(NEW).grouped(node)}){by}"
     rules = Rules(query, relations)
     _, refs = grouped_names(node)

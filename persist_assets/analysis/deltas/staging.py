@@ -198,6 +198,8 @@ class _Exprs:
             case Call(op, args, words):
                 return calls.call(op, map(self.of, args), words)
             case Subquery(kind, block, args):
+                if kind == "exists":
+                    block = replace(block, columns=())
                 return Subquery(
                     kind, self._copy.block(block, self._here), tuple(map(self.of, args))
                 )
