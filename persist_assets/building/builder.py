@@ -134,6 +134,7 @@ class Builder:
         self._has_left = False
         self.tables = Tables(settings, project, ledger)
         self._temporary = TemporaryTables(self.reader, self._holder())
+        self.reader.relations.directory = self._temporary.location
         self._checking = Checking(self.reader, changing=changing)
         self._lock = threading.RLock()
         self.over = threading.Event()

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING
 from persist_assets.building.reader import Slice, view_name
 from persist_assets.core.dialect import quote
 from persist_assets.core.errors import BuildError
-from persist_assets.core.model.deltas import ROW_WEIGHT
-from persist_assets.engine.session import translated
+from persist_assets.core.model.deltas import ROW_WEIGHT, Merging
 from persist_assets.planning.render import Statement
 from persist_assets.storage.delta_tables import read_snapshot
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from persist_assets.building.reader import Reader
-    from persist_assets.core.model.deltas import Merging, Probe, Program
+    from persist_assets.core.model.deltas import Probe, Program
     from persist_assets.core.model.plans import Change
     from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.snapshots import Snapshot
@@ -81,7 +80,10 @@ class ChangedTables:
             kind, name = match[1], match[2].replace("``", "`")
             if kind in ("keys", "change"):
                 held = f"{kind}:{name}"
-                return quote(self._show_held(held, self.program.held[held]))
+                text = self.program.held[held]
+                if self._n_uses(held) == 1:
+                    return f"({self._named(text)})"
+                return quote(self._show_held(held, text))
             if kind in ("former", "state"):
                 return quote(self.states[f"{kind}:{name}"])
             if kind in ("old probe", "new probe"):
@@ -90,29 +92,26 @@ class ChangedTables:
 
         return _NAME.sub(view, sql)
 
+    def _n_uses(self, held: str) -> int:
+        """Return how often the statements of the program read a held relation."""
+        program = self.program
+        texts = [program.rows, *program.held.values()]
+        if isinstance(program, Merging):
+            texts += [s.changed for s in program.states if s.changed]
+        else:
+            texts += [quote(program.keys)] * 2 if program.keys else []
+        n = sum(text.count(quote(held)) for text in texts)
+        return n + 2 * sum(probe.keys == held for probe in program.probes.values())
+
     def _show_held(self, name: str, sql: str) -> str:
         """Return the view of a held relation; equal ones of a run are one."""
         return self._hold(name.partition(":")[0], self._named(sql))
 
-    def _hold(self, kind: str, text: str, *, now: bool = False) -> str:
-        """Return the view of a relation that is computed once.
-
-        Parameters
-        ----------
-        now
-            It is computed at once, so that Spark knows its size.
-        """
+    def _hold(self, kind: str, text: str) -> str:
+        """Return the view of a relation that is computed once, now."""
         view = f"{kind}~{sha256(text.encode()).hexdigest()[:24]}"
         engine, relations = self.reader.engine, self.reader.relations
-
-        def load() -> DataFrame:
-            frame = relations.hold(view, engine.run(Statement(text, {}, ())))
-            if now:
-                with translated("computing what changed"):
-                    frame.count()
-            return frame
-
-        return engine.view(view, load)
+        return engine.view(view, lambda: relations.hold(view, engine.run(Statement(text, {}, ()))))
 
     def _show_table(self, kind: str, source_id: SourceID) -> str:
         """Return the view of a version of a table, or of its change."""
@@ -185,7 +184,7 @@ class ChangedTables:
         items = [f"c{n}" for n, _ in columns]
         if sum(p.bytes for p in (*change.added, *change.lost)) > _MUCH_BYTES and items:
             both = self._differing(both, items)
-        return self._hold("changes", _netted(both, items), now=True)
+        return self._hold("changes", _netted(both, items))
 
     def _differing(self, rows: str, items: Sequence[str]) -> str:
         """Return the rows whose digests do not cancel each other out: all that differ, few more.
@@ -198,7 +197,6 @@ class ChangedTables:
         changed = self._hold(
             "digests",
             f"SELECT h1, h2 FROM ({digested}) GROUP BY h1, h2 HAVING sum({ROW_WEIGHT}) <> 0",
-            now=True,
         )
         return (
             f"SELECT t.* FROM ({digested}) AS t"
@@ -231,12 +229,12 @@ class ChangedTables:
             return f"SELECT t.* FROM ({rows}){having_keys}"
 
         if not self.changes[table].lost:
-            kept = self._hold("probe", found("kept"), now=True)
+            kept = self._hold("probe", found("kept"))
             if version == "old":
                 return kept
             text = f"SELECT * FROM {quote(kept)} UNION ALL {found('gained')}"
             return self._hold("probe", text)
-        new = self._hold("probe", found("new"), now=True)
+        new = self._hold("probe", found("new"))
         if version == "new":
             return new
         changes = quote(self._changes(table))
@@ -247,7 +245,6 @@ class ChangedTables:
             f" SELECT {items}, -{ROW_WEIGHT} FROM (SELECT t.* FROM {changes}{having_keys}))"
             f" GROUP BY {items} HAVING n <> 0) LATERAL VIEW explode(sequence(1, IF(n > 0,"
             " CAST(n AS INT), raise_error('rows that came are not in the table')))) repeated AS nth",
-            now=True,
         )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import uuid
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -91,9 +90,9 @@ class WithStates:
         self, task: Task, merging: Merging, frame: DataFrame, read: Mapping[SourceID, Snapshot]
     ) -> Computed:
         tables = ChangedTables(task.reader, merging, read, {})
-        with ExitStack() as stack:
-            states = [tables.run(state.initial) for state in merging.states]
-            return _write_from(task, tables, merging, states, frame, stack)
+        relations = task.reader.relations
+        states = [relations.written(tables.run(state.initial)) for state in merging.states]
+        return _write_from(task, tables, merging, states, frame)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,23 +132,20 @@ class Merge:
     ) -> Computed | Snapshot:
         base, merging = self.increment.base, self.merging
         tables = ChangedTables(task.reader, merging, read, self.increment.changes)
-        n_changed = 0
         states: list[DataFrame] = []
-        with ExitStack() as stack:
-            for number, state in enumerate(merging.states):
-                former = _read(task, base, number)
-                _show(task, tables, state_name("former", number), former)
-                if state.changed is None:
-                    states.append(former)
-                    continue
-                changed = _cast(tables.run(state.changed), former).persist()
-                stack.callback(changed.unpersist)
-                with translated(f"merging the aggregates of `{task.source.name}`"):
-                    n_changed += changed.count()
-                states.append(_merged(task, state, former, changed))
-            if not n_changed:
-                return unchanged(task, base)
-            computed = _write_from(task, tables, merging, states, frame, stack)
+        is_changed = False
+        for number, state in enumerate(merging.states):
+            former = _read(task, base, number)
+            _show(task, tables, state_name("former", number), former)
+            if state.changed is None:
+                states.append(former)
+                continue
+            changed = task.reader.relations.written(_cast(tables.run(state.changed), former))
+            is_changed |= not changed.isEmpty()
+            states.append(_merged(state, former, changed))
+        if not is_changed:
+            return unchanged(task, base)
+        computed = _write_from(task, tables, merging, states, frame)
         return replace(computed, maintenance="merge")
 
 
@@ -173,19 +169,16 @@ def _write_from(
     merging: Merging,
     states: Sequence[DataFrame],
     frame: DataFrame,
-    stack: ExitStack,
 ) -> Computed:
     """Write the rows of the query from states, and the states."""
     engine, kept_states = task.reader.engine, list[KeptState]()
-    held = [state.persist() for state in states]
-    for number, state in enumerate(held):
-        stack.callback(state.unpersist)
+    for number, state in enumerate(states):
         _show(task, tables, state_name("state", number), state)
     rows = tables.run(merging.rows)
     check_types(task, rows, frame)
     computed = write_table(task, rows.toDF(*frame.columns))
     root = engine.settings.table_root(task.started.table)
-    for number, (state, definition) in enumerate(zip(held, merging.definitions, strict=True)):
+    for number, (state, definition) in enumerate(zip(states, merging.definitions, strict=True)):
         with translated(f"writing a state of `{task.source.name}`"):
             staged = engine.write_files(state, f"{root}/{task.build_uid}", _directory(number))
         kept_states.append(KeptState(definition, staged.rows))
@@ -232,7 +225,7 @@ def _cast(rows: DataFrame, like: DataFrame) -> DataFrame:
     )
 
 
-def _merged(task: Task, state: State, former: DataFrame, changed: DataFrame) -> DataFrame:
+def _merged(state: State, former: DataFrame, changed: DataFrame) -> DataFrame:
     """Return a state now: its rows before, but for those that changed."""
     from pyspark.sql import functions as F
 
