@@ -263,7 +263,7 @@ def _sizes() -> argparse.Namespace:
     parser.add_argument("--scale", default="1", help="of TPC-H's data")
     parser.add_argument("--year", type=int, default=10_000_000, help="rows that parts are of")
     parser.add_argument("--maintained", default="", help="queries of TPC-H: 1,3; '': all")
-    parser.add_argument("--events", type=int, default=10_000_000, help="rows that shapes are over")
+    parser.add_argument("--events", type=int, default=1_000_000, help="rows that shapes are over")
     parser.add_argument("--shapes", default="", help="names and groups; '': all")
     parser.add_argument("--seconds", type=int, default=30, help="of work on each ledger")
     parser.add_argument("--wants", type=int, default=100_000, help="and ten times as many events")
