@@ -43,10 +43,13 @@ class Tpch:
         The directory of the project.
     scale
         1 has 1,500,000 orders with 6,000,000 lines.
+    feed
+        The tables have a change data feed.
     """
 
-    def __init__(self, root: Path, scale: float) -> None:
+    def __init__(self, root: Path, scale: float, *, feed: bool = False) -> None:
         self.raw = root / "raw"
+        self.properties = {"delta.enableChangeDataFeed": "true"} if feed else None
         self.duckdb = duckdb.connect()
         self.n_files = max(16, round(12 * scale))
         self._generate(root / "generated", scale)
@@ -80,7 +83,7 @@ class Tpch:
         relation = self.duckdb.sql(query)
         assert relation is not None
         rows = relation.to_arrow_table()
-        write_deltalake(self.raw / table, rows, mode="append")
+        write_deltalake(self.raw / table, rows, mode="append", configuration=self.properties)
         return rows.num_rows
 
     def _rows(self, table: str) -> str:
@@ -177,6 +180,7 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--queries", default="", help="1,3,5; '': all")
     parser.add_argument("--changes", default=",".join(CHANGES), help="of each round")
     parser.add_argument("--refresh", default="incremental", help="of all sources; '': the default")
+    parser.add_argument("--feed", action="store_true", help="tables have a change data feed")
     parser.add_argument("--json", type=Path, help="a file for all figures")
     return parser.parse_args(arguments)
 
@@ -184,7 +188,7 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def measure(root: Path, wanted: argparse.Namespace) -> dict[str, dict[str, measuring.Refresh]]:
     """Run all rounds, print them, and return what was measured, by round and query."""
     queries = [int(q) for q in wanted.queries.split(",") if q] or range(1, 23)
-    tables = Tpch(make_project(root, queries, wanted.refresh), wanted.scale)
+    tables = Tpch(make_project(root, queries, wanted.refresh), wanted.scale, feed=wanted.feed)
     bench = measuring.Bench(root)
     turns = {"built": bench.turn()}
     measuring.print_results(f"TPC-H scale {wanted.scale:g}, built", turns["built"])

@@ -312,8 +312,10 @@ class Builder:
         read = self._reading(task, scope, temporary if scope.reads_temporary else {})
         work.used = self._temporary.used(read)
         slices = without_shared(task, read, scope.slices)
-        frame = reader.compute(source, read, slices, scope.since)
-        columns = self.engine.columns(frame, source.name)
+        frame: Any = None
+        if not scope.columns:
+            frame = reader.compute(source, read, slices, scope.since)
+        columns = scope.columns or self.engine.columns(frame, source.name)
         if source.keeps_history:
             columns = (*columns, *(Column(name, "timestamp") for name in (VALID_FROM, VALID_TO)))
         self._checking.check_columns(source, checks, columns)

@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING
 from persist_assets.building.reader import Slice, view_name
 from persist_assets.core.dialect import quote
 from persist_assets.core.errors import BuildError
+from persist_assets.core.model.columns import Column
 from persist_assets.core.model.deltas import ROW_WEIGHT, Merging
 from persist_assets.planning.render import Statement
 from persist_assets.storage.delta_tables import read_snapshot
+from persist_assets.storage.raw import Pin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
     from persist_assets.building.reader import Reader
     from persist_assets.core.model.deltas import Probe, Program
-    from persist_assets.core.model.plans import Change
+    from persist_assets.core.model.plans import Change, Feed
     from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.snapshots import Snapshot
 
@@ -64,10 +66,17 @@ class ChangedTables:
 
     def run(self, sql: str) -> DataFrame:
         """Return the lazy rows of a statement of the program."""
-        for name, text in self.program.held.items():
-            if quote(name) in sql:
-                self._show_held(name, text)
         return self.reader.engine.run(Statement(self._named(sql), {}, ()))
+
+    def differing(self) -> dict[SourceID, Change]:
+        """Return the changes of tables that differ in the columns that the query uses."""
+        return {s: change for s, change in self.changes.items() if self._differs(s, change)}
+
+    def _differs(self, source_id: SourceID, change: Change) -> bool:
+        if not change.lost:
+            return True
+        columns = [f"c{n}" for n, _ in self.program.columns.get(source_id, ())]
+        return self.reader.relations.differs(self._changes(source_id), columns)
 
     def held(self, name: str) -> DataFrame:
         """Return the rows of a relation that the program holds."""
@@ -179,12 +188,51 @@ class ChangedTables:
                 f"changes~{self._version_name(source_id)}",
                 lambda: self.reader.engine.run(Statement(came, {}, ())),
             )
+        items = [f"c{n}" for n, _ in columns]
+        if change.feed is not None:
+            view = self._hold("changes", _netted(self._fed(source_id, change.feed), items))
+            self._check_feed(source_id, change.feed, view)
+            return view
         went = _numbered(self._show_table("lost", source_id), columns, "-1L")
         both = f"{came} UNION ALL {went}"
-        items = [f"c{n}" for n, _ in columns]
-        if sum(p.bytes for p in (*change.added, *change.lost)) > _MUCH_BYTES and items:
+        if change.changed_bytes > _MUCH_BYTES and items:
             both = self._differing(both, items)
         return self._hold("changes", _netted(both, items))
+
+    def _fed(self, source_id: SourceID, feed: Feed) -> str:
+        """Return the changed rows as a change data feed has them."""
+        columns = self.reader.relations.columns_of(source_id)
+        source, engine = self.reader.project.by_id[source_id], self.reader.engine
+        name = f"feed~{self._version_name(source_id)}"
+        kind = Column("_change_type", "string")
+        recorded = engine.view(
+            name,
+            lambda: engine.read_files(
+                "parquet", Pin(None, feed.recorded), (*source.columns, kind), {}
+            ),
+        )
+        sign = "IF(_change_type IN ('insert', 'update_postimage'), 1L, -1L)"
+        texts = [_numbered(recorded, columns, sign)]
+        for what, files, weight in (("added", feed.added, "1L"), ("removed", feed.removed, "-1L")):
+            if files:
+                view = engine.view(f"{name}~{what}", lambda f=files: self._slice(source_id, f))
+                texts.append(_numbered(view, columns, weight))
+        return " UNION ALL ".join(texts)
+
+    def _check_feed(self, source_id: SourceID, feed: Feed, view: str) -> None:
+        """Raise if the rows of a feed do not add up to the growth of its table.
+
+        Raises
+        ------
+        BuildError
+            They do not.
+        """
+        more = self.reader.relations.total(view)
+        if feed.more is not None and more != feed.more:
+            name = self.reader.project.by_id[source_id].name
+            raise BuildError(
+                f"the change data feed of `{name}` has {more} more rows, its files {feed.more}"
+            )
 
     def _differing(self, rows: str, items: Sequence[str]) -> str:
         """Return the rows whose digests do not cancel each other out: all that differ, few more.
@@ -209,8 +257,6 @@ class ChangedTables:
         if columns == self.reader.relations.columns_of(source_id):
             return changes
         items = [f"c{n}" for n, _ in columns]
-        if self.changes[source_id].lost:
-            return self._hold("delta", _netted(f"SELECT * FROM {quote(changes)}", items))
         text = f"SELECT {', '.join((*items, ROW_WEIGHT))} FROM {quote(changes)}"
         view = f"delta~{sha256(text.encode()).hexdigest()[:24]}"
         engine = self.reader.engine
@@ -244,7 +290,7 @@ class ChangedTables:
             f" (SELECT *, 1L AS {ROW_WEIGHT} FROM {quote(new)} UNION ALL"
             f" SELECT {items}, -{ROW_WEIGHT} FROM (SELECT t.* FROM {changes}{having_keys}))"
             f" GROUP BY {items} HAVING n <> 0) LATERAL VIEW explode(sequence(1, IF(n > 0,"
-            " CAST(n AS INT), raise_error('rows that came are not in the table')))) repeated AS nth",
+            " CAST(n AS INT), raise_error('rows that came are not there')))) repeated AS nth",
         )
 
 

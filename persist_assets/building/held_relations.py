@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import threading
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from persist_assets.core.model.deltas import NoRule
+from persist_assets.core.model.deltas import ROW_WEIGHT, NoRule
 from persist_assets.core.object_stores import spark_uri
 from persist_assets.engine.session import translated
 from persist_assets.planning.deltas import unmaintainable
+from persist_assets.storage.files import list_files, reached
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import DataFrame
 
     from persist_assets.core.model.project import Project
     from persist_assets.core.model.queries import SourceID
 
+_MUCH_BYTES = 16 * 2**20
 _MOST_READERS = 50
 """All columns of a table with more readers than this are held."""
 
@@ -40,6 +42,7 @@ class HeldRelations:
         self._project = project
         self.directory: Callable[[], str] | None = None
         self._frames: dict[str, DataFrame] = {}
+        self._places: dict[str, str] = {}
         self._columns: dict[SourceID, tuple[tuple[int, str], ...]] = {}
         self._lock = threading.RLock()
 
@@ -53,24 +56,58 @@ class HeldRelations:
         """
         with self._lock:
             if name not in self._frames:
-                self._frames[name] = self.written(frame)
+                self._places[name] = self._place()
+                self._frames[name] = _written(frame, self._places[name])
             return self._frames[name]
 
     def written(self, frame: DataFrame) -> DataFrame:
         """Compute the rows of a frame now, and return them as read from temporary files."""
+        return _written(frame, self._place())
+
+    def _place(self) -> str:
         assert self.directory is not None, "only builds hold relations"
-        place = spark_uri(f"{self.directory()}/held-{uuid.uuid4().hex}")
-        with translated("computing what changed"):
-            writer = frame.hint("rebalance").write
-            writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false").parquet(
-                place
-            )
-            return frame.sparkSession.read.schema(frame.schema).parquet(place)
+        return f"{self.directory()}/held-{uuid.uuid4().hex}"
+
+    def differs(self, name: str, columns: Sequence[str]) -> bool:
+        """Whether changed rows that are held differ in some columns, by their net weight.
+
+        Many rows, or columns that cannot be compared here, count as different.
+        """
+        from pyarrow import ArrowException
+
+        files = [f for f in list_files(self._places[name]) if f.name.endswith(".parquet")]
+        if sum(f.bytes for f in files) > _MUCH_BYTES:
+            return True
+        try:
+            rows = self._read(name, [*columns, ROW_WEIGHT])
+            totals = rows.group_by([*columns]).aggregate([(ROW_WEIGHT, "sum")])
+            return any(totals[f"{ROW_WEIGHT}_sum"].to_pylist())
+        except ArrowException:
+            return True
+
+    def total(self, name: str) -> int:
+        """Return the sum of the weights of changed rows that are held."""
+        return sum(self._read(name, [ROW_WEIGHT])[ROW_WEIGHT].to_pylist())
+
+    def _read(self, name: str, columns: Sequence[str]) -> Any:
+        from pyarrow import concat_tables
+        from pyarrow.parquet import ParquetFile
+
+        tables: list[Any] = []
+        for file in list_files(self._places[name]):
+            if file.name.endswith(".parquet"):
+                with (
+                    reached(file.location) as (system, path),
+                    system.open_input_file(path) as opened,
+                ):
+                    tables.append(ParquetFile(opened).read([*columns]))
+        return concat_tables(tables)
 
     def release(self) -> None:
         """Forget all relations; their files go with the run's temporary tables."""
         with self._lock:
             self._frames.clear()
+            self._places.clear()
 
     def columns_of(self, table: SourceID) -> tuple[tuple[int, str], ...]:
         """Return the numbers and names of the columns of a table that maintained sources use.
@@ -97,3 +134,12 @@ class HeldRelations:
             except NoRule:
                 continue  # it is computed as a whole
         return used or every
+
+
+def _written(frame: DataFrame, place: str) -> DataFrame:
+    """Write rows to a place now, in few files, and return them as read from there."""
+    with translated("computing what changed"):
+        writer = frame.hint("rebalance").write
+        writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+        writer.parquet(spark_uri(place))
+        return frame.sparkSession.read.schema(frame.schema).parquet(spark_uri(place))

@@ -88,10 +88,10 @@ def estimate(
         The size of all tables that are read.
     """
     whole_s, is_measured = whole_seconds(costs, n_bytes)
-    changed = sum(p.bytes for c in changes.values() for p in (*c.added, *c.lost))
+    changed = sum(change.changed_bytes for change in changes.values())
     kept = sum(c.total_bytes for c in changes.values())
     delta_s = _FIXED_S + _RELATION_S * len(program.held) + changed / _CHANGED_BYTES_PER_S
-    if any(name.startswith("probe:") for name in program.held):
+    if program.probes:
         delta_s += kept / _KEPT_BYTES_PER_S
     if isinstance(program, Merging) or not program.only_adds:
         delta_s += base.bytes / _WRITTEN_BYTES_PER_S

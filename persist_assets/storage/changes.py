@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from persist_assets.core.errors import GoneError, StorageError
-from persist_assets.core.model.plans import Change, Piece
+from persist_assets.core.model.plans import Change, Feed, Piece
 from persist_assets.storage.commits import (
     MOST_COMMITS,
     commit_file,
@@ -200,7 +200,39 @@ def delta_change(root: str, then: int, now: int, files: str | None = None) -> Ch
         tuple(_piece(file, root) for file in came.values()),
         tuple(_piece(file, root) for file in went.values()),
         total_bytes=total,
+        feed=_feed(root, old, new) if went else None,
     )
+
+
+def _feed(root: str, old: Any, new: Any) -> Feed | None:
+    """Return the change data feed between two versions, None if it is not in all commits."""
+    tables = (old.metadata(), new.metadata())
+    is_on = all(m.configuration.get("delta.enableChangeDataFeed") == "true" for m in tables)
+    if not is_on or tables[1].partition_columns or old.schema() != new.schema():
+        return None
+    recorded: list[str] = []
+    added: list[str] = []
+    removed: list[str] = []
+    n_bytes = 0
+    for version in range(old.version() + 1, new.version() + 1):
+        actions = _commit(root, version)
+        if actions is None or "metaData" in actions or not is_told_by_files(actions):
+            return None
+        files = [(kind, a) for kind in ("cdc", "add", "remove") for a in actions.get(kind, ())]
+        if any(action.get("deletionVector") for _, action in files):
+            return None
+        places = {"cdc": recorded, "add": added, "remove": removed}
+        for kind, action in files:
+            # What a commit records is its whole change; its files are not.
+            if (kind == "cdc") == ("cdc" in actions) and (
+                kind == "cdc" or action.get("dataChange", True)
+            ):
+                places[kind].append(file_location(action["path"], root))
+                n_bytes += action.get("size") or 0
+    if not recorded:
+        return None
+    more = _more_rows(_counted(old, root), _counted(new, root))
+    return Feed(tuple(recorded), tuple(added), tuple(removed), more, n_bytes)
 
 
 def _told(root: str, old: Any, new: Any) -> Change | None:

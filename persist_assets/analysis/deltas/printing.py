@@ -202,7 +202,7 @@ class Printer:
         rows
             The text of the grouped rows (`grouped`), where they are not those of this version.
         """
-        names, refs = grouped_names(node)
+        names, _ = grouped_names(node)
         if any(is_order_sensitive(c) for c in node.aggregates) and node.rows.order:
             raise NoRule("of an aggregate that depends on the order of a subquery")
         items = [f"k{k} AS c{k}" for k in range(len(node.keys))]
@@ -406,7 +406,7 @@ def used_columns(things: Iterable[object]) -> dict[int, set[int]]:
     return used
 
 
-# ------------------------------------------------------------------------------------ forms of calls
+# ----------------------------------------------------------------------------------- forms of calls
 
 _Show = Callable[["Expr"], str]
 """Prints an operand."""

@@ -31,7 +31,7 @@ from persist_assets.core.dialect import quote
 from persist_assets.core.model.deltas import Merging, NoRule, Program
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from persist_assets.analysis.algebra import Expr
     from persist_assets.analysis.deltas.staging import Staged

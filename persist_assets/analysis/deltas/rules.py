@@ -121,8 +121,10 @@ class Rules:
         for instance, node in block.leaves:
             if self.relations.is_changed(node):
                 ref = columns.get(instance)
-                known = ref is not None and isinstance(node, Given)
-                yield (node.rows, ref.column) if known and ref else None
+                if ref is not None and isinstance(node, Given):
+                    yield node.rows, ref.column
+                else:
+                    yield None
 
     def _restricted(
         self, block: Block, exprs: Sequence[Expr], keys: str
@@ -153,7 +155,7 @@ class Rules:
     def _by_leaf(
         self, block: Block, shown: Sequence[Expr], instance: int, delta: str
     ) -> dict[int, list[Restriction]]:
-        """Return the restrictions by the changed rows of one leaf: of other leaves, of subqueries."""
+        """Return the restrictions of other leaves and of subqueries by one leaf that changed."""
         restricted: dict[int, list[Restriction]] = {}
         types = self.query.types
         around = {i for i, _ in block.leaves}

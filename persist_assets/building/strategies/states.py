@@ -14,16 +14,22 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from persist_assets.building.changed_tables import ChangedTables
-from persist_assets.building.strategies.deltas import check_types, unchanged
+from persist_assets.building.strategies.deltas import (
+    named,
+    narrowed,
+    or_all_rows,
+    scope_of,
+    unchanged,
+)
+from persist_assets.building.strategies.scd2 import columns_of
 from persist_assets.building.strategies.strategy import Scope
 from persist_assets.building.strategies.whole import Whole, write_table
 from persist_assets.core.dialect import quote
 from persist_assets.core.errors import BuildError, StorageError
-from persist_assets.core.model.deltas import NoRule, state_name
+from persist_assets.core.model.deltas import Merging, NoRule, state_name
 from persist_assets.core.model.snapshots import KeptState
 from persist_assets.core.object_stores import spark_pattern
 from persist_assets.engine.session import translated
-from persist_assets.planning.maintenance import refusal
 from persist_assets.storage.files import delete_directory, list_files, reached
 from persist_assets.storage.raw import stored_rows
 
@@ -34,7 +40,8 @@ if TYPE_CHECKING:
 
     from persist_assets.building.stages import Computed
     from persist_assets.building.strategies.strategy import Task
-    from persist_assets.core.model.deltas import Merging, State
+    from persist_assets.core.model.columns import Column
+    from persist_assets.core.model.deltas import State
     from persist_assets.core.model.plans import Increment
     from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.snapshots import Snapshot
@@ -92,7 +99,8 @@ class WithStates:
         tables = ChangedTables(task.reader, merging, read, {})
         relations = task.reader.relations
         states = [relations.written(tables.run(state.initial)) for state in merging.states]
-        return _write_from(task, tables, merging, states, frame)
+        columns = columns_of(frame)
+        return _write_from(task, tables, merging, states, columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +112,8 @@ class Merge:
     name: ClassVar[str] = "merge"
 
     def scope(self, task: Task) -> Scope:
-        """Return all rows: those are computed if the states cannot be merged."""
-        return Scope(reads_temporary=False)
+        """Return the columns of the table that is continued."""
+        return scope_of(task, self.increment)
 
     def write(
         self, task: Task, scope: Scope, frame: DataFrame, read: Mapping[SourceID, Snapshot]
@@ -117,21 +125,15 @@ class Merge:
         NotIncrementalError
             That is not possible, and ``refresh=strict`` forbids computing all rows.
         """
-        try:
-            return self._merge(task, frame, read)
-        except (BuildError, StorageError) as error:
-            if task.source.annotation.is_strict:
-                raise refusal(task.source, error.message) from error
-            log.warning("`%s` is computed in full: %s", task.source.key, error.message)
-        root = task.reader.settings.table_root(task.started.table)
-        delete_directory(f"{root}/{task.build_uid}")
-        return replace(WithStates().write(task, scope, frame, read), maintenance="whole")
+        return or_all_rows(task, lambda: self._merge(task, read), WithStates(), read)
 
-    def _merge(
-        self, task: Task, frame: DataFrame, read: Mapping[SourceID, Snapshot]
-    ) -> Computed | Snapshot:
-        base, merging = self.increment.base, self.merging
-        tables = ChangedTables(task.reader, merging, read, self.increment.changes)
+    def _merge(self, task: Task, read: Mapping[SourceID, Snapshot]) -> Computed | Snapshot:
+        base = self.increment.base
+        tables = narrowed(task, self.increment, self.merging, read)
+        if tables is None:
+            return unchanged(task, base)
+        merging = tables.program
+        assert isinstance(merging, Merging)
         states: list[DataFrame] = []
         is_changed = False
         for number, state in enumerate(merging.states):
@@ -145,7 +147,7 @@ class Merge:
             states.append(_merged(state, former, changed))
         if not is_changed:
             return unchanged(task, base)
-        computed = _write_from(task, tables, merging, states, frame)
+        computed = _write_from(task, tables, merging, states, base.columns)
         return replace(computed, maintenance="merge")
 
 
@@ -168,15 +170,14 @@ def _write_from(
     tables: ChangedTables,
     merging: Merging,
     states: Sequence[DataFrame],
-    frame: DataFrame,
+    columns: Sequence[Column],
 ) -> Computed:
     """Write the rows of the query from states, and the states."""
     engine, kept_states = task.reader.engine, list[KeptState]()
     for number, state in enumerate(states):
         _show(task, tables, state_name("state", number), state)
-    rows = tables.run(merging.rows)
-    check_types(task, rows, frame)
-    computed = write_table(task, rows.toDF(*frame.columns))
+    rows = named(task, tables.run(merging.rows), columns)
+    computed = write_table(task, rows)
     root = engine.settings.table_root(task.started.table)
     for number, (state, definition) in enumerate(zip(states, merging.definitions, strict=True)):
         with translated(f"writing a state of `{task.source.name}`"):
