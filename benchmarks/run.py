@@ -238,6 +238,12 @@ SMALL = {
     "queries": 4,
     "scale": "0.01",
     "year": 4_000,
+    "maintained": "1,4,13,18",
+    "events": 20_000,
+    "shapes": (
+        "row_join_dimension,facts_left,day_kind,day_country,key_totals,latest_qualify,shift_lag,"
+        "upsert"
+    ),
     "seconds": 2,
     "wants": 2_000,
 }
@@ -256,6 +262,9 @@ def _sizes() -> argparse.Namespace:
     parser.add_argument("--queries", type=int, default=22, help="of TPC-H")
     parser.add_argument("--scale", default="1", help="of TPC-H's data")
     parser.add_argument("--year", type=int, default=10_000_000, help="rows that parts are of")
+    parser.add_argument("--maintained", default="", help="queries of TPC-H: 1,3; '': all")
+    parser.add_argument("--events", type=int, default=1_000_000, help="rows that shapes are over")
+    parser.add_argument("--shapes", default="", help="names and groups; '': all")
     parser.add_argument("--seconds", type=int, default=30, help="of work on each ledger")
     parser.add_argument("--wants", type=int, default=100_000, help="and ten times as many events")
     parser.add_argument(
@@ -265,6 +274,14 @@ def _sizes() -> argparse.Namespace:
     if sizes.small:
         vars(sizes).update(SMALL)
     return sizes
+
+
+def _maintained(sizes: argparse.Namespace) -> dict[str, list[str]]:
+    """Return the options of the benchmarks that keep tables up to date, by script."""
+    tpch = ["--scale", sizes.scale, "--queries", sizes.maintained]
+    shapes = ["--rows", str(sizes.events), "--shapes", sizes.shapes]
+    small = ["--rounds", "1", "--warm", "0"] if sizes.small else []
+    return {"maintenance.py": tpch + small, "shapes.py": shapes}
 
 
 def main() -> None:
@@ -354,6 +371,9 @@ def main() -> None:
         )
         for script in ("increments.py", "external.py"):
             for row in rows_of(script, str(Path(temporary, script)), str(sizes.year)):
+                tell(*row)
+        for script, options in _maintained(sizes).items():
+            for row in rows_of(script, *options):
                 tell(*row)
     for kind in KINDS:
         tell(*hammered(kind, sizes.seconds))

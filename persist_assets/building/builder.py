@@ -134,6 +134,7 @@ class Builder:
         self._has_left = False
         self.tables = Tables(settings, project, ledger)
         self._temporary = TemporaryTables(self.reader, self._holder())
+        self.reader.relations.directory = self._temporary.location
         self._checking = Checking(self.reader, changing=changing)
         self._lock = threading.RLock()
         self.over = threading.Event()
@@ -311,8 +312,10 @@ class Builder:
         read = self._reading(task, scope, temporary if scope.reads_temporary else {})
         work.used = self._temporary.used(read)
         slices = without_shared(task, read, scope.slices)
-        frame = reader.compute(source, read, slices, scope.since)
-        columns = self.engine.columns(frame, source.name)
+        frame: Any = None
+        if not scope.columns:
+            frame = reader.compute(source, read, slices, scope.since)
+        columns = scope.columns or self.engine.columns(frame, source.name)
         if source.keeps_history:
             columns = (*columns, *(Column(name, "timestamp") for name in (VALID_FROM, VALID_TO)))
         self._checking.check_columns(source, checks, columns)
@@ -622,6 +625,7 @@ class Builder:
             parts=computed.parts,
             time_column=self._time_column(source),
             partitions=work.step.partitions,
+            states=computed.states,
         )
 
     def _publication(self, work: PendingBuild) -> Publication:

@@ -1,9 +1,10 @@
 """The relations that programs of `analysis/deltas` read: versions of tables, and their changes.
 
-    now:T                      a table that did not change
-    old:T, new:T               one that did, before and now
-    kept:T, lost:T, gained:T   the rows of its files that stay, went and came
-    delta:T                    its changed rows, net of each other, with their weights
+    now:T                a table that did not change
+    old:T, new:T         one that did, before and now
+    changes:T            its changed rows, net of each other, with their weights
+    delta:T              the same, as far as the query reads their columns
+    old probe, new probe its rows with some keys, before and now
 
 A relation is a view of the session. Its name says which versions it is made of, so sources of one
 run share relations, and the work to compute those that are held.
@@ -12,30 +13,35 @@ run share relations, and the work to compute those that are held.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from persist_assets.building.reader import Slice, view_name
 from persist_assets.core.dialect import quote
 from persist_assets.core.errors import BuildError
-from persist_assets.core.model.deltas import ROW_WEIGHT
-from persist_assets.engine.session import translated
+from persist_assets.core.model.columns import Column
+from persist_assets.core.model.deltas import ROW_WEIGHT, Merging
 from persist_assets.planning.render import Statement
 from persist_assets.storage.delta_tables import read_snapshot
+from persist_assets.storage.raw import Pin
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
     from persist_assets.building.reader import Reader
-    from persist_assets.core.model.deltas import Program
-    from persist_assets.core.model.plans import Change
+    from persist_assets.core.model.deltas import Probe, Program
+    from persist_assets.core.model.plans import Change, Feed
     from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.snapshots import Snapshot
 
-_NAME = re.compile(r"`(now|old|new|kept|lost|gained|delta|keys|probe|change):((?:[^`]|``)+)`")
+_NAME = re.compile(
+    r"`(now|old|new|delta|changes|old probe|new probe|keys|change|former|state):((?:[^`]|``)+)`"
+)
+_MUCH_BYTES = 4 * 2**20
+"""Rows of changed files larger than this are compared by digests first."""
 
 
 @dataclass(slots=True)
@@ -48,19 +54,29 @@ class ChangedTables:
         The snapshots that the build reads.
     changes
         The changes of the tables that changed.
+    states
+        The views of states, by the names that statements use.
     """
 
     reader: Reader
-    program: Program
+    program: Program | Merging
     read: Mapping[SourceID, Snapshot]
     changes: Mapping[SourceID, Change]
+    states: dict[str, str] = field(default_factory=dict[str, str])
 
     def run(self, sql: str) -> DataFrame:
         """Return the lazy rows of a statement of the program."""
-        for name, text in self.program.held.items():
-            if quote(name) in sql:
-                self._show_held(name, text)
         return self.reader.engine.run(Statement(self._named(sql), {}, ()))
+
+    def differing(self) -> dict[SourceID, Change]:
+        """Return the changes of tables that differ in the columns that the query uses."""
+        return {s: change for s, change in self.changes.items() if self._differs(s, change)}
+
+    def _differs(self, source_id: SourceID, change: Change) -> bool:
+        if not change.lost:
+            return True
+        columns = [f"c{n}" for n, _ in self.program.columns.get(source_id, ())]
+        return self.reader.relations.differs(self._changes(source_id), columns)
 
     def held(self, name: str) -> DataFrame:
         """Return the rows of a relation that the program holds."""
@@ -71,36 +87,55 @@ class ChangedTables:
 
         def view(match: re.Match[str]) -> str:
             kind, name = match[1], match[2].replace("``", "`")
-            if kind in ("keys", "probe", "change"):
+            if kind in ("keys", "change"):
                 held = f"{kind}:{name}"
-                return quote(self._show_held(held, self.program.held[held]))
+                text = self.program.held[held]
+                if self._n_uses(held) == 1:
+                    return f"({self._named(text)})"
+                return quote(self._show_held(held, text))
+            if kind in ("former", "state"):
+                return quote(self.states[f"{kind}:{name}"])
+            if kind in ("old probe", "new probe"):
+                return quote(self._show_probe(kind.partition(" ")[0], self.program.probes[name]))
             return quote(self._show_table(kind, name))
 
         return _NAME.sub(view, sql)
 
+    def _n_uses(self, held: str) -> int:
+        """Return how often the statements of the program read a held relation."""
+        program = self.program
+        texts = [program.rows, *program.held.values()]
+        if isinstance(program, Merging):
+            texts += [s.changed for s in program.states if s.changed]
+        else:
+            texts += [quote(program.keys)] * 2 if program.keys else []
+        n = sum(text.count(quote(held)) for text in texts)
+        return n + 2 * sum(probe.keys == held for probe in program.probes.values())
+
     def _show_held(self, name: str, sql: str) -> str:
         """Return the view of a held relation; equal ones of a run are one."""
-        text = self._named(sql)
-        view = f"{name.partition(':')[0]}~{sha256(text.encode()).hexdigest()[:24]}"
+        return self._hold(name.partition(":")[0], self._named(sql))
+
+    def _hold(self, kind: str, text: str) -> str:
+        """Return the view of a relation that is computed once, now."""
+        view = f"{kind}~{sha256(text.encode()).hexdigest()[:24]}"
         engine, relations = self.reader.engine, self.reader.relations
         return engine.view(view, lambda: relations.hold(view, engine.run(Statement(text, {}, ()))))
 
     def _show_table(self, kind: str, source_id: SourceID) -> str:
         """Return the view of a version of a table, or of its change."""
-        name = f"{kind}~{self._version_name(source_id)}"
+        if kind == "changes":
+            return self._changes(source_id)
         if kind == "delta":
-            columns = self.program.columns[source_id]
-            name += f"~{sha256(repr(columns).encode()).hexdigest()[:8]}"
-            return self.reader.engine.view(name, lambda: self._delta(name, source_id, columns))
+            return self._delta(source_id)
+        name = f"{kind}~{self._version_name(source_id)}"
         return self.reader.engine.view(name, lambda: self._rows(kind, source_id))
 
     def _version_name(self, source_id: SourceID) -> str:
         """Return a name for the versions between which a table changed."""
         change = self.changes.get(source_id)
         paths = (
-            ()
-            if change is None
-            else ([p.path for p in change.added], [p.path for p in change.lost])
+            [[p.path for p in pieces] for pieces in (change.added, change.lost)] if change else []
         )
         return f"{self._table_name(source_id)}~{sha256(repr(paths).encode()).hexdigest()[:16]}"
 
@@ -110,6 +145,7 @@ class ChangedTables:
         return self.reader.raw_name(self.reader.project.by_id[source_id])
 
     def _rows(self, kind: str, source_id: SourceID) -> DataFrame:
+        """Return the rows of a table now, before, or of the files that stay, went or came."""
         if kind in ("now", "new"):
             return self._slice(source_id, None)
         change = self.changes[source_id]
@@ -141,22 +177,134 @@ class ChangedTables:
             raise BuildError(f"the files of `{source.name}` are not those of its log")
         return files
 
-    def _delta(self, name: str, source_id: SourceID, columns: tuple[str, ...]) -> DataFrame:
-        """Return the changed rows of a table, as far as a query reads its columns."""
-        change, engine = self.changes[source_id], self.reader.engine
-        items = "".join(f"{quote(c)}, " for c in columns)
-        came = (
-            f"SELECT {items}1L AS {ROW_WEIGHT} FROM {quote(self._show_table('gained', source_id))}"
-        )
+    # ------------------------------------------------------------------------------------ changes
+
+    def _changes(self, source_id: SourceID) -> str:
+        """Return the view of the changed rows of a table, in the columns that sources use."""
+        change, columns = self.changes[source_id], self.reader.relations.columns_of(source_id)
+        came = _numbered(self._show_table("gained", source_id), columns, "1L")
         if not change.lost:
-            return engine.run(Statement(came, {}, ()))
-        went = (
-            f"SELECT {items}-1L AS {ROW_WEIGHT} FROM {quote(self._show_table('lost', source_id))}"
+            return self.reader.engine.view(
+                f"changes~{self._version_name(source_id)}",
+                lambda: self.reader.engine.run(Statement(came, {}, ())),
+            )
+        items = [f"c{n}" for n, _ in columns]
+        if change.feed is not None:
+            view = self._hold("changes", _netted(self._fed(source_id, change.feed), items))
+            self._check_feed(source_id, change.feed, view)
+            return view
+        went = _numbered(self._show_table("lost", source_id), columns, "-1L")
+        both = f"{came} UNION ALL {went}"
+        if change.changed_bytes > _MUCH_BYTES and items:
+            both = self._differing(both, items)
+        return self._hold("changes", _netted(both, items))
+
+    def _fed(self, source_id: SourceID, feed: Feed) -> str:
+        """Return the changed rows as a change data feed has them."""
+        columns = self.reader.relations.columns_of(source_id)
+        source, engine = self.reader.project.by_id[source_id], self.reader.engine
+        name = f"feed~{self._version_name(source_id)}"
+        kind = Column("_change_type", "string")
+        recorded = engine.view(
+            name,
+            lambda: engine.read_files(
+                "parquet", Pin(None, feed.recorded), (*source.columns, kind), {}
+            ),
         )
-        keys = ", ".join(map(quote, columns))
-        sql = (
-            f"SELECT {items}sum({ROW_WEIGHT}) AS {ROW_WEIGHT} FROM ({came} UNION ALL {went})"
-            f"{f' GROUP BY {keys}' if keys else ''} HAVING sum({ROW_WEIGHT}) <> 0"
+        sign = "IF(_change_type IN ('insert', 'update_postimage'), 1L, -1L)"
+        texts = [_numbered(recorded, columns, sign)]
+        for what, files, weight in (("added", feed.added, "1L"), ("removed", feed.removed, "-1L")):
+            if files:
+                view = engine.view(f"{name}~{what}", lambda f=files: self._slice(source_id, f))
+                texts.append(_numbered(view, columns, weight))
+        return " UNION ALL ".join(texts)
+
+    def _check_feed(self, source_id: SourceID, feed: Feed, view: str) -> None:
+        """Raise if the rows of a feed do not add up to the growth of its table.
+
+        Raises
+        ------
+        BuildError
+            They do not.
+        """
+        more = self.reader.relations.total(view)
+        if feed.more is not None and more != feed.more:
+            name = self.reader.project.by_id[source_id].name
+            raise BuildError(
+                f"the change data feed of `{name}` has {more} more rows, its files {feed.more}"
+            )
+
+    def _differing(self, rows: str, items: Sequence[str]) -> str:
+        """Return the rows whose digests do not cancel each other out: all that differ, few more.
+
+        Digests are compared first, because most rows of files that are written again stay.
+        """
+        names = ", ".join(items)
+        digests = f"xxhash64({names}) AS h1, xxhash64({', '.join(reversed(items))}, 1) AS h2"
+        digested = f"SELECT *, {digests} FROM ({rows})"
+        changed = self._hold(
+            "digests",
+            f"SELECT h1, h2 FROM ({digested}) GROUP BY h1, h2 HAVING sum({ROW_WEIGHT}) <> 0",
         )
-        with translated(f"comparing versions of {source_id}"):
-            return self.reader.relations.hold(name, engine.run(Statement(sql, {}, ())))
+        return (
+            f"SELECT t.* FROM ({digested}) AS t"
+            f" LEFT SEMI JOIN {quote(changed)} AS d ON t.h1 = d.h1 AND t.h2 = d.h2"
+        )
+
+    def _delta(self, source_id: SourceID) -> str:
+        """Return the view of the changed rows of a table, in the columns that the query uses."""
+        changes, columns = self._changes(source_id), self.program.columns[source_id]
+        if columns == self.reader.relations.columns_of(source_id):
+            return changes
+        items = [f"c{n}" for n, _ in columns]
+        text = f"SELECT {', '.join((*items, ROW_WEIGHT))} FROM {quote(changes)}"
+        view = f"delta~{sha256(text.encode()).hexdigest()[:24]}"
+        engine = self.reader.engine
+        return engine.view(view, lambda: engine.run(Statement(text, {}, ())))
+
+    def _show_probe(self, version: str, probe: Probe) -> str:
+        """Return the view of the rows of a changed table that have some keys, before or now."""
+        table, columns = probe.table, self.reader.relations.columns_of(probe.table)
+        keys = self._show_held(probe.keys, self.program.held[probe.keys])
+        same = " AND ".join(f"t.c{n} <=> k.c{j}" for j, (n, _) in enumerate(probe.columns))
+        having_keys = f" AS t LEFT SEMI JOIN {quote(keys)} AS k ON {same}"
+        items = ", ".join(f"c{n}" for n, _ in columns)
+
+        def found(kind: str) -> str:
+            rows = _numbered(self._show_table(kind, table), columns)
+            return f"SELECT t.* FROM ({rows}){having_keys}"
+
+        if not self.changes[table].lost:
+            kept = self._hold("probe", found("kept"))
+            if version == "old":
+                return kept
+            text = f"SELECT * FROM {quote(kept)} UNION ALL {found('gained')}"
+            return self._hold("probe", text)
+        new = self._hold("probe", found("new"))
+        if version == "new":
+            return new
+        changes = quote(self._changes(table))
+        return self._hold(
+            "probe",
+            f"SELECT {items} FROM (SELECT {items}, sum({ROW_WEIGHT}) AS n FROM"
+            f" (SELECT *, 1L AS {ROW_WEIGHT} FROM {quote(new)} UNION ALL"
+            f" SELECT {items}, -{ROW_WEIGHT} FROM (SELECT t.* FROM {changes}{having_keys}))"
+            f" GROUP BY {items} HAVING n <> 0) LATERAL VIEW explode(sequence(1, IF(n > 0,"
+            " CAST(n AS INT), raise_error('rows that came are not there')))) repeated AS nth",
+        )
+
+
+def _numbered(view: str, columns: Iterable[tuple[int, str]], weight: str = "") -> str:
+    """Return the SELECT of columns of a table by their numbers."""
+    items = [f"{quote(name)} AS c{number}" for number, name in columns]
+    items += [f"{weight} AS {ROW_WEIGHT}"] if weight else []
+    return f"SELECT {', '.join(items) or '1 AS one'} FROM {quote(view)}"
+
+
+def _netted(rows: str, items: Sequence[str]) -> str:
+    """Return the SELECT of changed rows, of which equal ones that came and went are left out."""
+    names = ", ".join(items)
+    return (
+        f"SELECT {f'{names}, ' if items else ''}sum({ROW_WEIGHT}) AS {ROW_WEIGHT} FROM ({rows})"
+        f"{f' GROUP BY {names}' if items else ''} HAVING sum({ROW_WEIGHT}) <> 0"
+    )

@@ -113,6 +113,7 @@ class Observer:
         self.ingestion = Ingestion(settings, project, ledger, self.started_at, engine)
         self.pins = Pins(self.ingestion, fed, self.started_at)
         self._unpublished: dict[SourceID, Unpublished] = {}
+        self._raw_changes: dict[tuple[str, str, str, int | None], Change | None] = {}
         self._lock = threading.RLock()
 
     # ------------------------------------------------------------------------------------ plans
@@ -502,7 +503,11 @@ class Observer:
         if len(then) != 1:
             return None
         place, form = self.pins.place(source)
-        return raw_change(self.listings, place, then[0], self.pins.pin(source), form)
+        pin = self.pins.pin(source)
+        key = (place, then[0], pin.version or "", pin.commit)
+        if key not in self._raw_changes:
+            self._raw_changes[key] = raw_change(self.listings, place, then[0], pin, form)
+        return self._raw_changes[key]
 
     def _change_of_table(
         self, source: Source, as_of: AsOf, world: World, computed_from: AsOf

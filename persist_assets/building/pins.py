@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from datetime import datetime
 
+    from persist_assets.core.model.project import Needed
     from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.snapshots import LocalCopy
     from persist_assets.core.model.sources import Source
@@ -105,6 +106,11 @@ class Pins:
                 if source.source_id in self.fed:
                     self._look(source, required=True)
             return self._pins[source.source_id]
+
+    def hold(self, source: Source, pin: Pin) -> None:
+        """Let this run read a raw table at another version than the present one."""
+        with self._lock:
+            self._pins[source.source_id] = pin
 
     def find_version(self, source: Source) -> str | None:
         """Return the version of a raw table that this run reads, None where there is no data."""
@@ -231,26 +237,44 @@ class Pins:
     def seen(self) -> Mapping[SourceID, Mapping[SourceID, str]]:
         """Return the copies' versions since which readers of external tables see the same rows.
 
-        The outer key is the reader, the inner one the table. Of tables that share a copy, the later
-        version counts.
+        See `versions_seen`.
         """
-        last: dict[tuple[SourceID, str], tuple[int, str]] = {}
-        copies: dict[tuple[SourceID, SourceID], str] = {}
+        pairs: list[tuple[Needed, LocalCopy]] = []
         for need in self.project.needs:
             copy = self._copies.get(need.table)
             usable = self._usable.get(need.table) if copy is None else None
             if usable is not None and need.predicate in usable.seen:
                 copy = usable  # only other readers need more of it
             if copy is not None:
-                committed = copy.seen.get(need.predicate, copy.committed)
-                pair = need.reader, copy.copy_id
-                last[pair] = max((committed, version_of(copy, committed)), last.get(pair, (0, "")))
-                copies[need.reader, need.table] = copy.copy_id
-        versions: dict[SourceID, dict[SourceID, str]] = {}
-        for (reader, table), copy_key in copies.items():
-            versions.setdefault(reader, {})[table] = last[reader, copy_key][1]
-        return versions
+                pairs.append((need, copy))
+        return versions_seen(pairs)
 
     def pending(self) -> dict[SourceID, str]:
         """Return why copies of external tables have to be brought up to date."""
         return {s: why for s, why in self._pending.items() if s not in self._copies}
+
+
+def versions_seen(
+    needs: Iterable[tuple[Needed, LocalCopy]],
+) -> dict[SourceID, dict[SourceID, str]]:
+    """Return the copies' versions since which readers of external tables see the same rows.
+
+    The outer key is the reader, the inner one the table. Of tables that share a copy, the later
+    version counts.
+
+    Parameters
+    ----------
+    needs
+        The needs, each with the copy that holds its rows.
+    """
+    last: dict[tuple[SourceID, str], tuple[int, str]] = {}
+    copies: dict[tuple[SourceID, SourceID], str] = {}
+    for need, copy in needs:
+        committed = copy.seen.get(need.predicate, copy.committed)
+        pair = need.reader, copy.copy_id
+        last[pair] = max((committed, version_of(copy, committed)), last.get(pair, (0, "")))
+        copies[need.reader, need.table] = copy.copy_id
+    versions: dict[SourceID, dict[SourceID, str]] = {}
+    for (reader, table), copy_key in copies.items():
+        versions.setdefault(reader, {})[table] = last[reader, copy_key][1]
+    return versions

@@ -100,7 +100,7 @@ class Reader:
         self.settings, self.project = observer.settings, observer.project
         self.ledger, self.pins = observer.ledger, observer.pins
         self.ingestion = observer.ingestion
-        self.relations = HeldRelations()
+        self.relations = HeldRelations(observer.project)
         self._run = uuid.uuid4().hex[:12]
         self._whole: dict[SourceID, Route] = {}
         self._called: dict[str, DataFrame] = {}

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from persist_assets.core.model.checks import CheckResult
     from persist_assets.core.model.columns import Column
-    from persist_assets.core.model.plans import Step
-    from persist_assets.core.model.snapshots import AsOf, Build, Snapshot, View
+    from persist_assets.core.model.plans import Maintenance, Step
+    from persist_assets.core.model.snapshots import AsOf, Build, KeptState, Snapshot, View
     from persist_assets.core.model.sources import Source
     from persist_assets.core.wants import PartitionRef
     from persist_assets.engine.row_metrics import Measured
@@ -92,6 +92,8 @@ class Computed:
         The size of all files that the table will have.
     maintenance
         The method, if it is not the strategy's.
+    states
+        The states written beside the files.
     """
 
     columns: tuple[Column, ...]
@@ -103,6 +105,7 @@ class Computed:
     parts: tuple[str, ...] = ()
     bytes: int = 0
     maintenance: Maintenance | None = None
+    states: tuple[KeptState, ...] = ()
 
 
 @dataclass(slots=True)

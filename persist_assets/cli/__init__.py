@@ -18,7 +18,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "build": ("build", "rerun"),
     "show": ("show",),
     "following": ("follow",),
-    "reading": ("diff", "query"),
+    "reading": ("diff", "verify", "query"),
     "documenting": ("lineage", "docs"),
     "environments": ("manifest", "promote", "history", "state", "rollback", "gc", "doctor"),
     "trusting": ("trust",),

@@ -1,11 +1,11 @@
-"""Commands that read rows: query and diff."""
+"""Commands that read rows: diff, verify and query."""
 
-import math
 import sys
+from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 from rich.markup import escape
@@ -16,10 +16,12 @@ from persist_assets.cli.application import (
     SelectArgument,
     command,
     err,
+    exit_code,
     malloy_path,
     out,
     print_json,
     quiet,
+    table_of,
 )
 from persist_assets.cli.plan import changes_tree
 from persist_assets.compiler.load import sound
@@ -33,11 +35,15 @@ from persist_assets.core.model.queries import Query, SourceID
 from persist_assets.core.model.snapshots import Snapshot
 from persist_assets.engine.data_diff import ChangedRow, NotCompared, RowsDiffer, compare_tables
 from persist_assets.engine.python_functions import place_of
+from persist_assets.engine.row_values import json_value
 from persist_assets.external.coverage import short
 from persist_assets.external.read_routing import Route
 from persist_assets.operations.revisions import find_places
 from persist_assets.planning.diff import Change, compare
 from persist_assets.planning.render import Statement
+
+if TYPE_CHECKING:
+    from persist_assets.operations.verify import Verification
 
 # --------------------------------------------------------------------------------------------- diff
 
@@ -127,10 +133,14 @@ def _rows_json(difference: RowsDiffer | NotCompared | None) -> dict[str, Any]:
             for u in difference.uncompared
         ],
         "samples": {
-            "added": [_cell(row) for row in difference.added_rows],
-            "removed": [_cell(row) for row in difference.removed_rows],
+            "added": [json_value(row) for row in difference.added_rows],
+            "removed": [json_value(row) for row in difference.removed_rows],
             "changed": [
-                {"key": _cell(r.key), "before": _cell(r.before), "after": _cell(r.after)}
+                {
+                    "key": json_value(r.key),
+                    "before": json_value(r.before),
+                    "after": json_value(r.after),
+                }
                 for r in difference.changed_rows
             ],
         },
@@ -162,10 +172,16 @@ def _print_rows_differ(source_id: SourceID, difference: RowsDiffer | NotCompared
         *(("-", "red", row) for row in difference.removed_rows),
         *(("+", "green", row) for row in difference.added_rows),
     ]
-    if not sampled:
-        return
+    if sampled:
+        _print_samples(sampled, difference.key)
+
+
+def _print_samples(
+    sampled: Sequence[tuple[str, str, Mapping[str, Any]]], key: Sequence[str] = ()
+) -> None:
+    """Print rows, each after its mark in a colour; the key's columns come first."""
     sampled_names = dict.fromkeys(name for _, _, row in sampled for name in row)
-    names = [*difference.key, *(n for n in sampled_names if n not in difference.key)]
+    names = [*key, *(n for n in sampled_names if n not in key)]
     table = Table("", *(escape(n) for n in names), box=None, pad_edge=False)
     for mark, colour, row in sampled:
         cells = [_change_cell(row[n]) if n in row else "" for n in names]
@@ -188,7 +204,7 @@ def _change_cell(value: Any) -> str:
     """Return a cell for people who look for differences: nothing is rounded."""
     if isinstance(value, _Pair):
         return f"{_change_cell(value.before)} [yellow]→[/] {_change_cell(value.after)}"
-    return _cell_markup(_cell(value))
+    return _cell_markup(json_value(value))
 
 
 def _change_json(change: Change) -> dict[str, Any]:
@@ -203,6 +219,108 @@ def _change_json(change: Change) -> dict[str, Any]:
         "because": list(change.because),
         "rows": None,
     }
+
+
+# ------------------------------------------------------------------------------------------- verify
+
+_COLOURS = {
+    "equal": "green",
+    "rounding": "green",
+    "different": "red",
+    "skipped": "yellow",
+    "failed": "red",
+}
+
+
+@command("verify")
+def verify(
+    invocation: Invocation,
+    selection: SelectArgument = None,
+    sample: Annotated[
+        int, typer.Option("--sample", min=0, help="The number of rows of each side to show.")
+    ] = 5,
+) -> None:
+    """Compute sources anew from the data of their tables, and compare the rows; change nothing."""
+    from persist_assets.operations.verify import verify as verify_each
+
+    selected = invocation.select(selection)
+    results: list[Verification] = []
+    with quiet(invocation), _locating_errors(invocation):
+        verifications = verify_each(
+            invocation.settings,
+            invocation.project,
+            invocation.ledger,
+            invocation.engine,
+            selected,
+            sample=sample,
+        )
+        for result in verifications:
+            results.append(result)
+            progress = f"{len(results)} of {len(selected)}: {result.source.key} {result.status}"
+            err.print(f"[dim]{escape(progress)}[/]")
+    if invocation.as_json:
+        from persist_assets.operations.documents.verifications import VerificationsDocument
+
+        document = VerificationsDocument.of(invocation.settings.environment, results)
+        print_json(document.as_json())
+    else:
+        _print_verifications(results)
+    if any(r.status == "different" for r in results):
+        raise typer.Exit(1)
+    errors = [r.error for r in results if r.error is not None]
+    if errors:
+        raise typer.Exit(exit_code(type(errors[0])))
+
+
+def _print_verifications(results: "Sequence[Verification]") -> None:
+    """Print one line for each source, and the differing rows below."""
+    if not results:
+        out.print("no sources to verify")
+        return
+    table = table_of("source", "result", "rows", "note")
+    for result in results:
+        colour = _COLOURS[result.status]
+        rows = "" if result.snapshot is None else f"{result.snapshot.rows:,}"
+        table.add_row(
+            escape(result.source.source_id),
+            f"[{colour}]{result.status}[/]",
+            rows,
+            escape("; ".join(_notes(result))),
+        )
+    out.print(table)
+    for result in results:
+        difference = result.difference
+        if difference is None or not (difference.removed_rows or difference.added_rows):
+            continue
+        out.print()
+        title = f"[bold]{escape(result.source.source_id)}[/]"
+        out.print(f"{title}: [red]-[/] only in the table, [green]+[/] only computed")
+        _print_samples(
+            [
+                *(("-", "red", row) for row in difference.removed_rows),
+                *(("+", "green", row) for row in difference.added_rows),
+            ]
+        )
+    counts = Counter(result.status for result in results)
+    summary = ", ".join(f"{counts[s]} {s}" for s in _COLOURS if counts[s])
+    out.print(f"\n{len(results)} source{'s' * (len(results) != 1)}: {summary}")
+
+
+def _notes(result: "Verification") -> list[str]:
+    """Return what there is to know of a result, in words."""
+    notes: list[str] = []
+    difference = result.difference
+    if difference is not None and difference.rounding is not None:
+        notes.append(f"equal up to rounding: by {difference.rounding:.1e} at most")
+    elif difference is not None and result.status == "different":
+        counts = f"{difference.removed:,} only in the table, {difference.added:,} only computed"
+        notes.append(f"rows: {counts}")
+    if difference is not None and difference.columns:
+        notes.append(f"columns: {', '.join(f'{c} ({n})' for c, n in difference.columns.items())}")
+    for u in difference.uncompared if difference else ():
+        kinds = f"{u.before or 'missing'} in the table, {u.after or 'missing'} computed"
+        notes.append(f"column {u.column}: {kinds}")
+    return notes + [text for text in (result.reason, result.hint) if text is not None]
 
 
 # -------------------------------------------------------------------------------------------- query
@@ -257,7 +375,7 @@ def query(
         frame = reader.load(statement, read)
         collected = invocation.engine.collect(frame, limit + 1)
         columns = [{"name": f.name, "type": f.dataType.simpleString()} for f in frame.schema.fields]
-    rows = [[_cell(v) for v in row] for row in collected[:limit]]
+    rows = [[json_value(v) for v in row] for row in collected[:limit]]
     truncated = len(collected) > limit
     if invocation.as_json or form == "json":
         print_json({"columns": columns, "rows": rows, "truncated": truncated, "route": route})
@@ -334,28 +452,6 @@ def _route(
             row |= {"from": name, "version": None, "stale": False}
         route.append(row)
     return route
-
-
-def _cell(value: Any) -> Any:
-    """Return a value of a row as JSON: numbers stay numbers, exact ones stay exact."""
-    from pyspark.sql import Row
-
-    match value:
-        case float() if not math.isfinite(value):
-            # JSON has no numbers for them.
-            return "NaN" if math.isnan(value) else f"{'-' if value < 0 else ''}Infinity"
-        case None | bool() | int() | float() | str():
-            return value
-        case Row():
-            return {k: _cell(v) for k, v in value.asDict().items()}
-        case dict():
-            return {str(k): _cell(v) for k, v in value.items()}
-        case list():
-            return [_cell(v) for v in value]
-        case bytes() | bytearray():
-            return value.hex()
-        case _:
-            return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
 def _cell_markup(value: Any) -> str:

@@ -11,9 +11,9 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path, PurePath, PurePosixPath
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from persist_assets.analysis.deltas.program import change_of
+from persist_assets.analysis.deltas.program import change_of, merging, used_of_tables
 from persist_assets.analysis.pushdown.needs import needed
 from persist_assets.compiler.cache import Parsed, cache_file, load_cache, parsed, save_cache
 from persist_assets.compiler.compile import compile_project, resolve_query
@@ -59,13 +59,14 @@ if TYPE_CHECKING:
     from persist_assets.analysis.deltas.staging import Staged
     from persist_assets.compiler.frontends.module_text import Find
     from persist_assets.compiler.state import Compilation
-    from persist_assets.core.model.deltas import Program
     from persist_assets.core.model.project import NamedQuery, Needed, Project
     from persist_assets.core.model.queries import BuildID, Query, SourceID
     from persist_assets.core.model.sources import Declaration, Source
     from persist_assets.core.settings.values import Settings
 
     Progress = Callable[[int, int], None]
+
+T = TypeVar("T")
 
 
 def load_project(settings: Settings) -> Project:
@@ -407,7 +408,7 @@ def _finished(
         needs = tuple(map(needed, compilation.needs(externals)))
         needs_of = _needs_by_source(compilation, externals)
         project = replace(project, needs=needs, needs_of=needs_of)
-    project = replace(project, program=_programs(compilation))
+    project = _with_programs(project, compilation)
     problems = [*project.problems, *_unknown_graphs(settings, project)]
     problems.sort(key=lambda p: (p.location, p.code, p.message))
     return replace(project, problems=tuple(problems))
@@ -434,10 +435,8 @@ def _needs_by_source(
     return find
 
 
-def _programs(
-    compilation: Compilation,
-) -> Callable[[SourceID, frozenset[SourceID], frozenset[SourceID]], Program | None]:
-    """Return a function for the program of a source's change; those of most are never used."""
+def _with_programs(project: Project, compilation: Compilation) -> Project:
+    """Return a project that derives how its tables are maintained; for most it is never asked."""
     lock = Lock()
     compilation.forget_trees()
 
@@ -448,16 +447,18 @@ def _programs(
         except NoRule as error:
             return error
 
-    def find(
-        source_id: SourceID, changed: frozenset[SourceID], grown: frozenset[SourceID]
-    ) -> Program | None:
-        with lock, nothing_collected():
-            definition = define(source_id)
-            if isinstance(definition, NoRule):
-                raise NoRule(definition.reason)
-            return change_of(definition, changed, grown)
+    def derived(derive: Callable[..., T]) -> Callable[..., T]:
+        def find(source_id: SourceID, *changes: frozenset[SourceID]) -> T:
+            with lock, nothing_collected():
+                definition = define(source_id)
+                if isinstance(definition, NoRule):
+                    raise NoRule(definition.reason)
+                return derive(definition, *changes)
 
-    return find
+        return find
+
+    uses = derived(lambda query: used_of_tables(query.block))
+    return replace(project, program=derived(change_of), merging=derived(merging), uses=uses)
 
 
 def _finder(

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 Values = dict[str, Any]
 """A row, or a part of one: values by column name."""
+ROUNDING = 1e-9
+"""The relative difference up to which floating-point numbers may differ by rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,9 @@ class RowsDiffer:
         Samples, ordered by key, or by all columns.
     before, after
         The numbers of rows, if known.
+    rounding
+        The largest relative difference of floating-point numbers, if the sides differ in nothing
+        else and by no more than `ROUNDING`; see `compare_multisets`.
     """
 
     key: tuple[str, ...] = ()
@@ -74,6 +79,7 @@ class RowsDiffer:
     changed_rows: tuple[ChangedRow, ...] = ()
     before: int | None = None
     after: int | None = None
+    rounding: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +219,37 @@ def compare_rows(
     return _by_key(before, after, keys, rest, uncompared, sample, names)
 
 
+def compare_multisets(
+    before: DataFrame, after: DataFrame, *, key: Sequence[str] = (), sample: int = 5
+) -> RowsDiffer | NotCompared:
+    """Return by how much the multiplicities of rows differ, and whether that is only rounding.
+
+    Each side is computed once.
+
+    Parameters
+    ----------
+    key
+        Columns that identify a row: then `RowsDiffer.columns` has the columns that differ. It need
+        not be unique.
+    sample
+        See `compare_snapshots`.
+    """
+    columns, uncompared = _common(before, after)
+    if not columns:
+        return NotCompared("the tables have no columns in common")
+    differing = _differing(before, after, columns).persist()
+    try:
+        difference = replace(_counted(differing, columns, sample), uncompared=uncompared)
+        if not difference.added and not difference.removed:
+            return difference
+        is_paired = difference.added == difference.removed and not uncompared
+        rounding = _rounding(differing, columns) if is_paired else None
+        by_column = {} if rounding is not None else _by_column(differing, columns, key)
+        return replace(difference, columns=by_column, rounding=rounding)
+    finally:
+        differing.unpersist()
+
+
 # ---------------------------------------------------------------------------------------- columns
 
 
@@ -249,7 +286,9 @@ def _common(before: DataFrame, after: DataFrame) -> tuple[list[_Column], tuple[U
     others: list[Uncompared] = []
     for new in after.schema.fields:
         was = old.pop(new.name.lower(), None)
-        if was is not None and was.dataType == new.dataType:
+        # Whether values may be NULL is no difference.
+        same = was is not None and was.dataType.simpleString() == new.dataType.simpleString()
+        if same:
             value = quote(new.name)
             number = isinstance(new.dataType, T.FloatType | T.DoubleType)
             common.append(_Column(new.name, value, _same(value, new.dataType), number))
@@ -332,6 +371,15 @@ def _as_they_are(
     sample: int,
 ) -> RowsDiffer:
     """Count by how much the multiplicities of rows differ between the sides."""
+    differing = _differing(before, after, columns).persist()
+    try:
+        return replace(_counted(differing, columns, sample), uncompared=uncompared)
+    finally:
+        differing.unpersist()
+
+
+def _differing(before: DataFrame, after: DataFrame, columns: Sequence[_Column]) -> DataFrame:
+    """Return the rows with different multiplicities: the side with more, by how much, the row."""
     from pyspark.sql import functions as F
 
     cells = [f"c{n}" for n in range(len(columns))]
@@ -346,22 +394,99 @@ def _as_they_are(
         .agg(F.expr("sum(side) AS n"), F.expr("first(own) AS own" if hidden else "array() AS own"))
     )
     kind = "IF(n > 0, 'added', 'removed') AS kind"
-    differing = grouped.where("n <> 0").selectExpr(kind, "abs(n) AS n", "own", *cells).persist()
-    try:
-        counted = dict(differing.groupBy("kind").agg(F.expr("sum(n)")).collect())
-        examples: dict[str, list[Values]] = {"added": [], "removed": []}
-        for of, n, its, *row in _sampled(differing, cells, sample) if counted and sample else ():
-            rows = examples[of]
-            rows += [_values(columns, row, its)] * min(n, sample - len(rows))
-    finally:
-        differing.unpersist()
+    return grouped.where("n <> 0").selectExpr(kind, "abs(n) AS n", "own", *cells)
+
+
+def _counted(differing: DataFrame, columns: Sequence[_Column], sample: int) -> RowsDiffer:
+    """Return the numbers of rows that one side has more of, with samples."""
+    from pyspark.sql import functions as F
+
+    cells = [f"c{n}" for n in range(len(columns))]
+    counted = dict(differing.groupBy("kind").agg(F.expr("sum(n)")).collect())
+    examples: dict[str, list[Values]] = {"added": [], "removed": []}
+    for of, n, its, *row in _sampled(differing, cells, sample) if counted and sample else ():
+        rows = examples[of]
+        rows += [_values(columns, row, its)] * min(n, sample - len(rows))
     return RowsDiffer(
         added=counted.get("added", 0),
         removed=counted.get("removed", 0),
-        uncompared=uncompared,
         added_rows=tuple(examples["added"]),
         removed_rows=tuple(examples["removed"]),
     )
+
+
+def _by_column(
+    differing: DataFrame, columns: Sequence[_Column], key: Sequence[str]
+) -> dict[str, int]:
+    """Return in how many rows with one key each column differs; empty: the key is missing.
+
+    Only keys count of which each side has one differing row.
+    """
+    from pyspark.sql import functions as F
+
+    cells = {c.name.lower(): f"c{n}" for n, c in enumerate(columns)}
+    keys = {k.lower() for k in key}
+    rest = [(c.name, cells[c.name.lower()]) for c in columns if c.name.lower() not in keys]
+    if not keys or not rest or not keys <= cells.keys():
+        return {}
+    values = [
+        f"NOT ({_first(cell, 'removed')} <=> {_first(cell, 'added')}) AS differs{n}"
+        for n, (_, cell) in enumerate(rest)
+    ]
+    by_key = differing.groupBy(*(cells[k] for k in sorted(keys))).agg(
+        F.expr("sum(n) FILTER (WHERE kind = 'removed') AS before"),
+        F.expr("sum(n) FILTER (WHERE kind = 'added') AS after"),
+        *map(F.expr, values),
+    )
+    pairs = by_key.where("before = 1 AND after = 1")
+    counts = pairs.selectExpr(*(f"count_if(differs{n})" for n in range(len(rest)))).collect()[0]
+    return {name: n for (name, _), n in zip(rest, counts, strict=True) if n}
+
+
+def _rounding(differing: DataFrame, columns: Sequence[_Column]) -> float | None:
+    """Return the largest relative difference of numbers, if rows differ in nothing else.
+
+    Rows that are equal in all other columns are paired in the order of their numbers. Of numbers
+    that are almost the same, later columns decide: hence the casts to FLOAT.
+
+    Returns
+    -------
+    float | None
+        None: some rows differ in other columns, or numbers by more than `ROUNDING`.
+    """
+    from pyspark.sql import functions as F
+
+    numbers = [f"c{n}" for n, c in enumerate(columns) if c.number]
+    rest = [f"c{n}" for n, c in enumerate(columns) if not c.number]
+    if not numbers:
+        return None
+    order = ", ".join([*(f"CAST({c} AS FLOAT)" for c in numbers), *numbers])
+    place = f"row_number() OVER (PARTITION BY {', '.join(['kind', *rest])} ORDER BY {order})"
+    pairs = (
+        differing.selectExpr("kind", "n", *rest, *(f"CAST({c} AS DOUBLE) AS {c}" for c in numbers))
+        .selectExpr("kind", *rest, *numbers, "explode(sequence(1L, n)) AS copy")
+        .selectExpr("kind", *rest, *numbers, f"{place} AS place")
+        .groupBy(*rest, "place")
+        .agg(
+            F.expr("count(DISTINCT kind) AS sides"),
+            F.expr(f"array_max(array({', '.join(map(_relative, numbers))})) AS far"),
+        )
+    )
+    alone, far = pairs.selectExpr("count_if(sides < 2)", "max(far)").collect()[0]
+    return far if not alone and far <= ROUNDING else None
+
+
+def _relative(cell: str) -> str:
+    """Return an SQL aggregate: the relative difference of a number between two sides."""
+    x, y = _first(cell, "removed"), _first(cell, "added")
+    return (
+        f"CASE WHEN {x} <=> {y} THEN 0D WHEN {x} IS NULL OR {y} IS NULL THEN double('NaN')"
+        f" ELSE abs({x} - {y}) / greatest(abs({x}), abs({y})) END"
+    )
+
+
+def _first(cell: str, kind: str) -> str:
+    return f"first({cell}) FILTER (WHERE kind = '{kind}')"
 
 
 def _by_key(

@@ -306,6 +306,11 @@ def _record_methods(connection: Connection) -> None:
     connection.exec_driver_sql("ALTER TABLE builds ADD COLUMN computed_seconds FLOAT")
 
 
+def _keep_states(connection: Connection) -> None:
+    """Add the states that lie beside snapshots; existing ones have none."""
+    connection.exec_driver_sql("ALTER TABLE builds ADD COLUMN states JSON")
+
+
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _record_parts,
     _record_changes,
@@ -320,6 +325,7 @@ MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _mark,
     _tell_requested,
     _record_methods,
+    _keep_states,
 )
 """The migrations from version n to n + 1, for every n from 1."""
 VERSION = 1 + len(MIGRATIONS)

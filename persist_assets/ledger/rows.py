@@ -12,6 +12,7 @@ from persist_assets.core.model.columns import Column, Parts
 from persist_assets.core.model.snapshots import (
     Build,
     Filled,
+    KeptState,
     Leaf,
     Partitions,
     RawVersion,
@@ -134,6 +135,7 @@ def snapshot_values(snapshot: Snapshot) -> dict[str, Any]:
         "parts": [*snapshot.parts] or None,
         "time_column": snapshot.time_column,
         "partitions": _partitions_values(snapshot.partitions) if snapshot.partitions else None,
+        "states": [[s.definition, s.rows] for s in snapshot.states] or None,
     }
 
 
@@ -191,6 +193,7 @@ def snapshot_of(row: Row[Any]) -> Snapshot:
         parts=tuple(row.parts or ()),
         time_column=row.time_column,
         partitions=_partitions(row.partitions, inputs) if row.partitions else None,
+        states=tuple(KeptState(definition, n) for definition, n in row.states or ()),
     )
 
 

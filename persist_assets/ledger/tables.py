@@ -271,6 +271,8 @@ builds = sa.Table(
     sa.Column("time_column", sa.Text),
     # The partitions of the snapshot, those that the build computed, and their inputs.
     sa.Column("partitions", sa.JSON(none_as_null=True)),
+    # The states that lie beside the files of the snapshot.
+    sa.Column("states", sa.JSON(none_as_null=True)),
     # How much the build itself wrote; unknown for builds before version 8.
     sa.Column("written_rows", sa.BigInteger),
     sa.Column("written_bytes", sa.BigInteger),

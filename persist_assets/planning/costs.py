@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from persist_assets.core.model.deltas import Merging
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
@@ -70,7 +72,7 @@ def whole_seconds(costs: Sequence[Cost], n_bytes: int) -> tuple[float, bool]:
 
 
 def estimate(
-    program: Program,
+    program: Program | Merging,
     base: Snapshot,
     changes: Mapping[SourceID, Change],
     costs: Sequence[Cost],
@@ -86,12 +88,12 @@ def estimate(
         The size of all tables that are read.
     """
     whole_s, is_measured = whole_seconds(costs, n_bytes)
-    changed = sum(p.bytes for c in changes.values() for p in (*c.added, *c.lost))
+    changed = sum(change.changed_bytes for change in changes.values())
     kept = sum(c.total_bytes for c in changes.values())
     delta_s = _FIXED_S + _RELATION_S * len(program.held) + changed / _CHANGED_BYTES_PER_S
-    if any(name.startswith("probe:") for name in program.held):
+    if program.probes:
         delta_s += kept / _KEPT_BYTES_PER_S
-    if not program.only_adds:
+    if isinstance(program, Merging) or not program.only_adds:
         delta_s += base.bytes / _WRITTEN_BYTES_PER_S
     measured = [c.seconds for c in costs if c.maintenance in ("keys", "append", "merge")]
     if measured:

@@ -8,21 +8,25 @@ The invariant: the resulting table equals one computed in full.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
-from persist_assets.core.model.deltas import NoRule
+from persist_assets.core.model.deltas import Merging, NoRule
 from persist_assets.core.model.plans import Increment
 from persist_assets.planning.costs import LEAST_S, estimate, size_of, whole_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from persist_assets.core.model.deltas import Program
     from persist_assets.core.model.plans import Change
     from persist_assets.core.model.project import Project
     from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.snapshots import Snapshot
     from persist_assets.core.model.sources import Source
     from persist_assets.planning.world import World
+
+log = logging.getLogger(__name__)
 
 
 def unmaintainable(source: Source) -> str | None:
@@ -84,14 +88,9 @@ def maintained(
     if by_cost and whole_s < LEAST_S:
         return f"computing all rows takes {whole_s:.1f} s{'' if is_measured else ', by its size'}"
     grown = frozenset(s for s, c in changed.items() if not c.lost)
-    try:
-        program = project.program(source.source_id, frozenset(changed), grown)
-    except NoRule as error:
-        return (
-            error.reason
-            if error.reason.startswith("it ")
-            else f"there is no rule because {error.reason}"
-        )
+    program = _derived(project, source, base, frozenset(changed), grown)
+    if isinstance(program, str):
+        return program
     if program is None:
         return Increment(base, changes=changed)
     expected = estimate(program, base, changed, costs, n_bytes)
@@ -103,10 +102,37 @@ def maintained(
     return Increment(base, changes=changed, program=program)
 
 
+def _derived(
+    project: Project,
+    source: Source,
+    base: Snapshot,
+    changed: frozenset[SourceID],
+    grown: frozenset[SourceID],
+) -> Program | Merging | str | None:
+    """Return the program of a change, or why there is none; None: no row changes.
+
+    States that the table keeps are merged, if they can be.
+    """
+    if base.states:
+        try:
+            merging = project.merging(source.source_id, changed, grown)
+            if merging.definitions == tuple(s.definition for s in base.states):
+                return merging
+        except NoRule as error:
+            log.debug("`%s` is not merged: %s", source.key, error.reason)
+    try:
+        return project.program(source.source_id, changed, grown)
+    except NoRule as error:
+        reason = error.reason
+        return reason if reason.startswith("it ") else f"there is no rule because {reason}"
+
+
 def describe(project: Project, increment: Increment) -> str:
     """Return what an increment with a program computes."""
     names = ", ".join(sorted(project.by_id[s].name for s in increment.changes))
     program = increment.program
+    if isinstance(program, Merging):
+        return f"the change of {names} is merged into its aggregates"
     if program is not None and program.only_adds:
         return f"only rows that follow from rows added to {names} are computed"
     return f"only rows that can differ because {names} changed are computed"

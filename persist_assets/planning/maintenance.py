@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from persist_assets.core.errors import NotIncrementalError
+from persist_assets.core.model.deltas import Merging
 from persist_assets.core.model.plans import Reason
 
 if TYPE_CHECKING:
@@ -119,6 +120,8 @@ def _built(source: Source, step: Step) -> tuple[Maintenance, str]:
         return "whole", ""
     why = _message(step.reasons, "increment") or _message(step.reasons, "older") or ""
     program = step.increment.program
+    if isinstance(program, Merging):
+        return "merge", why
     if program is not None:
         return "append" if program.only_adds else "keys", why
     if annotation.merge is not None:

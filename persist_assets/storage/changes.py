@@ -15,8 +15,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from persist_assets.core.errors import StorageError
-from persist_assets.core.model.plans import Change, Piece
+from persist_assets.core.errors import GoneError, StorageError
+from persist_assets.core.model.plans import Change, Feed, Piece
 from persist_assets.storage.commits import (
     MOST_COMMITS,
     commit_file,
@@ -26,7 +26,7 @@ from persist_assets.storage.commits import (
     parse_commit,
 )
 from persist_assets.storage.delta_tables import file_sizes, find_table, live_files
-from persist_assets.storage.files import is_there, reached
+from persist_assets.storage.files import is_there, list_files, reached
 from persist_assets.storage.raw import (
     OF_DELTA,
     OF_FILES,
@@ -36,12 +36,15 @@ from persist_assets.storage.raw import (
     delta_version,
     digest_of_files,
     file_location,
+    pin_delta,
+    pin_raw,
     promised_rows,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
+    from persist_assets.core.model.sources import RawTable
     from persist_assets.storage.commits import Actions
     from persist_assets.storage.delta_tables import Live
     from persist_assets.storage.raw import Pin
@@ -197,7 +200,39 @@ def delta_change(root: str, then: int, now: int, files: str | None = None) -> Ch
         tuple(_piece(file, root) for file in came.values()),
         tuple(_piece(file, root) for file in went.values()),
         total_bytes=total,
+        feed=_feed(root, old, new) if went else None,
     )
+
+
+def _feed(root: str, old: Any, new: Any) -> Feed | None:
+    """Return the change data feed between two versions, None if it is not in all commits."""
+    tables = (old.metadata(), new.metadata())
+    is_on = all(m.configuration.get("delta.enableChangeDataFeed") == "true" for m in tables)
+    if not is_on or tables[1].partition_columns or old.schema() != new.schema():
+        return None
+    recorded: list[str] = []
+    added: list[str] = []
+    removed: list[str] = []
+    n_bytes = 0
+    for version in range(old.version() + 1, new.version() + 1):
+        actions = _commit(root, version)
+        if actions is None or "metaData" in actions or not is_told_by_files(actions):
+            return None
+        files = [(kind, a) for kind in ("cdc", "add", "remove") for a in actions.get(kind, ())]
+        if any(action.get("deletionVector") for _, action in files):
+            return None
+        places = {"cdc": recorded, "add": added, "remove": removed}
+        for kind, action in files:
+            # What a commit records is its whole change; its files are not.
+            if (kind == "cdc") == ("cdc" in actions) and (
+                kind == "cdc" or action.get("dataChange", True)
+            ):
+                places[kind].append(file_location(action["path"], root))
+                n_bytes += action.get("size") or 0
+    if not recorded:
+        return None
+    more = _more_rows(_counted(old, root), _counted(new, root))
+    return Feed(tuple(recorded), tuple(added), tuple(removed), more, n_bytes)
 
 
 def _told(root: str, old: Any, new: Any) -> Change | None:
@@ -280,6 +315,49 @@ def version_of_same_rows(location: str, pin: Pin, versions: Iterable[str]) -> st
         candidates = (one for one in earlier if since <= one[0] < pin.commit)
         match = next((one for one in candidates if _is_so(location, pin, *one)), None)
     return match and f"{OF_DELTA}{match[0]}:{table_id}:{match[1]}"
+
+
+def pin_version(raw: RawTable, location: str, version: str) -> Pin:
+    """Return the data that a raw table had at a version, in files that still exist.
+
+    A later version of a Delta table that certainly has the same rows stands for the earlier one.
+
+    Parameters
+    ----------
+    location
+        Absolute path or URI.
+    version
+        The version, as in an as_of.
+
+    Raises
+    ------
+    GoneError
+        The data has changed, or was deleted, and this version can no longer be read.
+    StorageError
+        The data cannot be reached, or cannot be read correctly.
+    """
+    try:
+        now = pin_raw(raw, location)
+    except StorageError as error:
+        if list_files(location):
+            raise
+        raise GoneError(error.message) from error
+    if now.version == version:
+        return now
+    if now.commit is None or not version.startswith(OF_DELTA):
+        raise GoneError("it has changed, and only Delta tables keep earlier versions")
+    if version_of_same_rows(location, now, [version]) == version:
+        return replace(now, version=version)
+    number = version.removeprefix(OF_DELTA).partition(":")[0]
+    then = pin_delta(location, int(number))
+    if then.version != version:
+        raise GoneError(f"version {number} of the Delta table at {location} is another one now")
+    present = {file.location for file in list_files(location)}
+    files = then.files or ()
+    lost = next((f for f in files if f not in present and not is_there(f)), None)
+    if lost is not None:
+        raise GoneError(f"{lost}, a file of version {number}, is gone")
+    return replace(then, names=then.names | now.names)  # columns that it lacks are NULL
 
 
 def _quiet_since(location: str, last: int, first: int) -> int:

@@ -98,7 +98,7 @@ def pin_raw(raw: RawTable, location: str) -> Pin:
         There is no data, or it cannot be read correctly.
     """
     if raw.format == "delta":
-        return _pin_delta(location)
+        return pin_delta(location)
     if raw.format not in FILE_FORMATS:
         return Pin(None)
     files = _settled(location)
@@ -473,8 +473,22 @@ _COMMIT = re.compile(r"(\d{20})\.json")
 _LOST = re.compile(r"(?i)not found|no such file")
 
 
-def _pin_delta(location: str) -> Pin:
-    table = open_delta(location)
+def pin_delta(location: str, version: int | None = None) -> Pin:
+    """Return a version of a Delta table.
+
+    Parameters
+    ----------
+    version
+        None: the newest.
+
+    Raises
+    ------
+    GoneError
+        There is a table, without this version.
+    StorageError
+        There is no table, or it cannot be read correctly.
+    """
+    table = open_delta(location, version)
     with reached(location) as (system, root):
         check_commits(table, location, system, root.rstrip("/") + "/")
     check_readable(table, location)
@@ -486,8 +500,8 @@ def _pin_delta(location: str) -> Pin:
     # In a table without partitions, names of directories have no meaning.
     base = location if parted else None
     names = frozenset(f.name.lower() for f in table.schema().fields)
-    version, commit = delta_version(table, promised), table.version()
-    return Pin(version, tuple(rows), base, rows=rows, commit=commit, names=names)
+    name, commit = delta_version(table, promised), table.version()
+    return Pin(name, tuple(rows), base, rows=rows, commit=commit, names=names)
 
 
 def delta_version(table: Any, paths: Iterable[str]) -> str:

@@ -1,12 +1,13 @@
 """Queries maintained by their deltas in DuckDB, and compared with a computation from scratch.
 
 Tables have random rows, with duplicates and NULLs, and change at random: rows come, go, or get other
-values, and files are written again with rows that stay. A program of `analysis.deltas` gives the
-table's new rows; the query's own text, which the program never runs, gives those that it must have.
+values. A program of `analysis.deltas` gives the table's new rows, or states of its aggregates do; the
+query's own text, which neither ever runs, gives those that it must have.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,13 +22,21 @@ from duckdb_engine import _translated
 
 from persist_assets.analysis.algebra import Given, walk
 from persist_assets.analysis.deltas.printing import Printer
-from persist_assets.analysis.deltas.program import change_of
+from persist_assets.analysis.deltas.program import change_of, merging
 from persist_assets.core.dialect import quote
-from persist_assets.core.model.deltas import ROW_WEIGHT, Program, relation_name
+from persist_assets.core.model.deltas import (
+    ROW_WEIGHT,
+    Merging,
+    NoRule,
+    Program,
+    probe_name,
+    relation_name,
+    state_name,
+)
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Generator, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
     from persist_assets.analysis.deltas.staging import Staged
 
@@ -123,10 +132,13 @@ class Outcome:
         How: ``none``, ``append``, ``keys`` or ``rows``.
     differs
         Rows of the query changed.
+    merged
+        Its aggregates were merged with the change, too.
     """
 
     method: str
     differs: bool
+    merged: bool = False
 
 
 class Maintained:
@@ -140,13 +152,16 @@ class Maintained:
 
     def __init__(self, raw: str, query: str, columns: Columns) -> None:
         self.query, self.tables = query, Tables(columns)
+        self._probed: set[str] = set()
         self.compilation = compilation_of({"raw.sql": raw, "q.sql": f"CREATE VIEW q AS {query}"})
         assert not self.compilation.project.errors, self.compilation.project.errors
         self.definition: Staged = self.compilation.definition("q@sources/q.sql")
         self.ids = {g.rows for g in walk(self.definition.block) if isinstance(g, Given)}
         self.database = duckdb.connect(config={"threads": 1})
         self.database.execute("SET TimeZone = 'UTC'; PRAGMA disable_optimizer")
+        self.database.execute("CREATE MACRO raise_error(x) AS error(x)")
         self.rows: Bag = Counter()
+        self._has_states = False
 
     @property
     def reads(self) -> list[str]:
@@ -158,76 +173,108 @@ class Maintained:
         ids = frozenset(i for i in self.ids if i.partition("@")[0] in {*changed})
         return change_of(self.definition, ids, ids if grows else frozenset())
 
+    def merging(self, changed: Iterable[str], *, grows: bool = False) -> Merging:
+        """Return how the query's aggregates are merged with a change of some tables."""
+        ids = frozenset(i for i in self.ids if i.partition("@")[0] in {*changed})
+        return merging(self.definition, ids, ids if grows else frozenset())
+
     def fill(self, rng: random.Random, n: int) -> None:
         """Give the tables rows, and compute the query from them."""
         self.tables.fill(rng, n)
         for table, columns in self.tables.columns.items():
-            self._load_rows(table, columns, self.tables.new[table])
-        self.rows = self.scratch()
+            self._create(table, columns, self.tables.new[table])
+        self.rows, self._has_states = self.scratch(), False
 
-    def follow(self, rng: random.Random, changed: Sequence[str], *, grows: bool = False) -> Outcome:
+    def follow(
+        self,
+        rng: random.Random,
+        changed: Sequence[str],
+        *,
+        grows: bool = False,
+        merges: bool = False,
+    ) -> Outcome:
         """Change some tables, and bring the rows up to date with a program.
 
         Fails if they are then not what the query gives from scratch.
 
+        Parameters
+        ----------
+        merges
+            Merge aggregates too, if possible.
+
         Raises
         ------
         NoRule
-            There is no program.
+            There is neither a program, nor are aggregates merged.
         NotComparable
             DuckDB cannot run the program.
         """
-        program, before = self.program(changed, grows=grows), self.rows
-        self.tables.change(rng, changed, grows=grows)
-        self._load(rng, changed, program, grows=grows)
+        states = self._merging(changed, grows=grows) if merges else None
+        program, method = None, "merged"
         try:
-            self.rows = self.applied(program)
-            expected = self.scratch()
-            assert self.rows == expected, (
-                f"{self.rows - expected} more, {expected - self.rows} less"
-            )
+            program, method = self.program(changed, grows=grows), "none"
+        except NoRule:
+            if states is None:
+                raise
+        if program is not None:
+            method = "append" if program.only_adds else "keys" if program.keys else "rows"
+        before = self.rows
+        if states is not None and not self._has_states:
+            self._begin(states)
+        self.tables.change(rng, changed, grows=grows)
+        self._load(changed, program or states)
+        expected = self.scratch()
+        if method != "merged":
+            self._compare(changed, program, lambda: self.applied(program), expected)
+        if states is not None:
+            self._compare(changed, states, lambda: self._merged(states), expected)
+        self.rows, self._has_states = expected, states is not None
+        return Outcome(method, before != expected, states is not None)
+
+    def _compare(
+        self,
+        changed: Sequence[str],
+        program: Program | Merging | None,
+        rows: Callable[[], Bag],
+        expected: Bag,
+    ) -> None:
+        try:
+            actual = rows()
+            assert actual == expected, f"{actual - expected} more, {expected - actual} less"
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self._explained(changed, program)}") from None
-        method = "none" if program is None else "keys" if program.keys else "rows"
-        if program is not None and program.only_adds:
-            method = "append"
-        return Outcome(method, before != self.rows)
 
-    def _load(
-        self, rng: random.Random, changed: Sequence[str], program: Program | None, *, grows: bool
-    ) -> None:
+    def _load(self, changed: Sequence[str], program: Program | Merging | None) -> None:
         """Load the relations that programs read, as `building/changed_tables.py` does."""
+        self._probed.clear()
         for source_id in sorted(self.ids):
             table = source_id.partition("@")[0]
             columns = self.tables.columns[table]
+            self._view(relation_name("now", source_id), f"FROM {_name(table)}")
             if table not in changed:
-                self._view(relation_name("now", source_id), f"FROM {_name(table)}")
                 continue
             before, after = self.tables.old[table], self.tables.new[table]
+            for version, rows in (("old", before), ("new", after)):
+                self._create(relation_name(version, source_id), columns, rows)
+            self._view(table, f"FROM {_name(relation_name('new', source_id))}")
             came, went = _minus(after, before), _minus(before, after)
-            kept = _minus(before, went)
-            if not grows:  # rows that files had beside those that went were written again
-                again = [row for row in kept if rng.random() < 0.2]
-                kept = _minus(kept, again)
-                came, went = [*came, *again], [*again, *went]
-            names = {v: relation_name(v, source_id) for v in ("kept", "lost", "gained")}
-            for version, rows in (("kept", kept), ("lost", went), ("gained", came)):
-                self._load_rows(names[version], columns, rows)
-            old, new = (
-                f"FROM {_name(names['kept'])} UNION ALL FROM {_name(names[version])}"
-                for version in ("lost", "gained")
-            )
-            self._view(table, new)
-            self._view(relation_name("new", source_id), new)
-            self._view(relation_name("old", source_id), old)
-            used = program.columns[source_id] if program is not None else tuple(columns)
-            delta = _delta(names["gained"], None if grows else names["lost"], used)
+            numbered = {f"c{n}": kind for n, kind in enumerate(columns.values())}
+            weights = Counter[str]()
+            by_text = {repr(row): row for row in (*came, *went)}
+            weights.update(map(repr, came))
+            weights.subtract(map(repr, went))
+            weighted = [(*by_text[text], n) for text, n in weights.items() if n]
+            changes = relation_name("changes", source_id)
+            self._create(changes, {**numbered, ROW_WEIGHT: "BIGINT"}, weighted)
+            used = program.columns[source_id] if program is not None else ()
+            items = "".join(f"c{n}, " for n, _ in used)
+            delta = f"SELECT {items}{ROW_WEIGHT} FROM {_name(changes)}"
             self._view(relation_name("delta", source_id), delta)
 
     def _view(self, name: str, sql: str) -> None:
         self.database.execute(f"CREATE OR REPLACE VIEW {_name(name)} AS {sql}")
 
-    def _load_rows(self, name: str, columns: Mapping[str, str], rows: Rows) -> None:
+    def _create(self, name: str, columns: Mapping[str, str], rows: Rows) -> None:
         items = ", ".join(
             f"v{k}::{_duckdb_kind(kind)} AS {_name(column)}"
             for k, (column, kind) in enumerate(columns.items())
@@ -236,6 +283,76 @@ class Maintained:
         lines = [*map(_literal, rows)] or [_literal((None,) * len(columns))]
         rest = "" if rows else " WHERE false"
         self._view(name, f"SELECT {items} FROM (VALUES {', '.join(lines)}) AS v({names}){rest}")
+
+    def _hold(self, name: str, sql: str) -> None:
+        with _comparable(sql):
+            self.database.execute(f"CREATE OR REPLACE TABLE {_name(name)} AS {as_duckdb(sql)}")
+
+    def _prepare(self, program: Program | Merging, *texts: str) -> None:
+        """Compute the relations that statements of a program read."""
+        for name, sql in program.held.items():
+            self._probe(program, sql)
+            self._hold(name, sql)
+        for text in texts:
+            self._probe(program, text)
+
+    def _probe(self, program: Program | Merging, sql: str) -> None:
+        """Compute the probes that a statement reads: rows of tables that have some keys."""
+        for version, digest in re.findall(r"`(old|new) probe:(\w+)`", sql):
+            name, probe = probe_name(version, digest), program.probes[digest]
+            if name in self._probed:
+                continue
+            self._probed.add(name)
+            same = " AND ".join(
+                f"t.{_name(column)} IS NOT DISTINCT FROM k.c{n}"
+                for n, (_, column) in enumerate(probe.columns)
+            )
+            columns = self.tables.columns[probe.table.partition("@")[0]]
+            items = ", ".join(f"{_name(c)} AS c{n}" for n, c in enumerate(columns))
+            table = _name(relation_name(version, probe.table))
+            self.database.execute(
+                f"CREATE OR REPLACE TABLE {_name(name)} AS SELECT {items}"
+                f" FROM {table} t SEMI JOIN {_name(probe.keys)} k ON {same}"
+            )
+
+    # --------------------------------------------------------------------------------- aggregates
+
+    def _merging(self, changed: Sequence[str], *, grows: bool) -> Merging | None:
+        try:
+            return self.merging(changed, grows=grows)
+        except NoRule:
+            return None
+
+    def _begin(self, program: Merging) -> None:
+        """Compute the states from the tables as they are."""
+        for source_id in self.ids:
+            table = source_id.partition("@")[0]
+            self._view(relation_name("now", source_id), f"FROM {_name(table)}")
+        for number, state in enumerate(program.states):
+            self._hold(state_name("state", number), state.initial)
+
+    def _merged(self, program: Merging) -> Bag:
+        """Return the query's rows, from its states before the change."""
+        for number in range(len(program.states)):
+            former = f"SELECT * FROM {quote(state_name('state', number))}"
+            self._hold(state_name("former", number), former)
+        self._prepare(program)
+        for number, state in enumerate(program.states):
+            if state.changed is None:
+                continue
+            former, new = (_name(state_name(v, number)) for v in ("former", "state"))
+            self._probe(program, state.changed)
+            self._hold("changed", state.changed)
+            keys = [f"k{k}" for k in range(state.n_keys)]
+            same = " AND ".join(f"s.{k} IS NOT DISTINCT FROM c.{k}" for k in keys) or "true"
+            self.database.execute(
+                f"CREATE OR REPLACE TABLE {new} AS SELECT * FROM {former} s"
+                f" ANTI JOIN changed c ON {same} UNION ALL"
+                f" SELECT * FROM changed{' WHERE n > 0' if keys else ''}"
+            )
+        return self.rows_of(program.rows)
+
+    # ----------------------------------------------------------------------------------- programs
 
     def rows_of(self, sql: str) -> Bag:
         """Return the rows of a Spark query.
@@ -266,9 +383,7 @@ class Maintained:
         """Return the rows that a program makes of the present ones."""
         if program is None:
             return self.rows
-        for name, sql in program.held.items():
-            with _comparable(sql):
-                self.database.execute(f"CREATE OR REPLACE TABLE {_name(name)} AS {as_duckdb(sql)}")
+        self._prepare(program, program.rows)
         rows = self.rows_of(program.rows)
         if program.keys is not None:
             keys = set(self.rows_of(f"SELECT * FROM {quote(program.keys)}"))
@@ -282,10 +397,16 @@ class Maintained:
         assert all(n >= 0 for n in after.values()), f"rows that are not there go: {after}"
         return +after
 
-    def _explained(self, changed: Sequence[str], program: Program | None) -> str:
+    def _explained(self, changed: Sequence[str], program: Program | Merging | None) -> str:
         tables = [f"{t}: {self.tables.old[t]} to {self.tables.new[t]}" for t in self.reads]
         held = [f"{n}: {sql}" for n, sql in program.held.items()] if program else ["no program"]
-        held += [program.rows, f"keys {program.keys} {program.key_columns}"] if program else []
+        match program:
+            case Program(rows=rows, keys=keys, key_columns=numbers, probes=probes):
+                held += [rows, f"keys {keys} {numbers}", f"{dict(probes)}"]
+            case Merging(states=states, rows=rows):
+                held += [f"{state}" for state in states] + [rows]
+            case None:
+                pass
         return "\n".join((self.query, f"changed: {changed}", *tables, *held))
 
 
@@ -296,20 +417,6 @@ def _comparable(sql: str) -> Generator[None]:
         yield
     except (Exception, pytest.fail.Exception) as error:
         raise NotComparable(f"{error}: {sql}") from error
-
-
-def _delta(gained: str, lost: str | None, columns: Sequence[str]) -> str:
-    """Return the changed rows of a table, as far as a query reads its columns."""
-    items = "".join(f"{_name(c)}, " for c in columns)
-    came = f"SELECT {items}1 AS {ROW_WEIGHT} FROM {_name(gained)}"
-    if lost is None:
-        return came
-    went = f"SELECT {items}-1 AS {ROW_WEIGHT} FROM {_name(lost)}"
-    keys = ", ".join(map(_name, columns))
-    return (
-        f"SELECT {items}sum({ROW_WEIGHT}) AS {ROW_WEIGHT} FROM ({came} UNION ALL {went})"
-        f"{f' GROUP BY {keys}' if keys else ''} HAVING sum({ROW_WEIGHT}) <> 0"
-    )
 
 
 def _minus(rows: Rows, others: Rows) -> Rows:

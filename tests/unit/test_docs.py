@@ -21,6 +21,10 @@ from persist_assets.operations.documents.base import Document
 from persist_assets.operations.documents.builds import BuildDocument, RunDocument
 from persist_assets.operations.documents.events import EventDocument
 from persist_assets.operations.documents.plans import ExternalDocument, PlanDocument, StepDocument
+from persist_assets.operations.documents.verifications import (
+    VerificationDocument,
+    VerificationsDocument,
+)
 from persist_assets.operations.documents.wants import (
     EvaluationDocument,
     MissDocument,
@@ -53,6 +57,8 @@ def test_every_command_is_in_the_docs(command: str) -> None:
         ("plan", ExternalDocument),
         ("build, follow", RunDocument),
         ("build, follow", BuildDocument),
+        ("verify", VerificationsDocument),
+        ("verify", VerificationDocument),
         ("want add, want show, want cancel, want list", WantDocument),
         ("evaluate", EvaluationDocument),
         ("sla", MissDocument),

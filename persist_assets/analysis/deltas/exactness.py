@@ -40,7 +40,7 @@ _ALWAYS = frozenset(
 )
 _IF_NOT_FLOAT = frozenset(("sum", "avg"))
 _KEEP_FLOATS_OUT = frozenset(
-    "+ - * div mod pmod negative abs coalesce case greatest least nullif round if".split()
+    "+ - * div mod pmod negative abs coalesce greatest least nullif round".split()
 )
 
 
@@ -87,7 +87,8 @@ class Exactness:
             case Subquery(block=block, args=args):
                 return self.of_query(block) and self.of_exprs(args)
             case Window(function, partition, order):
-                inside = (*function.args, *partition, *(s.by for s in order))
+                args = function.args if isinstance(function, Call) else ()
+                inside = (*args, *partition, *(s.by for s in order))
                 return is_exact(expr, self._types) and self.of_exprs(inside)
 
     def _of_column(self, node: Node, column: int) -> bool:
@@ -100,7 +101,8 @@ class Exactness:
                 if column < len(keys):
                     return True  # otherwise its rows are not exact
                 call = aggregates[column - len(keys)]
-                return is_exact(call, self._types) and self.of_exprs(call.args)
+                args = call.args if isinstance(call, Call) else ()
+                return is_exact(call, self._types) and self.of_exprs(args)
             case Outer(_, left, right):
                 columns = (*left.columns, *right.columns)
                 return self.of_exprs([columns[column].expr])
@@ -160,6 +162,8 @@ def is_never_float(expr: Expr, types: Types) -> bool:
         if kind is not None:
             if "float" in kind or "double" in kind:
                 return False
+        elif isinstance(this, Call) and this.op == "case":
+            stack += (*this.args[1::2], *(this.args[-1:] if this.words else ()))
         elif isinstance(this, Call) and this.op in _KEEP_FLOATS_OUT:
             stack += this.args
         elif isinstance(this, Call) and this.op == "number":

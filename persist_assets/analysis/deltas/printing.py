@@ -74,12 +74,15 @@ class Printer:
     table
         Returns the text of a table: of its node, its instance, and the numbers of the columns to
         select as ``c<number>``.
-    versions
+    subqueries
         For subqueries by `id`, another printer.
+    nodes
+        For nodes by `id`, their text.
     """
 
     table: Callable[[Given, int, Sequence[int]], str]
     subqueries: Mapping[int, Printer] = field(default_factory=dict["int", "Printer"])
+    nodes: Mapping[int, str] = field(default_factory=dict[int, str])
 
     # ---------------------------------------------------------------------------------- relations
 
@@ -127,6 +130,8 @@ class Printer:
 
     def node(self, node: Node, instance: int, columns: Sequence[int]) -> str:
         """Return the SELECT of a leaf, with at least some of its columns."""
+        if id(node) in self.nodes:
+            return self.nodes[id(node)]
         match node:
             case Given():
                 return self.table(node, instance, columns)
@@ -197,7 +202,7 @@ class Printer:
         rows
             The text of the grouped rows (`grouped`), where they are not those of this version.
         """
-        names, refs = grouped_names(node)
+        names, _ = grouped_names(node)
         if any(is_order_sensitive(c) for c in node.aggregates) and node.rows.order:
             raise NoRule("of an aggregate that depends on the order of a subquery")
         items = [f"k{k} AS c{k}" for k in range(len(node.keys))]
@@ -401,7 +406,7 @@ def used_columns(things: Iterable[object]) -> dict[int, set[int]]:
     return used
 
 
-# ------------------------------------------------------------------------------------ forms of calls
+# ----------------------------------------------------------------------------------- forms of calls
 
 _Show = Callable[["Expr"], str]
 """Prints an operand."""

@@ -15,16 +15,23 @@ from persist_assets.analysis.algebra import (
     walk,
 )
 from persist_assets.analysis.deltas.exactness import Exactness
+from persist_assets.analysis.deltas.merging import merging_of
 from persist_assets.analysis.deltas.printing import used_columns
 from persist_assets.analysis.deltas.pushing import restrictions
-from persist_assets.analysis.deltas.relations import NEW, Relations, having, union
+from persist_assets.analysis.deltas.relations import (
+    NEW,
+    Relations,
+    equated_columns,
+    having,
+    union,
+)
 from persist_assets.analysis.deltas.rules import Rules, common_partition
 from persist_assets.analysis.deltas.staging import outermost, windows_in
 from persist_assets.core.dialect import quote
-from persist_assets.core.model.deltas import NoRule, Program
+from persist_assets.core.model.deltas import Merging, NoRule, Program
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from persist_assets.analysis.algebra import Expr
     from persist_assets.analysis.deltas.staging import Staged
@@ -50,8 +57,7 @@ def change_of(
     NoRule
         A node of the query has no rule.
     """
-    columns, names = _used_of_tables(query.block)
-    relations = Relations(changed, grown, columns)
+    relations = Relations(changed, grown, equated_columns(query.block, query.types))
     rules = Rules(query, relations)
     if not relations.is_changed(query.block):
         return None
@@ -63,29 +69,43 @@ def change_of(
         rows, exprs, _ = keyed
         if not (exact.of_rows(rows) and exact.of_exprs(exprs)):
             raise NoRule("of values below other nodes that depend on the order of rows")
-        program = _by_keys(query, relations, rules, *keyed)
-        return program and replace(program, columns=names)
+        return _by_keys(query, relations, rules, *keyed)
     terms = rules.block(query.block)
     if not terms:
         return None
-    text = union(terms)
-    return Program(_needed(relations.held, text), text, names, only_adds=rules.only_adds)
+    return _program(query, relations, union(terms), only_adds=rules.only_adds)
 
 
-def _used_of_tables(
-    block: Block,
-) -> tuple[dict[SourceID, list[int]], dict[SourceID, tuple[str, ...]]]:
+def _program(
+    query: Staged,
+    relations: Relations,
+    text: str,
+    keys: str | None = None,
+    numbers: Sequence[int] = (),
+    *,
+    only_adds: bool = False,
+) -> Program:
+    held, columns = _needed(relations, text, keys or ""), used_of_tables(query.block)
+    return Program(held, text, columns, relations.probes, keys, tuple(numbers), only_adds)
+
+
+def merging(
+    query: Staged, changed: frozenset[SourceID], grown: frozenset[SourceID] = frozenset()
+) -> Merging:
+    """Return how the aggregates of a query are merged; see `merging_of`."""
+    return merging_of(query, changed, grown, used_of_tables(query.block))
+
+
+def used_of_tables(block: Block) -> dict[SourceID, tuple[tuple[int, str], ...]]:
     """Return the numbers and the names of the columns of each table that a query uses."""
     used = used_columns([block])
-    numbers: dict[SourceID, set[int]] = {}
-    names: dict[SourceID, tuple[str, ...]] = {}
+    columns: dict[SourceID, dict[int, str]] = {}
     for inner in walk(block):
         for instance, node in inner.leaves if isinstance(inner, Block) else ():
             if isinstance(node, Given):
-                numbers.setdefault(node.rows, set()).update(used.get(instance, ()))
-                chosen = sorted(numbers[node.rows])
-                names[node.rows] = tuple(node.columns[n] for n in chosen)
-    return {s: sorted(n) for s, n in numbers.items()}, names
+                numbers = used.get(instance, ())
+                columns.setdefault(node.rows, {}).update({n: node.columns[n] for n in numbers})
+    return {s: tuple(sorted(some.items())) for s, some in columns.items()}
 
 
 def _by_keys(
@@ -113,7 +133,7 @@ def _by_keys(
     restricted = restrictions(query.block, by_number, keys, query.types)
     text = relations.printer(NEW, restricted).block(query.block)
     text = having(text, range(len(columns)), keys, numbers)
-    return Program(_needed(relations.held, text, keys), text, {}, keys, tuple(numbers))
+    return _program(query, relations, text, keys, numbers)
 
 
 def _columns_of_tables(
@@ -151,11 +171,14 @@ def _columns_of_tables(
     return block, [shown[n] for n in numbers], numbers
 
 
-def _needed(held: Mapping[str, str], *texts: str) -> dict[str, str]:
+def _needed(relations: Relations, *texts: str) -> dict[str, str]:
     """Return the relations that texts read, directly or through each other, in order."""
-    needed, stack = set[str](), [*texts]
+    needed, stack, held = set[str](), [*texts], relations.held
     while stack:
         text = stack.pop()
+        for digest, probe in relations.probes.items():
+            if f" probe:{digest}`" in text:
+                stack.append(probe.keys)
         for name in held:
             if name not in needed and (name == text or quote(name) in text):
                 needed.add(name)

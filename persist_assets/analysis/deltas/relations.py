@@ -1,7 +1,7 @@
 """The relations that statements on deltas read: tables in two versions, and held relations. Pure.
 
-A restriction of a table that changed reads a held relation, its probe: the rows of the files that
-the table kept which have some keys. It is computed once for both versions.
+A restriction of a table that changed reads a probe: its rows with some keys. The table is read once
+for both versions, and probes with the same keys serve all queries of a run.
 """
 
 from __future__ import annotations
@@ -9,15 +9,18 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from persist_assets.analysis.algebra import Given, walk
+from persist_assets.analysis.algebra import Block, Given, Outer, Ref, walk
 from persist_assets.analysis.deltas.printing import Printer
+from persist_assets.analysis.deltas.pushing import equalities
 from persist_assets.core.dialect import quote
-from persist_assets.core.model.deltas import ROW_WEIGHT, WEIGHT, relation_name
+from persist_assets.core.model.deltas import ROW_WEIGHT, WEIGHT, Probe, probe_name, relation_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from persist_assets.analysis.algebra import Expr
     from persist_assets.analysis.deltas.pushing import Restriction
+    from persist_assets.analysis.types import Types
     from persist_assets.core.model.queries import SourceID
 
     Restricted = Mapping[int, Sequence[Restriction]]
@@ -25,6 +28,10 @@ if TYPE_CHECKING:
 OLD, NEW = "old", "new"
 VERSIONS = ((NEW, 1), (OLD, -1))
 """The versions of rows that are computed again, with their weights."""
+
+
+Column = tuple["SourceID", int]
+"""A column of a table, by its number."""
 
 
 class Relations:
@@ -36,23 +43,27 @@ class Relations:
         The tables that changed.
     grown
         Those of them that only got rows.
-    columns
-        By table, the numbers of the columns that the query uses.
+    classes
+        For columns of tables that the query equates, the columns equated with each other.
 
     Attributes
     ----------
     held
         Relations to compute first, by name, each after those that it reads.
+    probes
+        Rows of changed tables by keys, by digest.
     """
 
     def __init__(
         self,
         changed: frozenset[SourceID],
         grown: frozenset[SourceID],
-        columns: Mapping[SourceID, Sequence[int]],
+        classes: Mapping[Column, frozenset[Column]],
     ) -> None:
-        self.changed, self.grown, self.columns = changed, grown, columns
+        self.changed, self.grown, self._classes = changed, grown, classes
         self.held: dict[str, str] = {}
+        self.probes: dict[str, Probe] = {}
+        self._origins: dict[str, frozenset[Column]] = {}
         self._reads: dict[int, frozenset[str]] = {}
         self._keep_alive: list[object] = []  # keeps alive the objects whose ids are keys
 
@@ -60,6 +71,20 @@ class Relations:
         """Return the name of a relation that is computed once and held."""
         name = f"{kind}:{sha256(sql.encode()).hexdigest()[:16]}"
         self.held.setdefault(name, sql)
+        return name
+
+    def hold_keys(self, sql: str, origins: Iterable[Column | None]) -> str:
+        """Return the name of a relation of keys.
+
+        Parameters
+        ----------
+        origins
+            Columns of changed tables that have all of the keys in their changes, if there is one
+            column of keys; None: some keys are from elsewhere.
+        """
+        name, columns = self.hold("keys", sql), [*origins]
+        if columns and None not in columns:
+            self._origins[name] = frozenset(c for c in columns if c is not None)
         return name
 
     def is_changed(self, *things: object) -> bool:
@@ -98,8 +123,7 @@ class Relations:
     def delta(self, node: Given) -> str:
         """Return the SELECT of the changed rows of a table."""
         name = relation_name("delta", node.rows)
-        items = _items(node, self.columns[node.rows])
-        return f"SELECT {items}, {ROW_WEIGHT} AS {WEIGHT} FROM {quote(name)}"
+        return f"SELECT *, {ROW_WEIGHT} AS {WEIGHT} FROM {quote(name)}"
 
     def _table(
         self, node: Given, version: str, columns: Sequence[int], restricted: Sequence[Restriction]
@@ -111,18 +135,53 @@ class Relations:
         if not restricted:
             return f"SELECT {_items(node, columns)} FROM {quote(relation_name(version, node.rows))}"
         names = ", ".join(f"c{k}" for k in columns) or "1 AS one"
-        text = f"SELECT {names} FROM {quote(self._probe(node, restricted[0]))}"
-        if version == OLD and node.rows in self.grown:
-            return text
-        own = relation_name("lost" if version == OLD else "gained", node.rows)
-        return f"{text} UNION ALL SELECT {_items(node, columns)} FROM {quote(own)}"
+        return f"SELECT {names} FROM {quote(probe_name(version, self._probe(node, restricted[0])))}"
 
     def _probe(self, node: Given, restriction: Restriction) -> str:
-        """Return the relation with the rows of a table that it kept and that have some keys."""
-        items = _items(node, self.columns[node.rows])
-        kept = quote(relation_name("kept", node.rows))
-        text = f"SELECT {items} FROM {kept} AS t{_semi_join(node, restriction)}"
-        return self.hold("probe", text)
+        """Return the digest of the probe of the rows of a table that have some keys.
+
+        Keys from columns that the query equates are united, so that one probe serves all.
+        """
+        keys, numbers = restriction.keys, restriction.numbers
+        origins = self._origins.get(keys, frozenset())
+        same = self._classes.get((node.rows, restriction.columns[0]), frozenset())
+        if len(numbers) == 1 and origins and origins <= same:
+            members = sorted(c for c in same if c[0] in self.changed)
+            keys = self.hold("keys", " UNION ".join(map(_changed_values, members)))
+        elif numbers != tuple(range(len(numbers))):
+            items = ", ".join(f"c{n} AS c{k}" for k, n in enumerate(numbers))
+            keys = self.hold("keys", f"SELECT {items} FROM {quote(keys)}")
+        columns = tuple((c, node.columns[c]) for c in restriction.columns)
+        probe = Probe(node.rows, columns, keys)
+        digest = sha256(repr((probe.table, probe.columns, probe.keys)).encode()).hexdigest()[:16]
+        self.probes[digest] = probe
+        return digest
+
+
+def _changed_values(column: Column) -> str:
+    table, number = column
+    return f"SELECT DISTINCT c{number} AS c0 FROM {quote(relation_name('changes', table))}"
+
+
+def equated_columns(block: Block, types: Types) -> dict[Column, frozenset[Column]]:
+    """Return the columns of tables that a query equates with each other, anywhere in it."""
+    tables: dict[int, str] = {}
+    pairs: list[tuple[Expr, Expr]] = []
+    for thing in walk(block):
+        if isinstance(thing, Block):
+            tables |= {i: n.rows for i, n in thing.leaves if isinstance(n, Given)}
+            pairs += equalities(thing.conjuncts, types)
+        elif isinstance(thing, Outer):
+            pairs += equalities(thing.on, types)
+    classes: dict[Column, frozenset[Column]] = {}
+    for a, b in pairs:
+        if not (isinstance(a, Ref) and isinstance(b, Ref)):
+            continue
+        if a.instance in tables and b.instance in tables:
+            columns = (tables[a.instance], a.column), (tables[b.instance], b.column)
+            joint = frozenset(columns).union(*(classes.get(c, frozenset((c,))) for c in columns))
+            classes |= dict.fromkeys(joint, joint)
+    return classes
 
 
 def _semi_join(node: Given, restriction: Restriction) -> str:

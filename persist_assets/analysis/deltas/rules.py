@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from persist_assets.analysis.algebra import Expr, Node
-    from persist_assets.analysis.deltas.relations import Restricted
+    from persist_assets.analysis.deltas.relations import Column, Restricted
     from persist_assets.analysis.deltas.staging import Staged
     from persist_assets.analysis.types import Types
 
@@ -101,11 +101,30 @@ class Rules:
         terms = self.block(replace(block, columns=()), exprs)
         if not terms:
             return None
-        return self._distinct(union(terms), range(len(exprs)))
+        origins = self._origins(block, exprs[0]) if len(exprs) == 1 else ()
+        return self._distinct(union(terms), range(len(exprs)), origins)
 
-    def _distinct(self, rows: str, numbers: Iterable[int]) -> str:
+    def _distinct(
+        self, rows: str, numbers: Iterable[int], origins: Iterable[Column | None] = ()
+    ) -> str:
         items = ", ".join(f"c{n} AS c{k}" for k, n in enumerate(numbers))
-        return self.relations.hold("keys", f"SELECT DISTINCT {items} FROM ({rows})")
+        return self.relations.hold_keys(f"SELECT DISTINCT {items} FROM ({rows})", origins)
+
+    def _origins(self, block: Block, expr: Expr) -> Iterator[Column | None]:
+        """Yield, for each change of a Block, a column of a table whose changes have all values.
+
+        The values are those of an expression in changed rows of the Block.
+        """
+        if any(self.relations.is_changed(s.block) for s in outermost(block.conjuncts, Subquery)):
+            yield None
+        columns = {r.instance: r for r in equal_columns(expr, block.conjuncts, self.query.types)}
+        for instance, node in block.leaves:
+            if self.relations.is_changed(node):
+                ref = columns.get(instance)
+                if ref is not None and isinstance(node, Given):
+                    yield node.rows, ref.column
+                else:
+                    yield None
 
     def _restricted(
         self, block: Block, exprs: Sequence[Expr], keys: str
@@ -136,12 +155,15 @@ class Rules:
     def _by_leaf(
         self, block: Block, shown: Sequence[Expr], instance: int, delta: str
     ) -> dict[int, list[Restriction]]:
-        """Return the restrictions by the changed rows of one leaf: of other leaves, of subqueries."""
+        """Return the restrictions of other leaves and of subqueries by one leaf that changed."""
         restricted: dict[int, list[Restriction]] = {}
         types = self.query.types
 
+        leaf = dict(block.leaves)[instance]
+
         def keys_of(ref: Ref) -> str:
-            return self._distinct(delta, [ref.column])
+            origin = (leaf.rows, ref.column) if isinstance(leaf, Given) else None
+            return self._distinct(delta, [ref.column], [origin])
 
         pairs = [*equalities(block.conjuncts, types)]
         refs = dict.fromkeys(a for a, _ in pairs if isinstance(a, Ref) and a.instance == instance)

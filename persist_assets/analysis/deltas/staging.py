@@ -134,8 +134,8 @@ class _Copy:
             case SetOperation(kind, branches):
                 return SetOperation(kind, tuple(self.block(b, here) for b in branches))
             case Limit(block, n, offset, ordered):
-                numbers = (e and exprs.of(e) for e in (n, offset))
-                return Limit(self.block(block, here), *numbers, ordered)
+                limits = [e and exprs.of(e) for e in (n, offset)]
+                return Limit(self.block(block, here), limits[0], limits[1], ordered)
             case Generate(call, outer, types):
                 generated = exprs.of(call)
                 assert isinstance(generated, Call)
@@ -198,6 +198,8 @@ class _Exprs:
             case Call(op, args, words):
                 return calls.call(op, map(self.of, args), words)
             case Subquery(kind, block, args):
+                if kind == "exists":
+                    block = replace(block, columns=())
                 return Subquery(
                     kind, self._copy.block(block, self._here), tuple(map(self.of, args))
                 )
@@ -210,7 +212,7 @@ class _Exprs:
                     tuple(map(within.sort, order)),
                     tuple(f if isinstance(f, str) else within.of(f) for f in frame),
                     Block((), tuple(map(within.of, rows.conjuncts))),
-                    tuple((self._here[now],) * 2 for _, now in mapping),
+                    tuple((self._here[now], self._here[now]) for _, now in mapping),
                 )
 
 

@@ -8,8 +8,11 @@ from persist_assets.building.strategies.deltas import Delta
 from persist_assets.building.strategies.incremental import Append, TimeWindow
 from persist_assets.building.strategies.partitions import Partitions
 from persist_assets.building.strategies.scd2 import History
+from persist_assets.building.strategies.states import Merge, WithStates
 from persist_assets.building.strategies.view import StoredQuery
 from persist_assets.building.strategies.whole import Whole
+from persist_assets.core.model.deltas import Merging
+from persist_assets.planning.deltas import unmaintainable
 from persist_assets.planning.maintenance import increment_method
 
 if TYPE_CHECKING:
@@ -26,6 +29,7 @@ _METHODS: Mapping[str, Maintenance] = {
     "window": "windows",
     "partitions": "partitions",
     "history": "history",
+    "merge": "merge",
 }
 """The methods of strategies, by name. The others compute all rows."""
 
@@ -52,8 +56,12 @@ def strategy_of(project: Project, source: Source, step: Step) -> Strategy:
         return History()
     if step.keys is not None:
         return Partitions(step.keys, step.increment)
-    if step.increment is not None and step.increment.program is not None:
-        return Delta(step.increment, step.increment.program)
+    program = step.increment.program if step.increment is not None else None
+    if step.increment is not None and program is not None:
+        by_merging = isinstance(program, Merging)
+        return Merge(step.increment, program) if by_merging else Delta(step.increment, program)
     if step.increment is not None:
         return Append(step.increment) if step.increment.added else TimeWindow(step.increment)
+    if unmaintainable(source) is None and source.annotation.time_column is None:
+        return WithStates()
     return Whole()

@@ -17,24 +17,23 @@ from persist_assets.building.strategies.strategy import Scope
 from persist_assets.building.strategies.whole import Whole
 from persist_assets.core.dialect import quote
 from persist_assets.core.errors import BuildError, StorageError
-from persist_assets.core.model.deltas import ROW_WEIGHT, WEIGHT
+from persist_assets.core.model.deltas import ROW_WEIGHT, WEIGHT, Merging, NoRule, Program
+from persist_assets.core.model.snapshots import Snapshot
 from persist_assets.engine.session import translated
 from persist_assets.planning.increments import mismatch
 from persist_assets.planning.maintenance import refusal
 from persist_assets.storage.files import delete_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
     from persist_assets.building.stages import Computed
-    from persist_assets.building.strategies.strategy import Task
+    from persist_assets.building.strategies.strategy import Strategy, Task
     from persist_assets.core.model.columns import Column
-    from persist_assets.core.model.deltas import Program
     from persist_assets.core.model.plans import Increment
     from persist_assets.core.model.queries import SourceID
-    from persist_assets.core.model.snapshots import Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +51,8 @@ class Delta:
     name: ClassVar[str] = "delta"
 
     def scope(self, task: Task) -> Scope:
-        """Return all rows: those are computed if the program fails."""
-        return Scope(reads_temporary=False)
+        """Return the columns of the table that is continued."""
+        return scope_of(task, self.increment)
 
     def write(
         self, task: Task, scope: Scope, frame: DataFrame, read: Mapping[SourceID, Snapshot]
@@ -65,56 +64,36 @@ class Delta:
         NotIncrementalError
             That is not possible, and ``refresh=strict`` forbids computing all rows.
         """
-        try:
-            why = self._obstacle(task, frame)
-            computed = None if why else self._replace(task, frame, read)
-        except (BuildError, StorageError) as error:
-            why, computed = f"{error.message}", None
-        if computed is not None:
-            return computed
-        why = why or "more keys are touched than expected"
-        if task.source.annotation.is_strict:
-            raise refusal(task.source, why)
-        log.warning("`%s` is computed in full: %s", task.source.key, why)
-        root = task.reader.settings.table_root(task.started.table)
-        delete_directory(f"{root}/{task.build_uid}")
-        return Whole().write(task, scope, frame, read)
+        return or_all_rows(task, lambda: self._replace(task, read), Whole(), read)
 
-    def _obstacle(self, task: Task, frame: DataFrame) -> str | None:
-        """Return why the table cannot be continued, None if it can."""
-        if not task.started.is_within:
-            return "its table belongs to another environment"
-        return mismatch(self.increment.base.columns, _columns(task, frame))
-
-    def _replace(
-        self, task: Task, frame: DataFrame, read: Mapping[SourceID, Snapshot]
-    ) -> Computed | Snapshot | None:
+    def _replace(self, task: Task, read: Mapping[SourceID, Snapshot]) -> Computed | Snapshot | None:
         """Return the table with other rows; None if too many keys are touched."""
-        tables = ChangedTables(task.reader, self.program, read, self.increment.changes)
-        if self.program.keys is not None:
-            return self._by_keys(task, tables, frame, self.program.keys)
-        rows = tables.run(self.program.rows)
-        _check_types(task, rows.drop(WEIGHT), frame)
-        if self.program.only_adds:
-            return self._added(task, rows.drop(WEIGHT).toDF(*frame.columns))
-        return self._by_rows(task, rows, frame.columns)
+        base = self.increment.base
+        tables = narrowed(task, self.increment, self.program, read)
+        if tables is None:
+            return unchanged(task, base)
+        assert isinstance(tables.program, Program)
+        if tables.program.keys is not None:
+            return self._by_keys(task, tables, tables.program)
+        rows = tables.run(tables.program.rows)
+        if tables.program.only_adds:
+            return self._added(task, named(task, rows.drop(WEIGHT), base.columns))
+        return self._by_rows(task, rows)
 
     def _by_keys(
-        self, task: Task, tables: ChangedTables, frame: DataFrame, held: str
+        self, task: Task, tables: ChangedTables, program: Program
     ) -> Computed | Snapshot | None:
         """Replace the rows with touched keys."""
         base = self.increment.base
-        names = [frame.columns[n] for n in self.program.key_columns]
-        keys = tables.held(held).toDF(*names)
+        names = [base.columns[n].name for n in program.key_columns]
+        keys = tables.held(program.keys or "").toDF(*names)
         with translated(f"looking for the keys of `{task.source.name}` that changed"):
             n_keys = keys.count()
         if not n_keys:
-            return _unchanged(task, base)
+            return unchanged(task, base)
         if n_keys > _MOST_KEYS * base.rows and base.rows > _LARGE:
             return None
-        rows = tables.run(self.program.rows)
-        _check_types(task, rows, frame)
-        rows = rows.toDF(*frame.columns)
+        rows = named(task, tables.run(program.rows), base.columns)
         computed = continue_table(task, base, None, rows, names, lambda new, _: new, replaced=keys)
         return replace(computed, maintenance="keys")
 
@@ -124,18 +103,20 @@ class Delta:
         computed = continue_table(task, base, None, rows, (), lambda new, _: new)
         if computed.staged is not None and not computed.staged.rows:
             delete_directory(f"{computed.staged.root}/{task.build_uid}")
-            return _unchanged(task, base)
+            return unchanged(task, base)
         return replace(computed, maintenance="append")
 
-    def _by_rows(self, task: Task, rows: DataFrame, columns: Sequence[str]) -> Computed | Snapshot:
+    def _by_rows(self, task: Task, rows: DataFrame) -> Computed | Snapshot:
         """Remove the rows that went, and add those that came."""
         base, engine = self.increment.base, task.reader.engine
-        items = ", ".join(map(quote, columns))
+        named(task, rows.drop(WEIGHT), base.columns)
+        columns = [c.name for c in base.columns]
+        items, weight = ", ".join(map(quote, columns)), quote(ROW_WEIGHT)
         net = engine.over(
             rows.toDF(*columns, ROW_WEIGHT),
             lambda name: (
-                f"SELECT {items}, sum({quote(ROW_WEIGHT)}) AS {quote(ROW_WEIGHT)} FROM {quote(name)}"
-                f" GROUP BY {items} HAVING sum({quote(ROW_WEIGHT)}) <> 0"
+                f"SELECT {items}, sum({weight}) AS {weight} FROM {quote(name)}"
+                f" GROUP BY {items} HAVING sum({weight}) <> 0"
             ),
         )
         net = net.persist()
@@ -145,7 +126,7 @@ class Delta:
                     f"count_if({quote(ROW_WEIGHT)} > 0)", f"count_if({quote(ROW_WEIGHT)} < 0)"
                 ).collect()[0]
             if not n_came and not n_went:
-                return _unchanged(task, base)
+                return unchanged(task, base)
             came = _repeated(task, net.where(f"{quote(ROW_WEIGHT)} > 0"), columns)
             if not n_went:
                 return self._added(task, came)
@@ -162,6 +143,37 @@ class Delta:
             return replace(computed, maintenance="keys")
         finally:
             net.unpersist()
+
+
+def narrowed(
+    task: Task,
+    increment: Increment,
+    program: Program | Merging,
+    read: Mapping[SourceID, Snapshot],
+) -> ChangedTables | None:
+    """Return the relations of a program for those tables only that really differ.
+
+    None if none of them differs in the columns that the query uses.
+
+    Raises
+    ------
+    BuildError
+        There is no such program.
+    """
+    tables = ChangedTables(task.reader, program, read, increment.changes)
+    changes = tables.differing()
+    if len(changes) == len(increment.changes):
+        return tables
+    if not changes:
+        return None
+    project = task.reader.project
+    grown = frozenset(s for s, change in changes.items() if not change.lost)
+    derive = project.merging if isinstance(program, Merging) else project.program
+    try:
+        narrower = derive(task.source.source_id, frozenset(changes), grown)
+    except NoRule as error:
+        raise BuildError(f"there is no rule because {error.reason}") from error
+    return narrower and ChangedTables(task.reader, narrower, read, changes)
 
 
 def _remaining(name: str, items: str) -> str:
@@ -185,29 +197,74 @@ def _repeated(task: Task, rows: DataFrame, columns: Sequence[str]) -> DataFrame:
         rows,
         lambda name: (
             f"SELECT {items} FROM {quote(name)}"
-            f" LATERAL VIEW explode(array_repeat(0, CAST({quote(ROW_WEIGHT)} AS INT))) repeated AS nth"
+            f" LATERAL VIEW explode(sequence(1, CAST({quote(ROW_WEIGHT)} AS INT))) repeated AS nth"
         ),
     )
 
 
-def _check_types(task: Task, rows: DataFrame, frame: DataFrame) -> None:
-    """Raise if a program's rows have other types than the query's.
+def scope_of(task: Task, increment: Increment) -> Scope:
+    """Return what a build that continues a table in place reads and computes: no query.
+
+    If the table belongs to another environment, it is computed as a whole.
+    """
+    if not task.started.is_within:
+        return Scope(reads_temporary=False)
+    return Scope(columns=increment.base.columns, reads_temporary=False)
+
+
+def or_all_rows(
+    task: Task,
+    maintain: Callable[[], Computed | Snapshot | None],
+    otherwise: Strategy,
+    read: Mapping[SourceID, Snapshot],
+) -> Computed | Snapshot:
+    """Return the maintained table; if that fails, or is not worth while, one with all rows.
+
+    Parameters
+    ----------
+    maintain
+        Maintains the table; None: it is too much work.
+
+    Raises
+    ------
+    NotIncrementalError
+        ``refresh=strict`` forbids computing all rows.
+    """
+    source, reader = task.source, task.reader
+    why, computed = "its table belongs to another environment", None
+    if task.started.is_within:
+        try:
+            why, computed = "more keys are touched than expected", maintain()
+        except (BuildError, StorageError) as error:
+            why = error.message
+    if computed is not None:
+        return computed
+    if source.annotation.is_strict:
+        raise refusal(source, why)
+    log.warning("`%s` is computed in full: %s", source.key, why)
+    root = reader.settings.table_root(task.started.table)
+    delete_directory(f"{root}/{task.build_uid}")
+    frame = reader.compute(source, read)
+    computed = otherwise.write(task, Scope(), frame, read)
+    return computed if isinstance(computed, Snapshot) else replace(computed, maintenance="whole")
+
+
+def named(task: Task, rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
+    """Return a program's rows with the names of a table's columns.
 
     Raises
     ------
     BuildError
-        They have.
+        They have other types.
     """
-    types, expected = ([c.type for c in _columns(task, f)] for f in (rows, frame))
-    if types != expected:
-        raise BuildError(f"its changed rows have the types {types}, its query has {expected}")
+    shown = rows.toDF(*(c.name for c in columns))
+    why = mismatch(columns, task.reader.engine.columns(shown, task.source.name))
+    if why is not None:
+        raise BuildError(f"its changed rows have other types: {why}")
+    return shown
 
 
-def _columns(task: Task, frame: DataFrame) -> tuple[Column, ...]:
-    return task.reader.engine.columns(frame, task.source.name)
-
-
-def _unchanged(task: Task, base: Snapshot) -> Snapshot:
+def unchanged(task: Task, base: Snapshot) -> Snapshot:
     """Return a snapshot whose rows are those of newer data too."""
     started = task.started
     return replace(

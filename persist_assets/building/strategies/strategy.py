@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from persist_assets.building.stages import Computed, Started
     from persist_assets.building.strategies.windows import Window
     from persist_assets.core.model.checks import Check
+    from persist_assets.core.model.columns import Column
     from persist_assets.core.model.plans import Step
     from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.snapshots import Snapshot
@@ -74,6 +75,8 @@ class Scope:
         The slices are read group by group, so that rows arrive in the order of the partitions.
     reads_temporary
         The run's temporary tables are read; else they are computed as part of the query.
+    columns
+        The columns of the rows, where the strategy computes them itself, without the query.
     """
 
     window: Window | None = None
@@ -81,6 +84,7 @@ class Scope:
     since: Since | None = None
     is_ordered: bool = False
     reads_temporary: bool = True
+    columns: tuple[Column, ...] = ()
 
 
 class Strategy(Protocol):
@@ -106,7 +110,8 @@ class Strategy(Protocol):
         Parameters
         ----------
         frame
-            The rows of the source's query over the rows in scope.
+            The rows of the source's query over the rows in scope. It is not computed, and must not
+            be used, if the scope has columns.
         read
             The snapshots that the query reads.
 

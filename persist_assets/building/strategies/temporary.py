@@ -144,6 +144,10 @@ class TemporaryTables:
             inputs=rests_on,
         )
 
+    def location(self) -> str:
+        """Return the location of the run's directory, which its lease protects."""
+        return self._reader.settings.table_root(self._directory())
+
     def _directory(self) -> str:
         """Return the run's directory, which its lease protects."""
         reader = self._reader

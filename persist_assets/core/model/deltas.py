@@ -1,17 +1,17 @@
-"""Programs that bring a table up to date from the changes of the tables that it is computed from."""
+"""Programs that bring a table up to date from the changes of the tables that it reads."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from persist_assets.core.model.queries import SourceID
 
 ROW_WEIGHT = "_persist_weight"
-"""The column with the weight of a row in the ``delta`` of a table."""
+"""The column with the weight of a row in the ``delta`` or ``changes`` of a table."""
 
 WEIGHT = "w"
 """The column with the weight of a changed row: how many such rows came, or went if negative."""
@@ -23,11 +23,51 @@ def relation_name(version: str, source_id: SourceID) -> str:
     Parameters
     ----------
     version
-        ``now`` for a table that has not changed. Of one that has: its rows ``old`` and ``new``; the
-        rows of files that it ``kept``, ``lost`` and ``gained``; and its ``delta``, with a column
+        ``now`` for a table that has not changed. Of one that has: its rows ``old`` and ``new``; its
+        ``delta``, the changed rows as far as the query reads their columns; and its ``changes``,
+        all changed rows, whichever columns sources read. Those two have columns ``c<number>`` and
         `ROW_WEIGHT`.
     """
     return f"{version}:{source_id}"
+
+
+def probe_name(version: str, digest: str) -> str:
+    """Return the name by which statements read the rows of a table that have some keys.
+
+    Parameters
+    ----------
+    version
+        ``old`` or ``new``.
+    """
+    return f"{version} probe:{digest}"
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Rows of a table that changed: those with some keys, in columns ``c<number>``.
+
+    Attributes
+    ----------
+    columns
+        The number and the name of each column that has a key.
+    keys
+        The relation with the keys, in columns ``c0``, ….
+    """
+
+    table: SourceID
+    columns: tuple[tuple[int, str], ...]
+    keys: str
+
+
+def state_name(version: str, number: int) -> str:
+    """Return the name by which statements read a state.
+
+    Parameters
+    ----------
+    version
+        ``former``: before the change, ``state``: now.
+    """
+    return f"{version}:{number}"
 
 
 class NoRule(Exception):
@@ -44,6 +84,10 @@ class NoRule(Exception):
         self.reason = reason
 
 
+Columns = Mapping["SourceID", tuple[tuple[int, str], ...]]
+"""By table, the numbers and names of some of its columns."""
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
     """Statements that give the change of a query's table.
@@ -56,7 +100,9 @@ class Program:
         The changed rows: columns ``c0``, ``c1``, …, and their `WEIGHT`. With `keys`, all rows that
         the table has with these keys, without a weight.
     columns
-        By table, the columns that the query uses.
+        By table, the numbers and names of the columns that the query uses.
+    probes
+        The probes that statements read, by digest.
     keys
         The relation with the touched keys, in columns ``c0``, ``c1``, …; None: the rows that went
         are removed one by one.
@@ -68,7 +114,52 @@ class Program:
 
     held: Mapping[str, str]
     rows: str
-    columns: Mapping[SourceID, tuple[str, ...]]
+    columns: Columns
+    probes: Mapping[str, Probe]
     keys: str | None = None
     key_columns: tuple[int, ...] = ()
     only_adds: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Partial results of an aggregate, which a table keeps to be maintained.
+
+    Attributes
+    ----------
+    initial
+        The statement that computes all of it: columns ``k0``, …, ``n``, ``p0``, ….
+    n_keys
+        The number of key columns. Without keys it has one row.
+    changed
+        The statement of its new rows, for the touched keys; those with ``n = 0`` go. None: it does
+        not change.
+    """
+
+    initial: str
+    n_keys: int
+    changed: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Merging:
+    """The maintenance of a query whose aggregates are merged with their change.
+
+    Attributes
+    ----------
+    rows
+        All rows of the query, from the states: columns ``c0``, ``c1``, ….
+    held, columns, probes
+        As for a `Program`.
+    """
+
+    states: tuple[State, ...]
+    rows: str
+    held: Mapping[str, str]
+    columns: Columns
+    probes: Mapping[str, Probe]
+
+    @property
+    def definitions(self) -> tuple[str, ...]:
+        """Digests of the statements that compute the states."""
+        return tuple(sha256(s.initial.encode()).hexdigest() for s in self.states)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from persist_assets.core.model.columns import Trace
-    from persist_assets.core.model.deltas import Program
+    from persist_assets.core.model.deltas import Merging, Program
     from persist_assets.core.model.queries import BuildID, SourceID
     from persist_assets.core.model.snapshots import AsOf, Partitions, Snapshot
 
@@ -103,6 +103,29 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
+class Feed:
+    """The change data feed of a Delta table between two versions.
+
+    Attributes
+    ----------
+    recorded
+        The files in which commits recorded the rows that changed.
+    added, removed
+        The files of other commits: all of their rows came or went.
+    more
+        By how many rows the table grew, according to its log; None if unknown.
+    bytes
+        The size of all these files.
+    """
+
+    recorded: tuple[str, ...]
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    more: int | None = None
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """The change of a table since rows were computed from it: files added and removed.
 
@@ -113,6 +136,8 @@ class Change:
         they are known from elsewhere.
     total_bytes
         The size of the table now; 0 if unknown.
+    feed
+        The rows that changed as the table's change data feed has them; None: it has none.
     """
 
     added: tuple[Piece, ...] = ()
@@ -121,6 +146,14 @@ class Change:
         default_factory=dict[str, "tuple[tuple[Any, Any], ...]"], hash=False
     )
     total_bytes: int = field(default=0, compare=False)
+    feed: Feed | None = None
+
+    @property
+    def changed_bytes(self) -> int:
+        """The size of the files that have the rows that changed, and maybe others."""
+        if self.feed is not None:
+            return self.feed.bytes
+        return sum(piece.bytes for piece in (*self.added, *self.lost))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +190,7 @@ class Increment:
     past: bool = False
     spans: tuple[tuple[Any, Any], ...] = ()
     late: tuple[str, ...] = ()
-    program: Program | None = None
+    program: Program | Merging | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from persist_assets.core.model.deltas import NoRule
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from persist_assets.core.errors import Location, Problem
     from persist_assets.core.model.checks import Check
-    from persist_assets.core.model.deltas import Program
+    from persist_assets.core.model.deltas import Columns, Merging, Program
     from persist_assets.core.model.queries import BuildID, SourceID
     from persist_assets.core.model.sources import Source
 
@@ -79,7 +79,11 @@ class Needed:
 
 def _no_program(
     source_id: SourceID, changed: frozenset[SourceID], grown: frozenset[SourceID]
-) -> Program | None:
+) -> Any:
+    raise NoRule("its files are not at hand")
+
+
+def _no_columns(source_id: SourceID) -> Columns:
     raise NoRule("its files are not at hand")
 
 
@@ -107,6 +111,10 @@ class Project:
     program
         Returns the program for the change of a source's rows, from the tables that changed and
         those of them that only got rows; None: its rows do not change. It raises `NoRule`.
+    uses
+        Returns, by table, the columns that the query of a source uses. It raises `NoRule`.
+    merging
+        Returns how the aggregates of a source are merged with the same change. It raises `NoRule`.
     """
 
     sources: tuple[Source, ...] = ()
@@ -119,6 +127,10 @@ class Project:
         default=lambda _: (), compare=False, repr=False
     )
     program: Callable[[SourceID, frozenset[SourceID], frozenset[SourceID]], Program | None] = field(
+        default=_no_program, compare=False, repr=False
+    )
+    uses: Callable[[SourceID], Columns] = field(default=_no_columns, compare=False, repr=False)
+    merging: Callable[[SourceID, frozenset[SourceID], frozenset[SourceID]], Merging] = field(
         default=_no_program, compare=False, repr=False
     )
 

@@ -122,6 +122,22 @@ class Partitions:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptState:
+    """Partial results of an aggregate, kept in the directory of the build that wrote them.
+
+    Attributes
+    ----------
+    definition
+        A digest of the statement that computes them.
+    rows
+        Their number.
+    """
+
+    definition: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """An immutable version of a table: the result of a build.
 
@@ -154,6 +170,8 @@ class Snapshot:
         The column of the watermark.
     partitions
         Its partitions; None: its source has none.
+    states
+        The states that lie beside its files, by which the next build maintains it.
     """
 
     build_uid: str
@@ -174,6 +192,7 @@ class Snapshot:
     parts: tuple[str, ...] = ()
     time_column: str | None = None
     partitions: Partitions | None = None
+    states: tuple[KeptState, ...] = ()
 
     @property
     def known_at(self) -> datetime:

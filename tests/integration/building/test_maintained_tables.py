@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from growing import check
-from maintained import QUERIES, RAW, WITHOUT_COST, Data, method_of, methods, sources
+from maintained import QUERIES, Data, methods, sources
 
 from persist_assets.building.builder import Builder
-from persist_assets.building.changed_tables import ChangedTables
 
 if TYPE_CHECKING:
     from persist_assets.building.stages import PendingBuild

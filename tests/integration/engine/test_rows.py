@@ -20,6 +20,7 @@ from persist_assets.engine.data_diff import (
     NotCompared,
     RowsDiffer,
     Uncompared,
+    compare_multisets,
     compare_rows,
     compare_snapshots,
 )
@@ -275,3 +276,67 @@ def test_snapshots_of_equal_content_need_no_spark(tmp_path: Path) -> None:
     gone = compare_snapshots(engine.load_snapshot, one, snapshot("other"))
     assert isinstance(gone, NotCompared)
     assert "is gone" in gone.reason
+
+
+def multisets(*arguments: Any, **options: Any) -> RowsDiffer:
+    difference = compare_multisets(*arguments, **options)
+    assert isinstance(difference, RowsDiffer), difference
+    return difference
+
+
+def test_multisets_are_equal_with_nulls_nan_duplicates_and_any_nullability(
+    frame: Callable[..., Any], spark: Any
+) -> None:
+    rows = [(None, NAN), (None, NAN), ("a", None), ("b", 0.5)]
+    one, other = frame("k STRING, x DOUBLE", *rows), frame("x DOUBLE, k STRING", *(
+        (x, k) for k, x in reversed(rows)
+    ))  # fmt: skip
+    assert multisets(one, other) == RowsDiffer()
+    fewer = frame("k STRING, x DOUBLE", *rows[1:], rows[2])
+    difference = multisets(one, fewer, key=["k"])
+    assert (difference.removed, difference.added, difference.rounding, difference.columns) == (
+        1,
+        1,
+        None,
+        {},
+    )
+    maybe = spark.sql("SELECT array(IF(rand() < 2, 1, NULL)) AS a")
+    never = spark.sql("SELECT array(1) AS a")
+    assert maybe.schema != never.schema
+    assert multisets(maybe, never) == RowsDiffer()
+
+
+def test_rows_with_a_key_differ_in_columns(frame: Callable[..., Any]) -> None:
+    schema = "id INT, a STRING, b INT, m MAP<STRING, INT>"
+    before = frame(schema, (1, "x", 1, {}), (2, "y", 2, None), (3, "z", 3, {}), (4, "v", 4, {}))
+    after = frame(schema, (1, "X", 1, {}), (2, "y", None, {}), (3, "z", 3, {}), (5, "v", 4, {}))
+    difference = multisets(before, after, key=["ID"])
+    assert (difference.removed, difference.added) == (3, 3)
+    assert difference.columns == {"a": 1, "b": 1, "m": 1}
+    assert multisets(before, after, key=["id", "none"]).columns == {}
+    # Of a key that is not unique it is not known which rows belong together.
+    twice = frame(schema, (1, "x", 1, {}), (1, "y", 1, {}))
+    assert (
+        multisets(twice, frame(schema, (1, "z", 1, {}), (1, "v", 1, {})), key=["id"]).columns == {}
+    )
+
+
+def test_rounding_is_told_from_other_differences(frame: Callable[..., Any]) -> None:
+    schema, near = "k STRING, x DOUBLE, y DOUBLE", 1 + 1e-13
+    before = frame(schema, ("a", 1.0, 5.0), ("a", 1.0, 7.0), ("b", None, NAN), ("b", 0.0, 3e300))
+    rows = [("a", near, 5.0), ("a", 1.0, 7.0), ("b", None, NAN), ("b", -0.0, 3e300 * near)]
+    difference = multisets(before, frame(schema, *rows))
+    assert difference.rounding == pytest.approx(1e-13, rel=0.01)
+    assert difference.columns == {}
+    others: list[tuple[Any, ...]] = [
+        ("c", near, 5.0),  # another column differs
+        ("a", 1 + 2e-9, 5.0),  # by too much
+        ("a", NAN, 5.0),
+        ("a", None, 5.0),
+        ("a", math.inf, 5.0),
+    ]
+    for row in others:
+        assert multisets(before, frame(schema, row, *rows[1:])).rounding is None, row
+    assert multisets(before, frame(schema, *rows, rows[0])).rounding is None
+    only_numbers = (frame("x DOUBLE", (1.0,), (2.0,)), frame("x DOUBLE", (2.0,), (near,)))
+    assert multisets(*only_numbers).rounding == pytest.approx(1e-13, rel=0.01)

@@ -20,7 +20,7 @@ def test_random_queries_are_maintained() -> None:
     seed, began = drawn_seed(), time.monotonic()
     tally, obstacles = Counter[str](), Counter[str]()
     wrong: list[str] = []
-    for number in range(draws(60, 2000)):
+    for number in range(draws(50, 2000)):
         rng = random.Random(f"{seed}:{number}")
         try:
             query = DeltaWriter(rng).statement()
@@ -42,7 +42,9 @@ def test_random_queries_are_maintained() -> None:
     assert tally["not comparable"] < 0.05 * queries
     assert tally["with a rule"] > 0.6 * queries
     assert all(tally[method] for method in ("append", "keys", "rows"))
-    assert tally["changed"] > 0.3 * sum(tally[m] for m in ("none", "append", "keys", "rows"))
+    assert tally["changed"] > 0.3 * sum(
+        tally[m] for m in ("none", "append", "keys", "rows", "merged")
+    )
 
 
 def maintain(query: str, rng: random.Random, tally: Counter[str], obstacles: Counter[str]) -> None:
@@ -54,11 +56,14 @@ def maintain(query: str, rng: random.Random, tally: Counter[str], obstacles: Cou
     for _ in range(3):
         chosen = [t for t in maintained.reads if rng.random() < 0.6]
         try:
-            outcome = maintained.follow(rng, chosen or maintained.reads, grows=rng.random() < 0.3)
+            outcome = maintained.follow(
+                rng, chosen or maintained.reads, grows=rng.random() < 0.3, merges=True
+            )
         except NoRule as error:
             obstacles[error.reason] += 1
             continue
         has_rule = True
         tally[outcome.method] += 1
+        tally["with states"] += outcome.merged
         tally["changed"] += outcome.differs
     tally["with a rule" if has_rule else "without a rule"] += 1

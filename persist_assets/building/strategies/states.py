@@ -1,0 +1,238 @@
+"""Tables that keep the states of their aggregates, and are maintained by merging them.
+
+    changes of the tables ─► new rows of the states ─► states now ─► all rows of the query
+
+A state is a directory of Parquet files beside those of its build. It is written as a whole: it has
+one row for each group. Whatever goes wrong with it, all rows are computed.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from persist_assets.building.changed_tables import ChangedTables
+from persist_assets.building.strategies.deltas import (
+    named,
+    narrowed,
+    or_all_rows,
+    scope_of,
+    unchanged,
+)
+from persist_assets.building.strategies.scd2 import columns_of
+from persist_assets.building.strategies.strategy import Scope
+from persist_assets.building.strategies.whole import Whole, write_table
+from persist_assets.core.dialect import quote
+from persist_assets.core.errors import BuildError, StorageError
+from persist_assets.core.model.deltas import Merging, NoRule, state_name
+from persist_assets.core.model.snapshots import KeptState
+from persist_assets.core.object_stores import spark_pattern
+from persist_assets.engine.session import translated
+from persist_assets.storage.files import delete_directory, list_files, reached
+from persist_assets.storage.raw import stored_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+
+    from persist_assets.building.stages import Computed
+    from persist_assets.building.strategies.strategy import Task
+    from persist_assets.core.model.columns import Column
+    from persist_assets.core.model.deltas import State
+    from persist_assets.core.model.plans import Increment
+    from persist_assets.core.model.queries import SourceID
+    from persist_assets.core.model.snapshots import Snapshot
+
+log = logging.getLogger(__name__)
+
+_LARGE_ROWS = 1_000_000
+_LARGE_BYTES = 32 * 2**20
+"""Tables computed from fewer rows and bytes keep no states: they are quickly computed anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class WithStates:
+    """All rows are computed, from states that are kept if much is read for them."""
+
+    name: ClassVar[str] = "whole"
+
+    def scope(self, task: Task) -> Scope:
+        """Return all rows."""
+        return Scope()
+
+    def write(
+        self, task: Task, scope: Scope, frame: DataFrame, read: Mapping[SourceID, Snapshot]
+    ) -> Computed:
+        """Write all rows."""
+        try:
+            merging = self._merging(task, read)
+            if merging is not None:
+                return self._write(task, merging, frame, read)
+        except (BuildError, StorageError) as error:
+            log.warning("`%s` keeps no states: %s", task.source.key, error.message)
+            root = task.reader.settings.table_root(task.started.table)
+            delete_directory(f"{root}/{task.build_uid}")
+        return Whole().write(task, scope, frame, read)
+
+    def _merging(self, task: Task, read: Mapping[SourceID, Snapshot]) -> Merging | None:
+        """Return how the table is computed from states, None if it is without."""
+        project = task.reader.project
+        inputs = project.inputs(task.source)
+        missing = [s for s in inputs if s.raw is None and s.source_id not in read]
+        temporary = any(
+            s.temporary for s in project.reach(task.source.bindings, lambda s: s.is_leaf)
+        )
+        wanted = task.source.annotation.is_incremental or _is_large(task, read)
+        if missing or temporary or not wanted:
+            return None
+        try:
+            return project.merging(task.source.source_id, frozenset(), frozenset())
+        except NoRule:
+            return None
+
+    def _write(
+        self, task: Task, merging: Merging, frame: DataFrame, read: Mapping[SourceID, Snapshot]
+    ) -> Computed:
+        tables = ChangedTables(task.reader, merging, read, {})
+        relations = task.reader.relations
+        states = [relations.written(tables.run(state.initial)) for state in merging.states]
+        columns = columns_of(frame)
+        return _write_from(task, tables, merging, states, columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """The states are merged with their change, and the rows computed from them."""
+
+    increment: Increment
+    merging: Merging
+    name: ClassVar[str] = "merge"
+
+    def scope(self, task: Task) -> Scope:
+        """Return the columns of the table that is continued."""
+        return scope_of(task, self.increment)
+
+    def write(
+        self, task: Task, scope: Scope, frame: DataFrame, read: Mapping[SourceID, Snapshot]
+    ) -> Computed | Snapshot:
+        """Write the rows that follow from the merged states.
+
+        Raises
+        ------
+        NotIncrementalError
+            That is not possible, and ``refresh=strict`` forbids computing all rows.
+        """
+        return or_all_rows(task, lambda: self._merge(task, read), WithStates(), read)
+
+    def _merge(self, task: Task, read: Mapping[SourceID, Snapshot]) -> Computed | Snapshot:
+        base = self.increment.base
+        tables = narrowed(task, self.increment, self.merging, read)
+        if tables is None:
+            return unchanged(task, base)
+        merging = tables.program
+        assert isinstance(merging, Merging)
+        states: list[DataFrame] = []
+        is_changed = False
+        for number, state in enumerate(merging.states):
+            former = _read(task, base, number)
+            _show(task, tables, state_name("former", number), former)
+            if state.changed is None:
+                states.append(former)
+                continue
+            changed = task.reader.relations.written(_cast(tables.run(state.changed), former))
+            is_changed |= not changed.isEmpty()
+            states.append(_merged(state, former, changed))
+        if not is_changed:
+            return unchanged(task, base)
+        computed = _write_from(task, tables, merging, states, base.columns)
+        return replace(computed, maintenance="merge")
+
+
+def _is_large(task: Task, read: Mapping[SourceID, Snapshot]) -> bool:
+    """Whether a table is computed from many rows or bytes."""
+    n_rows = n_bytes = 0
+    for source in task.reader.project.inputs(task.source):
+        snapshot = read.get(source.source_id)
+        if snapshot is not None:
+            n_rows, n_bytes = n_rows + snapshot.rows, n_bytes + snapshot.bytes
+        else:
+            pin = task.reader.pins.pin(source)
+            n_rows += sum(n or 0 for n in pin.rows.values())
+            n_bytes += sum(size for size, *_ in pin.stamps)
+    return n_rows >= _LARGE_ROWS or n_bytes >= _LARGE_BYTES
+
+
+def _write_from(
+    task: Task,
+    tables: ChangedTables,
+    merging: Merging,
+    states: Sequence[DataFrame],
+    columns: Sequence[Column],
+) -> Computed:
+    """Write the rows of the query from states, and the states."""
+    engine, kept_states = task.reader.engine, list[KeptState]()
+    for number, state in enumerate(states):
+        _show(task, tables, state_name("state", number), state)
+    rows = named(task, tables.run(merging.rows), columns)
+    computed = write_table(task, rows)
+    root = engine.settings.table_root(task.started.table)
+    for number, (state, definition) in enumerate(zip(states, merging.definitions, strict=True)):
+        with translated(f"writing a state of `{task.source.name}`"):
+            staged = engine.write_files(state, f"{root}/{task.build_uid}", _directory(number))
+        kept_states.append(KeptState(definition, staged.rows))
+    return replace(computed, states=tuple(kept_states))
+
+
+def _directory(number: int) -> str:
+    return f"state-{number}"
+
+
+def _show(task: Task, tables: ChangedTables, name: str, rows: DataFrame) -> None:
+    """Let statements read a state."""
+    view = f"{name.replace(':', '~')}~{uuid.uuid4().hex[:12]}"
+    tables.states[name] = task.reader.engine.view(view, lambda: rows)
+
+
+def _read(task: Task, base: Snapshot, number: int) -> DataFrame:
+    """Return a state of a snapshot.
+
+    Raises
+    ------
+    StorageError
+        Some of its rows are gone.
+    """
+    root = task.reader.settings.table_root(base.table)
+    place = f"{root}/{base.build_uid}/{_directory(number)}"
+    n_rows = 0
+    for file in list_files(place):
+        if not file.name.endswith(".parquet"):
+            continue
+        with reached(file.location) as (system, path):
+            n_rows += stored_rows(system, path)
+    if n_rows != base.states[number].rows:
+        raise StorageError(f"a state of {base.table} is gone", hint="it is computed anew")
+    with translated(f"reading a state of `{task.source.name}`"):
+        return task.reader.engine.session.read.parquet(spark_pattern(place))
+
+
+def _cast(rows: DataFrame, like: DataFrame) -> DataFrame:
+    """Return rows with the types of other rows, which they may exceed."""
+    kinds = like.schema.fields
+    return rows.selectExpr(
+        *(f"CAST({quote(f.name)} AS {f.dataType.simpleString()}) AS {quote(f.name)}" for f in kinds)
+    )
+
+
+def _merged(state: State, former: DataFrame, changed: DataFrame) -> DataFrame:
+    """Return a state now: its rows before, but for those that changed."""
+    from pyspark.sql import functions as F
+
+    if not state.n_keys:
+        return changed
+    keys = [f"k{k}" for k in range(state.n_keys)]
+    same = F.expr(" AND ".join(f"s.{k} <=> c.{k}" for k in keys))
+    stay = former.alias("s").join(changed.alias("c"), same, "left_anti")
+    return stay.unionByName(changed.where("n > 0"))
