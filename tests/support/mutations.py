@@ -244,16 +244,29 @@ MUTATIONS = (
         "VERSIONS = ((NEW, 1), (OLD, 1))",
     ),
     _deltas(
-        "old versions of rows have the rows of lost files",
+        "probes are of both versions",
         "relations.py",
-        'own = relation_name("lost" if version == OLD else "gained", node.rows)',
-        'own = relation_name("gained", node.rows)',
+        "quote(probe_name(version, self._probe(node, restricted[0])))",
+        "quote(probe_name(NEW, self._probe(node, restricted[0])))",
     ),
     _deltas(
-        "a table that grew had the rows of its kept files",
+        "a probe serves several keys only if these are of columns that are equated",
         "relations.py",
-        "if version == OLD and node.rows in self.grown:",
-        "if node.rows in self.grown:",
+        "if len(numbers) == 1 and origins and origins <= same:",
+        "if len(numbers) == 1 and same:",
+    ),
+    _deltas(
+        "keys of changed subqueries are of no column",
+        "rules.py",
+        "            yield None\n        columns = {r.instance",
+        "            pass\n        columns = {r.instance",
+    ),
+    _deltas(
+        "keys of leaves that are no tables are of no column",
+        "rules.py",
+        "                    yield node.rows, ref.column\n                else:\n"
+        "                    yield None",
+        "                    yield node.rows, ref.column",
     ),
     _deltas(
         "tables are restricted to keys, NULL among them",
@@ -397,12 +410,6 @@ MUTATIONS = (
         "common = {*range(len(grouped))}",
     ),
     _deltas(
-        "values that are equated have one type",
-        "pushing.py",
-        "if types.of(a) is not None and types.of(a) == types.of(b):",
-        "if True:",
-    ),
-    _deltas(
         "keys restrict branches of one type",
         "pushing.py",
         "if len({b.columns[c].type for b in branches} | {None}) == 2",
@@ -486,8 +493,8 @@ MUTATIONS = (
     _deltas(
         "all columns that a query uses are compared",
         "program.py",
-        "numbers.setdefault(node.rows, set()).update(used.get(instance, ()))",
-        "numbers.setdefault(node.rows, {*used.get(instance, ())})",
+        "columns.setdefault(node.rows, {}).update({n: node.columns[n] for n in numbers})",
+        "columns[node.rows] = {n: node.columns[n] for n in numbers}",
     ),
     _deltas(
         "a text must have the meaning that it was printed from",

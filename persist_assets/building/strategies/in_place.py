@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from persist_assets.building.stages import Computed
@@ -60,6 +60,13 @@ _CUT = timedelta(milliseconds=2)
 """The precision that statistics of times may lose."""
 
 
+def _table_at(root: str, version: int) -> Any:
+    table = find_table(root, version)
+    if table is None:
+        raise GoneError(f"version {version} of the table {root} is gone", hint="build it again")
+    return table
+
+
 def continue_table(
     task: Task,
     base: Snapshot,
@@ -98,11 +105,7 @@ def continue_table(
     """
     engine, name, checks = task.reader.engine, task.source.name, task.checks
     root = engine.settings.table_root(base.table)
-    table = find_table(root, base.version)
-    if table is None:
-        raise GoneError(
-            f"version {base.version} of the table {root} is gone", hint="build it again"
-        )
+    table = _table_at(root, base.version)
     live = live_files(table)
     touched = _small(live)
     on_rows = [c for c in checks if c.on_rows]

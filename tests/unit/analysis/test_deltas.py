@@ -253,6 +253,8 @@ SELECT p.k, q.k AS l, p.j, q.b FROM (SELECT k, j FROM t QUALIFY rank() OVER (PAR
 SELECT x, sum(b) AS b FROM (SELECT x, b, rank() OVER (PARTITION BY k ORDER BY b) AS h FROM r) WHERE h = 1 GROUP BY x
 # a window over an aggregate
 SELECT k, x, c, max(c) OVER (PARTITION BY k) AS m FROM (SELECT k, x, count(*) AS c FROM r GROUP BY k, x)
+# a window over grouping sets
+SELECT x, c, sum(c) OVER (PARTITION BY x) AS m FROM (SELECT k, x, count(*) AS c FROM r GROUP BY GROUPING SETS ((k, x), (k)))
 # QUALIFY
 SELECT k, b FROM r QUALIFY rank() OVER (PARTITION BY k ORDER BY b DESC) = 1
 # QUALIFY in a join
