@@ -272,7 +272,7 @@ class Maintained:
             self._view(relation_name("delta", source_id), delta)
 
     def _view(self, name: str, sql: str) -> None:
-        self.database.execute(f"CREATE OR REPLACE VIEW {_name(name)} AS {sql}")
+        self.database.execute(f"CREATE OR REPLACE TEMP VIEW {_name(name)} AS {sql}")
 
     def _create(self, name: str, columns: Mapping[str, str], rows: Rows) -> None:
         items = ", ".join(
@@ -286,7 +286,7 @@ class Maintained:
 
     def _hold(self, name: str, sql: str) -> None:
         with _comparable(sql):
-            self.database.execute(f"CREATE OR REPLACE TABLE {_name(name)} AS {as_duckdb(sql)}")
+            self.database.execute(f"CREATE OR REPLACE TEMP TABLE {_name(name)} AS {as_duckdb(sql)}")
 
     def _prepare(self, program: Program | Merging, *texts: str) -> None:
         """Compute the relations that statements of a program read."""
@@ -311,7 +311,7 @@ class Maintained:
             items = ", ".join(f"{_name(c)} AS c{n}" for n, c in enumerate(columns))
             table = _name(relation_name(version, probe.table))
             self.database.execute(
-                f"CREATE OR REPLACE TABLE {_name(name)} AS SELECT {items}"
+                f"CREATE OR REPLACE TEMP TABLE {_name(name)} AS SELECT {items}"
                 f" FROM {table} t SEMI JOIN {_name(probe.keys)} k ON {same}"
             )
 
@@ -346,7 +346,7 @@ class Maintained:
             keys = [f"k{k}" for k in range(state.n_keys)]
             same = " AND ".join(f"s.{k} IS NOT DISTINCT FROM c.{k}" for k in keys) or "true"
             self.database.execute(
-                f"CREATE OR REPLACE TABLE {new} AS SELECT * FROM {former} s"
+                f"CREATE OR REPLACE TEMP TABLE {new} AS SELECT * FROM {former} s"
                 f" ANTI JOIN changed c ON {same} UNION ALL"
                 f" SELECT * FROM changed{' WHERE n > 0' if keys else ''}"
             )
