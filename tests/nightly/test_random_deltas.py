@@ -38,6 +38,7 @@ def zygote() -> Iterator[Zygote]:
     made.close()
 
 
+@pytest.mark.proves("T8")
 def test_random_queries_are_maintained_on_spark(
     make_project: Callable[..., Path], enter: Callable[..., Builder]
 ) -> None:

@@ -331,6 +331,7 @@ def changes(tables: Sequence[str]) -> list[list[str]]:
     return [*each, [*tables]] if len(each) > 1 else each
 
 
+@pytest.mark.proves("T8")
 @pytest.mark.parametrize(
     ("query", "tables"), [pytest.param(q, tables, id=title) for title, q, tables in _cases()]
 )
@@ -521,6 +522,7 @@ def _reversed(text: str) -> str:
     return f"{right}{word}{left}"
 
 
+@pytest.mark.proves("T9")
 @pytest.mark.parametrize("query", MISPRINTS)
 def test_a_text_with_another_meaning_is_not_run(
     query: str, monkeypatch: pytest.MonkeyPatch
