@@ -98,12 +98,7 @@ def continue_table(
     """
     engine, name, checks = task.reader.engine, task.source.name, task.checks
     root = engine.settings.table_root(base.table)
-    table = find_table(root, base.version)
-    if table is None:
-        raise GoneError(
-            f"version {base.version} of the table {root} is gone", hint="build it again"
-        )
-    live = live_files(table)
+    live = _files_of(base, root)
     touched = _small(live)
     on_rows = [c for c in checks if c.on_rows]
     if window is not None:
@@ -148,6 +143,21 @@ def continue_table(
         parts=tuple(sorted({path.partition("/")[0] for path in stay})),
         bytes=staged.bytes + sum(file.bytes for file in stay.values()),
     )
+
+
+def _files_of(base: Snapshot, root: str) -> Mapping[str, Live]:
+    """Return the files of a snapshot, by path.
+
+    Raises
+    ------
+    GoneError
+        The snapshot is gone.
+    """
+    table = find_table(root, base.version)
+    if table is None:
+        message = f"version {base.version} of the table {root} is gone"
+        raise GoneError(message, hint="build it again")
+    return live_files(table)
 
 
 def _measured(
