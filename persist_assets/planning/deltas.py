@@ -86,7 +86,10 @@ def maintained(
     costs, n_bytes = world.costs.get(source.build_id, ()), size_of(certain.values())
     whole_s, is_measured = whole_seconds(costs, n_bytes)
     if by_cost and whole_s < LEAST_S:
-        return f"computing all rows takes {whole_s:.1f} s{'' if is_measured else ', by its size'}"
+        basis = "as the last time" if is_measured else "by the size of its inputs"
+        return (
+            f"computing all rows takes about {whole_s:.1f} s, {basis}: no more than changes would"
+        )
     grown = frozenset(s for s, c in changed.items() if not c.lost)
     program = _derived(project, source, base, frozenset(changed), grown)
     if isinstance(program, str):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections import Counter
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from growing import check
+
+from persist_assets.core.errors import BuildError
 
 if TYPE_CHECKING:
     import random
@@ -162,22 +163,31 @@ class Data:
         ]
 
 
-def step(builder: Builder, label: str, names: Sequence[str] | None = None) -> Counter[str]:
-    """Build all sources, compare each with a computation from scratch, and count the methods."""
-    return Counter(methods(builder, label, names).values())
+def methods(builder: Builder, label: str, refused: set[str] | None = None) -> dict[str, str]:
+    """Build all sources, compare each with a computation from scratch, and return their methods.
 
-
-def methods(builder: Builder, label: str, names: Sequence[str] | None = None) -> dict[str, str]:
-    """Build sources, compare each with a computation from scratch, and return their methods."""
-    works: dict[str, str] = {}
+    Parameters
+    ----------
+    refused
+        The names of those that Spark refuses to compute: they are skipped, and new ones added.
+        None: none may be refused.
+    """
+    by_method: dict[str, str] = {}
     for source in builder.project.persisted:
-        if names is None or source.name in names:
+        if refused is not None and source.name in refused:
+            continue
+        try:
             with builder.work(source) as work:
                 builder.publish(work)
-            works[source.name] = method_of(work)
-            check(builder, source, f"{label}: {works[source.name]}")
+        except BuildError:
+            if refused is None or builder.ledger.manifests.fetch("dev").get(source.build_id):
+                raise
+            refused.add(source.name)
+            continue
+        by_method[source.name] = method_of(work)
+        check(builder, source, f"{label}: {by_method[source.name]}")
     builder.close()
-    return works
+    return by_method
 
 
 def method_of(work: PendingBuild) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from persist_assets.building.stages import Computed
@@ -60,13 +60,6 @@ _CUT = timedelta(milliseconds=2)
 """The precision that statistics of times may lose."""
 
 
-def _table_at(root: str, version: int) -> Any:
-    table = find_table(root, version)
-    if table is None:
-        raise GoneError(f"version {version} of the table {root} is gone", hint="build it again")
-    return table
-
-
 def continue_table(
     task: Task,
     base: Snapshot,
@@ -105,8 +98,7 @@ def continue_table(
     """
     engine, name, checks = task.reader.engine, task.source.name, task.checks
     root = engine.settings.table_root(base.table)
-    table = _table_at(root, base.version)
-    live = live_files(table)
+    live = _files_of(base, root)
     touched = _small(live)
     on_rows = [c for c in checks if c.on_rows]
     if window is not None:
@@ -151,6 +143,21 @@ def continue_table(
         parts=tuple(sorted({path.partition("/")[0] for path in stay})),
         bytes=staged.bytes + sum(file.bytes for file in stay.values()),
     )
+
+
+def _files_of(base: Snapshot, root: str) -> Mapping[str, Live]:
+    """Return the files of a snapshot, by path.
+
+    Raises
+    ------
+    GoneError
+        The snapshot is gone.
+    """
+    table = find_table(root, base.version)
+    if table is None:
+        message = f"version {base.version} of the table {root} is gone"
+        raise GoneError(message, hint="build it again")
+    return live_files(table)
 
 
 def _measured(

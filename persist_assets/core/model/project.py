@@ -80,11 +80,11 @@ class Needed:
 def _no_program(
     source_id: SourceID, changed: frozenset[SourceID], grown: frozenset[SourceID]
 ) -> Any:
-    raise NoRule("its files are not at hand")
+    raise NoRule("it was loaded without its files")
 
 
 def _no_columns(source_id: SourceID) -> Columns:
-    raise NoRule("its files are not at hand")
+    raise NoRule("it was loaded without its files")
 
 
 @dataclass(frozen=True)
