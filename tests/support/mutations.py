@@ -392,6 +392,18 @@ MUTATIONS = (
         "right = self.block(right)",
     ),
     _deltas(
+        "outer joins and subqueries have only columns that are read",
+        "narrowing.py",
+        "if len(numbers) < len(_columns(node)):",
+        "if len(numbers) > len(_columns(node)):",
+    ),
+    _deltas(
+        "the types of columns that are left out are left out too",
+        "narrowing.py",
+        "types.leaves[instance] = tuple(kinds[n] for n in numbers)",
+        "types.leaves[instance] = kinds",
+    ),
+    _deltas(
         "keys restrict the window's partition only",
         "pushing.py",
         "exprs = {n: e for n, e in exprs.items() if e in window.partition}",

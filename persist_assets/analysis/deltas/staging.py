@@ -33,6 +33,7 @@ from persist_assets.analysis.algebra import (
     parts,
     walk,
 )
+from persist_assets.analysis.deltas.narrowing import narrowed
 from persist_assets.analysis.types import Types
 from persist_assets.core.model.deltas import NoRule
 
@@ -85,7 +86,7 @@ def staged(block: Block, types: Types) -> Staged:
         It is too large, or a part of it is opaque.
     """
     query = Staged(block, Types(), Calls(), count(1))
-    copied = _Copy(query, types).block(block, {})
+    copied = narrowed(_Copy(query, types).block(block, {}), query.calls, query.types)
     return replace(query, block=_Stage(query).block(copied))
 
 
@@ -126,7 +127,7 @@ class _Copy:
                 right, both = self._block(right, inside)
                 return Outer(kind, left, right, tuple(map(_Exprs(self, both).of, on)))
             case Aggregate(rows, keys, aggregates, sets):
-                rows, inside = self._block(rows, here)
+                rows, inside = self._block(replace(rows, columns=()), here)
                 within = _Exprs(self, inside)
                 return Aggregate(
                     rows, tuple(map(within.of, keys)), tuple(map(within.of, aggregates)), sets

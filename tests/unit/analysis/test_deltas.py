@@ -12,6 +12,7 @@ import pytest
 from deltas import Maintained
 
 from persist_assets.analysis.deltas import printing
+from persist_assets.analysis.deltas.program import used_of_tables
 from persist_assets.core.model.deltas import NoRule
 
 if TYPE_CHECKING:
@@ -129,6 +130,10 @@ SELECT r.a, s.z FROM r LEFT JOIN s ON r.k = s.k AND s.z > r.b
 SELECT r.a, s.z FROM r LEFT JOIN s ON r.k + 1 = s.k
 # LEFT JOIN by NULL-safe equality besides
 SELECT r.a, s.z FROM r LEFT JOIN s ON r.k = s.k AND r.x <=> s.x
+# LEFT JOIN of which nothing is read
+SELECT r.a FROM r LEFT JOIN s ON r.k = s.k
+# FULL JOIN of which nothing is read
+SELECT count(*) AS n FROM r FULL JOIN s ON r.k = s.k
 # LEFT JOIN without an equality, of an unchanged right side
 r: SELECT r.a, t.j FROM r LEFT JOIN t ON r.k > t.k
 # LEFT JOIN as an anti join
@@ -467,6 +472,29 @@ def test_a_query_does_not_change_with_a_table_that_it_does_not_read() -> None:
     program = maintained.program(["r"])
     assert program is not None
     assert program.columns == {"r@sources/raw.sql": ((0, "a"), (1, "b"))}
+
+
+NARROW = {
+    "SELECT r.a, s.z FROM r LEFT JOIN s ON r.k = s.k": ("ak", "kz"),
+    "SELECT r.a FROM r LEFT JOIN s ON r.k = s.k LEFT JOIN t ON s.a = t.k": ("ak", "ak"),
+    "SELECT count(*) AS n FROM r FULL JOIN s ON r.k = s.k": ("k", "k"),
+    "SELECT k, x, count(*) AS n FROM r GROUP BY GROUPING SETS ((k, x), (k))": ("kx", ""),
+    "SELECT k FROM (SELECT *, rank() OVER (PARTITION BY k ORDER BY b) AS h FROM r) WHERE h = 1": (
+        *("bk", ""),
+    ),
+    "SELECT k FROM (SELECT *, sum(b) OVER (PARTITION BY x) AS h FROM r)": ("k", ""),
+    "SELECT r.a FROM r WHERE EXISTS (SELECT * FROM s WHERE s.k = r.k)": ("ak", "k"),
+}
+"""The columns of the tables `r` and `s` that some queries use."""
+
+
+@pytest.mark.proves("T8")
+@pytest.mark.parametrize("query", NARROW)
+def test_a_query_changes_with_the_columns_that_it_uses(query: str) -> None:
+    maintained = Maintained(RAW, query, COLUMNS)
+    columns = used_of_tables(maintained.definition.block)
+    used = ("".join(n for _, n in columns.get(f"{t}@sources/raw.sql", ())) for t in ("r", "s"))
+    assert tuple(used) == NARROW[query]
 
 
 MISPRINTS: dict[str, tuple[object, str, object]] = {
