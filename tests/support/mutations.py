@@ -398,12 +398,6 @@ MUTATIONS = (
         "if len(numbers) > len(_columns(node)):",
     ),
     _deltas(
-        "the types of columns that are left out are left out too",
-        "narrowing.py",
-        "types.leaves[instance] = tuple(kinds[n] for n in numbers)",
-        "types.leaves[instance] = kinds",
-    ),
-    _deltas(
         "keys restrict the window's partition only",
         "pushing.py",
         "exprs = {n: e for n, e in exprs.items() if e in window.partition}",
