@@ -61,15 +61,15 @@ def test_each_change_of_the_data_is_followed(make_project: Make, enter: Enter) -
     data.table("ev").update({"amt": "amt + 1"}, predicate="id in (3, 50)")
     unread = {"averages", "kinds", "absent", "counts", "user_names", "upper", "full_names"}
     unread |= {"sets", "both", "without", "tagged"}
-    by_method = change("update", "keys merge", OF_EVENTS - unread)
+    by_method = change("update", "append keys merge", OF_EVENTS - unread)
     assert by_method["shares"] == by_method["running"] == by_method["named"] == "keys"
 
     data.table("ev").delete("usr = 4 and id < 40")
-    by_method = change("delete", "keys merge", OF_EVENTS)
+    by_method = change("delete", "append keys merge", OF_EVENTS)
     assert by_method["by_user"] == by_method["kept"] == "keys"
 
     data.table("dim").update({"name": "'n9'"}, predicate="usr = 2")
-    by_method = change("dimension", "keys merge", OF_BOTH - {"both", "without"})
+    by_method = change("dimension", "append keys merge", OF_BOTH - {"both", "without"})
     assert by_method["named"] == by_method["user_names"] == "keys"
 
     data.table("dim").update({"note": "'y'"}, predicate="usr = 1")
@@ -77,7 +77,7 @@ def test_each_change_of_the_data_is_followed(make_project: Make, enter: Enter) -
 
     data.table("ev").delete("usr = 5 and id < 40")
     data.put("dim", [(8, "n1", "x"), (None, "n0", "x")])
-    change("both", "keys merge", OF_EVENTS)
+    change("both", "append keys merge", OF_EVENTS)
     change("nothing", "", set())
 
     ours = enter(root).ledger.manifests.fetch("dev")
@@ -138,7 +138,10 @@ def test_a_program_that_fails_leaves_all_rows_to_be_computed(
             assert built(builder).maintenance == "whole"
             assert "`m/q` is computed in full" in caplog.text
             assert "a failing program" in caplog.text
-            data.table("ev").update({"amt": "amt + 1"}, predicate="id in (3, 50)")
+    if name == "total" and not strict:  # its states could not be computed either
+        data.table("ev").update({"amt": "amt + 1"}, predicate="id in (3, 50)")
+        assert built(enter(root)).maintenance == "whole"
+    data.table("ev").update({"amt": "amt + 1"}, predicate="id in (3, 50)")
     assert built(enter(root)).maintenance in ("keys", "merge")
 
 
