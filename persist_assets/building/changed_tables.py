@@ -22,7 +22,7 @@ from persist_assets.building.weights import netted, texts_of
 from persist_assets.core.dialect import quote
 from persist_assets.core.errors import BuildError
 from persist_assets.core.model.columns import Column
-from persist_assets.core.model.deltas import ROW_WEIGHT, Merging
+from persist_assets.core.model.deltas import ROW_WEIGHT, Merging, probe_name
 from persist_assets.planning.render import Statement
 from persist_assets.storage.delta_tables import read_snapshot
 from persist_assets.storage.raw import Pin
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from persist_assets.building.reader import Reader
-    from persist_assets.core.model.deltas import Probe, Program
+    from persist_assets.core.model.deltas import Program
     from persist_assets.core.model.plans import Change, Feed
     from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.snapshots import Snapshot
@@ -83,6 +83,10 @@ class ChangedTables:
         """Return the rows of a relation that the program holds."""
         return self.run(f"SELECT * FROM {quote(name)}")
 
+    def n_rows(self, name: str) -> int:
+        """Return the number of rows of a relation that the program holds."""
+        return self.reader.relations.n_rows(self._show_held(name, self.program.held[name]))
+
     def _named(self, sql: str) -> str:
         """Return a statement over views that exist."""
 
@@ -97,31 +101,38 @@ class ChangedTables:
             if kind in ("former", "state"):
                 return quote(self.states[f"{kind}:{name}"])
             if kind in ("old probe", "new probe"):
-                return quote(self._show_probe(kind.partition(" ")[0], self.program.probes[name]))
+                return quote(self._show_probe(kind.partition(" ")[0], name))
             return quote(self._show_table(kind, name))
 
         return _NAME.sub(view, sql)
 
-    def _n_uses(self, held: str) -> int:
-        """Return how often the statements of the program read a held relation."""
+    def _n_uses(self, name: str) -> int:
+        """Return how often the statements of the program read a relation."""
         program = self.program
         texts = [program.rows, *program.held.values()]
         if isinstance(program, Merging):
             texts += [s.changed for s in program.states if s.changed]
         else:
             texts += [quote(program.keys)] * 2 if program.keys else []
-        n = sum(text.count(quote(held)) for text in texts)
-        return n + 2 * sum(probe.keys == held for probe in program.probes.values())
+        n = sum(text.count(quote(name)) for text in texts)
+        return n + 2 * sum(probe.keys == name for probe in program.probes.values())
+
+    def _columns_of(self, digest: str) -> tuple[tuple[int, str], ...]:
+        """Return the columns of a probe that sources use which have it in common."""
+        grown = frozenset(s for s, change in self.changes.items() if not change.lost)
+        own = self.program.columns[self.program.probes[digest].table]
+        return self.reader.relations.columns_of_probe(digest, own, frozenset(self.changes), grown)
 
     def _show_held(self, name: str, sql: str) -> str:
         """Return the view of a held relation; equal ones of a run are one."""
         return self._hold(name.partition(":")[0], self._named(sql))
 
-    def _hold(self, kind: str, text: str) -> str:
-        """Return the view of a relation that is computed once, now."""
-        view = f"{kind}~{sha256(text.encode()).hexdigest()[:24]}"
+    def _hold(self, kind: str, text: str, name: str | None = None) -> str:
+        """Return the view of a relation that is computed once, now; its text names it."""
+        view = name or _held_name(kind, text)
         engine, relations = self.reader.engine, self.reader.relations
-        return engine.view(view, lambda: relations.hold(view, engine.run(Statement(text, {}, ()))))
+        engine.view(view, lambda: relations.hold(view, engine.run(Statement(text, {}, ()))))
+        return relations.first_equal(view) if kind == "keys" else view
 
     def _show_table(self, kind: str, source_id: SourceID) -> str:
         """Return the view of a version of a table, or of its change."""
@@ -189,7 +200,7 @@ class ChangedTables:
                 f"changes~{self._version_name(source_id)}",
                 lambda: self.reader.engine.run(Statement(came, {}, ())),
             )
-        typed = self._typed(source_id)
+        typed = self._typed(source_id, columns)
         if change.feed is not None:
             view = self._hold("changes", netted(self._fed(source_id, change.feed), typed))
             self._check_feed(source_id, change.feed, view)
@@ -200,10 +211,12 @@ class ChangedTables:
             both = self._differing(both, typed)
         return self._hold("changes", netted(both, typed))
 
-    def _typed(self, source_id: SourceID) -> list[tuple[str, str | None]]:
-        """Return the columns of a table that sources use, as relations name them, with types."""
+    def _typed(
+        self, source_id: SourceID, columns: Iterable[tuple[int, str]]
+    ) -> list[tuple[str, str | None]]:
+        """Return columns of a table as relations name them, with their types."""
         every = self.reader.project.by_id[source_id].columns
-        return [(f"c{n}", every[n].type) for n, _ in self.reader.relations.columns_of(source_id)]
+        return [(f"c{n}", every[n].type) for n, _ in columns]
 
     def _fed(self, source_id: SourceID, feed: Feed) -> str:
         """Return the changed rows as a change data feed has them."""
@@ -269,9 +282,10 @@ class ChangedTables:
         engine = self.reader.engine
         return engine.view(view, lambda: engine.run(Statement(text, {}, ())))
 
-    def _show_probe(self, version: str, probe: Probe) -> str:
+    def _show_probe(self, version: str, digest: str) -> str:
         """Return the view of the rows of a changed table that have some keys, before or now."""
-        table, columns = probe.table, self.reader.relations.columns_of(probe.table)
+        probe = self.program.probes[digest]
+        table, columns = probe.table, self._columns_of(digest)
         keys = self._show_held(probe.keys, self.program.held[probe.keys])
         same = " AND ".join(f"t.c{n} <=> k.c{j}" for j, (n, _) in enumerate(probe.columns))
         having_keys = f" AS t LEFT SEMI JOIN {quote(keys)} AS k ON {same}"
@@ -287,18 +301,28 @@ class ChangedTables:
                 return kept
             text = f"SELECT * FROM {quote(kept)} UNION ALL {found('gained')}"
             return self._hold("probe", text)
-        new = self._hold("probe", found("new"))
+        new, weight = found("new"), quote(ROW_WEIGHT)
         if version == "new":
-            return new
-        changes, weight = quote(self._changes(table)), quote(ROW_WEIGHT)
-        came = f"SELECT {items}, -{weight} FROM (SELECT t.* FROM {changes}{having_keys})"
-        both = f"SELECT *, 1L AS {weight} FROM {quote(new)} UNION ALL {came}"
+            return self._hold("probe", new)
+        held, old = _held_name("probe", new), _held_name("probe", f"old {new}")
+        if self.reader.relations.holds(held) or self._n_uses(probe_name("new", digest)):
+            new = f"SELECT * FROM {quote(self._hold('probe', new))}"
+        came = f"SELECT t.* FROM {quote(self._changes(table))}{having_keys}"
+        both = (
+            f"SELECT *, 1L AS {weight} FROM ({new})"
+            f" UNION ALL SELECT {items}, -{weight} FROM ({came})"
+        )
         return self._hold(
             "probe",
-            f"SELECT {items} FROM ({netted(both, self._typed(table))})"
+            f"SELECT {items} FROM ({netted(both, self._typed(table, columns))})"
             f" LATERAL VIEW explode(sequence(1, IF({weight} > 0, CAST({weight} AS INT),"
             " raise_error('rows that came are not there')))) repeated AS nth",
+            old,
         )
+
+
+def _held_name(kind: str, text: str) -> str:
+    return f"{kind}~{sha256(text.encode()).hexdigest()[:24]}"
 
 
 def _numbered(view: str, columns: Iterable[tuple[int, str]], weight: str = "") -> str:

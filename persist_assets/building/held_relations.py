@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import threading
 import uuid
+from contextlib import suppress
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.core.model.deltas import ROW_WEIGHT, NoRule
@@ -15,16 +17,21 @@ from persist_assets.core.object_stores import spark_uri
 from persist_assets.engine.session import translated
 from persist_assets.planning.deltas import unmaintainable
 from persist_assets.storage.files import list_files, reached
+from persist_assets.storage.raw import stored_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pyspark.sql import DataFrame
 
+    from persist_assets.core.model.deltas import Merging, Program
     from persist_assets.core.model.project import Project
     from persist_assets.core.model.queries import SourceID
+    from persist_assets.core.model.sources import Source
 
 _MUCH_BYTES = 16 * 2**20
+_MOST_KEY_BYTES = 2**20
+"""Keys larger than this are not compared with others."""
 _MOST_READERS = 50
 """All columns of a table with more readers than this are held."""
 
@@ -43,6 +50,8 @@ class HeldRelations:
         self.directory: Callable[[], str] | None = None
         self._frames: dict[str, DataFrame] = {}
         self._places: dict[str, str] = {}
+        self._by_content: dict[str, str] = {}
+        self._of_probes: dict[tuple[frozenset[SourceID], ...], dict[str, dict[int, str]]] = {}
         self._columns: dict[SourceID, tuple[tuple[int, str], ...]] = {}
         self._lock = threading.RLock()
 
@@ -57,12 +66,23 @@ class HeldRelations:
         with self._lock:
             if name not in self._frames:
                 self._places[name] = self._place()
-                self._frames[name] = _written(frame, self._places[name])
+                rows = frame.hint("rebalance") if name.startswith("probe~") else frame
+                self._frames[name] = _written(rows, self._places[name])
             return self._frames[name]
 
-    def written(self, frame: DataFrame) -> DataFrame:
-        """Compute the rows of a frame now, and return them as read from temporary files."""
-        return _written(frame, self._place())
+    def holds(self, name: str) -> bool:
+        """Whether a relation is held."""
+        with self._lock:
+            return name in self._places
+
+    def written(self, frame: DataFrame) -> tuple[DataFrame, int]:
+        """Compute the rows of a frame now, in temporary files; return them and their number."""
+        place = self._place()
+        return _written(frame, place), _n_rows(place)
+
+    def n_rows(self, name: str) -> int:
+        """Return the number of rows of a relation that is held."""
+        return _n_rows(self._places[name])
 
     def _place(self) -> str:
         assert self.directory is not None, "only builds hold relations"
@@ -85,11 +105,25 @@ class HeldRelations:
         except ArrowException:
             return True
 
+    def first_equal(self, name: str) -> str:
+        """Return the first held relation with the same rows, which may be this one.
+
+        Sources ask for the keys that one change touches in different words. What is computed from
+        equal keys is computed once.
+        """
+        rows = self._read(name)
+        if rows.nbytes > _MOST_KEY_BYTES:
+            return name
+        content = sorted(map(repr, zip(*(c.to_pylist() for c in rows.columns), strict=True)))
+        digest = sha256(repr((str(rows.schema), content)).encode()).hexdigest()
+        with self._lock:
+            return self._by_content.setdefault(digest, name)
+
     def total(self, name: str) -> int:
         """Return the sum of the weights of changed rows that are held."""
         return sum(self._read(name, [ROW_WEIGHT])[ROW_WEIGHT].to_pylist())
 
-    def _read(self, name: str, columns: Sequence[str]) -> Any:
+    def _read(self, name: str, columns: Sequence[str] | None = None) -> Any:
         from pyarrow import concat_tables
         from pyarrow.parquet import ParquetFile
 
@@ -100,7 +134,7 @@ class HeldRelations:
                     reached(file.location) as (system, path),
                     system.open_input_file(path) as opened,
                 ):
-                    tables.append(ParquetFile(opened).read([*columns]))
+                    tables.append(ParquetFile(opened).read(columns and [*columns]))
         return concat_tables(tables)
 
     def release(self) -> None:
@@ -108,6 +142,8 @@ class HeldRelations:
         with self._lock:
             self._frames.clear()
             self._places.clear()
+            self._by_content.clear()
+            self._of_probes.clear()
 
     def columns_of(self, table: SourceID) -> tuple[tuple[int, str], ...]:
         """Return the numbers and names of the columns of a table that maintained sources use.
@@ -122,24 +158,81 @@ class HeldRelations:
     def _used(self, table: SourceID) -> dict[int, str]:
         project = self._project
         every = {n: c.name for n, c in enumerate(project.by_id[table].columns)}
-        readers = [
-            s
-            for s in project.persisted
-            if unmaintainable(s) is None and any(i.source_id == table for i in project.inputs(s))
-        ]
         used: dict[int, str] = {}
-        for reader in readers if len(readers) <= _MOST_READERS else ():
+        for reader in self._readers(frozenset((table,))):
             try:
                 used |= dict(project.uses(reader.source_id).get(table, ()))
             except NoRule:
                 continue  # it is computed as a whole
         return used or every
 
+    def columns_of_probe(
+        self,
+        digest: str,
+        own: Iterable[tuple[int, str]],
+        changed: frozenset[SourceID],
+        grown: frozenset[SourceID],
+    ) -> tuple[tuple[int, str], ...]:
+        """Return the numbers and names of the columns that all programs with a probe use.
+
+        Parameters
+        ----------
+        own
+            Those that one of the programs uses.
+        changed, grown
+            The tables that changed, and those of them that only got rows.
+        """
+        with self._lock:
+            if (changed, grown) not in self._of_probes:
+                self._of_probes[changed, grown] = self._probed(changed, grown)
+            known = self._of_probes[changed, grown].get(digest, {})
+        return tuple(sorted((known | dict(own)).items()))
+
+    def _probed(
+        self, changed: frozenset[SourceID], grown: frozenset[SourceID]
+    ) -> dict[str, dict[int, str]]:
+        project = self._project
+        used: dict[str, dict[int, str]] = {}
+        for reader in self._readers(changed):
+            own = changed & {i.source_id for i in project.inputs(reader)}
+            program: Program | Merging | None = None
+            for derive in (project.merging, project.program):
+                with suppress(NoRule):
+                    program = derive(reader.source_id, own, grown & own)
+                    break
+            if program is not None:
+                for digest, probe in program.probes.items():
+                    used.setdefault(digest, {}).update(program.columns[probe.table])
+        return used
+
+    def _readers(self, tables: frozenset[SourceID]) -> list[Source]:
+        """Return the sources that can be maintained and read some tables; none if they are many."""
+        project = self._project
+        readers = [
+            s
+            for s in project.persisted
+            if unmaintainable(s) is None
+            and not tables.isdisjoint(i.source_id for i in project.inputs(s))
+        ]
+        return readers if len(readers) <= _MOST_READERS else []
+
 
 def _written(frame: DataFrame, place: str) -> DataFrame:
-    """Write rows to a place now, in few files, and return them as read from there."""
+    """Write rows to a place now, and return them as read from there."""
     with translated("computing what changed"):
-        writer = frame.hint("rebalance").write
+        writer = frame.write
         writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
         writer.parquet(spark_uri(place))
-        return frame.sparkSession.read.schema(frame.schema).parquet(spark_uri(place))
+        rows = frame.sparkSession.read.schema(frame.schema).parquet(spark_uri(place))
+        # Spark plans nothing for what is joined with no rows, if it knows that there are none.
+        return rows if _n_rows(place) else rows.limit(0)
+
+
+def _n_rows(place: str) -> int:
+    """Return how many rows the files of a directory have."""
+    n_rows = 0
+    for file in list_files(place):
+        if file.name.endswith(".parquet"):
+            with reached(file.location) as (system, path):
+                n_rows += stored_rows(system, path)
+    return n_rows

@@ -312,7 +312,7 @@ MUTATIONS = (
     ),
     _deltas(
         "IN is an equality only as a condition of its own",
-        "rules.py",
+        "pushing.py",
         'if subquery.kind == "in" and subquery in around.conjuncts:',
         'if subquery.kind == "in":',
     ),
@@ -402,6 +402,25 @@ MUTATIONS = (
         "pushing.py",
         "exprs = {n: e for n, e in exprs.items() if e in window.partition}",
         "pass",
+    ),
+    _deltas(
+        "keys restrict a nested subquery by the column that equals them",
+        "pushing.py",
+        "if outer is expr or outer in equal_columns(expr, around.conjuncts, types):",
+        "if True:",
+    ),
+    _deltas(
+        "keys are reduced by filters of unchanged tables only",
+        "rules.py",
+        "if not isinstance(node, Given) or self.relations.is_changed(node):\n"
+        "                    continue",
+        "if not isinstance(node, Given):\n                    continue",
+    ),
+    _deltas(
+        "keys are reduced by filters of the table that has them",
+        "rules.py",
+        "if instances(c) == {ref.instance} and not outermost([c], Subquery)",
+        "if not outermost([c], Subquery)",
     ),
     _deltas(
         "keys of groups restrict the column that they are",

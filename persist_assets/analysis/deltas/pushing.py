@@ -19,9 +19,11 @@ from persist_assets.analysis.algebra import (
     Outer,
     Ref,
     SetOperation,
+    Subquery,
+    walk,
 )
 from persist_assets.analysis.deltas.printing import used_columns
-from persist_assets.analysis.deltas.staging import windows_in
+from persist_assets.analysis.deltas.staging import outermost, windows_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -87,6 +89,26 @@ def _of_block(
     for instance, node in block.leaves:
         if instance != skipped and instance in by_leaf:
             _of_node(node, instance, by_leaf[instance], keys, types, restricted)
+    for subquery in outermost([*block.conjuncts, *(o.expr for o in block.columns)], Subquery):
+        _of_subquery(subquery, block, exprs, keys, types, restricted)
+
+
+def _of_subquery(
+    subquery: Subquery,
+    around: Block,
+    exprs: Mapping[int, Expr],
+    keys: str,
+    types: Types,
+    restricted: dict[int, list[Restriction]],
+) -> None:
+    """Restrict a subquery that finds rows by values that the keys restrict around it."""
+    found: dict[Block, dict[int, Expr]] = {}
+    for inner, own, outer in correlated(subquery, around, types):
+        for number, expr in exprs.items():
+            if outer is expr or outer in equal_columns(expr, around.conjuncts, types):
+                found.setdefault(inner, {}).setdefault(number, own)
+    for inner, by_number in found.items():
+        _of_block(inner, by_number, keys, types, restricted)
 
 
 def _of_node(
@@ -165,3 +187,28 @@ def equal_columns(expr: Expr, conjuncts: Iterable[Expr], types: Types) -> list[R
 def instances(expr: Expr) -> set[int]:
     """Return the instances that an expression refers to."""
     return {*used_columns([expr])}
+
+
+def correlated(
+    subquery: Subquery, around: Block, types: Types
+) -> Iterator[tuple[Block, Expr, Expr]]:
+    """Yield the equalities by which a subquery finds rows for a row of the Block around it.
+
+    IN is an equality only where it is a condition of its own: elsewhere false and NULL differ, and
+    rows with other values or NULL decide which of them it is.
+
+    Yields
+    ------
+    tuple
+        The Block of the rows, an expression over them, and one over the row around it.
+    """
+    outer = {i for i, _ in around.leaves}
+    if subquery.kind == "in" and subquery in around.conjuncts:
+        for out, arg in zip(subquery.block.columns, subquery.args, strict=True):
+            yield subquery.block, out.expr, arg
+    for block in walk(subquery.block):
+        if isinstance(block, Block):
+            own = {i for i, _ in block.leaves}
+            for a, b in equalities(block.conjuncts, types):
+                if instances(a) and instances(b) and instances(a) <= own and instances(b) <= outer:
+                    yield block, a, b

@@ -42,6 +42,7 @@ from persist_assets.analysis.algebra import (
 from persist_assets.analysis.deltas.printing import Part, refs_in, used_columns
 from persist_assets.analysis.deltas.pushing import (
     Restriction,
+    correlated,
     equal_columns,
     equalities,
     instances,
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
     from persist_assets.analysis.algebra import Expr, Node
     from persist_assets.analysis.deltas.relations import Column, Restricted
     from persist_assets.analysis.deltas.staging import Staged
-    from persist_assets.analysis.types import Types
 
 
 @dataclass(slots=True)
@@ -163,7 +163,8 @@ class Rules:
 
         def keys_of(ref: Ref) -> str:
             origin = (leaf.rows, ref.column) if isinstance(leaf, Given) else None
-            return self._distinct(delta, [ref.column], [origin])
+            keys = self._distinct(delta, [ref.column], [origin])
+            return self._reduced(block, [ref], keys)
 
         pairs = [*equalities(block.conjuncts, types)]
         refs = dict.fromkeys(a for a, _ in pairs if isinstance(a, Ref) and a.instance == instance)
@@ -174,7 +175,7 @@ class Rules:
             if isinstance(node, Given) and not self.relations.is_changed(node):
                 restricted.pop(i, None)  # the join restricts it
         for subquery in outermost([*block.conjuncts, *shown], Subquery):
-            for inner, own, outer in _correlated(subquery, block, types):
+            for inner, own, outer in correlated(subquery, block, types):
                 for ref in equal_columns(outer, block.conjuncts, types):
                     if ref.instance == instance:
                         _extend(restricted, restrictions(inner, {0: own}, keys_of(ref), types))
@@ -198,6 +199,7 @@ class Rules:
             own, outer = [a for a, _ in pairs], [b for _, b in pairs]
             keys = self.touched(inner, own)
             if keys is not None:
+                keys = self._reduced(block, outer, keys)
                 restricted = self._restricted(replace(block, columns=_outs(outer)), outer, keys)
                 for other in tests:
                     _extend(restricted, self._by_outer(block, other, outer, keys))
@@ -211,12 +213,42 @@ class Rules:
             versions[id(subquery)] = NEW
         return texts
 
+    def _reduced(self, block: Block, exprs: Sequence[Expr], keys: str) -> str:
+        """Return the keys that a Block can have, as far as filters of unchanged tables tell.
+
+        Parameters
+        ----------
+        exprs
+            The expressions of the Block that have the keys' values.
+        """
+        leaves = dict(block.leaves)
+        for number, expr in enumerate(exprs):
+            for ref in equal_columns(expr, block.conjuncts, self.query.types):
+                node = leaves.get(ref.instance)
+                if not isinstance(node, Given) or self.relations.is_changed(node):
+                    continue
+                filters = tuple(
+                    c
+                    for c in block.conjuncts
+                    if instances(c) == {ref.instance} and not outermost([c], Subquery)
+                )
+                if filters:
+                    one = Block(((ref.instance, node),), filters, _outs([ref]))
+                    rows = self.relations.printer(NEW).block(one)
+                    names = ", ".join(f"k.c{n}" for n in range(len(exprs)))
+                    keys = self.relations.hold(
+                        "keys",
+                        f"SELECT {names} FROM {quote(keys)} AS k"
+                        f" LEFT SEMI JOIN ({rows}) AS t ON k.c{number} = t.c0",
+                    )
+        return keys
+
     def _by_outer(
         self, block: Block, subquery: Subquery, outer: Sequence[Expr], keys: str
     ) -> dict[int, list[Restriction]]:
         """Return the restrictions of a subquery by keys of the rows around it."""
         restricted: dict[int, list[Restriction]] = {}
-        for inner, own, of in _correlated(subquery, block, self.query.types):
+        for inner, own, of in correlated(subquery, block, self.query.types):
             if of in outer:
                 number = outer.index(of)
                 _extend(restricted, restrictions(inner, {number: own}, keys, self.query.types))
@@ -233,8 +265,8 @@ class Rules:
         around = {i for i, _ in block.leaves}
         if subquery.kind == "in" and subquery not in block.conjuncts:
             raise NoRule("of NOT IN, or IN within an expression")
-        correlated = [*_correlated(subquery, block, self.query.types)]
-        blocks = [*dict.fromkeys(inner for inner, _, _ in correlated)]
+        pairs = [*correlated(subquery, block, self.query.types)]
+        blocks = [*dict.fromkeys(inner for inner, _, _ in pairs)]
         referring = [
             b
             for b in walk(subquery.block)
@@ -254,7 +286,7 @@ class Rules:
             isinstance(t, Given) and t.rows in changed for t in elsewhere
         ):
             raise NoRule("of a subquery that reads changed rows beside those that it finds by keys")
-        return found, [(own, outer) for _, own, outer in correlated]
+        return found, [(own, outer) for _, own, outer in pairs]
 
     # ------------------------------------------------------------------------------------- leaves
 
@@ -463,31 +495,6 @@ def _named(node: Outer, side: Block, rows: str, *more: str) -> str:
     refs = refs_in(node.on, side)
     items += [f"c{n + k} AS r{ref.instance}_{ref.column}" for k, ref in enumerate(refs)]
     return f"SELECT {', '.join((*items, *more)) or '1 AS one'} FROM ({rows})"
-
-
-def _correlated(
-    subquery: Subquery, around: Block, types: Types
-) -> Iterator[tuple[Block, Expr, Expr]]:
-    """Yield the equalities by which a subquery finds rows for a row of the Block around it.
-
-    IN is an equality only where it is a condition of its own: elsewhere false and NULL differ, and
-    rows with other values or NULL decide which of them it is.
-
-    Yields
-    ------
-    tuple
-        The Block of the rows, an expression over them, and one over the row around it.
-    """
-    outer = {i for i, _ in around.leaves}
-    if subquery.kind == "in" and subquery in around.conjuncts:
-        for out, arg in zip(subquery.block.columns, subquery.args, strict=True):
-            yield subquery.block, out.expr, arg
-    for block in walk(subquery.block):
-        if isinstance(block, Block):
-            own = {i for i, _ in block.leaves}
-            for a, b in equalities(block.conjuncts, types):
-                if instances(a) and instances(b) and instances(a) <= own and instances(b) <= outer:
-                    yield block, a, b
 
 
 def _beside(whole: Block, inner: Block) -> Iterator[object]:

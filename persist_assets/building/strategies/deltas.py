@@ -88,8 +88,7 @@ class Delta:
         base = self.increment.base
         names = [base.columns[n].name for n in program.key_columns]
         keys = tables.held(program.keys or "").toDF(*names)
-        with translated(f"looking for the keys of `{task.source.name}` that changed"):
-            n_keys = keys.count()
+        n_keys = tables.n_rows(program.keys or "")
         if not n_keys:
             return unchanged(task, base)
         if n_keys > _MOST_KEYS * base.rows and base.rows > _LARGE:

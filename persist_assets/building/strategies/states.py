@@ -99,7 +99,7 @@ class WithStates:
     ) -> Computed:
         tables = ChangedTables(task.reader, merging, read, {})
         relations = task.reader.relations
-        states = [relations.written(tables.run(state.initial)) for state in merging.states]
+        states = [relations.written(tables.run(state.initial))[0] for state in merging.states]
         columns = columns_of(frame)
         return _write_from(task, tables, merging, states, columns)
 
@@ -143,8 +143,9 @@ class Merge:
             if state.changed is None:
                 states.append(former)
                 continue
-            changed = task.reader.relations.written(_cast(tables.run(state.changed), former))
-            is_changed |= not changed.isEmpty()
+            rows = _cast(tables.run(state.changed), former)
+            changed, n_changed = task.reader.relations.written(rows)
+            is_changed |= n_changed > 0
             states.append(_merged(state, former, changed))
         if not is_changed:
             return unchanged(task, base)
