@@ -49,6 +49,12 @@ def unmaintainable(source: Source) -> str | None:
     return None
 
 
+def keeps_old_rows(table: Source) -> bool:
+    """Whether rows that went of a table can still be read."""
+    raw = table.raw
+    return raw is None or raw.external is not None or raw.format == "delta"
+
+
 def maintained(
     project: Project,
     source: Source,
@@ -78,11 +84,9 @@ def maintained(
     certain = {s: change for s, change in changes.items() if change is not None}
     changed = {s: c for s, c in certain.items() if c.added or c.lost}
     for source_id, change in changed.items():
-        raw = project.by_id[source_id].raw
-        if raw is not None and raw.external is None and raw.format != "delta" and change.lost:
-            return (
-                f"rows of {project.by_id[source_id].name} were removed, and its format keeps none"
-            )
+        table = project.by_id[source_id]
+        if change.lost and not keeps_old_rows(table):
+            return f"rows of {table.name} were removed, and its format keeps none"
     costs, n_bytes = world.costs.get(source.build_id, ()), size_of(certain.values())
     whole_s, is_measured = whole_seconds(costs, n_bytes)
     if by_cost and whole_s < LEAST_S:
@@ -126,8 +130,7 @@ def _derived(
     try:
         return project.program(source.source_id, changed, grown)
     except NoRule as error:
-        reason = error.reason
-        return reason if reason.startswith("it ") else f"there is no rule because {reason}"
+        return error.why
 
 
 def describe(project: Project, increment: Increment) -> str:

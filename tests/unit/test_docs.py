@@ -20,6 +20,12 @@ from persist_assets.ledger.log import KINDS
 from persist_assets.operations.documents.base import Document
 from persist_assets.operations.documents.builds import BuildDocument, RunDocument
 from persist_assets.operations.documents.events import EventDocument
+from persist_assets.operations.documents.explanations import (
+    NodeDocument,
+    RulesDocument,
+    TableDocument,
+    WayDocument,
+)
 from persist_assets.operations.documents.plans import ExternalDocument, PlanDocument, StepDocument
 from persist_assets.operations.documents.verifications import (
     VerificationDocument,
@@ -57,6 +63,10 @@ def test_every_command_is_in_the_docs(command: str) -> None:
         ("plan", ExternalDocument),
         ("build, follow", RunDocument),
         ("build, follow", BuildDocument),
+        ("explain", RulesDocument),
+        ("explain", NodeDocument),
+        ("explain", TableDocument),
+        ("explain", WayDocument),
         ("verify", VerificationsDocument),
         ("verify", VerificationDocument),
         ("want add, want show, want cancel, want list", WantDocument),

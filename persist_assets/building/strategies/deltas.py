@@ -172,7 +172,7 @@ def narrowed(
     try:
         narrower = derive(task.source.source_id, frozenset(changes), grown)
     except NoRule as error:
-        raise BuildError(f"there is no rule because {error.reason}") from error
+        raise BuildError(error.why) from error
     return narrower and ChangedTables(task.reader, narrower, read, changes)
 
 
