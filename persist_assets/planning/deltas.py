@@ -9,6 +9,7 @@ The invariant: the resulting table equals one computed in full.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from persist_assets.core.model.deltas import Merging, NoRule
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from persist_assets.core.model.deltas import Program
-    from persist_assets.core.model.plans import Change
+    from persist_assets.core.model.plans import Change, Estimates
     from persist_assets.core.model.project import Project
     from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.snapshots import Snapshot
@@ -27,6 +28,14 @@ if TYPE_CHECKING:
     from persist_assets.planning.world import World
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why all rows are computed although a program computes fewer: the costs."""
+
+    why: str
+    expected: Estimates
 
 
 def unmaintainable(source: Source) -> str | None:
@@ -63,7 +72,7 @@ def maintained(
     world: World,
     *,
     by_cost: bool,
-) -> Increment | str:
+) -> Increment | Refusal | str:
     """Return the increment by which a build maintains a table, or why all rows are computed.
 
     Parameters
@@ -102,11 +111,12 @@ def maintained(
         return Increment(base, changes=changed)
     expected = estimate(program, base, changed, costs, n_bytes)
     if by_cost and not expected.prefers_delta:
-        return (
+        why = (
             f"computing all rows takes {expected.whole_s:.1f} s, and computing those that can"
             f" differ about {expected.delta_s:.1f} s"
         )
-    return Increment(base, changes=changed, program=program)
+        return Refusal(why, expected)
+    return Increment(base, changes=changed, program=program, expected=expected)
 
 
 def _derived(

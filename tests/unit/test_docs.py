@@ -26,7 +26,13 @@ from persist_assets.operations.documents.explanations import (
     TableDocument,
     WayDocument,
 )
-from persist_assets.operations.documents.plans import ExternalDocument, PlanDocument, StepDocument
+from persist_assets.operations.documents.plans import (
+    ExpectedDocument,
+    ExternalDocument,
+    PlanDocument,
+    StepDocument,
+    VolumeDocument,
+)
 from persist_assets.operations.documents.verifications import (
     VerificationDocument,
     VerificationsDocument,
@@ -60,6 +66,8 @@ def test_every_command_is_in_the_docs(command: str) -> None:
     [
         ("plan", PlanDocument),
         ("plan", StepDocument),
+        ("plan", VolumeDocument),
+        ("plan", ExpectedDocument),
         ("plan", ExternalDocument),
         ("build, follow", RunDocument),
         ("build, follow", BuildDocument),
