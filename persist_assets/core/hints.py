@@ -62,7 +62,7 @@ _HINTS: Mapping[str, str] = {
     r"it is computed by a function": "write it as a query",
     r"it is materialized as": "write materialized=table",
     r"refresh=whole": "remove refresh=whole",
-    r"rows of .* were removed, and its format": "store it as a Delta table",
+    r"rows of .* changed or were removed, and its files": "store it as a Delta table",
     r"the query is too large": _APART,
     r"the nesting": _APART,
 }

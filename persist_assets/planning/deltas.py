@@ -58,10 +58,12 @@ def unmaintainable(source: Source) -> str | None:
     return None
 
 
-def keeps_old_rows(table: Source) -> bool:
-    """Whether rows that went of a table can still be read."""
+def unreadable(table: Source) -> str | None:
+    """Return why the rows that a table had before can no longer be read; None: they can."""
     raw = table.raw
-    return raw is None or raw.external is not None or raw.format == "delta"
+    if raw is None or raw.external is not None or raw.format == "delta":
+        return None
+    return f"rows of {table.name} changed or were removed, and its files keep no earlier version"
 
 
 def maintained(
@@ -93,9 +95,9 @@ def maintained(
     certain = {s: change for s, change in changes.items() if change is not None}
     changed = {s: c for s, c in certain.items() if c.added or c.lost}
     for source_id, change in changed.items():
-        table = project.by_id[source_id]
-        if change.lost and not keeps_old_rows(table):
-            return f"rows of {table.name} were removed, and its format keeps none"
+        why = unreadable(project.by_id[source_id])
+        if change.lost and why is not None:
+            return why
     costs, n_bytes = world.costs.get(source.build_id, ()), size_of(certain.values())
     whole_s, is_measured = whole_seconds(costs, n_bytes)
     if by_cost and whole_s < LEAST_S:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from persist_assets.core.hints import hint_of
 from persist_assets.core.model.deltas import Merging, NoRule
 from persist_assets.core.model.sources import FILE_FORMATS
-from persist_assets.planning.deltas import keeps_old_rows, unmaintainable
+from persist_assets.planning.deltas import unmaintainable, unreadable
 from persist_assets.planning.increments import expected_method, obstacle
 
 if TYPE_CHECKING:
@@ -138,8 +138,8 @@ def _way(project: Project, source: Source, table: Source, *, grows: bool) -> Way
     if never is not None:
         why = obstacle(source) if annotation.is_incremental else None
         return Way("whole", why=why or never, hint=None if why else hint_of(never))
-    if not (grows or keeps_old_rows(table)):
-        why = f"rows of {table.name} were removed, and its format keeps none"
+    why = unreadable(table)
+    if why is not None and not grows:
         return Way("whole", why=why, hint=hint_of(why))
     return _by_rules(project, source, table, grows=grows)
 

@@ -174,7 +174,7 @@ def explained_policy(value: str) -> str:
         "refresh=whole computes all rows of a stale table",
         "it is nondeterministic",
         "it depends on the current time",
-        "rows of x were removed, and its format keeps none",
+        "rows of x changed or were removed, and its files keep no earlier version",
     ],
 )
 def test_what_can_be_changed_has_a_hint(reason: str) -> None:
