@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.building.explain import stages_of
@@ -77,6 +78,7 @@ def explained(observer: Observer, ref: PartitionRef) -> dict[str, Any]:
             "computed_seconds": build.computed_s,
             "rows_written": build.written.rows if build.written else None,
             "bytes_written": build.written.bytes if build.written else None,
+            "effort": asdict(build.effort) if build.effort else None,
             "rows": build.snapshot.rows if build.snapshot else None,
             "table": build.snapshot.table if build.snapshot else None,
             "version": build.snapshot.version if build.snapshot else None,

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from persist_assets.core.errors import Location
     from persist_assets.core.model.project import Project
     from persist_assets.core.model.queries import BuildID, SourceID
     from persist_assets.core.model.snapshots import AsOf
@@ -106,8 +107,10 @@ def verify(
 class _NotComparableError(PersistError):
     """A table cannot be compared with rows of the same data."""
 
-    def __init__(self, message: str, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
+    def __init__(
+        self, message: str, hint: str | None = None, location: Location | None = None
+    ) -> None:
+        super().__init__(message, hint=hint, location=location)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,18 @@ def to_read(project: Project, source: Source, step: Step, world: World) -> Volum
     return None
 
 
+def rows_of_changes(source: Source, step: Step, world: World) -> int | None:
+    """Return the rows of the files that came or went since a step's base; None: unknown."""
+    increment = step.increment
+    if increment is None:
+        return None
+    changes = world.changes.get(source.source_id, {})
+    tables = {**increment.changes, **{s: changes.get(s) for s in increment.added}}
+    if not tables or None in tables.values():
+        return None
+    return total(of_change(change) for change in tables.values() if change is not None).rows
+
+
 def total(volumes: Iterable[Volume]) -> Volume:
     """Return the sum of volumes; what is unknown of one is unknown of the sum.
 

@@ -96,7 +96,7 @@ class Delta:
             return None
         rows = named(task, tables.run(program.rows), base.columns)
         computed = continue_table(task, base, None, rows, names, lambda new, _: new, replaced=keys)
-        return replace(computed, maintenance="keys")
+        return replace(computed, maintenance="keys", keys_touched=n_keys)
 
     def _added(self, task: Task, rows: DataFrame) -> Computed | Snapshot:
         """Add rows."""
