@@ -23,8 +23,9 @@ from jvm import quicken
 
 from persist_assets.compiler.compile import compile_project
 from persist_assets.compiler.names import source_id
+from persist_assets.compiler.programs import with_programs
 from persist_assets.compiler.registry import FRONTENDS
-from persist_assets.compiler.state import Compilation, RawFacts
+from persist_assets.compiler.state import Compilation, Memory, RawFacts
 from persist_assets.storage.raw import public_options
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from postgres import Postgres
 
     from persist_assets.building.builder import Builder
-    from persist_assets.compiler.state import Memory
     from persist_assets.core.model.project import Project
     from persist_assets.core.settings.values import Settings
     from persist_assets.engine.protocol import Engine
@@ -152,6 +152,17 @@ def said_under_hash_seeds(script: str, cwd: Path, *paths: Path) -> set[str]:
 def compiled(files: Mapping[str, str], *, sources_dir: str = "sources") -> Project:
     """Compile files to a project; see `compilation_of`."""
     return compilation_of(files, sources_dir=sources_dir).project
+
+
+def with_programs_of(files: Mapping[str, str]) -> Project:
+    """Compile files to a project that knows how its tables are maintained."""
+
+    def parse(path: str) -> Any:
+        text = files[path.removeprefix("sources/")]
+        return FRONTENDS[PurePosixPath(path).suffix](text, path, lambda _: None)[0]
+
+    compilation = compilation_of(files, memory=Memory(parse=parse))
+    return with_programs(compilation.project, compilation)
 
 
 def compilation_of(

@@ -11,7 +11,8 @@ substitution.
 
 A leaf of a Block is a Node with an instance number. A `Ref` names an instance and one of its
 columns; a Ref to an instance that no enclosing Block binds is correlated. Expressions are
-shared (`Calls`), so structurally equal ones are one object.
+shared (`Calls`), so structurally equal ones are one object. Parts that messages name have a `place`
+in their file, where `Binding.locate` is set; it is no part of the meaning.
 
 The construction follows Abiteboul, Hull & Vianu's conjunctive queries extended by the nodes
 above; the windows' snapshots and the instance labels (`fingerprint.py`) are our own.
@@ -27,6 +28,7 @@ from persist_assets.analysis.functions import COMMUTATIVE
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
+    from persist_assets.core.errors import Location
     from persist_assets.core.model.columns import ColumnRef, Growth
 
 # ------------------------------------------------------------------------------------ expressions
@@ -64,6 +66,7 @@ class Subquery:
     kind: str
     block: Block
     args: tuple[Expr, ...] = ()
+    place: Location | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,6 +90,7 @@ class Window:
     frame: tuple[Expr | str, ...]
     rows: Block
     mapping: tuple[tuple[int, int], ...]
+    place: Location | None = field(default=None, repr=False)
 
 
 Expr = Ref | Call | Subquery | Window
@@ -143,6 +147,7 @@ class Block:
     conjuncts: tuple[Expr, ...] = ()
     columns: tuple[Out, ...] = ()
     order: tuple[Sort, ...] = ()
+    place: Location | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -188,6 +193,7 @@ class Outer:
     left: Block
     right: Block
     on: tuple[Expr, ...]
+    place: Location | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -205,6 +211,7 @@ class Aggregate:
     keys: tuple[Expr, ...]
     aggregates: tuple[Expr, ...]
     sets: tuple[frozenset[int], ...] | None = None
+    place: Location | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -213,6 +220,7 @@ class SetOperation:
 
     kind: str
     branches: tuple[Block, ...]
+    place: Location | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -229,6 +237,7 @@ class Limit:
     count: Expr | None
     offset: Expr | None
     ordered: bool
+    place: Location | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -238,6 +247,7 @@ class Generate:
     call: Call
     outer: bool
     types: tuple[str | None, ...]
+    place: Location | None = field(default=None, repr=False)
 
     @property
     def n_columns(self) -> int:
@@ -462,7 +472,7 @@ class Rebuild:
 
         match thing:
             case Subquery(kind, block, args):
-                return Subquery(kind, of(block), tuple(map(of, args)))
+                return Subquery(kind, of(block), tuple(map(of, args)), thing.place)
             case Window(function, partition, order, frame, rows, mapping):
                 return Window(
                     of(function),
@@ -471,6 +481,7 @@ class Rebuild:
                     tuple(f if isinstance(f, str) else of(f) for f in frame),
                     of(rows),
                     tuple((self.instance(own), self.instance(now)) for own, now in mapping),
+                    thing.place,
                 )
             case Sort(by, descending, nulls_first):
                 return Sort(of(by), descending, nulls_first)
@@ -480,20 +491,22 @@ class Rebuild:
                     tuple(map(of, conditions)),
                     tuple([o.of(done[id(o.expr)]) for o in columns]),
                     tuple(map(of, order)),
+                    thing.place,
                 )
             case Derived(block, volatile):
                 return Derived(of(block), volatile)
             case Outer(kind, left, right, on):
-                return Outer(kind, of(left), of(right), tuple(map(of, on)))
+                return Outer(kind, of(left), of(right), tuple(map(of, on)), thing.place)
             case Aggregate(rows, keys, aggregates, sets):
-                return Aggregate(of(rows), tuple(map(of, keys)), tuple(map(of, aggregates)), sets)
+                exprs = tuple(map(of, keys)), tuple(map(of, aggregates))
+                return Aggregate(of(rows), *exprs, sets, thing.place)
             case SetOperation(kind, branches):
-                return SetOperation(kind, tuple(map(of, branches)))
+                return SetOperation(kind, tuple(map(of, branches)), thing.place)
             case Limit(block, n, skipped, ordered):
                 numbers = (of(n) if n else None, of(skipped) if skipped else None)
-                return Limit(of(block), *numbers, ordered)
+                return Limit(of(block), *numbers, ordered, thing.place)
             case Generate(call, outer, types):
-                return Generate(of(call), outer, types)
+                return Generate(of(call), outer, types, thing.place)
             case Values(rows):
                 return Values(tuple(tuple(map(of, row)) for row in rows))
             case _:

@@ -32,6 +32,7 @@ from persist_assets.analysis.grouping import (
     finish_windows,
     group_rows,
     has_sets,
+    place_of_rows,
 )
 from persist_assets.analysis.names import expand_star, output_name, qualifiers_of, renamed
 from persist_assets.analysis.relations import as_leaf, from_item, generate, join, lateral
@@ -86,7 +87,7 @@ def bind(binding: Binding, node: Any, around: Around) -> Block:
     Unanalysable
         The meaning of the query is not known.
     """
-    binding.enter()
+    binding.enter(node)
     chain: list[tuple[Any, Around]] = []  # a UNION b UNION c is a chain, not nested
     while True:
         if node.args.get("with_"):
@@ -149,9 +150,10 @@ def _set_operation(binding: Binding, node: Any, left: Block, around: Around) -> 
     if all(column.type is not None for column in columns):
         flat = (*_union_branches(binding, left, kind), *_union_branches(binding, right, kind))
         branches = branches if len(flat) > MAX_BRANCHES else flat
-    block = binding.leaf(SetOperation(kind, branches), columns)
+    place = binding.mark(node.expression)
+    block = binding.leaf(SetOperation(kind, branches, place), columns)
     if kind == "union all" and distinct:
-        block = _distinct(binding, block)
+        block = _distinct(binding, block, node.expression)
     return _ordered(binding, node, block, around)
 
 
@@ -166,10 +168,11 @@ def _union_branches(binding: Binding, block: Block, kind: str) -> tuple[Block, .
     return node.branches if [o.expr for o in block.columns] == untouched else (block,)
 
 
-def _distinct(binding: Binding, block: Block) -> Block:
+def _distinct(binding: Binding, block: Block, node: Any) -> Block:
     keys = {out.expr: out for out in block.columns}
     rows = replace(block, columns=(), order=())
-    whole = binding.leaf(Aggregate(rows, tuple(keys), ()), keys.values())
+    grouped = Aggregate(rows, tuple(keys), (), place=binding.mark(node))
+    whole = binding.leaf(grouped, keys.values())
     out_by_key = dict(zip(keys, whole.columns, strict=True))
     return replace(whole, columns=tuple(o.of(out_by_key[o.expr].expr) for o in block.columns))
 
@@ -215,7 +218,8 @@ def _limited(binding: Binding, node: Any, block: Block, around: Around) -> Block
     how_many = expression(binding, n, select) if n is not None else None
     skipped = expression(binding, offset.expression, select) if offset is not None else None
     ordered = node.args.get("order") is not None
-    return binding.leaf(Limit(block, how_many, skipped, ordered), block.columns)
+    place = binding.mark(limit or offset)
+    return binding.leaf(Limit(block, how_many, skipped, ordered, place), block.columns)
 
 
 _VALUES_ARGS = frozenset(("expressions", "alias", "joins", "sample", "order", "limit", "offset"))
@@ -282,7 +286,7 @@ def _select(binding: Binding, node: exp.Select, around: Around) -> Block:
         *(e for e in (having_filter, qualify_filter) if e),
     ]
     if group or having or any(aggregates_of(e) for e in every):
-        source, regroup = group_rows(binding, source, select, group, outs, every)
+        source, regroup = group_rows(binding, source, select, group, outs, every, node)
         outs = [o.of(regroup.expr(o.expr)) for o in outs]
         order = regroup.sorts(order)
         having_filter = regroup.expr(having_filter) if having_filter else None
@@ -296,11 +300,12 @@ def _select(binding: Binding, node: exp.Select, around: Around) -> Block:
         qualify_filter = finish.expr(qualify_filter) if qualify_filter else None
     if qualify_filter:
         source.conjuncts += conjuncts(qualify_filter)
-    block = replace(source.block(outs), order=order or source.order)
+    place = place_of_rows(binding, node)
+    block = replace(source.block(outs), order=order or source.order, place=place)
     if node.args.get("distinct"):
         if node.args["distinct"].args.get("on"):
             raise Unanalysable("of DISTINCT ON")
-        block = _distinct(binding, block)
+        block = _distinct(binding, block, node)
         return _ordered(binding, node, block, around, qualifiers)
     return _limited(binding, node, block, around)
 

@@ -117,6 +117,10 @@ class Binding:
         define the meaning of a query.
     depth
         Current nesting depth in the text.
+    locate
+        Returns the place of a part of the tree, for messages; None: no places are recorded.
+    entered
+        The part of the tree that is being bound.
     bounded
         The parameters of the query, each with the expression that it is compared with.
     origins
@@ -129,6 +133,8 @@ class Binding:
     reference: str
     inlines_lots: bool = False
     any_condition: bool = False
+    locate: Callable[[Any], Location] | None = None
+    entered: Any = None
     calls: Calls = field(default_factory=Calls)
     problems: list[Problem] = field(default_factory=list)
     instances: Iterator[int] = field(default_factory=lambda: count(1))
@@ -141,7 +147,7 @@ class Binding:
     windowed: bool = False
     limited: bool = False
 
-    def enter(self) -> None:
+    def enter(self, node: Any) -> None:
         """Go one level down in the text; the caller lowers `depth` when it leaves.
 
         Raises
@@ -150,6 +156,7 @@ class Binding:
             The nesting is too deep.
         """
         self.depth += 1
+        self.entered = node
         if self.depth > MAX_DEPTH:
             raise Unanalysable(f"because it is nested more than {MAX_DEPTH} levels deep")
 
@@ -160,6 +167,10 @@ class Binding:
             return Location(self.path)
         first = min(metas, key=lambda meta: meta["start"])
         return Location(self.path, first["line"], first["col"] - (first["end"] - first["start"]))
+
+    def mark(self, node: Any) -> Location | None:
+        """Return the place of a part of the tree, if places are recorded."""
+        return self.locate(node) if self.locate is not None and node is not None else None
 
     def leaf(self, node: Node, columns: Iterable[Out]) -> Block:
         """Return a Block of one leaf that passes on all its columns."""

@@ -63,7 +63,7 @@ def expression(binding: Binding, node: Any, select: Select) -> Expr:
     Unanalysable
         The meaning is not known.
     """
-    binding.enter()
+    binding.enter(node)
     node = without_parens(node)
     chain: list[tuple[str, Any]] = []  # a + b + c is a chain, not nested
     while True:
@@ -275,7 +275,7 @@ def _in(binding: Binding, node: Any, select: Select) -> Expr:
     if query is not None:
         if isinstance(query, exp.Subquery) and isinstance(query.this, exp.Subquery):
             raise Unanalysable("of IN ((SELECT …)), which is a scalar subquery")
-        return Subquery("in", _nested(binding, query, select), needles)
+        return Subquery("in", _nested(binding, query, select), needles, binding.mark(node))
     if node.args.get("unnest") or node.args.get("field"):
         raise Unanalysable("of IN")
     values = [expression(binding, e, select) for e in node.expressions]
@@ -298,12 +298,13 @@ def _subquery(binding: Binding, node: Any, select: Select) -> Expr:
     block = _nested(binding, node, select)
     if len(block.columns) != 1:
         raise Unanalysable("of a scalar subquery of several columns")
-    return Subquery("scalar", block)
+    return Subquery("scalar", block, place=binding.mark(node))
 
 
 def _exists(binding: Binding, node: Any, select: Select) -> Expr:
     if isinstance(node.this, exp.Query):
-        return Subquery("exists", _nested(binding, node.this, select))
+        block = _nested(binding, node.this, select)
+        return Subquery("exists", block, place=binding.mark(node))
     return _function(binding, "exists", list(arguments_of(node)), select)
 
 
@@ -620,7 +621,8 @@ def _window(binding: Binding, node: Any, select: Select) -> Expr:
         frame[3] = frame[3] or "current row"
     if function.op in AGGREGATES and frame == _DEFAULT_FRAMES[bool(order)]:
         frame = []
-    return Window(function, tuple(dict.fromkeys(partition)), order, tuple(frame), PENDING, ())
+    keys = tuple(dict.fromkeys(partition))
+    return Window(function, keys, order, tuple(frame), PENDING, (), binding.mark(node))
 
 
 _DEFAULT_FRAMES: Mapping[bool, list[str]] = {

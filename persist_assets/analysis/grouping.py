@@ -29,9 +29,12 @@ from persist_assets.analysis.syntax import without_parens
 from persist_assets.core.dialect import plain
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from persist_assets.analysis.algebra import Expr
     from persist_assets.analysis.binding import Binding
     from persist_assets.analysis.scope import Select
+    from persist_assets.core.errors import Location
 
 
 MAX_CUBE = 12
@@ -71,7 +74,13 @@ def has_sets(group: exp.Group) -> bool:
 
 
 def group_rows(
-    binding: Binding, source: From, select: Select, group: Any, outs: list[Out], every: list[Expr]
+    binding: Binding,
+    source: From,
+    select: Select,
+    group: Any,
+    outs: list[Out],
+    every: list[Expr],
+    node: Any,
 ) -> tuple[From, Rebuild]:
     """Return the grouped rows of a SELECT, and a rewriter of expressions in their terms.
 
@@ -81,22 +90,21 @@ def group_rows(
         The GROUP BY, or None: one group of all rows.
     every
         All expressions of the SELECT that are computed from groups.
+    node
+        The SELECT.
     """
     keys, sets = _group_keys(binding, group, select, outs) if group else ((), None)
     keys = tuple(dict.fromkeys(keys))
     calls = tuple(dict.fromkeys(c for e in every for c in aggregates_of(e)))
-    for call in calls:
-        if any(aggregates_of(arg) for arg in call.args):
-            raise Unanalysable("of an aggregate of an aggregate")
-        if any(isinstance(e, Call) and e.op in TIME_WINDOWS for e in walk(*call.args)):
-            raise Unanalysable("of an aggregate of a time window")
-    rows = replace(source.block(), order=source.order)
+    _check_aggregates(calls)
+    rows = replace(source.block(), order=source.order, place=place_of_rows(binding, node))
     # The value of grouping_id() without arguments depends on the order of the keys.
     counted = (
         binding.calls.call(c.op, keys) if c.op == "grouping_id" and not c.args else c for c in calls
     )
-    node = Aggregate(rows, keys, tuple(counted), sets)
-    whole = binding.leaf(node, [Out("", "", e, binding.types.of(e)) for e in (*keys, *calls)])
+    place = binding.mark(group or node)
+    grouped = Aggregate(rows, keys, tuple(counted), sets, place)
+    whole = binding.leaf(grouped, [Out("", "", e, binding.types.of(e)) for e in (*keys, *calls)])
     group_columns = {e: o.expr for e, o in zip((*keys, *calls), whole.columns, strict=True)}
     inside = set(source.leaves)
 
@@ -122,7 +130,8 @@ def group_rows(
                 order=regroup.sorts(expr.order),
             )
         if isinstance(expr, Subquery):
-            return Subquery(expr.kind, below.block(expr.block), regroup.exprs(expr.args))
+            args = regroup.exprs(expr.args)
+            return Subquery(expr.kind, below.block(expr.block), args, expr.place)
         return None
 
     def stand_in_below(expr: Expr) -> Expr | None:
@@ -132,6 +141,20 @@ def group_rows(
     regroup = Rebuild(binding.calls, replace=stand_in)
     below = Rebuild(binding.calls, replace=stand_in_below)
     return From(source.outer, dict(whole.leaves)), regroup
+
+
+def _check_aggregates(calls: Iterable[Call]) -> None:
+    for call in calls:
+        if any(aggregates_of(arg) for arg in call.args):
+            raise Unanalysable("of an aggregate of an aggregate")
+        if any(isinstance(e, Call) and e.op in TIME_WINDOWS for e in walk(*call.args)):
+            raise Unanalysable("of an aggregate of a time window")
+
+
+def place_of_rows(binding: Binding, node: exp.Select) -> Location | None:
+    """Return the place of the clause that decides which rows a SELECT reads."""
+    clause = node.args.get("from_") if node.args.get("joins") else node.args.get("where")
+    return binding.mark(clause or node.args.get("from_") or node)
 
 
 def add_time_windows(binding: Binding, group: exp.Group, select: Select) -> None:

@@ -53,7 +53,7 @@ def from_item(binding: Binding, node: Any, around: Around, sibling: From | None 
         case exp.Subquery() if is_join(node):
             if name:
                 raise Unanalysable("of an alias of a parenthesised join")
-            binding.enter()
+            binding.enter(node)
             source = from_item(binding, node.this, around)
             binding.depth -= 1
         case exp.Subquery() | exp.Values():
@@ -211,9 +211,9 @@ def join(binding: Binding, left: From, node: exp.Join, around: Around) -> From:
             raise Unanalysable(f"of {side} {kind} JOIN")
         if using:
             raise Unanalysable(f"of {kind} JOIN with USING")
-        return _semi_join(binding, left, right, condition, kind)
+        return _semi_join(binding, left, right, condition, node)
     if side in ("LEFT", "RIGHT", "FULL"):
-        return _outer_join(binding, left, right, condition, side, keys)
+        return _outer_join(binding, left, right, condition, keys, node)
     both.conjuncts += condition
     if len(both.leaves) > MAX_LEAVES:  # too large to stay flat
         both = as_leaf(binding, both)
@@ -259,9 +259,12 @@ def _merge_keys(
     return both
 
 
-def _semi_join(binding: Binding, left: From, right: From, condition: list[Expr], kind: str) -> From:
+def _semi_join(
+    binding: Binding, left: From, right: From, condition: list[Expr], node: exp.Join
+) -> From:
     inner = Block(tuple(right.leaves.items()), (*right.conjuncts, *condition))
-    test: Expr = Subquery("exists", inner)
+    test: Expr = Subquery("exists", inner, place=binding.mark(node))
+    kind = node.args["kind"].upper()
     left.conjuncts.append(test if kind == "SEMI" else binding.calls.call("not", (test,)))
     return left
 
@@ -271,19 +274,21 @@ def _outer_join(
     left: From,
     right: From,
     condition: list[Expr],
-    side: str,
     keys: list[tuple[Entry, Entry]],
+    node: exp.Join,
 ) -> From:
+    side = node.args["side"].upper()
     first, second = (right, left) if side == "RIGHT" else (left, right)
     sides = [[*s.entries, *s.hidden] for s in (first, second)]
     outs = [[Out(e.name, e.written, e.expr, e.type) for e in entries] for entries in sides]
-    node = Outer(
+    joined = Outer(
         "full" if side == "FULL" else "left",
         replace(first.block(outs[0]), order=first.order),
         replace(second.block(outs[1]), order=second.order),
         tuple(dict.fromkeys(condition)),
+        binding.mark(node),
     )
-    whole = binding.leaf(node, [*outs[0], *outs[1]])
+    whole = binding.leaf(joined, [*outs[0], *outs[1]])
     for entry, out in zip((*sides[0], *sides[1]), whole.columns, strict=True):
         entry.expr = out.expr
     both = From(
@@ -332,7 +337,7 @@ def generate(
         columns = [(n, t) for n, (_, t) in zip(names, columns, strict=True)]
     call = binding.calls.call(op, args)
     return binding.leaf(
-        Generate(call, outer, tuple(t for _, t in columns)),
+        Generate(call, outer, tuple(t for _, t in columns), binding.mark(node)),
         [Out(n, n, call, t) for n, t in columns],
     )
 

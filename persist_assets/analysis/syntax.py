@@ -14,7 +14,7 @@ from persist_assets.analysis.functions import is_special_datetime_text
 from persist_assets.core.dialect import function_named, is_never_column, plain, type_name
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
 
 BINARY: Mapping[type[exp.Expr], str] = {
@@ -186,16 +186,29 @@ def called(tree: Any, columns: Collection[str] = ()) -> frozenset[str]:
     columns
         The names, in lower case, of all columns that it reads.
     """
-    names = {name for c in tree.find_all(exp.Column) if (name := _function_in(tree, c, columns))}
-    names |= {plain(f.name).lower() for f in tree.find_all(exp.Anonymous)}
-    names |= {name for kind, name in FUNCTIONS.items() if tree.find(kind)}
-    if any(not isinstance(a.parent, exp.Like | exp.ILike) for a in tree.find_all(exp.Any)):
-        names.add("any")  # else it is LIKE ANY, which is no call
-    if tree.find(exp.TableSample):
-        names.add("tablesample")
-    if any(is_special_datetime(cast) for cast in tree.find_all(exp.Cast)):
-        names.add("now")
-    return frozenset(names)
+    return frozenset(name for name, _ in calls_in(tree, columns))
+
+
+def calls_in(tree: Any, columns: Collection[str] = ()) -> Iterator[tuple[str, Any]]:
+    """Yield the functions that a parsed query calls, as for `called`, each with its node."""
+    for node in tree.walk():
+        match node:
+            case exp.Column():
+                name = _function_in(tree, node, columns)
+                yield from [(name, node)] if name else ()
+            case exp.Anonymous():
+                yield plain(node.name).lower(), node
+            case exp.Any():
+                if not isinstance(node.parent, exp.Like | exp.ILike):  # LIKE ANY is no call
+                    yield "any", node
+            case exp.TableSample():
+                yield "tablesample", node
+            case exp.Cast() if is_special_datetime(node):
+                yield "now", node
+            case _ if type(node) in FUNCTIONS:
+                yield FUNCTIONS[type(node)], node
+            case _:
+                pass
 
 
 def _function_in(tree: Any, column: Any, columns: Collection[str]) -> str | None:

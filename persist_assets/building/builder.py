@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from persist_assets.building.catalog_views import check_catalog, show, shown_as
 from persist_assets.building.checking import Checking
+from persist_assets.building.effort import effort_of
 from persist_assets.building.observe import Observer, Unpublished
 from persist_assets.building.reader import Reader
 from persist_assets.building.set_checks import failure
@@ -331,7 +332,8 @@ class Builder:
             self._warn_timeless(work, computed)
             work.checks = self._checking.ask(work, computed, world, checks, frame)
             method = computed.maintenance or maintenance_of(source, strategy, scope)
-            work.build = work.build.computed_by(method, self.clock())
+            build = work.build.computed_by(method, self.clock())
+            work.build = replace(build, effort=effort_of(task, computed, build))
         leaves = reader.leaves(source.bindings, read)
         reader.check_unchanged(leaves)
         for other in source.compared:

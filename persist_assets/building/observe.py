@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from persist_assets.building.pins import Pins
 from persist_assets.core.errors import SettingsError
-from persist_assets.core.model.plans import Change
+from persist_assets.core.model.plans import Change, Volume
 from persist_assets.core.model.snapshots import RawVersion, Snapshot
 from persist_assets.core.partitions import boxes, expand, reached
 from persist_assets.core.partitions import keys as partition_keys
@@ -198,7 +198,7 @@ class Observer:
             latest=self._latest(sources, manifest, exists),
         )
         world = replace(world, changes=self._changes(sources, world))
-        return replace(world, costs=self._costs(sources, world))
+        return replace(world, costs=self._costs(sources, world), sizes=self._sizes(reached, world))
 
     def keys(self) -> dict[SourceID, tuple[str, ...]]:
         """Return the partitions that every partitioned source has, in order."""
@@ -462,6 +462,18 @@ class Observer:
         """Return what builds of the tables took that may be continued."""
         build_ids = {s.build_id for s in sources if s.source_id in world.changes}
         return self.ledger.builds.fetch_costs_of(build_ids) if build_ids else {}
+
+    def _sizes(self, sources: Iterable[Source], world: World) -> dict[SourceID, Volume]:
+        """Return the sizes of raw tables and of built tables."""
+        sizes: dict[SourceID, Volume] = {}
+        for source in sources:
+            table = world.readable(source) if source.persisted else None
+            if table is not None and table.view is None:
+                sizes[source.source_id] = Volume(table.rows, table.bytes)
+            elif source.raw is not None and source.source_id in world.versions:
+                pin = self.pins.pin(source)
+                sizes[source.source_id] = Volume(pin.n_rows, pin.bytes)
+        return sizes
 
     def _aged(
         self, sources: Iterable[Source], world: World

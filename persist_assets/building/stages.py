@@ -94,6 +94,10 @@ class Computed:
         The method, if it is not the strategy's.
     states
         The states written beside the files.
+    keys_touched
+        The keys whose rows were computed again, if it looked for them.
+    n_rewritten
+        The number of the base's files that do not stay.
     """
 
     columns: tuple[Column, ...]
@@ -106,6 +110,8 @@ class Computed:
     bytes: int = 0
     maintenance: Maintenance | None = None
     states: tuple[KeptState, ...] = ()
+    keys_touched: int | None = None
+    n_rewritten: int = 0
 
 
 @dataclass(slots=True)

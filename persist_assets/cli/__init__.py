@@ -18,11 +18,12 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "build": ("build", "rerun"),
     "show": ("show",),
     "following": ("follow",),
+    "explaining": ("explain",),
     "reading": ("diff", "verify", "query"),
     "documenting": ("lineage", "docs"),
     "environments": ("manifest", "promote", "history", "state", "rollback", "gc", "doctor"),
     "trusting": ("trust",),
-    "wanting": ("evaluate", "taint", "sla", "events", "explain", "want"),
+    "wanting": ("evaluate", "taint", "sla", "events", "want"),
     "servers": ("serve", "spark", "ledger"),
 }
 """The commands of each module. `persist --help` has them in this order."""

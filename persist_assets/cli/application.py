@@ -630,6 +630,22 @@ def in_words(value: Any) -> str:
             return str(value)
 
 
+def in_bytes(n: int) -> str:
+    """Return a size in the unit that suits it.
+
+    Examples
+    --------
+    >>> in_bytes(999), in_bytes(1_234_567)
+    ('999 B', '1.2 MB')
+    """
+    size, unit = float(n), "B"
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if size < 999.5 or unit == "TB":
+            break
+        size /= 1000
+    return f"{size:.1f} {unit}" if unit != "B" else f"{n} B"
+
+
 def malloy_path(settings: Settings, written: str) -> str:
     """Return the path of a file relative to the root: given from here, the root or the sources."""
     for start in (Path.cwd(), settings.root, settings.root / settings.sources):

@@ -289,6 +289,7 @@ def _history_json(invocation: Invocation, source: Source, limit: int) -> list[di
                 "rows_written": written.rows if written else None,
                 "bytes": snapshot.bytes if snapshot else None,
                 "bytes_written": written.bytes if written else None,
+                "effort": asdict(build.effort) if build.effort else None,
                 "watermark_before": watermark,
                 "watermark_after": after,
                 "table": snapshot.table if snapshot else None,

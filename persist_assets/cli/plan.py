@@ -16,6 +16,7 @@ from persist_assets.cli.application import (
     SelectArgument,
     ToOption,
     command,
+    in_bytes,
     out,
     print_json,
     print_problem,
@@ -210,6 +211,26 @@ def _method(step: Step) -> str:
     return f" [{'yellow' if is_odd else 'cyan'}]({step.maintenance})[/]"
 
 
+def _why_whole(step: Step) -> tuple[str, ...]:
+    """Return why all rows are computed, unless the reasons of a step say so."""
+    said = any(r.message in step.why or step.why in r.message for r in step.reasons)
+    is_shown = step.action == "build" and step.maintenance == "whole" and not said
+    is_asked = any(r.code in ("forced", "tainted") for r in step.reasons)
+    return (step.why,) if is_shown and not is_asked else ()
+
+
+def _costs(step: Step) -> str:
+    """Return how much a step reads and how long it takes, as far as that is known."""
+    facts: list[str] = []
+    if step.reads is not None and step.reads.bytes:
+        rows = f" ({step.reads.rows:,} rows)" if step.reads.rows is not None else ""
+        facts.append(f"reads up to {in_bytes(step.reads.bytes)}{rows}")
+    if step.expected is not None and step.expected.prefers_delta:
+        seconds = step.expected
+        facts.append(f"about {seconds.delta_s:.1f} s, all rows {seconds.whole_s:.1f} s")
+    return f"[{'; '.join(facts)}]" if facts else ""
+
+
 def plan_tree(project: Project, planned: Plan) -> Tree:
     """Return a plan as a tree: every step below a step that it reads."""
     steps = {step.source_id: step for step in planned.steps}
@@ -228,9 +249,11 @@ def plan_tree(project: Project, planned: Plan) -> Tree:
         ]
         reads = f" [dim](reads {', '.join(also)} too)[/]" if also else ""
         colour = "yellow" if step.action == "build" else "green"
-        why = "; ".join(r.message for r in step.reasons)
+        why = "; ".join((*(r.message for r in step.reasons), *_why_whole(step)))
         reasons = f" [dim]{escape(why)}[/]" if why else ""
-        label = f"[{colour}]{step.action}[/] {escape(source.key)}{_method(step)}{reasons}{reads}"
+        costs = f" [dim]{escape(text)}[/]" if (text := _costs(step)) else ""
+        name = f"[{colour}]{step.action}[/] {escape(source.key)}{_method(step)}"
+        label = f"{name}{reasons}{costs}{reads}"
         branches[step.source_id] = branch = parent.add(label)
         for note in source.notes:
             branch.add(f"[dim]note: {escape(note)}[/]")

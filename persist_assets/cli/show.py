@@ -1,6 +1,7 @@
 """`show`."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +23,7 @@ from persist_assets.compiler.malloy.declarations import SUFFIX as MALLOY
 from persist_assets.core.errors import SourcesError
 from persist_assets.core.model.annotations import Freshness, Kind
 from persist_assets.core.model.project import Project
-from persist_assets.core.model.snapshots import Build, Snapshot
+from persist_assets.core.model.snapshots import Build, Effort, Snapshot
 from persist_assets.core.model.sources import Source
 from persist_assets.core.settings.values import Settings
 from persist_assets.planning.selection import find_source
@@ -73,8 +74,15 @@ def show(
         _print_check(check)
     for title in ("tables", "builds"):
         for row in document[title]:
-            facts = ", ".join(f"{k} {in_words(v)}" for k, v in row.items() if v is not None)
+            facts = ", ".join(f"{k} {in_words(v)}" for k, v in row.items() if _is_fact(k, v))
             out.print(f"[dim]{title[:-1]}[/] {escape(facts)}", soft_wrap=True)
+            if row.get("effort"):
+                effort = Effort(**row["effort"]).in_words
+                out.print(f"[dim]      {escape(effort)}[/]", soft_wrap=True)
+
+
+def _is_fact(name: str, value: object) -> bool:
+    return value is not None and name != "effort"
 
 
 def _print_check(check: Mapping[str, Any]) -> None:
@@ -199,8 +207,11 @@ def _build(build: Build) -> dict[str, Any]:
         "build_id": build.build_id,
         "rows": build.snapshot.rows if build.snapshot else None,
         "seconds": build.seconds,
+        "maintenance": build.maintenance,
+        "rows_written": build.written.rows if build.written else None,
         "run_id": build.run_id,
         "error": build.error,
+        "effort": asdict(build.effort) if build.effort else None,
     }
 
 

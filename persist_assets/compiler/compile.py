@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from persist_assets.compiler.names import Names, file_key
@@ -18,6 +20,7 @@ from persist_assets.core.errors import (
 if TYPE_CHECKING:
     from collections.abc import (
         Callable,
+        Generator,
         Iterable,
         Mapping,
     )
@@ -132,3 +135,19 @@ DRAFT_PASSES: tuple[Callable[[Compilation], None], ...] = (
     take_over,
     compile_meaning,
 )
+
+
+@contextmanager
+def nothing_collected() -> Generator[None]:
+    """Disable the cyclic garbage collector within the block.
+
+    Loading creates millions of objects that live until it ends. Scanning them repeatedly took a
+    third of the time.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import errno
-import gc
 import json
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
 from pathlib import Path, PurePath, PurePosixPath
-from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
-from persist_assets.analysis.deltas.program import change_of, merging, used_of_tables
 from persist_assets.analysis.pushdown.needs import needed
 from persist_assets.compiler.cache import Parsed, cache_file, load_cache, parsed, save_cache
-from persist_assets.compiler.compile import compile_project, resolve_query
+from persist_assets.compiler.compile import compile_project, nothing_collected, resolve_query
 from persist_assets.compiler.frontends.python import OUTSIDE, digest_of
 from persist_assets.compiler.malloy.declarations import SUFFIX as MALLOY
 from persist_assets.compiler.malloy.project import Models, with_trees
 from persist_assets.compiler.names import asset_key, source_id
+from persist_assets.compiler.programs import never_followed, with_programs
 from persist_assets.compiler.registry import FRONTENDS, NAMES
 from persist_assets.compiler.state import Memory, RawFacts, as_broken
 from persist_assets.core.digests import digest, digest_connection
@@ -35,7 +32,6 @@ from persist_assets.core.errors import (
     did_you_mean,
     unexpected,
 )
-from persist_assets.core.model.deltas import NoRule
 from persist_assets.core.model.sources import FILE_FORMATS
 from persist_assets.core.object_stores import ICEBERG_SCHEMES, unknown_scheme
 from persist_assets.core.settings.keys import OUT_OF_PROJECT, SETTINGS_FILE
@@ -49,14 +45,12 @@ if TYPE_CHECKING:
     from collections.abc import (
         Callable,
         Collection,
-        Generator,
         Iterable,
         Iterator,
         Mapping,
         Sequence,
     )
 
-    from persist_assets.analysis.deltas.staging import Staged
     from persist_assets.compiler.frontends.module_text import Find
     from persist_assets.compiler.state import Compilation
     from persist_assets.core.model.project import NamedQuery, Needed, Project
@@ -408,8 +402,9 @@ def _finished(
         needs = tuple(map(needed, compilation.needs(externals)))
         needs_of = _needs_by_source(compilation, externals)
         project = replace(project, needs=needs, needs_of=needs_of)
-    project = _with_programs(project, compilation)
+    project = with_programs(project, compilation)
     problems = [*project.problems, *_unknown_graphs(settings, project)]
+    problems += never_followed(project)
     problems.sort(key=lambda p: (p.location, p.code, p.message))
     return replace(project, problems=tuple(problems))
 
@@ -435,32 +430,6 @@ def _needs_by_source(
     return find
 
 
-def _with_programs(project: Project, compilation: Compilation) -> Project:
-    """Return a project that derives how its tables are maintained; for most it is never asked."""
-    lock = Lock()
-    compilation.forget_trees()
-
-    @cache
-    def define(source_id: SourceID) -> Staged | NoRule:
-        try:
-            return compilation.definition(source_id)
-        except NoRule as error:
-            return error
-
-    def derived(derive: Callable[..., T]) -> Callable[..., T]:
-        def find(source_id: SourceID, *changes: frozenset[SourceID]) -> T:
-            with lock, nothing_collected():
-                definition = define(source_id)
-                if isinstance(definition, NoRule):
-                    raise NoRule(definition.reason)
-                return derive(definition, *changes)
-
-        return find
-
-    uses = derived(lambda query: used_of_tables(query.block))
-    return replace(project, program=derived(change_of), merging=derived(merging), uses=uses)
-
-
 def _finder(
     texts: Mapping[str, str], contents: Mapping[str, bytes], read: Callable[[str], str]
 ) -> Find:
@@ -478,22 +447,6 @@ def _finder(
         return found[path]
 
     return find
-
-
-@contextmanager
-def nothing_collected() -> Generator[None]:
-    """Disable the cyclic garbage collector within the block.
-
-    Loading creates millions of objects that live until it ends. Scanning them repeatedly took a
-    third of the time.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def require(project: Project) -> Project:

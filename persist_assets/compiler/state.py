@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from persist_assets.analysis.deltas.definition import checked, define
+from persist_assets.analysis.deltas.places import first_token
+from persist_assets.analysis.functions import CLOCK, SESSION, VOLATILE
 from persist_assets.analysis.pushdown.needs import leaf, opaque, relate
 from persist_assets.analysis.pushdown.search import find_needs
 from persist_assets.analysis.semantics import (
     Meaning,
 )
+from persist_assets.analysis.syntax import calls_in
 from persist_assets.compiler.frontends.sql import parse_query
 from persist_assets.compiler.names import Names, source_id
 from persist_assets.core.errors import (
@@ -37,9 +41,14 @@ if TYPE_CHECKING:
     from persist_assets.analysis.binding import Face
     from persist_assets.analysis.deltas.staging import Staged
     from persist_assets.analysis.pushdown.needs import Need, Relation
+    from persist_assets.core.errors import Location
     from persist_assets.core.model.columns import Column
     from persist_assets.core.model.queries import Query, Reference, SourceID
     from persist_assets.core.model.sources import Declaration, Source
+
+
+UNSTEADY = VOLATILE | SESSION | CLOCK | {"tablesample"}
+"""Functions whose results differ between builds from the same data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,11 +324,45 @@ class Compilation:
                 query = self.parsed(unit)
             assert query is not None
             upstream = [faces.get(b) or self._leaf(b) for b in unit.bindings]
-            definition = define(query, unit.declaration.location.path, upstream)
+            path = unit.declaration.location.path
+            definition = define(query, path, upstream, self._locate(unit))
             if unit.source_id == source_id:
                 return checked(definition, parse_query, self._leaf)
             faces[unit.source_id] = definition.face(self._leaf(unit.source_id))
         raise AssertionError(source_id)
+
+    def unsteady_calls(self, source_id: SourceID) -> list[tuple[str, Location]]:
+        """Return the calls in a query, and in those inlined in it, that differ between builds.
+
+        These are nondeterministic, or read the session or the clock.
+        """
+        calls: list[tuple[str, Location]] = []
+        visited: set[SourceID] = set()
+        stack = [source_id]
+        while stack:
+            unit = self.units[stack.pop()]
+            source, query = unit.source, unit.declaration.query
+            if unit.source_id in visited or source is None or query is None or source.function:
+                continue
+            visited.add(unit.source_id)
+            stack += [b for b in unit.bindings if self._is_inlined(b)]
+            if not (source.volatile or source.reads_clock):
+                continue
+            query = query if query.tree is not None else self.parsed(unit)
+            assert query is not None
+            reads = (self.units[b].source for b in unit.bindings)
+            names = {c.name.lower() for read in reads if read for c in read.columns}
+            for name, node in calls_in(query.tree, names):
+                if name in UNSTEADY and not (name == "unix_timestamp" and node.expressions):
+                    calls.append((name, self._locate(unit)(node)))
+        return calls
+
+    def _locate(self, unit: Unit) -> Callable[[Any], Location]:
+        """Return a function for the places of the parts of a unit's tree."""
+        place = unit.declaration.location
+        # Nobody has seen the lines of the SQL that Malloy's compiler writes.
+        is_written = unit.declaration.language != MALLOY
+        return partial(first_token, place.path) if is_written else lambda _: place
 
     def _is_inlined(self, source_id: SourceID) -> bool:
         declaration = self.units[source_id].declaration

@@ -121,8 +121,10 @@ class Ingestion:
                 f"the copy of an external table is gone from {root}",
                 hint="fetch it again: persist external sync --again",
             )
-        files = sorted(file_location(path, root) for path in file_sizes(table))
-        return Pin(version_of(copy, copy.committed), tuple(files), root)
+        sizes = file_sizes(table)
+        files = sorted(file_location(path, root) for path in sizes)
+        size = sum(sizes.values())
+        return Pin(version_of(copy, copy.committed), tuple(files), root, bytes=size)
 
     # ------------------------------------------------------------------------------------- needs
 

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from persist_assets.core.errors import ConflictError
 from persist_assets.core.model.checks import CheckResult, FailedPartition
-from persist_assets.core.model.snapshots import Build, Cost, Holding, Snapshot
+from persist_assets.core.model.snapshots import Build, Cost, Effort, Holding, Snapshot
 from persist_assets.ledger.collection import INTERRUPTED, forgotten, holdings, unreached
 from persist_assets.ledger.connection import in_parts
 from persist_assets.ledger.log import Part, repeated
@@ -218,6 +218,7 @@ class Builds(Part):
             "written_bytes": build.written.bytes if build.written else None,
             "maintenance": build.maintenance,
             "computed_seconds": build.computed_s,
+            "effort": asdict(build.effort) if build.effort else None,
             **snapshot_values(snapshot),
         }
         this = builds.c.build_uid == build.build_uid
@@ -455,15 +456,19 @@ class Builds(Part):
         return {**costs}
 
     @repeated
-    def fetch_methods(self, build_uids: Collection[str]) -> dict[str, str]:
-        """Return by which methods builds computed rows, for those that recorded it."""
-        methods: dict[str, str] = {}
+    def fetch_methods(self, build_uids: Collection[str]) -> dict[str, tuple[str, Effort | None]]:
+        """Return by which methods builds computed rows, and what they did, if they recorded it."""
+        methods: dict[str, tuple[str, Effort | None]] = {}
         with self._read() as connection:
             for part in in_parts([*build_uids]):
-                query = sa.select(builds.c.build_uid, builds.c.maintenance).where(
+                columns = builds.c.build_uid, builds.c.maintenance, builds.c.effort
+                query = sa.select(*columns).where(
                     builds.c.build_uid.in_(part), builds.c.maintenance.is_not(None)
                 )
-                methods.update((uid, method) for uid, method in connection.execute(query))
+                methods |= {
+                    uid: (method, Effort(**effort) if effort else None)
+                    for uid, method, effort in connection.execute(query)
+                }
         return methods
 
     @repeated

@@ -311,6 +311,11 @@ def _keep_states(connection: Connection) -> None:
     connection.exec_driver_sql("ALTER TABLE builds ADD COLUMN states JSON")
 
 
+def _record_effort(connection: Connection) -> None:
+    """Add what builds that maintain tables did; unknown for existing builds."""
+    connection.exec_driver_sql("ALTER TABLE builds ADD COLUMN effort JSON")
+
+
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _record_parts,
     _record_changes,
@@ -326,6 +331,7 @@ MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _tell_requested,
     _record_methods,
     _keep_states,
+    _record_effort,
 )
 """The migrations from version n to n + 1, for every n from 1."""
 VERSION = 1 + len(MIGRATIONS)

@@ -11,6 +11,7 @@ from persist_assets.core.errors import ConflictError
 from persist_assets.core.model.columns import Column, Parts
 from persist_assets.core.model.snapshots import (
     Build,
+    Effort,
     Filled,
     KeptState,
     Leaf,
@@ -233,4 +234,5 @@ def build_of(row: Row[Any]) -> Build:
         written=None if row.written_rows is None else Written(row.written_rows, row.written_bytes),
         maintenance=row.maintenance,
         computed_s=row.computed_seconds,
+        effort=Effort(**row.effort) if row.effort else None,
     )

@@ -280,6 +280,8 @@ builds = sa.Table(
     # version 14.
     sa.Column("maintenance", sa.String(16)),
     sa.Column("computed_seconds", sa.Float),
+    # What a build did that did not compute all rows; unknown for builds before version 16.
+    sa.Column("effort", sa.JSON(none_as_null=True)),
     # Since when nothing may refer to the snapshot any more: its files may be deleted from then on.
     sa.Column("collected_at", Instant),
     # A build is in one of three states.

@@ -1,17 +1,43 @@
-"""The origin of a partition: its wants, request, build and code."""
+"""The origin of a partition: its wants, request, build and code; and the rules of its source."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.building.explain import stages_of
 from persist_assets.core.wants import ref_of
+from persist_assets.operations.documents.explanations import RulesDocument
 from persist_assets.operations.documents.wants import RequestDocument, WantDocument
+from persist_assets.planning.explaining import explain
 from persist_assets.wants.requests import resolve
 
 if TYPE_CHECKING:
     from persist_assets.building.observe import Observer
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.snapshots import Build
+    from persist_assets.core.model.sources import Source
     from persist_assets.core.wants import PartitionRef
+
+
+def rules_of(project: Project, source: Source) -> dict[str, Any]:
+    """Return how the table of a source is kept up to date. This needs no ledger."""
+    return RulesDocument.of(source, explain(project, source)).as_json()
+
+
+def unbuilt(source: Source, ref: PartitionRef) -> dict[str, Any]:
+    """Return what `explained` returns of a partition where there is no ledger."""
+    return {
+        "partition_ref": ref,
+        "available": False,
+        "wants": [],
+        "request": None,
+        "build": None,
+        "inputs": [],
+        "code": _code(source, None),
+        "costs": [],
+        "stages": [],
+    }
 
 
 def explained(observer: Observer, ref: PartitionRef) -> dict[str, Any]:
@@ -34,7 +60,6 @@ def explained(observer: Observer, ref: PartitionRef) -> dict[str, Any]:
     build = next(iter(builds), None)
     names = {s.build_id: s.name for s in observer.project.sources}
     requests = [r for w in wants if w.request_id and (r := ledger.requests.find(w.request_id))]
-    location = source.location
     return {
         "partition_ref": full,
         "available": build is not None,
@@ -53,6 +78,7 @@ def explained(observer: Observer, ref: PartitionRef) -> dict[str, Any]:
             "computed_seconds": build.computed_s,
             "rows_written": build.written.rows if build.written else None,
             "bytes_written": build.written.bytes if build.written else None,
+            "effort": asdict(build.effort) if build.effort else None,
             "rows": build.snapshot.rows if build.snapshot else None,
             "table": build.snapshot.table if build.snapshot else None,
             "version": build.snapshot.version if build.snapshot else None,
@@ -62,13 +88,7 @@ def explained(observer: Observer, ref: PartitionRef) -> dict[str, Any]:
             for v in (build.snapshot.as_of if build and build.snapshot else ())
             if ":" not in v.raw  # other versions describe the build, not its data
         ],
-        "code": {
-            "source_id": source.source_id,
-            "build_id": build.build_id if build else None,
-            "is_current": build is not None and build.build_id == source.build_id,
-            "path": location.path,
-            "line": location.line,
-        },
+        "code": _code(source, build),
         "costs": [
             {
                 "maintenance": cost.maintenance,
@@ -82,4 +102,14 @@ def explained(observer: Observer, ref: PartitionRef) -> dict[str, Any]:
             {"stage": s.name, "strategy": s.strategy, "description": s.description}
             for s in (stages_of(observer, source, place.key) if source.persisted else ())
         ],
+    }
+
+
+def _code(source: Source, build: Build | None) -> dict[str, Any]:
+    return {
+        "source_id": source.source_id,
+        "build_id": build.build_id if build else None,
+        "is_current": build is not None and build.build_id == source.build_id,
+        "path": source.location.path,
+        "line": source.location.line,
     }

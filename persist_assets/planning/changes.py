@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from persist_assets.core.model.checks import in_units
 from persist_assets.core.model.plans import Change, Estimate, Increment, Reason, Step
 from persist_assets.core.time_values import to_text
-from persist_assets.planning.deltas import describe, maintained, unmaintainable
+from persist_assets.planning.deltas import Refusal, describe, maintained, unmaintainable
 from persist_assets.planning.increments import (
     grow,
     mismatch,
@@ -72,7 +72,8 @@ def increment_of(
         by_delta = waits or maintained(project, source, base, direct, world, by_cost=False)
         if isinstance(by_delta, Increment):
             return by_delta, Reason("increment", describe(project, by_delta))
-        grown = by_delta if source.annotation.time_column is None else grown
+        why = by_delta.why if isinstance(by_delta, Refusal) else by_delta
+        grown = why if source.annotation.time_column is None else grown
     if isinstance(grown, Increment):
         return grown, Reason("increment", _describe_increment(project, source, grown))
     return None, Reason("whole", f"{IN_FULL}{grown}")
@@ -85,7 +86,7 @@ def delta_of(
     world: World,
     coming: Mapping[SourceID, Step],
     expected: AsOf,
-) -> Increment | str:
+) -> Increment | Refusal | str:
     """Return the increment by which ``refresh=auto`` maintains a table, or why it does not.
 
     Only tables of the environment's own whose inputs changed are maintained.

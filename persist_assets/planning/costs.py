@@ -5,10 +5,10 @@ What builds of the same meaning took before counts most. Where nothing was measu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from persist_assets.core.model.deltas import Merging
+from persist_assets.core.model.plans import Estimates
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -31,28 +31,6 @@ _KEPT_BYTES_PER_S = 250e6
 _COMPUTED_BYTES_PER_S = 40e6
 """Bytes of tables from which all rows are computed."""
 _WRITTEN_BYTES_PER_S = 60e6
-
-
-@dataclass(frozen=True, slots=True)
-class Estimates:
-    """The expected seconds of both ways.
-
-    Attributes
-    ----------
-    whole_s, delta_s
-        To compute all rows, and to compute the changed ones.
-    is_measured
-        Whether a build of the same meaning computed all rows before.
-    """
-
-    whole_s: float
-    delta_s: float
-    is_measured: bool
-
-    @property
-    def prefers_delta(self) -> bool:
-        """Whether maintaining the table is expected to be cheaper."""
-        return self.delta_s < self.whole_s
 
 
 def whole_seconds(costs: Sequence[Cost], n_bytes: int) -> tuple[float, bool]:

@@ -9,6 +9,7 @@ The invariant: the resulting table equals one computed in full.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from persist_assets.core.model.deltas import Merging, NoRule
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from persist_assets.core.model.deltas import Program
-    from persist_assets.core.model.plans import Change
+    from persist_assets.core.model.plans import Change, Estimates
     from persist_assets.core.model.project import Project
     from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.snapshots import Snapshot
@@ -27,6 +28,14 @@ if TYPE_CHECKING:
     from persist_assets.planning.world import World
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why all rows are computed although a program computes fewer: the costs."""
+
+    why: str
+    expected: Estimates
 
 
 def unmaintainable(source: Source) -> str | None:
@@ -49,6 +58,14 @@ def unmaintainable(source: Source) -> str | None:
     return None
 
 
+def unreadable(table: Source) -> str | None:
+    """Return why the rows that a table had before can no longer be read; None: they can."""
+    raw = table.raw
+    if raw is None or raw.external is not None or raw.format == "delta":
+        return None
+    return f"rows of {table.name} changed or were removed, and its files keep no earlier version"
+
+
 def maintained(
     project: Project,
     source: Source,
@@ -57,7 +74,7 @@ def maintained(
     world: World,
     *,
     by_cost: bool,
-) -> Increment | str:
+) -> Increment | Refusal | str:
     """Return the increment by which a build maintains a table, or why all rows are computed.
 
     Parameters
@@ -78,10 +95,9 @@ def maintained(
     certain = {s: change for s, change in changes.items() if change is not None}
     changed = {s: c for s, c in certain.items() if c.added or c.lost}
     for source_id, change in changed.items():
-        raw = project.by_id[source_id].raw
-        if raw is not None and raw.external is None and raw.format != "delta" and change.lost:
-            name = project.by_id[source_id].name
-            return f"rows of {name} changed or were removed, and its files keep no earlier version"
+        why = unreadable(project.by_id[source_id])
+        if change.lost and why is not None:
+            return why
     costs, n_bytes = world.costs.get(source.build_id, ()), size_of(certain.values())
     whole_s, is_measured = whole_seconds(costs, n_bytes)
     if by_cost and whole_s < LEAST_S:
@@ -97,11 +113,12 @@ def maintained(
         return Increment(base, changes=changed)
     expected = estimate(program, base, changed, costs, n_bytes)
     if by_cost and not expected.prefers_delta:
-        return (
+        why = (
             f"computing all rows takes {expected.whole_s:.1f} s, and computing those that can"
             f" differ about {expected.delta_s:.1f} s"
         )
-    return Increment(base, changes=changed, program=program)
+        return Refusal(why, expected)
+    return Increment(base, changes=changed, program=program, expected=expected)
 
 
 def _derived(
@@ -125,8 +142,7 @@ def _derived(
     try:
         return project.program(source.source_id, changed, grown)
     except NoRule as error:
-        reason = error.reason
-        return reason if reason.startswith("it ") else f"there is no rule because {reason}"
+        return error.why
 
 
 def describe(project: Project, increment: Increment) -> str:

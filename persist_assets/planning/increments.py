@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from persist_assets.core.model.columns import MonotoneStep, Trace
 from persist_assets.core.model.plans import Increment
@@ -30,7 +30,7 @@ from persist_assets.core.time_values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from persist_assets.core.model.columns import Column
     from persist_assets.core.model.plans import Change, Piece
@@ -143,19 +143,49 @@ def _windows(
     project: Project, source: Source, base: Snapshot, changed: Mapping[SourceID, Change]
 ) -> Increment | None:
     """Return the increment that recomputes windows, if all changes are known to lie in windows."""
+    traces = _traces(project, source, changed.keys())
+    for trace in traces or ():
+        kind = column_type(project.by_id[trace.column.source_id].columns, trace.column.column)
+        change, name = changed[trace.column.source_id], trace.column.column
+        lost = () if name.lower() in change.within else change.lost
+        if any(span(p, name, kind or "") is None for p in lost):
+            return None
+    return None if traces is None else Increment(base, changes=changed, traces=traces)
+
+
+def _traces(
+    project: Project, source: Source, changed: Collection[SourceID]
+) -> tuple[Trace, ...] | None:
+    """Return the traces from tables to the time column; None: its windows do not follow them."""
     windows = source.windows
-    if windows is None or windows.loose & changed.keys() or not is_ordered(time_type(source)):
+    if windows is None or windows.loose & {*changed} or not is_ordered(time_type(source)):
         return None
     traces = tuple(t for t in windows.traces if t.column.source_id in changed)
     if {t.column.source_id for t in traces} != {*changed}:
         return None
-    for trace in traces:
-        kind = column_type(project.by_id[trace.column.source_id].columns, trace.column.column)
-        change, name = changed[trace.column.source_id], trace.column.column
-        lost = () if name.lower() in change.within else change.lost
-        if not is_ordered(kind) or any(span(p, name, kind or "") is None for p in lost):
-            return None
-    return Increment(base, changes=changed, traces=traces)
+    columns = ((project.by_id[t.column.source_id].columns, t.column.column) for t in traces)
+    return traces if all(is_ordered(column_type(*column)) for column in columns) else None
+
+
+def expected_method(
+    project: Project, source: Source, table: SourceID, *, grows: bool
+) -> Literal["append", "windows"] | None:
+    """Return how an incremental build follows a change of one table, without knowing the change.
+
+    None: it does not add rows, and its windows of time do not follow from those of the table.
+
+    Parameters
+    ----------
+    grows
+        Rows are only added.
+    """
+    if obstacle(source) is not None or source.growth is None:
+        return None
+    if grows and any(table in tables for tables in source.growth.sums):
+        return "append"
+    if source.annotation.merge is not None:
+        return None
+    return "windows" if _traces(project, source, (table,)) is not None else None
 
 
 def touched(

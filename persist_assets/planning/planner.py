@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from persist_assets.core.model.plans import Plan, Step
 from persist_assets.planning.inputs import versions_of
 from persist_assets.planning.partition_steps import partition_step
 from persist_assets.planning.table_steps import table_step
+from persist_assets.planning.volumes import to_read
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -54,5 +56,5 @@ def plan(
             span = (spans or {}).get(source_id)
             chosen_spans = () if span is None else (span,)
             step = table_step(project, source, world, coming, expected, chosen_spans, force=force)
-        coming[source_id] = step
+        coming[source_id] = replace(step, reads=to_read(project, source, step, world))
     return Plan(world.environment, tuple(coming.values()))

@@ -15,7 +15,7 @@ from persist_assets.core.model.snapshots import (
 )
 from persist_assets.planning.age import is_stored_as_declared, is_young
 from persist_assets.planning.changes import delta_of, estimate_of, increment_of
-from persist_assets.planning.deltas import describe
+from persist_assets.planning.deltas import Refusal, describe
 from persist_assets.planning.inputs import (
     follows_from,
     inputs,
@@ -40,6 +40,7 @@ from persist_assets.planning.world import OLDER, World, older_code
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from persist_assets.core.model.plans import Estimates
     from persist_assets.core.model.project import Project
     from persist_assets.core.model.queries import BuildID, SourceID
     from persist_assets.core.model.sources import Source
@@ -155,6 +156,8 @@ class Verdict:
         The data is newer, but the source's direct inputs have the same rows.
     why
         Why all rows are computed, where no reason says so.
+    expected
+        The costs that were compared.
     """
 
     reasons: tuple[Reason, ...] = ()
@@ -162,6 +165,7 @@ class Verdict:
     whole: bool = False
     same_rows: bool = False
     why: str = ""
+    expected: Estimates | None = None
 
 
 def _case(
@@ -344,6 +348,8 @@ def _by_delta(case: Case, snapshot: Snapshot, reasons: Sequence[Reason]) -> Verd
     )
     if isinstance(increment, str):
         return Verdict((*reasons,), why=increment)
+    if isinstance(increment, Refusal):
+        return Verdict((*reasons,), why=increment.why, expected=increment.expected)
     if increment.program is None:
         return Verdict(same_rows=True)
     why = Reason("increment", describe(case.project, increment))
@@ -392,6 +398,7 @@ def _build(case: Case, verdict: Verdict, reasons: tuple[Reason, ...]) -> Step:
         estimate=estimate_of(last, case.snapshot),
         increment=verdict.increment,
         history=history,
+        expected=verdict.increment.expected if verdict.increment else verdict.expected,
     )
     return with_maintenance(source, step, is_first=case.is_first, otherwise=verdict.why)
 

@@ -15,7 +15,7 @@ from persist_assets.core.model.snapshots import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from persist_assets.core.model.plans import Change
+    from persist_assets.core.model.plans import Change, Volume
     from persist_assets.core.model.queries import BuildID, SourceID
     from persist_assets.core.model.snapshots import Cost
     from persist_assets.core.model.sources import Source
@@ -89,6 +89,8 @@ class World:
         Why copies of external tables must be brought up to date, in words.
     costs
         For BuildIDs whose tables can be maintained, what their builds took, the latest first.
+    sizes
+        The sizes of raw tables and of tables in the manifest, as far as they are known.
     """
 
     environment: str
@@ -118,6 +120,7 @@ class World:
     )
     behind: Mapping[SourceID, str] = field(default_factory=dict[str, str])
     costs: Mapping[BuildID, Sequence[Cost]] = field(default_factory=dict[str, "Sequence[Cost]"])
+    sizes: Mapping[SourceID, Volume] = field(default_factory=dict[str, "Volume"])
 
     def version(self, reader: SourceID, upstream: Source) -> str:
         """Return the version of a raw table that a source's rows would rest on."""

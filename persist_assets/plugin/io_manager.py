@@ -7,6 +7,7 @@ DataFrames.
 """
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import dagster as dg
@@ -129,6 +130,9 @@ def output_metadata(builder: Builder, work: PendingBuild, snapshot: Snapshot) ->
     metadata |= read_metadata(builder.observer, work.source)
     if work.measured is not None and work.measured.timeless:
         metadata["computed without a watermark"] = work.measured.timeless
+    if work.build.effort is not None:
+        facts = asdict(work.build.effort).items()
+        metadata |= {f"persist/{name}": value for name, value in facts if value is not None}
     if work.step.keys is not None:
         metadata["partitions built"] = len(work.step.keys)
     if (older := older_code(snapshot)) is not None:

@@ -127,8 +127,11 @@ def raw_change(directory: str, location: str, then: str, pin: Pin, form: str = "
         lost = [path for path, stamp in before.items() if after.get(path) != stamp]
         added = [path for path, stamp in after.items() if before.get(path) != stamp]
         looked_into = form == "parquet" and len(added) <= _MOST_FOOTERS
-        came = map(_parquet_piece if looked_into else Piece, added)
-        return Change(tuple(came), tuple(map(Piece, lost)))
+        sizes = {path: stamp[0] for path, stamp in (*before.items(), *after.items())}
+        pieces = map(_parquet_piece if looked_into else Piece, added)
+        came = (replace(piece, bytes=sizes[piece.path]) for piece in pieces)
+        went = (Piece(path, bytes=before[path][0]) for path in lost)
+        return Change(tuple(came), tuple(went), total_bytes=pin.bytes or 0)
     if then.startswith(OF_DELTA) and now.startswith(OF_DELTA):
         (first, table, *files), (last, same, *others) = then.split(":")[1:], now.split(":")[1:]
         if table != same or len(files) != len(others):
@@ -144,9 +147,11 @@ def _parquet_piece(place: str) -> Piece:
     from pyarrow.parquet import ParquetFile
 
     spans: dict[str, tuple[Any, Any, bool]] = {}
+    rows: int | None = None
     try:
         with reached(place) as (system, path), system.open_input_file(path) as stream:
             file = ParquetFile(stream)
+            rows = file.metadata.num_rows
             groups = [file.metadata.row_group(n) for n in range(file.metadata.num_row_groups)]
             for field in file.schema_arrow:
                 statistics = [c.statistics for group in groups for c in _chunks(group, field.name)]
@@ -157,7 +162,7 @@ def _parquet_piece(place: str) -> Piece:
                     spans[field.name.lower()] = (low, high, any(s.null_count for s in statistics))
     except (OSError, OverflowError, ValueError, TypeError, ArrowException, StorageError):
         return Piece(place)
-    return Piece(place, spans)
+    return Piece(place, spans, rows=rows)
 
 
 def _chunks(group: Any, name: str) -> list[Any]:
@@ -467,4 +472,4 @@ def _piece(file: Live, root: str) -> Piece:
         for name in file.least
         if name in file.greatest and name in file.nulls
     }
-    return Piece(file_location(file.path, root), spans, file.bytes)
+    return Piece(file_location(file.path, root), spans, file.bytes, file.rows)

@@ -19,6 +19,7 @@ from persist_assets.core.errors import GoneError, StorageError
 from persist_assets.core.model.columns import Column
 from persist_assets.core.model.sources import FILE_FORMATS
 from persist_assets.core.object_stores import is_local, scheme_of
+from persist_assets.storage.delta_tables import file_sizes
 from persist_assets.storage.files import delta_place, list_files, reached, unreachable
 from persist_assets.storage.types import columns_of_struct, type_of_arrow
 from persist_assets.storage.waiting import ask
@@ -66,6 +67,8 @@ class Pin:
         an earlier one.
     names
         The lower-case names of a Delta table's columns; older files may lack some.
+    bytes
+        The size of all files; None if it is unknown.
     """
 
     version: str | None
@@ -77,6 +80,13 @@ class Pin:
     )
     commit: int | None = None
     names: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+    bytes: int | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def n_rows(self) -> int | None:
+        """The number of rows, including deleted ones; None if it is unknown."""
+        counts = [n for n in self.rows.values() if n is not None]
+        return sum(counts) if self.rows and len(counts) == len(self.rows) else None
 
 
 def public_options(raw: RawTable) -> tuple[tuple[str, str], ...]:
@@ -115,7 +125,9 @@ def pin_raw(raw: RawTable, location: str) -> Pin:
     digest = hashlib.sha256(json.dumps(listing).encode()).hexdigest()
     stamps = tuple((f.bytes, f.changed_ns, f.inode) for f in files)
     kind = OF_PARSED if raw.format in ("csv", "json") else OF_FILES
-    return Pin(f"{kind}{digest[:32]}", tuple(f.location for f in files), base, stamps)
+    size = sum(f.bytes for f in files)
+    locations = tuple(f.location for f in files)
+    return Pin(f"{kind}{digest[:32]}", locations, base, stamps, bytes=size)
 
 
 def _check_layout(files: Sequence[str], base: str) -> None:
@@ -501,7 +513,8 @@ def pin_delta(location: str, version: int | None = None) -> Pin:
     base = location if parted else None
     names = frozenset(f.name.lower() for f in table.schema().fields)
     name, commit = delta_version(table, promised), table.version()
-    return Pin(name, tuple(rows), base, rows=rows, commit=commit, names=names)
+    size = sum(file_sizes(table).values())
+    return Pin(name, tuple(rows), base, rows=rows, commit=commit, names=names, bytes=size)
 
 
 def delta_version(table: Any, paths: Iterable[str]) -> str:

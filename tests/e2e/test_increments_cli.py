@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.slow
-@pytest.mark.proves("P8", "P9", "P10", "P15", "P21")
+@pytest.mark.proves("P8", "P9", "P10", "P15", "P21", "T12")
 def test_a_table_grows_and_says_up_to_where(make_shared_project: Callable[..., Path]) -> None:
     root = make_shared_project({"m.sql": PLAIN})
     put(root, 0, (0, "a"), (3, "b"))
@@ -34,6 +34,19 @@ def test_a_table_grows_and_says_up_to_where(make_shared_project: Callable[..., P
     assert "build m/q (append) the data of t changed; only" in persist("plan", cwd=root).stdout
     (built,) = document("build", cwd=root)["builds"]
     assert (built["rows"], built["version"]) == (4, 1)
+    effort = built["effort"]
+    assert effort["seconds_saved"] is not None
+    assert effort == {
+        **dict.fromkeys(("keys_touched", "seconds_saved")),
+        **{"rows_changed": 2, "files_rewritten": 0, "files_kept": 1},
+        "seconds_saved": effort["seconds_saved"],
+    }
+    last, first = document("show", "q", cwd=root)["builds"]
+    assert (last["maintenance"], last["rows_written"], last["effort"]) == ("append", 2, effort)
+    assert (first["maintenance"], first["effort"]) == ("whole", None)
+    words = "changed rows read: 2, files rewritten: 0, files kept: 1, seconds saved: "
+    assert words in persist("show", "q", cwd=root).stdout
+    assert document("explain", "m/q", cwd=root)["build"]["effort"] == effort
     state = document("state", cwd=root)["q@sources/m.sql"]
     assert state.pop("last_run").endswith("+00:00")
     upto = "2024-01-06T00:00:00Z"
@@ -65,6 +78,7 @@ def test_a_table_grows_and_says_up_to_where(make_shared_project: Callable[..., P
     assert runs[2]["bytes"] > runs[2]["bytes_written"] > 0 == runs[1]["bytes_written"]
     (two,) = document("state", "q", "--history", "--limit", "2", cwd=root).values()
     assert two == runs[:2]
+    assert [run["effort"] for run in runs] == [None, None, effort, None]
     listed = persist("state", "--history", cwd=root).stdout
     assert (listed.count(upto), listed.count("append"), listed.count("whole")) == (3, 1, 2)
     log = root / ".persist" / "warehouse" / built["table"].rpartition("/")[2] / "_delta_log"

@@ -174,7 +174,7 @@ MUTATIONS = (
     _increments(
         "a table that is loose must be as it was",
         "planning/increments.py",
-        "if windows is None or windows.loose & changed.keys() or not",
+        "if windows is None or windows.loose & {*changed} or not",
         "if windows is None or not",
     ),
     _increments(

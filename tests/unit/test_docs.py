@@ -20,7 +20,19 @@ from persist_assets.ledger.log import KINDS
 from persist_assets.operations.documents.base import Document
 from persist_assets.operations.documents.builds import BuildDocument, RunDocument
 from persist_assets.operations.documents.events import EventDocument
-from persist_assets.operations.documents.plans import ExternalDocument, PlanDocument, StepDocument
+from persist_assets.operations.documents.explanations import (
+    NodeDocument,
+    RulesDocument,
+    TableDocument,
+    WayDocument,
+)
+from persist_assets.operations.documents.plans import (
+    ExpectedDocument,
+    ExternalDocument,
+    PlanDocument,
+    StepDocument,
+    VolumeDocument,
+)
 from persist_assets.operations.documents.verifications import (
     VerificationDocument,
     VerificationsDocument,
@@ -54,9 +66,15 @@ def test_every_command_is_in_the_docs(command: str) -> None:
     [
         ("plan", PlanDocument),
         ("plan", StepDocument),
+        ("plan", VolumeDocument),
+        ("plan", ExpectedDocument),
         ("plan", ExternalDocument),
         ("build, follow", RunDocument),
         ("build, follow", BuildDocument),
+        ("explain", RulesDocument),
+        ("explain", NodeDocument),
+        ("explain", TableDocument),
+        ("explain", WayDocument),
         ("verify", VerificationsDocument),
         ("verify", VerificationDocument),
         ("want add, want show, want cancel, want list", WantDocument),

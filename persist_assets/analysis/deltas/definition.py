@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from persist_assets.analysis.algebra import Given
 from persist_assets.analysis.binder import bind
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from persist_assets.analysis.algebra import Block
     from persist_assets.analysis.types import Types
+    from persist_assets.core.errors import Location
     from persist_assets.core.model.queries import Query, SourceID
 
 
@@ -51,28 +52,36 @@ class Definition:
         return Face(replace(self.block, columns=columns, order=()), leaf.given, names, self.types)
 
 
-def define(query: Query, path: str, upstream: Sequence[Face]) -> Definition:
+def define(
+    query: Query,
+    path: str,
+    upstream: Sequence[Face],
+    locate: Callable[[Any], Location] | None = None,
+) -> Definition:
     """Return the definition of a query that has its tree.
 
     Parameters
     ----------
     upstream
         For each reference of the query, its source: a table as a leaf, or `Definition.face`.
+    locate
+        See `Binding`.
 
     Raises
     ------
     NoRule
         It cannot be analyzed.
     """
-    binding = Binding(bind, path, upstream, REFERENCE)
+    binding = Binding(bind, path, upstream, REFERENCE, locate=locate)
     if query.lost:
         raise NoRule(f"of {query.lost}")
     try:
         block = bind(binding, query.tree, Around())
     except Unanalysable as error:
-        raise NoRule(error.reason.removeprefix("because ")) from None
+        reason = error.reason.removeprefix("because ")
+        raise NoRule(reason, binding.mark(binding.entered)) from None
     if binding.problems:
-        raise NoRule(binding.problems[0].message)
+        raise NoRule(binding.problems[0].message, binding.problems[0].location)
     return Definition(block, binding.types)
 
 

@@ -25,6 +25,7 @@ from persist_assets.analysis.algebra import (
     Window,
 )
 from persist_assets.analysis.functions import AGGREGATES, INTEGRAL
+from persist_assets.core.model.deltas import NoRule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -57,7 +58,18 @@ class Exactness:
         self._types = types
         self._rows: dict[int, bool] = {}
         self._leaves: dict[int, Node] = {}
+        self._refusal: NoRule | None = None
         self._keep_alive: list[object] = []  # keeps alive the objects whose ids are keys
+
+    def refusal(self) -> NoRule:
+        """Return the error that names the first value or row that is not exact."""
+        return self._refusal or NoRule("of values that depend on the order of rows")
+
+    def _is_exact(self, expr: Expr, part: Window | Aggregate) -> bool:
+        exact = is_exact(expr, self._types)
+        if not exact and self._refusal is None:
+            self._refusal = NoRule(f"of {_in_words(expr)}", part.place, part)
+        return exact
 
     def of_query(self, block: Block) -> bool:
         """Whether all rows and columns of a query are exact."""
@@ -89,7 +101,7 @@ class Exactness:
             case Window(function, partition, order):
                 args = function.args if isinstance(function, Call) else ()
                 inside = (*args, *partition, *(s.by for s in order))
-                return is_exact(expr, self._types) and self.of_exprs(inside)
+                return self._is_exact(expr, expr) and self.of_exprs(inside)
 
     def _of_column(self, node: Node, column: int) -> bool:
         match node:
@@ -102,7 +114,7 @@ class Exactness:
                     return True  # otherwise its rows are not exact
                 call = aggregates[column - len(keys)]
                 args = call.args if isinstance(call, Call) else ()
-                return is_exact(call, self._types) and self.of_exprs(args)
+                return self._is_exact(call, node) and self.of_exprs(args)
             case Outer(_, left, right):
                 columns = (*left.columns, *right.columns)
                 return self.of_exprs([columns[column].expr])
@@ -132,9 +144,18 @@ class Exactness:
             case Generate(call):
                 return self.of_exprs([call])
             case Limit():
+                self._refusal = self._refusal or NoRule("of a LIMIT", node.place, node)
                 return False
             case _:
                 return False
+
+
+def _in_words(expr: Expr) -> str:
+    function = expr.function if isinstance(expr, Window) else expr
+    op = function.op if isinstance(function, Call) else "a value"
+    if op in _IF_NOT_FLOAT:
+        return f"{op}(), whose last digits may depend on the order of rows"
+    return f"{op}(), whose value may depend on the order of rows"
 
 
 def is_exact(expr: Expr, types: Types) -> bool:

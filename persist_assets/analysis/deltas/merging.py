@@ -29,6 +29,7 @@ from persist_assets.analysis.algebra import (
     walk,
 )
 from persist_assets.analysis.deltas.exactness import Exactness, is_never_float
+from persist_assets.analysis.deltas.places import located
 from persist_assets.analysis.deltas.printing import Printer, grouped_names
 from persist_assets.analysis.deltas.relations import NEW, Relations, equated_columns, union
 from persist_assets.analysis.deltas.rules import Rules
@@ -139,6 +140,11 @@ def merged(
             return _average(args[0], types, operands, condition)
         case "min" | "max" if grows:
             return Merged((Partial(op, operands, condition),), "{0}")
+        case "min" | "max":
+            raise NoRule(f"of {op}(), which cannot be merged if rows go")
+        case "sum":
+            kind = types.of(args[0]) or "an uncertain type"
+            raise NoRule(f"of sum() of {kind}, which cannot be merged exactly")
         case _:
             raise NoRule(f"of {op}(), which cannot be merged")
 
@@ -153,7 +159,7 @@ def _average(arg: Expr, types: Types, operands: str, condition: str | None) -> M
         return Merged((total, count, size), f"IF({{1}} = 0, NULL, CAST({exact} AS DOUBLE) / {{1}})")
     decimal = _DECIMAL.fullmatch(kind)
     if decimal is None:
-        raise NoRule("of avg() of a type that is uncertain or a double, which cannot be merged")
+        raise NoRule(f"of avg() of {kind or 'an uncertain type'}, which cannot be merged exactly")
     precision, scale = map(int, decimal.groups())
     most = _most_rows(precision, scale)
     if precision + 10 > 38 or most < 10**6:
@@ -222,14 +228,26 @@ def _mergeable(query: Staged, node: Aggregate) -> list[Aggregate]:
 
 
 def _is_mergeable(query: Staged, node: Aggregate, *, grows: bool) -> bool:
+    return unmergeable(query, node, grows=grows) is None
+
+
+def unmergeable(query: Staged, node: Aggregate, *, grows: bool) -> NoRule | None:
+    """Return why an aggregate cannot be merged; None: it can.
+
+    Parameters
+    ----------
+    grows
+        No row of its groups goes.
+    """
     try:
         _check(query, node)
         _merged(query, node, grows=grows)
-    except NoRule:
-        return False
-    return True
+    except NoRule as error:
+        return error
+    return None
 
 
+@located
 def _check(query: Staged, node: Aggregate) -> None:
     """Raise if what an aggregate is computed from is not exact.
 
@@ -361,6 +379,7 @@ def _partials(query: Staged, node: Aggregate, *, grows: bool) -> list[Partial]:
     return [p for one in _merged(query, node, grows=grows) for p in one.partials]
 
 
+@located
 def _merged(query: Staged, node: Aggregate, *, grows: bool) -> list[Merged]:
     names, _ = grouped_names(node)
 

@@ -85,7 +85,7 @@ def _with_columns(
                 n_left = len(left.columns)
                 left = replace(left, columns=tuple(every[n] for n in numbers if n < n_left))
                 right = replace(right, columns=tuple(every[n] for n in numbers if n >= n_left))
-                return rebuild.node(Outer(kind, left, right, on))
+                return rebuild.node(Outer(kind, left, right, on, node.place))
             case Derived(inner):
                 kept_columns = tuple(every[n] for n in numbers)
                 return rebuild.node(Derived(replace(inner, columns=kept_columns)))

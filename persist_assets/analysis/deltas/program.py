@@ -28,7 +28,7 @@ from persist_assets.analysis.deltas.relations import (
 from persist_assets.analysis.deltas.rules import Rules, common_partition
 from persist_assets.analysis.deltas.staging import outermost, windows_in
 from persist_assets.core.dialect import quote
-from persist_assets.core.model.deltas import Merging, NoRule, Program
+from persist_assets.core.model.deltas import Merging, Program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,10 +65,12 @@ def change_of(
     keyed = _keys_of(query.block, relations)
     if keyed is None and not exact.of_query(query.block):
         keyed = _columns_of_tables(query.block, relations)
+        if keyed is None:
+            raise exact.refusal()
     if keyed is not None:
         rows, exprs, _ = keyed
         if not (exact.of_rows(rows) and exact.of_exprs(exprs)):
-            raise NoRule("of values below other nodes that depend on the order of rows")
+            raise exact.refusal()
         return _by_keys(query, relations, rules, *keyed)
     terms = rules.block(query.block)
     if not terms:
@@ -138,18 +140,13 @@ def _by_keys(
 
 def _columns_of_tables(
     block: Block, relations: Relations
-) -> tuple[Block, Sequence[Expr], Sequence[int]]:
+) -> tuple[Block, Sequence[Expr], Sequence[int]] | None:
     """Return the columns of a whole query that are columns of tables or keys of groups as its keys.
 
     Returns
     -------
     tuple
-        As for `_keys_of`.
-
-    Raises
-    ------
-    NoRule
-        They do not tell which rows change.
+        As for `_keys_of`; None: they do not tell which rows change.
     """
     leaves = dict(block.leaves)
     numbers: list[int] = []
@@ -167,7 +164,7 @@ def _columns_of_tables(
                 pass
     shown = [o.expr for o in block.columns]
     if not numbers or relations.is_changed(*(s.block for s in outermost(shown, Subquery))):
-        raise NoRule("of values that depend on the order of rows")
+        return None
     return block, [shown[n] for n in numbers], numbers
 
 

@@ -39,6 +39,7 @@ from persist_assets.analysis.algebra import (
     parts,
     walk,
 )
+from persist_assets.analysis.deltas.places import located
 from persist_assets.analysis.deltas.printing import Part, refs_in, used_columns
 from persist_assets.analysis.deltas.pushing import (
     Restriction,
@@ -125,6 +126,24 @@ class Rules:
                     yield node.rows, ref.column
                 else:
                     yield None
+
+    def keys_of(self, part: Subquery | Outer, around: Block | None = None) -> list[Expr]:
+        """Return the expressions by which rows find those of a subquery, or of a join's right side.
+
+        Parameters
+        ----------
+        around
+            The Block with the subquery.
+
+        Raises
+        ------
+        NoRule
+            A subquery has none.
+        """
+        if isinstance(part, Outer):
+            return [a for a, _ in self._pairs(part)]
+        assert around is not None
+        return [outer for _, outer in self._keyed(around, part)[1]]
 
     def _restricted(
         self, block: Block, exprs: Sequence[Expr], keys: str
@@ -254,6 +273,7 @@ class Rules:
                 _extend(restricted, restrictions(inner, {number: own}, keys, self.query.types))
         return restricted
 
+    @located
     def _keyed(self, block: Block, subquery: Subquery) -> tuple[Block, list[tuple[Expr, Expr]]]:
         """Return the rows that a subquery finds by keys, and pairs of their and outer expressions.
 
@@ -302,6 +322,7 @@ class Rules:
             return None
         return f"SELECT * FROM {quote(self.relations.hold('change', union(terms)))}"
 
+    @located
     def _node(self, node: Node) -> list[str]:
         match node:
             case Derived(block):
@@ -518,7 +539,8 @@ def common_partition(exprs: Iterable[Expr]) -> list[Expr]:
     windows = windows_in(exprs)
     common = [e for e in windows[0].partition if all(e in w.partition for w in windows)]
     if not common:
-        raise NoRule("of a window without a PARTITION BY that all windows share")
+        reason = "of a window without a PARTITION BY that all windows share"
+        raise NoRule(reason, windows[0].place, windows[0])
     return common
 
 

@@ -34,6 +34,7 @@ from persist_assets.analysis.algebra import (
     walk,
 )
 from persist_assets.analysis.deltas.narrowing import narrowed
+from persist_assets.analysis.deltas.places import located
 from persist_assets.analysis.types import Types
 from persist_assets.core.model.deltas import NoRule
 
@@ -113,6 +114,7 @@ class _Copy:
             tuple(map(exprs.of, block.conjuncts)),
             tuple(o.of(exprs.of(o.expr)) for o in block.columns),
             tuple(map(exprs.sort, block.order)),
+            block.place,
         ), here
 
     def _node(self, node: Node, here: Mapping[int, int]) -> Node:
@@ -125,22 +127,21 @@ class _Copy:
             case Outer(kind, left, right, on):
                 left, inside = self._block(left, here)
                 right, both = self._block(right, inside)
-                return Outer(kind, left, right, tuple(map(_Exprs(self, both).of, on)))
+                return Outer(kind, left, right, tuple(map(_Exprs(self, both).of, on)), node.place)
             case Aggregate(rows, keys, aggregates, sets):
                 rows, inside = self._block(replace(rows, columns=()), here)
                 within = _Exprs(self, inside)
-                return Aggregate(
-                    rows, tuple(map(within.of, keys)), tuple(map(within.of, aggregates)), sets
-                )
+                grouped = tuple(map(within.of, keys)), tuple(map(within.of, aggregates))
+                return Aggregate(rows, *grouped, sets, node.place)
             case SetOperation(kind, branches):
-                return SetOperation(kind, tuple(self.block(b, here) for b in branches))
+                return SetOperation(kind, tuple(self.block(b, here) for b in branches), node.place)
             case Limit(block, n, offset, ordered):
                 limits = [e and exprs.of(e) for e in (n, offset)]
-                return Limit(self.block(block, here), limits[0], limits[1], ordered)
+                return Limit(self.block(block, here), limits[0], limits[1], ordered, node.place)
             case Generate(call, outer, types):
                 generated = exprs.of(call)
                 assert isinstance(generated, Call)
-                return Generate(generated, outer, types)
+                return Generate(generated, outer, types, node.place)
             case Values(rows):
                 return Values(tuple(tuple(map(exprs.of, row)) for row in rows))
             case Opaque():
@@ -201,9 +202,8 @@ class _Exprs:
             case Subquery(kind, block, args):
                 if kind == "exists":
                     block = replace(block, columns=())
-                return Subquery(
-                    kind, self._copy.block(block, self._here), tuple(map(self.of, args))
-                )
+                copied = self._copy.block(block, self._here)
+                return Subquery(kind, copied, tuple(map(self.of, args)), expr.place)
             case Window(function, partition, order, frame, rows, mapping):
                 inside = {**self._here, **{own: self._here[now] for own, now in mapping}}
                 within = _Exprs(self._copy, inside)
@@ -214,6 +214,7 @@ class _Exprs:
                     tuple(f if isinstance(f, str) else within.of(f) for f in frame),
                     Block((), tuple(map(within.of, rows.conjuncts))),
                     tuple((self._here[now], self._here[now]) for _, now in mapping),
+                    expr.place,
                 )
 
 
@@ -286,6 +287,7 @@ class _Stage:
             rebuild.exprs(outer_conjuncts),
             tuple(o.of(rebuild.expr(o.expr)) for o in block.columns),
             rebuild.sorts(block.order),
+            block.place,
         )
 
     def _with_subqueries(self, block: Block) -> Block:
@@ -314,11 +316,12 @@ class _Stage:
         below = self.block(replace(block, columns=(*block.columns, *beside)))
         if windows:
             instance, outs = self._query.leaf(Derived(below), below.columns)
-            below = Block(((instance, Derived(below)),), (), outs)
+            below = Block(((instance, Derived(below)),), (), outs, place=below.place)
         new = {id(e): out.expr for e, out in zip(used, below.columns[n:], strict=True)}
         rebuild = Rebuild(self._query.calls, replace=lambda e: new.get(id(e)))
         return replace(below, columns=below.columns[:n]), rebuild.exprs(exprs)
 
+    @located
     def _node(self, node: Node) -> Node:
         match node:
             case Derived(block, volatile):
@@ -355,7 +358,7 @@ def _moved(
     if instances.isdisjoint(inside):
         return window
     if not instances.issuperset(inside) or not {*conditions} <= {*window.rows.conjuncts}:
-        raise NoRule("of windows over rows that overlap")
+        raise NoRule("of windows over rows that overlap", window.place)
     conjuncts = rebuild.exprs(c for c in window.rows.conjuncts if c not in {*conditions})
     now = {instance} | (instances - {*inside})
     return Window(
@@ -365,6 +368,7 @@ def _moved(
         tuple(f if isinstance(f, str) else rebuild.expr(f) for f in window.frame),
         Block((), conjuncts),
         tuple((i, i) for i in sorted(now)),
+        window.place,
     )
 
 
@@ -468,7 +472,8 @@ def grouped_by_each_set(query: Staged, node: Aggregate) -> SetOperation:
         copy = _Copy(query, types).aggregate(node)
         present = sorted(grouping_set)
         own = [c for c in copy.aggregates if not _names_set(c)]
-        grouped = Aggregate(copy.rows, tuple(copy.keys[k] for k in present), tuple(own))
+        kept = tuple(copy.keys[k] for k in present)
+        grouped = Aggregate(copy.rows, kept, tuple(own), place=node.place)
         exprs = (*grouped.keys, *grouped.aggregates)
         instance, outs = query.leaf(grouped, [Out("", "", e, types.of(e)) for e in exprs])
         passed = dict(zip(exprs, (o.expr for o in outs), strict=True))
@@ -485,7 +490,7 @@ def grouped_by_each_set(query: Staged, node: Aggregate) -> SetOperation:
         ]
         outs = tuple(Out("", "", e, types.of(e)) for e in columns)
         branches.append(Block(((instance, grouped),), (), outs))
-    return SetOperation("union all", tuple(branches))
+    return SetOperation("union all", tuple(branches), node.place)
 
 
 def _names_set(call: Expr) -> bool:

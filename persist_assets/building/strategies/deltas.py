@@ -95,7 +95,7 @@ class Delta:
             return None
         rows = named(task, tables.run(program.rows), base.columns)
         computed = continue_table(task, base, None, rows, names, lambda new, _: new, replaced=keys)
-        return replace(computed, maintenance="keys")
+        return replace(computed, maintenance="keys", keys_touched=n_keys)
 
     def _added(self, task: Task, rows: DataFrame) -> Computed | Snapshot:
         """Add rows."""
@@ -168,7 +168,7 @@ def narrowed(
     try:
         narrower = derive(task.source.source_id, frozenset(changes), grown)
     except NoRule as error:
-        raise BuildError(f"there is no rule because {error.reason}") from error
+        raise BuildError(error.why) from error
     return narrower and ChangedTables(task.reader, narrower, read, changes)
 
 

@@ -142,6 +142,7 @@ def continue_table(
         kept_files=tuple(sorted(stay)),
         parts=tuple(sorted({path.partition("/")[0] for path in stay})),
         bytes=staged.bytes + sum(file.bytes for file in stay.values()),
+        n_rewritten=len(touched),
     )
 
 

@@ -26,6 +26,7 @@ from persist_assets.core.languages import MALLOY
 from persist_assets.core.model.annotations import VALID_FROM, VALID_TO
 from persist_assets.core.partitions import limits, misfit
 from persist_assets.core.time_values import TIMES, is_ordered
+from persist_assets.planning.deltas import unmaintainable
 from persist_assets.planning.increments import column_type, obstacle, time_type
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def grows_by_increments(subject: Subject) -> Iterator[Problem]:
         return
     place = places["refresh"]
     why = obstacle(source)
-    if why is not None and annotation.assume is None:
+    if why is not None and annotation.assume is None and unmaintainable(source) is not None:
         message = f"every build of `{source.name}` computes it in full: {why}"
         if annotation.is_strict:
             message = (

@@ -8,6 +8,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from persist_assets.core.errors import Location
     from persist_assets.core.model.queries import SourceID
 
 ROW_WEIGHT = "_persist_weight"
@@ -77,11 +78,59 @@ class NoRule(Exception):
     ----------
     reason
         The obstacle, as half a sentence after "because": ``of a LIMIT``.
+    part
+        The part of the query that has no rule, as the algebra knows it.
+    location
+        Its place in a file, if it is known.
     """
 
-    def __init__(self, reason: str) -> None:
+    def __init__(
+        self, reason: str, location: Location | None = None, part: object | None = None
+    ) -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason, self.location, self.part = reason, location, part
+
+    @property
+    def why(self) -> str:
+        """Why a table is not maintained: one clause that names the place."""
+        place = f" ({self.location.path}:{self.location.line})" if self.location else ""
+        is_clause = self.reason.startswith("it ")
+        return f"{'' if is_clause else 'there is no rule because '}{self.reason}{place}"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRule:
+    """The rule by which the change of one node of a query is computed.
+
+    Attributes
+    ----------
+    depth
+        The number of nodes around it.
+    node
+        The node, in short SQL.
+    rule
+        Its rule; empty if it has none.
+    location
+        Its place in a file, if it is known.
+    obstacle, hint
+        Why it has no rule, half a sentence as in `NoRule`, and what to change to give it one.
+    when
+        The tables for whose changes it has no rule; empty: for any.
+    merging
+        For an aggregate: what is merged with the change, or why it cannot be merged.
+    is_merged
+        Whether a table that keeps its state merges it.
+    """
+
+    depth: int
+    node: str
+    rule: str
+    location: Location | None = None
+    obstacle: str | None = None
+    hint: str | None = None
+    when: tuple[SourceID, ...] = ()
+    merging: str = ""
+    is_merged: bool = False
 
 
 Columns = Mapping["SourceID", tuple[tuple[int, str], ...]]

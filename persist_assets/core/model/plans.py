@@ -93,6 +93,8 @@ class Piece:
         columns without certain statistics are left out.
     bytes
         0 if unknown.
+    rows
+        None if unknown.
     """
 
     path: str
@@ -100,6 +102,7 @@ class Piece:
         default_factory=dict[str, tuple[Any, Any, bool]], hash=False
     )
     bytes: int = 0
+    rows: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +160,36 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class Volume:
+    """Rows and bytes, as far as they are known without reading data."""
+
+    rows: int | None
+    bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """The expected seconds of both ways to bring a table up to date.
+
+    Attributes
+    ----------
+    whole_s, delta_s
+        To compute all rows, and to compute those that can differ.
+    is_measured
+        Whether a build of the same meaning computed all rows before.
+    """
+
+    whole_s: float
+    delta_s: float
+    is_measured: bool
+
+    @property
+    def prefers_delta(self) -> bool:
+        """Whether maintaining the table is expected to be cheaper."""
+        return self.delta_s < self.whole_s
+
+
+@dataclass(frozen=True, slots=True)
 class Increment:
     """How a build continues a snapshot instead of computing all rows.
 
@@ -179,6 +212,8 @@ class Increment:
         With `past`, the names of tables that got files with earlier times.
     program
         The program that computes the changed rows from `changes`; None: another method does.
+    expected
+        With a program: the expected seconds with it and without it.
     """
 
     base: Snapshot
@@ -191,6 +226,7 @@ class Increment:
     spans: tuple[tuple[Any, Any], ...] = ()
     late: tuple[str, ...] = ()
     program: Program | Merging | None = None
+    expected: Estimates | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +268,10 @@ class Step:
         The method; ``whole`` also where it depends on builds that come before.
     why
         Why by this method; for ``whole``, why no cheaper one applies. One clause, without a period.
+    expected
+        The expected seconds of both ways, where they were compared.
+    reads
+        What a build will read, at most; None: only the build knows.
     """
 
     source_id: SourceID
@@ -248,6 +288,8 @@ class Step:
     history: Snapshot | None = None
     maintenance: Maintenance = "whole"
     why: str = ""
+    expected: Estimates | None = field(default=None, compare=False)
+    reads: Volume | None = field(default=None, compare=False)
 
     @property
     def goes_on_from(self) -> Snapshot | None:

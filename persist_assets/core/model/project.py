@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from persist_assets.core.errors import Location, Problem
     from persist_assets.core.model.checks import Check
-    from persist_assets.core.model.deltas import Columns, Merging, Program
+    from persist_assets.core.model.deltas import Columns, Merging, NodeRule, Program
     from persist_assets.core.model.queries import BuildID, SourceID
     from persist_assets.core.model.sources import Source
 
@@ -83,7 +83,7 @@ def _no_program(
     raise NoRule("it was loaded without its files")
 
 
-def _no_columns(source_id: SourceID) -> Columns:
+def _no_columns(source_id: SourceID) -> Any:
     raise NoRule("it was loaded without its files")
 
 
@@ -115,6 +115,8 @@ class Project:
         Returns, by table, the columns that the query of a source uses. It raises `NoRule`.
     merging
         Returns how the aggregates of a source are merged with the same change. It raises `NoRule`.
+    rules
+        Returns the rules of the nodes of a source's query. It raises `NoRule` if there are none.
     """
 
     sources: tuple[Source, ...] = ()
@@ -132,6 +134,10 @@ class Project:
     uses: Callable[[SourceID], Columns] = field(default=_no_columns, compare=False, repr=False)
     merging: Callable[[SourceID, frozenset[SourceID], frozenset[SourceID]], Merging] = field(
         default=_no_program, compare=False, repr=False
+    )
+
+    rules: Callable[[SourceID], tuple[NodeRule, ...]] = field(
+        default=_no_columns, compare=False, repr=False
     )
 
     @cached_property

@@ -212,6 +212,50 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
+class Effort:
+    """How much a build did that brought a table up to date without computing all rows.
+
+    Attributes
+    ----------
+    rows_changed
+        The rows of the files that came or went of the tables that it reads; None: unknown.
+    keys_touched
+        The keys whose rows it computed again; None: it followed changes in another way.
+    files_rewritten, files_kept
+        The files of the table that it replaced, and those that stayed; None: it wrote all of them.
+    seconds_saved
+        By how much it was faster than the last build that computed all rows, until the rows were
+        written and checked. Negative if it was slower; None: unknown.
+    """
+
+    rows_changed: int | None = None
+    keys_touched: int | None = None
+    files_rewritten: int | None = None
+    files_kept: int | None = None
+    seconds_saved: float | None = None
+
+    @property
+    def in_words(self) -> str:
+        """Return what is known, in words.
+
+        Examples
+        --------
+        >>> Effort(1200, 3, seconds_saved=61.02).in_words
+        'changed rows read: 1,200, keys touched: 3, seconds saved: 61.0'
+        """
+        titles = {
+            "changed rows read": self.rows_changed,
+            "keys touched": self.keys_touched,
+            "files rewritten": self.files_rewritten,
+            "files kept": self.files_kept,
+        }
+        facts = [f"{title}: {n:,}" for title, n in titles.items() if n is not None]
+        if self.seconds_saved is not None:
+            facts.append(f"seconds saved: {self.seconds_saved:,.1f}")
+        return ", ".join(facts)
+
+
+@dataclass(frozen=True, slots=True)
 class Build:
     """One recorded attempt to compute one source.
 
@@ -235,6 +279,8 @@ class Build:
     computed_s
         The seconds from its start until its rows were written and checked. It may have been
         published much later.
+    effort
+        None if it computed all rows or none, or did not record it.
     """
 
     build_uid: str
@@ -254,6 +300,7 @@ class Build:
     written: Written | None = None
     maintenance: str | None = None
     computed_s: float | None = None
+    effort: Effort | None = None
 
     def computed_by(self, maintenance: str, at: datetime) -> Build:
         """Return the build with the method by which it has computed rows until now."""

@@ -15,6 +15,19 @@ if TYPE_CHECKING:
     from persist_assets.core.model.sources import Source
 
 
+class EffortDocument(Document):
+    """What a build did that brought a table up to date without computing all rows.
+
+    See `persist_assets.core.model.snapshots.Effort`.
+    """
+
+    rows_changed: Count | None
+    keys_touched: Count | None
+    files_rewritten: Count | None
+    files_kept: Count | None
+    seconds_saved: float | None
+
+
 class BuildDocument(Document):
     """The outcome of a run for one source."""
 
@@ -30,6 +43,8 @@ class BuildDocument(Document):
     version: Count | None
     error: str | None
     build_uid: str | None
+    maintenance: str | None
+    effort: EffortDocument | None
 
     @classmethod
     def of(cls, source: Source, build: Build | None, failure: str | None) -> Self:
@@ -61,6 +76,8 @@ class BuildDocument(Document):
             version=snapshot.version if snapshot else None,
             error=build.error if build else failure,
             build_uid=build.build_uid if build else None,
+            maintenance=build.maintenance if build else None,
+            effort=EffortDocument.model_validate(build.effort) if build and build.effort else None,
         )
 
 

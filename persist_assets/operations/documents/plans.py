@@ -10,7 +10,7 @@ from persist_assets.operations.documents.base import Count, Document
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from persist_assets.core.model.plans import Plan, Step
+    from persist_assets.core.model.plans import Estimates, Plan, Step
     from persist_assets.core.model.project import Project
     from persist_assets.external.status import Holding
 
@@ -31,6 +31,30 @@ class EstimateDocument(Document):
     seconds: float | None
 
 
+class VolumeDocument(Document):
+    """What a build will read, at most; None: unknown."""
+
+    rows: Count | None
+    bytes: Count | None
+
+
+class ExpectedDocument(Document):
+    """The expected seconds to compute the rows that can differ, and to compute all rows."""
+
+    maintained_seconds: float
+    whole_seconds: float
+    is_measured: bool
+
+    @classmethod
+    def of(cls, expected: Estimates) -> Self:
+        """Return the document of two estimates."""
+        return cls(
+            maintained_seconds=expected.delta_s,
+            whole_seconds=expected.whole_s,
+            is_measured=expected.is_measured,
+        )
+
+
 class StepDocument(Document):
     """One source in a plan."""
 
@@ -44,6 +68,8 @@ class StepDocument(Document):
     build_id: str
     notes: list[str]
     estimate: EstimateDocument | None
+    reads: VolumeDocument | None
+    expected: ExpectedDocument | None
 
     @classmethod
     def of(cls, project: Project, step: Step) -> Self:
@@ -59,6 +85,8 @@ class StepDocument(Document):
             build_id=step.build_id,
             notes=[*project.by_id[step.source_id].notes],
             estimate=EstimateDocument.model_validate(step.estimate) if step.estimate else None,
+            reads=VolumeDocument.model_validate(step.reads) if step.reads else None,
+            expected=ExpectedDocument.of(step.expected) if step.expected else None,
         )
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.checks import CheckResult
     from persist_assets.core.model.project import Project
     from persist_assets.core.model.queries import BuildID, SourceID
-    from persist_assets.core.model.snapshots import Build, Snapshot
+    from persist_assets.core.model.snapshots import Build, Effort, Snapshot
     from persist_assets.core.settings.values import Settings
     from persist_assets.ledger.ledger import Ledger
 
@@ -46,14 +46,15 @@ class Knowledge:
     last
         The build that ended last in the project's environment.
     methods
-        By which method the builds of `snapshots` computed rows, if they recorded it.
+        By which method the builds of `snapshots` computed rows, and what they did, if they
+        recorded it.
     """
 
     snapshots: Mapping[SourceID, Snapshot]
     standings: Mapping[SourceID, tuple[Standing, ...]]
     checks: Mapping[SourceID, Mapping[str, CheckResult]]
     last: Mapping[SourceID, Build]
-    methods: Mapping[SourceID, str]
+    methods: Mapping[SourceID, tuple[str, Effort | None]]
 
 
 def read_knowledge(settings: Settings, project: Project, ledger: Ledger) -> Knowledge:
@@ -87,7 +88,7 @@ def read_knowledge(settings: Settings, project: Project, ledger: Ledger) -> Know
     }
     last = ledger.builds.fetch_last(settings.environment)
     by_uid = ledger.builds.fetch_methods({s.build_uid for s in snapshots.values()})
-    methods: dict[SourceID, str] = {
+    methods = {
         source_id: by_uid[snapshot.build_uid]
         for source_id, snapshot in snapshots.items()
         if snapshot.build_uid in by_uid

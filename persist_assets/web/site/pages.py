@@ -245,9 +245,10 @@ class _Site:
         )
 
     def last_method(self, source_id: SourceID) -> list[tuple[str, str]]:
-        """Return the method of the build that wrote the table of a source, if it is known."""
-        method = self.knowledge.methods.get(source_id)
-        return [("last build", method)] if method else []
+        """Return the method of the build that wrote the table of a source, and what it did."""
+        method, effort = self.knowledge.methods.get(source_id, (None, None))
+        rows = [("last build", method), ("effort", effort and effort.in_words)]
+        return [(title, text) for title, text in rows if text]
 
     def broken(self, broken: Broken) -> str:
         """Return the page of a source that could not be compiled."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Enter = Callable[..., "Builder"] if TYPE_CHECKING else Any
 METHODS = ONE + (
     """
---@ persist
+--@ persist refresh=whole
 CREATE VIEW every AS SELECT ts, x FROM t;
 --@ persist refresh=strict watermark=ts
 CREATE VIEW added AS SELECT ts, x, 1 AS one FROM t;

@@ -20,6 +20,7 @@ from persist_assets.core.model.columns import Column, Parts
 from persist_assets.core.model.snapshots import (
     Build,
     Cost,
+    Effort,
     Leaf,
     RawVersion,
     Snapshot,
@@ -96,7 +97,7 @@ def test_a_newer_publication_replaces_the_older_one(open_ledger: Open) -> None:
     assert len(ledger.builds.fetch(source_id="a@s.sql")) == 2
 
 
-@pytest.mark.proves("T6")
+@pytest.mark.proves("T6", "T12")
 def test_the_costs_of_builds_are_those_that_computed_rows_the_latest_first(
     open_ledger: Open,
 ) -> None:
@@ -104,7 +105,8 @@ def test_the_costs_of_builds_are_those_that_computed_rows_the_latest_first(
 
     def computed(uid: str, method: str, name: str = "a") -> Build:
         build = replace(a_build(uid, name), written=Written(int(uid), 10 * int(uid)))
-        return build.computed_by(method, build.started_at + timedelta(seconds=int(uid) / 2))
+        build = build.computed_by(method, build.started_at + timedelta(seconds=int(uid) / 2))
+        return replace(build, effort=None if method == "whole" else Effort(int(uid)))
 
     for build in (computed("1", "whole"), computed("2", "append"), computed("3", "keys", "b")):
         publish(ledger, build)
@@ -116,7 +118,10 @@ def test_the_costs_of_builds_are_those_that_computed_rows_the_latest_first(
     assert ledger.builds.fetch_costs(source_id="a@s.sql") == costs
     assert ledger.builds.fetch_costs(build_id="build-a", limit=1) == costs[:1]
     assert ledger.builds.fetch_costs() == [Cost("keys", 1.5, 3, 30), *costs]
-    assert ledger.builds.fetch_methods([*"2345"]) == {"2": "append", "3": "keys"}
+    methods = {"1": ("whole", None), "2": ("append", Effort(2)), "3": ("keys", Effort(3))}
+    assert ledger.builds.fetch_methods([*"12345"]) == methods
+    assert ledger.builds.fetch(build_uid="3")[0].effort == Effort(3)
+    assert ledger.builds.fetch(build_uid="1")[0].effort is None
 
 
 def test_a_failed_build_changes_nothing_for_readers(open_ledger: Open) -> None:

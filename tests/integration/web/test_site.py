@@ -101,7 +101,7 @@ def read(site: Path) -> dict[str, bytes]:
     return {p.relative_to(site).as_posix(): p.read_bytes() for p in files}
 
 
-@pytest.mark.proves("P30")
+@pytest.mark.proves("P30", "T12")
 def test_pages_say_all_that_is_known_and_lead_to_each_other(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
@@ -136,6 +136,14 @@ def test_pages_say_all_that_is_known_and_lead_to_each_other(
     assert "Is read by py/doubled" in q
     doubled = pages["sources/py.doubled.html"].text
     assert "Twice <b>.</b>" in doubled and "def doubled(q):" in doubled
+
+    assert "effort" not in p
+    more = pa.table({"a": pa.array([5], pa.int64()), "b": ["x"]})
+    pq.write_table(more, root / "raw" / "t" / "q.parquet")
+    build(enter(root))
+    docs(root)
+    p = Page(site / "sources" / "m.p.html").text
+    assert "last build append effort changed rows read: 1, files rewritten: 0, files kept: " in p
 
     assert "m/p SQL, table Cleaned. 2 " in pages["index.html"].text
     for path, page in pages.items():

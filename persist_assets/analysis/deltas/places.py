@@ -1,0 +1,48 @@
+"""The places of parts of queries, for messages about what has no rule. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from persist_assets.core.errors import Location
+from persist_assets.core.model.deltas import NoRule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def first_token(path: str, node: Any) -> Location:
+    """Return the place of the first token of a part of a parsed query."""
+    metas = [n.meta for n in node.walk() if "start" in n.meta]
+    if not metas:
+        return Location(path)
+    first = min(metas, key=lambda meta: meta["start"])
+    return Location(path, first["line"], first["col"] - (first["end"] - first["start"]))
+
+
+def located(method: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Let a method name the part of a query that has no rule, and keep the places of parts.
+
+    The part is its last argument. What the method makes of it has the same place.
+    """
+
+    @wraps(method)
+    def run(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        part: Any = args[-1]
+        place: Location | None = getattr(part, "place", None)
+        try:
+            result: Any = method(*args, **kwargs)
+        except NoRule as error:
+            if error.part is None:
+                error.part, error.location = part, error.location or place
+            raise
+        if place is not None and type(result) is type(part) and result.place is None:
+            return replace(result, place=place)
+        return result
+
+    return run

@@ -1,0 +1,39 @@
+"""What a build did to bring a table up to date, and how much faster it was than computing all rows.
+
+plan, files written and kept, seconds of earlier builds ─► `Effort`
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from persist_assets.core.model.snapshots import Effort
+from persist_assets.planning.costs import whole_seconds
+from persist_assets.planning.volumes import rows_of_changes
+
+if TYPE_CHECKING:
+    from persist_assets.building.stages import Computed
+    from persist_assets.building.strategies.strategy import Task
+    from persist_assets.core.model.snapshots import Build
+
+
+def effort_of(task: Task, computed: Computed, build: Build) -> Effort | None:
+    """Return what a build did; None if it computed all rows, or continued no table.
+
+    Parameters
+    ----------
+    build
+        With the method and the seconds by which it computed rows.
+    """
+    base, merges = computed.base, task.step.increment is not None
+    if build.maintenance == "whole" or not (base or merges):
+        return None
+    whole_s, is_measured = whole_seconds(task.world.costs.get(build.build_id, ()), 0)
+    saved_s = whole_s - build.computed_s if is_measured and build.computed_s is not None else None
+    return Effort(
+        rows_changed=rows_of_changes(task.source, task.step, task.world),
+        keys_touched=computed.keys_touched,
+        files_rewritten=computed.n_rewritten if base else None,
+        files_kept=len(computed.kept_files) if base else None,
+        seconds_saved=saved_s if saved_s is None else round(saved_s, 3),
+    )

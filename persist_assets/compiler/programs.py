@@ -1,0 +1,114 @@
+"""How the tables of a compiled project are maintained, derived when it is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from threading import Lock
+from typing import TYPE_CHECKING, TypeVar
+
+from persist_assets.analysis.deltas.explaining import node_rules, unsteady_rule, whole_rule
+from persist_assets.analysis.deltas.program import change_of, merging, used_of_tables
+from persist_assets.compiler.compile import nothing_collected
+from persist_assets.core.errors import Problem
+from persist_assets.core.hints import hint_of
+from persist_assets.core.model.deltas import NoRule
+from persist_assets.planning.deltas import unmaintainable
+from persist_assets.planning.increments import obstacle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from persist_assets.analysis.deltas.staging import Staged
+    from persist_assets.compiler.state import Compilation
+    from persist_assets.core.model.deltas import NodeRule
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.queries import SourceID
+    from persist_assets.core.model.sources import Source
+
+T = TypeVar("T")
+
+
+def with_programs(project: Project, compilation: Compilation) -> Project:
+    """Return a project that derives how its tables are maintained; for most it is never asked."""
+    lock = Lock()
+    compilation.forget_trees()
+
+    @cache
+    def define(source_id: SourceID) -> Staged | NoRule:
+        try:
+            return compilation.definition(source_id)
+        except NoRule as error:
+            return error
+        except RecursionError:
+            return _nested()
+
+    def derived(derive: Callable[..., T]) -> Callable[..., T]:
+        def find(source_id: SourceID, *changes: frozenset[SourceID]) -> T:
+            with lock, nothing_collected():
+                definition = define(source_id)
+                if isinstance(definition, NoRule):
+                    raise NoRule(definition.reason, definition.location)
+                try:
+                    return derive(definition, *changes)
+                except RecursionError:
+                    raise _nested() from None
+
+        return find
+
+    @cache
+    def rules(source_id: SourceID) -> tuple[NodeRule, ...]:
+        with lock, nothing_collected():
+            unsteady = tuple(
+                unsteady_rule(name, place) for name, place in compilation.unsteady_calls(source_id)
+            )
+            definition = define(source_id)
+            if isinstance(definition, NoRule):
+                return (*unsteady, whole_rule(definition))
+            try:
+                return (*unsteady, *node_rules(definition))
+            except RecursionError:
+                return (*unsteady, whole_rule(_nested()))
+
+    uses = derived(lambda query: used_of_tables(query.block))
+    return replace(
+        project,
+        program=derived(change_of),
+        merging=derived(merging),
+        uses=uses,
+        rules=rules,
+    )
+
+
+def _nested() -> NoRule:
+    return NoRule("the nesting of the query is too deep")
+
+
+def never_followed(project: Project) -> Iterator[Problem]:
+    """Yield warnings of incremental sources of which every build computes all rows."""
+    for source in project.persisted:
+        is_open = obstacle(source) is not None and unmaintainable(source) is None
+        why = _no_rule(project, source) if source.annotation.is_incremental and is_open else None
+        if why is None:
+            continue
+        message = f"every build of `{source.name}` computes it in full: {why.why}"
+        if source.annotation.is_strict:
+            message = f"refresh=strict lets no build of `{source.name}` succeed but the first: "
+            message += why.why
+        place, hint = why.location or source.location, hint_of(why.reason)
+        yield Problem("increment", message, place, hint, severity="warning")
+
+
+def _no_rule(project: Project, source: Source) -> NoRule | None:
+    """Return why no change of a table that a source reads is followed; None: some change is."""
+    error: NoRule | None = None
+    for table in project.inputs(source):
+        changed = frozenset((table.source_id,))
+        for derive in (project.program, project.merging):
+            try:
+                derive(source.source_id, changed, changed)
+            except NoRule as one:
+                error = error or one
+            else:
+                return None
+    return error

@@ -1,0 +1,161 @@
+"""`persist explain SOURCE` on the command line: without a ledger, without data, without Spark."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from commands import clean_environ, document, persist
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RAW = """
+CREATE TABLE orders (id BIGINT, customer INT, amount DECIMAL(10,2), price DOUBLE)
+USING delta LOCATION 'orders';
+CREATE TABLE customers (customer INT, name STRING) USING delta LOCATION 'customers';
+"""
+SOURCES = """
+--@ persist
+CREATE VIEW totals AS
+SELECT o.customer, c.name, count(*) AS n, sum(o.amount) AS amount
+FROM orders o
+JOIN customers c USING (customer)
+GROUP BY o.customer, c.name;
+
+--@ persist refresh=strict
+CREATE VIEW best AS
+SELECT * FROM totals
+ORDER BY amount DESC
+LIMIT 10;
+
+CREATE VIEW prices AS SELECT customer, sum(price) AS p FROM orders GROUP BY customer;
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "sources").mkdir()
+    (tmp_path / "persist.toml").touch()
+    (tmp_path / "sources" / "raw.sql").write_text(RAW)
+    (tmp_path / "sources" / "s.sql").write_text(SOURCES)
+    return tmp_path
+
+
+@pytest.mark.proves("T11")
+def test_the_rules_are_printed_node_by_node_and_table_by_table(root: Path) -> None:
+    done = persist("explain", "totals", cwd=root)
+    assert done.returncode == 0, done.stderr
+    lines = [line.rstrip() for line in done.stdout.splitlines()]
+    assert lines[:7] == [
+        "s/totals  sources/s.sql:3:13",
+        "refresh=auto: a build computes only rows that can differ, if it expects that to take less"
+        " time",
+        "query",
+        "  GROUP BY customer, name sources/s.sql:7",
+        "    the groups of touched keys (customer, name) are computed again",
+        "    a kept state merges count(*), sum(amount)",
+        "    orders JOIN customers sources/s.sql:5",
+    ]
+    both = "merge, or without a state keys (customer, name)"
+    table = [line.split("  ") for line in lines if line.startswith("raw/")]
+    assert [[cell.strip() for cell in row if cell.strip()] for row in table] == [
+        ["raw/orders", both, both],
+        ["raw/customers", both, both],
+    ]
+    assert not (root / ".persist" / "ledger.db").exists()
+
+
+@pytest.mark.proves("T11")
+def test_an_obstacle_names_its_line_and_what_to_change(root: Path) -> None:
+    done = persist("explain", "best", cwd=root)
+    assert done.returncode == 0
+    for line in (
+        "refresh=strict: a build computes only rows that can differ, and fails if it cannot",
+        "  LIMIT 10 sources/s.sql:13",
+        "    no rule because of a LIMIT",
+        "    hint: leave the LIMIT to the readers of the table, or rank the rows within a key",
+    ):
+        assert line in done.stdout.splitlines()
+    assert "sources/s.sql:13:7: warning: refresh=strict lets no build of `best`" in done.stderr
+
+
+def test_a_source_that_is_not_persisted_is_explained_too(root: Path) -> None:
+    done = persist("explain", "prices", cwd=root)
+    assert done.stdout.splitlines()[1] == "not persisted"
+    assert "    sum() of double cannot be merged exactly" in done.stdout.splitlines()
+
+
+@pytest.mark.proves("T11")
+def test_the_document_has_the_chain_and_the_rules(root: Path) -> None:
+    found = document("explain", "s/best", cwd=root)
+    assert (found["partition_ref"], found["available"]) == ("s/best", False)
+    assert (found["wants"], found["build"], found["costs"], found["stages"]) == ([], None, [], [])
+    assert (found["refresh"], found["never"]) == ("strict", None)
+    (node,) = found["nodes"]
+    assert (node["node"], node["obstacle"], node["path"], node["line"]) == (
+        "LIMIT 10",
+        "of a LIMIT",
+        "sources/s.sql",
+        13,
+    )
+    (table,) = found["tables"]
+    assert table["source_id"] == "totals@sources/s.sql"
+    why = "there is no rule because of a LIMIT (sources/s.sql:13)"
+    assert (table["rows_added"]["maintenance"], table["rows_added"]["why"]) == ("whole", why)
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "hint"),
+    [
+        ("total", "unknown source `total`", "did you mean `totals`?"),
+        ("orders", "`orders` is raw data: no build computes it", "explain a source that reads it"),
+    ],
+)
+def test_names_that_cannot_be_explained_are_not_found(
+    root: Path, name: str, message: str, hint: str
+) -> None:
+    done = persist("explain", name, "--json", cwd=root)
+    assert done.returncode == 4
+    error = json.loads(done.stdout)["error"]
+    assert error["message"] == message
+    assert error["hint"].startswith(hint)
+
+
+def test_errors_elsewhere_do_not_matter_and_those_of_the_source_do(root: Path) -> None:
+    (root / "sources" / "z.sql").write_text(
+        "--@ persist\nCREATE VIEW bad AS SELECT nope FROM orders"
+    )
+    assert persist("explain", "totals", cwd=root).returncode == 0
+    done = persist("explain", "bad", cwd=root)
+    assert done.returncode == 3
+    assert "nope" in done.stderr
+
+
+def test_a_ledger_that_does_not_answer_leaves_the_rules(root: Path) -> None:
+    (root / "persist.toml").write_text('ledger = "postgresql://127.0.0.1:1/none"\n')
+    done = persist("explain", "totals", cwd=root)
+    assert done.returncode == 0, done.stderr
+    assert "builds are not shown, since the ledger does not answer" in done.stderr
+    assert "GROUP BY customer, name sources/s.sql:7" in done.stdout
+
+
+def test_explaining_imports_no_spark(root: Path) -> None:
+    script = (
+        "import sys; sys.argv = ['persist', 'explain', 'totals']\n"
+        "from persist_assets.cli import main\n"
+        "try: main()\n"
+        "finally: print([m for m in ('pyspark', 'dagster') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=root,
+        env=clean_environ(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr

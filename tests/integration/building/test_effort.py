@@ -1,0 +1,116 @@
+"""What builds that maintain tables did: recorded with them, and shown in Dagster's metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deltalake import DeltaTable
+from maintained import RAW, USERS, WITHOUT_COST, put_rows
+
+from persist_assets.building.builder import Builder
+from persist_assets.core.model.snapshots import Effort
+from persist_assets.operations.documents.builds import BuildDocument
+from persist_assets.plugin.io_manager import output_metadata
+
+if TYPE_CHECKING:
+    from persist_assets.building.stages import PendingBuild
+
+Enter = Callable[..., Builder]
+Make = Callable[..., Path]
+VIEWS = {
+    "named": "SELECT usr, upper(name) AS name FROM dim",
+    "averages": "SELECT name, avg(usr) AS mean, collect_set(usr) AS users FROM dim GROUP BY name",
+    "counted": "SELECT name, count(*) AS n FROM dim GROUP BY name",
+}
+ROWS = [(n, f"n{n % 3}", "x") for n in range(6)]
+
+
+def project(make_project: Make) -> Path:
+    views = (f"{WITHOUT_COST}CREATE VIEW {name} AS {query};\n" for name, query in VIEWS.items())
+    root = make_project({"m.sql": RAW + "".join(views)})
+    put_rows(root / "raw" / "dim", USERS, ROWS)
+    return root
+
+
+def build(builder: Builder, name: str) -> PendingBuild:
+    source = builder.project.by_id[f"{name}@sources/m.sql"]
+    with builder.work(source) as work:
+        builder.publish(work)
+    return work
+
+
+def efforts(builder: Builder) -> dict[str, tuple[str | None, Effort | None]]:
+    """Build all sources, and return the methods and efforts that the ledger has of the builds."""
+    recorded: dict[str, tuple[str | None, Effort | None]] = {}
+    for name in VIEWS:
+        work = build(builder, name)
+        (found,) = builder.ledger.builds.fetch(build_uid=work.build.build_uid)
+        assert found.effort == work.build.effort
+        recorded[name] = found.maintenance, found.effort
+    builder.close()
+    return recorded
+
+
+@pytest.mark.slow
+@pytest.mark.proves("T12")
+def test_the_ledger_records_what_builds_that_maintain_tables_did(
+    make_project: Make, enter: Enter
+) -> None:
+    root = project(make_project)
+    assert efforts(enter(root)) == {name: ("whole", None) for name in VIEWS}
+
+    put_rows(root / "raw" / "dim", USERS, [(7, "n1", "x"), (8, "n1", "x")], grows=True)
+    grown = efforts(enter(root))
+    assert {name: method for name, (method, _) in grown.items()} == {
+        "named": "append",
+        "averages": "keys",
+        "counted": "merge",
+    }
+    found = {name: effort for name, (_, effort) in grown.items() if effort}
+    assert {effort.rows_changed for effort in found.values()} == {2}
+    assert (found["named"].files_rewritten, found["named"].keys_touched) == (0, None)
+    assert (found["named"].files_kept or 0) > 0
+    assert (found["averages"].files_rewritten or 0) > 0
+    assert found["averages"].keys_touched == 1
+    assert (found["counted"].files_rewritten, found["counted"].files_kept) == (None, None)
+    assert None not in {effort.seconds_saved for effort in found.values()}
+
+    DeltaTable(str(root / "raw" / "dim")).update({"name": "'n5'"}, predicate="usr = 1")
+    now = enter(root)
+    work = build(now, "averages")
+    effort = work.build.effort
+    assert effort is not None
+    assert effort.keys_touched == 2  # the name before, and the name now
+    assert (effort.rows_changed or 0) >= 2
+    last, _, whole = now.ledger.builds.fetch_costs(build_id=work.build.build_id)
+    assert effort.seconds_saved == pytest.approx(whole.seconds - last.seconds, abs=1e-3)
+
+    document = BuildDocument.of(work.source, work.build, None).as_json()
+    assert (document["maintenance"], document["effort"]) == ("keys", asdict(effort))
+    assert work.snapshot is not None
+    metadata = output_metadata(now, work, work.snapshot)
+    shown = {name.removeprefix("persist/"): value for name, value in metadata.items()}
+    assert asdict(effort).items() <= shown.items()
+    again = build(enter(root), "averages")
+    assert (again.build.action, again.build.effort) == ("reused", None)
+    assert "persist/keys_touched" not in output_metadata(now, again, work.snapshot)
+
+
+@pytest.mark.slow
+@pytest.mark.proves("T12")
+def test_a_build_that_falls_back_to_all_rows_records_no_effort(
+    make_project: Make, enter: Enter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from persist_assets.building.strategies import deltas
+
+    root = project(make_project)
+    efforts(enter(root))
+    put_rows(root / "raw" / "dim", USERS, [(7, "n1", "x")], grows=True)
+    too_much: Any = lambda *_: None  # noqa: E731
+    monkeypatch.setattr(deltas.Delta, "_replace", too_much)
+    work = build(enter(root), "averages")
+    assert (work.build.maintenance, work.build.effort) == ("whole", None)

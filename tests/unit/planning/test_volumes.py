@@ -1,0 +1,254 @@
+"""What a plan says of the work ahead: why by this method, how much is read, how long it takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from conftest import with_programs_of
+from test_planner import build, fresh, snapshot
+
+from persist_assets.cli.application import in_bytes
+from persist_assets.cli.plan import _costs, _why_whole, plan_tree
+from persist_assets.core.model.plans import (
+    Change,
+    Estimates,
+    Feed,
+    Piece,
+    Plan,
+    Reason,
+    Step,
+    Volume,
+)
+from persist_assets.core.model.snapshots import Cost, KeptState
+from persist_assets.operations.documents.plans import StepDocument
+from persist_assets.planning.inputs import as_of, drawn
+from persist_assets.planning.planner import plan
+from persist_assets.planning.volumes import of_change, of_pieces, total
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from persist_assets.core.model.project import Project
+    from persist_assets.planning.world import World
+
+MB = 1_000_000
+RAW = """
+CREATE TABLE t (id INT, usr INT, amt DECIMAL(10,2), f DOUBLE, day DATE) USING delta LOCATION 't';
+CREATE TABLE u (usr INT, name STRING) USING delta LOCATION 'u';
+"""
+T, U = "t@sources/a.sql", "u@sources/a.sql"
+GREW = Change(added=(Piece("t/1", bytes=2 * MB, rows=20),), total_bytes=500 * MB)
+CHANGED = Change(
+    added=(Piece("t/1", bytes=2 * MB, rows=20),),
+    lost=(Piece("t/0", bytes=1 * MB, rows=10),),
+    total_bytes=500 * MB,
+)
+SIZES = {T: Volume(5000, 500 * MB), U: Volume(7, 3 * MB)}
+WHOLE = Cost("whole", 40.0, 10, 100)
+JOINED = "SELECT id, name FROM t JOIN u USING (usr)"
+GROUPED = "SELECT usr, sum(f) AS s FROM t GROUP BY usr"
+LIMITED = "SELECT id FROM t\nORDER BY id\nLIMIT 5"
+
+
+def project_of(query: str, annotation: str = "") -> Project:
+    made = with_programs_of({"a.sql": f"{RAW}--@ persist {annotation}\nCREATE VIEW p AS {query};"})
+    assert not made.errors, made.errors
+    return made
+
+
+def after(
+    made: Project,
+    changes: Mapping[str, Change | None],
+    *,
+    costs: tuple[Cost, ...] = (WHOLE,),
+    states: tuple[KeptState, ...] = (),
+) -> World:
+    """Return a world in which `p` is built, and tables changed since."""
+    source, world = made.by_id["p@sources/a.sql"], fresh(made)
+    present = snapshot(source, drawn(as_of(made, source, world), source, "uid"))
+    present = replace(present, states=states)
+    tables = [s.source_id for s in made.inputs(source)]
+    known = {t: changes.get(t, Change()) for t in tables}
+    changed = {t: "files:2" for t in changes}
+    return replace(
+        world,
+        manifest={source.build_id: present},
+        history={source.source_id: build(source, present)},
+        versions={**world.versions, **changed},
+        changes={source.source_id: known},
+        costs={source.build_id: costs},
+        sizes=SIZES,
+    )
+
+
+def step_of(made: Project, world: World, *, force: bool = False) -> Step:
+    return plan(made, ["p@sources/a.sql"], world, force=force).steps[0]
+
+
+@pytest.mark.proves("T12")
+@pytest.mark.parametrize(
+    ("query", "annotation", "changes", "method", "reads"),
+    [
+        # The changed files, and the table that they are joined with.
+        (JOINED, "", {T: GREW}, "append", Volume(20 + 7, 5 * MB)),
+        # The rows that went are read too.
+        (JOINED, "", {T: CHANGED}, "keys", Volume(30 + 7, 6 * MB)),
+        # Both tables changed: each is searched for the keys of the other's change.
+        (JOINED, "", {T: GREW, U: GREW}, "append", Volume(40 + 5007, 507 * MB)),
+        # The table is searched for touched keys.
+        (GROUPED, "", {T: GREW}, "keys", Volume(20 + 5000, 502 * MB)),
+        # Nothing but the changed files.
+        ("SELECT id FROM t WHERE usr = 1", "", {T: CHANGED}, "keys", Volume(30, 3 * MB)),
+        # All of all tables.
+        (LIMITED, "", {T: GREW}, "whole", Volume(5000, 500 * MB)),
+        (JOINED, "refresh=whole", {T: GREW}, "whole", Volume(5007, 503 * MB)),
+        # Added files, by the methods of a time column.
+        (
+            "SELECT id, day FROM t",
+            "refresh=incremental watermark=day",
+            {T: GREW},
+            "append",
+            Volume(20, 2 * MB),
+        ),
+        (
+            "SELECT day, count(*) AS n FROM t GROUP BY day",
+            "refresh=incremental watermark=day",
+            {T: GREW},
+            "windows",
+            None,
+        ),
+    ],
+)
+def test_a_plan_says_how_much_its_builds_read_at_most(
+    query: str, annotation: str, changes: dict[str, Change], method: str, reads: Volume | None
+) -> None:
+    made = project_of(query, annotation)
+    step = step_of(made, after(made, changes))
+    assert (step.maintenance, step.reads) == (method, reads)
+    document = StepDocument.of(made, step).as_json()
+    expected = {"rows": reads.rows, "bytes": reads.bytes} if reads else None
+    assert document["reads"] == expected
+
+
+@pytest.mark.proves("T12")
+def test_merged_aggregates_read_only_what_changed() -> None:
+    made = project_of("SELECT usr, sum(amt) AS s FROM t GROUP BY usr")
+    source = made.by_id["p@sources/a.sql"]
+    none: frozenset[str] = frozenset()
+    (definition,) = made.merging(source.source_id, none, none).definitions
+    step = step_of(made, after(made, {T: CHANGED}, states=(KeptState(definition, 3),)))
+    assert (step.maintenance, step.reads) == ("merge", Volume(30, 3 * MB))
+
+
+def test_a_reused_table_reads_nothing() -> None:
+    made = project_of(JOINED)
+    step = step_of(made, after(made, {}))
+    assert (step.action, step.reads, step.expected) == ("reuse", None, None)
+    assert StepDocument.of(made, step).as_json()["reads"] is None
+
+
+def test_a_first_build_reads_everything() -> None:
+    made = project_of(JOINED)
+    step = step_of(made, replace(fresh(made), sizes=SIZES))
+    assert (step.maintenance, step.why, step.reads) == (
+        "whole",
+        "never built",
+        Volume(5007, 503 * MB),
+    )
+    unknown = step_of(made, replace(fresh(made), sizes={T: SIZES[T]}))
+    assert unknown.reads == Volume(None, None)
+
+
+@pytest.mark.proves("T12")
+def test_a_plan_says_what_both_ways_are_expected_to_take() -> None:
+    made = project_of(GROUPED)
+    step = step_of(made, after(made, {T: GREW}))
+    expected = step.expected
+    assert expected is not None
+    assert (expected.whole_s, expected.is_measured, expected.prefers_delta) == (40.0, True, True)
+    assert StepDocument.of(made, step).as_json()["expected"] == {
+        "maintained_seconds": expected.delta_s,
+        "whole_seconds": 40.0,
+        "is_measured": True,
+    }
+    dear = step_of(made, after(made, {T: GREW}, costs=(replace(WHOLE, seconds=1.5),)))
+    assert dear.maintenance == "whole"
+    assert dear.expected is not None
+    assert not dear.expected.prefers_delta
+    assert dear.why == (
+        "computing all rows takes 1.5 s, and computing those that can differ about"
+        f" {dear.expected.delta_s:.1f} s"
+    )
+    by_size = step_of(made, after(made, {T: GREW}, costs=()))
+    assert by_size.expected is not None
+    assert not by_size.expected.is_measured
+
+
+@pytest.mark.proves("T11")
+def test_a_plan_names_the_line_of_what_has_no_rule() -> None:
+    made = project_of(LIMITED)
+    step = step_of(made, after(made, {T: GREW}))
+    assert step.why == "there is no rule because of a LIMIT (sources/a.sql:7)"
+    assert f"the data of t changed; {step.why} [reads up to 500.0 MB (5,000 rows)]" in shown(
+        made, step
+    )
+
+
+def shown(made: Project, step: Step) -> str:
+    """Return the line of a step on the command line, without colours."""
+    from rich.console import Console
+
+    console = Console(width=400, color_system=None)
+    with console.capture() as capture:
+        console.print(plan_tree(made, Plan("dev", (step,))))
+    return capture.get()
+
+
+@pytest.mark.proves("T12")
+def test_the_line_of_a_step_has_its_costs_in_brackets() -> None:
+    made = project_of(GROUPED)
+    step = step_of(made, after(made, {T: GREW}))
+    assert step.expected is not None
+    line = shown(made, step)
+    assert "build a/p (keys) the data of t changed; only rows that can differ" in line
+    costs = f"[reads up to 502.0 MB (5,020 rows); about {step.expected.delta_s:.1f} s, all rows"
+    assert f"{costs} 40.0 s]" in line
+    assert _costs(replace(step, reads=None, expected=None)) == ""
+    assert _costs(replace(step, reads=Volume(None, 1), expected=None)) == "[reads up to 1 B]"
+
+
+def test_why_all_rows_are_computed_is_said_once() -> None:
+    step = Step("s", "build", "b", (), (Reason("input", "the data of t changed"),), why="x")
+    assert _why_whole(step) == ("x",)
+    assert _why_whole(replace(step, maintenance="keys")) == ()
+    assert _why_whole(replace(step, action="reuse")) == ()
+    assert _why_whole(replace(step, reasons=(Reason("whole", "computed in full: x"),))) == ()
+    assert _why_whole(replace(step, why="it is: the data of t changed")) == ()
+    assert _why_whole(replace(step, reasons=(*step.reasons, Reason("forced", "requested")))) == ()
+
+
+def test_what_is_unknown_of_a_part_is_unknown_of_all() -> None:
+    assert total([]) == Volume(0, 0)
+    assert total([Volume(1, 2), Volume(3, 4)]) == Volume(4, 6)
+    assert total([Volume(1, None), Volume(None, 4)]) == Volume(None, None)
+    assert of_pieces([Piece("a", bytes=1, rows=2), Piece("b", bytes=3)]) == Volume(None, 4)
+    assert of_pieces([Piece("a", rows=2)]) == Volume(2, None)
+    feed = Feed(("c",), bytes=9)
+    assert of_change(replace(CHANGED, feed=feed)) == Volume(None, 9)
+    assert of_change(CHANGED) == Volume(30, 3 * MB)
+
+
+@pytest.mark.parametrize(
+    ("n", "text"),
+    [(0, "0 B"), (999, "999 B"), (1_000, "1.0 kB"), (999_600, "1.0 MB"), (3 * 10**9, "3.0 GB"),
+     (5 * 10**15, "5000.0 TB")],
+)  # fmt: skip
+def test_sizes_are_shown_in_their_unit(n: int, text: str) -> None:
+    assert in_bytes(n) == text
+
+
+def test_the_cheaper_way_is_preferred() -> None:
+    assert Estimates(2.0, 1.0, True).prefers_delta
+    assert not Estimates(1.0, 1.0, True).prefers_delta
