@@ -121,7 +121,7 @@ class HeldRelations:
 
     def _used(self, table: SourceID) -> dict[int, str]:
         project = self._project
-        every = {n: c.name for n, c in enumerate(project.by_id[table].columns)}
+        every = {n: c.name for n, c in enumerate(project.by_id[table].known_columns)}
         readers = [
             s
             for s in project.persisted

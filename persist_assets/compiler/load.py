@@ -42,6 +42,7 @@ from persist_assets.core.settings.keys import OUT_OF_PROJECT, SETTINGS_FILE
 from persist_assets.core.settings.places import place_in
 from persist_assets.core.settings.spark import is_harmless
 from persist_assets.core.wants import warn_unknown_graphs
+from persist_assets.planning.by_keys import with_functions
 from persist_assets.storage.files import know_stores
 from persist_assets.storage.raw import find_columns, public_options
 
@@ -458,7 +459,8 @@ def _with_programs(project: Project, compilation: Compilation) -> Project:
         return find
 
     uses = derived(lambda query: used_of_tables(query.block))
-    return replace(project, program=derived(change_of), merging=derived(merging), uses=uses)
+    programs = replace(project, program=derived(change_of), merging=derived(merging), uses=uses)
+    return with_functions(programs)
 
 
 def _finder(

@@ -68,8 +68,9 @@ def increment_of(
     if isinstance(grown, str) and not spans:
         by_delta = maintained(project, source, base, changes, world, by_cost=False)
         if isinstance(by_delta, Increment):
-            return by_delta, Reason("increment", describe(project, by_delta))
-        grown = by_delta if source.annotation.time_column is None else grown
+            return by_delta, Reason("increment", describe(project, source, by_delta))
+        untimed = source.annotation.time_column is None
+        grown = by_delta if untimed or source.annotation.by else grown
     if isinstance(grown, Increment):
         return grown, Reason("increment", _describe_increment(project, source, grown))
     return None, Reason("whole", f"{IN_FULL}{grown}")

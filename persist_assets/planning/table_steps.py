@@ -346,7 +346,7 @@ def _by_delta(case: Case, snapshot: Snapshot, reasons: Sequence[Reason]) -> Verd
         return Verdict((*reasons,), why=increment)
     if increment.program is None:
         return Verdict(same_rows=True)
-    why = Reason("increment", describe(case.project, increment))
+    why = Reason("increment", describe(case.project, case.source, increment))
     return Verdict((*reasons, why), increment)
 
 
