@@ -18,6 +18,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from persist_assets.building.reader import Slice, view_name
+from persist_assets.building.weights import netted, texts_of
 from persist_assets.core.dialect import quote
 from persist_assets.core.errors import BuildError
 from persist_assets.core.model.columns import Column
@@ -188,16 +189,21 @@ class ChangedTables:
                 f"changes~{self._version_name(source_id)}",
                 lambda: self.reader.engine.run(Statement(came, {}, ())),
             )
-        items = [f"c{n}" for n, _ in columns]
+        typed = self._typed(source_id)
         if change.feed is not None:
-            view = self._hold("changes", _netted(self._fed(source_id, change.feed), items))
+            view = self._hold("changes", netted(self._fed(source_id, change.feed), typed))
             self._check_feed(source_id, change.feed, view)
             return view
         went = _numbered(self._show_table("lost", source_id), columns, "-1L")
         both = f"{came} UNION ALL {went}"
-        if change.changed_bytes > _MUCH_BYTES and items:
-            both = self._differing(both, items)
-        return self._hold("changes", _netted(both, items))
+        if change.changed_bytes > _MUCH_BYTES and typed:
+            both = self._differing(both, typed)
+        return self._hold("changes", netted(both, typed))
+
+    def _typed(self, source_id: SourceID) -> list[tuple[str, str | None]]:
+        """Return the columns of a table that sources use, as relations name them, with types."""
+        every = self.reader.project.by_id[source_id].columns
+        return [(f"c{n}", every[n].type) for n, _ in self.reader.relations.columns_of(source_id)]
 
     def _fed(self, source_id: SourceID, feed: Feed) -> str:
         """Return the changed rows as a change data feed has them."""
@@ -234,11 +240,12 @@ class ChangedTables:
                 f"the change data feed of `{name}` has {more} more rows, its files {feed.more}"
             )
 
-    def _differing(self, rows: str, items: Sequence[str]) -> str:
+    def _differing(self, rows: str, columns: Sequence[tuple[str, str | None]]) -> str:
         """Return the rows whose digests do not cancel each other out: all that differ, few more.
 
         Digests are compared first, because most rows of files that are written again stay.
         """
+        items = [*(c for c, _ in columns), *texts_of(columns)]
         names = ", ".join(items)
         digests = f"xxhash64({names}) AS h1, xxhash64({', '.join(reversed(items))}, 1) AS h2"
         digested = f"SELECT *, {digests} FROM ({rows})"
@@ -283,14 +290,14 @@ class ChangedTables:
         new = self._hold("probe", found("new"))
         if version == "new":
             return new
-        changes = quote(self._changes(table))
+        changes, weight = quote(self._changes(table)), quote(ROW_WEIGHT)
+        came = f"SELECT {items}, -{weight} FROM (SELECT t.* FROM {changes}{having_keys})"
+        both = f"SELECT *, 1L AS {weight} FROM {quote(new)} UNION ALL {came}"
         return self._hold(
             "probe",
-            f"SELECT {items} FROM (SELECT {items}, sum({ROW_WEIGHT}) AS n FROM"
-            f" (SELECT *, 1L AS {ROW_WEIGHT} FROM {quote(new)} UNION ALL"
-            f" SELECT {items}, -{ROW_WEIGHT} FROM (SELECT t.* FROM {changes}{having_keys}))"
-            f" GROUP BY {items} HAVING n <> 0) LATERAL VIEW explode(sequence(1, IF(n > 0,"
-            " CAST(n AS INT), raise_error('rows that came are not there')))) repeated AS nth",
+            f"SELECT {items} FROM ({netted(both, self._typed(table))})"
+            f" LATERAL VIEW explode(sequence(1, IF({weight} > 0, CAST({weight} AS INT),"
+            " raise_error('rows that came are not there')))) repeated AS nth",
         )
 
 
@@ -299,12 +306,3 @@ def _numbered(view: str, columns: Iterable[tuple[int, str]], weight: str = "") -
     items = [f"{quote(name)} AS c{number}" for number, name in columns]
     items += [f"{weight} AS {ROW_WEIGHT}"] if weight else []
     return f"SELECT {', '.join(items) or '1 AS one'} FROM {quote(view)}"
-
-
-def _netted(rows: str, items: Sequence[str]) -> str:
-    """Return the SELECT of changed rows, of which equal ones that came and went are left out."""
-    names = ", ".join(items)
-    return (
-        f"SELECT {f'{names}, ' if items else ''}sum({ROW_WEIGHT}) AS {ROW_WEIGHT} FROM ({rows})"
-        f"{f' GROUP BY {names}' if items else ''} HAVING sum({ROW_WEIGHT}) <> 0"
-    )

@@ -16,7 +16,7 @@ from persist_assets.planning.inputs import rests_alike
 from persist_assets.planning.maintenance import IN_FULL
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from persist_assets.core.model.project import Project
     from persist_assets.core.model.queries import SourceID
@@ -60,13 +60,16 @@ def increment_of(
             why = "its watermark column changed"
         return None, Reason("whole", f"{IN_FULL}{why}")
     changes = input_changes(project, source, base.as_of, present_changes, world, coming, expected)
-    rebuilt = [s for s in changes if s in coming and coming[s].action == "build"]
-    if rebuilt:
-        names = ", ".join(project.by_id[s].name for s in rebuilt)
-        return None, Reason("increment", f"how much is computed depends on the builds of {names}")
-    grown = grow(project, source, base, changes, spans, world.zone)
+    direct = _direct(project, source, changes)
+    followed = source.growth.reads if source.growth else direct.keys()
+    grown = _waits(project, followed, coming)
+    if grown is not None:
+        return None, Reason("increment", grown)
+    growing = {s: changes[s] for s in changes if s in followed}
+    grown = grow(project, source, base, growing, spans, world.zone)
     if isinstance(grown, str) and not spans:
-        by_delta = maintained(project, source, base, changes, world, by_cost=False)
+        waits = _waits(project, direct, coming)
+        by_delta = waits or maintained(project, source, base, direct, world, by_cost=False)
         if isinstance(by_delta, Increment):
             return by_delta, Reason("increment", describe(project, source, by_delta))
         untimed = source.annotation.time_column is None
@@ -92,11 +95,27 @@ def delta_of(
     if present_changes is None:
         return unmaintainable(source) or "the table belongs to another environment"
     changes = input_changes(project, source, base.as_of, present_changes, world, coming, expected)
-    rebuilt = [s for s in changes if s in coming and coming[s].action == "build"]
-    if rebuilt:
-        names = ", ".join(project.by_id[s].name for s in rebuilt)
-        return f"how much is computed depends on the builds of {names}"
-    return maintained(project, source, base, changes, world, by_cost=True)
+    direct = _direct(project, source, changes)
+    waits = _waits(project, direct, coming)
+    return waits or maintained(project, source, base, direct, world, by_cost=True)
+
+
+def _direct(
+    project: Project, source: Source, changes: Mapping[SourceID, Change | None]
+) -> dict[SourceID, Change | None]:
+    """Return the changes of the tables that the source's own query reads."""
+    return {s.source_id: changes[s.source_id] for s in project.inputs(source)}
+
+
+def _waits(
+    project: Project, tables: Iterable[SourceID], coming: Mapping[SourceID, Step]
+) -> str | None:
+    """Return why the change of some tables is not known yet; None: it is."""
+    rebuilt = sorted(s for s in tables if s in coming and coming[s].action == "build")
+    if not rebuilt:
+        return None
+    names = ", ".join(project.by_id[s].name for s in rebuilt)
+    return f"how much is computed depends on the builds of {names}"
 
 
 def input_changes(

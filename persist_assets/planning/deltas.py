@@ -81,9 +81,8 @@ def maintained(
     for source_id, change in changed.items():
         raw = project.by_id[source_id].raw
         if raw is not None and raw.external is None and raw.format != "delta" and change.lost:
-            return (
-                f"rows of {project.by_id[source_id].name} were removed, and its format keeps none"
-            )
+            name = project.by_id[source_id].name
+            return f"rows of {name} changed or were removed, and its files keep no earlier version"
     costs, n_bytes = world.costs.get(source.build_id, ()), size_of(certain.values())
     whole_s, is_measured = whole_seconds(costs, n_bytes)
     if by_cost and whole_s < LEAST_S:

@@ -1,6 +1,6 @@
 """Random projects of random queries, built and built again after edits: tables are what Spark says.
 
-Sources of random queries (`test_random_queries.Writer`), some persisted, are built by us; then
+Sources of random queries (`random_queries.Writer`), some persisted, are built by us; then
 queries and raw data change, and what is out of date is built again. Each table has then to hold
 the rows that Spark computes of the same queries over the data as it is, without us.
 
@@ -19,9 +19,9 @@ from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from random_queries import mutate
 from soundness import RAW, make_views
 from test_random_projects import Reader, Texts
-from test_random_queries import mutate
 
 from persist_assets.core.errors import SourcesError
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import sqlglot
 from conftest import compiled
+from random_queries import TABLES, Writer
 from sqlglot import exp
-from test_random_queries import TABLES, Writer
 
 if TYPE_CHECKING:
     from persist_assets.core.model.columns import Growth

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from conftest import compiled
+from random_queries import Writer
 from soundness import RAW
-from test_random_queries import Writer
 
 from persist_assets.compiler.compile import compile_project
 from persist_assets.compiler.frontends.sql import parse_sql

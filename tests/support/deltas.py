@@ -1,8 +1,8 @@
 """Queries maintained by their deltas in DuckDB, and compared with a computation from scratch.
 
 Tables have random rows, with duplicates and NULLs, and change at random: rows come, go, or get other
-values. A program of `analysis.deltas` gives the table's new rows; the query's own text, which the
-program never runs, gives those that it must have.
+values. A program of `analysis.deltas` gives the table's new rows, or states of its aggregates do; the
+query's own text, which neither ever runs, gives those that it must have.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -26,6 +27,7 @@ from persist_assets.core.dialect import quote
 from persist_assets.core.model.deltas import (
     ROW_WEIGHT,
     Merging,
+    NoRule,
     Program,
     probe_name,
     relation_name,
@@ -34,11 +36,16 @@ from persist_assets.core.model.deltas import (
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Generator, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
     from persist_assets.analysis.deltas.staging import Staged
 
 Rows = list[tuple[Any, ...]]
+Bag = Counter[tuple[Any, ...]]
+Columns = dict[str, dict[str, str]]
+"""By table, the names and Spark types of its columns."""
+
+as_duckdb = cache(_translated)
 
 
 class NotComparable(Exception):
@@ -47,15 +54,9 @@ class NotComparable(Exception):
 
 @dataclass(slots=True)
 class Tables:
-    """Two versions of raw tables in DuckDB.
+    """Two versions of raw tables."""
 
-    Attributes
-    ----------
-    columns
-        By table, the names and Spark types of its columns.
-    """
-
-    columns: Mapping[str, Mapping[str, str]]
+    columns: Columns
     old: dict[str, Rows] = field(default_factory=dict)
     new: dict[str, Rows] = field(default_factory=dict)
 
@@ -76,7 +77,7 @@ class Tables:
         """
         self.old = self.new
         self.new = {t: [*rows] for t, rows in self.old.items()}
-        for table in tables:
+        for table in sorted(tables):
             rows, columns = self.new[table], self.columns[table]
             for _ in range(rng.randrange(4) if not grows else 0):
                 if rows and rng.random() < 0.5:
@@ -121,18 +122,46 @@ def _value(rng: random.Random, kind: str) -> Any:
             return rng.randrange(5)
 
 
-class Maintained:
-    """One query over raw tables, whose rows are maintained in DuckDB."""
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A change that a program followed.
 
-    def __init__(self, raw: str, query: str, tables: Tables) -> None:
-        self.query, self.tables = query, tables
+    Attributes
+    ----------
+    method
+        How: ``none``, ``append``, ``keys`` or ``rows``.
+    differs
+        Rows of the query changed.
+    merged
+        Its aggregates were merged with the change, too.
+    """
+
+    method: str
+    differs: bool
+    merged: bool = False
+
+
+class Maintained:
+    """One query over raw tables, whose rows are maintained in DuckDB.
+
+    Attributes
+    ----------
+    rows
+        The rows of its table.
+    """
+
+    def __init__(self, raw: str, query: str, columns: Columns) -> None:
+        self.query, self.tables = query, Tables(columns)
         self._probed: set[str] = set()
         self.compilation = compilation_of({"raw.sql": raw, "q.sql": f"CREATE VIEW q AS {query}"})
+        assert not self.compilation.project.errors, self.compilation.project.errors
         self.definition: Staged = self.compilation.definition("q@sources/q.sql")
         self.ids = {g.rows for g in walk(self.definition.block) if isinstance(g, Given)}
         self.database = duckdb.connect(config={"threads": 1})
-        self.database.execute("SET TimeZone = 'UTC'")
+        self.database.execute("SET TimeZone = 'UTC'; PRAGMA disable_optimizer")
         self.database.execute("CREATE MACRO raise_error(x) AS error(x)")
+        self.rows: Bag = Counter()
+        self._has_states = False
 
     @property
     def reads(self) -> list[str]:
@@ -149,66 +178,123 @@ class Maintained:
         ids = frozenset(i for i in self.ids if i.partition("@")[0] in {*changed})
         return merging(self.definition, ids, ids if grows else frozenset())
 
-    def merge(self, changed: Iterable[str], *, grows: bool = False) -> Counter[Any]:
-        """Return the query's rows after a change, from states before it."""
-        before = self.merging(())
-        for source_id in self.ids:
-            table = source_id.partition("@")[0]
-            self._create(
-                relation_name("now", source_id), self.tables.columns[table], self.tables.old[table]
-            )
-        for number, state in enumerate(before.states):
-            self._show(state_name("former", number), state.initial)
-        self.load(changed)
-        program = self.merging(changed, grows=grows)
-        self._hold(program)
-        for number, state in enumerate(program.states):
-            former, new = (f'"{state_name(v, number)}"' for v in ("former", "state"))
-            if state.changed is None:
-                self.database.execute(f"CREATE OR REPLACE TABLE {new} AS FROM {former}")
-                continue
-            self._probe(program, state.changed)
-            self._show("changed", state.changed)
-            keys = [f"k{k}" for k in range(state.n_keys)]
-            same = " AND ".join(f"s.{k} IS NOT DISTINCT FROM c.{k}" for k in keys) or "true"
-            stay = "WHERE n > 0" if keys else ""
-            self.database.execute(
-                f"CREATE OR REPLACE TABLE {new} AS SELECT * FROM {former} s"
-                f" ANTI JOIN changed c ON {same} UNION ALL SELECT * FROM changed {stay}"
-            )
-        return self.rows_of(program.rows)
+    def fill(self, rng: random.Random, n: int) -> None:
+        """Give the tables rows, and compute the query from them."""
+        self.tables.fill(rng, n)
+        for table, columns in self.tables.columns.items():
+            self._create(table, columns, self.tables.new[table])
+        self.rows, self._has_states = self.scratch(), False
 
-    def _show(self, name: str, sql: str) -> None:
-        with _comparable(sql):
-            self.database.execute(f'CREATE OR REPLACE TABLE "{name}" AS {_translated(sql)}')
+    def follow(
+        self,
+        rng: random.Random,
+        changed: Sequence[str],
+        *,
+        grows: bool = False,
+        merges: bool = False,
+    ) -> Outcome:
+        """Change some tables, and bring the rows up to date with a program.
 
-    def load(self, changed: Iterable[str]) -> None:
-        """Load the versions of all tables under the names that programs and queries use."""
+        Fails if they are then not what the query gives from scratch.
+
+        Parameters
+        ----------
+        merges
+            Merge aggregates too, if possible.
+
+        Raises
+        ------
+        NoRule
+            There is neither a program, nor are aggregates merged.
+        NotComparable
+            DuckDB cannot run the program.
+        """
+        states = self._merging(changed, grows=grows) if merges else None
+        program, method = None, "merged"
+        try:
+            program, method = self.program(changed, grows=grows), "none"
+        except NoRule:
+            if states is None:
+                raise
+        if program is not None:
+            method = "append" if program.only_adds else "keys" if program.keys else "rows"
+        before = self.rows
+        if states is not None and not self._has_states:
+            self._begin(states)
+        self.tables.change(rng, changed, grows=grows)
+        self._load(changed, program or states)
+        expected = self.scratch()
+        if method != "merged":
+            self._compare(changed, program, lambda: self.applied(program), expected)
+        if states is not None:
+            self._compare(changed, states, lambda: self._merged(states), expected)
+        self.rows, self._has_states = expected, states is not None
+        return Outcome(method, before != expected, states is not None)
+
+    def _compare(
+        self,
+        changed: Sequence[str],
+        program: Program | Merging | None,
+        rows: Callable[[], Bag],
+        expected: Bag,
+    ) -> None:
+        try:
+            actual = rows()
+            assert actual == expected, f"{actual - expected} more, {expected - actual} less"
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self._explained(changed, program)}") from None
+
+    def _load(self, changed: Sequence[str], program: Program | Merging | None) -> None:
+        """Load the relations that programs read, as `building/changed_tables.py` does."""
         self._probed.clear()
         for source_id in sorted(self.ids):
             table = source_id.partition("@")[0]
             columns = self.tables.columns[table]
-            before, after = self.tables.old[table], self.tables.new[table]
-            self._create(table, columns, after)
-            self._create(f"old {table}", columns, before)
-            if table not in {*changed}:
-                self._create(relation_name("now", source_id), columns, after)
+            self._view(relation_name("now", source_id), f"FROM {_name(table)}")
+            if table not in changed:
                 continue
-            came, went = _minus(after, before), _minus(before, after)
+            before, after = self.tables.old[table], self.tables.new[table]
             for version, rows in (("old", before), ("new", after)):
                 self._create(relation_name(version, source_id), columns, rows)
-            weighted = [(*r, 1) for r in came] + [(*r, -1) for r in went]
+            self._view(table, f"FROM {_name(relation_name('new', source_id))}")
+            came, went = _minus(after, before), _minus(before, after)
             numbered = {f"c{n}": kind for n, kind in enumerate(columns.values())}
-            for version in ("delta", "changes"):
-                self._create(
-                    relation_name(version, source_id), {**numbered, ROW_WEIGHT: "BIGINT"}, weighted
-                )
+            weights = Counter[str]()
+            by_text = {repr(row): row for row in (*came, *went)}
+            weights.update(map(repr, came))
+            weights.subtract(map(repr, went))
+            weighted = [(*by_text[text], n) for text, n in weights.items() if n]
+            changes = relation_name("changes", source_id)
+            self._create(changes, {**numbered, ROW_WEIGHT: "BIGINT"}, weighted)
+            used = program.columns[source_id] if program is not None else ()
+            items = "".join(f"c{n}, " for n, _ in used)
+            delta = f"SELECT {items}{ROW_WEIGHT} FROM {_name(changes)}"
+            self._view(relation_name("delta", source_id), delta)
 
-    def _hold(self, program: Program | Merging) -> None:
-        """Compute the relations that the statements of a program read."""
+    def _view(self, name: str, sql: str) -> None:
+        self.database.execute(f"CREATE OR REPLACE TEMP VIEW {_name(name)} AS {sql}")
+
+    def _create(self, name: str, columns: Mapping[str, str], rows: Rows) -> None:
+        items = ", ".join(
+            f"v{k}::{_duckdb_kind(kind)} AS {_name(column)}"
+            for k, (column, kind) in enumerate(columns.items())
+        )
+        names = ", ".join(f"v{k}" for k in range(len(columns)))
+        lines = [*map(_literal, rows)] or [_literal((None,) * len(columns))]
+        rest = "" if rows else " WHERE false"
+        self._view(name, f"SELECT {items} FROM (VALUES {', '.join(lines)}) AS v({names}){rest}")
+
+    def _hold(self, name: str, sql: str) -> None:
+        with _comparable(sql):
+            self.database.execute(f"CREATE OR REPLACE TEMP TABLE {_name(name)} AS {as_duckdb(sql)}")
+
+    def _prepare(self, program: Program | Merging, *texts: str) -> None:
+        """Compute the relations that statements of a program read."""
         for name, sql in program.held.items():
             self._probe(program, sql)
-            self._show(name, sql)
+            self._hold(name, sql)
+        for text in texts:
+            self._probe(program, text)
 
     def _probe(self, program: Program | Merging, sql: str) -> None:
         """Compute the probes that a statement reads: rows of tables that have some keys."""
@@ -218,25 +304,57 @@ class Maintained:
                 continue
             self._probed.add(name)
             same = " AND ".join(
-                f't."{column}" IS NOT DISTINCT FROM k.c{n}'
+                f"t.{_name(column)} IS NOT DISTINCT FROM k.c{n}"
                 for n, (_, column) in enumerate(probe.columns)
             )
             columns = self.tables.columns[probe.table.partition("@")[0]]
-            items = ", ".join(f'"{c}" AS c{n}' for n, c in enumerate(columns))
+            items = ", ".join(f"{_name(c)} AS c{n}" for n, c in enumerate(columns))
+            table = _name(relation_name(version, probe.table))
             self.database.execute(
-                f'CREATE OR REPLACE TABLE "{name}" AS SELECT {items}'
-                f' FROM "{relation_name(version, probe.table)}" t SEMI JOIN "{probe.keys}" k'
-                f" ON {same}"
+                f"CREATE OR REPLACE TEMP TABLE {_name(name)} AS SELECT {items}"
+                f" FROM {table} t SEMI JOIN {_name(probe.keys)} k ON {same}"
             )
 
-    def _create(self, name: str, columns: Mapping[str, str], rows: Rows) -> None:
-        kinds = ", ".join(f'"{c}" {_duckdb_kind(k)}' for c, k in columns.items())
-        self.database.execute(f'CREATE OR REPLACE TABLE "{name}" ({kinds})')
-        if rows:
-            marks = ", ".join("?" * len(columns))
-            self.database.executemany(f'INSERT INTO "{name}" VALUES ({marks})', rows)
+    # --------------------------------------------------------------------------------- aggregates
 
-    def rows_of(self, sql: str) -> Counter[tuple[Any, ...]]:
+    def _merging(self, changed: Sequence[str], *, grows: bool) -> Merging | None:
+        try:
+            return self.merging(changed, grows=grows)
+        except NoRule:
+            return None
+
+    def _begin(self, program: Merging) -> None:
+        """Compute the states from the tables as they are."""
+        for source_id in self.ids:
+            table = source_id.partition("@")[0]
+            self._view(relation_name("now", source_id), f"FROM {_name(table)}")
+        for number, state in enumerate(program.states):
+            self._hold(state_name("state", number), state.initial)
+
+    def _merged(self, program: Merging) -> Bag:
+        """Return the query's rows, from its states before the change."""
+        for number in range(len(program.states)):
+            former = f"SELECT * FROM {quote(state_name('state', number))}"
+            self._hold(state_name("former", number), former)
+        self._prepare(program)
+        for number, state in enumerate(program.states):
+            if state.changed is None:
+                continue
+            former, new = (_name(state_name(v, number)) for v in ("former", "state"))
+            self._probe(program, state.changed)
+            self._hold("changed", state.changed)
+            keys = [f"k{k}" for k in range(state.n_keys)]
+            same = " AND ".join(f"s.{k} IS NOT DISTINCT FROM c.{k}" for k in keys) or "true"
+            self.database.execute(
+                f"CREATE OR REPLACE TEMP TABLE {new} AS SELECT * FROM {former} s"
+                f" ANTI JOIN changed c ON {same} UNION ALL"
+                f" SELECT * FROM changed{' WHERE n > 0' if keys else ''}"
+            )
+        return self.rows_of(program.rows)
+
+    # ----------------------------------------------------------------------------------- programs
+
+    def rows_of(self, sql: str) -> Bag:
         """Return the rows of a Spark query.
 
         Raises
@@ -245,26 +363,15 @@ class Maintained:
             DuckDB cannot run it.
         """
         with _comparable(sql):
-            found = self.database.execute(_translated(sql)).fetchall()
-        return Counter(_plain(row) for row in found)
+            rows = self.database.execute(as_duckdb(sql)).fetchall()
+        return Counter(_plain(row) for row in rows)
 
-    def scratch(self, *, old: bool = False) -> Counter[tuple[Any, ...]]:
-        """Return the rows of the query's own text, now or before the change."""
-        text = self.query
-        if old:
-            names = "|".join(self.tables.columns)
-            text = re.sub(rf"(?<![\w.`'])({names})\b(?=\s*(?:[,)]|$|\w|JOIN))", r"\1", text)
-            for table in self.reads:
-                self.database.execute(f'CREATE OR REPLACE TABLE "{table}" AS FROM "old {table}"')
-            rows = self.rows_of(text)
-            for source_id in self.ids:
-                table = source_id.partition("@")[0]
-                self._create(table, self.tables.columns[table], self.tables.new[table])
-            return rows
-        return self.rows_of(text)
+    def scratch(self) -> Bag:
+        """Return the rows of the query's own text."""
+        return self.rows_of(self.query)
 
-    def printed(self) -> Counter[tuple[Any, ...]]:
-        """Return the rows of the query as it is printed, now."""
+    def printed(self) -> Bag:
+        """Return the rows of the query as it is printed."""
 
         def table(node: Given, _: int, columns: Sequence[int]) -> str:
             items = ", ".join(f"{quote(node.columns[k])} AS c{k}" for k in columns) or "1 AS one"
@@ -272,29 +379,35 @@ class Maintained:
 
         return self.rows_of(Printer(table).block(self.definition.block))
 
-    def apply(self, before: Counter[tuple[Any, ...]], program: Program | None) -> Counter[Any]:
-        """Return the rows that a program makes of those before a change."""
+    def applied(self, program: Program | None) -> Bag:
+        """Return the rows that a program makes of the present ones."""
         if program is None:
-            return before
-        self._hold(program)
-        self._probe(program, program.rows)
+            return self.rows
+        self._prepare(program, program.rows)
         rows = self.rows_of(program.rows)
         if program.keys is not None:
             keys = set(self.rows_of(f"SELECT * FROM {quote(program.keys)}"))
-            stay = Counter(
-                {
-                    row: n
-                    for row, n in before.items()
-                    if tuple(row[k] for k in program.key_columns) not in keys
-                }
-            )
-            return stay + rows
-        after = Counter(before)
+            numbers = program.key_columns
+            stay = {r: n for r, n in self.rows.items() if tuple(r[k] for k in numbers) not in keys}
+            return Counter(stay) + rows
+        after = Counter(self.rows)
         for row, n in rows.items():
-            assert not program.only_adds or row[-1] >= 0
+            assert not program.only_adds or row[-1] >= 0, f"{row} goes"
             after[row[:-1]] += row[-1] * n
         assert all(n >= 0 for n in after.values()), f"rows that are not there go: {after}"
         return +after
+
+    def _explained(self, changed: Sequence[str], program: Program | Merging | None) -> str:
+        tables = [f"{t}: {self.tables.old[t]} to {self.tables.new[t]}" for t in self.reads]
+        held = [f"{n}: {sql}" for n, sql in program.held.items()] if program else ["no program"]
+        match program:
+            case Program(rows=rows, keys=keys, key_columns=numbers, probes=probes):
+                held += [rows, f"keys {keys} {numbers}", f"{dict(probes)}"]
+            case Merging(states=states, rows=rows):
+                held += [f"{state}" for state in states] + [rows]
+            case None:
+                pass
+        return "\n".join((self.query, f"changed: {changed}", *tables, *held))
 
 
 @contextmanager
@@ -308,17 +421,36 @@ def _comparable(sql: str) -> Generator[None]:
 
 def _minus(rows: Rows, others: Rows) -> Rows:
     left = Counter(map(repr, others))
-    kept: Rows = []
+    stay: Rows = []
     for row in rows:
         if left[repr(row)]:
             left[repr(row)] -= 1
         else:
-            kept.append(row)
-    return kept
+            stay.append(row)
+    return stay
 
 
+@cache
 def _duckdb_kind(kind: str) -> str:
     return sqlglot.exp.DataType.build(kind, dialect="spark").sql("duckdb")
+
+
+def _literal(value: Any) -> str:
+    match value:
+        case None:
+            return "NULL"
+        case tuple():
+            return f"({', '.join(map(_literal, value))})"
+        case list():
+            return f"[{', '.join(map(_literal, value))}]"
+        case str():
+            return f"'{value}'"
+        case _:
+            return str(value)
+
+
+def _name(name: str) -> str:
+    return f'"{name}"'
 
 
 def _plain(row: Sequence[Any]) -> tuple[Any, ...]:

@@ -227,4 +227,6 @@ def kind_of(work: PendingBuild) -> str:
     increment = work.step.increment
     if work.step.action == "reuse":
         return "reused"
+    if increment is not None and increment.program is not None:
+        return work.maintenance
     return "whole" if increment is None else "added" if increment.added else "windows"

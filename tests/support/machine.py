@@ -66,6 +66,7 @@ from persist_assets.ledger.processes import has_ended, this_process
 from persist_assets.operations.environments import steps_of
 from persist_assets.operations.gc import LONGEST
 from persist_assets.planning.inputs import CONTENT
+from persist_assets.storage.changes import LISTINGS
 from persist_assets.storage.delta_tables import LOG, is_whole, read_version
 
 if TYPE_CHECKING:
@@ -805,7 +806,7 @@ class Histories(RuleBasedStateMachine):
         """Return the files of all tables, by table and directory, and what tells their content."""
         found: dict[str, dict[str, Any]] = {}
         for path in sorted(self.warehouse.rglob("*")):
-            if path.is_file():
+            if path.is_file() and LISTINGS not in path.parts:
                 table, directory, *_ = path.relative_to(self.warehouse).parts
                 told, stat = found.setdefault(table, {}), path.stat()
                 told.setdefault(directory, []).append((path.name, stat.st_ino, stat.st_mtime_ns))

@@ -30,6 +30,8 @@ INCREMENTS = (
     "tests/integration/building/test_reruns.py",
 )
 
+DELTAS = ("tests/unit/analysis/test_deltas.py",)
+
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
@@ -58,6 +60,10 @@ def _identity(rule: str, file: str, old: str, new: str) -> Mutation:
 
 def _increments(rule: str, file: str, old: str, new: str) -> Mutation:
     return Mutation(rule, file, old, new, INCREMENTS)
+
+
+def _deltas(rule: str, file: str, old: str, new: str) -> Mutation:
+    return Mutation(f"deltas: {rule}", f"analysis/deltas/{file}", old, new, DELTAS)
 
 
 MUTATIONS = (
@@ -218,6 +224,289 @@ MUTATIONS = (
         "building/strategies/in_place.py",
         "replaced = by_key or _replaces(window, column, base.watermark, kind)",
         "replaced = False",
+    ),
+    _deltas(
+        "in a join, leaves after the changed one are as they were",
+        "rules.py",
+        "printer = new if other_place < place else old",
+        "printer = new",
+    ),
+    _deltas(
+        "in a join, each changed leaf has a term",
+        "rules.py",
+        "for place, (instance, node) in enumerate(changed):\n            delta",
+        "for place, (instance, node) in enumerate(changed[:1]):\n            delta",
+    ),
+    _deltas(
+        "rows as they were have the weight -1",
+        "relations.py",
+        "VERSIONS = ((NEW, 1), (OLD, -1))",
+        "VERSIONS = ((NEW, 1), (OLD, 1))",
+    ),
+    _deltas(
+        "probes are of both versions",
+        "relations.py",
+        "quote(probe_name(version, self._probe(node, restricted[0])))",
+        "quote(probe_name(NEW, self._probe(node, restricted[0])))",
+    ),
+    _deltas(
+        "a probe serves several keys only if these are of columns that are equated",
+        "relations.py",
+        "if len(numbers) == 1 and origins and origins <= same:",
+        "if len(numbers) == 1 and same:",
+    ),
+    _deltas(
+        "keys of changed subqueries are of no column",
+        "rules.py",
+        "            yield None\n        columns = {r.instance",
+        "            pass\n        columns = {r.instance",
+    ),
+    _deltas(
+        "keys of leaves that are no tables are of no column",
+        "rules.py",
+        "                    yield node.rows, ref.column\n                else:\n"
+        "                    yield None",
+        "                    yield node.rows, ref.column",
+    ),
+    _deltas(
+        "tables are restricted to keys, NULL among them",
+        "relations.py",
+        'f"t.{quote(node.columns[c])} <=> k.c{n}"',
+        'f"t.{quote(node.columns[c])} = k.c{n}"',
+    ),
+    _deltas(
+        "rows are restricted to keys, NULL among them",
+        "relations.py",
+        'f"t.c{k} <=> k.c{n}" for n, k in enumerate(numbers)',
+        'f"t.c{k} = k.c{n}" for n, k in enumerate(numbers)',
+    ),
+    _deltas(
+        "tested rows are tested before and now",
+        "rules.py",
+        "now = {**versions, id(subquery): version}",
+        "now = {**versions, id(subquery): NEW}",
+    ),
+    _deltas(
+        "subqueries tested before one are as they are",
+        "rules.py",
+        "            versions[id(subquery)] = NEW\n",
+        "",
+    ),
+    _deltas(
+        "subqueries tested after one are as they were",
+        "rules.py",
+        "versions = {id(s): OLD for s in changed}",
+        "versions = {id(s): NEW for s in changed}",
+    ),
+    _deltas(
+        "rows are tested as they were",
+        "rules.py",
+        "printer = relations.printer(OLD, restricted, printers)",
+        "printer = relations.printer(NEW, restricted, printers)",
+    ),
+    _deltas(
+        "changed rows are tested too",
+        "rules.py",
+        "return [*self._retested(block, shown), *self._joined(block, shown)]",
+        "return self._retested(block, shown) or self._joined(block, shown)",
+    ),
+    _deltas(
+        "IN is an equality only as a condition of its own",
+        "rules.py",
+        'if subquery.kind == "in" and subquery in around.conjuncts:',
+        'if subquery.kind == "in":',
+    ),
+    _deltas(
+        "a changed NOT IN has no rule",
+        "rules.py",
+        'if subquery.kind == "in" and subquery not in block.conjuncts:',
+        "if False:",
+    ),
+    _deltas(
+        "a subquery is the same for all rows",
+        "rules.py",
+        '        if not blocks:\n            raise NoRule("of a subquery that is',
+        "        if subquery.kind == 'none':\n            raise NoRule(\"of a subquery that is",
+    ),
+    _deltas(
+        "a left join follows its right side",
+        "rules.py",
+        "        if self.relations.is_changed(node.right):\n",
+        "        if not self.relations.is_changed(node.left, node.right):\n",
+    ),
+    _deltas(
+        "changed rows of a left side are joined now",
+        "rules.py",
+        "new = self.relations.printer(NEW, restricted)\n            texts.append",
+        "new = self.relations.printer(OLD, restricted)\n            texts.append",
+    ),
+    _deltas(
+        "rows of a left side with touched keys are those before",
+        "rules.py",
+        "[a for a, _ in pairs], keys, OLD, restricted)",
+        "[a for a, _ in pairs], keys, NEW, restricted)",
+    ),
+    _deltas(
+        "a full join follows both sides",
+        "rules.py",
+        "sides = ((node.left, [a for a, _ in pairs]), (node.right, [b for _, b in pairs]))\n"
+        "        touched = [keys for side, exprs in sides if",
+        "sides = ((node.left, [a for a, _ in pairs]), (node.right, [b for _, b in pairs]))\n"
+        "        touched = [keys for side, exprs in sides[:1] if",
+    ),
+    _deltas(
+        "set operations follow all branches",
+        "rules.py",
+        "            texts += terms or [types]\n",
+        "            texts += texts[:0] if texts else terms or [types]\n",
+    ),
+    _deltas(
+        "windows are computed again by what all share",
+        "rules.py",
+        "if all(e in w.partition for w in windows)]",
+        "]",
+    ),
+    _deltas(
+        "grouping sets tell which keys they lack",
+        "staging.py",
+        "absent = [keys.index(a) not in grouping_set for a in call.args]",
+        "absent = [keys.index(a) in grouping_set for a in call.args]",
+    ),
+    _deltas(
+        "a window within a window is computed below it",
+        "staging.py",
+        "exposed = windows_in(e for w in windows for e in _own_exprs(w))",
+        "exposed = []",
+    ),
+    _deltas(
+        "a window is computed before later filters",
+        "staging.py",
+        "_instances(window) == {i for i, _ in block.leaves} and {*window.rows.conjuncts} == {\n"
+        "        *block.conjuncts\n    }",
+        "_instances(window) == {i for i, _ in block.leaves}",
+    ),
+    _deltas(
+        "windows in the ON of a join are columns of its side",
+        "staging.py",
+        "right, on = self._under(right, on)",
+        "right = self.block(right)",
+    ),
+    _deltas(
+        "outer joins and subqueries have only columns that are read",
+        "narrowing.py",
+        "if len(numbers) < len(_columns(node)):",
+        "if len(numbers) > len(_columns(node)):",
+    ),
+    _deltas(
+        "keys restrict the window's partition only",
+        "pushing.py",
+        "exprs = {n: e for n, e in exprs.items() if e in window.partition}",
+        "pass",
+    ),
+    _deltas(
+        "keys of groups restrict the column that they are",
+        "pushing.py",
+        "exprs = {n: grouped[c] for c, n in columns.items() if c in common}",
+        "exprs = {n: grouped[-1] for c, n in columns.items() if c in common}",
+    ),
+    _deltas(
+        "keys restrict only what all grouping sets have",
+        "pushing.py",
+        "common = {*range(len(grouped))}.intersection(*(sets or ()))",
+        "common = {*range(len(grouped))}",
+    ),
+    _deltas(
+        "keys restrict branches of one type",
+        "pushing.py",
+        "if len({b.columns[c].type for b in branches} | {None}) == 2",
+        "if True",
+    ),
+    _deltas(
+        "a left join restricts its right side by what ON equates",
+        "pushing.py",
+        "exprs = {n: left.columns[c].expr for c, n in columns.items() if c < n_left}",
+        "exprs = {n: [*left.columns, *right.columns][c].expr for c, n in columns.items()}\n"
+        "            _of_block(right, exprs, keys, types, restricted)",
+    ),
+    _deltas(
+        "rows of tables that may lose some are not only added",
+        "rules.py",
+        "self.only_adds &= node.rows in self.relations.grown",
+        "pass",
+    ),
+    _deltas(
+        "groups are not only added",
+        "rules.py",
+        "        self.only_adds = False\n        n_keys",
+        "        n_keys",
+    ),
+    _deltas(
+        "a left join's right side does not only add",
+        "rules.py",
+        "        if self.relations.is_changed(node.right):\n            self.only_adds = False\n",
+        "        if self.relations.is_changed(node.right):\n",
+    ),
+    _deltas(
+        "sums of doubles are not exact",
+        "exactness.py",
+        'return is_never_float(args[0], types) and (op == "sum" or kind not in INTEGRAL)',
+        "return True",
+    ),
+    _deltas(
+        "averages of integers are sums of doubles",
+        "exactness.py",
+        'and (op == "sum" or kind not in INTEGRAL)',
+        "",
+    ),
+    _deltas(
+        "frames of rows depend on ties",
+        "exactness.py",
+        'by_rows = bool(frame) and frame[0] == "rows"',
+        "by_rows = False",
+    ),
+    _deltas(
+        "values below other nodes must be exact",
+        "program.py",
+        "if not (exact.of_rows(rows) and exact.of_exprs(exprs)):",
+        "if False:",
+    ),
+    _deltas(
+        "the keys of a table are in the columns that show them",
+        "program.py",
+        "if not refs or len(places) < len(refs):",
+        "if not refs or not places:",
+    ),
+    _deltas(
+        "the table of a window follows from its partition",
+        "program.py",
+        "partition = [e for e in common_partition(exprs) if e in exprs]\n"
+        "        return _shown(block, block,",
+        "partition = [e for e in exprs if e in windows_in(exprs)[0].order or True][:1]\n"
+        "        return _shown(block, block,",
+    ),
+    _deltas(
+        "a subquery of several tables is not keyed by one",
+        "program.py",
+        "if len(changed) != 1 or relations.is_changed(*(s.block for s in subqueries)):",
+        "if len(changed) != 1:",
+    ),
+    _deltas(
+        "one leaf that changed gives the keys",
+        "program.py",
+        "if len(changed) != 1 or",
+        "if not changed or",
+    ),
+    _deltas(
+        "all columns that a query uses are compared",
+        "program.py",
+        "columns.setdefault(node.rows, {}).update({n: node.columns[n] for n in numbers})",
+        "columns[node.rows] = {n: node.columns[n] for n in numbers}",
+    ),
+    _deltas(
+        "a text must have the meaning that it was printed from",
+        "definition.py",
+        "if (before.rows, before.columns) != (after.rows, after.columns):",
+        "if before.rows != after.rows:",
     ),
 )
 

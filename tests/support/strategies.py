@@ -591,9 +591,88 @@ KINDS: Mapping[str, Kind] = {
         time=0,
         goes_on=_day,
     ),
+    "grouped": Kind(
+        ("ev",),
+        "--@ persist refresh=incremental",
+        (
+            "SELECT k, sum(v) AS s, count(*) AS n FROM ev GROUP BY k HAVING sum(v) > 0",
+            "SELECT e.k, sum(e.v) AS s, count(*) AS n FROM ev AS e GROUP BY 1 HAVING sum(e.v) > 0",
+            "SELECT k, sum(v + 1) AS s, count(*) AS n FROM ev GROUP BY k HAVING sum(v + 1) > 0",
+        ),
+        lambda rows, n: [
+            row for row in _summed([(k, v + n) for _, k, v in rows], lambda r: (r[0],)) if row[1]
+        ],
+    ),
+    "matched": Kind(
+        ("ev", "dim"),
+        "--@ persist refresh=incremental",
+        (
+            "SELECT e.k, e.v, d.v AS w FROM ev e LEFT JOIN dim d ON d.k = e.k",
+            "SELECT e.k, e.v, d.v AS w FROM dim d RIGHT JOIN ev e ON e.k = d.k",
+            "SELECT e.k, e.v + 1 AS v, d.v AS w FROM ev e LEFT JOIN dim d ON d.k = e.k",
+        ),
+        lambda ev, dim, n: [
+            (k, v + n, w)
+            for _, k, v in ev
+            for w in [w for i, w in dim if i == k and k is not None] or [None]
+        ],
+    ),
+    "ranked": Kind(
+        ("ev",),
+        "--@ persist refresh=incremental",
+        (
+            "SELECT k, v, rank() OVER (PARTITION BY k ORDER BY v DESC) AS nth FROM ev",
+            "SELECT e.k, v, rank() OVER (PARTITION BY e.k ORDER BY e.v DESC) AS nth FROM ev AS e",
+            "SELECT k, v + 1 AS v, rank() OVER (PARTITION BY k ORDER BY v DESC) AS nth FROM ev",
+        ),
+        lambda ev, n: [(k, v + n, 1 + sum(i == k and w > v for _, i, w in ev)) for _, k, v in ev],
+    ),
+    "absent": Kind(
+        ("dim", "ev"),
+        "--@ persist refresh=incremental",
+        (
+            "SELECT k, v FROM dim d WHERE NOT EXISTS (SELECT 1 FROM ev e WHERE e.k = d.k AND e.v > 2)",
+            "SELECT d.k, d.v FROM dim d LEFT ANTI JOIN ev e ON d.k = e.k AND 2 < e.v",
+            "SELECT k, v FROM dim d WHERE NOT EXISTS (SELECT 1 FROM ev e WHERE e.k = d.k AND e.v > 1)",
+        ),
+        lambda dim, ev, n: [
+            (k, v) for k, v in dim if not any(i == k and w > 2 - n for _, i, w in ev)
+        ],
+    ),
+    "unique": Kind(
+        ("ev",),
+        "--@ persist refresh=incremental",
+        (
+            "SELECT DISTINCT k, v FROM ev",
+            "SELECT k, v FROM ev GROUP BY k, v",
+            "SELECT DISTINCT k, v + 1 AS v FROM ev",
+        ),
+        lambda ev, n: {(k, v + n) for _, k, v in ev},
+    ),
+    "several": Kind(
+        ("matched", "grouped"),
+        "--@ persist refresh=incremental",
+        (
+            "SELECT m.v, m.w, g.s FROM matched m JOIN grouped g ON g.k = m.k WHERE m.w > 0",
+            "SELECT m.v, m.w, g.s FROM grouped g, matched m WHERE m.k = g.k AND 0 < m.w",
+            "SELECT m.v + 1 AS v, m.w, g.s FROM matched m JOIN grouped g ON g.k = m.k WHERE m.w > 0",
+        ),
+        lambda matched, grouped, n: [
+            (v + n, w, s)
+            for k, v, w in matched
+            for i, s, _ in grouped
+            if k is not None and i == k and w is not None and w > 0
+        ],
+    ),
 }
-POSSIBLE = [name for name, kind in KINDS.items() if kind.file != "sources/s.malloy" or there()]
-"""Those that what is installed can build."""
+BY_DELTAS = ("grouped", "matched", "ranked", "absent", "unique", "several")
+"""Those of which only rows that can differ are computed; `explore` chooses them by their names."""
+POSSIBLE = [
+    name
+    for name, kind in KINDS.items()
+    if name not in BY_DELTAS and (kind.file != "sources/s.malloy" or there())
+]
+"""The others, as far as what is installed can build them."""
 SCHEMAS = {"ev": EVENT, "pq": EVENT, "dim": KEYED}
 
 

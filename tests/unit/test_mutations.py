@@ -6,6 +6,7 @@ import pytest
 from mutations import MUTATIONS, ROOT, Mutation
 
 
+@pytest.mark.proves("T9")
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.rule)
 def test_a_mutation_names_code_that_is_there_once(mutation: Mutation) -> None:
     assert (ROOT / "persist_assets" / mutation.file).read_text().count(mutation.old) == 1

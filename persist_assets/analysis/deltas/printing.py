@@ -175,7 +175,7 @@ class Printer:
         n_left, n_right = len(node.left.columns), len(node.right.columns)
         items = [f"a.c{k} AS c{k}" for k in range(n_left)]
         items += [f"b.c{k} AS c{n_left + k}" for k in range(n_right)]
-        items += [weight] if weight else []
+        items = [*items, weight] if weight else items or ["1 AS one"]
         return (
             f"SELECT {', '.join(items)} FROM ({left or self.side(node, node.left)}) AS a"
             f" {kind} JOIN ({right or self.side(node, node.right)}) AS b ON {condition}"

@@ -158,7 +158,6 @@ class Rules:
         """Return the restrictions of other leaves and of subqueries by one leaf that changed."""
         restricted: dict[int, list[Restriction]] = {}
         types = self.query.types
-        around = {i for i, _ in block.leaves}
 
         leaf = dict(block.leaves)[instance]
 
@@ -175,7 +174,7 @@ class Rules:
             if isinstance(node, Given) and not self.relations.is_changed(node):
                 restricted.pop(i, None)  # the join restricts it
         for subquery in outermost([*block.conjuncts, *shown], Subquery):
-            for inner, own, outer in _correlated(subquery, around, types):
+            for inner, own, outer in _correlated(subquery, block, types):
                 for ref in equal_columns(outer, block.conjuncts, types):
                     if ref.instance == instance:
                         _extend(restricted, restrictions(inner, {0: own}, keys_of(ref), types))
@@ -217,8 +216,7 @@ class Rules:
     ) -> dict[int, list[Restriction]]:
         """Return the restrictions of a subquery by keys of the rows around it."""
         restricted: dict[int, list[Restriction]] = {}
-        around = {i for i, _ in block.leaves}
-        for inner, own, of in _correlated(subquery, around, self.query.types):
+        for inner, own, of in _correlated(subquery, block, self.query.types):
             if of in outer:
                 number = outer.index(of)
                 _extend(restricted, restrictions(inner, {number: own}, keys, self.query.types))
@@ -235,7 +233,7 @@ class Rules:
         around = {i for i, _ in block.leaves}
         if subquery.kind == "in" and subquery not in block.conjuncts:
             raise NoRule("of NOT IN, or IN within an expression")
-        correlated = [*_correlated(subquery, around, self.query.types)]
+        correlated = [*_correlated(subquery, block, self.query.types)]
         blocks = [*dict.fromkeys(inner for inner, _, _ in correlated)]
         referring = [
             b
@@ -468,23 +466,27 @@ def _named(node: Outer, side: Block, rows: str, *more: str) -> str:
 
 
 def _correlated(
-    subquery: Subquery, around: set[int], types: Types
+    subquery: Subquery, around: Block, types: Types
 ) -> Iterator[tuple[Block, Expr, Expr]]:
-    """Yield the equalities by which a subquery finds rows for a row around it.
+    """Yield the equalities by which a subquery finds rows for a row of the Block around it.
+
+    IN is an equality only where it is a condition of its own: elsewhere false and NULL differ, and
+    rows with other values or NULL decide which of them it is.
 
     Yields
     ------
     tuple
         The Block of the rows, an expression over them, and one over the row around it.
     """
-    if subquery.kind == "in":
+    outer = {i for i, _ in around.leaves}
+    if subquery.kind == "in" and subquery in around.conjuncts:
         for out, arg in zip(subquery.block.columns, subquery.args, strict=True):
             yield subquery.block, out.expr, arg
     for block in walk(subquery.block):
         if isinstance(block, Block):
             own = {i for i, _ in block.leaves}
             for a, b in equalities(block.conjuncts, types):
-                if instances(a) and instances(b) and instances(a) <= own and instances(b) <= around:
+                if instances(a) and instances(b) and instances(a) <= own and instances(b) <= outer:
                     yield block, a, b
 
 

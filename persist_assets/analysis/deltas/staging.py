@@ -33,6 +33,7 @@ from persist_assets.analysis.algebra import (
     parts,
     walk,
 )
+from persist_assets.analysis.deltas.narrowing import narrowed
 from persist_assets.analysis.types import Types
 from persist_assets.core.model.deltas import NoRule
 
@@ -85,7 +86,7 @@ def staged(block: Block, types: Types) -> Staged:
         It is too large, or a part of it is opaque.
     """
     query = Staged(block, Types(), Calls(), count(1))
-    copied = _Copy(query, types).block(block, {})
+    copied = narrowed(_Copy(query, types).block(block, {}), query.calls, query.types)
     return replace(query, block=_Stage(query).block(copied))
 
 
@@ -126,7 +127,7 @@ class _Copy:
                 right, both = self._block(right, inside)
                 return Outer(kind, left, right, tuple(map(_Exprs(self, both).of, on)))
             case Aggregate(rows, keys, aggregates, sets):
-                rows, inside = self._block(rows, here)
+                rows, inside = self._block(replace(rows, columns=()), here)
                 within = _Exprs(self, inside)
                 return Aggregate(
                     rows, tuple(map(within.of, keys)), tuple(map(within.of, aggregates)), sets
@@ -227,7 +228,7 @@ class _Stage:
         block = replace(block, leaves=tuple((i, self._node(n)) for i, n in block.leaves))
         leaves = {i for i, _ in block.leaves}
         while True:
-            windows = windows_in(_exprs_of(block))
+            windows = windows_in([*_exprs_of(block), *_generating(block.leaves)])
             around = _windows_in_subqueries(block)
             misplaced = [w for w in (*windows, *around) if not _is_over(w, block)]
             misplaced = [w for w in misplaced if not _instances(w).isdisjoint(leaves)]
@@ -262,8 +263,7 @@ class _Stage:
         """
         outer_conjuncts = [c for c in block.conjuncts if c not in {*conditions}]
         outer_leaves = [(i, n) for i, n in block.leaves if i not in inside]
-        calls = [n.call for _, n in outer_leaves if isinstance(n, Generate)]
-        rest = [*outer_conjuncts, *(o.expr for o in block.columns), *calls]
+        rest = [*outer_conjuncts, *(o.expr for o in block.columns), *_generating(outer_leaves)]
         rest += [s.by for s in block.order]
         exprs: list[Expr] = [*_refs(rest, inside, exposed), *exposed]
         columns = [Out("", "", e, self._query.types.of(e)) for e in exprs]
@@ -302,6 +302,23 @@ class _Stage:
             order=rebuild.sorts(block.order),
         )
 
+    def _under(self, block: Block, exprs: Sequence[Expr]) -> tuple[Block, tuple[Expr, ...]]:
+        """Return a staged Block, and expressions over its rows instead of over those of the Block.
+
+        Windows in the expressions are columns of a Block below.
+        """
+        leaves, n = {i for i, _ in block.leaves}, len(block.columns)
+        windows = [w for w in windows_in(exprs) if _instances(w) <= leaves]
+        used: list[Expr] = [*_refs(exprs, leaves, windows), *windows]
+        beside = (Out("", "", e, self._query.types.of(e)) for e in used)
+        below = self.block(replace(block, columns=(*block.columns, *beside)))
+        if windows:
+            instance, outs = self._query.leaf(Derived(below), below.columns)
+            below = Block(((instance, Derived(below)),), (), outs)
+        new = {id(e): out.expr for e, out in zip(used, below.columns[n:], strict=True)}
+        rebuild = Rebuild(self._query.calls, replace=lambda e: new.get(id(e)))
+        return replace(below, columns=below.columns[:n]), rebuild.exprs(exprs)
+
     def _node(self, node: Node) -> Node:
         match node:
             case Derived(block, volatile):
@@ -309,13 +326,15 @@ class _Stage:
             case Outer(kind, left, right, on):
                 if outermost(on, Subquery):
                     raise NoRule("of a subquery in the ON of an outer join")
-                return Outer(kind, self.block(left), self.block(right), on)
+                left, on = self._under(left, on)
+                right, on = self._under(right, on)
+                return Outer(kind, left, right, on)
             case Aggregate(rows):
-                if windows_in((*node.keys, *node.aggregates)):
-                    raise NoRule("of an aggregate of a window")
                 if outermost((*node.keys, *node.aggregates), Subquery):
                     raise NoRule("of an aggregate of a subquery")
-                return replace(node, rows=self.block(rows))
+                rows, exprs = self._under(rows, (*node.keys, *node.aggregates))
+                n_keys = len(node.keys)
+                return Aggregate(rows, exprs[:n_keys], exprs[n_keys:], node.sets)
             case SetOperation(kind, branches):
                 return SetOperation(kind, tuple(map(self.block, branches)))
             case Limit(block=block):
@@ -390,6 +409,10 @@ def _own_exprs(window: Window) -> list[Expr]:
 
 def _exprs_of(block: Block) -> list[Expr]:
     return [*block.conjuncts, *(o.expr for o in block.columns), *(s.by for s in block.order)]
+
+
+def _generating(leaves: Iterable[tuple[int, Node]]) -> list[Expr]:
+    return [n.call for _, n in leaves if isinstance(n, Generate)]
 
 
 def _instances(window: Window) -> set[int]:

@@ -16,6 +16,7 @@ from persist_assets.building.strategies.by_keys import key_names, replace_by_cal
 from persist_assets.building.strategies.in_place import continue_table
 from persist_assets.building.strategies.strategy import Scope
 from persist_assets.building.strategies.whole import Whole
+from persist_assets.building.weights import netted
 from persist_assets.core.dialect import quote
 from persist_assets.core.errors import BuildError, StorageError
 from persist_assets.core.model.deltas import ROW_WEIGHT, WEIGHT, Merging, NoRule, Program
@@ -121,15 +122,11 @@ class Delta:
         base, engine = self.increment.base, task.reader.engine
         named(task, rows.drop(WEIGHT), base.columns)
         columns = [c.name for c in base.columns]
-        items, weight = ", ".join(map(quote, columns)), quote(ROW_WEIGHT)
+        typed = [(quote(c.name), c.type) for c in base.columns]
         net = engine.over(
             rows.toDF(*columns, ROW_WEIGHT),
-            lambda name: (
-                f"SELECT {items}, sum({weight}) AS {weight} FROM {quote(name)}"
-                f" GROUP BY {items} HAVING sum({weight}) <> 0"
-            ),
-        )
-        net = net.persist()
+            lambda name: netted(f"SELECT * FROM {quote(name)}", typed),
+        ).persist()
         try:
             with translated(f"computing the rows of `{task.source.name}` that changed"):
                 n_came, n_went = net.selectExpr(
@@ -144,7 +141,7 @@ class Delta:
 
             def merged(new: DataFrame, old: DataFrame) -> DataFrame:
                 both = old.selectExpr(*map(quote, columns), f"1L AS {quote(ROW_WEIGHT)}")
-                left = engine.over(both.unionByName(went), lambda name: _remaining(name, items))
+                left = engine.over(both.unionByName(went), lambda name: _remaining(name, typed))
                 return new.unionByName(_repeated(task, left, columns))
 
             computed = continue_table(
@@ -186,17 +183,16 @@ def narrowed(
     return narrower and ChangedTables(task.reader, narrower, read, changes)
 
 
-def _remaining(name: str, items: str) -> str:
+def _remaining(name: str, columns: Sequence[tuple[str, str | None]]) -> str:
     """Return the query of the rows that are left of some when others went.
 
     It fails if rows that are not there would go: what the query was before the change is then not
     what the table was computed from.
     """
-    weight = quote(ROW_WEIGHT)
+    weight, items = quote(ROW_WEIGHT), ", ".join(c for c, _ in columns)
     return (
         f"SELECT {items}, IF({weight} < 0, raise_error('rows that should go are not in the table'),"
-        f" {weight}) AS {weight} FROM (SELECT {items}, sum({weight}) AS {weight}"
-        f" FROM {quote(name)} GROUP BY {items}) WHERE {weight} <> 0"
+        f" {weight}) AS {weight} FROM ({netted(f'SELECT * FROM {quote(name)}', columns)})"
     )
 
 

@@ -85,8 +85,9 @@ class WithStates:
         temporary = any(
             s.temporary for s in project.reach(task.source.bindings, lambda s: s.is_leaf)
         )
-        wanted = task.source.annotation.is_incremental or _is_large(task, read)
-        if missing or temporary or not wanted:
+        if missing or temporary:
+            return None
+        if not task.source.annotation.is_incremental and not _is_large(task, read):
             return None
         try:
             return project.merging(task.source.source_id, frozenset(), frozenset())

@@ -437,7 +437,7 @@ def test_a_source_under_a_continued_one_that_was_rebuilt_changes_nothing(
         PLAIN
         + "\n"
         + (
-            "--@ persist\nCREATE VIEW p AS SELECT ts, x FROM t WHERE x <> 'no';\n"
+            "--@ persist refresh=whole\nCREATE VIEW p AS SELECT ts, x FROM t WHERE x <> 'no';\n"
             "--@ persist refresh=incremental watermark=ts\n"
             "CREATE VIEW r AS SELECT ts, upper(x) AS u FROM p;"
         )

@@ -173,7 +173,7 @@ def test_a_strict_build_fails_before_it_computes_and_says_the_way_out(
         build(now)
     assert error.value.message == (
         "`q` would be computed in full, which refresh=strict forbids:"
-        " rows of t changed or were removed"
+        " rows of t changed or were removed, and its files keep no earlier version"
     )
     assert error.value.hint == "run persist build m/q --full-refresh once, or write refresh=auto"
     assert error.value.location == named(now).location
@@ -201,7 +201,8 @@ def test_other_values_compute_everything_and_incremental_says_so(
     with caplog.at_level(logging.WARNING, "persist_assets"):
         assert build(enter(root)).maintenance == "whole"
     assert texts(enter(root)) == ["a"]
-    warnings = ["`m/q` is computed in full: rows of t changed or were removed"]
+    why = "rows of t changed or were removed, and its files keep no earlier version"
+    warnings = [f"`m/q` is computed in full: {why}"]
     assert caplog.messages == (warnings if value == "incremental" else [])
 
 

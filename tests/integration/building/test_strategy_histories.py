@@ -34,6 +34,17 @@ def test_random_histories_of_every_strategy_equal_a_build_from_scratch(
 
 
 @pytest.mark.slow
+@pytest.mark.proves("T8")
+@pytest.mark.parametrize("kind", ["ranked", "absent", "several"])
+def test_random_histories_of_tables_maintained_by_deltas(
+    spark: Any, zygote: Zygote, kind: str
+) -> None:
+    tally = explore(draws(3, 20), spark, zygote, SPARK_TOML, shrink=False, only=kind)
+    print(tally)
+    assert tally.builds["keys"] > 0
+
+
+@pytest.mark.slow
 @pytest.mark.proves("P23")
 # The fourth transaction publishes, of a table of versions the fifth.
 @pytest.mark.parametrize(
@@ -52,7 +63,9 @@ def test_random_histories_of_every_strategy_equal_a_build_from_scratch(
     ],
     ids=lambda place: f"{place[0]} {place[1]}",
 )
-@pytest.mark.parametrize("kind", ["windows", "added", "latest", "daily", "kept"])
+@pytest.mark.parametrize(
+    "kind", ["windows", "added", "latest", "daily", "kept", "grouped", "matched"]
+)
 def test_a_builder_may_be_killed_at_every_commit_point(
     spark: Any, zygote: Zygote, kind: str, place: tuple[str, int]
 ) -> None:

@@ -92,7 +92,7 @@ def test_only_touched_keys_are_computed(decorator: str) -> None:
         ({"orders": None}, "the changes in orders are unknown"),
         (
             {"parts": REPLACED},
-            "rows of parts were removed, and its format keeps none",
+            "rows of parts changed or were removed, and its files keep no earlier version",
         ),
     ],
 )

@@ -1,0 +1,50 @@
+"""Rows with weights: equal ones are united, and their weights are added.
+
+Spark's GROUP BY unites values that are equal and yet differ: the two zeros of floating point, and
+strings that their collation takes for the same. Such values are told apart here by their texts,
+because a query may do so too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from persist_assets.core.dialect import quote
+from persist_assets.core.model.deltas import ROW_WEIGHT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    Columns = Iterable[tuple[str, str | None]]
+
+_LOOSE = ("float", "double", "collate", "variant")
+"""Types with such words have values that are equal and differ."""
+
+
+def netted(rows: str, columns: Columns) -> str:
+    """Return the SELECT of the rows whose weights add up to another number than 0.
+
+    Parameters
+    ----------
+    rows
+        A SELECT of the columns and of `ROW_WEIGHT`.
+    columns
+        The name of each column, as SQL, and its type; None: unknown.
+    """
+    columns, weight = [*columns], quote(ROW_WEIGHT)
+    items = "".join(f"first({c}) AS {c}, " if is_loose(k) else f"{c}, " for c, k in columns)
+    keys = ", ".join((*(c for c, _ in columns), *texts_of(columns)))
+    return (
+        f"SELECT {items}sum({weight}) AS {weight} FROM ({rows})"
+        f"{f' GROUP BY {keys}' if keys else ''} HAVING sum({weight}) <> 0"
+    )
+
+
+def texts_of(columns: Columns) -> list[str]:
+    """Return the expressions that tell apart values that are equal and differ, as SQL."""
+    return [f"CAST({column} AS STRING)" for column, kind in columns if is_loose(kind)]
+
+
+def is_loose(kind: str | None) -> bool:
+    """Whether a type may have values that are equal and differ; None: the type is unknown."""
+    return kind is None or any(word in kind.lower() for word in _LOOSE)

@@ -1,0 +1,175 @@
+"""Tables maintained by deltas on Spark: what computing everything gives, and only what can differ."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from growing import check
+from maintained import QUERIES, RAW, WITHOUT_COST, Data, methods, put_rows, sources
+
+from persist_assets.building.builder import Builder
+from persist_assets.building.changed_tables import ChangedTables
+from persist_assets.core.errors import NotIncrementalError
+
+if TYPE_CHECKING:
+    from persist_assets.building.stages import PendingBuild
+
+Enter = Callable[..., Builder]
+Make = Callable[..., Path]
+OF_BOTH = {"named", "inner_named", "by_name", "absent", "present", "upper"}
+OF_BOTH |= {"user_names", "full_names", "both", "without"}
+"""The sources that read `dim`, directly or not."""
+OF_DAYS = {"weeks"}
+OF_EVENTS = {*QUERIES} - OF_DAYS
+
+
+def built(builder: Builder, name: str = "q") -> PendingBuild:
+    """Build a source, whose rows are then right."""
+    source = builder.project.by_id[f"{name}@sources/m.sql"]
+    with builder.work(source) as work:
+        builder.publish(work)
+    check(builder, source, name)
+    return work
+
+
+@pytest.mark.slow
+@pytest.mark.proves("T8")
+def test_each_change_of_the_data_is_followed(make_project: Make, enter: Enter) -> None:
+    root = make_project({"m.sql": sources()})
+    data = Data(root, random.Random(3))
+    assert {*methods(enter(root), "first").values()} == {"whole"}
+
+    def change(label: str, expected: str, reached: set[str]) -> dict[str, str]:
+        by_method = methods(enter(root), label)
+        print(label, by_method)
+        others = {n: m for n, m in by_method.items() if n not in reached}
+        assert {*others.values()} == {"reused"}, others
+        assert {by_method[n] for n in reached} <= {*expected.split(), "reused"}
+        return by_method
+
+    data.put("ev", data.events(4))
+    by_method = change("append", "append keys merge", OF_EVENTS)
+    assert {n for n, m in by_method.items() if m == "append"} >= {"kept", "named", "inner_named"}
+    assert [by_method[n] for n in ("newest", "running", "sets", "total")] == [
+        *("keys", "keys", "merge", "merge"),
+    ]
+
+    data.table("ev").update({"amt": "amt + 1"}, predicate="id in (3, 50)")
+    unread = {"averages", "kinds", "absent", "counts", "user_names", "upper", "full_names"}
+    unread |= {"sets", "both", "without", "tagged"}
+    by_method = change("update", "append keys merge", OF_EVENTS - unread)
+    assert by_method["shares"] == by_method["running"] == by_method["named"] == "keys"
+
+    data.table("ev").delete("usr = 4 and id < 40")
+    by_method = change("delete", "append keys merge", OF_EVENTS)
+    assert by_method["by_user"] == by_method["kept"] == "keys"
+
+    data.table("dim").update({"name": "'n9'"}, predicate="usr = 2")
+    by_method = change("dimension", "append keys merge", OF_BOTH - {"both", "without"})
+    assert by_method["named"] == by_method["user_names"] == "keys"
+
+    data.table("dim").update({"note": "'y'"}, predicate="usr = 1")
+    change("unused column", "", set())
+
+    data.table("ev").delete("usr = 5 and id < 40")
+    data.put("dim", [(8, "n1", "x"), (None, "n0", "x")])
+    change("both", "append keys merge", OF_EVENTS)
+    change("nothing", "", set())
+
+    ours = enter(root).ledger.manifests.fetch("dev")
+    scratch = enter(root, environment="scratch")
+    for source in scratch.project.persisted:
+        with scratch.work(source, force=True) as work:
+            theirs = scratch.publish(work)
+        mine = ours[source.build_id]
+        assert (work.maintenance, mine.build_uid != theirs.build_uid) == ("whole", True)
+        assert (mine.rows, mine.content) == (theirs.rows, theirs.content), source.name
+
+
+FLOATS = "SELECT y, count(*) AS n FROM (SELECT usr, sum(y) AS y FROM ev GROUP BY usr) GROUP BY y"
+
+
+@pytest.mark.slow
+@pytest.mark.proves("T8")
+def test_where_no_rule_applies_all_rows_are_computed(make_project: Make, enter: Enter) -> None:
+    root = make_project({"m.sql": f"{RAW}{WITHOUT_COST}CREATE VIEW q AS {FLOATS};"})
+    data = Data(root, random.Random(1))
+    built(enter(root))
+    data.put("ev", data.events(3))
+    work = built(enter(root))
+    assert work.maintenance == "whole"
+    assert "of values below other nodes that depend on the order of rows" in work.step.why
+
+
+@pytest.mark.slow
+@pytest.mark.proves("T8")
+@pytest.mark.parametrize("strict", [False, True], ids=["incremental", "strict"])
+@pytest.mark.parametrize("name", ["by_user", "named", "total"])
+def test_a_program_that_fails_leaves_all_rows_to_be_computed(
+    make_project: Make,
+    enter: Enter,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    strict: bool,
+) -> None:
+    annotation = "--@ persist refresh=strict\n" if strict else WITHOUT_COST
+    root = make_project({"m.sql": f"{RAW}{annotation}CREATE VIEW q AS {QUERIES[name]};"})
+    data = Data(root, random.Random(1))
+    first = built(enter(root)).snapshot
+    data.table("ev").update({"amt": "amt + 1"}, predicate="id in (3, 50)")
+    run = ChangedTables.run
+
+    def fails(self: ChangedTables, sql: str) -> Any:
+        return run(self, sql).where("raise_error('a failing program') IS NULL")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ChangedTables, "run", fails)
+        builder = enter(root)
+        if strict:
+            with pytest.raises(NotIncrementalError, match="a failing program"):
+                built(builder)
+            assert [*builder.ledger.manifests.fetch("dev").values()] == [first]
+        else:
+            assert built(builder).maintenance == "whole"
+            assert "`m/q` is computed in full" in caplog.text
+            assert "a failing program" in caplog.text
+    if name == "total" and not strict:  # its states could not be computed either
+        data.table("ev").update({"amt": "amt + 1"}, predicate="id in (3, 50)")
+        assert built(enter(root)).maintenance == "whole"
+    data.table("ev").update({"amt": "amt + 1"}, predicate="id in (3, 50)")
+    assert built(enter(root)).maintenance in ("keys", "merge")
+
+
+@pytest.mark.slow
+@pytest.mark.proves("T8")
+def test_rows_that_differ_in_more_than_spark_compares(make_project: Make, enter: Enter) -> None:
+    """The two zeros of floating point are equal, and have different texts."""
+    queries = {
+        "q": "SELECT k, CAST(y AS STRING) AS y FROM z",
+        "same": "SELECT k, y FROM z",
+        "texts": "SELECT k, y, CAST(y AS STRING) AS t FROM z WHERE k > 0",
+        "above": "SELECT k, CAST(y AS STRING) AS t FROM same",
+    }
+    text = "CREATE TABLE z (k INT, y DOUBLE) USING delta LOCATION 'raw/z';\n"
+    text += "".join(f"{WITHOUT_COST}CREATE VIEW {n} AS {q};\n" for n, q in queries.items())
+    root = make_project({"m.sql": text})
+    columns = {"k": "INT", "y": "DOUBLE"}
+    for number, rows in enumerate(
+        (
+            [(1, 0.0), (2, 1.0), (3, -0.0)],
+            [(1, -0.0), (2, 1.0), (3, 0.0)],
+            [(1, -0.0), (1, 0.0), (2, -0.0), (3, 0.0)],
+            [(1, 0.0), (3, 0.0), (3, -0.0)],
+        )
+    ):
+        put_rows(root / "raw" / "z", columns, rows)
+        builder = enter(root)
+        for name in queries:
+            work = built(builder, name)
+            assert work.snapshot is not None
+            assert work.maintenance == ("whole" if not number else "keys"), name

@@ -1,0 +1,218 @@
+"""Random queries that deltas should maintain: of every kind of node, mostly with keys.
+
+Their results are determined: windows are ordered by values of which it does not matter who is first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from random_queries import Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from deltas import Columns
+    from random_queries import Names
+
+RAW = """
+CREATE TABLE w (a INT, k INT, z BIGINT) USING delta LOCATION 'raw/w';
+CREATE TABLE u (a INT, k INT, n DECIMAL(5,2)) USING delta LOCATION 'raw/u';
+CREATE TABLE t (a INT, k INT, arr ARRAY<INT>) USING delta LOCATION 'raw/t';
+"""
+COLUMNS: Columns = {
+    "w": {"a": "INT", "k": "INT", "z": "BIGINT"},
+    "u": {"a": "INT", "k": "INT", "n": "DECIMAL(5,2)"},
+    "t": {"a": "INT", "k": "INT", "arr": "ARRAY<INT>"},
+}
+TABLES = {"w": ("a", "k", "z"), "u": ("a", "k", "n"), "t": ("a", "k")}
+
+_WINDOWS = (
+    "sum({0}) OVER (PARTITION BY {1})",
+    "count(*) OVER (PARTITION BY {1})",
+    "count({0}) OVER (PARTITION BY {1} ORDER BY {2})",
+    "rank() OVER (PARTITION BY {1} ORDER BY {2} DESC)",
+    "dense_rank() OVER (PARTITION BY {1} ORDER BY {2}, {0} NULLS LAST)",
+    "max({0}) OVER (PARTITION BY {1} ORDER BY {2})",
+    "min({0}) OVER (PARTITION BY {1}, {2})",
+)
+
+
+class DeltaWriter(Writer):
+    """Writes one query; all its decisions are drawn from one generator."""
+
+    def statement(self) -> str:
+        """Return a query, perhaps with common table expressions that it may read several times."""
+        texts: dict[str, str] = {}
+        for i in range(self.one_of(0, 0, 0, 1, 2)):
+            texts[f"q{i}"], columns = self.query(self.one_of(0, 1))
+            self.ctes[f"q{i}"] = columns
+        query, _ = self.query(self.one_of(0, 1, 1, 2))
+        defined = ""
+        for name, text in reversed(texts.items()):
+            if f" {name} " in f"{defined}{query}":
+                defined = f"{name} AS ({text}){', ' if defined else ''}{defined}"
+        return f"WITH {defined} {query}" if defined else query
+
+    def query(self, depth: int) -> tuple[str, Sequence[str]]:
+        """Return a query and the names of its columns."""
+        text, names = self.relations(depth)
+        rest = f"FROM {text}"
+        if self.draw.random() < 0.5:
+            rest += f" WHERE {self.conditions(names, 1)}"
+        outs = [f"c{i}" for i in range(self.one_of(1, 2, 2, 3))]
+        chance = self.draw.random()
+        if chance < 0.25:
+            query, outs = self.grouped(names, outs, rest), [*outs, "g"]
+        elif chance < 0.45:
+            query, outs = self.windowed(names, outs, rest), [*outs, "g"]
+        else:
+            shown = ", ".join(f"{self.expression(names)} AS {o}" for o in outs)
+            query = f"SELECT {self.one_of('', '', '', 'DISTINCT ')}{shown} {rest}"
+            if self.draw.random() < 0.15:
+                window = self.window(names, "rank() OVER (PARTITION BY {1} ORDER BY {2})")
+                query += f" QUALIFY {window} {self.one_of('=', '<=')} {self.one_of(1, 2)}"
+        if depth > 0 and self.draw.random() < 0.25:
+            text, names = self.relations(0)
+            kind = self.one_of(
+                *("UNION ALL", "UNION", "EXCEPT", "EXCEPT ALL", "INTERSECT", "INTERSECT ALL")
+            )
+            shown = ", ".join(self.column(names) for _ in outs)
+            query = f"({query}) {kind} SELECT {shown} FROM {text}"
+        return query, outs
+
+    def column(self, names: Names) -> str:
+        """Return a column, mostly one that is likely to be an INT: others are no keys of it."""
+        columns = [f"{alias}.{c}" for alias, columns in names.items() for c in columns]
+        integers = [c for c in columns if c[-2:] in (".a", ".k", "c0", "c1", ".e")]
+        return self.draw.choice(integers if integers and self.draw.random() < 0.8 else columns)
+
+    # ----------------------------------------------------------------------------------- relations
+
+    def relation(self, depth: int) -> tuple[str, Sequence[str]]:
+        if self.ctes and self.draw.random() < 0.6:
+            return self.draw.choice([*self.ctes.items()])
+        if depth == 0 or self.draw.random() < 0.5:
+            table = self.one_of(*TABLES)
+            return table, TABLES[table]
+        text, columns = self.query(depth - 1)
+        return f"({text})", columns
+
+    def relations(self, depth: int) -> tuple[str, dict[str, Sequence[str]]]:
+        """Return the text after FROM, and the aliases in sight."""
+        names: dict[str, Sequence[str]] = {}
+        text = ""
+        for i in range(self.one_of(1, 1, 2, 2, 3)):
+            relation, columns = self.relation(depth)
+            alias = self.alias("r")
+            if i == 0:
+                text, names = f"{relation} {alias}", {alias: columns}
+                continue
+            kind = self.one_of(
+                *("", "", "", "LEFT ", "LEFT ", "RIGHT ", "FULL ", "LEFT SEMI ", "LEFT ANTI ")
+            )
+            on = self.equality(names, alias, columns)
+            if self.draw.random() < 0.25:
+                on += f" AND {self.condition({**names, alias: columns}, 0)}"
+            text += f" {kind}JOIN {relation} {alias} ON {on}"
+            if kind not in ("LEFT SEMI ", "LEFT ANTI "):
+                names[alias] = columns
+        if self.draw.random() < 0.12:
+            alias, outer = self.alias("r"), self.one_of("", "OUTER ")
+            array = f"array({self.column(names)}, {self.column(names)})"
+            text += f" LATERAL VIEW {outer}explode({array}) {alias} AS e"
+            names[alias] = ("e",)
+        return text, names
+
+    def equality(self, names: Names, alias: str, columns: Sequence[str]) -> str:
+        """Return a condition that a column of a relation equals one of those before it."""
+        sign = "<=>" if self.draw.random() < 0.06 else "="
+        return f"{self.column(names)} {sign} {self.column({alias: columns})}"
+
+    # ----------------------------------------------------------------------------------- conditions
+
+    def condition(self, names: Names, depth: int) -> str:
+        chance = self.draw.random()
+        column = self.column(names)
+        if chance < 0.2:
+            return f"{column} {self.one_of('=', '<=>', '<', '<>')} {self.column(names)}"
+        if chance < 0.4:
+            return f"{column} {self.one_of('=', '>', '<=')} {self.one_of(1, 2, 3)}"
+        if chance < 0.46:
+            return f"{column} IS {self.one_of('', 'NOT ')}NULL"
+        if chance < 0.54:
+            return f"({self.condition(names, depth)} OR {self.condition(names, depth)})"
+        if chance < 0.58:
+            return f"NOT ({self.condition(names, depth)})"
+        if depth == 0:
+            return f"{column} IN (1, {self.one_of('2', '3', 'NULL')})"
+        if chance < 0.84:
+            text, _ = self.correlated(names, depth)
+            return f"{self.one_of('', 'NOT ')}EXISTS (SELECT 1 {text})"
+        if chance < 0.93:
+            table, alias = self.one_of(*TABLES), self.alias("s")
+            inner = self.condition({**names, alias: TABLES[table]}, 0)
+            negated = "NOT " if self.draw.random() < 0.15 else ""
+            what = f"{alias}.{self.draw.choice(TABLES[table])}"
+            return f"{column} {negated}IN (SELECT {what} FROM {table} {alias} WHERE {inner})"
+        return f"{column} {self.one_of('<', '=', '>=')} {self.scalar(names)}"
+
+    def correlated(self, names: Names, depth: int) -> tuple[str, str]:
+        """Return the FROM and WHERE of a correlated subquery, and the alias of its table."""
+        table, alias = self.one_of(*TABLES), self.alias("s")
+        text = f"FROM {table} {alias} WHERE {self.equality(names, alias, TABLES[table])}"
+        if self.draw.random() < 0.4:
+            scope = names if self.draw.random() < 0.3 else {}
+            text += f" AND {self.condition({**scope, alias: TABLES[table]}, depth - 1)}"
+        return text, f"{alias}.{self.draw.choice(TABLES[table])}"
+
+    def scalar(self, names: Names) -> str:
+        """Return a correlated scalar subquery."""
+        text, column = self.correlated({n: c for n, c in names.items()}, 0)
+        return f"(SELECT {self.one_of('max', 'count', 'sum')}({column}) {text})"
+
+    # ---------------------------------------------------------------------------------- expressions
+
+    def expression(self, names: Names) -> str:
+        chance = self.draw.random()
+        column = self.column(names)
+        if chance < 0.75:
+            return column
+        if chance < 0.83:
+            return f"coalesce({column}, {self.column(names)})"
+        if chance < 0.9:
+            return f"{column} {self.one_of('+', '-')} {self.column(names)}"
+        if chance < 0.97:
+            return self.scalar(names)
+        return str(self.one_of(1, 2))
+
+    def grouped(self, names: Names, outs: Sequence[str], rest: str) -> str:
+        keys = [self.column(names) for _ in outs]
+        distinct = [*dict.fromkeys(keys)]
+        by = ", ".join(distinct)
+        if len(distinct) > 1 and self.draw.random() < 0.2:
+            by = f"GROUPING SETS (({by}), ({distinct[0]}))"
+        call = self.one_of(
+            *("sum({})", "max({})", "min({})", "count({})", "count(DISTINCT {})", "count(*)"),
+            *("sum({}) FILTER (WHERE {} > 1)",),
+        )
+        shown = ", ".join(f"{k} AS {o}" for k, o in zip(keys, outs, strict=True))
+        having = ""
+        if self.draw.random() < 0.3:
+            column = self.column(names)
+            tests = "count(*) > 1", f"max({column}) > 1", f"sum({column}) IS NOT NULL"
+            having = f" HAVING {self.one_of(*tests)}"
+        value = call.format(self.column(names), self.column(names))
+        if self.draw.random() < 0.15:  # a key is not shown
+            shown = ", ".join([f"1 AS {outs[0]}", *shown.split(", ")[1:]])
+        return f"SELECT {shown}, {value} AS g {rest} GROUP BY {by}{having}"
+
+    def window(self, names: Names, form: str) -> str:
+        return form.format(*(self.column(names) for _ in range(3)))
+
+    def windowed(self, names: Names, outs: Sequence[str], rest: str) -> str:
+        columns = [self.column(names) for _ in outs]
+        form, first, last = self.one_of(*_WINDOWS), self.column(names), self.column(names)
+        partition = self.draw.choice([*columns, self.column(names)])
+        shown = ", ".join(f"{c} AS {o}" for c, o in zip(columns, outs, strict=True))
+        return f"SELECT {shown}, {form.format(first, partition, last)} AS g {rest}"

@@ -1,0 +1,565 @@
+"""Tables maintained by deltas have the rows that their queries give from scratch.
+
+DuckDB runs the programs; see `tests/support/deltas.py`.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+from deltas import Maintained
+
+from persist_assets.analysis.deltas import printing
+from persist_assets.analysis.deltas.program import used_of_tables
+from persist_assets.core.model.deltas import NoRule
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from deltas import Columns
+
+RAW = """
+CREATE TABLE r (a INT, b INT, k INT, x STRING, n DECIMAL(5,2), d DATE) USING delta LOCATION 'r';
+CREATE TABLE s (a INT, k INT, z BIGINT, x STRING) USING delta LOCATION 's';
+CREATE TABLE t (k INT, j INT) USING delta LOCATION 't';
+CREATE TABLE v (k INT, arr ARRAY<INT>) USING delta LOCATION 'v';
+CREATE TABLE f (k INT, y DOUBLE) USING delta LOCATION 'f';
+"""
+COLUMNS: Columns = {
+    "r": {"a": "INT", "b": "INT", "k": "INT", "x": "STRING", "n": "DECIMAL(5,2)", "d": "DATE"},
+    "s": {"a": "INT", "k": "INT", "z": "BIGINT", "x": "STRING"},
+    "t": {"k": "INT", "j": "INT"},
+    "v": {"k": "INT", "arr": "ARRAY<INT>"},
+    "f": {"k": "INT", "y": "DOUBLE"},
+}
+
+CASES = """
+# filter and projection
+SELECT a + b AS c, upper(x) AS x FROM r WHERE k > 1 OR x IS NULL
+# only constants of some rows
+SELECT 1 AS one FROM r WHERE a = 2
+# all columns, with duplicates
+SELECT k, j FROM t
+# inner join
+SELECT r.a, s.z FROM r JOIN s ON r.k = s.k
+# inner join, of which one side has no columns
+SELECT r.a FROM r JOIN t ON r.k = t.k
+# inner join by NULL-safe equality
+SELECT r.a, s.z FROM r JOIN s ON r.k <=> s.k
+# inner join of INT and BIGINT
+SELECT r.a, s.x FROM r JOIN s ON r.k = s.z
+# inner join by an inequality
+SELECT r.a, t.j FROM r JOIN t ON r.k < t.k
+# cross join
+SELECT r.a, t.j FROM r CROSS JOIN t WHERE r.a = 1
+# inner join by expressions
+SELECT r.a, s.z FROM r JOIN s ON r.k + 1 = s.k AND r.x = s.x
+# self join
+SELECT x.a, y.b FROM r x JOIN r y ON x.k = y.a
+# self join by one column
+SELECT x.j AS i, y.j FROM t x JOIN t y ON x.k = y.k WHERE x.j <= y.j
+# join of three
+SELECT r.a, s.z, t.j FROM r JOIN s ON r.k = s.k JOIN t ON s.a = t.k
+# join of three, two of which are one table
+SELECT x.a, y.b, t.j FROM r x JOIN r y ON x.k = y.a JOIN t ON y.b = t.k
+# subquery in FROM
+SELECT q.c, s.z FROM (SELECT a + 1 AS c, k FROM r WHERE b > 1) q JOIN s ON q.k = s.k
+# EXISTS
+SELECT a, x FROM r WHERE EXISTS (SELECT 1 FROM s WHERE s.k = r.k AND s.z > 1)
+# NOT EXISTS
+SELECT a, x FROM r WHERE NOT EXISTS (SELECT 1 FROM s WHERE s.k = r.k AND s.x = 'a')
+# EXISTS with a condition besides equality
+SELECT a, b FROM r WHERE EXISTS (SELECT 1 FROM s WHERE s.k = r.k AND s.z > r.b)
+# EXISTS by two keys
+SELECT a, b FROM r WHERE EXISTS (SELECT 1 FROM s WHERE s.k = r.k AND s.x = r.x)
+# EXISTS in a join
+SELECT r.a, t.j FROM r JOIN t ON r.k = t.k WHERE EXISTS (SELECT 1 FROM s WHERE s.k = t.j)
+# EXISTS of the same table
+SELECT a, k FROM r WHERE EXISTS (SELECT 1 FROM r y WHERE y.a = r.k)
+# NOT EXISTS of the same table
+SELECT k, j FROM t WHERE NOT EXISTS (SELECT 1 FROM t y WHERE y.k = t.k AND y.j > t.j)
+# EXISTS of a join
+SELECT a FROM r WHERE EXISTS (SELECT 1 FROM s JOIN t ON s.a = t.j WHERE s.k = r.k)
+# EXISTS or not
+SELECT a FROM r WHERE a = 1 OR NOT EXISTS (SELECT 1 FROM s WHERE s.k = r.k)
+# LEFT SEMI JOIN
+SELECT r.a FROM r LEFT SEMI JOIN s ON r.k = s.k
+# LEFT ANTI JOIN
+SELECT r.a FROM r LEFT ANTI JOIN s ON r.k = s.k
+# IN
+SELECT a, b FROM r WHERE k IN (SELECT k FROM s WHERE z > 1)
+# IN of two columns
+SELECT a, b FROM r WHERE (k, x) IN (SELECT k, x FROM s)
+# IN with a correlation
+SELECT a, b FROM r WHERE k IN (SELECT k FROM s WHERE s.x = r.x)
+# two subqueries in one WHERE
+SELECT a FROM r WHERE EXISTS (SELECT 1 FROM s WHERE s.k = r.k) AND NOT EXISTS (SELECT 1 FROM t WHERE t.k = r.a)
+# two subqueries by other keys and of one table
+SELECT a FROM r WHERE EXISTS (SELECT 1 FROM s WHERE s.k = r.k) AND a IN (SELECT a FROM s)
+# correlated scalar subquery
+SELECT a, b FROM r WHERE b > (SELECT max(z) FROM s WHERE s.k = r.k)
+# correlated scalar subquery in the select list
+SELECT a, (SELECT sum(z) FROM s WHERE s.k = r.k) AS z FROM r
+# count of a correlated subquery
+SELECT a, (SELECT count(*) FROM s WHERE s.k = r.k AND s.x = 'a') AS n FROM r
+# two correlated scalar subqueries
+SELECT a, (SELECT sum(z) FROM s WHERE s.k = r.k) AS z, (SELECT count(*) FROM t WHERE t.k = r.a) AS n FROM r
+# two correlated scalar subqueries of few keys
+SELECT k, (SELECT count(*) FROM s WHERE s.k % 2 = t.k % 2) AS n, (SELECT count(*) FROM r WHERE r.a % 2 = t.j % 2) AS m FROM t
+# two subqueries of few keys that test
+SELECT k, j FROM t WHERE EXISTS (SELECT 1 FROM s WHERE s.k % 2 = t.k % 2 AND s.z < 2) OR NOT EXISTS (SELECT 1 FROM r WHERE r.a % 2 = t.j % 2 AND r.b < 2)
+# correlated scalar subquery of the same table
+SELECT a, k FROM r WHERE n >= (SELECT max(n) FROM r y WHERE y.k = r.k)
+# correlated subquery of an unchanged table
+r: SELECT a, k FROM r WHERE b < (SELECT count(*) FROM s WHERE s.a <> r.a)
+# uncorrelated subquery of an unchanged table
+r: SELECT a, k FROM r WHERE b < (SELECT count(*) FROM s) OR k NOT IN (SELECT j FROM t WHERE j > 2)
+# nested subqueries
+SELECT a FROM r WHERE EXISTS (SELECT 1 FROM s WHERE s.k = r.k AND EXISTS (SELECT 1 FROM t WHERE t.k = s.a))
+# LEFT JOIN
+SELECT r.a, s.z FROM r LEFT JOIN s ON r.k = s.k
+# LEFT JOIN with a condition on the right side
+SELECT r.a, s.z FROM r LEFT JOIN s ON r.k = s.k AND s.x = 'a'
+# LEFT JOIN with a condition on the left side
+SELECT r.a, s.z FROM r LEFT JOIN s ON r.k = s.k AND r.x = 'a'
+# LEFT JOIN with a condition on both sides
+SELECT r.a, s.z FROM r LEFT JOIN s ON r.k = s.k AND s.z > r.b
+# LEFT JOIN by expressions
+SELECT r.a, s.z FROM r LEFT JOIN s ON r.k + 1 = s.k
+# LEFT JOIN by NULL-safe equality besides
+SELECT r.a, s.z FROM r LEFT JOIN s ON r.k = s.k AND r.x <=> s.x
+# LEFT JOIN of which nothing is read
+SELECT r.a FROM r LEFT JOIN s ON r.k = s.k
+# FULL JOIN of which nothing is read
+SELECT count(*) AS n FROM r FULL JOIN s ON r.k = s.k
+# LEFT JOIN without an equality, of an unchanged right side
+r: SELECT r.a, t.j FROM r LEFT JOIN t ON r.k > t.k
+# LEFT JOIN as an anti join
+SELECT r.a FROM r LEFT JOIN s ON r.k = s.k WHERE s.k IS NULL
+# LEFT JOIN of a table with itself
+SELECT x.a, y.b FROM r x LEFT JOIN r y ON x.k = y.a
+# LEFT JOIN below an inner join
+SELECT r.a, s.z, t.j FROM r LEFT JOIN s ON r.k = s.k JOIN t ON t.k = r.b
+# LEFT JOIN of a LEFT JOIN
+SELECT r.a, s.z, t.j FROM r LEFT JOIN s ON r.k = s.k LEFT JOIN t ON t.k = s.a
+# LEFT JOIN of an inner join
+SELECT r.a, s.z, t.j FROM t LEFT JOIN (r JOIN s ON r.k = s.k) ON t.k = r.a
+# RIGHT JOIN
+SELECT r.a, s.z FROM r RIGHT JOIN s ON r.k = s.k
+# FULL JOIN
+SELECT r.a, r.k, s.z, s.k AS sk FROM r FULL JOIN s ON r.k = s.k
+# FULL JOIN with a condition besides
+SELECT r.a, s.z FROM r FULL JOIN s ON r.k = s.k AND s.z > r.b
+# FULL JOIN USING
+SELECT k, t.j, s.z FROM t FULL JOIN s USING (k)
+# FULL JOIN of aggregates
+SELECT coalesce(p.k, q.k) AS k, p.n, q.z FROM (SELECT k, count(*) AS n FROM r GROUP BY k) p FULL JOIN (SELECT k, sum(z) AS z FROM s GROUP BY k) q ON p.k = q.k
+# UNION ALL
+SELECT a, k FROM r UNION ALL SELECT a, k FROM s
+# UNION ALL of other types
+SELECT a FROM r UNION ALL SELECT z FROM s UNION ALL SELECT 1.5 FROM t
+# UNION of other types
+SELECT a AS v FROM r UNION SELECT x FROM s
+# UNION ALL of one table
+SELECT k FROM t UNION ALL SELECT j FROM t
+# UNION
+SELECT a, k FROM r UNION SELECT a, k FROM s
+# EXCEPT
+SELECT k FROM r EXCEPT SELECT k FROM s
+# EXCEPT ALL
+SELECT k FROM r EXCEPT ALL SELECT k FROM s
+# INTERSECT
+SELECT k FROM r INTERSECT SELECT k FROM s
+# INTERSECT ALL
+SELECT k FROM r INTERSECT ALL SELECT k FROM s
+# EXCEPT of two columns of one table
+SELECT k, j FROM t EXCEPT SELECT j, k FROM t
+# a join of a UNION
+SELECT u.k, t.j FROM (SELECT k, a FROM r UNION SELECT k, a FROM s) u JOIN t ON u.a = t.k
+# GROUP BY
+SELECT k, count(*) AS c, sum(n) AS n, max(d) AS d, min(x) AS x FROM r GROUP BY k
+# GROUP BY, by an expression and another column
+SELECT a % 2 AS p, x, sum(b) AS b FROM r GROUP BY a % 2, x
+# GROUP BY with HAVING
+SELECT k, sum(b) AS b FROM r GROUP BY k HAVING count(*) > 1 AND max(a) IS NOT NULL
+# GROUP BY whose keys are not shown
+SELECT count(*) AS c, sum(b) AS b FROM r GROUP BY k
+# GROUP BY with DISTINCT and FILTER
+SELECT k, count(DISTINCT x) AS c, sum(b) FILTER (WHERE a > 1) AS b FROM r GROUP BY k
+# GROUP BY a column of the other side of a join
+SELECT t.j, count(*) AS c, sum(r.n) AS n FROM r JOIN t ON r.k = t.k GROUP BY t.j
+# GROUP BY a column of the right side of a LEFT JOIN
+SELECT t.j, count(*) AS c, sum(r.n) AS n FROM r LEFT JOIN t ON r.k = t.k GROUP BY t.j
+# GROUP BY over a subquery that tests
+SELECT k, count(*) AS c FROM r WHERE EXISTS (SELECT 1 FROM s WHERE s.k = r.a) GROUP BY k
+# GROUP BY over EXCEPT
+SELECT k, count(*) AS c FROM (SELECT k, a FROM r EXCEPT SELECT k, a FROM s) GROUP BY k
+# an average, which is a sum of doubles
+SELECT k, avg(b) AS b FROM r GROUP BY k
+# a sum of doubles by a key
+SELECT k, sum(y) AS y FROM f GROUP BY k
+# a sum of doubles beside a key, in a join
+SELECT g.k, g.y, t.j FROM (SELECT k, sum(y) AS y FROM f GROUP BY k) g JOIN t ON g.k = t.k
+# groups of a join that is probed by several keys
+SELECT r.k, count(*) AS c FROM r JOIN s ON r.k = s.k JOIN (SELECT j, max(k) AS m FROM t GROUP BY j) g ON g.m = r.k GROUP BY r.k
+# a join that is probed by several keys
+SELECT r.a, s.z, g.j FROM r JOIN s ON r.k = s.k JOIN (SELECT j, max(k) AS m FROM t GROUP BY j) g ON g.m = r.k
+# groups of a join that is probed by keys of a subquery
+SELECT r.k, count(*) AS c FROM r JOIN s ON r.k = s.k WHERE EXISTS (SELECT 1 FROM t WHERE t.k = r.a) GROUP BY r.k
+# grouping sets with a common column
+SELECT k, x, a, sum(b) AS b FROM r GROUP BY GROUPING SETS ((k, x), (k, a))
+# grouping sets that say which they are
+SELECT k, x, grouping(x) AS g, grouping_id(k, x) AS h, count(*) AS c FROM r GROUP BY GROUPING SETS ((k, x), (k))
+# a join of grouping sets
+SELECT g.k, g.x, g.c, t.j FROM (SELECT k, x, count(*) AS c FROM r GROUP BY GROUPING SETS ((k, x), (k))) g JOIN t ON t.k = g.k
+# DISTINCT
+SELECT DISTINCT k, x FROM r
+# DISTINCT of a join
+SELECT DISTINCT r.x, t.j FROM r JOIN t ON r.k = t.k
+# DISTINCT of constants
+SELECT DISTINCT x, 1 AS one FROM r WHERE k = 1
+# groups for which a subquery finds rows by their keys
+SELECT g.k, g.c FROM (SELECT k, count(*) AS c FROM r GROUP BY k) g WHERE EXISTS (SELECT 1 FROM s WHERE s.k = g.k)
+# an aggregate of aggregates
+SELECT c, count(*) AS ks FROM (SELECT k, count(*) AS c FROM r GROUP BY k) GROUP BY c
+# an aggregate of DISTINCT
+SELECT k, count(*) AS c FROM (SELECT DISTINCT k, x FROM r) GROUP BY k
+# a join of an aggregate
+SELECT r.a, r.b, g.c FROM r JOIN (SELECT k, count(*) AS c FROM r GROUP BY k) g ON r.k = g.k
+# a LEFT JOIN of an aggregate
+SELECT t.k, t.j, g.z FROM t LEFT JOIN (SELECT k, sum(z) AS z FROM s GROUP BY k) g ON t.k = g.k
+# a window
+SELECT k, b, sum(b) OVER (PARTITION BY k) AS s FROM r
+# a window of which the partition is not shown
+SELECT b, count(*) OVER (PARTITION BY k) AS c FROM r
+# windows of one partition
+SELECT k, b, sum(b) OVER (PARTITION BY k ORDER BY a) AS s, rank() OVER (PARTITION BY k ORDER BY b DESC) AS h FROM r
+# windows of several partitions that share a column
+SELECT k, x, b, sum(b) OVER (PARTITION BY k) AS s, count(*) OVER (PARTITION BY x, k) AS c FROM r
+# a window over all columns, in order
+SELECT k, j, row_number() OVER (PARTITION BY k ORDER BY j) AS n FROM t
+# a window of a join
+SELECT t.j, r.b, sum(r.b) OVER (PARTITION BY t.j) AS s FROM r JOIN t ON r.k = t.k
+# a window with a filter before it
+SELECT k, b, count(*) OVER (PARTITION BY k) AS c FROM r WHERE a > 1
+# a window over a window
+SELECT k, s, max(s) OVER (PARTITION BY k) AS m FROM (SELECT k, x, sum(b) OVER (PARTITION BY k, x) AS s FROM r)
+# a window over a window of another partition
+SELECT x, max(s) OVER (PARTITION BY x) AS m FROM (SELECT x, sum(b) OVER (PARTITION BY k) AS s FROM r)
+# a join of a window by a column that does not partition it
+SELECT w.x, w.a, w.c, t.j FROM (SELECT x, a, count(*) OVER (PARTITION BY x) AS c FROM r) w JOIN t ON w.a = t.k
+# an aggregate by a window
+SELECT c, sum(b) AS b FROM (SELECT b, count(*) OVER (PARTITION BY k) AS c FROM r) GROUP BY c
+# a LEFT JOIN by a window
+SELECT t.k, q.k AS l, q.h FROM t LEFT JOIN (SELECT k, rank() OVER (PARTITION BY k ORDER BY b) AS h FROM r WHERE a > 0) q ON t.j = q.h
+# a filter after a window
+SELECT k, b FROM (SELECT k, b, rank() OVER (PARTITION BY k ORDER BY b) AS h FROM r) WHERE h = 1
+# a join of a window
+SELECT w.k, w.c, t.j FROM (SELECT k, count(*) OVER (PARTITION BY k) AS c FROM r) w JOIN t ON w.c = t.k
+# NOT IN of an unchanged table
+r: SELECT a, k FROM r WHERE a = 1 OR k NOT IN (SELECT j FROM t WHERE j > 3 OR j IS NULL)
+# IN of an unchanged table, as a value
+r: SELECT a, k IN (SELECT j FROM t WHERE j > 3 OR j IS NULL) AS i FROM r
+# NOT IN of an unchanged table beside a changed subquery
+r, s: SELECT a FROM r WHERE EXISTS (SELECT 1 FROM s WHERE s.k = r.k) AND (a = 0 OR k NOT IN (SELECT j FROM t WHERE j > 2))
+# a LEFT JOIN of rows that a window chooses
+SELECT t.k, t.j, q.b, q.x FROM t LEFT JOIN (SELECT k, a, b, x FROM r QUALIFY rank() OVER (PARTITION BY k ORDER BY b) = 1) q ON t.k = q.k AND q.a > 0
+# a FULL JOIN of rows that a window chooses
+SELECT p.k, q.k AS l, p.j, q.b FROM (SELECT k, j FROM t QUALIFY rank() OVER (PARTITION BY k ORDER BY j) = 1) p FULL JOIN (SELECT k, b FROM r QUALIFY rank() OVER (PARTITION BY k ORDER BY b) = 1) q ON p.k = q.k
+# an aggregate of rows that a window chooses
+SELECT x, sum(b) AS b FROM (SELECT x, b, rank() OVER (PARTITION BY k ORDER BY b) AS h FROM r) WHERE h = 1 GROUP BY x
+# a window over an aggregate
+SELECT k, x, c, max(c) OVER (PARTITION BY k) AS m FROM (SELECT k, x, count(*) AS c FROM r GROUP BY k, x)
+# a window over grouping sets
+SELECT x, c, sum(c) OVER (PARTITION BY x) AS m FROM (SELECT k, x, count(*) AS c FROM r GROUP BY GROUPING SETS ((k, x), (k)))
+# QUALIFY
+SELECT k, b FROM r QUALIFY rank() OVER (PARTITION BY k ORDER BY b DESC) = 1
+# QUALIFY in a join
+SELECT t.j, r.b FROM r JOIN t ON r.k = t.k QUALIFY dense_rank() OVER (PARTITION BY t.k ORDER BY r.b) <= 2
+# deduplication
+SELECT k, j FROM t QUALIFY row_number() OVER (PARTITION BY k ORDER BY j) = 1
+# explode
+SELECT k, explode(arr) AS e FROM v
+# LATERAL VIEW
+SELECT v.k, e FROM v LATERAL VIEW explode(arr) g AS e WHERE e > 1
+# LATERAL VIEW in a join
+SELECT t.j, e FROM v JOIN t ON v.k = t.k LATERAL VIEW explode(arr) g AS e
+# an aggregate of LATERAL VIEW
+SELECT e, count(*) AS c FROM v LATERAL VIEW explode(arr) g AS e GROUP BY e
+# LATERAL VIEW of a window
+SELECT q.k, e FROM (SELECT k, rank() OVER (PARTITION BY k ORDER BY j) AS h FROM t) q LATERAL VIEW explode(array(q.h, 0)) g AS e
+# a common table expression that is read twice
+WITH c AS (SELECT k, count(*) AS n FROM r GROUP BY k) SELECT x.k, y.n FROM c x JOIN c y ON x.n = y.k
+# a common table expression of a join, read twice
+WITH c AS (SELECT r.a, t.j FROM r JOIN t ON r.k = t.k) SELECT a FROM c UNION ALL SELECT j FROM c WHERE j > 1
+# an aggregate of a common table expression beside it
+WITH c AS (SELECT r.a, r.n, t.j FROM r JOIN t ON r.k = t.k) SELECT c.a, c.n, g.m FROM c JOIN (SELECT j, sum(n) AS m FROM c GROUP BY j) g ON c.j = g.j
+# latest of an outer join
+SELECT k, j, z FROM (SELECT t.k, t.j, s.z FROM t LEFT JOIN s ON t.j = s.k) QUALIFY rank() OVER (PARTITION BY k ORDER BY j DESC) = 1
+# UNION ALL of an aggregate and rows
+SELECT k, sum(b) AS b FROM r GROUP BY k UNION ALL SELECT k, z FROM s WHERE a = 1
+# aggregates over all rows, merged
+SELECT count(*) AS c, sum(n) AS n, avg(a) AS a, count(x) FILTER (WHERE b > 1) AS x FROM r
+# aggregates over all rows of a join, merged
+SELECT count(*) AS c, sum(r.n) + 1 AS n FROM r LEFT JOIN t ON r.k = t.k
+# ROLLUP, merged
+SELECT k, x, count(*) AS c, sum(n) AS n FROM r GROUP BY ROLLUP(k, x)
+# an aggregate over all rows of an aggregate, merged
+SELECT max(c) AS c, count(*) AS m FROM (SELECT k, count(*) AS c FROM r GROUP BY k)
+# a total beside groups, merged
+SELECT g.k, g.n, t.n AS total FROM (SELECT k, sum(n) AS n FROM r GROUP BY k) g CROSS JOIN (SELECT sum(n) AS n FROM r) t
+# CASE, CAST and functions
+SELECT CASE WHEN a > b THEN 'more' ELSE concat(x, '!') END AS c, CAST(n AS STRING) AS n, coalesce(k, 0) AS k FROM r
+# dates
+SELECT d, count(*) AS c FROM r WHERE d >= DATE '2024-01-02' GROUP BY d
+# VALUES
+SELECT r.a, w.m FROM r JOIN (VALUES (1, 'one'), (2, 'two')) AS w (k, m) ON r.k = w.k
+"""
+
+
+def _cases() -> list[tuple[str, str, list[str]]]:
+    """Return the title of each case, its query, and the tables that may change, if not all."""
+    cases: list[tuple[str, str, list[str]]] = []
+    for block in CASES.strip().removeprefix("# ").split("\n# "):
+        title, query = block.split("\n", 1)
+        names, colon, text = query.partition(": ")
+        is_limited = colon and set(names.split(", ")) <= {*COLUMNS}
+        cases.append((title, text, names.split(", ")) if is_limited else (title, query, []))
+    return cases
+
+
+def changes(tables: Sequence[str]) -> list[list[str]]:
+    """Return which tables change: each alone, then all."""
+    each = [[t] for t in tables]
+    return [*each, [*tables]] if len(each) > 1 else each
+
+
+@pytest.mark.proves("T8")
+@pytest.mark.parametrize(
+    ("query", "tables"), [pytest.param(q, tables, id=title) for title, q, tables in _cases()]
+)
+def test_maintained_rows_are_those_of_the_query(query: str, tables: list[str]) -> None:
+    maintained = Maintained(RAW, query, COLUMNS)
+    rng = random.Random(query)
+    every, n_differing = changes(tables or maintained.reads), 0
+    n_parts = query.count("SELECT") + query.count("JOIN") + query.count("GROUP")
+    n_rounds = 4 if n_parts > 2 else 1  # a change must meet several parts at once
+    for number in range(n_rounds + 8):
+        maintained.fill(rng, (14, 4, 8, 14)[number % 4])
+        assert maintained.printed() == maintained.rows
+        for changed, grows in [*((some, False) for some in every), (every[-1], True)]:
+            n_differing += maintained.follow(rng, changed, grows=grows, merges=True).differs
+        if n_differing and number + 1 >= n_rounds:
+            break
+    assert n_differing, "no change of the tables changed rows of the query"
+
+
+OBSTACLES = (
+    ("of values that depend on the order of rows", "SELECT k, a FROM r ORDER BY a LIMIT 3"),
+    (
+        "of values below other nodes that depend on the order of rows",
+        "SELECT t.j, q.a FROM t JOIN (SELECT k, a FROM r ORDER BY a LIMIT 3) q ON q.k = t.k",
+    ),
+    ("of an aggregate over all rows", "SELECT t.j, q.c FROM t, (SELECT max(a) AS c FROM r) q"),
+    ("of an aggregate over all rows", "SELECT k, count(*) AS c FROM r GROUP BY ROLLUP(k)"),
+    (
+        "of a window without a PARTITION BY that all windows share",
+        "SELECT a, rank() OVER (ORDER BY a) AS h FROM r",
+    ),
+    (
+        "of a window without a PARTITION BY that all windows share",
+        "SELECT count(*) OVER (PARTITION BY k) AS c, count(*) OVER (PARTITION BY x) AS i FROM r",
+    ),
+    (
+        "of a subquery that is the same for all rows",
+        "SELECT a FROM r WHERE a > (SELECT max(a) FROM s)",
+    ),
+    (
+        "of a subquery that is the same for all rows",
+        "SELECT a FROM r WHERE EXISTS (SELECT 1 FROM s WHERE s.k > r.k)",
+    ),
+    ("of NOT IN, or IN within an expression", "SELECT a FROM r WHERE a NOT IN (SELECT a FROM s)"),
+    ("of NOT IN, or IN within an expression", "SELECT a, a IN (SELECT a FROM s) AS i FROM r"),
+    (
+        "of a subquery with conditions on the outer query in several places",
+        "SELECT a FROM r WHERE EXISTS"
+        " (SELECT 1 FROM s WHERE s.k = r.k UNION ALL SELECT 1 FROM t WHERE t.k = r.k)",
+    ),
+    (
+        "of a subquery that reads changed rows beside those that it finds by keys",
+        "SELECT a FROM r WHERE EXISTS"
+        " (SELECT 1 FROM (SELECT count(*) AS n FROM s WHERE s.k = r.k) g JOIN t ON t.j = g.n)",
+    ),
+    (
+        "of an outer join without an equality between its sides",
+        "SELECT r.a, s.z FROM r LEFT JOIN s ON r.k > s.k",
+    ),
+    (
+        "of a subquery in the ON of an outer join",
+        "SELECT r.a FROM r LEFT JOIN s ON r.k = s.k AND EXISTS (SELECT 1 FROM t WHERE t.k = s.a)",
+    ),
+    (
+        "of an aggregate of a subquery",
+        "SELECT k, sum((SELECT count(*) FROM s WHERE s.k = r.k)) AS n FROM r GROUP BY k",
+    ),
+    (
+        "of values that depend on the order of rows",
+        "SELECT y FROM (SELECT k, sum(y) AS y FROM f GROUP BY k)",
+    ),
+    (
+        "of values below other nodes that depend on the order of rows",
+        "SELECT y, count(*) AS c FROM (SELECT k, sum(y) AS y FROM f GROUP BY k) GROUP BY y",
+    ),
+    (
+        "of values below other nodes that depend on the order of rows",
+        "SELECT g.b, t.j FROM (SELECT k, avg(b) AS b FROM r GROUP BY k) g JOIN t ON g.b = t.j",
+    ),
+    (
+        "of values below other nodes that depend on the order of rows",
+        "SELECT x FROM r QUALIFY row_number() OVER (PARTITION BY k ORDER BY b) = 1",
+    ),
+    (
+        "of values below other nodes that depend on the order of rows",
+        "SELECT c, count(*) AS n FROM"
+        " (SELECT sum(b) OVER (PARTITION BY k ORDER BY a ROWS 1 PRECEDING) AS c FROM r) GROUP BY c",
+    ),
+    ("of a string with escapes", r"SELECT a FROM r WHERE x LIKE 'a\\%'"),
+    ("of TABLESAMPLE", "SELECT a FROM r TABLESAMPLE (10 PERCENT)"),
+)
+
+
+@pytest.mark.parametrize(("reason", "query"), OBSTACLES, ids=lambda text: text[:40])
+def test_where_there_is_no_rule_the_reason_is_named(reason: str, query: str) -> None:
+    with pytest.raises(NoRule) as error:
+        maintained = Maintained(RAW, query, COLUMNS)
+        maintained.program(maintained.reads)
+    assert error.value.reason == reason
+
+
+ADDITIVE = {
+    "SELECT a + 1 AS a FROM r WHERE k = 1": ["r"],
+    "SELECT r.a, s.z FROM r JOIN s ON r.k = s.k": ["r", "s"],
+    "SELECT k FROM r UNION ALL SELECT k FROM s": ["r", "s"],
+    "SELECT k, e FROM v LATERAL VIEW explode(arr) g AS e": ["v"],
+    "SELECT r.a, s.z FROM r LEFT JOIN s ON r.k = s.k": ["r"],
+    "SELECT a FROM r WHERE EXISTS (SELECT 1 FROM s WHERE s.k = r.k)": ["r"],
+    "SELECT r.a FROM r FULL JOIN s ON r.k = s.k": [],
+    "SELECT DISTINCT k FROM r": [],
+    "SELECT k FROM r INTERSECT SELECT k FROM s": [],
+    "SELECT k, max(a) AS a FROM r GROUP BY k": [],
+    "SELECT k, rank() OVER (PARTITION BY k ORDER BY a) AS h FROM r": [],
+}
+"""The tables of some queries such that new rows of these only add rows to the query."""
+
+
+@pytest.mark.parametrize("query", ADDITIVE)
+def test_only_what_cannot_remove_rows_only_adds_them(query: str) -> None:
+    maintained, additive = Maintained(RAW, query, COLUMNS), ADDITIVE[query]
+    for table in maintained.reads:
+        for grows in (True, False):
+            program = maintained.program([table], grows=grows)
+            assert program is not None
+            assert program.only_adds == (grows and table in additive)
+    if additive == maintained.reads:
+        assert maintained.program(additive, grows=True).only_adds  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def test_a_query_does_not_change_with_a_table_that_it_does_not_read() -> None:
+    maintained = Maintained(RAW, "SELECT a FROM r WHERE b > 1", COLUMNS)
+    assert maintained.program([]) is None
+    program = maintained.program(["r"])
+    assert program is not None
+    assert program.columns == {"r@sources/raw.sql": ((0, "a"), (1, "b"))}
+
+
+NARROW = {
+    "SELECT r.a, s.z FROM r LEFT JOIN s ON r.k = s.k": ("ak", "kz"),
+    "SELECT r.a FROM r LEFT JOIN s ON r.k = s.k LEFT JOIN t ON s.a = t.k": ("ak", "ak"),
+    "SELECT count(*) AS n FROM r FULL JOIN s ON r.k = s.k": ("k", "k"),
+    "SELECT k, x, count(*) AS n FROM r GROUP BY GROUPING SETS ((k, x), (k))": ("kx", ""),
+    "SELECT k FROM (SELECT *, rank() OVER (PARTITION BY k ORDER BY b) AS h FROM r) WHERE h = 1": (
+        *("bk", ""),
+    ),
+    "SELECT k FROM (SELECT *, sum(b) OVER (PARTITION BY x) AS h FROM r)": ("k", ""),
+    "SELECT r.a FROM r WHERE EXISTS (SELECT * FROM s WHERE s.k = r.k)": ("ak", "k"),
+}
+"""The columns of the tables `r` and `s` that some queries use."""
+
+
+@pytest.mark.proves("T8")
+@pytest.mark.parametrize("query", NARROW)
+def test_a_query_changes_with_the_columns_that_it_uses(query: str) -> None:
+    maintained = Maintained(RAW, query, COLUMNS)
+    columns = used_of_tables(maintained.definition.block)
+    used = ("".join(n for _, n in columns.get(f"{t}@sources/raw.sql", ())) for t in ("r", "s"))
+    assert tuple(used) == NARROW[query]
+
+
+MISPRINTS: dict[str, tuple[object, str, object]] = {
+    "SELECT x IS NULL AS n FROM r": (
+        printing._FORMS,
+        "is null",
+        lambda show, args, words: f"({show(args[0])} IS NOT NULL)",
+    ),
+    "SELECT CASE WHEN a > 1 THEN 'x' ELSE 'y' END AS c FROM r": (
+        printing._FORMS,
+        "case",
+        lambda show, args, words: printing._case(show, [*args[:-1]], ()),
+    ),
+    "SELECT a < b AS c FROM r": (printing._FORMS, "<", printing._FORMS["<="]),
+    "SELECT CAST(a AS BIGINT) AS c FROM r": (
+        printing._FORMS,
+        "cast",
+        lambda show, args, words: show(args[0]),
+    ),
+    "SELECT k, sum(a) OVER (PARTITION BY k ORDER BY b) AS s FROM r": (
+        printing,
+        "_direction",
+        lambda sort: " DESC NULLS LAST",
+    ),
+    "SELECT k, sum(a) OVER (PARTITION BY k ORDER BY b ROWS 1 PRECEDING) AS s FROM r": (
+        printing.Printer,
+        "_frame",
+        lambda self, frame, names: "",
+    ),
+    "SELECT x FROM r WHERE a = 1": (
+        printing._FORMS,
+        "number",
+        lambda show, args, words: "2",
+    ),
+    "SELECT k, percentile_cont(0.5) WITHIN GROUP (ORDER BY a DESC) AS p FROM r GROUP BY k": (
+        printing,
+        "_words_of_direction",
+        lambda words: "ASC NULLS FIRST",
+    ),
+    "SELECT k, j FROM t EXCEPT SELECT j, k FROM t": (
+        printing.Printer,
+        "node",
+        lambda self, node, instance, columns: _reversed(node_of(self, node, instance, columns)),
+    ),
+}
+"""For some queries, the part of the printer to replace, and what prints them wrongly."""
+
+node_of = printing.Printer.node
+
+
+def _reversed(text: str) -> str:
+    left, word, right = text.partition(" EXCEPT ")
+    return f"{right}{word}{left}"
+
+
+@pytest.mark.proves("T9")
+@pytest.mark.parametrize("query", MISPRINTS)
+def test_a_text_with_another_meaning_is_not_run(
+    query: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder, name, misprint = MISPRINTS[query]
+    Maintained(RAW, query, COLUMNS)
+    if isinstance(holder, dict):
+        monkeypatch.setitem(holder, name, misprint)
+    else:
+        monkeypatch.setattr(holder, name, misprint)
+    with pytest.raises(NoRule, match="printed with another meaning"):
+        Maintained(RAW, query, COLUMNS)
