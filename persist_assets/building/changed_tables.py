@@ -202,7 +202,7 @@ class ChangedTables:
 
     def _typed(self, source_id: SourceID) -> list[tuple[str, str | None]]:
         """Return the columns of a table that sources use, as relations name them, with types."""
-        every = self.reader.project.by_id[source_id].columns
+        every = self.reader.project.by_id[source_id].known_columns
         return [(f"c{n}", every[n].type) for n, _ in self.reader.relations.columns_of(source_id)]
 
     def _fed(self, source_id: SourceID, feed: Feed) -> str:

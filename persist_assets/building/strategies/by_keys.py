@@ -6,17 +6,17 @@ another key shows that it is untrue. Then nothing is committed, and all rows are
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from persist_assets.building.strategies.in_place import continue_table, split_by_key
 from persist_assets.core.dialect import quote
 from persist_assets.core.errors import BuildError
+from persist_assets.engine.session import translated
 from persist_assets.planning.by_keys import unfit_keys
 from persist_assets.planning.increments import mismatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import DataFrame
 
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from persist_assets.core.model.queries import Parameter, SourceID
     from persist_assets.core.model.snapshots import Snapshot
     from persist_assets.core.model.sources import Source
-
-_MARK = "a row of another key: "
-_OTHER = re.compile(rf"{_MARK}(\{{.*\}})")
 
 
 def key_names(source: Source, base: Snapshot) -> list[str]:
@@ -66,23 +63,19 @@ def replace_by_call(
         The function fails, returns other columns than the table has, or a row with another key.
     """
     source, engine = task.source, task.reader.engine
-    names = keys.columns
     returned = task.reader.call(source, read, cut=_cutting(task, base, program, keys))
     why = mismatch(base.columns, engine.columns(returned, source.name))
     if why is not None:
         raise BuildError(f"it returned other columns than its table has: {why}")
     rows = returned.selectExpr(*(f"{quote(c.name)} AS {quote(c.name)}" for c in base.columns))
-    checked = _failing_for_others(rows, keys)
+    rows = rows.persist()
     try:
-        return continue_table(task, base, None, checked, names, lambda new, _: new, replaced=keys)
-    except BuildError as error:
-        other = _OTHER.search(error.message)
-        if other is None:
-            raise
-        raise BuildError(
-            f"`by={', '.join(names)}` is untrue: called with the keys that changed,"
-            f" `{source.name}` returned a row of another key, {other[1]}",
-        ) from error
+        _check_keys(source, rows, keys)
+        return continue_table(
+            task, base, None, rows, keys.columns, lambda new, _: new, replaced=keys
+        )
+    finally:
+        rows.unpersist()
 
 
 def _cutting(
@@ -114,21 +107,15 @@ def _cutting(
     return cut
 
 
-def _failing_for_others(rows: DataFrame, keys: DataFrame) -> DataFrame:
-    """Return rows whose computation fails if one of them has none of these keys."""
-    from pyspark.sql import functions as F
-
-    names: Sequence[str] = keys.columns
-    first = names[0]
-    same = " AND ".join(f"rows.{quote(name)} <=> touched.{quote(name)}" for name in names)
-    key = f"struct({', '.join(f'rows.{quote(name)}' for name in names)})"
-    message = f"concat('{_MARK}', to_json({key}, map('ignoreNullFields', 'false')))"
-    items = [
-        f"IF(touched.`persist.is_touched` IS NULL, raise_error({message}), rows.{quote(c)})"
-        f" AS {quote(c)}"
-        if c == first
-        else f"rows.{quote(c)}"
-        for c in rows.columns
-    ]
-    touched = keys.withColumn("persist.is_touched", F.lit(True)).alias("touched")
-    return rows.alias("rows").join(touched, F.expr(same), "left_outer").selectExpr(*items)
+def _check_keys(source: Source, rows: DataFrame, keys: DataFrame) -> None:
+    """Raise `BuildError` if a row has none of these keys."""
+    names = keys.columns
+    _, others = split_by_key(keys, names)(rows)
+    key = f"to_json(struct({', '.join(map(quote, names))}), map('ignoreNullFields', 'false'))"
+    with translated(f"computing `{source.name}` for the keys that changed"):
+        other = others.selectExpr(key).first()
+    if other is not None:
+        raise BuildError(
+            f"`by={', '.join(names)}` is untrue: called with the keys that changed,"
+            f" `{source.name}` returned a row of another key, {other[0]}"
+        )
