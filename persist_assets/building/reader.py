@@ -463,7 +463,8 @@ class Reader:
         Parameters
         ----------
         cut
-            Returns the rows of a parameter that the function gets, of all rows of its source.
+            Takes a parameter, its source and all rows of it, and returns those that the function
+            gets.
         """
         function = source.function
         assert function is not None

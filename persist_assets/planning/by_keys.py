@@ -63,12 +63,12 @@ def inputs_of(source: Source, by_id: Mapping[SourceID, Source]) -> tuple[Input, 
 def unfit_keys(
     source: Source, by_id: Mapping[SourceID, Source], *tables: tuple[str, Sequence[Column]]
 ) -> str | None:
-    """Return the key column that cannot be compared, with its types; None if none is certain.
+    """Return why the keys of a function cannot be compared; None: as far as is known, they can.
 
     Parameters
     ----------
     tables
-        Columns that are compared with those of the inputs, after the names of what they belong to.
+        Names and columns of other tables whose keys are compared with those of the inputs.
     """
     by = source.annotation.by
     inputs = [i.source for i in inputs_of(source, by_id) if i.find_key(by) is not None]

@@ -187,8 +187,8 @@ class Annotation:
     merge
         The merging by key, or None.
     by
-        The columns by which, as the user states, rows of a function follow from rows of its inputs:
-        those of a key from those with this key. Empty: the user states nothing.
+        The key columns of a Python function: the user asserts that the rows of a key follow only
+        from the rows with this key in its inputs. Empty: the user asserts nothing.
     partition
         The partitioning, or None.
     backfill

@@ -82,9 +82,9 @@ class Lab:
     def verify(self, name: str) -> Verification:
         builder = self.enter(self.root)
         ids = [named(builder, name).source_id]
-        (found,) = verify(builder.settings, builder.project, builder.ledger, builder.engine, ids)
+        (result,) = verify(builder.settings, builder.project, builder.ledger, builder.engine, ids)
         builder.close()
-        return found
+        return result
 
 
 def named(builder: Builder, name: str) -> Source:
@@ -246,12 +246,12 @@ def test_a_verification_suspects_the_claim(make: Callable[[str], Lab]) -> None:
     assert lab.verify("shares").status == "equal"
     lab.put("orders", (2, 1))
     assert method(lab.build("shares")[0]) == "keys, keys"
-    found = lab.verify("shares")
-    assert found.status == "different"
-    assert found.reason == (
+    result = lab.verify("shares")
+    assert result.status == "different"
+    assert result.reason == (
         "by=customer_id may be untrue: rows of a key depend on more than the rows with this key"
     )
-    assert found.hint == ("remove by, and compute all rows: persist build f/shares --full-refresh")
+    assert result.hint == ("remove by, and compute all rows: persist build f/shares --full-refresh")
 
 
 OTHERS = """

@@ -18,9 +18,9 @@ def problems_of(
     decorator: str, inputs: str = "orders", body: str = "return orders"
 ) -> list[tuple[str, str, str | None]]:
     text = f"{HEAD}@{decorator}\ndef f({inputs}):\n    {body}\n"
-    found = compiled({"r.sql": RAW, "f.py": text}).problems
-    assert {(p.location.path, p.location.line) for p in found} <= {("sources/f.py", 4)}
-    return [(p.severity, p.message, p.hint) for p in found]
+    problems = compiled({"r.sql": RAW, "f.py": text}).problems
+    assert {(p.location.path, p.location.line) for p in problems} <= {("sources/f.py", 4)}
+    return [(p.severity, p.message, p.hint) for p in problems]
 
 
 @pytest.mark.proves("T10")
@@ -148,11 +148,11 @@ def test_queries_need_no_keys() -> None:
 @pytest.mark.parametrize("refresh", ["auto", "incremental"])
 def test_keys_of_a_nondeterministic_function_have_no_effect(refresh: str) -> None:
     text = f"{HEAD}@table(by='customer_id', refresh='{refresh}')\ndef f(orders):\n    return orders.sample(0.5)\n"
-    found = [p.message for p in compiled({"r.sql": RAW, "f.py": text}).problems]
+    messages = [p.message for p in compiled({"r.sql": RAW, "f.py": text}).problems]
     message = "`by` has no effect: it is nondeterministic"
     if refresh == "incremental":
         message = "every build of `f` computes it in full: it is nondeterministic"
-    assert message in found
+    assert message in messages
 
 
 @pytest.mark.proves("T10")

@@ -52,9 +52,9 @@ def project_of(
 
 def program_of(project: Project, *changed: str, grown: bool = False) -> Program:
     tables = frozenset(f"{name}@sources/r.sql" for name in changed)
-    found = project.program("f@sources/f.py", tables, tables if grown else frozenset())
-    assert found is not None
-    return found
+    program = project.program("f@sources/f.py", tables, tables if grown else frozenset())
+    assert program is not None
+    return program
 
 
 def after(project: Project, world: World | None = None, **changes: Change | None) -> World:
