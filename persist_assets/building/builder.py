@@ -235,8 +235,9 @@ class Builder:
                 recompute_span=recompute_span,
             )
             started = start(self.observer, self.tables, source, step, world)
-            work = PendingBuild(started, self._record_started(started), lease)
+            work = PendingBuild(started, self._new_build(started), lease)
             with self._recorded(work):
+                self._record_started(work)
                 if step.snapshot is not None:
                     self._reuse_present(work, step.snapshot, world)
                 else:
@@ -245,12 +246,8 @@ class Builder:
                     raise failure(source, work.checks)
                 yield work
 
-    def _record_started(self, started: Started) -> Build:
-        """Tidy the table up, and record that the build has started."""
-        with self._lock:
-            alive = [w.build.build_uid for w in self._parked.values()]
-        self.tables.tidy(started.table, alive)
-        build = Build(
+    def _new_build(self, started: Started) -> Build:
+        return Build(
             build_uid=uuid.uuid4().hex,
             source_id=started.source.source_id,
             build_id=started.source.build_id,
@@ -263,6 +260,13 @@ class Builder:
             digests=started.source.digests,
             reads=what_it_reads(self.project, started.source),
         )
+
+    def _record_started(self, work: PendingBuild) -> None:
+        """Tidy the table up, and record that the build has started."""
+        started, build = work.started, work.build
+        with self._lock:
+            alive = [w.build.build_uid for w in self._parked.values()]
+        self.tables.tidy(started.table, alive)
         self.ledger.builds.record_started(
             build,
             started.table,
@@ -271,7 +275,6 @@ class Builder:
             wants=() if self.request else self._wanted_by(started, build),
             request_id=self.request.request_id if self.request else None,
         )
-        return build
 
     def _wanted_by(self, started: Started, build: Build) -> Sequence[Want]:
         """Return the wants of a build that no want asked for."""

@@ -44,6 +44,7 @@ class _Threads:
         self._calls: SimpleQueue[tuple[Future[PendingBuild], Callable[[], PendingBuild]] | None] = (
             SimpleQueue()
         )
+        self._unfinished: set[Future[PendingBuild]] = set()
         self._threads = [
             threading.Thread(target=self._run, daemon=True, name=f"build_{n}") for n in range(size)
         ]
@@ -53,6 +54,8 @@ class _Threads:
     def submit(self, call: Callable[[], PendingBuild]) -> Future[PendingBuild]:
         """Call a function as soon as a thread is free."""
         future: Future[PendingBuild] = Future()
+        self._unfinished.add(future)
+        future.add_done_callback(self._unfinished.discard)
         self._calls.put((future, call))
         return future
 
@@ -66,10 +69,11 @@ class _Threads:
                     future.set_exception(error)
             del task, future, call  # not kept while it waits for the next one
 
-    def close(self) -> None:
-        """Let idle threads end."""
+    def close(self) -> list[Future[PendingBuild]]:
+        """Let idle threads end, cancel what has not started, and return what is running."""
         for _ in self._threads:
             self._calls.put(None)
+        return [future for future in tuple(self._unfinished) if not future.cancel()]
 
     def join(self) -> None:
         """Wait until all threads have ended; all calls have."""
@@ -279,8 +283,7 @@ class Pool:
     def _end(self, threads: _Threads) -> None:
         with self._lock:
             self._threads = None
-            threads.close()
-            going = [begun for begun in self._begun.values() if not begun.cancel()]
+            going = threads.close()
         self._builder.over.set()
         deadline = time.monotonic() + _PATIENCE_S
         try:

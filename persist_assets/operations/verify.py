@@ -106,9 +106,6 @@ def verify(
 class _NotComparableError(PersistError):
     """A table cannot be compared with rows of the same data."""
 
-    def __init__(self, message: str, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-
 
 @dataclass(frozen=True, slots=True)
 class _Part:
@@ -166,7 +163,7 @@ class _Verifier:
         try:
             if snapshot is None:
                 why = f"it is not built in `{self.settings.environment}`"
-                raise _NotComparableError(why, _build(source))
+                raise _NotComparableError(why, hint=_build(source))
             self._check_kind(source, snapshot)
             return self._compared(source, snapshot)
         except _NotComparableError as why:
@@ -187,10 +184,10 @@ class _Verifier:
         if older_code(snapshot) is not None:
             raise _NotComparableError(
                 "some of its rows were computed by an older definition (on_change=continue)",
-                f"compute all rows: persist build {source.key} --full-refresh",
+                hint=f"compute all rows: persist build {source.key} --full-refresh",
             )
         if source.source_id in self.tainted and source.annotation.partition is None:
-            raise _NotComparableError(_TAINTED, _build(source))
+            raise _NotComparableError(_TAINTED, hint=_build(source))
 
     # ------------------------------------------------------------------------------- comparing
 
@@ -200,7 +197,9 @@ class _Verifier:
         refusals: list[tuple[_Part, _NotComparableError]] = []
         parts, tainted = self._parts(source, snapshot)
         if tainted:
-            refusals.append((_Part((), tainted), _NotComparableError(_TAINTED, _build(source))))
+            refusals.append(
+                (_Part((), tainted), _NotComparableError(_TAINTED, hint=_build(source)))
+            )
         for part in parts:
             try:
                 bases.append((part, self._basis(source, part.inputs)))
@@ -233,7 +232,9 @@ class _Verifier:
         if source.annotation.partition is None:
             return (_Part(snapshot.inputs),), ()
         if snapshot.partitions is None:
-            raise _NotComparableError("its partitions are unknown: it was imported", _build(source))
+            raise _NotComparableError(
+                "its partitions are unknown: it was imported", hint=_build(source)
+            )
         order = self.observer.keys()[source.source_id]
         marked = self.tainted.get(source.source_id, frozenset())
         groups = [(g.inputs, expand(order, g.runs)) for g in snapshot.partitions.filled]
@@ -299,9 +300,9 @@ class _Verifier:
         try:
             basis.reader.check_unchanged(basis.raws)
         except ConflictError as error:
-            raise _NotComparableError(error.message, error.hint) from error
+            raise _NotComparableError(error.message, hint=error.hint) from error
         if basis.day is not None and basis.day != self._today():
-            raise _NotComparableError("the day ended while it was computed", _build(source))
+            raise _NotComparableError("the day ended while it was computed", hint=_build(source))
 
     def _check_upstream(self, basis: _Basis) -> None:
         """Refuse a comparison if upstream tables no longer have the rows that were published."""
@@ -313,7 +314,7 @@ class _Verifier:
             if self.engine.measure(rows, (), None, name).content != snapshot.content:
                 raise _NotComparableError(
                     f"the table of `{name}`, which it reads, no longer has the published rows",
-                    f"verify it: persist verify {name}",
+                    hint=f"verify it: persist verify {name}",
                 )
 
     # ---------------------------------------------------------------------------------- the data
@@ -352,7 +353,7 @@ class _Verifier:
         try:
             routes = reader.routed([source.source_id], read)
         except NotHeldError as error:
-            raise _NotComparableError(error.message, _build(source)) from error
+            raise _NotComparableError(error.message, hint=_build(source)) from error
         return _Basis(reader, routes, tuple(self.project.by_id[s] for s in plain), day)
 
     def _contents(self, inputs: AsOf) -> dict[SourceID, tuple[BuildID, str]]:
@@ -387,7 +388,7 @@ class _Verifier:
                 return snapshot
         raise _NotComparableError(
             f"the rows of `{upstream.key}` that it was computed from were collected",
-            _build(source),
+            hint=_build(source),
         )
 
     def _exists(self, snapshot: Snapshot) -> bool:
@@ -412,7 +413,7 @@ class _Verifier:
         if days != {self._today()}:
             recorded = ", ".join(sorted(days)) or "an unknown day"
             raise _NotComparableError(
-                f"it reads the date, and was computed on {recorded}", _build(source)
+                f"it reads the date, and was computed on {recorded}", hint=_build(source)
             )
         return self._today()
 
@@ -434,7 +435,7 @@ class _Verifier:
                     continue
                 if leaf.raw not in raws:
                     why = f"it reads the view {snapshot.table} of data that is no longer declared"
-                    raise _NotComparableError(why, _build(source))
+                    raise _NotComparableError(why, hint=_build(source))
                 raw = raws[leaf.raw]
                 more[raw] = more.get(raw, frozenset()) | {leaf.version}
         return more
@@ -443,7 +444,7 @@ class _Verifier:
         """Have a raw table read at the version that rows were computed from."""
         assert raw.raw is not None
         if len(versions) > 1:
-            raise _NotComparableError(f"it mixes versions of `{raw.key}`", _build(source))
+            raise _NotComparableError(f"it mixes versions of `{raw.key}`", hint=_build(source))
         (version,) = versions
         if version.startswith(UNVERSIONED):
             raise _NotComparableError(
@@ -454,7 +455,7 @@ class _Verifier:
             pin = pin_version(raw.raw, location, version)
         except GoneError as error:
             why = f"the data of `{raw.key}` that it was computed from is gone: {error.message}"
-            raise _NotComparableError(why, _build(source)) from error
+            raise _NotComparableError(why, hint=_build(source)) from error
         reader.pins.hold(raw, pin)
 
     def _check_copy(
@@ -482,7 +483,7 @@ class _Verifier:
         if present != versions:
             raise _NotComparableError(
                 f"the copy of `{table.key}` has other rows than it was computed from",
-                _build(source),
+                hint=_build(source),
             )
 
 
@@ -492,7 +493,7 @@ def _versions(source: Source, raw: Source, inputs: AsOf) -> frozenset[str]:
     if not versions:
         raise _NotComparableError(
             f"the ledger does not say from which version of `{raw.key}` it was computed",
-            f"compute it: persist build {source.key} --full-refresh",
+            hint=f"compute it: persist build {source.key} --full-refresh",
         )
     return versions
 

@@ -65,7 +65,7 @@ def published(root: Path) -> Mapping[str, str]:
     return {
         str(p.relative_to(state)): sha256(p.read_bytes()).hexdigest()
         for p in sorted([*(state / "warehouse").rglob("*"), *(state / "manifests").rglob("*")])
-        if p.is_file()
+        if p.is_file() and ".listings" not in p.parts
     }
 
 

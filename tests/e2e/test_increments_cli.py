@@ -119,7 +119,7 @@ def test_a_strict_source_is_not_computed_in_full_unasked(
     (root / "sources" / "m.sql").write_text(text.format("incremental"))
     (root / "raw" / "0.parquet").unlink()
     put(root, 2, (2, "c"))
-    why = "rows of t changed or were removed"
+    why = "rows of t changed or were removed, and its files keep no earlier version"
     planned = persist("plan", cwd=root)
     assert f"warning: all rows of `q` will be computed: {why} [whole]" in planned.stderr
     done = persist("build", cwd=root)

@@ -111,7 +111,7 @@ class Network:
         self.cuts, self.target = Counter[str](), 0
         self.answered = threading.Event()
         self._chance, self._stall_s = random.Random(seed), stall_s
-        self._deck: list[str] = []
+        self._deck = [self._chance.choice(FATES[3:])]  # at least one is cut, however slow it is
         self._calm, self._lock = threading.Event(), threading.Lock()
         self._listening = self._listen(0)
         self.port = self._listening.getsockname()[1]

@@ -500,7 +500,7 @@ def test_a_warehouse_is_a_file_uri_with_any_name(
     p, q = builder.project.persisted
     assert [builder.build(s).action for s in (p, q)] == ["built", "built"]
     assert sorted(tuple(r) for r in builder.read(q).collect()) == [("x", 4), ("y", 2)]
-    assert {d.name.split("-")[0] for d in warehouse.iterdir()} == {"p", "q"}
+    assert {d.name.split("-")[0] for d in warehouse.iterdir()} == {".listings", "p", "q"}
     decided, _ = promote(builder, "prod", [p.source_id, q.source_id])
     assert (len(decided.sources), decided.refused) == (2, ())
     for environment in ("dev", "prod"):
