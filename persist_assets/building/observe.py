@@ -424,7 +424,7 @@ class Observer:
             if not (annotation.is_incremental or by_delta) or source.build_id in world.missing:
                 continue
             sharing = (s.annotation for s in self.project.by_build_id[source.build_id])
-            if len({(a.is_incremental, a.time_column) for a in sharing}) > 1:
+            if len({(a.is_incremental, a.time_column, a.by) for a in sharing}) > 1:
                 continue  # the table is kept in two ways
             snapshot = own.get(source.build_id)
             published = world.manifest.get(source.build_id)
@@ -543,6 +543,8 @@ class Observer:
         for build in self.ledger.builds.fetch_succeeded(source.build_id):
             then = build.snapshot
             if then and then.table == now.table and is_then(then):
+                if source.function is not None and then.columns != now.columns:
+                    return None  # nobody knows the columns of a function in advance
                 root = self.settings.table_root(now.table)
                 change = delta_change(root, then.version, now.version)
                 return change and self._within(source, then, now, change, world)

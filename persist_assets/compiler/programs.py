@@ -13,6 +13,7 @@ from persist_assets.compiler.compile import nothing_collected
 from persist_assets.core.errors import Problem
 from persist_assets.core.hints import hint_of
 from persist_assets.core.model.deltas import NoRule
+from persist_assets.planning.by_keys import with_functions
 from persist_assets.planning.deltas import unmaintainable
 from persist_assets.planning.increments import obstacle
 
@@ -71,13 +72,14 @@ def with_programs(project: Project, compilation: Compilation) -> Project:
                 return (*unsteady, whole_rule(_nested()))
 
     uses = derived(lambda query: used_of_tables(query.block))
-    return replace(
+    queries = replace(
         project,
         program=derived(change_of),
         merging=derived(merging),
         uses=uses,
         rules=rules,
     )
+    return with_functions(queries)
 
 
 def _nested() -> NoRule:
