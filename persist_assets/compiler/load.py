@@ -17,7 +17,7 @@ from persist_assets.compiler.frontends.python import OUTSIDE, digest_of
 from persist_assets.compiler.malloy.declarations import SUFFIX as MALLOY
 from persist_assets.compiler.malloy.project import Models, with_trees
 from persist_assets.compiler.names import asset_key, source_id
-from persist_assets.compiler.programs import never_followed, with_programs
+from persist_assets.compiler.programs import with_programs
 from persist_assets.compiler.registry import FRONTENDS, NAMES
 from persist_assets.compiler.state import Memory, RawFacts, as_broken
 from persist_assets.core.digests import digest, digest_connection
@@ -404,7 +404,6 @@ def _finished(
         project = replace(project, needs=needs, needs_of=needs_of)
     project = with_programs(project, compilation)
     problems = [*project.problems, *_unknown_graphs(settings, project)]
-    problems += never_followed(project)
     problems.sort(key=lambda p: (p.location, p.code, p.message))
     return replace(project, problems=tuple(problems))
 
