@@ -142,7 +142,7 @@ class Observer:
         """
         names = [*selected]
         world = self.observe((self.project.by_id[s] for s in names), exists)
-        return plan(
+        planned = plan(
             self.project,
             names,
             world,
@@ -150,6 +150,8 @@ class Observer:
             partition_keys=partition_keys,
             spans=recompute_spans,
         )
+        self.project.remember()
+        return planned
 
     def observe(self, sources: Iterable[Source], exists: HasSnapshot = has_snapshot) -> World:
         """Return everything that a plan of `sources` depends on.

@@ -325,7 +325,7 @@ def _compile(
         if remember and (files != cached.files or used.keys() != cached.meanings.keys()):
             save_cache(place, files, used)
         queries = tuple(q for path in malloys if path in files for q in files[path].queries)
-        project = _finished(settings, compilation, queries)
+        project = _finished(settings, compilation, queries, files, place if remember else None)
     return Loaded(project, compilation, models)
 
 
@@ -391,9 +391,15 @@ def _reads_alike(file: Parsed, find: Find) -> bool:
 
 
 def _finished(
-    settings: Settings, compilation: Compilation, queries: tuple[NamedQuery, ...]
+    settings: Settings,
+    compilation: Compilation,
+    queries: tuple[NamedQuery, ...],
+    files: Mapping[str, Parsed],
+    place: Path | None,
 ) -> Project:
     """Return a compiled project with its queries, and with its needs from external tables."""
+    programs = place.with_suffix(".programs") if place else None
+    content = digest(*(f"{path} {file.content}" for path, file in sorted(files.items())))
     project, externals = (
         replace(compilation.project, queries=queries, needs=()),
         compilation.externals,
@@ -402,7 +408,7 @@ def _finished(
         needs = tuple(map(needed, compilation.needs(externals)))
         needs_of = _needs_by_source(compilation, externals)
         project = replace(project, needs=needs, needs_of=needs_of)
-    project = with_programs(project, compilation)
+    project = with_programs(project, compilation, programs, content)
     problems = [*project.problems, *_unknown_graphs(settings, project)]
     problems.sort(key=lambda p: (p.location, p.code, p.message))
     return replace(project, problems=tuple(problems))
