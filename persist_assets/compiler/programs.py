@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_MOST_STORED = 20_000
-"""More results than this are not stored."""
+_MOST_KEPT = 20_000
+"""If there are more results than this, all are forgotten."""
 
 
 class _Stored:
@@ -70,6 +70,8 @@ class _Stored:
             self._known = load_programs(self._place, self._state) if self._place else {}
             self._n_stored = len(self._known)
         if key not in self._known:
+            if len(self._known) >= _MOST_KEPT:
+                self._known.clear()
             try:
                 self._known[key] = derive()
             except NoRule as error:
@@ -82,10 +84,9 @@ class _Stored:
 
     def save(self) -> None:
         """Store all results, if some are new."""
-        n_known = len(self._known or ())
-        if self._place and self._n_stored < n_known <= _MOST_STORED:
-            save_programs(self._place, self._state, {**(self._known or {})})
-            self._n_stored = n_known
+        if self._place and self._known and len(self._known) != self._n_stored:
+            save_programs(self._place, self._state, {**self._known})
+            self._n_stored = len(self._known)
 
 
 def with_programs(
