@@ -16,8 +16,7 @@ from persist_assets.core.model.deltas import ROW_WEIGHT, NoRule
 from persist_assets.core.object_stores import spark_uri
 from persist_assets.engine.session import translated
 from persist_assets.planning.deltas import unmaintainable
-from persist_assets.storage.files import list_files, reached
-from persist_assets.storage.raw import stored_rows
+from persist_assets.storage.files import list_files, reached, rows_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -50,7 +49,9 @@ class HeldRelations:
         self.directory: Callable[[], str] | None = None
         self._frames: dict[str, DataFrame] = {}
         self._places: dict[str, str] = {}
+        self._counts: dict[str, int] = {}
         self._by_content: dict[str, str] = {}
+        self._firsts: dict[str, str] = {}
         self._of_probes: dict[tuple[frozenset[SourceID], ...], dict[str, dict[int, str]]] = {}
         self._columns: dict[SourceID, tuple[tuple[int, str], ...]] = {}
         self._lock = threading.RLock()
@@ -67,7 +68,8 @@ class HeldRelations:
             if name not in self._frames:
                 self._places[name] = self._place()
                 rows = frame.hint("rebalance") if name.startswith("probe~") else frame
-                self._frames[name] = _written(rows, self._places[name])
+                written, self._counts[name] = _written(rows, self._places[name])
+                self._frames[name] = written
             return self._frames[name]
 
     def holds(self, name: str) -> bool:
@@ -77,12 +79,11 @@ class HeldRelations:
 
     def written(self, frame: DataFrame) -> tuple[DataFrame, int]:
         """Compute the rows of a frame now, in temporary files; return them and their number."""
-        place = self._place()
-        return _written(frame, place), _n_rows(place)
+        return _written(frame, self._place())
 
     def n_rows(self, name: str) -> int:
         """Return the number of rows of a relation that is held."""
-        return _n_rows(self._places[name])
+        return self._counts[name]
 
     def _place(self) -> str:
         assert self.directory is not None, "only builds hold relations"
@@ -111,13 +112,19 @@ class HeldRelations:
         Sources ask for the keys that one change touches in different words. What is computed from
         equal keys is computed once.
         """
+        with self._lock:
+            if name not in self._firsts:
+                digest = self._content(name)
+                self._firsts[name] = self._by_content.setdefault(digest, name) if digest else name
+            return self._firsts[name]
+
+    def _content(self, name: str) -> str | None:
+        """Return a digest of the rows of a held relation; None: they are too many."""
         rows = self._read(name)
         if rows.nbytes > _MOST_KEY_BYTES:
-            return name
+            return None
         content = sorted(map(repr, zip(*(c.to_pylist() for c in rows.columns), strict=True)))
-        digest = sha256(repr((str(rows.schema), content)).encode()).hexdigest()
-        with self._lock:
-            return self._by_content.setdefault(digest, name)
+        return sha256(repr((str(rows.schema), content)).encode()).hexdigest()
 
     def total(self, name: str) -> int:
         """Return the sum of the weights of changed rows that are held."""
@@ -142,7 +149,9 @@ class HeldRelations:
         with self._lock:
             self._frames.clear()
             self._places.clear()
+            self._counts.clear()
             self._by_content.clear()
+            self._firsts.clear()
             self._of_probes.clear()
 
     def columns_of(self, table: SourceID) -> tuple[tuple[int, str], ...]:
@@ -217,22 +226,13 @@ class HeldRelations:
         return readers if len(readers) <= _MOST_READERS else []
 
 
-def _written(frame: DataFrame, place: str) -> DataFrame:
-    """Write rows to a place now, and return them as read from there."""
+def _written(frame: DataFrame, place: str) -> tuple[DataFrame, int]:
+    """Write rows to a place now, and return them as read from there, and their number."""
     with translated("computing what changed"):
         writer = frame.write
         writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
         writer.parquet(spark_uri(place))
         rows = frame.sparkSession.read.schema(frame.schema).parquet(spark_uri(place))
+        n_rows = rows_in(place)
         # Spark plans nothing for what is joined with no rows, if it knows that there are none.
-        return rows if _n_rows(place) else rows.limit(0)
-
-
-def _n_rows(place: str) -> int:
-    """Return how many rows the files of a directory have."""
-    n_rows = 0
-    for file in list_files(place):
-        if file.name.endswith(".parquet"):
-            with reached(file.location) as (system, path):
-                n_rows += stored_rows(system, path)
-    return n_rows
+        return rows if n_rows else rows.limit(0), n_rows

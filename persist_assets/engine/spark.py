@@ -38,9 +38,9 @@ from persist_assets.engine.row_metrics import (
 from persist_assets.engine.session import broken_file, open_session, translated
 from persist_assets.storage.delta_commit import find_staged
 from persist_assets.storage.delta_tables import read_snapshot, read_version
-from persist_assets.storage.files import reached
+from persist_assets.storage.files import reached, stored_rows
 from persist_assets.storage.headers import columns_in_order, first_records, is_header, line_of
-from persist_assets.storage.raw import Pin, missing_columns, partition_names, stored_rows
+from persist_assets.storage.raw import Pin, missing_columns, partition_names
 from persist_assets.storage.types import delta_schema
 
 if TYPE_CHECKING:

@@ -379,3 +379,42 @@ def delete_empty(location: str) -> None:
         for directory, _, _ in os.walk(location, topdown=False):
             with suppress(OSError):  # it holds something, whoever put it there this moment
                 os.rmdir(directory)
+
+
+def stored_rows(system: Any, path: str) -> int:
+    """Return the number of rows of a Parquet file, from its footer.
+
+    Parameters
+    ----------
+    system, path
+        The `pyarrow.fs.FileSystem` of the file, and its path there.
+
+    Raises
+    ------
+    StorageError
+        It is not Parquet.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with system.open_input_file(path) as file:
+        try:
+            return int(pq.ParquetFile(file).metadata.num_rows)
+        except pa.ArrowInvalid as error:
+            raise StorageError(f"{path} is not a Parquet file: {error}") from error
+
+
+def rows_in(directory: str) -> int:
+    """Return the number of rows of the Parquet files in a directory, from their footers.
+
+    Raises
+    ------
+    StorageError
+        One of them is not Parquet.
+    """
+    n_rows = 0
+    for file in list_files(directory):
+        if file.name.endswith(".parquet"):
+            with reached(file.location) as (system, path):
+                n_rows += stored_rows(system, path)
+    return n_rows

@@ -19,7 +19,6 @@ from persist_assets.core.errors import GoneError, StorageError
 from persist_assets.core.model.columns import Column
 from persist_assets.core.model.sources import FILE_FORMATS
 from persist_assets.core.object_stores import is_local, scheme_of
-from persist_assets.storage.delta_tables import file_sizes
 from persist_assets.storage.files import delta_place, list_files, reached, unreachable
 from persist_assets.storage.types import columns_of_struct, type_of_arrow
 from persist_assets.storage.waiting import ask
@@ -507,13 +506,13 @@ def pin_delta(location: str, version: int | None = None) -> Pin:
     parted = table.metadata().partition_columns
     if parted:
         _refuse_unusual_partitions(table, location)
-    promised = promised_rows(table)
-    rows = {file_location(p, location): n for p, n in sorted(promised.items())}
+    files = _live(table)
+    rows = {file_location(p, location): n for p, (_, n) in sorted(files.items())}
     # In a table without partitions, names of directories have no meaning.
     base = location if parted else None
     names = frozenset(f.name.lower() for f in table.schema().fields)
-    name, commit = delta_version(table, promised), table.version()
-    size = sum(file_sizes(table).values())
+    name, commit = delta_version(table, files), table.version()
+    size = sum(size for size, _ in files.values())
     return Pin(name, tuple(rows), base, rows=rows, commit=commit, names=names, bytes=size)
 
 
@@ -588,13 +587,19 @@ def promised_rows(table: Any) -> dict[str, int | None]:
 
     Rows that deletion vectors delete are included.
     """
+    return {path: n for path, (_, n) in _live(table).items()}
+
+
+def _live(table: Any) -> dict[str, tuple[int, int | None]]:
+    """Return the files of a Delta table, as in its log, with their bytes and numbers of rows."""
     import pyarrow as pa
 
     actions = pa.table(table.get_add_actions(flatten=True))
     paths: list[str] = actions["path"].to_pylist()
     counted = "num_records" in actions.column_names
     rows = actions["num_records"].to_pylist() if counted else [None] * len(paths)
-    return dict(zip(paths, rows, strict=True))
+    sizes = actions["size_bytes"].to_pylist()
+    return dict(zip(paths, zip(sizes, rows, strict=True), strict=True))
 
 
 def file_location(path: str, base: str) -> str:
@@ -634,29 +639,6 @@ def _partition_moments(table: Any) -> frozenset[str]:
     parted = table.metadata().partition_columns
     fields = json.loads(table.schema().to_json())["fields"] if parted else ()
     return frozenset(f["name"] for f in fields if f["type"] == "timestamp") & {*parted}
-
-
-def stored_rows(system: Any, path: str) -> int:
-    """Return the number of rows of a Parquet file, from its footer.
-
-    Parameters
-    ----------
-    system, path
-        The `pyarrow.fs.FileSystem` of the file, and its path there.
-
-    Raises
-    ------
-    StorageError
-        It is not Parquet.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    with system.open_input_file(path) as file:
-        try:
-            return int(pq.ParquetFile(file).metadata.num_rows)
-        except pa.ArrowInvalid as error:
-            raise StorageError(f"{path} is not a Parquet file: {error}") from error
 
 
 # ---------------------------------------------------------------------------------------- columns

@@ -30,8 +30,7 @@ from persist_assets.core.model.deltas import Merging, NoRule, state_name
 from persist_assets.core.model.snapshots import KeptState
 from persist_assets.core.object_stores import spark_pattern
 from persist_assets.engine.session import translated
-from persist_assets.storage.files import delete_directory, list_files, reached
-from persist_assets.storage.raw import stored_rows
+from persist_assets.storage.files import delete_directory, rows_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -208,13 +207,7 @@ def _read(task: Task, base: Snapshot, number: int) -> DataFrame:
     """
     root = task.reader.settings.table_root(base.table)
     place = f"{root}/{base.build_uid}/{_directory(number)}"
-    n_rows = 0
-    for file in list_files(place):
-        if not file.name.endswith(".parquet"):
-            continue
-        with reached(file.location) as (system, path):
-            n_rows += stored_rows(system, path)
-    if n_rows != base.states[number].rows:
+    if rows_in(place) != base.states[number].rows:
         raise StorageError(f"a state of {base.table} is gone", hint="it is computed anew")
     with translated(f"reading a state of `{task.source.name}`"):
         return task.reader.engine.session.read.parquet(spark_pattern(place))
