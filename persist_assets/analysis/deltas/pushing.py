@@ -102,13 +102,13 @@ def _of_subquery(
     restricted: dict[int, list[Restriction]],
 ) -> None:
     """Restrict a subquery that finds rows by values that the keys restrict around it."""
-    found: dict[Block, dict[int, Expr]] = {}
+    within: dict[Block, dict[int, Expr]] = {}
     for inner, own, outer in correlated(subquery, around, types):
         for number, expr in exprs.items():
             if outer is expr or outer in equal_columns(expr, around.conjuncts, types):
-                found.setdefault(inner, {}).setdefault(number, own)
-    for inner, by_number in found.items():
-        _of_block(inner, by_number, keys, types, restricted)
+                within.setdefault(inner, {}).setdefault(number, own)
+    for inner, own_exprs in within.items():
+        _of_block(inner, own_exprs, keys, types, restricted)
 
 
 def _of_node(

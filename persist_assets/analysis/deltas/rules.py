@@ -185,19 +185,17 @@ class Rules:
             keys = self._distinct(delta, [ref.column], [origin])
             return self._reduced(block, [ref], keys)
 
-        pairs = [*equalities(block.conjuncts, types)]
-        refs = dict.fromkeys(a for a, _ in pairs if isinstance(a, Ref) and a.instance == instance)
+        equated: list[Expr] = [a for a, _ in equalities(block.conjuncts, types)]
+        for subquery in outermost([*block.conjuncts, *shown], Subquery):
+            equated += [outer for _, _, outer in correlated(subquery, block, types)]
+        refs = dict.fromkeys(e for e in equated if isinstance(e, Ref) and e.instance == instance)
+        whole = replace(block, columns=_outs(shown))
         for ref in refs:
-            by_ref = restrictions(block, {0: ref}, keys_of(ref), types, skipped=instance)
+            by_ref = restrictions(whole, {0: ref}, keys_of(ref), types, skipped=instance)
             _extend(restricted, by_ref)
         for i, node in block.leaves:
             if isinstance(node, Given) and not self.relations.is_changed(node):
                 restricted.pop(i, None)  # the join restricts it
-        for subquery in outermost([*block.conjuncts, *shown], Subquery):
-            for inner, own, outer in correlated(subquery, block, types):
-                for ref in equal_columns(outer, block.conjuncts, types):
-                    if ref.instance == instance:
-                        _extend(restricted, restrictions(inner, {0: own}, keys_of(ref), types))
         return restricted
 
     # --------------------------------------------------------------------------------- subqueries
@@ -219,9 +217,8 @@ class Rules:
             keys = self.touched(inner, own)
             if keys is not None:
                 keys = self._reduced(block, outer, keys)
-                restricted = self._restricted(replace(block, columns=_outs(outer)), outer, keys)
-                for other in tests:
-                    _extend(restricted, self._by_outer(block, other, outer, keys))
+                whole = replace(block, columns=_outs([*shown, *outer]))
+                restricted = self._restricted(whole, outer, keys)
                 n = len(shown)
                 for version, weight in VERSIONS:
                     now = {**versions, id(subquery): version}
@@ -261,17 +258,6 @@ class Rules:
                         f" LEFT SEMI JOIN ({rows}) AS t ON k.c{number} = t.c0",
                     )
         return keys
-
-    def _by_outer(
-        self, block: Block, subquery: Subquery, outer: Sequence[Expr], keys: str
-    ) -> dict[int, list[Restriction]]:
-        """Return the restrictions of a subquery by keys of the rows around it."""
-        restricted: dict[int, list[Restriction]] = {}
-        for inner, own, of in correlated(subquery, block, self.query.types):
-            if of in outer:
-                number = outer.index(of)
-                _extend(restricted, restrictions(inner, {number: own}, keys, self.query.types))
-        return restricted
 
     @located
     def _keyed(self, block: Block, subquery: Subquery) -> tuple[Block, list[tuple[Expr, Expr]]]:
