@@ -92,8 +92,10 @@ class Delta:
         """Replace the rows with touched keys."""
         base = self.increment.base
         is_function = task.source.function is not None
-        names = [base.columns[n].name for n in program.key_columns]
-        names = key_names(task.source, base) if is_function else names
+        if is_function:
+            names = key_names(task.source, base)
+        else:
+            names = [base.columns[n].name for n in program.key_columns]
         keys = tables.held(program.keys or "").toDF(*names)
         n_keys = tables.n_rows(program.keys or "")
         if not n_keys:
@@ -102,9 +104,11 @@ class Delta:
             return None
         if is_function:
             computed = replace_by_call(task, base, program, keys, read)
-            return replace(computed, maintenance="keys")
-        rows = named(task, tables.run(program.rows), base.columns)
-        computed = continue_table(task, base, None, rows, names, lambda new, _: new, replaced=keys)
+        else:
+            rows = named(task, tables.run(program.rows), base.columns)
+            computed = continue_table(
+                task, base, None, rows, names, lambda new, _: new, replaced=keys
+            )
         return replace(computed, maintenance="keys", keys_touched=n_keys)
 
     def _added(self, task: Task, rows: DataFrame) -> Computed | Snapshot:

@@ -119,6 +119,8 @@ def test_the_function_gets_and_replaces_the_rows_of_touched_keys(
     assert method(work) == "keys, keys"
     why = "only rows of customer_id values that changed in orders are computed"
     assert work.step.why == why
+    assert work.build.effort is not None
+    assert work.build.effort.keys_touched == 2
     two, four = (2, "b", 6, 3, 2), (4, None, 9, 3, 2)
     assert rows == [first[0], two, first[2], four, first[3]]
 
