@@ -30,14 +30,14 @@ from persist_assets.analysis.algebra import (
 )
 from persist_assets.analysis.functions import VOLATILE
 from persist_assets.analysis.scope import Unanalysable
+from persist_assets.analysis.syntax import first_place
 from persist_assets.analysis.types import Types
-from persist_assets.core.errors import Location
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from persist_assets.analysis.scope import Around
-    from persist_assets.core.errors import Problem
+    from persist_assets.core.errors import Location, Problem
     from persist_assets.core.model.columns import ColumnRef
 
 MAX_LEAVES = 16
@@ -162,11 +162,7 @@ class Binding:
 
     def place(self, node: Any) -> Location:
         """Return the location of the first identifier in `node`."""
-        metas = [i.meta for i in node.find_all(exp.Identifier) if "start" in i.meta]
-        if not metas:
-            return Location(self.path)
-        first = min(metas, key=lambda meta: meta["start"])
-        return Location(self.path, first["line"], first["col"] - (first["end"] - first["start"]))
+        return first_place(self.path, node.find_all(exp.Identifier))
 
     def mark(self, node: Any) -> Location | None:
         """Return the place of a part of the tree, if places are recorded."""

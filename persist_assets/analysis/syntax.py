@@ -12,6 +12,7 @@ from sqlglot import exp
 
 from persist_assets.analysis.functions import is_special_datetime_text
 from persist_assets.core.dialect import function_named, is_never_column, plain, type_name
+from persist_assets.core.errors import Location
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -209,6 +210,15 @@ def calls_in(tree: Any, columns: Collection[str] = ()) -> Iterator[tuple[str, An
                 yield FUNCTIONS[type(node)], node
             case _:
                 pass
+
+
+def first_place(path: str, nodes: Iterable[Any]) -> Location:
+    """Return the place of the first token of some parts of a parsed file."""
+    metas = [node.meta for node in nodes if "start" in node.meta]
+    if not metas:
+        return Location(path)
+    first = min(metas, key=lambda meta: meta["start"])
+    return Location(path, first["line"], first["col"] - (first["end"] - first["start"]))
 
 
 def _function_in(tree: Any, column: Any, columns: Collection[str]) -> str | None:

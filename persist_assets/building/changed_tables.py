@@ -22,7 +22,7 @@ from persist_assets.building.weights import netted, texts_of
 from persist_assets.core.dialect import quote
 from persist_assets.core.errors import BuildError
 from persist_assets.core.model.columns import Column
-from persist_assets.core.model.deltas import ROW_WEIGHT, Merging, probe_name
+from persist_assets.core.model.deltas import ROW_WEIGHT, Program, probe_name
 from persist_assets.planning.render import Statement
 from persist_assets.storage.delta_tables import read_snapshot
 from persist_assets.storage.raw import Pin
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from persist_assets.building.reader import Reader
-    from persist_assets.core.model.deltas import Program
+    from persist_assets.core.model.deltas import Merging
     from persist_assets.core.model.plans import Change, Feed
     from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.snapshots import Snapshot
@@ -109,13 +109,10 @@ class ChangedTables:
     def _n_uses(self, name: str) -> int:
         """Return how often the statements of the program read a relation."""
         program = self.program
-        texts = [program.rows, *program.held.values()]
-        if isinstance(program, Merging):
-            texts += [s.changed for s in program.states if s.changed]
-        else:
-            texts += [quote(program.keys)] * 2 if program.keys else []
-        n = sum(text.count(quote(name)) for text in texts)
-        return n + 2 * sum(probe.keys == name for probe in program.probes.values())
+        n = sum(text.count(quote(name)) for text in program.statements)
+        as_keys = [probe.keys for probe in program.probes.values()]
+        as_keys += [program.keys] if isinstance(program, Program) and program.keys else []
+        return n + 2 * as_keys.count(name)
 
     def _columns_of(self, digest: str) -> tuple[tuple[int, str], ...]:
         """Return the columns of a probe that sources use which have it in common."""

@@ -14,6 +14,7 @@ from persist_assets.cli.application import (
     print_problem,
     problem_json,
 )
+from persist_assets.core.errors import in_order
 from persist_assets.core.model.sources import Source
 
 
@@ -24,10 +25,7 @@ def check(invocation: Invocation) -> None:
 
     project = invocation.loaded.project
     # Only here, because it derives programs, which loading does not.
-    problems = sorted(
-        [*project.problems, *never_followed(project)],
-        key=lambda p: (p.location, p.code, p.message),
-    )
+    problems = in_order([*project.problems, *never_followed(project)])
     if invocation.as_json:
         print_json(
             {

@@ -213,8 +213,8 @@ def _method(step: Step) -> str:
 
 def _why_whole(step: Step) -> tuple[str, ...]:
     """Return why all rows are computed, unless the reasons of a step say so."""
-    said = any(r.message in step.why or step.why in r.message for r in step.reasons)
-    is_shown = step.action == "build" and step.maintenance == "whole" and not said
+    repeats = any(r.message in step.why or step.why in r.message for r in step.reasons)
+    is_shown = step.action == "build" and step.maintenance == "whole" and not repeats
     is_asked = any(r.code in ("forced", "tainted") for r in step.reasons)
     return (step.why,) if is_shown and not is_asked else ()
 

@@ -30,6 +30,7 @@ from persist_assets.core.errors import (
     StorageError,
     UntrustedError,
     did_you_mean,
+    in_order,
     unexpected,
 )
 from persist_assets.core.model.sources import FILE_FORMATS
@@ -409,8 +410,7 @@ def _finished(
         needs_of = _needs_by_source(compilation, externals)
         project = replace(project, needs=needs, needs_of=needs_of)
     project = with_programs(project, compilation, programs, content)
-    problems = [*project.problems, *_unknown_graphs(settings, project)]
-    problems.sort(key=lambda p: (p.location, p.code, p.message))
+    problems = in_order([*project.problems, *_unknown_graphs(settings, project)])
     return replace(project, problems=tuple(problems))
 
 

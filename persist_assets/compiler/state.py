@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.analysis.deltas.definition import checked, define
-from persist_assets.analysis.deltas.places import first_token
 from persist_assets.analysis.functions import CLOCK, SESSION, VOLATILE
 from persist_assets.analysis.pushdown.needs import leaf, opaque, relate
 from persist_assets.analysis.pushdown.search import find_needs
 from persist_assets.analysis.semantics import (
     Meaning,
 )
-from persist_assets.analysis.syntax import calls_in
+from persist_assets.analysis.syntax import calls_in, first_place
 from persist_assets.compiler.frontends.sql import parse_query
 from persist_assets.compiler.names import Names, source_id
 from persist_assets.core.errors import (
     PersistError,
     Problem,
+    in_order,
     unexpected,
 )
 from persist_assets.core.languages import MALLOY
@@ -198,7 +197,7 @@ class Compilation:
                 doubtful.add(unit.source_id)
         compiled = {s: u.source for s, u in self.units.items() if s not in doubtful}
         sources = tuple(source for source in compiled.values() if source is not None)
-        unique = sorted(set(self.problems), key=lambda p: (p.location, p.code, p.message))
+        unique = in_order({*self.problems})
         broken = tuple(
             as_broken(u, (*u.bindings, *u.compared, *self.doubts.get(s, ())))
             for s, u in self.units.items()
@@ -361,8 +360,9 @@ class Compilation:
         """Return a function for the places of the parts of a unit's tree."""
         place = unit.declaration.location
         # Nobody has seen the lines of the SQL that Malloy's compiler writes.
-        is_written = unit.declaration.language != MALLOY
-        return partial(first_token, place.path) if is_written else lambda _: place
+        if unit.declaration.language == MALLOY:
+            return lambda _: place
+        return lambda node: first_place(place.path, node.walk())
 
     def _is_inlined(self, source_id: SourceID) -> bool:
         declaration = self.units[source_id].declaration

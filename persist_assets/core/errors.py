@@ -90,6 +90,11 @@ class Problem:
         return f"{self.location}: {self.severity}: {self.message} [{self.code}]{hint}"
 
 
+def in_order(problems: Iterable[Problem]) -> list[Problem]:
+    """Return problems by their places."""
+    return sorted(problems, key=lambda p: (p.location, p.code, p.message))
+
+
 def unexpected(error: Exception, what: str, location: Location) -> Problem:
     """Return the problem for a part of the sources on which persist itself failed.
 

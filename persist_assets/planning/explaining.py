@@ -182,5 +182,4 @@ def _by_rules(project: Project, source: Source, table: Source, *, grows: bool) -
 
 def _keeps_states(project: Project, source: Source) -> bool:
     """Whether the table of a source may keep states."""
-    reached = project.reach(source.bindings, lambda s: s.is_leaf)
-    return source.annotation.time_column is None and not any(s.temporary for s in reached)
+    return source.annotation.time_column is None and not project.reads_temporary(source)

@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from persist_assets.core.dialect import quote
-from persist_assets.core.model.deltas import Merging, relation_name
+from persist_assets.core.model.deltas import relation_name
 from persist_assets.core.model.plans import Volume
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from persist_assets.core.model.deltas import Program
+    from persist_assets.core.model.deltas import Merging, Program
     from persist_assets.core.model.plans import Change, Increment, Piece, Step
     from persist_assets.core.model.project import Project
     from persist_assets.core.model.queries import SourceID
@@ -93,10 +93,7 @@ def _by_program(
     sizes: Mapping[SourceID, Volume],
 ) -> Iterable[Volume]:
     """Yield what the statements of a program read, table by table."""
-    texts = [program.rows, *program.held.values()]
-    if isinstance(program, Merging):
-        texts += [state.changed for state in program.states if state.changed]
-    text = "\n".join(texts)
+    text = "\n".join(program.statements)
     probed = {probe.table for probe in program.probes.values()}
     for table, size in sizes.items():
         change = changes.get(table)

@@ -92,18 +92,18 @@ def test_a_source_that_is_not_persisted_is_explained_too(root: Path) -> None:
 
 @pytest.mark.proves("T11")
 def test_the_document_has_the_chain_and_the_rules(root: Path) -> None:
-    found = document("explain", "s/best", cwd=root)
-    assert (found["partition_ref"], found["available"]) == ("s/best", False)
-    assert (found["wants"], found["build"], found["costs"], found["stages"]) == ([], None, [], [])
-    assert (found["refresh"], found["never"]) == ("strict", None)
-    (node,) = found["nodes"]
+    best = document("explain", "s/best", cwd=root)
+    assert (best["partition_ref"], best["available"]) == ("s/best", False)
+    assert (best["wants"], best["build"], best["costs"], best["stages"]) == ([], None, [], [])
+    assert (best["refresh"], best["never"]) == ("strict", None)
+    (node,) = best["nodes"]
     assert (node["node"], node["obstacle"], node["path"], node["line"]) == (
         "LIMIT 10",
         "of a LIMIT",
         "sources/s.sql",
         13,
     )
-    (table,) = found["tables"]
+    (table,) = best["tables"]
     assert table["source_id"] == "totals@sources/s.sql"
     why = "there is no rule because of a LIMIT (sources/s.sql:13)"
     assert (table["rows_added"]["maintenance"], table["rows_added"]["why"]) == ("whole", why)

@@ -209,8 +209,8 @@ class _Explaining:
         keys = self._words.exprs(self._rules.keys_of(node))
         if node.kind == "full":
             return f"the rows with touched keys ({keys}) are joined again" if keys else ""
-        again = f"; those whose key ({keys}) is touched on the right side, again" if keys else ""
-        return f"the changed rows of the left side are joined{again}"
+        others = f"; those whose key ({keys}) is touched on the right side, again" if keys else ""
+        return f"the changed rows of the left side are joined{others}"
 
     def _aggregate(self, node: Aggregate, depth: int) -> NodeRule:
         text, keys = self._words.node(node), self._words.exprs(node.keys)

@@ -6,23 +6,15 @@ from dataclasses import replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from persist_assets.core.errors import Location
 from persist_assets.core.model.deltas import NoRule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from persist_assets.core.errors import Location
+
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-
-
-def first_token(path: str, node: Any) -> Location:
-    """Return the place of the first token of a part of a parsed query."""
-    metas = [n.meta for n in node.walk() if "start" in n.meta]
-    if not metas:
-        return Location(path)
-    first = min(metas, key=lambda meta: meta["start"])
-    return Location(path, first["line"], first["col"] - (first["end"] - first["start"]))
 
 
 def located(method: Callable[_P, _T]) -> Callable[_P, _T]:

@@ -472,8 +472,8 @@ def grouped_by_each_set(query: Staged, node: Aggregate) -> SetOperation:
         copy = _Copy(query, types).aggregate(node)
         present = sorted(grouping_set)
         own = [c for c in copy.aggregates if not _names_set(c)]
-        kept = tuple(copy.keys[k] for k in present)
-        grouped = Aggregate(copy.rows, kept, tuple(own), place=node.place)
+        keys = tuple(copy.keys[k] for k in present)
+        grouped = Aggregate(copy.rows, keys, tuple(own), place=node.place)
         exprs = (*grouped.keys, *grouped.aggregates)
         instance, outs = query.leaf(grouped, [Out("", "", e, types.of(e)) for e in exprs])
         passed = dict(zip(exprs, (o.expr for o in outs), strict=True))

@@ -81,10 +81,7 @@ class WithStates:
         project = task.reader.project
         inputs = project.inputs(task.source)
         missing = [s for s in inputs if s.raw is None and s.source_id not in read]
-        temporary = any(
-            s.temporary for s in project.reach(task.source.bindings, lambda s: s.is_leaf)
-        )
-        if missing or temporary:
+        if missing or project.reads_temporary(task.source):
             return None
         if not task.source.annotation.is_incremental and not _is_large(task, read):
             return None

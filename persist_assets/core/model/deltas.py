@@ -170,6 +170,11 @@ class Program:
     key_columns: tuple[int, ...] = ()
     only_adds: bool = False
 
+    @property
+    def statements(self) -> tuple[str, ...]:
+        """All statements, as SQL."""
+        return (self.rows, *self.held.values())
+
 
 @dataclass(frozen=True, slots=True)
 class State:
@@ -208,6 +213,12 @@ class Merging:
     held: Mapping[str, str]
     columns: Columns
     probes: Mapping[str, Probe]
+
+    @property
+    def statements(self) -> tuple[str, ...]:
+        """All statements that are run for a change, as SQL."""
+        changed = (state.changed for state in self.states if state.changed)
+        return (self.rows, *self.held.values(), *changed)
 
     @property
     def definitions(self) -> tuple[str, ...]:

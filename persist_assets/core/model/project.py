@@ -248,6 +248,10 @@ class Project:
                     stack += source.bindings
         return tuple(self.by_id[s] for s in sorted(visited, key=self._position.__getitem__))
 
+    def reads_temporary(self, source: Source) -> bool:
+        """Whether a build of `source` reads tables of one run only."""
+        return any(s.temporary for s in self.reach(source.bindings, lambda s: s.is_leaf))
+
     def inputs(self, source: Source) -> tuple[Source, ...]:
         """Return the inputs of a build of `source`: persisted sources and raw tables.
 

@@ -48,9 +48,9 @@ def efforts(builder: Builder) -> dict[str, tuple[str | None, Effort | None]]:
     recorded: dict[str, tuple[str | None, Effort | None]] = {}
     for name in VIEWS:
         work = build(builder, name)
-        (found,) = builder.ledger.builds.fetch(build_uid=work.build.build_uid)
-        assert found.effort == work.build.effort
-        recorded[name] = found.maintenance, found.effort
+        (stored,) = builder.ledger.builds.fetch(build_uid=work.build.build_uid)
+        assert stored.effort == work.build.effort
+        recorded[name] = stored.maintenance, stored.effort
     builder.close()
     return recorded
 
@@ -70,14 +70,14 @@ def test_the_ledger_records_what_builds_that_maintain_tables_did(
         "averages": "keys",
         "counted": "merge",
     }
-    found = {name: effort for name, (_, effort) in grown.items() if effort}
-    assert {effort.rows_changed for effort in found.values()} == {2}
-    assert (found["named"].files_rewritten, found["named"].keys_touched) == (0, None)
-    assert (found["named"].files_kept or 0) > 0
-    assert (found["averages"].files_rewritten or 0) > 0
-    assert found["averages"].keys_touched == 1
-    assert (found["counted"].files_rewritten, found["counted"].files_kept) == (None, None)
-    assert None not in {effort.seconds_saved for effort in found.values()}
+    by_name = {name: effort for name, (_, effort) in grown.items() if effort}
+    assert {effort.rows_changed for effort in by_name.values()} == {2}
+    assert (by_name["named"].files_rewritten, by_name["named"].keys_touched) == (0, None)
+    assert (by_name["named"].files_kept or 0) > 0
+    assert (by_name["averages"].files_rewritten or 0) > 0
+    assert by_name["averages"].keys_touched == 1
+    assert (by_name["counted"].files_rewritten, by_name["counted"].files_kept) == (None, None)
+    assert None not in {effort.seconds_saved for effort in by_name.values()}
 
     DeltaTable(str(root / "raw" / "dim")).update({"name": "'n5'"}, predicate="usr = 1")
     now = enter(root)
