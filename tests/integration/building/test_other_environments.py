@@ -1,0 +1,136 @@
+"""Tables that one environment reads of another, and continues from changes in a table of its own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from growing import check
+from maintained import QUERIES, RAW, WITHOUT_COST, Data
+
+from persist_assets.building.builder import Builder
+from persist_assets.operations.gc import collect
+from persist_assets.storage.delta_tables import origin, read_snapshot
+
+if TYPE_CHECKING:
+    from persist_assets.core.model.snapshots import Snapshot
+    from persist_assets.core.model.sources import Source
+
+Enter = Callable[..., Builder]
+Make = Callable[..., Path]
+
+READS = '[env.prod]\n[env.dev]\nreads = "prod"\n'
+OURS = ("kept", "by_user", "newest", "counts", "total")
+DAYS = """
+--@ persist refresh=incremental watermark=day
+CREATE VIEW days AS SELECT day, count(*) AS n FROM ev GROUP BY day;
+"""
+METHODS = {
+    "kept": "append",
+    "by_user": "merge",
+    "newest": "keys",
+    "counts": "merge",
+    "total": "merge",
+    "days": "windows",
+}
+"""The method by which each source follows new rows of `ev`."""
+
+
+def project(make_project: Make) -> Path:
+    views = (f"{WITHOUT_COST}CREATE VIEW {name} AS {QUERIES[name]};\n" for name in OURS)
+    return make_project({"m.sql": RAW + "".join(views) + DAYS}, READS)
+
+
+def named(builder: Builder, name: str) -> Source:
+    return builder.project.by_id[f"{name}@sources/m.sql"]
+
+
+def build(builder: Builder) -> dict[str, str]:
+    """Build everything as the plan says, compare it with its query, and return the methods."""
+    methods: dict[str, str] = {}
+    for source in builder.project.persisted:
+        with builder.work(source) as work:
+            builder.publish(work)
+        assert work.maintenance == work.step.maintenance or work.build.action == "reused"
+        methods[source.name] = work.maintenance
+        check(builder, source, source.name)
+    builder.close()
+    return methods
+
+
+def published(builder: Builder, environment: str) -> dict[str, Snapshot]:
+    found = builder.ledger.manifests.fetch(environment)
+    return {snapshot.source_id.partition("@")[0]: snapshot for snapshot in found.values()}
+
+
+def files(builder: Builder, snapshot: Snapshot) -> set[str]:
+    root = builder.settings.table_root(snapshot.table)
+    return {f.removeprefix(f"{root}/") for f in read_snapshot(root, snapshot).files}
+
+
+def everything(builder: Builder, tables: dict[str, Snapshot]) -> dict[str, tuple[int, int]]:
+    """Return all files of tables, each with its size and time."""
+    roots = [Path(builder.settings.table_root(s.table)) for s in tables.values()]
+    found = [f for root in roots for f in root.rglob("*") if f.is_file()]
+    return {str(f): (f.stat().st_size, f.stat().st_mtime_ns) for f in found}
+
+
+@pytest.mark.slow
+@pytest.mark.proves("T13")
+def test_dev_continues_the_tables_of_prod_in_tables_of_its_own(
+    make_project: Make, enter: Enter
+) -> None:
+    root = project(make_project)
+    data = Data(root, random.Random(5))
+    build(enter(root, "prod"))
+    data.put("ev", data.events(4))
+    build(enter(root, "prod"))
+    prod = enter(root, "prod")
+    before = published(prod, "prod")
+    present = everything(prod, before)
+
+    data.put("ev", data.events(4))
+    dev = enter(root, "dev")
+    plan = dev.plan([named(dev, name).source_id for name in (*OURS, "days")])
+    steps = {s.source_id.partition("@")[0]: s for s in plan.steps}
+    for name in ("kept", "newest", "days"):
+        assert steps[name].maintenance == METHODS[name]
+        assert "copied from the table of another environment" in steps[name].why
+    assert "states are read from the table of another environment" in steps["by_user"].why
+    assert build(dev) == METHODS
+
+    dev = enter(root, "dev")
+    assert published(dev, "prod") == before
+    assert everything(dev, before) == present
+    own = published(dev, "dev")
+    assert not {s.table for s in own.values()} & {s.table for s in before.values()}
+    assert not any(s.parts for s in own.values())
+    for name in ("kept", "days"):
+        copies = {origin(f) for f in files(dev, own[name])}
+        assert copies & {origin(f) for f in files(dev, before[name])}, name
+
+    # Each goes its own way: prod by what dev has, dev in place.
+    assert {*build(enter(root, "prod")).values()} <= {*METHODS.values()}
+    data.table("ev").delete("usr = 4 and id < 40")
+    in_place = build(enter(root, "dev"))
+    assert "whole" not in in_place.values()
+    dev = enter(root, "dev")
+    assert {n: s.table for n, s in published(dev, "dev").items()} == {
+        n: s.table for n, s in own.items()
+    }
+
+    # Whatever prod throws away, dev has its own.
+    build(enter(root, "prod"))
+    data.put("ev", data.events(2))
+    prod = enter(root, "prod")
+    build(prod)
+    later = datetime.now(UTC) + timedelta(days=9)
+    assert collect(prod.settings, prod.project, prod.ledger, clock=lambda: later)
+    dev = enter(root, "dev")
+    for name, snapshot in published(dev, "dev").items():
+        found = dev.reader.load_snapshot(snapshot)
+        assert dev.engine.measure(found, (), None, name).content == snapshot.content
