@@ -269,7 +269,8 @@ def has_snapshot(root: str, snapshot: Snapshot) -> bool:
     commit, files = f"{root}/{LOG}/{snapshot.version:020}.json", f"{root}/{snapshot.build_uid}"
     if is_local(root):  # without the price of a file system that may be anywhere
         return os.path.exists(commit) and sum(_parquet_sizes(files)) == snapshot.bytes
-    written = (f.bytes for f in list_files(files) if f.name.endswith(".parquet"))
+    direct = (f for f in list_files(files) if f.location == f"{files}/{f.name}")  # no states
+    written = (f.bytes for f in direct if f.name.endswith(".parquet"))
     return is_there(commit) and sum(written) == snapshot.bytes
 
 

@@ -159,6 +159,8 @@ def test_files_that_are_gone_from_a_bucket_are_missed(bucket: str, server: Serve
     assert (has_snapshot(root, one), is_whole(root, one)) == (True, True)
     assert (has_snapshot(root, none), is_whole(root, none)) == (False, False)
     assert not has_snapshot(root, snapshot("other", 0, 3))
+    parquet(f"{root}/one/state-0/part-0.parquet", a=[1])  # states lie beside the table's files
+    assert (has_snapshot(root, one), is_whole(root, one)) == (True, True)
     server.requests()
     has_snapshot(root, one)
     assert len(server.requests()) <= 4
