@@ -215,7 +215,7 @@ class ChangedTables:
         self, source_id: SourceID, columns: Iterable[tuple[int, str]]
     ) -> list[tuple[str, str | None]]:
         """Return columns of a table as relations name them, with their types."""
-        every = self.reader.project.by_id[source_id].columns
+        every = self.reader.project.by_id[source_id].known_columns
         return [(f"c{n}", every[n].type) for n, _ in columns]
 
     def _fed(self, source_id: SourceID, feed: Feed) -> str:

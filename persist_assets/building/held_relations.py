@@ -157,7 +157,7 @@ class HeldRelations:
 
     def _used(self, table: SourceID) -> dict[int, str]:
         project = self._project
-        every = {n: c.name for n, c in enumerate(project.by_id[table].columns)}
+        every = {n: c.name for n, c in enumerate(project.by_id[table].known_columns)}
         used: dict[int, str] = {}
         for reader in self._readers(frozenset((table,))):
             try:

@@ -147,7 +147,7 @@ class Observer:
         """
         names = [*selected]
         world = self.observe((self.project.by_id[s] for s in names), exists)
-        return plan(
+        planned = plan(
             self.project,
             names,
             world,
@@ -155,6 +155,8 @@ class Observer:
             partition_keys=partition_keys,
             spans=recompute_spans,
         )
+        self.project.remember()
+        return planned
 
     def observe(self, sources: Iterable[Source], exists: HasSnapshot = has_snapshot) -> World:
         """Return everything that a plan of `sources` depends on.
@@ -433,7 +435,7 @@ class Observer:
             if not (annotation.is_incremental or by_delta) or source.build_id in world.missing:
                 continue
             sharing = (s.annotation for s in self.project.by_build_id[source.build_id])
-            if len({(a.is_incremental, a.time_column) for a in sharing}) > 1:
+            if len({(a.is_incremental, a.time_column, a.by) for a in sharing}) > 1:
                 continue  # the table is kept in two ways
             snapshot = settled.get(source.build_id)
             published = world.manifest.get(source.build_id)
@@ -554,6 +556,8 @@ class Observer:
         # Of another environment's table, this one's may have copies of files.
         for then in sorted(snapshots, key=lambda s: s.table != now.table):
             if is_then(then):
+                if source.function is not None and then.columns != now.columns:
+                    return None  # nobody knows the columns of a function in advance
                 former, root = map(self.settings.table_root, (then.table, now.table))
                 if former == root:
                     change = delta_change(root, then.version, now.version)

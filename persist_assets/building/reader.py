@@ -43,12 +43,12 @@ from persist_assets.storage.raw import OF_DELTA, Pin, pin_raw, still_holds
 from persist_assets.storage.types import columns_of_struct
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
     from persist_assets.building.observe import Observer
-    from persist_assets.core.model.queries import BuildID, Query, SourceID
+    from persist_assets.core.model.queries import BuildID, Parameter, Query, SourceID
     from persist_assets.core.model.snapshots import Snapshot
     from persist_assets.core.model.sources import Source
     from persist_assets.engine.protocol import Engine
@@ -436,9 +436,7 @@ class Reader:
         """
         read = {k: v for k, v in read.items() if k != source.source_id}
         if source.function is not None:
-            return (
-                self._returned(source, read) if since is None else self._call(source, read, since)
-            )
+            return self._returned(source, read) if since is None else self.call(source, read, since)
         assert source.query is not None
         statement = self.stated(source.query, source.bindings, read, only, since)
         return self.load(statement, read, source.computed, only)
@@ -450,22 +448,39 @@ class Reader:
             lock = self._calling.setdefault(name, threading.Lock())
         with lock:
             if name not in self._called:
-                self._called[name] = self._call(source, read)
+                self._called[name] = self.call(source, read)
             return self._called[name]
 
-    def _call(
-        self, source: Source, read: Mapping[SourceID, Snapshot | Route], since: Since | None = None
+    def call(
+        self,
+        source: Source,
+        read: Mapping[SourceID, Snapshot | Route],
+        since: Since | None = None,
+        cut: Callable[[Parameter, Source, DataFrame], DataFrame] = lambda _, __, rows: rows,
     ) -> DataFrame:
+        """Return the result of the function of a source.
+
+        Parameters
+        ----------
+        cut
+            Takes a parameter, its source and all rows of it, and returns those that the function
+            gets.
+        """
         function = source.function
         assert function is not None
         by_name = {
-            p.name: self.project.by_id[b]
+            p.name: (p, self.project.by_id[b])
             for p, b in zip(function.frames, source.bindings, strict=True)
         }
+
+        def rows(name: str) -> DataFrame:
+            parameter, upstream = by_name[name]
+            return _apart(cut(parameter, upstream, self.rows(upstream, read)))
+
         return call(
             source,
             self.settings.root,
-            lambda parameter: _apart(self.rows(by_name[parameter], read)),
+            rows,
             lambda: self.engine.session,
             since,
         )

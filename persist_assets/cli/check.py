@@ -20,16 +20,23 @@ from persist_assets.core.model.sources import Source
 @command("check", is_confined=True)
 def check(invocation: Invocation) -> None:
     """Compile all sources and report their problems."""
+    from persist_assets.compiler.programs import never_followed
+
     project = invocation.loaded.project
+    # Only here, because it derives programs, which loading does not.
+    problems = sorted(
+        [*project.problems, *never_followed(project)],
+        key=lambda p: (p.location, p.code, p.message),
+    )
     if invocation.as_json:
         print_json(
             {
                 "sources": [source_json(s) for s in project.sources],
-                "problems": [problem_json(p) for p in project.problems],
+                "problems": [problem_json(p) for p in problems],
             }
         )
     else:
-        for problem in project.problems:
+        for problem in problems:
             print_problem(problem)
         for source in project.sources:
             for note in () if source.function else source.notes:  # a function's notes are warnings

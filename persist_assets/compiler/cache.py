@@ -106,34 +106,52 @@ def cache_file(root: Path, kind: str) -> Path | None:
 
 def load_cache(path: Path | None) -> Cache:
     """Return the content of a file; nothing if it is missing, damaged or not this user's."""
+    content = _load(path)
+    return Cache(*content) if content else Cache()
+
+
+def load_programs(path: Path | None, state: str) -> dict[Any, Any]:
+    """Return what was derived from a project in the same state, by key."""
+    content = _load(path)
+    return content[1] if content and content[0] == state else {}
+
+
+def save_programs(path: Path | None, state: str, programs: dict[Any, Any]) -> None:
+    """Replace what was derived from a project."""
+    _save(path, (state, programs))
+
+
+def _load(path: Path | None) -> tuple[Any, Any] | None:
     if path is None:
-        return Cache()
+        return None
     try:
         key = _read_key(path.parent)
         if key is None:
-            return Cache()
+            return None
         with open(os.open(path, os.O_RDONLY | _NO_LINKS), "rb") as file:
             if time.time() - os.fstat(file.fileno()).st_mtime > _FRESH_S:
                 os.utime(path)
             stamp, signature, data = file.read(64), file.read(64), file.read()
         if stamp == _stamp().encode() and hmac.compare_digest(signature, _sign(key, path, data)):
-            files, meanings = pickle.loads(data)
-            return Cache(files, meanings)
+            return pickle.loads(data)
     except (OSError, ValueError):
         pass
-    return Cache()
+    return None
 
 
 def save_cache(path: Path | None, files: dict[str, Parsed], meanings: dict[str, Meaning]) -> None:
     """Replace the content of a file; if that is impossible, the next load just takes longer."""
+    _save(path, (files, {name: meaning.packed() for name, meaning in meanings.items()}))
+
+
+def _save(path: Path | None, content: tuple[Any, Any]) -> None:
     if path is None:
         return
     temporary = path.with_name(f".{uuid4().hex}")
     try:
         make_private(path.parent)
         key = _read_key(path.parent) or _make_key(path.parent)
-        packed = {name: meaning.packed() for name, meaning in meanings.items()}
-        data = pickle.dumps((files, packed), pickle.HIGHEST_PROTOCOL)
+        data = pickle.dumps(content, pickle.HIGHEST_PROTOCOL)
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(_stamp().encode() + _sign(key, path, data) + data)
         temporary.replace(path)
@@ -202,7 +220,7 @@ def _sign(key: bytes, path: Path, data: bytes) -> bytes:
 def _forget_old(directory: Path) -> None:
     """Delete files that have not been used for a long time: their projects may be gone."""
     before = time.time() - _UNUSED_S
-    for file in directory.glob("*.cache"):
+    for file in (*directory.glob("*.cache"), *directory.glob("*.programs")):
         with suppress(OSError):
             if file.stat().st_mtime < before:
                 file.unlink()

@@ -17,7 +17,7 @@ from persist_assets.compiler.frontends.python import OUTSIDE, digest_of
 from persist_assets.compiler.malloy.declarations import SUFFIX as MALLOY
 from persist_assets.compiler.malloy.project import Models, with_trees
 from persist_assets.compiler.names import asset_key, source_id
-from persist_assets.compiler.programs import never_followed, with_programs
+from persist_assets.compiler.programs import with_programs
 from persist_assets.compiler.registry import FRONTENDS, NAMES
 from persist_assets.compiler.state import Memory, RawFacts, as_broken
 from persist_assets.core.digests import digest, digest_connection
@@ -325,7 +325,7 @@ def _compile(
         if remember and (files != cached.files or used.keys() != cached.meanings.keys()):
             save_cache(place, files, used)
         queries = tuple(q for path in malloys if path in files for q in files[path].queries)
-        project = _finished(settings, compilation, queries)
+        project = _finished(settings, compilation, queries, files, place if remember else None)
     return Loaded(project, compilation, models)
 
 
@@ -391,9 +391,15 @@ def _reads_alike(file: Parsed, find: Find) -> bool:
 
 
 def _finished(
-    settings: Settings, compilation: Compilation, queries: tuple[NamedQuery, ...]
+    settings: Settings,
+    compilation: Compilation,
+    queries: tuple[NamedQuery, ...],
+    files: Mapping[str, Parsed],
+    place: Path | None,
 ) -> Project:
     """Return a compiled project with its queries, and with its needs from external tables."""
+    programs = place.with_suffix(".programs") if place else None
+    content = digest(*(f"{path} {file.content}" for path, file in sorted(files.items())))
     project, externals = (
         replace(compilation.project, queries=queries, needs=()),
         compilation.externals,
@@ -402,9 +408,8 @@ def _finished(
         needs = tuple(map(needed, compilation.needs(externals)))
         needs_of = _needs_by_source(compilation, externals)
         project = replace(project, needs=needs, needs_of=needs_of)
-    project = with_programs(project, compilation)
+    project = with_programs(project, compilation, programs, content)
     problems = [*project.problems, *_unknown_graphs(settings, project)]
-    problems += never_followed(project)
     problems.sort(key=lambda p: (p.location, p.code, p.message))
     return replace(project, problems=tuple(problems))
 

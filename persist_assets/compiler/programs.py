@@ -3,36 +3,107 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, cached_property
+from hashlib import sha256
 from threading import Lock
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from persist_assets.analysis.deltas.explaining import node_rules, unsteady_rule, whole_rule
 from persist_assets.analysis.deltas.program import change_of, merging, used_of_tables
+from persist_assets.compiler.cache import load_programs, save_programs
 from persist_assets.compiler.compile import nothing_collected
 from persist_assets.core.errors import Problem
 from persist_assets.core.hints import hint_of
 from persist_assets.core.model.deltas import NoRule
+from persist_assets.planning.by_keys import with_functions
 from persist_assets.planning.deltas import unmaintainable
 from persist_assets.planning.increments import obstacle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from persist_assets.analysis.deltas.staging import Staged
     from persist_assets.compiler.state import Compilation
-    from persist_assets.core.model.deltas import NodeRule
+    from persist_assets.core.model.deltas import Columns, NodeRule
     from persist_assets.core.model.project import Project
     from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.sources import Source
 
 T = TypeVar("T")
 
+_MOST_KEPT = 20_000
+"""If there are more results than this, all are forgotten."""
 
-def with_programs(project: Project, compilation: Compilation) -> Project:
-    """Return a project that derives how its tables are maintained; for most it is never asked."""
+
+class _Stored:
+    """What was derived from a project in this state, by this process or an earlier one.
+
+    Parameters
+    ----------
+    place
+        The file; None: nothing is stored.
+    content
+        A digest of the project's files.
+    """
+
+    def __init__(self, place: Path | None, project: Project, content: str) -> None:
+        self._place, self._project, self._content = place, project, content
+        self._known: dict[Any, Any] | None = None
+        self._n_stored = 0
+
+    @cached_property
+    def _state(self) -> str:
+        """A digest of the project's files, and of all that is known of its tables' columns."""
+        sources = [(s.source_id, s.build_id, s.columns) for s in self._project.sources]
+        return sha256(f"{self._content} {sources!r}".encode()).hexdigest()
+
+    def find(self, key: Any, derive: Callable[[], T]) -> T:
+        """Return a result; derive it if it is new.
+
+        Raises
+        ------
+        NoRule
+            Deriving it did, now or before.
+        """
+        if self._known is None:
+            self._known = load_programs(self._place, self._state) if self._place else {}
+            self._n_stored = len(self._known)
+        if key not in self._known:
+            if len(self._known) >= _MOST_KEPT:
+                self._known.clear()
+            try:
+                self._known[key] = derive()
+            except NoRule as error:
+                self._known[key] = NoRule(error.reason, error.location)
+                raise
+        result = self._known[key]
+        if isinstance(result, NoRule):
+            raise NoRule(result.reason, result.location)
+        return result
+
+    def save(self) -> None:
+        """Store all results, if some are new."""
+        if self._place and self._known and len(self._known) != self._n_stored:
+            save_programs(self._place, self._state, {**self._known})
+            self._n_stored = len(self._known)
+
+
+def with_programs(
+    project: Project, compilation: Compilation, place: Path | None = None, content: str = ""
+) -> Project:
+    """Return a project that derives how its tables are maintained; for most it is never asked.
+
+    Parameters
+    ----------
+    place
+        A file of the compile cache for what is derived.
+    content
+        A digest of the project's files.
+    """
     lock = Lock()
     compilation.forget_trees()
+    stored = _Stored(place, project, content)
 
     @cache
     def define(source_id: SourceID) -> Staged | NoRule:
@@ -44,15 +115,19 @@ def with_programs(project: Project, compilation: Compilation) -> Project:
             return _nested()
 
     def derived(derive: Callable[..., T]) -> Callable[..., T]:
+        def anew(source_id: SourceID, *changes: frozenset[SourceID]) -> T:
+            definition = define(source_id)
+            if isinstance(definition, NoRule):
+                raise NoRule(definition.reason, definition.location)
+            try:
+                return derive(definition, *changes)
+            except RecursionError:
+                raise _nested() from None
+
         def find(source_id: SourceID, *changes: frozenset[SourceID]) -> T:
+            key = (derive.__name__, source_id, *(tuple(sorted(some)) for some in changes))
             with lock, nothing_collected():
-                definition = define(source_id)
-                if isinstance(definition, NoRule):
-                    raise NoRule(definition.reason, definition.location)
-                try:
-                    return derive(definition, *changes)
-                except RecursionError:
-                    raise _nested() from None
+                return stored.find(key, lambda: anew(source_id, *changes))
 
         return find
 
@@ -70,14 +145,18 @@ def with_programs(project: Project, compilation: Compilation) -> Project:
             except RecursionError:
                 return (*unsteady, whole_rule(_nested()))
 
-    uses = derived(lambda query: used_of_tables(query.block))
-    return replace(
+    def uses(query: Staged) -> Columns:
+        return used_of_tables(query.block)
+
+    queries = replace(
         project,
         program=derived(change_of),
         merging=derived(merging),
-        uses=uses,
+        uses=derived(uses),
         rules=rules,
+        remember=stored.save,
     )
+    return with_functions(queries)
 
 
 def _nested() -> NoRule:
@@ -85,7 +164,10 @@ def _nested() -> NoRule:
 
 
 def never_followed(project: Project) -> Iterator[Problem]:
-    """Yield warnings of incremental sources of which every build computes all rows."""
+    """Yield warnings of incremental sources of which every build computes all rows.
+
+    It derives the programs of all of them: some milliseconds each.
+    """
     for source in project.persisted:
         is_open = obstacle(source) is not None and unmaintainable(source) is None
         why = _no_rule(project, source) if source.annotation.is_incremental and is_open else None

@@ -287,6 +287,7 @@ def _check_columns(source: Source, names: Sequence[str]) -> None:
     ]
     if source.annotation.time_column:
         expected.append((places.get("time_column"), source.annotation.time_column))
+    expected += [(places.get("by"), name) for name in source.annotation.by]
     for place, name in expected:
         if name.lower() not in lower_names:
             raise BuildError(

@@ -222,7 +222,10 @@ class _Verifier:
         if result.status == "different":
             for _, basis in bases:
                 self._check_upstream(basis)
-        return replace(result, reason=self._limits(source, result, refusals))
+        hint = None
+        if source.annotation.by and result.status == "different":
+            hint = f"remove by, and compute all rows: persist build {source.key} --full-refresh"
+        return replace(result, reason=self._limits(source, result, refusals), hint=hint)
 
     def _parts(self, source: Source, snapshot: Snapshot) -> tuple[Sequence[_Part], tuple[str, ...]]:
         """Return the parts of a table that rest on different data, and its tainted partitions."""
@@ -280,6 +283,11 @@ class _Verifier:
         limits: list[str] = []
         if source.annotation.assume is not None and result.status == "different":
             limits.append("assume=exact: rows that arrived late are not in the table")
+        if source.annotation.by and result.status == "different":
+            by = ", ".join(source.annotation.by)
+            limits.append(
+                f"by={by} may be untrue: rows of a key depend on more than the rows with this key"
+            )
         if refusals:
             order = self.observer.keys()[source.source_id]
             keys = in_words(order, [key for part, _ in refusals for key in part.keys])

@@ -73,9 +73,10 @@ def increment_of(
         waits = _waits(project, direct, coming)
         by_delta = waits or maintained(project, source, base, direct, world, by_cost=False)
         if isinstance(by_delta, Increment):
-            return by_delta, Reason("increment", describe(project, by_delta))
+            return by_delta, Reason("increment", describe(project, source, by_delta))
         why = by_delta.why if isinstance(by_delta, Refusal) else by_delta
-        grown = why if source.annotation.time_column is None else grown
+        untimed = source.annotation.time_column is None
+        grown = why if untimed or source.annotation.by else grown
     if isinstance(grown, Increment):
         return grown, Reason("increment", _describe_increment(project, source, grown))
     return None, Reason("whole", f"{IN_FULL}{grown}")

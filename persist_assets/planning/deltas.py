@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from persist_assets.core.model.deltas import Merging, NoRule
 from persist_assets.core.model.plans import Increment
+from persist_assets.planning.by_keys import unfit_keys
 from persist_assets.planning.costs import LEAST_S, estimate, size_of, whole_seconds
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ class Refusal:
 def unmaintainable(source: Source) -> str | None:
     """Return why a source can never be maintained by deltas; None: it depends."""
     annotation = source.annotation
-    if source.function is not None or source.query is None:
-        return "it is computed by a function"
+    if source.query is None or (source.function is not None and not annotation.by):
+        return "it is computed by a function without `by`"
     if annotation.strategy != "table":
         return f"it is materialized as a {annotation.strategy}"
     if annotation.refresh == "whole":
@@ -140,13 +141,17 @@ def _derived(
                 return merging
         except NoRule as error:
             log.debug("`%s` is not merged: %s", source.key, error.reason)
+    if source.annotation.by:
+        why = unfit_keys(source, project.by_id, ("its table", base.columns))
+        if why is not None:
+            return f"its keys cannot be compared: {why}"
     try:
         return project.program(source.source_id, changed, grown)
     except NoRule as error:
         return error.why
 
 
-def describe(project: Project, increment: Increment) -> str:
+def describe(project: Project, source: Source, increment: Increment) -> str:
     """Return what an increment with a program computes."""
     names = ", ".join(sorted(project.by_id[s].name for s in increment.changes))
     program = increment.program
@@ -154,4 +159,7 @@ def describe(project: Project, increment: Increment) -> str:
         return f"the change of {names} is merged into its aggregates"
     if program is not None and program.only_adds:
         return f"only rows that follow from rows added to {names} are computed"
+    if source.annotation.by:
+        by = ", ".join(source.annotation.by)
+        return f"only rows of {by} values that changed in {names} are computed"
     return f"only rows that can differ because {names} changed are computed"

@@ -176,8 +176,8 @@ def _by_rules(project: Project, source: Source, table: Source, *, grows: bool) -
         return Way("stamp")
     if program.only_adds:
         return Way("append")
-    names = tuple(source.columns[n].name for n in program.key_columns)
-    return Way("keys", names, merges)
+    keys = source.annotation.by or (source.columns[n].name for n in program.key_columns)
+    return Way("keys", tuple(keys), merges)
 
 
 def _keeps_states(project: Project, source: Source) -> bool:

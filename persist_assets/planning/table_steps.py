@@ -364,7 +364,7 @@ def _by_delta(case: Case, snapshot: Snapshot, reasons: Sequence[Reason]) -> Verd
         return Verdict((*reasons,), why=increment.why, expected=increment.expected)
     if increment.program is None:
         return Verdict(same_rows=True)
-    why = Reason("increment", describe(case.project, increment))
+    why = Reason("increment", describe(case.project, case.source, increment))
     increment, why = case.of_foreign(increment, why)
     return Verdict((*reasons, why), increment)
 

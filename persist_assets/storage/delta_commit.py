@@ -307,13 +307,17 @@ def _commit(
         table = restore(staged.root, table, base)
     elif base is None and pinned is not None and table.version() > pinned:
         table = restore(staged.root, table, pinned)
-    removes = [RemoveAction(path, True, now) for path in paths_of(table) if path not in kept_files]
+    # delta-rs writes changed columns only if it replaces all files itself.
+    mode, removes = "overwrite", list[RemoveAction]()
+    if kept_files:
+        gone = [path for path in paths_of(table) if path not in kept_files]
+        mode, removes = "append", [RemoveAction(path, True, now) for path in gone]
     expected = int(table.version()) + 1
 
     def write(properties: CommitProperties) -> None:
         table.create_write_transaction(
             [*adds, *removes],
-            mode="append",
+            mode=mode,
             schema=schema,
             commit_properties=properties,
             post_commithook_properties=hooks,

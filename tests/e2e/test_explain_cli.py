@@ -80,7 +80,8 @@ def test_an_obstacle_names_its_line_and_what_to_change(root: Path) -> None:
         "    hint: leave the LIMIT to the readers of the table, or rank the rows within a key",
     ):
         assert line in done.stdout.splitlines()
-    assert "sources/s.sql:13:7: warning: refresh=strict lets no build of `best`" in done.stderr
+    checked = persist("check", cwd=root)
+    assert "sources/s.sql:13:7: warning: refresh=strict lets no build of `best`" in checked.stderr
 
 
 def test_a_source_that_is_not_persisted_is_explained_too(root: Path) -> None:

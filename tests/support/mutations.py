@@ -31,6 +31,7 @@ INCREMENTS = (
 )
 
 DELTAS = ("tests/unit/analysis/test_deltas.py",)
+KEYS = ("tests/unit/planning/test_planned_keys.py",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,10 @@ def _increments(rule: str, file: str, old: str, new: str) -> Mutation:
 
 def _deltas(rule: str, file: str, old: str, new: str) -> Mutation:
     return Mutation(f"deltas: {rule}", f"analysis/deltas/{file}", old, new, DELTAS)
+
+
+def _keys(rule: str, old: str, new: str) -> Mutation:
+    return Mutation(f"functions by key: {rule}", "planning/by_keys.py", old, new, KEYS)
 
 
 MUTATIONS = (
@@ -527,6 +532,32 @@ MUTATIONS = (
         "if (before.rows, before.columns) != (after.rows, after.columns):",
         "if before.rows != after.rows:",
     ),
+    _keys(
+        "a changed input without the key touches all keys",
+        "if not reads:",
+        "if not reads or numbers is None:",
+    ),
+    _keys(
+        "all changed inputs touch keys",
+        "touched |= {} if text is None else {text: None}",
+        "touched = {} if text is None else {text: None}",
+    ),
+    _keys(
+        "a changed input whose columns are unknown touches all keys",
+        "if not one.columns:",
+        "if not one.columns and numbers:",
+    ),
+    _keys(
+        "a view passes keys on only if its change is known by them",
+        "if not {*numbers} <= {*program.key_columns}:",
+        "if not program.key_columns:",
+    ),
+    _keys(
+        "columns that are not selected are no keys",
+        "if only is None or c.name in only",
+        "if only is None or only",
+    ),
+    _keys("keys of other types are not compared", "if not alike(known[0][1], kind):", "if False:"),
 )
 
 

@@ -62,6 +62,7 @@ def strategy_of(project: Project, source: Source, step: Step) -> Strategy:
         return Merge(step.increment, program) if by_merging else Delta(step.increment, program)
     if step.increment is not None:
         return Append(step.increment) if step.increment.added else TimeWindow(step.increment)
-    if unmaintainable(source) is None and source.annotation.time_column is None:
+    is_query = source.function is None and unmaintainable(source) is None
+    if is_query and source.annotation.time_column is None:
         return WithStates()
     return Whole()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from persist_assets.building.changed_tables import ChangedTables
 from persist_assets.building.stages import Computed
+from persist_assets.building.strategies.by_keys import key_names, replace_by_call
 from persist_assets.building.strategies.in_place import continue_table, in_own_table
 from persist_assets.building.strategies.strategy import Scope
 from persist_assets.building.strategies.whole import Whole
@@ -75,24 +76,33 @@ class Delta:
             return unchanged(task, base)
         assert isinstance(tables.program, Program)
         if tables.program.keys is not None:
-            return self._by_keys(task, tables, tables.program)
+            return self._by_keys(task, tables, tables.program, read)
         rows = tables.run(tables.program.rows)
         if tables.program.only_adds:
             return self._added(task, named(task, rows.drop(WEIGHT), base.columns))
         return self._by_rows(task, rows)
 
     def _by_keys(
-        self, task: Task, tables: ChangedTables, program: Program
+        self,
+        task: Task,
+        tables: ChangedTables,
+        program: Program,
+        read: Mapping[SourceID, Snapshot],
     ) -> Computed | Snapshot | None:
         """Replace the rows with touched keys."""
         base = self.increment.base
+        is_function = task.source.function is not None
         names = [base.columns[n].name for n in program.key_columns]
+        names = key_names(task.source, base) if is_function else names
         keys = tables.held(program.keys or "").toDF(*names)
         n_keys = tables.n_rows(program.keys or "")
         if not n_keys:
             return unchanged(task, base)
         if n_keys > _MOST_KEYS * base.rows and base.rows > _LARGE:
             return None
+        if is_function:
+            computed = replace_by_call(task, base, program, keys, read)
+            return replace(computed, maintenance="keys")
         rows = named(task, tables.run(program.rows), base.columns)
         computed = continue_table(task, base, None, rows, names, lambda new, _: new, replaced=keys)
         return replace(computed, maintenance="keys", keys_touched=n_keys)

@@ -119,7 +119,7 @@ def continue_table(
         gone, rows = None, frame
         beside = Beside(touched_rows, window.condition if window and not key else None)
         if key:
-            old, others = _by_key(keys, key)(touched_rows)
+            old, others = split_by_key(keys, key)(touched_rows)
             gone = engine.measure(old, on_rows, None, name) if touched else None
             rows, beside = merged(frame, old), Beside(others)
         staged, added = engine.write(
@@ -283,7 +283,7 @@ _Split = Callable[["DataFrame"], tuple["DataFrame", "DataFrame"]]
 """Divides rows into those that are replaced and those that stay."""
 
 
-def _by_key(frame: DataFrame, key: Sequence[str]) -> _Split:
+def split_by_key(frame: DataFrame, key: Sequence[str]) -> _Split:
     """Return a function that splits rows into those with a key of `frame` and the others."""
     from pyspark.sql import functions as F
 
@@ -338,7 +338,7 @@ def _having(
     with translated(f"looking for the keys of `{name}`"):
         frame_of_files = engine.session.read.parquet(*map(spark_pattern, files))
         rows = frame_of_files.selectExpr(*map(quote, key), "_metadata.file_path AS `persist.file`")
-        old, _ = _by_key(frame, key)(rows)
+        old, _ = split_by_key(frame, key)(rows)
         places = [row[0] for row in old.select("`persist.file`").distinct().collect()]
     return {"/".join(unquote(place).rsplit("/", 2)[1:]) for place in places}
 

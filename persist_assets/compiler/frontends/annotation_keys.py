@@ -158,6 +158,18 @@ KEYS: Mapping[str, Key] = {
             ),
         ),
     ),
+    "by": Key(
+        "by",
+        column_names,
+        (
+            (
+                '`by="customer_id"`, or a list',
+                "on a Python function: you assert that the rows of a key follow only from the rows "
+                "with this key in the inputs, so [builds compute only keys that "
+                "changed](python.md#functions-by-key)",
+            ),
+        ),
+    ),
     "partition": Key(
         "partition",
         read_partition,

@@ -47,6 +47,7 @@ NEEDS_TABLE = (
         "freshness",
         "refresh",
         "merge_key",
+        "by",
         "automation",
         "want",
     ),
@@ -269,6 +270,8 @@ def misplaced(declaration: Declaration) -> Iterator[Problem]:
             message = f"`{key}` has no effect on a source that is not persisted"
             hint = "add persist to its annotation"
             yield Problem("annotation-misplaced", message, place, hint)
+        elif key == "by":
+            yield from _misplaced_by(declaration, place)
         elif key in _INCREMENTAL and not incremental:
             message = f"`{key}` has no effect on a source that is always computed in full"
             yield Problem("annotation-misplaced", message, place, "add refresh=incremental")
@@ -305,3 +308,22 @@ def misplaced(declaration: Declaration) -> Iterator[Problem]:
         ):
             message = "a build cannot add rows to a view"
             yield Problem("annotation-misplaced", message, place, "remove materialized=view")
+
+
+def _misplaced_by(declaration: Declaration, place: Location) -> Iterator[Problem]:
+    """Yield a problem if ``by`` has no effect on the definition."""
+    if declaration.function is None:
+        message = "`by` has no effect on a query: its text shows which rows follow from which"
+        yield Problem("annotation-misplaced", message, place, "remove by")
+        return
+    annotation = declaration.annotation
+    others = {
+        "partition": annotation.partition is not None,
+        "merge_key": annotation.merge is not None,
+        "assume": annotation.assume is not None,
+        "refresh=snapshot": annotation.refresh == "snapshot",
+        "materialized=view": annotation.strategy == "view",
+    }
+    for other in (name for name, is_set in others.items() if is_set):
+        message = f"`by` cannot be combined with `{other}`, which decides what a build computes"
+        yield Problem("annotation-misplaced", message, place, "remove one of them")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
@@ -26,6 +26,7 @@ from persist_assets.core.languages import MALLOY
 from persist_assets.core.model.annotations import VALID_FROM, VALID_TO
 from persist_assets.core.partitions import limits, misfit
 from persist_assets.core.time_values import TIMES, is_ordered
+from persist_assets.planning.by_keys import inputs_of, unfit_keys
 from persist_assets.planning.deltas import unmaintainable
 from persist_assets.planning.increments import column_type, obstacle, time_type
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.columns import Column
     from persist_assets.core.model.queries import BuildID, SourceID
     from persist_assets.core.model.sources import Source
+    from persist_assets.planning.by_keys import Input
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +120,10 @@ def grows_by_increments(subject: Subject) -> Iterator[Problem]:
     if not annotation.is_incremental:
         return
     place = places["refresh"]
-    why = obstacle(source)
-    if why is not None and annotation.assume is None and unmaintainable(source) is not None:
+    why = unmaintainable(source)
+    if why is not None and not annotation.by:
+        why = obstacle(source)
+    if why is not None and annotation.assume is None:
         message = f"every build of `{source.name}` computes it in full: {why}"
         if annotation.is_strict:
             message = (
@@ -167,6 +171,49 @@ def partitions_fit(subject: Subject) -> Iterator[Problem]:
         if expected := misfit(dimension, kind):
             message = f"`{dimension.column}` is {kind}: its partitions need {expected}"
             yield Problem("partition", message, place)
+
+
+def keys_are_columns(subject: Subject) -> Iterator[Problem]:
+    """Require that an input and the result of a function have its key columns, of one type each."""
+    source, by = subject.source, subject.source.annotation.by
+    if not by or source.function is None:
+        return
+    place, units = subject.places["by"], subject.compilation.units
+    by_id = {s: read for s in source.bindings if (read := units[s].source) is not None}
+    contract = source.known_columns
+    for name in by if contract else ():
+        yield from _missing_column(replace(source, columns=contract), name, place)
+    yield from _keys_of_no_input(source, inputs_of(source, by_id), place)
+    unfit = unfit_keys(source, by_id, ("its contract", contract))
+    if unfit is not None:
+        message = f"keys of `{source.name}` cannot be compared: {unfit}"
+        yield Problem("by", message, place, "cast it before, or remove by")
+    if (source.volatile or source.reads_clock) and not source.annotation.is_incremental:
+        message = f"`by` has no effect: {unmaintainable(source)}"
+        yield Problem("by", message, place, severity="warning")
+
+
+def _keys_of_no_input(
+    source: Source, inputs: Sequence[Input], place: Location
+) -> Iterator[Problem]:
+    """Yield problems if certainly no input of a function has its key columns."""
+    by, name = source.annotation.by, source.name
+    if any(not i.columns or i.find_key(by) is not None for i in inputs):
+        return
+    present = {c.name.lower(): c.name for i in inputs for c in i.source.known_columns}
+    selected = {c.name.lower() for i in inputs for _, c in i.columns}
+    for column in by:
+        if column.lower() not in present:
+            message = f"no input of `{name}` has a column `{column}`"
+            hint = did_you_mean(column, present.values())
+            hint = hint or f"known columns: {', '.join(present.values())}"
+            yield Problem("unknown-column", message, place, hint)
+        elif column.lower() not in selected:
+            message = f"`{name}` selects `{column}` of no input"
+            yield Problem("by", message, place, "add it to a .select(…) of the function")
+    if selected >= {column.lower() for column in by}:
+        message = f"no input of `{name}` has all of {', '.join(by)}"
+        yield Problem("by", message, place, "name columns that one input has together")
 
 
 def view_is_deterministic(subject: Subject) -> Iterator[Problem]:
@@ -310,6 +357,7 @@ RULES: tuple[Rule, ...] = (
     shared_table_has_one_name,
     grows_by_increments,
     partitions_fit,
+    keys_are_columns,
     view_is_deterministic,
     view_calls_no_function,
     relationships_compare,

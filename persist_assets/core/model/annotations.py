@@ -186,6 +186,9 @@ class Annotation:
         ``exact``: the user states that only rows past the watermark are new.
     merge
         The merging by key, or None.
+    by
+        The key columns of a Python function: the user asserts that the rows of a key follow only
+        from the rows with this key in its inputs. Empty: the user asserts nothing.
     partition
         The partitioning, or None.
     backfill
@@ -216,6 +219,7 @@ class Annotation:
     lookback_s: int = 0
     assume: Literal["exact"] | None = None
     merge: Merge | None = None
+    by: tuple[str, ...] = ()
     partition: Partitioning | None = None
     backfill: Literal["single_run", "multi_run"] = "single_run"
     on_schema_change: SchemaChange = "sync"

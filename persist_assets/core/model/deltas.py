@@ -45,7 +45,7 @@ def probe_name(version: str, digest: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Rows of a table that changed: those with some keys, in columns ``c<number>``.
+    """Rows of a table: those with some keys, in columns ``c<number>``.
 
     Attributes
     ----------
@@ -147,7 +147,7 @@ class Program:
         Relations to compute first, by name, each after those that it reads.
     rows
         The changed rows: columns ``c0``, ``c1``, …, and their `WEIGHT`. With `keys`, all rows that
-        the table has with these keys, without a weight.
+        the table has with these keys, without a weight. Empty if a function computes them.
     columns
         By table, the numbers and names of the columns that the query uses.
     probes
@@ -156,7 +156,8 @@ class Program:
         The relation with the touched keys, in columns ``c0``, ``c1``, …; None: the rows that went
         are removed one by one.
     key_columns
-        The numbers of the query's columns whose values the keys are.
+        The numbers of the query's columns whose values the keys are; of a function, the columns of
+        ``by`` are.
     only_adds
         No row is removed.
     """

@@ -117,6 +117,8 @@ class Project:
         Returns how the aggregates of a source are merged with the same change. It raises `NoRule`.
     rules
         Returns the rules of the nodes of a source's query. It raises `NoRule` if there are none.
+    remember
+        Stores the programs that were derived, so that later processes find them.
     """
 
     sources: tuple[Source, ...] = ()
@@ -135,7 +137,7 @@ class Project:
     merging: Callable[[SourceID, frozenset[SourceID], frozenset[SourceID]], Merging] = field(
         default=_no_program, compare=False, repr=False
     )
-
+    remember: Callable[[], None] = field(default=lambda: None, compare=False, repr=False)
     rules: Callable[[SourceID], tuple[NodeRule, ...]] = field(
         default=_no_columns, compare=False, repr=False
     )

@@ -268,6 +268,18 @@ class Source:
         return self.columns[:-2] if self.keeps_history else self.columns
 
     @property
+    def known_columns(self) -> tuple[Column, ...]:
+        """The columns of its rows; for a function, those that its contract promises.
+
+        Empty if they are known only once it has been computed.
+        """
+        promised = next((c for c in self.checks if c.kind == "columns" and not c.others), None)
+        if self.columns or promised is None or self.keeps_history:
+            return self.columns
+        kinds = (str(kind) or None for kind in promised.values)
+        return tuple(Column(n, kind) for n, kind in zip(promised.columns, kinds, strict=True))
+
+    @property
     def kinds(self) -> frozenset[str]:
         """Its kinds, as shown in Dagster."""
         return frozenset({self.raw.format} if self.raw is not None else {"spark", self.language})

@@ -334,6 +334,7 @@ def _strategy(source: Source) -> list[tuple[str, str]]:
         ("assume", annotation.assume),
         ("merge_key", ", ".join(annotation.merge.key) if annotation.merge else None),
         ("on_tie", annotation.merge.on_tie if annotation.merge else None),
+        ("by", ", ".join(annotation.by) or None),
         ("key", ", ".join(history.key) if history else None),
         ("watch", ", ".join(history.watch) if history else None),
         ("hard_deletes", history.hard_deletes if history else None),

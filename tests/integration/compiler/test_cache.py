@@ -18,7 +18,8 @@ from persist_assets.compiler import cache
 from persist_assets.compiler.load import load_project, require
 from persist_assets.compiler.registry import FRONTENDS
 from persist_assets.core.digests import digest, digest_connection
-from persist_assets.core.errors import SourcesError
+from persist_assets.core.errors import Location, SourcesError
+from persist_assets.core.model.deltas import NoRule, Program
 from persist_assets.core.settings.load import load_settings
 from persist_assets.core.settings.values import Malloy
 
@@ -304,3 +305,59 @@ def test_processes_that_load_at_once_do_not_disturb_each_other(
     assert len(told - {""}) == 1
     assert [p.returncode for p in running] == [0] * 4
     assert len(caches(root)) == 1
+
+
+# ---------------------------------------------------------------------------------------- programs
+
+T, P, Q = "t@sources/raw.sql", "p@sources/a.sql", "q@sources/b.sql"
+LIMITED = "CREATE VIEW q AS SELECT a FROM p ORDER BY a LIMIT 3"
+
+
+def derived(project: Project) -> list[object]:
+    """Return all programs of the sources that are persisted."""
+    out: list[object] = []
+    for source_id, table in ((P, T), (Q, P)):
+        for derive in (project.program, project.merging):
+            try:
+                out.append(derive(source_id, frozenset((table,)), frozenset()))
+            except NoRule as error:
+                out.append((error.reason, error.location))
+        out.append(project.uses(source_id))
+    return out
+
+
+def test_programs_are_derived_once(make_project: Callable[..., Path], parses: list[str]) -> None:
+    files = {**FILES, "b.sql": FILES["b.sql"].replace("CREATE VIEW q AS SELECT a FROM p", LIMITED)}
+    root = make_project(files)
+    project = load(root)
+    programs = derived(project)
+    assert isinstance(programs[0], Program)
+    assert programs[3] == ("of a LIMIT", Location("sources/b.sql", 2, 51))
+    project.remember()
+    parses.clear()
+    again = load(root)
+    assert derived(again) == programs
+    assert parses == []
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new"),
+    [
+        ("a.sql", "a > 0", "a > 1"),
+        ("a.sql", "SELECT a, count(*)", "SELECT a,\n count(*)"),
+        ("raw.sql", "a INT", "a BIGINT"),
+        ("raw.sql", "a INT", "z STRING, a INT"),
+    ],
+)
+def test_after_an_edit_programs_are_derived_anew(
+    make_project: Callable[..., Path], path: str, old: str, new: str
+) -> None:
+    root = make_project(FILES)
+    project = load(root)
+    derived(project)
+    project.remember()
+    (root / "sources" / path).write_text(FILES[path].replace(old, new))
+    warm = derived(load(root))
+    for file in (root.parent / "cache" / "compiled").glob("*.programs"):
+        file.unlink()
+    assert warm == derived(load(root))

@@ -8,6 +8,7 @@ import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -55,6 +56,30 @@ def test_a_commit_replaces_the_whole_content_as_one_version(tmp_path: Path) -> N
     assert [f.split("/")[-2] for f in read_version(str(root), 0).files] == ["one"]
     assert [f.split("/")[-2] for f in read_version(str(root), 1).files] == ["two"]
     assert read_version(str(root), 1).columns == (Column("a", "bigint"), Column("b", "string"))
+
+
+def test_columns_are_those_of_the_files_after_every_commit(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+
+    def stage_wider(uid: str) -> Staged:
+        staged = stage(root, uid, 4)
+        more = {"name": "c", "type": "long", "nullable": True, "metadata": {}}
+        wider = {**STRUCT, "fields": [*STRUCT["fields"], more]}
+        return replace(staged, schema=delta_schema(wider))
+
+    def columns(version: int) -> str:
+        return "".join(c.name for c in read_version(str(root), version).columns)
+
+    commit(stage(root, "one", 3), build_id="b", pinned=None)
+    wider = commit(stage_wider("two"), build_id="b", pinned=0)
+    assert (columns(0), columns(wider)) == ("ab", "abc")
+    kept = [f"one/{path.name}" for path in (root / "one").iterdir()]
+    # The head was never published: the table goes on from the version before it.
+    more = commit(stage(root, "three", 1), build_id="b", pinned=0, base=0, kept_files=kept)
+    assert (columns(more), len(read_version(str(root), more).files)) == ("ab", 2)
+    again = commit(stage_wider("four"), build_id="b", pinned=more)
+    back = commit(stage(root, "five", 1), build_id="b", pinned=again)
+    assert (columns(again), columns(back)) == ("abc", "ab")
 
 
 @pytest.mark.proves("P12")

@@ -68,7 +68,7 @@ def test_every_key_is_read() -> None:
         'persist name="lake.daily" materialized=table watermark=day owner=["team:a", "b@c.de"]',
         'refresh=incremental lookback="2 days" assume=exact merge_key=[a, b]',
         'partition { day=daily } start="2024-01-01" end="2025-01-01" timezone=UTC',
-        "backfill=multi_run",
+        "backfill=multi_run by=[a, b]",
         "tags=[nightly] tags.tier=gold group=flights freshness.window=24h freshness.warn='12 h'",
         'check { not_null=[a, b] unique=[a, b] expr="a > 0" } automation="0 6 * * mon-fri"',
         'want { every=daily sla="9h" ttl="365d" needs=["users:data/users"] }',
@@ -94,7 +94,7 @@ def test_every_key_is_read() -> None:
         "expr",
     ]
     assert (annotation.refresh, annotation.lookback_s) == ("incremental", 172_800)
-    assert annotation.assume == "exact"
+    assert (annotation.assume, annotation.by) == ("exact", ("a", "b"))
     assert {key for key, _ in annotation.keys} == set(KEYS) - {"time_column", *OF_HISTORIES}
 
 
