@@ -25,15 +25,15 @@ def effort_of(task: Task, computed: Computed, build: Build) -> Effort | None:
     build
         With the method and the seconds by which it computed rows.
     """
-    base, merges = computed.base, task.step.increment is not None
-    if build.maintenance == "whole" or not (base or merges):
+    continues = computed.n_kept is not None
+    if build.maintenance == "whole" or not (continues or task.step.increment):
         return None
     whole_s, is_measured = whole_seconds(task.world.costs.get(build.build_id, ()), 0)
     saved_s = whole_s - build.computed_s if is_measured and build.computed_s is not None else None
     return Effort(
         rows_changed=rows_of_changes(task.source, task.step, task.world),
         keys_touched=computed.keys_touched,
-        files_rewritten=computed.n_rewritten if base else None,
-        files_kept=len(computed.kept_files) if base else None,
+        files_rewritten=computed.n_rewritten if continues else None,
+        files_kept=computed.n_kept,
         seconds_saved=saved_s if saved_s is None else round(saved_s, 3),
     )

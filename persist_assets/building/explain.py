@@ -84,4 +84,6 @@ def _written(step: Step) -> str:
     base = step.goes_on_from
     if base is None:
         return "a new version of the table, with new files only"
+    if step.increment is not None and step.increment.foreign:
+        return f"a table of its own, with copies of unchanged files of {base.table}"
     return f"a new version of the table; unchanged files of version {base.version} are kept"

@@ -30,7 +30,12 @@ from persist_assets.planning.increments import merged_spans, parted_by, time_typ
 from persist_assets.planning.inputs import CONTENT, inputs, rests_alike
 from persist_assets.planning.planner import plan
 from persist_assets.planning.world import World, is_history
-from persist_assets.storage.changes import delta_change, listings_of, raw_change
+from persist_assets.storage.changes import (
+    change_of_copy,
+    delta_change,
+    listings_of,
+    raw_change,
+)
 from persist_assets.storage.delta_tables import has_snapshot
 
 if TYPE_CHECKING:
@@ -188,6 +193,7 @@ class Observer:
                 and (snapshot := manifest.get(source.build_id))
                 and self.is_expired(source, snapshot)
             },
+            foreign=self.ledger.manifests.fetch_foreign(self.settings.environment),
             keys=self.keys(),
             zone=self.settings.timezone.key,
             tainted=self.tainted(manifest),
@@ -416,9 +422,12 @@ class Observer:
     def _changes(
         self, sources: Iterable[Source], world: World
     ) -> dict[SourceID, dict[SourceID, Change | None]]:
-        """Return the changes of the tables read by sources whose own tables can be continued."""
+        """Return the changes of the tables read by sources whose tables can be continued.
+
+        These are the environment's own tables, and those that it reads of other environments.
+        """
         changes: dict[SourceID, dict[SourceID, Change | None]] = {}
-        own = self.ledger.manifests.fetch(self.settings.environment)
+        settled = self.ledger.manifests.fetch(*self.settings.environments)
         raws = self._raws_by_build_id()
         for source in sources:
             annotation = source.annotation
@@ -428,7 +437,7 @@ class Observer:
             sharing = (s.annotation for s in self.project.by_build_id[source.build_id])
             if len({(a.is_incremental, a.time_column, a.by) for a in sharing}) > 1:
                 continue  # the table is kept in two ways
-            snapshot = own.get(source.build_id)
+            snapshot = settled.get(source.build_id)
             published = world.manifest.get(source.build_id)
             if snapshot is None and published is None and annotation.goes_on:
                 snapshot = published = world.latest.get(source.source_id)
@@ -542,13 +551,18 @@ class Observer:
             return None
         if is_then(now):
             return Change()
-        for build in self.ledger.builds.fetch_succeeded(source.build_id):
-            then = build.snapshot
-            if then and then.table == now.table and is_then(then):
+        builds = self.ledger.builds.fetch_succeeded(source.build_id)
+        snapshots = [b.snapshot for b in builds if b.snapshot and not b.snapshot.view]
+        # Of another environment's table, this one's may have copies of files.
+        for then in sorted(snapshots, key=lambda s: s.table != now.table):
+            if is_then(then):
                 if source.function is not None and then.columns != now.columns:
                     return None  # nobody knows the columns of a function in advance
-                root = self.settings.table_root(now.table)
-                change = delta_change(root, then.version, now.version)
+                former, root = map(self.settings.table_root, (then.table, now.table))
+                if former == root:
+                    change = delta_change(root, then.version, now.version)
+                else:
+                    change = change_of_copy(former, then.version, root, now.version)
                 return change and self._within(source, then, now, change, world)
         return None
 

@@ -48,6 +48,8 @@ class Started:
         The snapshot that a history would have continued then.
     kept_rows
         The rows of another snapshot that it keeps.
+    is_within
+        It continues the environment's own table in place.
     """
 
     source: Source
@@ -58,11 +60,13 @@ class Started:
     before: Snapshot | None = None
     latest: Snapshot | None = None
     kept_rows: Kept | None = None
+    is_within: bool = False
 
     @property
-    def is_within(self) -> bool:
-        """Whether it continues the environment's own table in place."""
-        return self.before is not None and self.before == self.step.goes_on_from
+    def keeps_files(self) -> bool:
+        """Whether files of an earlier table stay: in place, or as copies in a table of its own."""
+        increment = self.step.increment
+        return self.is_within or (increment is not None and increment.foreign)
 
     @property
     def refs(self) -> tuple[PartitionRef, ...]:
@@ -97,7 +101,9 @@ class Computed:
     keys_touched
         The keys whose rows were computed again, if it looked for them.
     n_rewritten
-        The number of the base's files that do not stay.
+        The number of files of the table before that do not stay.
+    n_kept
+        The number of those that stay, in place or as copies; None: no table is continued.
     """
 
     columns: tuple[Column, ...]
@@ -112,6 +118,7 @@ class Computed:
     states: tuple[KeptState, ...] = ()
     keys_touched: int | None = None
     n_rewritten: int = 0
+    n_kept: int | None = None
 
 
 @dataclass(slots=True)

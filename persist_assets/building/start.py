@@ -77,15 +77,16 @@ def continued_in_place(tables: Tables, step: Step) -> Step:
 def start(observer: Observer, tables: Tables, source: Source, step: Step, world: World) -> Started:
     """Return what the build will do."""
     before = observer.ledger.manifests.find_snapshot(observer.settings.environment, source.build_id)
-    base = before if before == step.goes_on_from else None
+    is_own = before is not None and before.table not in world.foreign
+    base = before if is_own and before == step.goes_on_from else None
     continued = step.snapshot or base
     kept_rows = None
     if stays_of := step.base or step.goes_on_from:
         order, had = world.keys.get(source.source_id, ()), stays_of.partitions
         stays = filled_keys(order, had.filled) if had else frozenset(("",))
         stays = stays.difference(step.keys or ())
-        is_own = step.base is None or stays_of == world.manifest.get(source.build_id)
-        kept_rows = Kept(stays_of.build_uid, stays, own=is_own)
+        is_read = step.base is None or stays_of == world.manifest.get(source.build_id)
+        kept_rows = Kept(stays_of.build_uid, stays, own=is_read)
     return Started(
         source=source,
         step=step,
@@ -95,6 +96,7 @@ def start(observer: Observer, tables: Tables, source: Source, step: Step, world:
         before=before,
         latest=world.latest.get(source.source_id),
         kept_rows=kept_rows,
+        is_within=base is not None,
     )
 
 
@@ -174,7 +176,7 @@ def check_base(observer: Observer, started: Started, run_id: str | None) -> None
     """
     source, history = started.source, started.step.history
     increment = started.step.increment
-    if increment is not None and not started.is_within and source.columns:
+    if increment is not None and not started.keeps_files and source.columns:
         check_fits(source, increment.base, source.columns)
     if history is None:
         return

@@ -97,6 +97,17 @@ class Manifests(Part):
             return [(row.environment, row.table_name) for row in connection.execute(query)]
 
     @repeated
+    def fetch_foreign(self, environment: str) -> frozenset[str]:
+        """Return the names of the tables that readers of other environments read as their own."""
+        query = (
+            sa.select(builds.c.table_name)
+            .join(manifest_entries, ENTRY)
+            .where(manifest_entries.c.environment != environment)
+        )
+        with self._read() as connection:
+            return frozenset(connection.scalars(query.distinct()))
+
+    @repeated
     def fetch_environments(self) -> list[str]:
         """Return the names of all environments that have a manifest, sorted."""
         query = sa.select(manifest_entries.c.environment).distinct()

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from persist_assets.core.time_values import Span
     from persist_assets.planning.world import World
 
+_SHARED = "the table is not published yet, or belongs to another source too"
+
 
 def estimate_of(last: Build | None, snapshot: Snapshot | None = None) -> Estimate | None:
     """Return an estimate of the next build from the last one, else from the size of `snapshot`."""
@@ -55,7 +57,7 @@ def increment_of(
             return Increment(base), Reason("older", f"it cannot be continued: {why}")
     present_changes = world.changes.get(source.source_id)
     if present_changes is None:
-        why = "the table belongs to another environment, or to another source too"
+        why = _SHARED
         if base.time_column != source.annotation.time_column:
             why = "its watermark column changed"
         return None, Reason("whole", f"{IN_FULL}{why}")
@@ -90,11 +92,11 @@ def delta_of(
 ) -> Increment | Refusal | str:
     """Return the increment by which ``refresh=auto`` maintains a table, or why it does not.
 
-    Only tables of the environment's own whose inputs changed are maintained.
+    Only tables whose inputs changed are maintained.
     """
     present_changes = world.changes.get(source.source_id)
     if present_changes is None:
-        return unmaintainable(source) or "the table belongs to another environment"
+        return unmaintainable(source) or _SHARED
     changes = input_changes(project, source, base.as_of, present_changes, world, coming, expected)
     direct = _direct(project, source, changes)
     waits = _waits(project, direct, coming)

@@ -31,6 +31,8 @@ _KEPT_BYTES_PER_S = 250e6
 _COMPUTED_BYTES_PER_S = 40e6
 """Bytes of tables from which all rows are computed."""
 _WRITTEN_BYTES_PER_S = 60e6
+_COPIED_BYTES_PER_S = 150e6
+"""Bytes of files that are copied from another environment's table."""
 
 
 def whole_seconds(costs: Sequence[Cost], n_bytes: int) -> tuple[float, bool]:
@@ -55,6 +57,8 @@ def estimate(
     changes: Mapping[SourceID, Change],
     costs: Sequence[Cost],
     n_bytes: int,
+    *,
+    copies: bool = False,
 ) -> Estimates:
     """Return the expected seconds of both ways to bring a table up to date.
 
@@ -64,6 +68,8 @@ def estimate(
         The changes of the tables that changed.
     n_bytes
         The size of all tables that are read.
+    copies
+        The files of the base that stay are copied.
     """
     whole_s, is_measured = whole_seconds(costs, n_bytes)
     changed = sum(change.changed_bytes for change in changes.values())
@@ -76,6 +82,8 @@ def estimate(
     measured = [c.seconds for c in costs if c.maintenance in ("keys", "append", "merge")]
     if measured:
         delta_s = (delta_s + measured[0]) / 2
+    if copies and not isinstance(program, Merging):
+        delta_s += base.bytes / _COPIED_BYTES_PER_S
     return Estimates(whole_s, delta_s, is_measured)
 
 

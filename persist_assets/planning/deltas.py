@@ -112,7 +112,8 @@ def maintained(
         return program
     if program is None:
         return Increment(base, changes=changed)
-    expected = estimate(program, base, changed, costs, n_bytes)
+    copies = base.table in world.foreign
+    expected = estimate(program, base, changed, costs, n_bytes, copies=copies)
     if by_cost and not expected.prefers_delta:
         why = (
             f"computing all rows takes {expected.whole_s:.1f} s, and computing those that can"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from persist_assets.core.model.deltas import Merging
 from persist_assets.core.model.plans import Increment, Reason, Step
 from persist_assets.core.model.snapshots import (
     AsOf,
@@ -135,9 +136,20 @@ class Case:
         self, base: Snapshot, spans: tuple[Span, ...] = ()
     ) -> tuple[Increment | None, Reason]:
         """Return the increment by which a build continues a snapshot, or None, and the reason."""
-        return increment_of(
+        increment, why = increment_of(
             self.project, self.source, base, self.world, self.coming, self.expected, spans
         )
+        return (None, why) if increment is None else self.of_foreign(increment, why)
+
+    def of_foreign(self, increment: Increment, why: Reason) -> tuple[Increment, Reason]:
+        """Return an increment and its reason; both say if it copies another environment's table."""
+        base = increment.base
+        if base.table not in self.world.foreign or base.build_id != self.source.build_id:
+            return increment, why
+        rest = "their states are" if isinstance(increment.program, Merging) else "other rows are"
+        verb = "read" if isinstance(increment.program, Merging) else "copied"
+        message = f"{why.message}; {rest} {verb} from the table of another environment"
+        return replace(increment, foreign=True), replace(why, message=message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,6 +365,7 @@ def _by_delta(case: Case, snapshot: Snapshot, reasons: Sequence[Reason]) -> Verd
     if increment.program is None:
         return Verdict(same_rows=True)
     why = Reason("increment", describe(case.project, case.source, increment))
+    increment, why = case.of_foreign(increment, why)
     return Verdict((*reasons, why), increment)
 
 

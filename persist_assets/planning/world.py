@@ -68,8 +68,10 @@ class World:
         The sources whose table in the manifest is past its freshness window, and what readers do
         then.
     changes
-        For sources whose own table can be continued, the change until now of each table that their
-        rows follow from.
+        For sources whose table can be continued, the change until now of each table that their rows
+        follow from.
+    foreign
+        The tables that manifests of other environments name: no build here writes to them.
     keys
         All partitions of every partitioned source, in order.
     aged
@@ -108,6 +110,7 @@ class World:
     changes: Mapping[SourceID, Mapping[SourceID, Change | None]] = field(
         default_factory=dict[str, "Mapping[SourceID, Change | None]"]
     )
+    foreign: Collection[str] = ()
     keys: Mapping[SourceID, tuple[str, ...]] = field(default_factory=dict[str, "tuple[str, ...]"])
     aged: Mapping[tuple[SourceID, AsOf, AsOf], Mapping[SourceID, Change | None]] = field(
         default_factory=dict["tuple[SourceID, AsOf, AsOf]", "Mapping[SourceID, Change | None]"]

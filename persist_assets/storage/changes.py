@@ -25,7 +25,7 @@ from persist_assets.storage.commits import (
     moves,
     parse_commit,
 )
-from persist_assets.storage.delta_tables import file_sizes, find_table, live_files
+from persist_assets.storage.delta_tables import file_sizes, find_table, live_files, origin
 from persist_assets.storage.files import is_there, list_files, reached
 from persist_assets.storage.raw import (
     OF_DELTA,
@@ -206,6 +206,23 @@ def delta_change(root: str, then: int, now: int, files: str | None = None) -> Ch
         tuple(_piece(file, root) for file in went.values()),
         total_bytes=total,
         feed=_feed(root, old, new) if went else None,
+    )
+
+
+def change_of_copy(former: str, then: int, root: str, now: int) -> Change | None:
+    """Return the change from a version of one table of ours to a version of another one.
+
+    Copies of the former's files count as these files.
+    """
+    old, new = find_table(former, then), find_table(root, now)
+    if old is None or new is None or old.schema() != new.schema():
+        return None
+    before, after = live_files(old), live_files(new)
+    had, has = ({origin(path) for path in files} for files in (before, after))
+    return Change(
+        tuple(_piece(file, root) for path, file in after.items() if origin(path) not in had),
+        tuple(_piece(file, former) for path, file in before.items() if origin(path) not in has),
+        total_bytes=sum(file.bytes for file in after.values()),
     )
 
 

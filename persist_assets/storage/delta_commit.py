@@ -6,14 +6,22 @@ import json
 import logging
 import math
 import time
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from persist_assets.core.errors import ConflictError, StorageError
-from persist_assets.storage.delta_tables import COMMIT, file_sizes, find_table, read_commit
+from persist_assets.storage.delta_tables import (
+    COMMIT,
+    copy_path,
+    file_sizes,
+    find_table,
+    read_commit,
+)
 from persist_assets.storage.files import (
+    copy_file,
     delta_place,
     list_files,
     reached,
@@ -23,11 +31,12 @@ from persist_assets.storage.types import columns_of_struct
 from persist_assets.storage.waiting import ask
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from deltalake import CommitProperties
 
     from persist_assets.core.model.columns import Column
+    from persist_assets.storage.delta_tables import Live
 
 log = logging.getLogger(__name__)
 _STATISTICS_COLUMNS = 32
@@ -35,6 +44,7 @@ _STATISTICS_COLUMNS = 32
 
 _TEXT_STATISTICS = 64
 """Longer strings get no maximum, because a truncated one would be too small."""
+_COPIES_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,20 +124,53 @@ def find_staged(root: str, build_uid: str, schema: str) -> Staged:
     StorageError
         They cannot be read.
     """
+    directory = f"{root}/{build_uid}"
+    files = [
+        find_file(root, f"{build_uid}/{listed.name}")
+        for listed in list_files(directory)
+        if listed.location == f"{directory}/{listed.name}" and listed.name.endswith(".parquet")
+    ]
+    return Staged(root, build_uid, schema, tuple(files))
+
+
+def with_copies(staged: Staged, root: str, files: Iterable[Live]) -> Staged:
+    """Return staged files, and copies of files of another table of ours beside them.
+
+    Their statistics are made from their footers, as those of all our files were.
+
+    Raises
+    ------
+    StorageError
+        A file is gone, or the copy differs.
+    """
+    with ThreadPoolExecutor(_COPIES_AT_ONCE) as pool:
+        copies = [*pool.map(lambda file: _copied(staged, root, file), files)]
+    return replace(staged, files=(*staged.files, *copies))
+
+
+def _copied(staged: Staged, root: str, file: Live) -> File:
+    copy = copy_path(staged.build_uid, file.path)
+    place = f"{staged.root}/{copy}"
+    copy_file(f"{root}/{file.path}", place)
+    found = find_file(staged.root, copy)
+    if (found.bytes, found.rows) != (file.bytes, file.rows):
+        raise StorageError(f"{place} differs from {root}/{file.path}, of which it is a copy")
+    return found
+
+
+def find_file(root: str, path: str) -> File:
+    """Return a Parquet file of a table, with its statistics.
+
+    Raises
+    ------
+    StorageError
+        It cannot be read.
+    """
     import pyarrow.parquet as pq
 
-    directory = f"{root}/{build_uid}"
-    files: list[File] = []
-    for listed in list_files(directory):
-        if listed.location != f"{directory}/{listed.name}" or not listed.name.endswith(".parquet"):
-            continue
-        with reached(listed.location) as (system, path), system.open_input_file(path) as source:
-            metadata = pq.read_metadata(source)
-        statistics = json.dumps(_statistics(metadata))
-        files.append(
-            File(f"{build_uid}/{listed.name}", listed.bytes, metadata.num_rows, statistics)
-        )
-    return Staged(root, build_uid, schema, tuple(files))
+    with reached(f"{root}/{path}") as (system, place), system.open_input_file(place) as stream:
+        n_bytes, metadata = int(stream.size()), pq.read_metadata(stream)
+    return File(path, n_bytes, metadata.num_rows, json.dumps(_statistics(metadata)))
 
 
 def _statistics(metadata: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,8 @@ LOG = "_delta_log"
 """The directory of a table's log, which lists the files of its versions."""
 COMMIT = "persist.commit"
 """The entry of a commit that identifies it."""
+_COPY = re.compile(r"[^/]+/(?P<build>[0-9a-f]{32})-(?P<name>[^/]+)")
+"""The path of a copy of another table's file: the name begins with the build that wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +141,24 @@ def file_sizes(table: Any) -> dict[str, int]:
 
     actions = pa.table(table.get_add_actions(flatten=True)).select(["path", "size_bytes"])
     return {row["path"]: row["size_bytes"] for row in actions.to_pylist()}
+
+
+def copy_path(build_uid: str, path: str) -> str:
+    """Return the path that a copy of a file has among the files of a build; see `origin`."""
+    return f"{build_uid}/{origin(path).replace('/', '-')}"
+
+
+def origin(path: str) -> str:
+    """Return the path that a file had in the table in which it was written.
+
+    Examples
+    --------
+    >>> first = "0123456789abcdef" * 2
+    >>> origin(copy_path("second", f"{first}/part-0.parquet")) == f"{first}/part-0.parquet"
+    True
+    """
+    match = _COPY.fullmatch(path)
+    return f"{match['build']}/{match['name']}" if match else path
 
 
 def live_files(
@@ -248,7 +269,8 @@ def has_snapshot(root: str, snapshot: Snapshot) -> bool:
     commit, files = f"{root}/{LOG}/{snapshot.version:020}.json", f"{root}/{snapshot.build_uid}"
     if is_local(root):  # without the price of a file system that may be anywhere
         return os.path.exists(commit) and sum(_parquet_sizes(files)) == snapshot.bytes
-    written = (f.bytes for f in list_files(files) if f.name.endswith(".parquet"))
+    direct = (f for f in list_files(files) if f.location == f"{files}/{f.name}")  # no states
+    written = (f.bytes for f in direct if f.name.endswith(".parquet"))
     return is_there(commit) and sum(written) == snapshot.bytes
 
 

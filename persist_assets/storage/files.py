@@ -302,6 +302,28 @@ def is_there(location: str) -> bool:
         return bool(system.get_file_info(path).is_file)
 
 
+def copy_file(source: str, target: str) -> None:
+    """Copy a file, within a store or from one to another; directories are made.
+
+    Raises
+    ------
+    StorageError
+        It cannot be copied.
+    """
+    with reached(source) as (system, path), reached(target) as (other, place):
+        if is_local(target):
+            os.makedirs(os.path.dirname(place), exist_ok=True)
+        if system == other:
+            system.copy_file(path, place)
+            return
+        with system.open_input_stream(path) as stream, other.open_output_stream(place) as out:
+            while block := stream.read(_BLOCK_BYTES):
+                out.write(block)
+
+
+_BLOCK_BYTES = 8 << 20
+
+
 def list_own(location: str) -> list[Found]:
     """Return all files at any depth below a directory, sorted, without following symbolic links.
 

@@ -105,11 +105,13 @@ class Network:
         The port of the service.
     answered
         Set when a whole answer has gone through: who asked is about to record it.
+    has_cut
+        Set when it has cut a connection.
     """
 
     def __init__(self, seed: str, stall_s: float) -> None:
         self.cuts, self.target = Counter[str](), 0
-        self.answered = threading.Event()
+        self.answered, self.has_cut = threading.Event(), threading.Event()
         self._chance, self._stall_s = random.Random(seed), stall_s
         self._deck = [self._chance.choice(FATES[3:])]  # at least one is cut, however slow it is
         self._calm, self._lock = threading.Event(), threading.Lock()
@@ -222,6 +224,8 @@ class Network:
     def _count(self, what: str) -> None:
         with self._lock:
             self.cuts[what] += 1
+        if what in FATES[3:]:
+            self.has_cut.set()
 
 
 def _reset(connection: socket.socket) -> None:
@@ -313,6 +317,7 @@ def cut_and_compare(
             url = load_settings(sender).ledger
             writer = _script("write", url, n_events, seconds, seed)
             over.wait(seconds)
+            network.has_cut.wait(60)  # a slow machine may not have connected yet
             before = len(_received(ours))
             over.set()
             network.calm()

@@ -211,7 +211,7 @@ def anew(builder: Builder, source: Source) -> tuple[Counter[Any], Measured]:
 def check(builder: Builder, source: Source, said: str) -> None:
     """Compare the table of a source with what computing it anew gives."""
     rows, measured = anew(builder, source)
-    snapshot = builder.ledger.manifests.fetch("dev")[source.build_id]
+    snapshot = builder.ledger.manifests.fetch(*builder.settings.environments)[source.build_id]
     found = Counter(builder.reader.load_snapshot(snapshot).collect())
     assert found == rows, (
         f"{source.name} after {said}: {found - rows} too many, {rows - found} gone"

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from persist_assets.building.changed_tables import ChangedTables
+from persist_assets.building.stages import Computed
 from persist_assets.building.strategies.by_keys import key_names, replace_by_call
-from persist_assets.building.strategies.in_place import continue_table
+from persist_assets.building.strategies.in_place import continue_table, in_own_table
 from persist_assets.building.strategies.strategy import Scope
 from persist_assets.building.strategies.whole import Whole
 from persist_assets.building.weights import netted
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from persist_assets.building.stages import Computed
     from persist_assets.building.strategies.strategy import Strategy, Task
     from persist_assets.core.model.columns import Column
     from persist_assets.core.model.plans import Increment
@@ -212,11 +212,11 @@ def _repeated(task: Task, rows: DataFrame, columns: Sequence[str]) -> DataFrame:
 
 
 def scope_of(task: Task, increment: Increment) -> Scope:
-    """Return what a build that continues a table in place reads and computes: no query.
+    """Return what a build that continues a table reads and computes: no query.
 
-    If the table belongs to another environment, it is computed as a whole.
+    If the table has another meaning, all rows are computed.
     """
-    if not task.started.is_within:
+    if not task.started.keeps_files:
         return Scope(reads_temporary=False)
     return Scope(columns=increment.base.columns, reads_temporary=False)
 
@@ -240,10 +240,11 @@ def or_all_rows(
         ``refresh=strict`` forbids computing all rows.
     """
     source, reader = task.source, task.reader
-    why, computed = "its table belongs to another environment", None
-    if task.started.is_within:
+    why, computed = "its table has rows of older code", None
+    if task.started.keeps_files:
         try:
             why, computed = "more keys are touched than expected", maintain()
+            computed = in_own_table(task, computed) if isinstance(computed, Computed) else computed
         except (BuildError, StorageError) as error:
             why = error.message
     if computed is not None:

@@ -6,6 +6,9 @@
 
 The invariant: the files kept and the files written are together the rows that computing everything
 would give, and so are their metrics.
+
+Files of another environment's table are not kept but copied: what happens to that table must not
+harm this one.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ from persist_assets.engine.protocol import Beside
 from persist_assets.engine.row_metrics import combined, of_snapshot
 from persist_assets.engine.session import translated
 from persist_assets.planning.increments import time_type
+from persist_assets.storage.delta_commit import with_copies
 from persist_assets.storage.delta_tables import find_table, live_files
 from persist_assets.storage.raw import Pin
 
@@ -111,7 +115,7 @@ def continue_table(
         keys = frame if replaced is None else replaced
         if key:
             touched |= _having(engine, root, live, keys, key, base.columns, name)
-        touched_rows = _read(engine, base, sorted(touched))
+        touched_rows = _read(engine, base, _within(root, sorted(touched)))
         gone, rows = None, frame
         beside = Beside(touched_rows, window.condition if window and not key else None)
         if key:
@@ -120,7 +124,7 @@ def continue_table(
             rows, beside = merged(frame, old), Beside(others)
         staged, added = engine.write(
             rows,
-            base.table,
+            task.started.table,
             task.build_uid,
             on_rows,
             task.time_column,
@@ -129,7 +133,7 @@ def continue_table(
             bounds=bounds,
         )
     stay = {path: file for path, file in live.items() if path not in touched}
-    every = (*sorted(stay), *(f.path for f in staged.files))
+    every = (*_within(root, sorted(stay)), *_within(staged.root, (f.path for f in staged.files)))
     measured = _measured(task, base, gone or added.gone, added, every)
     if task.time_column is not None:
         latest = _find_watermark(task, base, window, bool(key), stay, added.watermark, every)
@@ -143,7 +147,31 @@ def continue_table(
         parts=tuple(sorted({path.partition("/")[0] for path in stay})),
         bytes=staged.bytes + sum(file.bytes for file in stay.values()),
         n_rewritten=len(touched),
+        n_kept=len(stay),
     )
+
+
+def in_own_table(task: Task, computed: Computed) -> Computed:
+    """Return what was computed as a table of the environment's own.
+
+    Files that stay in another environment's table are copied beside those written.
+
+    Raises
+    ------
+    StorageError
+        That failed.
+    """
+    base, staged = computed.base, computed.staged
+    if base is None or staged is None or base.table == task.started.table:
+        return computed
+    root = task.reader.settings.table_root(base.table)
+    live = _files_of(base, root)
+    staged = with_copies(staged, root, [live[path] for path in computed.kept_files])
+    return replace(computed, staged=staged, base=None, kept_files=(), parts=())
+
+
+def _within(root: str, paths: Iterable[str]) -> tuple[str, ...]:
+    return tuple(f"{root}/{path}" for path in paths)
 
 
 def _files_of(base: Snapshot, root: str) -> Mapping[str, Live]:
@@ -173,7 +201,7 @@ def _measured(
     gone, added
         The metrics of rows replaced, and of rows written.
     every
-        The paths of all files that the table will have.
+        All files that the table will have.
     """
     engine, checks = task.reader.engine, task.checks
     previous = {c.name: c for c in task.reader.ledger.builds.fetch_checks(base.build_uid)}
@@ -186,11 +214,9 @@ def _measured(
     return replace(measured, checks=tuple(results[c.name] for c in checks))
 
 
-def _read(engine: Engine, base: Snapshot, paths: Iterable[str]) -> DataFrame:
-    """Return the rows of files of a table."""
-    root = engine.settings.table_root(base.table)
-    files = tuple(f"{root}/{path}" for path in paths)
-    return engine.read_files("parquet", Pin(None, files), base.columns, {})
+def _read(engine: Engine, base: Snapshot, files: Iterable[str]) -> DataFrame:
+    """Return the rows of files that have the columns of a table."""
+    return engine.read_files("parquet", Pin(None, tuple(files)), base.columns, {})
 
 
 def _find_watermark(
@@ -216,7 +242,7 @@ def _find_watermark(
     added
         The watermark of the rows written.
     every
-        The paths of all files that the table will have.
+        All files that the table will have.
     """
     engine, column = task.reader.engine, task.time_column or ""
     kind = time_type(task.source, base)
@@ -226,7 +252,8 @@ def _find_watermark(
         return watermark
 
     def read(files: Sequence[Live]) -> str | None:
-        rows = _read(engine, base, (f.path for f in files))
+        root = engine.settings.table_root(base.table)
+        rows = _read(engine, base, _within(root, (f.path for f in files)))
         return engine.greatest(rows, column, task.source.name)
 
     try:

@@ -1,7 +1,8 @@
 """Incremental builds: add rows to a table, or recompute a window of its time column.
 
-The table is continued in place where it is the environment's own. A build that continues another
-table (`on_change=continue`: the code changed, the rows stay) copies that table's rows.
+The table is continued in place where it is the environment's own, else with copies of its files. A
+build that continues a table of another meaning (`on_change=continue`: the code changed, the rows
+stay) copies that table's rows.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from persist_assets.building.reader import Slice
-from persist_assets.building.strategies.in_place import continue_table
+from persist_assets.building.strategies.in_place import continue_table, in_own_table
 from persist_assets.building.strategies.scd2 import columns_of
 from persist_assets.building.strategies.slices import slices_of
 from persist_assets.building.strategies.strategy import Scope
@@ -100,13 +101,13 @@ def continue_from(
         The bounds of files of a partitioned table; see `Engine.write`.
     """
     source, reader = task.source, task.reader
-    if task.started.is_within:
+    if task.started.keeps_files:
         key = source.annotation.merge.key if source.annotation.merge else ()
 
         def merged(rows: DataFrame, old: DataFrame) -> DataFrame:
             return reader.merged(source, rows.unionByName(old))
 
-        return continue_table(task, base, window, frame, key, merged, bounds)
+        return in_own_table(task, continue_table(task, base, window, frame, key, merged, bounds))
     check_fits(source, base, columns_of(frame))
     base_rows = reader.load_snapshot(base)
     if window is not None:

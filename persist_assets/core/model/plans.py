@@ -197,6 +197,8 @@ class Increment:
     ----------
     base
         The snapshot to continue.
+    foreign
+        Another environment has the table of the base: the files that stay are copied from it.
     added
         By table that only grew, the added files; the rows computed from them are added.
     changes
@@ -227,6 +229,7 @@ class Increment:
     late: tuple[str, ...] = ()
     program: Program | Merging | None = None
     expected: Estimates | None = field(default=None, compare=False)
+    foreign: bool = False
 
 
 @dataclass(frozen=True, slots=True)

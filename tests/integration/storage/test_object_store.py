@@ -36,13 +36,14 @@ from persist_assets.engine.spark import SparkEngine
 from persist_assets.ledger.builds import Publication
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.operations.environments import promote
-from persist_assets.storage.delta_commit import Staged, commit, find_staged
+from persist_assets.storage.delta_commit import Staged, commit, find_staged, with_copies
 from persist_assets.storage.delta_deletions import delete_builds, find_written
 from persist_assets.storage.delta_tables import (
     LOG,
     find_table,
     has_snapshot,
     is_whole,
+    live_files,
     read_sample,
     read_version,
 )
@@ -96,6 +97,20 @@ def test_a_table_in_a_bucket_has_versions_like_any_other(bucket: str) -> None:
     assert DeltaTable(uri, storage_options=options).to_pyarrow_table().num_rows == 4
 
 
+@pytest.mark.proves("T13")
+def test_files_are_copied_within_a_bucket_and_out_of_it(bucket: str, tmp_path: Path) -> None:
+    first = stage(f"{bucket}/t", "1" * 32, 3)
+    commit(first, build_id="b", pinned=None)
+    live = live_files(find_table(first.root))
+    for root in (f"{bucket}/u", str(tmp_path)):
+        staged = with_copies(Staged(root, "2" * 32, first.schema, ()), first.root, live.values())
+        commit(staged, build_id="b", pinned=None)
+        assert [(f.bytes, f.rows) for f in staged.files] == [(f.bytes, f.rows) for f in first.files]
+        assert read_sample(read_version(root, 0).files, 9) == read_sample(
+            read_version(first.root, 0).files, 9
+        )
+
+
 def test_of_two_writers_of_one_version_in_a_bucket_only_one_wins(bucket: str) -> None:
     root = f"{bucket}/t"
     commit(stage(root, "first", 3), build_id="b", pinned=None)
@@ -144,6 +159,8 @@ def test_files_that_are_gone_from_a_bucket_are_missed(bucket: str, server: Serve
     assert (has_snapshot(root, one), is_whole(root, one)) == (True, True)
     assert (has_snapshot(root, none), is_whole(root, none)) == (False, False)
     assert not has_snapshot(root, snapshot("other", 0, 3))
+    parquet(f"{root}/one/state-0/part-0.parquet", a=[1])  # states lie beside the table's files
+    assert (has_snapshot(root, one), is_whole(root, one)) == (True, True)
     server.requests()
     has_snapshot(root, one)
     assert len(server.requests()) <= 4
