@@ -87,6 +87,10 @@ class ChangedTables:
         """Return the number of rows of a relation that the program holds."""
         return self.reader.relations.n_rows(self._show_held(name, self.program.held[name]))
 
+    def place(self, name: str) -> str:
+        """Return the directory of the files of a relation that the program holds."""
+        return self.reader.relations.place(self._show_held(name, self.program.held[name]))
+
     def _named(self, sql: str) -> str:
         """Return a statement over views that exist."""
 

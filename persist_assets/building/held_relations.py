@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import uuid
 from contextlib import suppress
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,8 @@ from persist_assets.core.model.deltas import ROW_WEIGHT, NoRule
 from persist_assets.core.object_stores import spark_uri
 from persist_assets.engine.session import translated
 from persist_assets.planning.deltas import unmaintainable
-from persist_assets.storage.files import list_files, reached, rows_in
+from persist_assets.storage.arrow_rows import read_rows, write_rows
+from persist_assets.storage.files import list_files, rows_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -35,6 +37,23 @@ _MOST_READERS = 50
 """All columns of a table with more readers than this are held."""
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Rows in temporary files.
+
+    Attributes
+    ----------
+    rows
+        The rows, as read from there.
+    place
+        The directory.
+    """
+
+    rows: DataFrame
+    n_rows: int
+    place: str
+
+
 class HeldRelations:
     """The relations that a run holds until it ends.
 
@@ -47,9 +66,7 @@ class HeldRelations:
     def __init__(self, project: Project) -> None:
         self._project = project
         self.directory: Callable[[], str] | None = None
-        self._frames: dict[str, DataFrame] = {}
-        self._places: dict[str, str] = {}
-        self._counts: dict[str, int] = {}
+        self._held: dict[str, Written] = {}
         self._by_content: dict[str, str] = {}
         self._firsts: dict[str, str] = {}
         self._of_probes: dict[tuple[frozenset[SourceID], ...], dict[str, dict[int, str]]] = {}
@@ -65,29 +82,42 @@ class HeldRelations:
             Computing them failed.
         """
         with self._lock:
-            if name not in self._frames:
-                self._places[name] = self._place()
+            if name not in self._held:
                 rows = frame.hint("rebalance") if name.startswith("probe~") else frame
-                written, self._counts[name] = _written(rows, self._places[name])
-                self._frames[name] = written
-            return self._frames[name]
+                self._held[name] = self.written(rows)
+            return self._held[name].rows
 
     def holds(self, name: str) -> bool:
         """Whether a relation is held."""
         with self._lock:
-            return name in self._places
+            return name in self._held
 
-    def written(self, frame: DataFrame) -> tuple[DataFrame, int]:
-        """Compute the rows of a frame now, in temporary files; return them and their number."""
-        return _written(frame, self._place())
+    def written(self, frame: DataFrame) -> Written:
+        """Compute the rows of a frame now, in temporary files."""
+        place = self._place()
+        with translated("computing what changed"):
+            writer = frame.write
+            writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+            writer.parquet(spark_uri(place))
+        return _read(place, frame)
+
+    def written_table(self, table: Any, like: DataFrame) -> Written:
+        """Write an Arrow table, with the types of a frame, to temporary files."""
+        place = self._place()
+        write_rows(table, place)
+        return _read(place, like)
 
     def n_rows(self, name: str) -> int:
         """Return the number of rows of a relation that is held."""
-        return self._counts[name]
+        return self._held[name].n_rows
 
     def _place(self) -> str:
         assert self.directory is not None, "only builds hold relations"
         return f"{self.directory()}/held-{uuid.uuid4().hex}"
+
+    def place(self, name: str) -> str:
+        """Return the directory of the files of a relation that is held."""
+        return self._held[name].place
 
     def differs(self, name: str, columns: Sequence[str]) -> bool:
         """Whether changed rows that are held differ in some columns, by their net weight.
@@ -96,11 +126,12 @@ class HeldRelations:
         """
         from pyarrow import ArrowException
 
-        files = [f for f in list_files(self._places[name]) if f.name.endswith(".parquet")]
+        place = self._held[name].place
+        files = [f for f in list_files(place) if f.name.endswith(".parquet")]
         if sum(f.bytes for f in files) > _MUCH_BYTES:
             return True
         try:
-            rows = self._read(name, [*columns, ROW_WEIGHT])
+            rows = read_rows(place, [*columns, ROW_WEIGHT])
             totals = rows.group_by([*columns]).aggregate([(ROW_WEIGHT, "sum")])
             return any(totals[f"{ROW_WEIGHT}_sum"].to_pylist())
         except ArrowException:
@@ -120,7 +151,7 @@ class HeldRelations:
 
     def _content(self, name: str) -> str | None:
         """Return a digest of the rows of a held relation; None: they are too many."""
-        rows = self._read(name)
+        rows = read_rows(self._held[name].place)
         if rows.nbytes > _MOST_KEY_BYTES:
             return None
         content = sorted(map(repr, zip(*(c.to_pylist() for c in rows.columns), strict=True)))
@@ -128,28 +159,12 @@ class HeldRelations:
 
     def total(self, name: str) -> int:
         """Return the sum of the weights of changed rows that are held."""
-        return sum(self._read(name, [ROW_WEIGHT])[ROW_WEIGHT].to_pylist())
-
-    def _read(self, name: str, columns: Sequence[str] | None = None) -> Any:
-        from pyarrow import concat_tables
-        from pyarrow.parquet import ParquetFile
-
-        tables: list[Any] = []
-        for file in list_files(self._places[name]):
-            if file.name.endswith(".parquet"):
-                with (
-                    reached(file.location) as (system, path),
-                    system.open_input_file(path) as opened,
-                ):
-                    tables.append(ParquetFile(opened).read(columns and [*columns]))
-        return concat_tables(tables)
+        return sum(read_rows(self._held[name].place, [ROW_WEIGHT])[ROW_WEIGHT].to_pylist())
 
     def release(self) -> None:
         """Forget all relations; their files go with the run's temporary tables."""
         with self._lock:
-            self._frames.clear()
-            self._places.clear()
-            self._counts.clear()
+            self._held.clear()
             self._by_content.clear()
             self._firsts.clear()
             self._of_probes.clear()
@@ -226,13 +241,10 @@ class HeldRelations:
         return readers if len(readers) <= _MOST_READERS else []
 
 
-def _written(frame: DataFrame, place: str) -> tuple[DataFrame, int]:
-    """Write rows to a place now, and return them as read from there, and their number."""
+def _read(place: str, like: DataFrame) -> Written:
+    """Return rows in files, which have the types of a frame."""
     with translated("computing what changed"):
-        writer = frame.write
-        writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
-        writer.parquet(spark_uri(place))
-        rows = frame.sparkSession.read.schema(frame.schema).parquet(spark_uri(place))
-        n_rows = rows_in(place)
-        # Spark plans nothing for what is joined with no rows, if it knows that there are none.
-        return rows if n_rows else rows.limit(0), n_rows
+        rows = like.sparkSession.read.schema(like.schema).parquet(spark_uri(place))
+    n_rows = rows_in(place)
+    # Spark plans nothing for what is joined with no rows, if it knows that there are none.
+    return Written(rows if n_rows else rows.limit(0), n_rows, place)

@@ -60,6 +60,9 @@ _HINTS: Mapping[str, str] = {
         " table"
     ),
     r"it is computed by a function": "write it as a query",
+    r"it reads .* without .* changed": "add the key columns to this input, or name others in by",
+    r"it reads .* whose columns are unknown": "declare its columns",
+    r"it reads .* and has no table": "persist it",
     r"it is materialized as": "write materialized=table",
     r"refresh=whole": "remove refresh=whole",
     r"rows of .* changed or were removed, and its files": "store it as a Delta table",

@@ -35,10 +35,13 @@ class Beside:
     ----------
     gone
         An SQL condition, never NULL, that holds for the removed rows; None: no row is removed.
+    columns
+        The names of the columns that are written; empty: all. The condition may use others.
     """
 
     rows: DataFrame
     gone: str | None = None
+    columns: tuple[str, ...] = ()
 
 
 class Engine(Protocol):

@@ -214,7 +214,7 @@ MUTATIONS = (
     ),
     _increments(
         "NULL keys are one key",
-        "building/strategies/in_place.py",
+        "building/strategies/keys.py",
         'f"old.{quote(k)} <=> new.{quote(k)}"',
         'f"old.{quote(k)} = new.{quote(k)}"',
     ),

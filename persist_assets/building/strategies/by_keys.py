@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from persist_assets.building.strategies.in_place import continue_table, split_by_key
+from persist_assets.building.strategies.in_place import continue_table
+from persist_assets.building.strategies.keys import split_by_key
 from persist_assets.core.dialect import quote
 from persist_assets.core.errors import BuildError
 from persist_assets.engine.session import translated
@@ -71,9 +72,7 @@ def replace_by_call(
     rows = rows.persist()
     try:
         _check_keys(source, rows, keys)
-        return continue_table(
-            task, base, None, rows, keys.columns, lambda new, _: new, replaced=keys
-        )
+        return continue_table(task, base, None, rows, keys.columns, replaced=keys)
     finally:
         rows.unpersist()
 

@@ -106,15 +106,14 @@ class Delta:
             computed = replace_by_call(task, base, program, keys, read)
         else:
             rows = named(task, tables.run(program.rows), base.columns)
-            computed = continue_table(
-                task, base, None, rows, names, lambda new, _: new, replaced=keys
-            )
+            place = tables.place(program.keys or "")
+            computed = continue_table(task, base, None, rows, names, replaced=keys, place=place)
         return replace(computed, maintenance="keys", keys_touched=n_keys)
 
     def _added(self, task: Task, rows: DataFrame) -> Computed | Snapshot:
         """Add rows."""
         base = self.increment.base
-        computed = continue_table(task, base, None, rows, (), lambda new, _: new)
+        computed = continue_table(task, base, None, rows, ())
         if computed.staged is not None and not computed.staged.rows:
             delete_directory(f"{computed.staged.root}/{task.build_uid}")
             return unchanged(task, base)

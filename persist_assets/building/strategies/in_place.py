@@ -18,27 +18,21 @@ from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 from persist_assets.building.stages import Computed
+from persist_assets.building.strategies.keys import files_having, split_by_key, without_keys
 from persist_assets.building.strategies.windows import Window, meets
-from persist_assets.core.dialect import quote
 from persist_assets.core.errors import GoneError
-from persist_assets.core.object_stores import spark_pattern
 from persist_assets.core.time_values import (
     Value,
-    from_spark,
     from_statistics,
     from_text,
     greatest,
-    is_ordered,
     overlap,
-    spelled,
     to_text,
 )
 from persist_assets.engine.protocol import Beside
 from persist_assets.engine.row_metrics import combined, of_snapshot
-from persist_assets.engine.session import translated
 from persist_assets.planning.increments import time_type
 from persist_assets.storage.delta_commit import with_copies
 from persist_assets.storage.delta_tables import find_table, live_files
@@ -51,7 +45,6 @@ if TYPE_CHECKING:
 
     from persist_assets.building.strategies.strategy import Task
     from persist_assets.core.model.checks import Check, CheckResult
-    from persist_assets.core.model.columns import Column
     from persist_assets.core.model.snapshots import Snapshot
     from persist_assets.engine.protocol import Engine
     from persist_assets.engine.row_metrics import Measured
@@ -70,10 +63,11 @@ def continue_table(
     window: Window | None,
     frame: DataFrame,
     key: Sequence[str],
-    merged: Callable[[DataFrame, DataFrame], DataFrame],
+    merged: Callable[[DataFrame, DataFrame], DataFrame] | None = None,
     bounds: Sequence[str] = (),
     *,
     replaced: DataFrame | None = None,
+    place: str | None = None,
 ) -> Computed:
     """Write the new files of a table that keeps some files of its base.
 
@@ -88,12 +82,15 @@ def continue_table(
     key
         Rows replace those with the same values in these columns; empty: they replace none.
     merged
-        Returns the rows to write, from the rows computed and those with the same keys.
+        Returns the rows to write, from the rows computed and those with the same keys; None: the
+        rows computed.
     bounds
         The bounds of files of a partitioned table; empty: rows arrive in order. See
         `Engine.write`.
     replaced
         The keys of the rows to replace; None: those of `frame`.
+    place
+        The directory that these are read from, whose first columns are `key`.
 
     Raises
     ------
@@ -114,14 +111,12 @@ def continue_table(
             stack.callback(frame.persist().unpersist)
         keys = frame if replaced is None else replaced
         if key:
-            touched |= _having(engine, root, live, keys, key, base.columns, name)
+            kinds = {c.name.lower(): c.type or "" for c in base.columns}
+            columns = [(k, kinds[k.lower()]) for k in key]
+            touched |= files_having(engine, root, live, keys, columns, name, place)
         touched_rows = _read(engine, base, _within(root, sorted(touched)))
-        gone, rows = None, frame
-        beside = Beside(touched_rows, window.condition if window and not key else None)
-        if key:
-            old, others = split_by_key(keys, key)(touched_rows)
-            gone = engine.measure(old, on_rows, None, name) if touched else None
-            rows, beside = merged(frame, old), Beside(others)
+        rows, beside, old = _replacing(frame, touched_rows, window, keys, key, merged)
+        gone = engine.measure(old, on_rows, None, name) if touched and old is not None else None
         staged, added = engine.write(
             rows,
             task.started.table,
@@ -149,6 +144,26 @@ def continue_table(
         n_rewritten=len(touched),
         n_kept=len(stay),
     )
+
+
+def _replacing(
+    frame: DataFrame,
+    stored: DataFrame,
+    window: Window | None,
+    keys: DataFrame,
+    key: Sequence[str],
+    merged: Callable[[DataFrame, DataFrame], DataFrame] | None,
+) -> tuple[DataFrame, Beside, DataFrame | None]:
+    """Return the rows to write, the stored rows beside them, and those to measure by themselves.
+
+    The parameters are those of `continue_table`, and the rows of the files that are written again.
+    """
+    if not key:
+        return frame, Beside(stored, window.condition if window else None), None
+    if merged is None:
+        return frame, without_keys(stored, keys, key), None
+    old, others = split_by_key(keys, key)(stored)
+    return merged(frame, old), Beside(others), old
 
 
 def in_own_table(task: Task, computed: Computed) -> Computed:
@@ -277,70 +292,6 @@ def _small(live: Mapping[str, Live]) -> set[str]:
         chosen.add(part)
         total += size
     return {path for path in live if path.partition("/")[0] in chosen}
-
-
-_Split = Callable[["DataFrame"], tuple["DataFrame", "DataFrame"]]
-"""Divides rows into those that are replaced and those that stay."""
-
-
-def split_by_key(frame: DataFrame, key: Sequence[str]) -> _Split:
-    """Return a function that splits rows into those with a key of `frame` and the others."""
-    from pyspark.sql import functions as F
-
-    keys = frame.selectExpr(*map(quote, key)).distinct().alias("new")
-    same = F.expr(" AND ".join(f"old.{quote(k)} <=> new.{quote(k)}" for k in key))
-
-    def split(rows: DataFrame) -> tuple[DataFrame, DataFrame]:
-        old = rows.alias("old")
-        return old.join(keys, same, "left_semi"), old.join(keys, same, "left_anti")
-
-    return split
-
-
-def _having(
-    engine: Engine,
-    root: str,
-    live: Mapping[str, Live],
-    frame: DataFrame,
-    key: Sequence[str],
-    columns: Sequence[Column],
-    name: str,
-) -> set[str]:
-    """Return the files that have rows with a key of `frame`.
-
-    A file is read if its statistics do not rule it out.
-    """
-    kinds = {c.name.lower(): c.type or "" for c in columns}
-    ordered = [k for k in key if is_ordered(kinds[k.lower()])]
-    bounds = [
-        text
-        for n, k in enumerate(ordered)
-        for text in (
-            f"{spelled(f'min({quote(k)})', kinds[k.lower()])} AS low{n}",
-            f"{spelled(f'max({quote(k)})', kinds[k.lower()])} AS high{n}",
-            f"count_if({quote(k)} IS NULL) > 0 AS nulls{n}",
-        )
-    ]
-    with translated(f"computing `{name}`"):
-        values = frame.selectExpr("count(1) AS n", *bounds).collect()[0]
-    if not values["n"]:
-        return set()
-    maybe = {*live}
-    for n, k in enumerate(ordered):
-        kind = kinds[k.lower()]
-        ends = [from_spark(values[f"{end}{n}"] or "", kind) for end in ("low", "high")]
-        if ends[0] is not None and ends[1] is not None:
-            span = Window(((k, kind),), (((ends[0], ends[1]),),), values[f"nulls{n}"])
-            maybe = {path for path in maybe if meets(live[path], span)}
-    if not maybe:
-        return set()
-    files = tuple(f"{root}/{path}" for path in sorted(maybe))
-    with translated(f"looking for the keys of `{name}`"):
-        frame_of_files = engine.session.read.parquet(*map(spark_pattern, files))
-        rows = frame_of_files.selectExpr(*map(quote, key), "_metadata.file_path AS `persist.file`")
-        old, _ = split_by_key(frame, key)(rows)
-        places = [row[0] for row in old.select("`persist.file`").distinct().collect()]
-    return {"/".join(unquote(place).rsplit("/", 2)[1:]) for place in places}
 
 
 def _is_answered(check: Check, previous: Mapping[str, CheckResult]) -> bool:

@@ -93,9 +93,7 @@ class History:
                 return write_table(task, turned.versions)
             if turned.n:
                 key = identified_by(validity)
-                return continue_table(
-                    task, history, None, turned.changed, key, lambda rows, _: rows
-                )
+                return continue_table(task, history, None, turned.changed, key)
             as_of = merge_as_of([task.step.as_of, own_marks(history.as_of, source)])
             return replace(
                 history, as_of=as_of, inputs=started.inputs, current_at=started.current_at

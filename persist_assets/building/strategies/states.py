@@ -11,9 +11,10 @@ from __future__ import annotations
 import logging
 import uuid
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from persist_assets.building.changed_tables import ChangedTables
+from persist_assets.building.small_states import is_small, merged_here
 from persist_assets.building.strategies.deltas import (
     named,
     narrowed,
@@ -30,6 +31,7 @@ from persist_assets.core.model.deltas import Merging, NoRule, state_name
 from persist_assets.core.model.snapshots import KeptState
 from persist_assets.core.object_stores import spark_pattern
 from persist_assets.engine.session import translated
+from persist_assets.storage.arrow_rows import read_rows, write_rows
 from persist_assets.storage.files import delete_directory, rows_in
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from persist_assets.building.held_relations import Written
     from persist_assets.building.stages import Computed
     from persist_assets.building.strategies.strategy import Task
     from persist_assets.core.model.columns import Column
@@ -44,12 +47,27 @@ if TYPE_CHECKING:
     from persist_assets.core.model.plans import Increment
     from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.snapshots import Snapshot
+    from persist_assets.engine.protocol import Engine
 
 log = logging.getLogger(__name__)
 
 _LARGE_ROWS = 1_000_000
 _LARGE_BYTES = 32 * 2**20
 """Tables computed from fewer rows and bytes keep no states: they are quickly computed anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Now:
+    """A state now.
+
+    Attributes
+    ----------
+    table
+        Its rows as an Arrow table, if they were merged in memory.
+    """
+
+    rows: DataFrame
+    table: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +113,7 @@ class WithStates:
     ) -> Computed:
         tables = ChangedTables(task.reader, merging, read, {})
         relations = task.reader.relations
-        states = [relations.written(tables.run(state.initial))[0] for state in merging.states]
+        states = [_Now(relations.written(tables.run(s.initial)).rows) for s in merging.states]
         columns = columns_of(frame)
         return _write_from(task, tables, merging, states, columns)
 
@@ -131,18 +149,18 @@ class Merge:
             return unchanged(task, base)
         merging = tables.program
         assert isinstance(merging, Merging)
-        states: list[DataFrame] = []
+        states: list[_Now] = []
         is_changed = False
         for number, state in enumerate(merging.states):
             former = _read(task, base, number)
             _show(task, tables, state_name("former", number), former)
             if state.changed is None:
-                states.append(former)
+                states.append(_same(task, base, number, former))
                 continue
             rows = _cast(tables.run(state.changed), former)
-            changed, n_changed = task.reader.relations.written(rows)
-            is_changed |= n_changed > 0
-            states.append(_merged(state, former, changed))
+            changed = task.reader.relations.written(rows)
+            is_changed |= changed.n_rows > 0
+            states.append(_merged(task, base, number, state, former, changed))
         if not is_changed:
             return unchanged(task, base)
         computed = _write_from(task, tables, merging, states, base.columns)
@@ -167,21 +185,29 @@ def _write_from(
     task: Task,
     tables: ChangedTables,
     merging: Merging,
-    states: Sequence[DataFrame],
+    states: Sequence[_Now],
     columns: Sequence[Column],
 ) -> Computed:
     """Write the rows of the query from states, and the states."""
     engine, kept_states = task.reader.engine, list[KeptState]()
     for number, state in enumerate(states):
-        _show(task, tables, state_name("state", number), state)
+        _show(task, tables, state_name("state", number), state.rows)
     rows = named(task, tables.run(merging.rows), columns)
     computed = write_table(task, rows)
     root = engine.settings.table_root(task.started.table)
     for number, (state, definition) in enumerate(zip(states, merging.definitions, strict=True)):
-        with translated(f"writing a state of `{task.source.name}`"):
-            staged = engine.write_files(state, f"{root}/{task.build_uid}", _directory(number))
-        kept_states.append(KeptState(definition, staged.rows))
+        n_rows = _write(engine, state, f"{root}/{task.build_uid}", _directory(number), task)
+        kept_states.append(KeptState(definition, n_rows))
     return replace(computed, states=tuple(kept_states))
+
+
+def _write(engine: Engine, state: _Now, root: str, directory: str, task: Task) -> int:
+    """Write the files of a state, and return the number of its rows."""
+    if state.table is not None:
+        write_rows(state.table, f"{root}/{directory}")
+        return len(state.table)
+    with translated(f"writing a state of `{task.source.name}`"):
+        return engine.write_files(state.rows, root, directory).rows
 
 
 def _directory(number: int) -> str:
@@ -194,6 +220,11 @@ def _show(task: Task, tables: ChangedTables, name: str, rows: DataFrame) -> None
     tables.states[name] = task.reader.engine.view(view, lambda: rows)
 
 
+def _place(task: Task, base: Snapshot, number: int) -> str:
+    root = task.reader.settings.table_root(base.table)
+    return f"{root}/{base.build_uid}/{_directory(number)}"
+
+
 def _read(task: Task, base: Snapshot, number: int) -> DataFrame:
     """Return a state of a snapshot.
 
@@ -202,8 +233,7 @@ def _read(task: Task, base: Snapshot, number: int) -> DataFrame:
     StorageError
         Some of its rows are gone.
     """
-    root = task.reader.settings.table_root(base.table)
-    place = f"{root}/{base.build_uid}/{_directory(number)}"
+    place = _place(task, base, number)
     if rows_in(place) != base.states[number].rows:
         raise StorageError(f"a state of {base.table} is gone", hint="it is computed anew")
     with translated(f"reading a state of `{task.source.name}`"):
@@ -218,13 +248,26 @@ def _cast(rows: DataFrame, like: DataFrame) -> DataFrame:
     )
 
 
-def _merged(state: State, former: DataFrame, changed: DataFrame) -> DataFrame:
+def _same(task: Task, base: Snapshot, number: int, former: DataFrame) -> _Now:
+    """Return a state that did not change."""
+    is_read = is_small(base.states[number].rows, ())
+    return _Now(former, read_rows(_place(task, base, number)) if is_read else None)
+
+
+def _merged(
+    task: Task, base: Snapshot, number: int, state: State, former: DataFrame, changed: Written
+) -> _Now:
     """Return a state now: its rows before, but for those that changed."""
     from pyspark.sql import functions as F
 
     if not state.n_keys:
-        return changed
+        return _Now(changed.rows, read_rows(changed.place))
+    key_types = [f.dataType.simpleString() for f in former.schema.fields[: state.n_keys]]
+    if is_small(base.states[number].rows + changed.n_rows, key_types):
+        table = merged_here(_place(task, base, number), changed.place, state.n_keys)
+        if table is not None:
+            return _Now(task.reader.relations.written_table(table, former).rows, table)
     keys = [f"k{k}" for k in range(state.n_keys)]
     same = F.expr(" AND ".join(f"s.{k} <=> c.{k}" for k in keys))
-    stay = former.alias("s").join(changed.alias("c"), same, "left_anti")
-    return stay.unionByName(changed.where("n > 0"))
+    stay = former.alias("s").join(changed.rows.alias("c"), same, "left_anti")
+    return _Now(stay.unionByName(changed.rows.where("n > 0")))

@@ -32,6 +32,8 @@ SPARK_LOCAL: Mapping[str, str] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.adaptive.enabled": "true",
     "spark.scheduler.mode": "FAIR",
+    # Maintaining some tables runs more kinds of stages than the 100 whose code Spark keeps.
+    "spark.sql.codegen.cache.maxEntries": "1000",
     # Rows that are laid out by partitions go to few files: sorted first they take less to write
     # than into as many streams at once.
     "spark.shuffle.sort.bypassMergeThreshold": "1",
@@ -166,6 +168,7 @@ NEVER_COUNTED = (
     "spark.sql.artifact.",
     "spark.sql.autoBroadcastJoinThreshold",
     "spark.sql.catalogImplementation",
+    "spark.sql.codegen.cache.maxEntries",
     "spark.sql.codegen.useIdInClassName",
     "spark.sql.codegen.wholeStage.union.enabled",
     "spark.sql.execution.arrow.",

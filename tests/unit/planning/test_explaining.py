@@ -169,6 +169,9 @@ def explained_policy(value: str) -> str:
     "reason",
     [
         "it is computed by a function",
+        "it reads prices without usr, and prices changed",
+        "it reads prices, which changed and whose columns are unknown",
+        "it reads prices, which changed and has no table",
         "it is materialized as a view",
         "it is materialized as a temporary",
         "refresh=whole computes all rows of a stale table",

@@ -1,0 +1,33 @@
+"""Few rows of Parquet files, in memory as Arrow tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from persist_assets.storage.files import list_files, reached
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def read_rows(place: str, columns: Sequence[str] | None = None) -> Any:
+    """Return the rows of the Parquet files in a directory, as an Arrow table."""
+    from pyarrow import concat_tables
+    from pyarrow.parquet import ParquetFile
+
+    tables: list[Any] = []
+    for file in list_files(place):
+        if file.name.endswith(".parquet"):
+            with reached(file.location) as (system, path), system.open_input_file(path) as opened:
+                tables.append(ParquetFile(opened).read(columns and [*columns]))
+    return concat_tables(tables)
+
+
+def write_rows(rows: Any, place: str) -> None:
+    """Write an Arrow table as the only file of a directory."""
+    from pyarrow.parquet import write_table
+
+    with reached(place) as (system, path):
+        system.create_dir(path, recursive=True)
+        with system.open_output_stream(f"{path}/part-0.parquet") as stream:
+            write_table(rows, stream, compression="snappy")
