@@ -57,13 +57,39 @@ _POLL_S = 0.5
 _IN_USE: dict[Path, FileLock] = {}
 """The client marks of this process, kept while it lives."""
 _STATIC_SQL = (
+    "spark.sql.artifact.copyFromLocalToFs.allowDestLocal",
+    "spark.sql.avro.schemaUrlAllowedSchemes",
+    "spark.sql.broadcastExchange.maxThreadThreshold",
     "spark.sql.cache.serializer",
     "spark.sql.catalog.",
     "spark.sql.catalogImplementation",
+    "spark.sql.codegen.cache.maxEntries",
+    "spark.sql.codegen.comments",
+    "spark.sql.debug",
+    "spark.sql.defaultUrlStreamHandlerFactory.enabled",
+    "spark.sql.event.truncate.length",
     "spark.sql.extensions",
+    "spark.sql.filesourceTableRelationCacheSize",
+    "spark.sql.globalTempDatabase",
     "spark.sql.hive.",
+    "spark.sql.kafka.disallowedOptions",
+    "spark.sql.legacy.hive.thriftServer.allowSettingSystemProperties",
+    "spark.sql.legacy.sessionInitWithConfigDefaults",
+    "spark.sql.metadataCacheTTLSeconds",
+    "spark.sql.queryExecutionListeners",
+    "spark.sql.reflect.allowList",
+    "spark.sql.restrictedMode.enabled",
+    "spark.sql.resultQueryStage.maxThreadThreshold",
+    "spark.sql.shuffleExchange.maxThreadThreshold",
+    "spark.sql.sources.disabledJdbcConnProviderList",
+    "spark.sql.sources.schemaStringLengthThreshold",
+    "spark.sql.streaming.streamingQueryListeners",
+    "spark.sql.streaming.ui.",
+    "spark.sql.subquery.maxThreadThreshold",
+    "spark.sql.ui.retainedExecutions",
     "spark.sql.warehouse.dir",
 )
+"""The beginnings of the settings of Spark SQL that a session cannot change. A test asks Spark."""
 _CLIENTS_ENVIRONMENT = frozenset({"SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_API_MODE"})
 """Environment variables that turn Spark into a client; a server must not have them."""
 

@@ -587,12 +587,12 @@ class SparkEngine:
             aggregates.append(F.expr(f"{spelled(f'max({quote(time_column)})', kind)} AS last"))
         rows = rows.observe(stayed, *aggregates)
 
-        def told() -> tuple[int, str | None, Measured | None]:
+        def measured() -> tuple[int, str | None, Measured | None]:
             value_of = stayed.get
             gone = None if beside.gone is None else read_measures(lost.get, checks)
             return value_of["n"], ledger_text(value_of.get("last"), kind), gone
 
-        return rows, told
+        return rows, measured
 
     def greatest(self, frame: DataFrame, column: str, name: str) -> str | None:
         """Return the greatest value of a column as text, None if all are NULL.
