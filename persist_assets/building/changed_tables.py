@@ -202,13 +202,17 @@ class ChangedTables:
                 lambda: self.reader.engine.run(Statement(came, {}, ())),
             )
         typed = self._typed(source_id, columns)
+        few = change.changed_bytes <= _MUCH_BYTES
         if change.feed is not None:
-            view = self._hold("changes", netted(self._fed(source_id, change.feed), typed))
+            rows = self._fed(source_id, change.feed)
+            view = self._hold("changes", netted(_in_one_task(rows) if few else rows, typed))
             self._check_feed(source_id, change.feed, view)
             return view
         went = _numbered(self._show_table("lost", source_id), columns, "-1L")
         both = f"{came} UNION ALL {went}"
-        if change.changed_bytes > _MUCH_BYTES and typed:
+        if few:
+            both = _in_one_task(both)
+        elif typed:
             both = self._differing(both, typed)
         return self._hold("changes", netted(both, typed))
 
@@ -313,6 +317,8 @@ class ChangedTables:
             f"SELECT *, 1L AS {weight} FROM ({new})"
             f" UNION ALL SELECT {items}, -{weight} FROM ({came})"
         )
+        if self.reader.relations.holds_few(held):
+            both = _in_one_task(both)
         return self._hold(
             "probe",
             f"SELECT {items} FROM ({netted(both, self._typed(table, columns))})"
@@ -320,6 +326,11 @@ class ChangedTables:
             " raise_error('rows that came are not there')))) repeated AS nth",
             old,
         )
+
+
+def _in_one_task(rows: str) -> str:
+    """Return the SELECT of few rows in one partition, where grouping needs no exchange."""
+    return f"SELECT /*+ COALESCE(1) */ * FROM ({rows})"
 
 
 def _held_name(kind: str, text: str) -> str:

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from persist_assets.core.model.sources import Source
 
 _MUCH_BYTES = 16 * 2**20
+"""Changed rows in more bytes count as different without a comparison."""
+_FEW_ROWS = 50_000
+"""Relations with at most as many rows are read by one task."""
 _MOST_KEY_BYTES = 2**20
 """Keys larger than this are not compared with others."""
 _MOST_READERS = 50
@@ -91,6 +94,11 @@ class HeldRelations:
         """Whether a relation is held."""
         with self._lock:
             return name in self._held
+
+    def holds_few(self, name: str) -> bool:
+        """Whether a relation is held that has few rows."""
+        with self._lock:
+            return name in self._held and self._held[name].n_rows <= _FEW_ROWS
 
     def written(self, frame: DataFrame) -> Written:
         """Compute the rows of a frame now, in temporary files."""
@@ -247,4 +255,7 @@ def _read(place: str, like: DataFrame) -> Written:
         rows = like.sparkSession.read.schema(like.schema).parquet(spark_uri(place))
     n_rows = rows_in(place)
     # Spark plans nothing for what is joined with no rows, if it knows that there are none.
-    return Written(rows if n_rows else rows.limit(0), n_rows, place)
+    if n_rows <= _FEW_ROWS:
+        # One partition needs no exchange, and each exchange takes a job.
+        rows = rows.coalesce(1) if n_rows else rows.limit(0)
+    return Written(rows, n_rows, place)

@@ -9,6 +9,8 @@ from persist_assets.storage.files import list_files, reached
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
+
 
 def read_rows(place: str, columns: Sequence[str] | None = None) -> Any:
     """Return the rows of the Parquet files in a directory, as an Arrow table."""
@@ -21,6 +23,18 @@ def read_rows(place: str, columns: Sequence[str] | None = None) -> Any:
             with reached(file.location) as (system, path), system.open_input_file(path) as opened:
                 tables.append(ParquetFile(opened).read(columns and [*columns]))
     return concat_tables(tables)
+
+
+def spark_schema(place: str) -> str | None:
+    """Return the schema that Spark gave to the Parquet files in a directory, as JSON."""
+    from pyarrow.parquet import read_metadata
+
+    for file in list_files(place):
+        if file.name.endswith(".parquet"):
+            with reached(file.location) as (system, path):
+                schema = (read_metadata(path, filesystem=system).metadata or {}).get(_SPARK_SCHEMA)
+            return schema and schema.decode()
+    return None
 
 
 def write_rows(rows: Any, place: str) -> None:

@@ -6,6 +6,7 @@ for both versions, and probes with the same keys serve all queries of a run.
 
 from __future__ import annotations
 
+import re
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,11 @@ OLD, NEW = "old", "new"
 VERSIONS = ((NEW, 1), (OLD, -1))
 """The versions of rows that are computed again, with their weights."""
 
+
+_INSTANCE = re.compile(
+    r"""'[^']*'|"[^"]*"|`(?:[^`]|``)*`|\b(?P<kind>[lr])(?P<number>\d+)(?P<column>_\d+)?\b(?!\()"""
+)
+"""An instance in a statement, or a text or name in which there may be none."""
 
 Column = tuple["SourceID", int]
 """A column of a table, by its number."""
@@ -69,6 +75,7 @@ class Relations:
 
     def hold(self, kind: str, sql: str) -> str:
         """Return the name of a relation that is computed once and held."""
+        sql = _renumbered(sql)
         name = f"{kind}:{sha256(sql.encode()).hexdigest()[:16]}"
         self.held.setdefault(name, sql)
         return name
@@ -156,6 +163,25 @@ class Relations:
         digest = sha256(repr((probe.table, probe.columns, probe.keys)).encode()).hexdigest()[:16]
         self.probes[digest] = probe
         return digest
+
+
+def _renumbered(sql: str) -> str:
+    """Return a statement whose instances are numbered in its order.
+
+    Equal parts of a query have instances of other numbers, and are computed once. The fields of a
+    type could have the names of instances.
+    """
+    if "struct<" in sql.lower():
+        return sql
+    numbers: dict[str, int] = {}
+
+    def numbered(match: re.Match[str]) -> str:
+        if match["number"] is None:
+            return match[0]
+        number = numbers.setdefault(match["number"], len(numbers) + 1)
+        return f"{match['kind']}{number}{match['column'] or ''}"
+
+    return _INSTANCE.sub(numbered, sql)
 
 
 def _changed_values(column: Column) -> str:

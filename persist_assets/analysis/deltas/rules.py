@@ -99,11 +99,14 @@ class Rules:
 
     def touched(self, block: Block, exprs: Sequence[Expr]) -> str | None:
         """Return the relation with the values that expressions have in changed rows of a Block."""
-        terms = self.block(replace(block, columns=()), exprs)
-        if not terms:
-            return None
         origins = self._origins(block, exprs[0]) if len(exprs) == 1 else ()
-        return self._distinct(union(terms), range(len(exprs)), origins)
+        own = _columns_of_one_table(block, exprs)
+        if own is not None:
+            table, columns = own
+            delta = self.node(table)
+            return delta and self._distinct(delta, columns, origins)
+        terms = self.block(replace(block, columns=()), exprs)
+        return self._distinct(union(terms), range(len(exprs)), origins) if terms else None
 
     def _distinct(
         self, rows: str, numbers: Iterable[int], origins: Iterable[Column | None] = ()
@@ -512,6 +515,15 @@ def _beside(whole: Block, inner: Block) -> Iterator[object]:
         if this is not inner:
             yield this
             stack += parts(this)
+
+
+def _columns_of_one_table(block: Block, exprs: Sequence[Expr]) -> tuple[Given, list[int]] | None:
+    """Return the table and the columns that expressions are, if a Block has all rows of a table."""
+    if block.conjuncts or len(block.leaves) != 1:
+        return None
+    instance, node = block.leaves[0]
+    columns = [e.column for e in exprs if isinstance(e, Ref) and e.instance == instance]
+    return (node, columns) if isinstance(node, Given) and len(columns) == len(exprs) else None
 
 
 def common_partition(exprs: Iterable[Expr]) -> list[Expr]:

@@ -8,6 +8,7 @@ one row for each group. Whatever goes wrong with it, all rows are computed.
 
 from __future__ import annotations
 
+import json
 import logging
 import uuid
 from dataclasses import dataclass, replace
@@ -31,7 +32,7 @@ from persist_assets.core.model.deltas import Merging, NoRule, state_name
 from persist_assets.core.model.snapshots import KeptState
 from persist_assets.core.object_stores import spark_pattern
 from persist_assets.engine.session import translated
-from persist_assets.storage.arrow_rows import read_rows, write_rows
+from persist_assets.storage.arrow_rows import read_rows, spark_schema, write_rows
 from persist_assets.storage.files import delete_directory, rows_in
 
 if TYPE_CHECKING:
@@ -233,11 +234,17 @@ def _read(task: Task, base: Snapshot, number: int) -> DataFrame:
     StorageError
         Some of its rows are gone.
     """
+    from pyspark.sql.types import StructType
+
     place = _place(task, base, number)
     if rows_in(place) != base.states[number].rows:
         raise StorageError(f"a state of {base.table} is gone", hint="it is computed anew")
+    schema = spark_schema(place)
     with translated(f"reading a state of `{task.source.name}`"):
-        return task.reader.engine.session.read.parquet(spark_pattern(place))
+        reader = task.reader.engine.session.read
+        if schema is not None:  # otherwise a Spark job finds it
+            reader = reader.schema(StructType.fromJson(json.loads(schema)))
+        return reader.parquet(spark_pattern(place))
 
 
 def _cast(rows: DataFrame, like: DataFrame) -> DataFrame:

@@ -6,6 +6,7 @@ DuckDB runs the programs; see `tests/support/deltas.py`.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,7 @@ from deltas import Maintained
 
 from persist_assets.analysis.deltas import printing
 from persist_assets.analysis.deltas.program import used_of_tables
+from persist_assets.analysis.deltas.relations import Relations
 from persist_assets.core.model.deltas import NoRule
 
 if TYPE_CHECKING:
@@ -563,3 +565,69 @@ def test_a_text_with_another_meaning_is_not_run(
         monkeypatch.setattr(holder, name, misprint)
     with pytest.raises(NoRule, match="printed with another meaning"):
         Maintained(RAW, query, COLUMNS)
+
+
+HELD_ONCE = {
+    "WITH c AS (SELECT k, count(*) AS n FROM r GROUP BY k)"
+    " SELECT x.k, y.n FROM c x JOIN c y ON x.n = y.k": {"keys": 1, "change": 1},
+    "SELECT k FROM r WHERE EXISTS (SELECT 1 FROM s WHERE s.k = r.k AND s.x = 'a')"
+    " UNION ALL SELECT a FROM r WHERE EXISTS (SELECT 1 FROM s WHERE s.k = r.k AND s.x = 'a')": {
+        "keys": 2
+    },
+    "SELECT k FROM r WHERE EXISTS (SELECT 1 FROM s WHERE s.k = r.k AND s.x = 'l1')"
+    " UNION ALL SELECT a FROM r WHERE EXISTS (SELECT 1 FROM s WHERE s.k = r.k AND s.x = 'l2')": {
+        "keys": 3
+    },
+}
+"""For some queries, how many relations of each kind are held. One of keys is of a probe."""
+
+
+@pytest.mark.parametrize("query", HELD_ONCE)
+def test_equal_parts_of_a_query_are_computed_once(query: str) -> None:
+    maintained = Maintained(RAW, query, COLUMNS)
+    program = maintained.program(["s"] if "s.k" in query else ["r"])
+    assert program is not None
+    held = Counter(name.partition(":")[0] for name in program.held)
+    assert {kind: held[kind] for kind in HELD_ONCE[query]} == HELD_ONCE[query]
+
+
+NUMBERED = {
+    "SELECT l7.c0, 'l7' AS x FROM t AS l7 WHERE l7.c1 = l9.c0": (
+        "SELECT l1.c0, 'l7' AS x FROM t AS l1 WHERE l1.c1 = l2.c0"
+    ),
+    """SELECT "it's l3", `l``4`, r5_0 FROM `delta:l6` AS l5""": (
+        """SELECT "it's l3", `l``4`, r1_0 FROM `delta:l6` AS l1"""
+    ),
+    "SELECT CAST(l5.c0 AS STRUCT<l5: INT>) FROM t AS l5": (
+        "SELECT CAST(l5.c0 AS STRUCT<l5: INT>) FROM t AS l5"
+    ),
+}
+"""Statements, and what is held."""
+
+
+@pytest.mark.parametrize("sql", NUMBERED)
+def test_only_instances_are_numbered_anew(sql: str) -> None:
+    relations = Relations(frozenset(), frozenset(), {})
+    name = relations.hold("rows", sql)
+    assert relations.held == {name: NUMBERED[sql]}
+    assert relations.hold("rows", NUMBERED[sql]) == name
+
+
+TOUCHED = {
+    "SELECT k, count(*) AS n FROM r GROUP BY k": True,
+    "SELECT k, count(*) AS n FROM (SELECT k FROM r) GROUP BY k": True,
+    "SELECT k, count(*) AS n FROM r WHERE a > 1 GROUP BY k": False,
+    "SELECT k + 1 AS k, count(*) AS n FROM r GROUP BY k + 1": False,
+}
+"""Aggregates, and whether their keys are those of all changed rows of the table."""
+
+
+def test_the_keys_of_all_changed_rows_of_a_table_are_one_relation() -> None:
+    names = dict[str, set[str]]()
+    for query in TOUCHED:
+        program = Maintained(RAW, query, COLUMNS).program(["r"])
+        assert program is not None
+        names[query] = {name for name in program.held if name.startswith("keys:")}
+    shared = {*names[next(iter(TOUCHED))]}
+    assert len(shared) == 1
+    assert {query: shared <= keys for query, keys in names.items()} == TOUCHED
