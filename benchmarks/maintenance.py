@@ -211,6 +211,7 @@ def main() -> None:
     if len(counted) > 1:
         title = f"TPC-H scale {wanted.scale:g}, sums of {len(counted)} rounds"
         measuring.print_results(title, measuring.added(counted))
+    measuring.print_predictions(turns)
     n_queries = len(turns["built"])
     what = f"TPC-H scale {wanted.scale:g} maintained, {n_queries} queries"
     times = f"{wanted.rounds} times {wanted.changes.upper().replace(',', ', ')}"

@@ -84,6 +84,8 @@ class Refresh:
         The difference from the rows computed from scratch; None: they are equal.
     compared
         Whether rows were compared; those of nondeterministic sources are not.
+    expected_s, expected_whole_s
+        The seconds that the plan expected of both ways; None: it did not compare them.
     """
 
     method: str
@@ -94,6 +96,8 @@ class Refresh:
     whole: Cost = field(default_factory=Cost)
     difference: str | None = None
     compared: bool = True
+    expected_s: float | None = None
+    expected_whole_s: float | None = None
 
 
 class Bench:
@@ -154,6 +158,9 @@ class Bench:
                     cost,
                     compared=not source.volatile and source.name not in self.uncompared,
                 )
+                if work.step.expected is not None:
+                    refreshed[source.name].expected_s = work.step.expected.delta_s
+                    refreshed[source.name].expected_whole_s = work.step.expected.whole_s
         return refreshed
 
     def compute(self) -> dict[str, Cost]:
@@ -448,6 +455,27 @@ def summary(what: str, turns: Iterable[Mapping[str, Refresh]], wanted: str) -> l
 def count_methods(results: Iterable[Refresh]) -> str:
     """Return how often each method was used, the most frequent one first."""
     return ", ".join(f"{n} {m}" for m, n in Counter(r.method for r in results).most_common())
+
+
+def print_predictions(turns: Mapping[str, Mapping[str, Refresh]]) -> None:
+    """Print how often the cheaper method is the one that the plan expected, and each exception.
+
+    Builds that maintained a table count, and what bare Spark took to compute the same rows.
+    """
+    n_right, wrong = 0, list[str]()
+    for turn, results in turns.items():
+        for name, r in results.items():
+            if r.expected_s is None or r.expected_whole_s is None or r.method == "whole":
+                continue
+            if (r.expected_s < r.expected_whole_s) == (r.cost.wall < r.whole.wall):
+                n_right += 1
+            else:
+                wrong.append(
+                    f"  {turn}, {name}: {r.cost.wall:.2f} s and {r.whole.wall:.2f} s as a whole,"
+                    f" expected {r.expected_s:.2f} s and {r.expected_whole_s:.2f} s"
+                )
+    print(f"\nplans expected the cheaper method in {n_right} of {n_right + len(wrong)} builds")
+    print("\n".join(wrong))
 
 
 def as_json(turns: Mapping[str, Mapping[str, Refresh]]) -> dict[str, Any]:

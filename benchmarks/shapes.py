@@ -302,6 +302,7 @@ def main() -> None:
         turns = measure(Path(temporary, "shapes"), wanted, groups)
     print_groups(turns, groups)
     print_wholes(turns, groups)
+    measuring.print_predictions(turns)
     for what in CHANGES:
         title = f"{len(groups)} shapes over {wanted.rows:,} events maintained: {what}, sums"
         row = measuring.summary(title, [turns[what]], "≤ 0.2×")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from persist_assets.building.reader import Slice, view_name
 from persist_assets.building.weights import netted, texts_of
 from persist_assets.core.dialect import quote
-from persist_assets.core.errors import BuildError
+from persist_assets.core.errors import BuildError, GoneError, StorageError
 from persist_assets.core.model.columns import Column
 from persist_assets.core.model.deltas import ROW_WEIGHT, Program, probe_name
 from persist_assets.planning.render import Statement
@@ -165,7 +165,17 @@ class ChangedTables:
         added, lost = (tuple(p.path for p in some) for some in (change.added, change.lost))
         kept = tuple(f for f in self._files(source_id) if f not in {*added})
         files = {"gained": added, "lost": lost, "kept": kept, "old": (*kept, *lost)}[kind]
-        return self._slice(source_id, files)
+        try:
+            return self._slice(source_id, files)
+        except StorageError as error:
+            if kind not in ("lost", "old") or not isinstance(error.__cause__, FileNotFoundError):
+                raise
+            name = self.reader.project.by_id[source_id].name
+            raise GoneError(
+                f"files of the earlier version of {name}, from which its table was computed, are"
+                " gone, so the changes are unknown",
+                hint="let VACUUM keep files for longer than the time between two builds",
+            ) from error
 
     def _slice(self, source_id: SourceID, files: tuple[str, ...] | None) -> DataFrame:
         source = self.reader.project.by_id[source_id]

@@ -177,6 +177,8 @@ class PendingBuild:
     @property
     def maintenance(self) -> str:
         """The method by which it computed rows; before that, or without rows, that of its step."""
+        if self.build.action == "reused" and self.step.action == "build":
+            return "stamp"
         return self.build.maintenance or self.step.maintenance
 
     @property
@@ -184,6 +186,8 @@ class PendingBuild:
         """Why by this method."""
         if self.maintenance == self.step.maintenance:
             return self.step.why
+        if self.maintenance == "stamp":
+            return "the data is newer, but its rows are the same"
         return "the windows in which rows can differ are unknown"
 
     @property

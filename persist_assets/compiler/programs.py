@@ -17,7 +17,7 @@ from persist_assets.core.hints import hint_of
 from persist_assets.core.model.deltas import NoRule
 from persist_assets.planning.by_keys import with_functions
 from persist_assets.planning.deltas import unmaintainable
-from persist_assets.planning.increments import obstacle
+from persist_assets.planning.increments import always_whole, obstacle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -173,10 +173,7 @@ def never_followed(project: Project) -> Iterator[Problem]:
         why = _no_rule(project, source) if source.annotation.is_incremental and is_open else None
         if why is None:
             continue
-        message = f"every build of `{source.name}` computes it in full: {why.why}"
-        if source.annotation.is_strict:
-            message = f"refresh=strict lets no build of `{source.name}` succeed but the first: "
-            message += why.why
+        message = always_whole(source, why.why)
         place, hint = why.location or source.location, hint_of(why.reason)
         yield Problem("increment", message, place, hint, severity="warning")
 

@@ -318,7 +318,7 @@ class Compilation:
             stack.pop()
             query = unit.declaration.query
             if unit.source is None or unit.declaration.function is not None or query is None:
-                raise NoRule(f"`{unit.declaration.name}` is no query")
+                raise NoRule(f"`{unit.declaration.name}` is computed by a Python function")
             if query.tree is None:
                 query = self.parsed(unit)
             assert query is not None

@@ -39,7 +39,9 @@ _HINTS: Mapping[str, str] = {
         " merged without one"
     ),
     r"of an outer join without": "compare columns of both sides with = in its ON",
-    r"of a window without": "give all windows of this SELECT a common column in PARTITION BY",
+    r"of a window without": (
+        "give each window of this SELECT a PARTITION BY, with at least one common column"
+    ),
     r"of windows over rows that overlap": "compute these windows in one SELECT over the same rows",
     r"of grouping sets of a key": "cast the key to a type: CAST(… AS …)",
     r"of the function": "use functions of Spark",
@@ -59,8 +61,8 @@ _HINTS: Mapping[str, str] = {
         "compare with a column of the data instead, or leave the condition to the readers of the"
         " table"
     ),
-    r"it is computed by a function": "write it as a query",
-    r"it reads .* without .* changed": "add the key columns to this input, or name others in by",
+    r".* is computed by a (Python )?function( without|$)": "add by=…, or write it as a query",
+    r"it gets .* without .* changed": "add the key columns to this input, or name others in by",
     r"it reads .* whose columns are unknown": "declare its columns",
     r"it reads .* and has no table": "persist it",
     r"it is materialized as": "write materialized=table",
@@ -70,7 +72,7 @@ _HINTS: Mapping[str, str] = {
     r"the nesting": _APART,
 }
 _NO_HINTS = (
-    r"it is printed|it has no aggregate|a table that changed is read|`.*` is no query"
+    r"it is printed|it has no aggregate|a table that changed is read"
     r"|it was loaded|of .*, which cannot be merged(?! exactly)|its table has other rows|assume="
 )
 """Reasons that nobody can, or has to, do anything about."""

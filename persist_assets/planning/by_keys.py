@@ -128,7 +128,7 @@ def _program(
         The change of an input does not tell which keys it touches.
     """
     by = source.annotation.by
-    names, held, touched = ", ".join(by), dict[str, str](), dict[str, None]()
+    held, touched = dict[str, str](), dict[str, None]()
     keyed: dict[SourceID, tuple[tuple[int, str], ...]] = {}
     for one in inputs_of(source, project.by_id):
         read = one.source
@@ -142,7 +142,9 @@ def _program(
         if not one.columns:
             raise NoRule(f"it reads {read.name}, which changed and whose columns are unknown")
         if numbers is None:
-            raise NoRule(f"it reads {read.name} without {names}, and {read.name} changed")
+            known = {column.name.lower() for _, column in one.columns}
+            lacking = ", ".join(name for name in by if name.lower() not in known)
+            raise NoRule(f"it gets {read.name} without {lacking}, and {read.name} changed")
         text = _touched(project, one, numbers, reads, grown & reads, held)
         touched |= {} if text is None else {text: None}
     if not touched:

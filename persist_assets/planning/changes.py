@@ -71,7 +71,9 @@ def increment_of(
     grown = grow(project, source, base, growing, spans, world.zone)
     if isinstance(grown, str) and not spans:
         waits = _waits(project, direct, coming)
-        by_delta = waits or maintained(project, source, base, direct, world, by_cost=False)
+        if waits is not None and unmaintainable(source) is None:
+            return None, Reason("increment", waits)
+        by_delta = maintained(project, source, base, direct, world, by_cost=False)
         if isinstance(by_delta, Increment):
             return by_delta, Reason("increment", describe(project, source, by_delta))
         why = by_delta.why if isinstance(by_delta, Refusal) else by_delta
@@ -117,8 +119,8 @@ def _waits(
     rebuilt = sorted(s for s in tables if s in coming and coming[s].action == "build")
     if not rebuilt:
         return None
-    names = ", ".join(project.by_id[s].name for s in rebuilt)
-    return f"how much is computed depends on the builds of {names}"
+    names = " and ".join(project.by_id[s].name for s in rebuilt)
+    return f"the method is known once {names} {'are' if len(rebuilt) > 1 else 'is'} built"
 
 
 def input_changes(
@@ -175,8 +177,10 @@ def _describe_increment(project: Project, source: Source, increment: Increment) 
     if increment.traces:
         names = ", ".join(sorted(project.by_id[s].name for s in increment.changes))
         return (
-            f"only rows are computed whose {column} may match what"
-            f" changed in {names}{f', or is {spans}' if spans else ''}"
+            f"only rows whose {column} may match what changed in {names}"
+            f"{f', or is {spans},' if spans else ''} are computed"
         )
     grown = sorted(project.by_id[s].name for s, files in increment.added.items() if files)
-    return f"only rows added to {', '.join(grown) or 'nothing'} are computed"
+    if not grown:
+        return "no rows are computed"
+    return f"only rows that follow from rows added to {' and '.join(grown)} are computed"

@@ -411,10 +411,22 @@ def obstacle(source: Source) -> str | None:
         return None
     if windows is None:
         return f"{_NO_SUM}, and it has no watermark"
+    if source.function is not None and not source.annotation.time_column:
+        return "it is a Python function without `by` and without a watermark"
     return (
         f"its rows at a given time do not depend on `{source.annotation.time_column}` alone in the"
         " tables it reads"
     )
+
+
+def always_whole(source: Source, why: str) -> str:
+    """Return the warning about a source that is annotated as incremental and can never be so."""
+    if source.annotation.is_strict:
+        return (
+            f"with refresh=strict, only the first build of `{source.name}` and builds with"
+            f" --full-refresh succeed: {why}"
+        )
+    return f"every build of `{source.name}` computes all rows: {why}"
 
 
 def mismatch(before: Iterable[Column], now: Iterable[Column], *, grows: bool = False) -> str | None:

@@ -81,7 +81,10 @@ def test_an_obstacle_names_its_line_and_what_to_change(root: Path) -> None:
     ):
         assert line in done.stdout.splitlines()
     checked = persist("check", cwd=root)
-    assert "sources/s.sql:13:7: warning: refresh=strict lets no build of `best`" in checked.stderr
+    assert (
+        "sources/s.sql:13:7: warning: with refresh=strict, only the first build of `best`"
+        in checked.stderr
+    )
 
 
 def test_a_source_that_is_not_persisted_is_explained_too(root: Path) -> None:

@@ -30,7 +30,10 @@ def test_a_table_grows_and_says_up_to_where(make_shared_project: Callable[..., P
     put(root, 1, (1, "late"), (5, "c"))
     (step,) = document("plan", cwd=root)["steps"]
     assert [r["code"] for r in step["reasons"]] == ["input", "increment"]
-    assert (step["maintenance"], step["why"]) == ("append", "only rows added to t are computed")
+    assert (step["maintenance"], step["why"]) == (
+        "append",
+        "only rows that follow from rows added to t are computed",
+    )
     assert "build m/q (append) the data of t changed; only" in persist("plan", cwd=root).stdout
     (built,) = document("build", cwd=root)["builds"]
     assert (built["rows"], built["version"]) == (4, 1)
@@ -44,7 +47,7 @@ def test_a_table_grows_and_says_up_to_where(make_shared_project: Callable[..., P
     last, first = document("show", "q", cwd=root)["builds"]
     assert (last["maintenance"], last["rows_written"], last["effort"]) == ("append", 2, effort)
     assert (first["maintenance"], first["effort"]) == ("whole", None)
-    words = "changed rows read: 2, files rewritten: 0, files kept: 1, seconds saved: "
+    words = "rows in changed files: 2, files rewritten: 0, files kept: 1, seconds saved: "
     assert words in persist("show", "q", cwd=root).stdout
     assert document("explain", "m/q", cwd=root)["build"]["effort"] == effort
     state = document("state", cwd=root)["q@sources/m.sql"]

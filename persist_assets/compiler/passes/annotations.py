@@ -28,7 +28,7 @@ from persist_assets.core.partitions import limits, misfit
 from persist_assets.core.time_values import TIMES, is_ordered
 from persist_assets.planning.by_keys import inputs_of, unfit_keys
 from persist_assets.planning.deltas import unmaintainable
-from persist_assets.planning.increments import column_type, obstacle, time_type
+from persist_assets.planning.increments import always_whole, column_type, obstacle, time_type
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -124,15 +124,11 @@ def grows_by_increments(subject: Subject) -> Iterator[Problem]:
     if why is not None and not annotation.by:
         why = obstacle(source)
     if why is not None and annotation.assume is None:
-        message = f"every build of `{source.name}` computes it in full: {why}"
-        if annotation.is_strict:
-            message = (
-                f"refresh=strict lets no build of `{source.name}` succeed but the first: {why}"
-            )
-        remove = f"remove refresh={annotation.refresh_value}"
-        whole = "make it a @table" if source.function else remove
-        hint = f"{whole}, or add assume=exact if you know better"
-        yield Problem("increment", message, place, hint, severity="warning")
+        instead = f"remove refresh={annotation.refresh_value}"
+        if source.function is not None:
+            instead = "add by=…" if not annotation.time_column else "make it a @table"
+        hint = f"{instead}, or add assume=exact if you know better"
+        yield Problem("increment", always_whole(source, why), place, hint, severity="warning")
     if annotation.lookback_s and annotation.assume is None:
         message = "`lookback` has no effect: without assume=exact late rows are always included"
         yield Problem("increment", message, places["lookback"], severity="warning")

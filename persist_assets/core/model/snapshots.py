@@ -241,10 +241,10 @@ class Effort:
         Examples
         --------
         >>> Effort(1200, 3, seconds_saved=61.02).in_words
-        'changed rows read: 1,200, keys touched: 3, seconds saved: 61.0'
+        'rows in changed files: 1,200, keys touched: 3, seconds saved: 61.0'
         """
         titles = {
-            "changed rows read": self.rows_changed,
+            "rows in changed files": self.rows_changed,
             "keys touched": self.keys_touched,
             "files rewritten": self.files_rewritten,
             "files kept": self.files_kept,

@@ -153,7 +153,7 @@ def test_the_function_gets_and_replaces_the_rows_of_touched_keys(
     # One that lacks the key touches all rows.
     lab.put("rates", (3,), mode="overwrite")
     work, rows = lab.build("totals")
-    why = "it reads rates without customer_id, and rates changed"
+    why = "it gets rates without customer_id, and rates changed"
     assert (method(work), work.step.why) == ("whole, whole", why)
     assert rows == [(1, "a", 30, 5, 3), (2, "b", 6, 5, 3), (3, "c", 8, 5, 3)]
     assert lab.verify("totals").status == "equal"

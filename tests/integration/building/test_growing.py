@@ -573,7 +573,7 @@ def test_the_plan_says_what_is_computed(make_builder: Make) -> None:
     (step,) = builder.plan([named(builder, "q").source_id]).steps
     assert [(r.code, r.message) for r in step.reasons] == [
         ("input", "the data of t changed"),
-        ("increment", "only rows added to t are computed"),
+        ("increment", "only rows that follow from rows added to t are computed"),
     ]
     put(root, 0, (3, "c"))
     builder = make_builder(root=root)

@@ -173,3 +173,27 @@ def test_rows_that_differ_in_more_than_spark_compares(make_project: Make, enter:
             work = built(builder, name)
             assert work.snapshot is not None
             assert work.maintenance == ("whole" if not number else "keys"), name
+
+
+@pytest.mark.proves("T8")
+def test_files_that_vacuum_removed_are_named(
+    make_project: Make, enter: Enter, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = "".join(
+        f"{annotation}CREATE VIEW {name} AS {QUERIES[query]};\n"
+        for name, annotation, query in (
+            ("q", WITHOUT_COST, "by_user"),
+            ("s", "--@ persist refresh=strict\n", "running"),
+        )
+    )
+    root = make_project({"m.sql": RAW + text})
+    data = Data(root, random.Random(1))
+    for name in ("q", "s"):
+        built(enter(root), name)
+    data.table("ev").update({"amt": "amt + 1"}, predicate="id = 3")
+    data.table("ev").vacuum(0, dry_run=False, enforce_retention_duration=False)
+    gone = "files of the earlier version of ev, from which its table was computed, are gone"
+    assert built(enter(root)).maintenance == "whole"
+    assert f"`m/q` is computed in full: {gone}" in caplog.text
+    with pytest.raises(NotIncrementalError, match=gone):
+        built(enter(root), "s")

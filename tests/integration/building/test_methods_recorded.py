@@ -109,7 +109,7 @@ def test_the_ledger_records_the_method_and_the_cost_of_each_strategy(
     assert snapshot is not None
     metadata = output_metadata(now, works["added"], snapshot)
     assert metadata["persist/maintenance"] == "append"
-    assert metadata["persist/why"] == "only rows added to t are computed"
+    assert metadata["persist/why"] == "only rows that follow from rows added to t are computed"
 
 
 BOUNDED = ONE + (

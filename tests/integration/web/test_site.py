@@ -143,7 +143,9 @@ def test_pages_say_all_that_is_known_and_lead_to_each_other(
     build(enter(root))
     docs(root)
     p = Page(site / "sources" / "m.p.html").text
-    assert "last build append effort changed rows read: 1, files rewritten: 0, files kept: " in p
+    assert (
+        "last build append effort rows in changed files: 1, files rewritten: 0, files kept: " in p
+    )
 
     assert "m/p SQL, table Cleaned. 2 " in pages["index.html"].text
     for path, page in pages.items():

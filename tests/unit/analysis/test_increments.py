@@ -385,7 +385,7 @@ def test_check_says_that_all_of_it_is_computed_every_time() -> None:
     project = project_of("SELECT ts, rand() AS r FROM ev")
     (problem,) = project.problems
     assert (problem.code, problem.severity) == ("increment", "warning")
-    assert problem.message.startswith("every build of `q` computes it in full: ")
+    assert problem.message.startswith("every build of `q` computes all rows: ")
     assert not project_of("SELECT max(ts) AS ts, usr FROM ev GROUP BY usr").problems
     assert not project_of("SELECT max(ts) AS ts FROM ev", more=" assume=exact").problems
 

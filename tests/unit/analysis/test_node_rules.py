@@ -146,7 +146,7 @@ def test_each_kind_of_node_has_its_rule(query: str, node: str, rule: str) -> Non
             3,
             "rank() OVER (ORDER BY n)",
             "of a window without a PARTITION BY that all windows share",
-            "give all windows",
+            "give each window",
         ),
         (
             "SELECT id FROM t\nWHERE usr NOT IN (\n SELECT usr FROM u)",

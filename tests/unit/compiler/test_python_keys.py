@@ -151,7 +151,7 @@ def test_keys_of_a_nondeterministic_function_have_no_effect(refresh: str) -> Non
     messages = [p.message for p in compiled({"r.sql": RAW, "f.py": text}).problems]
     message = "`by` has no effect: it is nondeterministic"
     if refresh == "incremental":
-        message = "every build of `f` computes it in full: it is nondeterministic"
+        message = "every build of `f` computes all rows: it is nondeterministic"
     assert message in messages
 
 

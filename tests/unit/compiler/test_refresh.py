@@ -68,7 +68,9 @@ def test_the_decorator_of_incremental_tables_may_be_strict() -> None:
     annotation, problems = q_of({"t.sql": RAW, "s.py": text})
     assert (annotation.is_incremental, annotation.is_strict) == (True, True)
     (warning,) = (p for p in problems if p.code == "increment")
-    assert warning.message.startswith("refresh=strict lets no build of `q` succeed but the first: ")
+    assert warning.message.startswith(
+        "with refresh=strict, only the first build of `q` and builds with --full-refresh succeed: "
+    )
     assert warning.hint == "make it a @table, or add assume=exact if you know better"
 
 

@@ -169,7 +169,7 @@ def explained_policy(value: str) -> str:
     "reason",
     [
         "it is computed by a function",
-        "it reads prices without usr, and prices changed",
+        "it gets prices without usr, and prices changed",
         "it reads prices, which changed and whose columns are unknown",
         "it reads prices, which changed and has no table",
         "it is materialized as a view",
@@ -216,12 +216,12 @@ def test_only_sources_that_no_build_continues_are_warned_of() -> None:
     strict, incremental = never_followed(project)
     because = "there is no rule because of a LIMIT"
     assert strict.message == (
-        "refresh=strict lets no build of `first` succeed but the first:"
-        f" {because} (sources/q.sql:6)"
+        "with refresh=strict, only the first build of `first` and builds with --full-refresh"
+        f" succeed: {because} (sources/q.sql:6)"
     )
     assert strict.location.line == 6
     assert incremental.message == (
-        f"every build of `some` computes it in full: {because} (sources/q.sql:9)"
+        f"every build of `some` computes all rows: {because} (sources/q.sql:9)"
     )
     assert {p.severity for p in (strict, incremental)} == {"warning"}
     assert [p for p in project.problems if p.code == "increment"] == []

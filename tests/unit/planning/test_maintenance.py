@@ -88,27 +88,33 @@ def test_data_without_versions_does_not_make_a_young_table_stamped() -> None:
 @pytest.mark.parametrize(
     ("annotation", "query", "change", "method", "why"),
     [
-        (INCREMENTAL, PLAIN, GREW, "append", "only rows added to t are computed"),
+        (
+            INCREMENTAL,
+            PLAIN,
+            GREW,
+            "append",
+            "only rows that follow from rows added to t are computed",
+        ),
         (
             f"{INCREMENTAL} merge_key=a",
             PLAIN,
             GREW,
             "merge",
-            "only rows added to t are computed, and merged by a",
+            "only rows that follow from rows added to t are computed, and merged by a",
         ),
         (
             INCREMENTAL,
             SUMMED,
             GREW,
             "windows",
-            "only rows are computed whose b may match what changed in t",
+            "only rows whose b may match what changed in t are computed",
         ),
         (
             INCREMENTAL,
             PLAIN,
             SHRANK,
             "windows",
-            "only rows are computed whose b may match what changed in t",
+            "only rows whose b may match what changed in t are computed",
         ),
         (INCREMENTAL, PLAIN, SPREAD, "whole", "rows of t changed or were removed"),
         (INCREMENTAL, PLAIN, None, "whole", "the changes in t are unknown"),
@@ -172,8 +178,24 @@ def test_only_the_build_knows_the_method_after_builds_of_its_inputs() -> None:
     world = newer(built(made))
     changes = {f"{n}@sources/a.sql": {f"{r}@sources/a.sql": GREW} for n, r in ("ut", "pu")}
     step = everything(made, replace(world, changes=changes)).steps[1]
-    why = "how much is computed depends on the builds of u"
+    why = "the method is known once u is built"
     assert method_of(step) == ("whole", why)
+
+
+@pytest.mark.proves("T6")
+def test_a_strict_source_is_not_refused_before_its_input_is_built() -> None:
+    text = f"""{RAW}
+    --@ persist refresh=incremental
+    CREATE VIEW u AS SELECT a, b FROM t;
+    --@ persist refresh=strict
+    CREATE VIEW p AS SELECT a, sum(b) AS b FROM u GROUP BY a;
+    """
+    made = compiled({"a.sql": text})
+    world = newer(built(made))
+    changes = {f"{n}@sources/a.sql": {f"{r}@sources/a.sql": GREW} for n, r in ("ut", "pu")}
+    _, p = everything(made, replace(world, changes=changes)).steps
+    assert method_of(p) == ("whole", "the method is known once u is built")
+    assert "strict" not in {r.code for r in p.reasons}
 
 
 @pytest.mark.proves("T6")

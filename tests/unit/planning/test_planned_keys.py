@@ -87,8 +87,8 @@ def test_only_touched_keys_are_computed(decorator: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"rates": GREW}, "it reads rates without customer_id, and rates changed"),
-        ({"orders": GREW, "rates": GREW}, "it reads rates without customer_id, and rates changed"),
+        ({"rates": GREW}, "it gets rates without customer_id, and rates changed"),
+        ({"orders": GREW, "rates": GREW}, "it gets rates without customer_id, and rates changed"),
         ({"orders": None}, "the changes in orders are unknown"),
         (
             {"parts": REPLACED},
@@ -182,7 +182,7 @@ def test_an_input_that_selects_no_key_has_none() -> None:
     body = 'return customers.crossJoin(orders.select("amount"))'
     project = project_of("orders, customers", body=body)
     assert {p.table for p in program_of(project, "customers").probes.values()} == {CUSTOMERS}
-    with pytest.raises(NoRule, match="it reads orders without customer_id, and orders changed"):
+    with pytest.raises(NoRule, match="it gets orders without customer_id, and orders changed"):
         program_of(project, "orders")
 
 
