@@ -24,7 +24,8 @@ _HINTS: Mapping[str, str] = {
     r"of a LIMIT": "leave the LIMIT to the readers of the table, or rank the rows within a key",
     r"of NOT IN": "write NOT EXISTS (SELECT … WHERE …)",
     r"of a subquery that is the same": (
-        "persist the subquery as a source of its own: then only another value computes all rows"
+        "persist the subquery as a source of its own: then all rows are computed only when"
+        " its value changes"
     ),
     r"of a subquery with conditions": (
         "put all conditions of the subquery on the outer query into one WHERE"

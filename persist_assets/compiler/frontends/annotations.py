@@ -273,7 +273,7 @@ def misplaced(declaration: Declaration) -> Iterator[Problem]:
         elif key == "by":
             yield from _misplaced_by(declaration, place)
         elif key in _INCREMENTAL and not incremental:
-            message = f"`{key}` has no effect on a source that is always computed in full"
+            message = f"`{key}` needs refresh=incremental or strict"
             yield Problem("annotation-misplaced", message, place, "add refresh=incremental")
         elif key in _INCREMENTAL and annotation.time_column is None:
             message = f"`{key}` needs a watermark"
@@ -291,7 +291,7 @@ def misplaced(declaration: Declaration) -> Iterator[Problem]:
             message = f"`{key}` has no effect on a source that keeps no versions"
             yield Problem("annotation-misplaced", message, place, "add refresh=snapshot")
         elif key == "on_change" and not (incremental or history):
-            message = f"`{key}` has no effect on a source that is always computed in full"
+            message = f"`{key}` needs refresh=incremental, strict or snapshot"
             hint = "add refresh=incremental or refresh=snapshot"
             yield Problem("annotation-misplaced", message, place, hint)
         elif key == "merge_key" and history:

@@ -95,9 +95,9 @@ def test_an_unknown_value_is_an_error_with_the_nearest_one(value: str, hint: str
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ('watermark=ts lookback="2 days"', "`lookback` has no effect on a source that is always"),
-        ("watermark=ts assume=exact", "`assume` has no effect on a source that is always"),
-        ("on_change=continue", "`on_change` has no effect on a source that is always"),
+        ('watermark=ts lookback="2 days"', "`lookback` needs refresh=incremental or strict"),
+        ("watermark=ts assume=exact", "`assume` needs refresh=incremental or strict"),
+        ("on_change=continue", "`on_change` needs refresh=incremental, strict or snapshot"),
         ("key=k", "`key` has no effect on a source that keeps no versions"),
     ],
 )

@@ -580,17 +580,14 @@ def test_other_columns_are_told_before_a_table_goes_on() -> None:
         ("refresh=snapshot key=a on_change=go", "must be one of rebuild, continue, got `go`"),
         ("refresh=snapshot key=a materialized=view", "a build cannot add rows to a view"),
         ("refresh=snapshot key=a materialized=temporary", "has no effect on temporary tables"),
-        ("refresh=snapshot key=a lookback=1h", "`lookback` has no effect"),
+        ("refresh=snapshot key=a lookback=1h", "`lookback` needs refresh=incremental or strict"),
         (
             'refresh=snapshot key=a freshness { window="1h" fallback=live }',
             "has no query to compute",
         ),
         ("key=a", "`key` has no effect on a source that keeps no versions"),
         ("refresh=incremental watch=a", "`watch` has no effect on a source that keeps no versions"),
-        (
-            "on_change=continue",
-            "`on_change` has no effect on a source that is always computed in full",
-        ),
+        ("on_change=continue", "`on_change` needs refresh=incremental, strict or snapshot"),
     ],
 )
 def test_keys_of_histories_that_make_no_sense_are_refused(annotation: str, said: str) -> None:
