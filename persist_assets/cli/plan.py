@@ -225,7 +225,7 @@ def _costs(step: Step) -> str:
     if step.reads is not None and step.reads.bytes:
         rows = f" ({step.reads.rows:,} rows)" if step.reads.rows is not None else ""
         facts.append(f"reads up to {in_bytes(step.reads.bytes)}{rows}")
-    if step.expected is not None and step.expected.prefers_delta:
+    if step.expected is not None and step.maintenance != "whole":
         seconds = step.expected
         facts.append(f"about {seconds.delta_s:.1f} s, all rows {seconds.whole_s:.1f} s")
     return f"[{'; '.join(facts)}]" if facts else ""
