@@ -18,11 +18,12 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from persist_assets.building.reader import Slice, view_name
-from persist_assets.building.weights import netted, texts_of
+from persist_assets.building.weights import netted
 from persist_assets.core.dialect import quote
 from persist_assets.core.errors import BuildError, GoneError, StorageError
 from persist_assets.core.model.columns import Column
 from persist_assets.core.model.deltas import ROW_WEIGHT, Program, probe_name
+from persist_assets.engine.row_metrics import row_digests
 from persist_assets.planning.render import Statement
 from persist_assets.storage.delta_tables import read_snapshot
 from persist_assets.storage.raw import Pin
@@ -273,10 +274,9 @@ class ChangedTables:
 
         Digests are compared first, because most rows of files that are written again stay.
         """
-        items = [*(c for c, _ in columns), *texts_of(columns)]
-        names = ", ".join(items)
-        digests = f"xxhash64({names}) AS h1, xxhash64({', '.join(reversed(items))}, 1) AS h2"
-        digested = f"SELECT *, {digests} FROM ({rows})"
+        frame = self.reader.engine.run(Statement(rows, {}, ()))
+        first, second = row_digests(frame, [c for c, _ in columns])
+        digested = f"SELECT *, {first} AS h1, {second} AS h2 FROM ({rows})"
         changed = self._hold(
             "digests",
             f"SELECT h1, h2 FROM ({digested}) GROUP BY h1, h2 HAVING sum({ROW_WEIGHT}) <> 0",

@@ -234,7 +234,7 @@ class HeldRelations:
                     break
             if program is not None:
                 for digest, probe in program.probes.items():
-                    used.setdefault(digest, {}).update(program.columns[probe.table])
+                    used.setdefault(digest, {}).update(program.columns.get(probe.table, ()))
         return used
 
     def _readers(self, tables: frozenset[SourceID]) -> list[Source]:

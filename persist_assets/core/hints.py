@@ -48,6 +48,7 @@ _HINTS: Mapping[str, str] = {
     r"of the function": "use functions of Spark",
     r"of (sum|avg)\(\) of .*, which cannot be merged": "cast its argument to DECIMAL or BIGINT",
     r"(of an aggregate of|of grouping sets in|of an aggregate that depends)": _APART,
+    r"of a changed subquery beside a window": _APART,
     r"of .*, which is nondeterministic": (
         "compute it in a source of its own, and read the table of that source"
     ),

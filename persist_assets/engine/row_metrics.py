@@ -205,6 +205,13 @@ def promised(check: Check, columns: Sequence[Column]) -> CheckResult:
     return CheckResult(check.name, not wrong, check.blocking, 0, check.definition, problems)
 
 
+def row_digests(frame: DataFrame, columns: Sequence[str]) -> tuple[str, str]:
+    """Return the SQL of two independent hashes of columns, which are two where values differ."""
+    kinds = {f.name: f.dataType for f in frame.schema.fields}
+    hashes = [_hash(quote(name), kinds[name]) for name in columns]
+    return f"xxhash64({', '.join(hashes)})", f"xxhash64({', '.join(reversed(hashes))}, 1)"
+
+
 def _hash(value: str, kind: Any, depth: int = 0) -> str:
     """Return the SQL of a hash that distinguishes values for which `xxhash64` is the same.
 

@@ -128,7 +128,7 @@ def _program(
         The change of an input does not tell which keys it touches.
     """
     by = source.annotation.by
-    held, touched = dict[str, str](), dict[str, None]()
+    held, touched, probes = dict[str, str](), dict[str, None](), dict[str, Probe]()
     keyed: dict[SourceID, tuple[tuple[int, str], ...]] = {}
     for one in inputs_of(source, project.by_id):
         read = one.source
@@ -145,14 +145,14 @@ def _program(
             known = {column.name.lower() for _, column in one.columns}
             lacking = ", ".join(name for name in by if name.lower() not in known)
             raise NoRule(f"it gets {read.name} without {lacking}, and {read.name} changed")
-        text = _touched(project, one, numbers, reads, grown & reads, held)
+        text = _touched(project, one, numbers, reads, grown & reads, held, probes)
         touched |= {} if text is None else {text: None}
     if not touched:
         return None
     union = " UNION ".join(touched)
     keys = f"keys:{sha256(union.encode()).hexdigest()[:16]}"
     held[keys] = union
-    probes = {table: Probe(table, columns, keys) for table, columns in keyed.items()}
+    probes |= {table: Probe(table, columns, keys) for table, columns in keyed.items()}
     return Program(held, "", _uses(project, source), probes, keys)
 
 
@@ -163,6 +163,7 @@ def _touched(
     changed: frozenset[SourceID],
     grown: frozenset[SourceID],
     held: dict[str, str],
+    probes: dict[str, Probe],
 ) -> str | None:
     """Return the SELECT of the keys of an input's changed rows, None if it does not change.
 
@@ -172,8 +173,8 @@ def _touched(
         The numbers of the key columns.
     changed, grown
         The tables below it that changed, and those that only got rows.
-    held
-        Gets the relations that the SELECT reads.
+    held, probes
+        Get the relations that the SELECT reads.
     """
     read = one.source
     if read.is_leaf:
@@ -187,12 +188,12 @@ def _touched(
         raise NoRule(f"it reads {read.name}, and {why}") from None
     if program is None:
         return None
-    if program.keys is None:
-        held |= program.held
-        return _distinct(numbers, f"({program.rows})")
-    if not {*numbers} <= {*program.key_columns}:
+    if program.keys is not None and not {*numbers} <= {*program.key_columns}:
         raise NoRule(f"it reads {read.name}, whose changed rows are known by other columns")
     held |= program.held
+    probes |= program.probes
+    if program.keys is None:
+        return _distinct(numbers, f"({program.rows})")
     return _distinct([program.key_columns.index(n) for n in numbers], quote(program.keys))
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from persist_assets.core.time_values import Span
     from persist_assets.planning.world import World
 
+SAME_ROWS = Reason("same-rows", "the data is newer, but the rows it reads are the same")
 _SHARED = "the table is not published yet, or belongs to another source too"
 
 
@@ -74,6 +75,8 @@ def increment_of(
         if waits is not None and unmaintainable(source) is None:
             return None, Reason("increment", waits)
         by_delta = maintained(project, source, base, direct, world, by_cost=False)
+        if isinstance(by_delta, Increment) and by_delta.program is None:
+            return None, SAME_ROWS
         if isinstance(by_delta, Increment):
             return by_delta, Reason("increment", describe(project, source, by_delta))
         why = by_delta.why if isinstance(by_delta, Refusal) else by_delta

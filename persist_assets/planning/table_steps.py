@@ -15,7 +15,7 @@ from persist_assets.core.model.snapshots import (
     merge_as_of,
 )
 from persist_assets.planning.age import is_stored_as_declared, is_young
-from persist_assets.planning.changes import delta_of, estimate_of, increment_of
+from persist_assets.planning.changes import SAME_ROWS, delta_of, estimate_of, increment_of
 from persist_assets.planning.deltas import Refusal, describe
 from persist_assets.planning.inputs import (
     follows_from,
@@ -350,6 +350,8 @@ def _computed(
     if whole or case.whole or case.spans:
         return Verdict((*reasons,), whole=whole)
     increment, why = case.increment(snapshot)
+    if why == SAME_ROWS:
+        return Verdict(same_rows=True)
     return Verdict((*reasons, why), increment)
 
 
@@ -422,7 +424,7 @@ def _reuse(case: Case, snapshot: Snapshot, verdict: Verdict) -> Step:
     as_of, reasons = snapshot.as_of, list[Reason]()
     if verdict.same_rows:
         as_of = merge_as_of([case.expected, own_marks(snapshot.as_of, source)])
-        reasons.append(Reason("same-rows", "the data is newer, but the rows it reads are the same"))
+        reasons.append(SAME_ROWS)
     if last is not None and last.build_id == source.build_id:
         reasons += last_failure(last)  # a build also runs the checks of a table that it reuses
     is_young = not verdict.same_rows and not case.rests_as_expected(snapshot)

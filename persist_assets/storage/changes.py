@@ -192,6 +192,8 @@ def delta_change(root: str, then: int, now: int, files: str | None = None) -> Ch
     old, new = find_table(root, then), find_table(root, now)
     if old is None or new is None:
         return None
+    if old.metadata().partition_columns != new.metadata().partition_columns:
+        return None  # where a file has the values of these columns is another question
     if old.schema() != new.schema() and (files is None or not _has_columns_of(new, old)):
         return None
     sizes = file_sizes(new)

@@ -35,6 +35,8 @@ _WINDOWS = (
     "dense_rank() OVER (PARTITION BY {1} ORDER BY {2}, {0} NULLS LAST)",
     "max({0}) OVER (PARTITION BY {1} ORDER BY {2})",
     "min({0}) OVER (PARTITION BY {1}, {2})",
+    "avg({0}) OVER (PARTITION BY {1})",
+    "first_value({2}) OVER (PARTITION BY {1} ORDER BY {2})",
 )
 
 
@@ -214,5 +216,7 @@ class DeltaWriter(Writer):
         columns = [self.column(names) for _ in outs]
         form, first, last = self.one_of(*_WINDOWS), self.column(names), self.column(names)
         partition = self.draw.choice([*columns, self.column(names)])
+        if self.draw.random() < 0.15:
+            columns = [*columns[:-1], self.scalar(names)]
         shown = ", ".join(f"{c} AS {o}" for c, o in zip(columns, outs, strict=True))
         return f"SELECT {shown}, {form.format(first, partition, last)} AS g {rest}"

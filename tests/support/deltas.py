@@ -343,6 +343,8 @@ class Maintained:
             former, new = (_name(state_name(v, number)) for v in ("former", "state"))
             self._probe(program, state.changed)
             self._hold("changed", state.changed)
+            summed, changed = map(self.rows_of, (state.summed, "SELECT * FROM changed"))
+            assert _without_nulls(summed) == _without_nulls(changed), "the sums differ"
             keys = [f"k{k}" for k in range(state.n_keys)]
             same = " AND ".join(f"s.{k} IS NOT DISTINCT FROM c.{k}" for k in keys) or "true"
             self.database.execute(
@@ -451,6 +453,11 @@ def _literal(value: Any) -> str:
 
 def _name(name: str) -> str:
     return f'"{name}"'
+
+
+def _without_nulls(rows: Bag) -> list[str]:
+    """Return rows in which a sum of nothing is 0."""
+    return sorted(repr([0 if v is None or v == 0 else v for v in row]) for row in rows.elements())
 
 
 def _plain(row: Sequence[Any]) -> tuple[Any, ...]:

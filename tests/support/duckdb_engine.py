@@ -432,12 +432,28 @@ def _as_spark_means(node: exp.Expression) -> exp.Expression:
     """Return a node whose meaning is that of Spark: what cannot be divided or cast is an error."""
     if isinstance(node, exp.TryCast):
         return exp.Cast(this=node.this, to=node.to)
+    if isinstance(node, exp.Group) and _has_sets(node):
+        _without_empty_total(node.parent)
     if isinstance(node, exp.Div | exp.Mod) and not node.meta.get("guarded"):
         node.meta["guarded"] = True
         zero = exp.func("error", exp.Literal.string("DIVIDE_BY_ZERO"))
         condition = exp.EQ(this=exp.paren(node.expression.copy()), expression=exp.convert(0))
         return exp.Case(ifs=[exp.If(this=condition, true=zero)], default=node)
     return node
+
+
+def _has_sets(node: exp.Group) -> bool:
+    """Whether rows are grouped by several sets of keys."""
+    kinds = (exp.Rollup, exp.Cube, exp.GroupingSets)
+    return any(isinstance(n, kinds) and n.find(exp.Column) for n in node.walk())
+
+
+def _without_empty_total(select: exp.Expression | None) -> None:
+    """Leave out the total of no rows, which Spark does not have."""
+    assert isinstance(select, exp.Select)
+    if not select.meta.get("guarded"):
+        select.meta["guarded"] = True
+        select.having("count(*) > 0", copy=False)
 
 
 def _duckdb_type(kind: str) -> str:

@@ -352,6 +352,24 @@ MUTATIONS = (
         "[a for a, _ in pairs], keys, NEW, restricted)",
     ),
     _deltas(
+        "a row changes with the windows and subqueries in it",
+        "rules.py",
+        "for o in block.columns if self._can_differ_alone(o.expr)]",
+        "for o in block.columns if not o.expr]",
+    ),
+    _deltas(
+        "a changed subquery beside a window has no rule",
+        "rules.py",
+        "        if self.relations.has_changed_subquery(shown):\n            raise",
+        "        if not shown:\n            raise",
+    ),
+    _deltas(
+        "there is no total of no rows beside other grouping sets",
+        "staging.py",
+        "        if not keys and node.keys:",
+        "        if not keys and not node.keys:",
+    ),
+    _deltas(
         "a full join follows both sides",
         "rules.py",
         "sides = ((node.left, [a for a, _ in pairs]), (node.right, [b for _, b in pairs]))\n"
@@ -511,7 +529,7 @@ MUTATIONS = (
     _deltas(
         "a subquery of several tables is not keyed by one",
         "program.py",
-        "if len(changed) != 1 or relations.is_changed(*(s.block for s in subqueries)):",
+        "if len(changed) != 1 or relations.has_changed_subquery([*block.conjuncts, *exprs]):",
         "if len(changed) != 1:",
     ),
     _deltas(
@@ -549,8 +567,8 @@ MUTATIONS = (
     ),
     _keys(
         "a view passes keys on only if its change is known by them",
-        "if not {*numbers} <= {*program.key_columns}:",
-        "if not program.key_columns:",
+        "program.keys is not None and not {*numbers} <= {*program.key_columns}:",
+        "program.keys is not None and not program.key_columns:",
     ),
     _keys(
         "columns that are not selected are no keys",

@@ -175,13 +175,16 @@ def is_exact(expr: Expr, types: Types) -> bool:
 
 
 def is_never_float(expr: Expr, types: Types) -> bool:
-    """Whether an expression is certainly no floating-point number."""
+    """Whether an expression is certainly an integer or a decimal.
+
+    Spark adds up strings as floating-point numbers.
+    """
     stack = [expr]
     while stack:
         this = stack.pop()
         kind = types.of(this)
         if kind is not None:
-            if "float" in kind or "double" in kind:
+            if kind not in INTEGRAL and not kind.startswith("decimal"):
                 return False
         elif isinstance(this, Call) and this.op == "case":
             stack += (*this.args[1::2], *(this.args[-1:] if this.words else ()))
@@ -190,6 +193,6 @@ def is_never_float(expr: Expr, types: Types) -> bool:
         elif isinstance(this, Call) and this.op == "number":
             if this.words[0][-1:] in "FD" or "E" in this.words[0].upper():
                 return False
-        elif not (isinstance(this, Call) and this.op in ("string", "null", "boolean")):
+        elif not (isinstance(this, Call) and this.op == "null"):
             return False
     return True

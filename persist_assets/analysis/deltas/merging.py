@@ -70,6 +70,11 @@ class Partial:
     args: str
     condition: str | None = None
 
+    @property
+    def is_extreme(self) -> bool:
+        """Whether it is the least or the greatest value, of which none goes."""
+        return self.function in ("min", "max")
+
     def over(self, rows: str | None = None) -> str:
         """Return it as an aggregate, over some of the rows."""
         conditions = [c for c in (rows, self.condition) if c]
@@ -79,7 +84,7 @@ class Partial:
     def merged(self, number: int) -> str:
         """Return it now, from the state before (``s``) and from the change (``d``)."""
         before, came, went = f"s.p{number}", f"d.a{number}", f"d.b{number}"
-        if self.function in ("min", "max"):
+        if self.is_extreme:
             least = "least" if self.function == "min" else "greatest"
             return f"{least}({before}, {came})"
         return f"coalesce({before}, 0) + coalesce({came}, 0) - coalesce({went}, 0)"
@@ -362,7 +367,8 @@ def _state(query: Staged, relations: Relations, node: Aggregate, number: int) ->
     items += [f"{p.over(f'{WEIGHT} > 0')} AS a{j}" for j, p in enumerate(partials)]
     items += [f"{p.over(f'{WEIGHT} < 0')} AS b{j}" for j, p in enumerate(partials)]
     partly = relations.hold("change", f"SELECT {', '.join(items)} FROM ({rows}){by}")
-    return State(initial, len(names), _merged_rows(partly, names, partials, number))
+    changed = _merged_rows(partly, names, partials, number)
+    return State(initial, len(names), changed, _summed_rows(partly, names, partials, number))
 
 
 def _merged_rows(partly: str, keys: Sequence[str], partials: Sequence[Partial], number: int) -> str:
@@ -373,6 +379,30 @@ def _merged_rows(partly: str, keys: Sequence[str], partials: Sequence[Partial], 
     items += [f"{p.merged(j)} AS p{j}" for j, p in enumerate(partials)]
     former = quote(state_name("former", number))
     return f"SELECT {', '.join(items)} FROM {quote(partly)} AS d LEFT JOIN {former} AS s ON {same}"
+
+
+def _summed_rows(partly: str, keys: Sequence[str], partials: Sequence[Partial], number: int) -> str:
+    """Return the SELECT of the same rows that keeps all digits of decimals.
+
+    Unlike `+`, an aggregate does not give up digits behind the point for more before it.
+    """
+    same = " AND ".join(f"s.{k} <=> d.{k}" for k in keys) or "true"
+    numbers = range(len(partials))
+    before = ", ".join((*(f"s.{k}" for k in keys), "s.n", *(f"s.p{j}" for j in numbers)))
+    came = ", ".join((*keys, "n", *(f"a{j}" for j in numbers)))
+    went = ", ".join(
+        (*keys, "0", *("NULL" if p.is_extreme else f"- b{j}" for j, p in enumerate(partials)))
+    )
+    former, change = quote(state_name("former", number)), quote(partly)
+    rows = (
+        f"SELECT {before} FROM {former} AS s LEFT SEMI JOIN {change} AS d ON {same}"
+        f" UNION ALL SELECT {came} FROM {change} UNION ALL SELECT {went} FROM {change}"
+    )
+    sums = [
+        f"{p.function if p.is_extreme else 'sum'}(p{j}) AS p{j}" for j, p in enumerate(partials)
+    ]
+    by = f" GROUP BY {', '.join(keys)}" if keys else ""
+    return f"SELECT {', '.join((*keys, 'sum(n) AS n', *sums))} FROM ({rows}){by}"
 
 
 def _partials(query: Staged, node: Aggregate, *, grows: bool) -> list[Partial]:

@@ -11,7 +11,6 @@ from persist_assets.analysis.algebra import (
     Derived,
     Given,
     Ref,
-    Subquery,
     walk,
 )
 from persist_assets.analysis.deltas.exactness import Exactness
@@ -26,7 +25,7 @@ from persist_assets.analysis.deltas.relations import (
     union,
 )
 from persist_assets.analysis.deltas.rules import Rules, common_partition
-from persist_assets.analysis.deltas.staging import outermost, windows_in
+from persist_assets.analysis.deltas.staging import windows_in
 from persist_assets.core.dialect import quote
 from persist_assets.core.model.deltas import Merging, Program
 
@@ -163,7 +162,7 @@ def _columns_of_tables(
             case _:
                 pass
     shown = [o.expr for o in block.columns]
-    if not numbers or relations.is_changed(*(s.block for s in outermost(shown, Subquery))):
+    if not numbers or relations.has_changed_subquery(shown):
         return None
     return block, [shown[n] for n in numbers], numbers
 
@@ -196,11 +195,12 @@ def _keys_of(
     """
     exprs = [o.expr for o in block.columns]
     if windows_in(exprs):
+        if relations.has_changed_subquery(exprs):
+            return None
         partition = [e for e in common_partition(exprs) if e in exprs]
         return _shown(block, block, partition, partition, exprs)
     changed = [(i, n) for i, n in block.leaves if relations.is_changed(n)]
-    subqueries = outermost([*block.conjuncts, *exprs], Subquery)
-    if len(changed) != 1 or relations.is_changed(*(s.block for s in subqueries)):
+    if len(changed) != 1 or relations.has_changed_subquery([*block.conjuncts, *exprs]):
         return None
     ((instance, node),) = changed
     if isinstance(node, Aggregate) and node.sets is None and node.keys:
@@ -209,7 +209,7 @@ def _keys_of(
     if isinstance(node, Derived):
         inner = node.block
         computed = [o.expr for o in inner.columns]
-        if windows_in(computed):
+        if windows_in(computed) and not relations.has_changed_subquery(computed):
             partition = [e for e in common_partition(computed) if e in computed]
             refs = [(instance, computed.index(e)) for e in partition]
             return _shown(block, inner, partition, refs, exprs)

@@ -10,9 +10,10 @@ import re
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from persist_assets.analysis.algebra import Block, Given, Outer, Ref, walk
+from persist_assets.analysis.algebra import Block, Given, Outer, Ref, Subquery, walk
 from persist_assets.analysis.deltas.printing import Printer
 from persist_assets.analysis.deltas.pushing import equalities
+from persist_assets.analysis.deltas.staging import outermost
 from persist_assets.core.dialect import quote
 from persist_assets.core.model.deltas import ROW_WEIGHT, WEIGHT, Probe, probe_name, relation_name
 
@@ -97,6 +98,10 @@ class Relations:
     def is_changed(self, *things: object) -> bool:
         """Whether relations or expressions read a table that changed."""
         return any(not self._read_by(thing).isdisjoint(self.changed) for thing in things)
+
+    def has_changed_subquery(self, exprs: Iterable[Expr]) -> bool:
+        """Whether expressions have subqueries that read a table that changed."""
+        return self.is_changed(*(s.block for s in outermost(exprs, Subquery)))
 
     def _read_by(self, thing: object) -> frozenset[str]:
         reads = self._reads.get(id(thing))

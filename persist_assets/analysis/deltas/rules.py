@@ -98,15 +98,24 @@ class Rules:
         return [*self._retested(block, shown), *self._joined(block, shown)]
 
     def touched(self, block: Block, exprs: Sequence[Expr]) -> str | None:
-        """Return the relation with the values that expressions have in changed rows of a Block."""
-        origins = self._origins(block, exprs[0]) if len(exprs) == 1 else ()
-        own = _columns_of_one_table(block, exprs)
+        """Return the relation with the values that expressions have in changed rows of a Block.
+
+        A row changes with the Block's columns too: windows and subqueries in them get other values
+        although the row stays in its tables.
+        """
+        beside = [o.expr for o in block.columns if self._can_differ_alone(o.expr)]
+        origins = self._origins(block, exprs[0]) if len(exprs) == 1 and not beside else ()
+        own = None if beside else _columns_of_one_table(block, exprs)
         if own is not None:
             table, columns = own
             delta = self.node(table)
             return delta and self._distinct(delta, columns, origins)
-        terms = self.block(replace(block, columns=()), exprs)
+        terms = self.block(replace(block, columns=()), [*exprs, *beside])
         return self._distinct(union(terms), range(len(exprs)), origins) if terms else None
+
+    def _can_differ_alone(self, expr: Expr) -> bool:
+        """Whether an expression can get another value in a row of which no column changes."""
+        return bool(windows_in([expr])) or self.relations.has_changed_subquery([expr])
 
     def _distinct(
         self, rows: str, numbers: Iterable[int], origins: Iterable[Column | None] = ()
@@ -119,7 +128,7 @@ class Rules:
 
         The values are those of an expression in changed rows of the Block.
         """
-        if any(self.relations.is_changed(s.block) for s in outermost(block.conjuncts, Subquery)):
+        if self.relations.has_changed_subquery(block.conjuncts):
             yield None
         columns = {r.instance: r for r in equal_columns(expr, block.conjuncts, self.query.types)}
         for instance, node in block.leaves:
@@ -333,9 +342,11 @@ class Rules:
 
     def _windows(self, block: Block, shown: Sequence[Expr]) -> list[str]:
         """Return the change of a Block with windows: its partitions with touched keys."""
+        if self.relations.has_changed_subquery(shown):
+            raise NoRule("of a changed subquery beside a window, or in one")
         self.only_adds = False
         partition = common_partition(shown)
-        keys = self.touched(block, partition)
+        keys = self.touched(replace(block, columns=()), partition)
         if keys is None:
             return []
         restricted = self._restricted(replace(block, columns=_outs(shown)), partition, keys)

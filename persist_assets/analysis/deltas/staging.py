@@ -474,9 +474,16 @@ def grouped_by_each_set(query: Staged, node: Aggregate) -> SetOperation:
         own = [c for c in copy.aggregates if not _names_set(c)]
         keys = tuple(copy.keys[k] for k in present)
         grouped = Aggregate(copy.rows, keys, tuple(own), place=node.place)
+        if not keys and node.keys:  # Spark has no total of no rows beside other sets
+            n_rows = calls.call("count")
+            grouped = replace(grouped, aggregates=(*own, n_rows))
         exprs = (*grouped.keys, *grouped.aggregates)
         instance, outs = query.leaf(grouped, [Out("", "", e, types.of(e)) for e in exprs])
         passed = dict(zip(exprs, (o.expr for o in outs), strict=True))
+        conjuncts: tuple[Expr, ...] = ()
+        if len(grouped.aggregates) > len(own):
+            zero = calls.call("number", (), ("0",))
+            conjuncts = (calls.call("<", (zero, outs[-1].expr)),)
         columns: list[Expr] = []
         for k, key in enumerate(copy.keys):
             kind = types.of(key)
@@ -489,7 +496,7 @@ def grouped_by_each_set(query: Staged, node: Aggregate) -> SetOperation:
             for c in copy.aggregates
         ]
         outs = tuple(Out("", "", e, types.of(e)) for e in columns)
-        branches.append(Block(((instance, grouped),), (), outs))
+        branches.append(Block(((instance, grouped),), conjuncts, outs))
     return SetOperation("union all", tuple(branches), node.place)
 
 

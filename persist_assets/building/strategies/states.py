@@ -158,7 +158,10 @@ class Merge:
             if state.changed is None:
                 states.append(_same(task, base, number, former))
                 continue
-            rows = _cast(tables.run(state.changed), former)
+            rows = tables.run(state.changed)
+            if _rounds(rows, former):
+                rows = tables.run(state.summed)
+            rows = _cast(rows, former)
             changed = task.reader.relations.written(rows)
             is_changed |= changed.n_rows > 0
             states.append(_merged(task, base, number, state, former, changed))
@@ -245,6 +248,19 @@ def _read(task: Task, base: Snapshot, number: int) -> DataFrame:
         if schema is not None:  # otherwise a Spark job finds it
             reader = reader.schema(StructType.fromJson(json.loads(schema)))
         return reader.parquet(spark_pattern(place))
+
+
+def _rounds(rows: DataFrame, like: DataFrame) -> bool:
+    """Whether decimals have fewer digits behind the point than in other rows."""
+    from pyspark.sql.types import DecimalType
+
+    pairs = zip(rows.schema.fields, like.schema.fields, strict=True)
+    return any(
+        isinstance(a.dataType, DecimalType)
+        and isinstance(b.dataType, DecimalType)
+        and a.dataType.scale < b.dataType.scale
+        for a, b in pairs
+    )
 
 
 def _cast(rows: DataFrame, like: DataFrame) -> DataFrame:

@@ -189,11 +189,14 @@ class State:
     changed
         The statement of its new rows, for the touched keys; those with ``n = 0`` go. None: it does
         not change.
+    summed
+        A dearer statement of the same rows, for sums of which the other one would round.
     """
 
     initial: str
     n_keys: int
     changed: str | None
+    summed: str = ""
 
 
 @dataclass(frozen=True, slots=True)

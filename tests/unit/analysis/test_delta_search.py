@@ -53,7 +53,7 @@ def maintain(query: str, rng: random.Random, tally: Counter[str], obstacles: Cou
     maintained.fill(rng, rng.choice((6, 12)))
     assert maintained.printed() == maintained.rows, f"printed otherwise: {query}"
     has_rule = False
-    for _ in range(3):
+    for _ in range(5):
         chosen = [t for t in maintained.reads if rng.random() < 0.6]
         try:
             outcome = maintained.follow(

@@ -280,6 +280,26 @@ SELECT x, c, sum(c) OVER (PARTITION BY x) AS m FROM (SELECT k, x, count(*) AS c 
 SELECT k, b FROM r QUALIFY rank() OVER (PARTITION BY k ORDER BY b DESC) = 1
 # QUALIFY in a join
 SELECT t.j, r.b FROM r JOIN t ON r.k = t.k QUALIFY dense_rank() OVER (PARTITION BY t.k ORDER BY r.b) <= 2
+# a window whose value may depend on the order of rows, beside its partition
+SELECT k, j, row_number() OVER (PARTITION BY k ORDER BY j) AS n, lag(j) OVER (PARTITION BY k ORDER BY j) AS l FROM t
+# inexact windows of which the partition is not shown
+SELECT j, row_number() OVER (PARTITION BY k ORDER BY j) AS n, avg(j) OVER (PARTITION BY k) AS m FROM t
+# a LEFT JOIN by a column that does not partition the window beside it
+SELECT t.j, q.h FROM t LEFT JOIN (SELECT a, rank() OVER (PARTITION BY k ORDER BY b) AS h FROM r) q ON q.a = t.k
+# a FULL JOIN by columns that do not partition the windows beside them
+SELECT q.h, q.j, s.c FROM (SELECT j, rank() OVER (PARTITION BY k ORDER BY j) AS h FROM t) q FULL JOIN (SELECT k, count(*) OVER (PARTITION BY a) AS c FROM s) s ON s.k = q.j
+# a LEFT JOIN of a subquery's value
+SELECT t.j, q.m FROM t LEFT JOIN (SELECT a, EXISTS (SELECT 1 FROM s WHERE s.k = r.k) AS m FROM r) q ON q.a = t.k
+# a FULL JOIN of a subquery's value
+SELECT t.j, q.m FROM t FULL JOIN (SELECT a, (SELECT max(z) FROM s WHERE s.k = r.k) AS m FROM r) q ON q.a = t.k
+# an aggregate by a window beside another column
+SELECT x, count(*) AS n, sum(h) AS h FROM (SELECT x, rank() OVER (PARTITION BY k ORDER BY b) AS h FROM r) GROUP BY x
+# an aggregate of a subquery's value
+SELECT x, sum(m) AS m FROM (SELECT x, (SELECT count(*) FROM s WHERE s.k = r.k) AS m FROM r UNION ALL SELECT x, z FROM s) GROUP BY x
+# an unchanged subquery beside a window
+r: SELECT a, k, (SELECT max(z) FROM s WHERE s.k = r.k) AS m, rank() OVER (PARTITION BY k ORDER BY b) AS h FROM r
+# a changed subquery in the condition of a window's rows
+SELECT a, k, rank() OVER (PARTITION BY k ORDER BY b) AS h FROM r WHERE EXISTS (SELECT 1 FROM s WHERE s.k = r.k)
 # deduplication
 SELECT k, j FROM t QUALIFY row_number() OVER (PARTITION BY k ORDER BY j) = 1
 # explode
@@ -310,6 +330,10 @@ SELECT count(*) AS c, sum(r.n) + 1 AS n FROM r LEFT JOIN t ON r.k = t.k
 SELECT k, x, count(*) AS c, sum(n) AS n FROM r GROUP BY ROLLUP(k, x)
 # an aggregate over all rows of an aggregate, merged
 SELECT max(c) AS c, count(*) AS m FROM (SELECT k, count(*) AS c FROM r GROUP BY k)
+# CUBE over rows that may be none, merged
+SELECT k, x, count(*) AS c, sum(n) AS n, grouping(k) AS g FROM r WHERE a = 2 GROUP BY CUBE(k, x) HAVING count(*) < 5
+# the only grouping set has no keys, merged
+SELECT count(*) AS c, sum(n) AS n FROM r WHERE a = 2 GROUP BY GROUPING SETS (())
 # a total beside groups, merged
 SELECT g.k, g.n, t.n AS total FROM (SELECT k, sum(n) AS n FROM r GROUP BY k) g CROSS JOIN (SELECT sum(n) AS n FROM r) t
 # CASE, CAST and functions
@@ -426,6 +450,25 @@ OBSTACLES = (
         "of sum(), whose last digits may depend on the order of rows",
         "SELECT c, count(*) AS n FROM"
         " (SELECT sum(b) OVER (PARTITION BY k ORDER BY a ROWS 1 PRECEDING) AS c FROM r) GROUP BY c",
+    ),
+    (
+        "of a changed subquery beside a window, or in one",
+        "SELECT a, (SELECT max(z) FROM s WHERE s.k = r.k) AS m,"
+        " rank() OVER (PARTITION BY a ORDER BY b) AS h FROM r",
+    ),
+    (
+        "of a changed subquery beside a window, or in one",
+        "SELECT a, sum((SELECT max(z) FROM s WHERE s.k = r.k)) OVER (PARTITION BY a) AS m FROM r",
+    ),
+    (
+        "of a changed subquery beside a window, or in one",
+        "SELECT t.j, q.m, q.h FROM t LEFT JOIN (SELECT a, EXISTS (SELECT 1 FROM s WHERE s.k = r.k)"
+        " AS m, rank() OVER (PARTITION BY a ORDER BY b) AS h FROM r) q ON q.a = t.k",
+    ),
+    (
+        "of a changed subquery beside a window, or in one",
+        "SELECT a, b FROM (SELECT a, b, (SELECT max(z) FROM s WHERE s.k = r.k) AS m FROM r)"
+        " QUALIFY rank() OVER (PARTITION BY a ORDER BY m) = 1",
     ),
     ("of a string with escapes", r"SELECT a FROM r WHERE x LIKE 'a\\%'"),
     ("of TABLESAMPLE", "SELECT a FROM r TABLESAMPLE (10 PERCENT)"),

@@ -1,0 +1,129 @@
+"""Values that changes must not blur: digits of decimals, texts, NULLs, totals of no rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from growing import check
+from maintained import WITHOUT_COST
+
+from persist_assets.building import changed_tables
+from persist_assets.building.builder import Builder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Enter = Callable[..., Builder]
+Make = Callable[..., Path]
+
+AMOUNTS = pa.schema(
+    [("k", pa.int32()), ("d", pa.decimal128(38, 18)), ("p", pa.decimal128(18, 4)), ("t", "string")]
+)
+OF_AMOUNTS = {
+    "digits": ("merge", "SELECT k, sum(d) AS s, count(*) AS n FROM z GROUP BY k"),
+    "products": ("merge", "SELECT k, sum(p * p) AS s FROM z GROUP BY k"),
+    "all_digits": ("merge", "SELECT sum(d) AS s, count(d) AS n FROM z"),
+    "texts": ("keys", "SELECT k, sum(t) AS s FROM z GROUP BY k"),
+    "sets": ("merge", "SELECT k, count(*) AS n FROM z WHERE k > 2 GROUP BY ROLLUP (k)"),
+    "one_set": ("merge", "SELECT count(*) AS n FROM z WHERE k > 2 GROUP BY GROUPING SETS (())"),
+}
+"""By name, how a source is maintained, and its query."""
+
+
+def amounts(*rows: tuple[int, str, str, str]) -> pa.Table:
+    columns = [*zip(*rows, strict=True)]
+    decimals = [[Decimal(value) for value in columns[n]] for n in (1, 2)]
+    return pa.table([columns[0], *decimals, columns[3]], schema=AMOUNTS)
+
+
+def build(builder: Builder, names: Sequence[str]) -> dict[str, str]:
+    """Build sources, and return their methods; the rows of queries are then right."""
+    methods: dict[str, str] = {}
+    for name in names:
+        source = next(s for s in builder.project.persisted if s.name == name)
+        with builder.work(source) as work:
+            builder.publish(work)
+        methods[name] = work.maintenance
+        if source.function is None:
+            check(builder, source, name)
+    return methods
+
+
+@pytest.mark.proves("T8")
+def test_merged_sums_keep_their_digits_and_meaning(make_project: Make, enter: Enter) -> None:
+    text = "CREATE TABLE z (k INT, d DECIMAL(38,18), p DECIMAL(18,4), t STRING)"
+    text += " USING delta LOCATION 'raw/z';\n"
+    text += "".join(
+        f"{WITHOUT_COST}CREATE VIEW {name} AS {query};\n" for name, (_, query) in OF_AMOUNTS.items()
+    )
+    root = make_project({"m.sql": text})
+    table, tiny = root / "raw" / "z", "0.000000000000000001"
+    write_deltalake(table, amounts((1, tiny, "0.0001", "1e300"), (1, "1", "1", "1")))
+    assert {*build(enter(root), [*OF_AMOUNTS]).values()} == {"whole"}
+    methods = {name: method for name, (method, _) in OF_AMOUNTS.items()}
+    more = amounts(
+        (1, tiny, "0.0003", "3"), (1, "0.000000000000000005", "7", "3"), (3, "1", "1", "2")
+    )
+    write_deltalake(table, more, mode="append")
+    assert build(enter(root), [*OF_AMOUNTS]) == methods
+    DeltaTable(table).delete("t = '1e300'")
+    assert build(enter(root), [*OF_AMOUNTS]) == methods
+    DeltaTable(table).delete("k = 3")
+    assert build(enter(root), ["sets", "one_set"]) == {"sets": "merge", "one_set": "merge"}
+
+
+@pytest.mark.proves("T8")
+def test_nulls_that_change_places_are_found_among_many_rows(
+    make_project: Make, enter: Enter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's hash skips NULLs."""
+    monkeypatch.setattr(changed_tables, "_MUCH_BYTES", 0)
+    text = (
+        "CREATE TABLE y (k INT, a STRING, b STRING, l ARRAY<INT>) USING delta LOCATION 'raw/y';\n"
+    )
+    text += f"{WITHOUT_COST}CREATE VIEW q AS SELECT k, a, b, l IS NULL AS is_null FROM y;\n"
+    root = make_project({"m.sql": text})
+    rows = {"k": pa.array(range(9), pa.int32()), "a": [*"abcdefghi"]}
+    empty = {"b": pa.nulls(9, pa.string()), "l": pa.array([[]] * 9, pa.list_(pa.int32()))}
+    write_deltalake(root / "raw" / "y", pa.table(rows | empty))
+    build(enter(root), ["q"])
+    DeltaTable(root / "raw" / "y").update({"b": "a", "a": "null"}, predicate="k < 3")
+    DeltaTable(root / "raw" / "y").update({"l": "null"}, predicate="k = 5")
+    assert build(enter(root), ["q"]) == {"q": "keys"}
+
+
+@pytest.mark.proves("T8", "T10")
+def test_a_table_that_changed_is_read_in_a_join_a_subquery_and_a_function_by_key(
+    make_project: Make, enter: Enter
+) -> None:
+    text = "CREATE TABLE z (k INT, a INT) USING delta LOCATION 'raw/z';\n"
+    text += "CREATE TABLE y (k INT, v INT) USING delta LOCATION 'raw/y';\n"
+    text += "CREATE VIEW j AS SELECT z.k, z.a, y.v FROM z LEFT JOIN y ON z.k = y.k;\n"
+    text += f"{WITHOUT_COST}CREATE VIEW q AS SELECT z.k, y.v FROM z LEFT JOIN y ON z.k = y.k;\n"
+    ranks = "rank() OVER (PARTITION BY k ORDER BY a) AS h"
+    value = "(SELECT max(v) FROM y WHERE y.k = z.k) AS v"
+    text += f"{WITHOUT_COST}CREATE VIEW beside AS SELECT a, {ranks}, {value} FROM z;\n"
+    text += f"{WITHOUT_COST}CREATE VIEW unused AS SELECT a, h FROM (SELECT a, {ranks}, {value} FROM z);\n"
+    function = (
+        "from persist_assets import table\nfrom pyspark.sql import functions as F\n\n\n"
+        "@table(by='k', refresh='incremental')\n"
+        "def totals(j):\n    return j.groupBy('k').agg(F.sum('v').alias('s'))\n"
+    )
+    root = make_project({"m.sql": text, "f.py": function})
+    ints = [pa.array(values, pa.int32()) for values in ([1, 1, 2, 3], [1, 2, 3, 4], [1, 2], [5, 6])]
+    write_deltalake(root / "raw" / "z", pa.table({"k": ints[0], "a": ints[1]}))
+    write_deltalake(root / "raw" / "y", pa.table({"k": ints[2], "v": ints[3]}))
+    names = ["q", "beside", "unused", "totals"]
+    build(enter(root), names)
+    DeltaTable(root / "raw" / "y").update({"v": "v + 10"}, predicate="k = 1")
+    builder = enter(root)
+    methods = {"q": "keys", "beside": "whole", "unused": "stamp", "totals": "keys"}
+    assert build(builder, names) == methods
+    totals = next(s for s in builder.project.persisted if s.name == "totals")
+    assert sorted(map(tuple, builder.read(totals).collect())) == [(1, 30), (2, 6), (3, None)]
