@@ -36,7 +36,6 @@ _WINDOWS = (
     "max({0}) OVER (PARTITION BY {1} ORDER BY {2})",
     "min({0}) OVER (PARTITION BY {1}, {2})",
     "avg({0}) OVER (PARTITION BY {1})",
-    "first_value({2}) OVER (PARTITION BY {1} ORDER BY {2})",
 )
 
 
@@ -86,7 +85,7 @@ class DeltaWriter(Writer):
     def column(self, names: Names) -> str:
         """Return a column, mostly one that is likely to be an INT: others are no keys of it."""
         columns = [f"{alias}.{c}" for alias, columns in names.items() for c in columns]
-        integers = [c for c in columns if c[-2:] in (".a", ".k", "c0", "c1", ".e")]
+        integers = [c for c in columns if c[-2:] in (".a", ".k", "c0", "c1", ".e", ".g")]
         return self.draw.choice(integers if integers and self.draw.random() < 0.8 else columns)
 
     # ----------------------------------------------------------------------------------- relations
@@ -94,11 +93,25 @@ class DeltaWriter(Writer):
     def relation(self, depth: int) -> tuple[str, Sequence[str]]:
         if self.ctes and self.draw.random() < 0.6:
             return self.draw.choice([*self.ctes.items()])
+        if self.draw.random() < 0.15:
+            return self.with_value()
         if depth == 0 or self.draw.random() < 0.5:
             table = self.one_of(*TABLES)
             return table, TABLES[table]
         text, columns = self.query(depth - 1)
         return f"({text})", columns
+
+    def with_value(self) -> tuple[str, Sequence[str]]:
+        """Return rows of a table with the value of a window or of a subquery beside them."""
+        table, alias = self.one_of(*TABLES), self.alias("r")
+        names = {alias: TABLES[table]}
+        value = self.one_of(
+            self.window(names, self.one_of(*_WINDOWS)),
+            self.window(names, self.one_of(*_WINDOWS)),
+            self.scalar(names),
+        )
+        shown = f"{self.column(names)} AS c0, {self.column(names)} AS c1, {value} AS g"
+        return f"(SELECT {shown} FROM {table} {alias})", ("c0", "c1", "g")
 
     def relations(self, depth: int) -> tuple[str, dict[str, Sequence[str]]]:
         """Return the text after FROM, and the aliases in sight."""
