@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+from persist_assets.core.errors import BuildError
 from persist_assets.core.model.deltas import ROW_WEIGHT, NoRule
 from persist_assets.core.object_stores import spark_uri
 from persist_assets.engine.session import translated
@@ -115,9 +116,22 @@ class HeldRelations:
         write_rows(table, place)
         return _read(place, like)
 
+    def _get(self, name: str) -> Written:
+        """Return a held relation.
+
+        Raises
+        ------
+        BuildError
+            Another run, which has ended, held it.
+        """
+        with self._lock:
+            if name not in self._held:
+                raise BuildError(f"`{name}` belongs to another run")
+            return self._held[name]
+
     def n_rows(self, name: str) -> int:
         """Return the number of rows of a relation that is held."""
-        return self._held[name].n_rows
+        return self._get(name).n_rows
 
     def _place(self) -> str:
         assert self.directory is not None, "only builds hold relations"
@@ -125,7 +139,7 @@ class HeldRelations:
 
     def place(self, name: str) -> str:
         """Return the directory of the files of a relation that is held."""
-        return self._held[name].place
+        return self._get(name).place
 
     def differs(self, name: str, columns: Sequence[str]) -> bool:
         """Whether changed rows that are held differ in some columns, by their net weight.
@@ -134,7 +148,7 @@ class HeldRelations:
         """
         from pyarrow import ArrowException
 
-        place = self._held[name].place
+        place = self._get(name).place
         files = [f for f in list_files(place) if f.name.endswith(".parquet")]
         if sum(f.bytes for f in files) > _MUCH_BYTES:
             return True
@@ -159,7 +173,7 @@ class HeldRelations:
 
     def _content(self, name: str) -> str | None:
         """Return a digest of the rows of a held relation; None: they are too many."""
-        rows = read_rows(self._held[name].place)
+        rows = read_rows(self._get(name).place)
         if rows.nbytes > _MOST_KEY_BYTES:
             return None
         content = sorted(map(repr, zip(*(c.to_pylist() for c in rows.columns), strict=True)))
@@ -167,7 +181,7 @@ class HeldRelations:
 
     def total(self, name: str) -> int:
         """Return the sum of the weights of changed rows that are held."""
-        return sum(read_rows(self._held[name].place, [ROW_WEIGHT])[ROW_WEIGHT].to_pylist())
+        return sum(read_rows(self._get(name).place, [ROW_WEIGHT])[ROW_WEIGHT].to_pylist())
 
     def release(self) -> None:
         """Forget all relations; their files go with the run's temporary tables."""

@@ -179,6 +179,9 @@ class DeltaWriter(Writer):
         if self.draw.random() < 0.4:
             scope = names if self.draw.random() < 0.3 else {}
             text += f" AND {self.condition({**scope, alias: TABLES[table]}, depth - 1)}"
+        if depth > 0 and self.draw.random() < 0.2:
+            value = self.scalar({alias: TABLES[table]})
+            text += f" AND {value} {self.one_of('=', '<', '>=')} {self.column(names)}"
         return text, f"{alias}.{self.draw.choice(TABLES[table])}"
 
     def scalar(self, names: Names) -> str:

@@ -358,6 +358,18 @@ MUTATIONS = (
         "for o in block.columns if not o.expr]",
     ),
     _deltas(
+        "a subquery changes with those in its conditions",
+        "rules.py",
+        "beside = [s for s in nested if self.relations.is_changed(s.block)]",
+        "beside = nested[:0]",
+    ),
+    _deltas(
+        "values shared between keys are exact",
+        "program.py",
+        "        if not others.of_query(query.block):",
+        "        if not query.block:",
+    ),
+    _deltas(
         "a changed subquery beside a window has no rule",
         "rules.py",
         "        if self.relations.has_changed_subquery(shown):\n            raise",

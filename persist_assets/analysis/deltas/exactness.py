@@ -52,10 +52,14 @@ class Exactness:
     ----------
     types
         The types of the query's expressions.
+    complete
+        Aggregates and windows that are computed again for all of their rows, so that their values
+        may be others. The last digits of floating-point numbers do not matter then either.
     """
 
-    def __init__(self, types: Types) -> None:
-        self._types = types
+    def __init__(self, types: Types, complete: Iterable[object] | None = None) -> None:
+        self._types, self._rounds = types, complete is not None
+        self._complete = [*(complete or ())]
         self._rows: dict[int, bool] = {}
         self._leaves: dict[int, Node] = {}
         self._refusal: NoRule | None = None
@@ -66,7 +70,8 @@ class Exactness:
         return self._refusal or NoRule("of values that depend on the order of rows")
 
     def _is_exact(self, expr: Expr, part: Window | Aggregate) -> bool:
-        exact = is_exact(expr, self._types)
+        exact = is_exact(expr, self._types) or (self._rounds and _is_rounded(expr))
+        exact = exact or any(part is one for one in self._complete)
         if not exact and self._refusal is None:
             self._refusal = NoRule(f"of {_in_words(expr)}", part.place, part)
         return exact
@@ -170,6 +175,17 @@ def is_exact(expr: Expr, types: Types) -> bool:
             # The average of integers is a sum of doubles, divided.
             kind = types.of(args[0])
             return is_never_float(args[0], types) and (op == "sum" or kind not in INTEGRAL)
+        case _:
+            return False
+
+
+def _is_rounded(expr: Expr) -> bool:
+    """Whether only the last digits of an aggregate or a window depend on the order of rows."""
+    match expr:
+        case Window(function=Call(op), frame=frame):
+            return op in _IF_NOT_FLOAT and not (frame and frame[0] == "rows")
+        case Call(op):
+            return op in _IF_NOT_FLOAT
         case _:
             return False
 

@@ -426,6 +426,8 @@ def _infix(op: str) -> _Form:
 def _quoted(text: str) -> str:
     if "\\" in text or not text.isprintable():
         raise NoRule("of a string with escapes")
+    if "`" in text:
+        raise NoRule("of a string with a backquote")  # names of relations are found by these
     if "'" not in text:
         return f"'{text}'"
     if '"' not in text:

@@ -61,15 +61,19 @@ def change_of(
     if not relations.is_changed(query.block):
         return None
     exact = Exactness(query.types)
-    keyed = _keys_of(query.block, relations)
+    keyed, complete = _keys_of(query.block, relations), _complete_in(query.block, relations)
     if keyed is None and not exact.of_query(query.block):
-        keyed = _columns_of_tables(query.block, relations)
+        keyed, complete = _columns_of_tables(query.block, relations), []
         if keyed is None:
             raise exact.refusal()
     if keyed is not None:
         rows, exprs, _ = keyed
         if not (exact.of_rows(rows) and exact.of_exprs(exprs)):
             raise exact.refusal()
+        # Other keys keep values that were computed together with those of touched keys.
+        others = Exactness(query.types, complete)
+        if not others.of_query(query.block):
+            raise others.refusal()
         return _by_keys(query, relations, rules, *keyed)
     terms = rules.block(query.block)
     if not terms:
@@ -214,6 +218,20 @@ def _keys_of(
             refs = [(instance, computed.index(e)) for e in partition]
             return _shown(block, inner, partition, refs, exprs)
     return None
+
+
+def _complete_in(block: Block, relations: Relations) -> list[object]:
+    """Return the aggregates and windows whose keys are those of `_keys_of`."""
+    exprs = [o.expr for o in block.columns]
+    if windows_in(exprs):
+        return [*windows_in(exprs)]
+    complete: list[object] = []
+    for _, node in block.leaves:
+        if relations.is_changed(node) and isinstance(node, Derived):
+            complete += windows_in(o.expr for o in node.block.columns)
+        elif relations.is_changed(node):
+            complete.append(node)
+    return complete
 
 
 def _shown(

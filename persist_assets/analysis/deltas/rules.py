@@ -297,7 +297,10 @@ class Rules:
             raise NoRule("of a subquery with conditions on the outer query in several places")
         (inner,) = blocks
         rest = tuple(c for c in inner.conjuncts if instances(c).isdisjoint(around))
-        found = replace(inner, conjuncts=rest, columns=())
+        dropped = [c for c in inner.conjuncts if c not in rest]
+        nested = outermost([*dropped, *(o.expr for o in inner.columns)], Subquery)
+        beside = [s for s in nested if self.relations.is_changed(s.block)]
+        found = replace(inner, conjuncts=rest, columns=_outs(beside))
         elsewhere = _beside(subquery.block, inner)
         changed = self.relations.changed
         if self._free.of(found) or any(
