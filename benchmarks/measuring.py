@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from persist_assets.building.stages import PendingBuild
+    from persist_assets.core.model.plans import Estimates
     from persist_assets.core.model.sources import Source
 
 SETTINGS = """
@@ -84,7 +85,7 @@ class Refresh:
         The difference from the rows computed from scratch; None: they are equal.
     compared
         Whether rows were compared; those of nondeterministic sources are not.
-    expected_s, expected_whole_s
+    expected
         The seconds that the plan expected of both ways; None: it did not compare them.
     """
 
@@ -96,8 +97,7 @@ class Refresh:
     whole: Cost = field(default_factory=Cost)
     difference: str | None = None
     compared: bool = True
-    expected_s: float | None = None
-    expected_whole_s: float | None = None
+    expected: Estimates | None = None
 
 
 class Bench:
@@ -157,10 +157,8 @@ class Bench:
                     work.staged.rows if work.staged else 0,
                     cost,
                     compared=not source.volatile and source.name not in self.uncompared,
+                    expected=work.step.expected,
                 )
-                if work.step.expected is not None:
-                    refreshed[source.name].expected_s = work.step.expected.delta_s
-                    refreshed[source.name].expected_whole_s = work.step.expected.whole_s
         return refreshed
 
     def compute(self) -> dict[str, Cost]:
@@ -465,14 +463,14 @@ def print_predictions(turns: Mapping[str, Mapping[str, Refresh]]) -> None:
     n_right, wrong = 0, list[str]()
     for turn, results in turns.items():
         for name, r in results.items():
-            if r.expected_s is None or r.expected_whole_s is None or r.method == "whole":
+            if r.expected is None or r.method == "whole":
                 continue
-            if (r.expected_s < r.expected_whole_s) == (r.cost.wall < r.whole.wall):
+            if r.expected.prefers_delta == (r.cost.wall < r.whole.wall):
                 n_right += 1
             else:
                 wrong.append(
                     f"  {turn}, {name}: {r.cost.wall:.2f} s and {r.whole.wall:.2f} s as a whole,"
-                    f" expected {r.expected_s:.2f} s and {r.expected_whole_s:.2f} s"
+                    f" expected {r.expected.delta_s:.2f} s and {r.expected.whole_s:.2f} s"
                 )
     print(f"\nplans expected the cheaper method in {n_right} of {n_right + len(wrong)} builds")
     print("\n".join(wrong))

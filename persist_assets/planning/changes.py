@@ -75,7 +75,7 @@ def increment_of(
         if waits is not None and unmaintainable(source) is None:
             return None, Reason("increment", waits)
         by_delta = maintained(project, source, base, direct, world, by_cost=False)
-        if isinstance(by_delta, Increment) and by_delta.program is None:
+        if by_delta is None:
             return None, SAME_ROWS
         if isinstance(by_delta, Increment):
             return by_delta, Reason("increment", describe(project, source, by_delta))
@@ -94,8 +94,10 @@ def delta_of(
     world: World,
     coming: Mapping[SourceID, Step],
     expected: AsOf,
-) -> Increment | Refusal | str:
+) -> Increment | Refusal | str | None:
     """Return the increment by which ``refresh=auto`` maintains a table, or why it does not.
+
+    None: no row can differ.
 
     Only tables whose inputs changed are maintained.
     """

@@ -75,8 +75,10 @@ def maintained(
     world: World,
     *,
     by_cost: bool,
-) -> Increment | Refusal | str:
+) -> Increment | Refusal | str | None:
     """Return the increment by which a build maintains a table, or why all rows are computed.
+
+    None: no row can differ.
 
     Parameters
     ----------
@@ -111,7 +113,7 @@ def maintained(
     if isinstance(program, str):
         return program
     if program is None:
-        return Increment(base, changes=changed)
+        return None
     copies = base.table in world.foreign
     expected = estimate(program, base, changed, costs, n_bytes, copies=copies)
     if by_cost and not expected.prefers_delta:

@@ -360,12 +360,12 @@ def _by_delta(case: Case, snapshot: Snapshot, reasons: Sequence[Reason]) -> Verd
     increment = delta_of(
         case.project, case.source, snapshot, case.world, case.coming, case.expected
     )
+    if increment is None:
+        return Verdict(same_rows=True)
     if isinstance(increment, str):
         return Verdict((*reasons,), why=increment)
     if isinstance(increment, Refusal):
         return Verdict((*reasons,), why=increment.why, expected=increment.expected)
-    if increment.program is None:
-        return Verdict(same_rows=True)
     why = Reason("increment", describe(case.project, case.source, increment))
     increment, why = case.of_foreign(increment, why)
     return Verdict((*reasons, why), increment)

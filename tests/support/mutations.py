@@ -503,7 +503,7 @@ MUTATIONS = (
     _deltas(
         "sums of doubles are not exact",
         "exactness.py",
-        'return is_never_float(args[0], types) and (op == "sum" or kind not in INTEGRAL)',
+        'return is_exact_number(args[0], types) and (op == "sum" or kind not in INTEGRAL)',
         "return True",
     ),
     _deltas(
@@ -521,7 +521,7 @@ MUTATIONS = (
     _deltas(
         "values below other nodes must be exact",
         "program.py",
-        "if not (exact.of_rows(rows) and exact.of_exprs(exprs)):",
+        "if not (exact.of_rows(keyed.rows) and exact.of_exprs(keyed.exprs)):",
         "if False:",
     ),
     _deltas(

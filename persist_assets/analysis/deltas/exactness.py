@@ -70,7 +70,7 @@ class Exactness:
         return self._refusal or NoRule("of values that depend on the order of rows")
 
     def _is_exact(self, expr: Expr, part: Window | Aggregate) -> bool:
-        exact = is_exact(expr, self._types) or (self._rounds and _is_rounded(expr))
+        exact = is_exact(expr, self._types, rounds=self._rounds)
         exact = exact or any(part is one for one in self._complete)
         if not exact and self._refusal is None:
             self._refusal = NoRule(f"of {_in_words(expr)}", part.place, part)
@@ -163,34 +163,32 @@ def _in_words(expr: Expr) -> str:
     return f"{op}(), whose value may depend on the order of rows"
 
 
-def is_exact(expr: Expr, types: Types) -> bool:
-    """Whether an aggregate or a window has one result over the same rows, whatever their order."""
+def is_exact(expr: Expr, types: Types, *, rounds: bool = False) -> bool:
+    """Whether an aggregate or a window has one result over the same rows, whatever their order.
+
+    Parameters
+    ----------
+    rounds
+        The last digits of floating-point numbers do not matter.
+    """
     match expr:
         case Window(function=Call(op) as function, frame=frame):
             by_rows = bool(frame) and frame[0] == "rows"
-            return op in AGGREGATES | _ALWAYS and not by_rows and is_exact(function, types)
+            is_known = op in AGGREGATES | _ALWAYS and not by_rows
+            return is_known and is_exact(function, types, rounds=rounds)
         case Call(op) if op in _ALWAYS:
+            return True
+        case Call(op) if op in _IF_NOT_FLOAT and rounds:
             return True
         case Call(op, args) if op in _IF_NOT_FLOAT:
             # The average of integers is a sum of doubles, divided.
             kind = types.of(args[0])
-            return is_never_float(args[0], types) and (op == "sum" or kind not in INTEGRAL)
+            return is_exact_number(args[0], types) and (op == "sum" or kind not in INTEGRAL)
         case _:
             return False
 
 
-def _is_rounded(expr: Expr) -> bool:
-    """Whether only the last digits of an aggregate or a window depend on the order of rows."""
-    match expr:
-        case Window(function=Call(op), frame=frame):
-            return op in _IF_NOT_FLOAT and not (frame and frame[0] == "rows")
-        case Call(op):
-            return op in _IF_NOT_FLOAT
-        case _:
-            return False
-
-
-def is_never_float(expr: Expr, types: Types) -> bool:
+def is_exact_number(expr: Expr, types: Types) -> bool:
     """Whether an expression is certainly an integer or a decimal.
 
     Spark adds up strings as floating-point numbers.

@@ -28,7 +28,7 @@ from persist_assets.analysis.algebra import (
     parts,
     walk,
 )
-from persist_assets.analysis.deltas.exactness import Exactness, is_never_float
+from persist_assets.analysis.deltas.exactness import Exactness, is_exact_number
 from persist_assets.analysis.deltas.places import located
 from persist_assets.analysis.deltas.printing import Printer, grouped_names
 from persist_assets.analysis.deltas.relations import NEW, Relations, equated_columns, union
@@ -72,7 +72,7 @@ class Partial:
 
     @property
     def is_extreme(self) -> bool:
-        """Whether it is the least or the greatest value, of which none goes."""
+        """Whether it is a minimum or a maximum. Such results are merged only while no row goes."""
         return self.function in ("min", "max")
 
     def over(self, rows: str | None = None) -> str:
@@ -138,7 +138,7 @@ def merged(
         case "count_if":
             both = " AND ".join(f"({c})" for c in (condition, operands) if c)
             return Merged((Partial("count", "", both),), "{0}")
-        case "sum" if is_never_float(args[0], types):
+        case "sum" if is_exact_number(args[0], types):
             total = Partial("sum", operands, condition)
             return Merged((total, count), "IF({1} = 0, NULL, {0})")
         case "avg":

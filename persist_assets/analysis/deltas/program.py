@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from persist_assets.analysis.algebra import (
@@ -37,6 +37,26 @@ if TYPE_CHECKING:
     from persist_assets.core.model.queries import SourceID
 
 
+@dataclass(frozen=True, slots=True)
+class _Keyed:
+    """How the rows of a whole query follow from keys of changed rows.
+
+    Attributes
+    ----------
+    rows, exprs
+        The rows that change, and expressions over them: their values are the keys.
+    numbers
+        The numbers of the query's columns with these values.
+    complete
+        Aggregates and windows that are computed from all rows of a key.
+    """
+
+    rows: Block
+    exprs: Sequence[Expr]
+    numbers: Sequence[int]
+    complete: Sequence[object] = ()
+
+
 def change_of(
     query: Staged, changed: frozenset[SourceID], grown: frozenset[SourceID] = frozenset()
 ) -> Program | None:
@@ -61,20 +81,19 @@ def change_of(
     if not relations.is_changed(query.block):
         return None
     exact = Exactness(query.types)
-    keyed, complete = _keys_of(query.block, relations), _complete_in(query.block, relations)
+    keyed = _keys_of(query.block, relations)
     if keyed is None and not exact.of_query(query.block):
-        keyed, complete = _columns_of_tables(query.block, relations), []
+        keyed = _columns_of_tables(query.block, relations)
         if keyed is None:
             raise exact.refusal()
     if keyed is not None:
-        rows, exprs, _ = keyed
-        if not (exact.of_rows(rows) and exact.of_exprs(exprs)):
+        if not (exact.of_rows(keyed.rows) and exact.of_exprs(keyed.exprs)):
             raise exact.refusal()
         # Other keys keep values that were computed together with those of touched keys.
-        others = Exactness(query.types, complete)
+        others = Exactness(query.types, keyed.complete)
         if not others.of_query(query.block):
             raise others.refusal()
-        return _by_keys(query, relations, rules, *keyed)
+        return _by_keys(query, relations, rules, keyed)
     terms = rules.block(query.block)
     if not terms:
         return None
@@ -113,27 +132,12 @@ def used_of_tables(block: Block) -> dict[SourceID, tuple[tuple[int, str], ...]]:
     return {s: tuple(sorted(some.items())) for s, some in columns.items()}
 
 
-def _by_keys(
-    query: Staged,
-    relations: Relations,
-    rules: Rules,
-    rows: Block,
-    exprs: Sequence[Expr],
-    numbers: Sequence[int],
-) -> Program | None:
-    """Return the program that computes the rows with touched keys again.
-
-    Parameters
-    ----------
-    rows, exprs
-        Expressions over the rows of a Block, whose values in changed rows are the keys.
-    numbers
-        The numbers of the query's columns with these values.
-    """
-    keys = rules.touched(rows, exprs)
+def _by_keys(query: Staged, relations: Relations, rules: Rules, keyed: _Keyed) -> Program | None:
+    """Return the program that computes the rows with touched keys again."""
+    keys = rules.touched(keyed.rows, keyed.exprs)
     if keys is None:
         return None
-    columns = query.block.columns
+    columns, numbers = query.block.columns, keyed.numbers
     by_number = {k: columns[n].expr for k, n in enumerate(numbers)}
     restricted = restrictions(query.block, by_number, keys, query.types)
     text = relations.printer(NEW, restricted).block(query.block)
@@ -141,15 +145,10 @@ def _by_keys(
     return _program(query, relations, text, keys, numbers)
 
 
-def _columns_of_tables(
-    block: Block, relations: Relations
-) -> tuple[Block, Sequence[Expr], Sequence[int]] | None:
+def _columns_of_tables(block: Block, relations: Relations) -> _Keyed | None:
     """Return the columns of a whole query that are columns of tables or keys of groups as its keys.
 
-    Returns
-    -------
-    tuple
-        As for `_keys_of`; None: they do not tell which rows change.
+    None: they do not tell which rows change.
     """
     leaves = dict(block.leaves)
     numbers: list[int] = []
@@ -168,7 +167,7 @@ def _columns_of_tables(
     shown = [o.expr for o in block.columns]
     if not numbers or relations.has_changed_subquery(shown):
         return None
-    return block, [shown[n] for n in numbers], numbers
+    return _Keyed(block, [shown[n] for n in numbers], numbers)
 
 
 def _needed(relations: Relations, *texts: str) -> dict[str, str]:
@@ -186,52 +185,29 @@ def _needed(relations: Relations, *texts: str) -> dict[str, str]:
     return {name: sql for name, sql in held.items() if name in needed}
 
 
-def _keys_of(
-    block: Block, relations: Relations
-) -> tuple[Block, Sequence[Expr], Sequence[int]] | None:
-    """Return how the rows of a whole query follow from keys of changed rows, if they do.
-
-    Returns
-    -------
-    tuple
-        The rows that change, expressions over them, and the numbers of the columns of `block`
-        that are these expressions.
-    """
+def _keys_of(block: Block, relations: Relations) -> _Keyed | None:
+    """Return how the rows of a whole query follow from its groups or partitions, if they do."""
     exprs = [o.expr for o in block.columns]
     if windows_in(exprs):
         if relations.has_changed_subquery(exprs):
             return None
         partition = [e for e in common_partition(exprs) if e in exprs]
-        return _shown(block, block, partition, partition, exprs)
+        return _shown(block, block, partition, partition, windows_in(exprs))
     changed = [(i, n) for i, n in block.leaves if relations.is_changed(n)]
     if len(changed) != 1 or relations.has_changed_subquery([*block.conjuncts, *exprs]):
         return None
     ((instance, node),) = changed
     if isinstance(node, Aggregate) and node.sets is None and node.keys:
         refs = [(instance, k) for k in range(len(node.keys))]
-        return _shown(block, node.rows, node.keys, refs, exprs)
+        return _shown(block, node.rows, node.keys, refs, [node])
     if isinstance(node, Derived):
         inner = node.block
         computed = [o.expr for o in inner.columns]
         if windows_in(computed) and not relations.has_changed_subquery(computed):
             partition = [e for e in common_partition(computed) if e in computed]
             refs = [(instance, computed.index(e)) for e in partition]
-            return _shown(block, inner, partition, refs, exprs)
+            return _shown(block, inner, partition, refs, windows_in(computed))
     return None
-
-
-def _complete_in(block: Block, relations: Relations) -> list[object]:
-    """Return the aggregates and windows whose keys are those of `_keys_of`."""
-    exprs = [o.expr for o in block.columns]
-    if windows_in(exprs):
-        return [*windows_in(exprs)]
-    complete: list[object] = []
-    for _, node in block.leaves:
-        if relations.is_changed(node) and isinstance(node, Derived):
-            complete += windows_in(o.expr for o in node.block.columns)
-        elif relations.is_changed(node):
-            complete.append(node)
-    return complete
 
 
 def _shown(
@@ -239,9 +215,10 @@ def _shown(
     rows: Block,
     keys: Sequence[Expr],
     refs: Sequence[Expr | tuple[int, int]],
-    exprs: Sequence[Expr],
-) -> tuple[Block, Sequence[Expr], Sequence[int]] | None:
+    complete: Sequence[object],
+) -> _Keyed | None:
     """Return keys with the numbers of the columns that show them; None if one is not shown."""
+    exprs = [o.expr for o in block.columns]
     places: list[int] = []
     for ref in refs:
         places += [
@@ -251,4 +228,4 @@ def _shown(
         ][:1]
     if not refs or len(places) < len(refs):
         return None
-    return replace(rows, columns=()), keys, places
+    return _Keyed(replace(rows, columns=()), keys, places, complete)

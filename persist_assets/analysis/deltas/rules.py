@@ -114,7 +114,7 @@ class Rules:
         return self._distinct(union(terms), range(len(exprs)), origins) if terms else None
 
     def _can_differ_alone(self, expr: Expr) -> bool:
-        """Whether an expression can get another value in a row of which no column changes."""
+        """Whether the value of an expression can change in a row whose columns do not."""
         return bool(windows_in([expr])) or self.relations.has_changed_subquery([expr])
 
     def _distinct(
@@ -300,14 +300,14 @@ class Rules:
         dropped = [c for c in inner.conjuncts if c not in rest]
         nested = outermost([*dropped, *(o.expr for o in inner.columns)], Subquery)
         beside = [s for s in nested if self.relations.is_changed(s.block)]
-        found = replace(inner, conjuncts=rest, columns=_outs(beside))
+        rows = replace(inner, conjuncts=rest, columns=_outs(beside))
         elsewhere = _beside(subquery.block, inner)
         changed = self.relations.changed
-        if self._free.of(found) or any(
+        if self._free.of(rows) or any(
             isinstance(t, Given) and t.rows in changed for t in elsewhere
         ):
             raise NoRule("of a subquery that reads changed rows beside those that it finds by keys")
-        return found, [(own, outer) for _, own, outer in pairs]
+        return rows, [(own, outer) for _, own, outer in pairs]
 
     # ------------------------------------------------------------------------------------- leaves
 

@@ -10,9 +10,6 @@ from persist_assets.engine.server import _STATIC_SQL
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-OF_SPARKS_TESTS = "spark.sql.extensions.test.loadFromCp"
-OF_HIVES_SERVER = "spark.sql.hive.thriftServer."
-
 
 def test_a_shared_server_gets_every_setting_that_its_sessions_cannot_change(
     spark: SparkSession,
