@@ -44,6 +44,10 @@ _NAME = re.compile(
 )
 _MUCH_BYTES = 4 * 2**20
 """Rows of changed files larger than this are compared by digests first."""
+_MANY_BYTES = 32 * 2**20
+"""Files larger than this that came have many rows."""
+_FEW_ROWS = 500_000
+"""If no held relation has more rows, statements are planned for few."""
 
 
 @dataclass(slots=True)
@@ -65,10 +69,15 @@ class ChangedTables:
     read: Mapping[SourceID, Snapshot]
     changes: Mapping[SourceID, Change]
     states: dict[str, str] = field(default_factory=dict[str, str])
+    _most_rows: int = 0
 
     def run(self, sql: str) -> DataFrame:
         """Return the lazy rows of a statement of the program."""
         return self.reader.engine.run(Statement(self._named(sql), {}, ()))
+
+    def planned(self, frame: DataFrame) -> DataFrame:
+        """Return rows that follow from the relations that are held, planned for few if they are."""
+        return self.reader.engine.for_few_rows(frame) if self._most_rows <= _FEW_ROWS else frame
 
     def differing(self) -> dict[SourceID, Change]:
         """Return the changes of tables that differ in the columns that the query uses."""
@@ -129,11 +138,23 @@ class ChangedTables:
         """Return the view of a held relation; equal ones of a run are one."""
         return self._hold(name.partition(":")[0], self._named(sql))
 
-    def _hold(self, kind: str, text: str, name: str | None = None) -> str:
-        """Return the view of a relation that is computed once, now; its text names it."""
+    def _hold(self, kind: str, text: str, name: str | None = None, *, of_few: bool = True) -> str:
+        """Return the view of a relation that is computed once, now; its text names it.
+
+        Parameters
+        ----------
+        of_few
+            It is computed from few rows if the relations that are held have few.
+        """
         view = name or _held_name(kind, text)
         engine, relations = self.reader.engine, self.reader.relations
-        engine.view(view, lambda: relations.hold(view, engine.run(Statement(text, {}, ()))))
+
+        def rows() -> DataFrame:
+            frame = engine.run(Statement(text, {}, ()))
+            return relations.hold(view, frame, self.planned if of_few else lambda frame: frame)
+
+        engine.view(view, rows)
+        self._most_rows = max(self._most_rows, relations.n_rows(view))
         return relations.first_equal(view) if kind == "keys" else view
 
     def _show_table(self, kind: str, source_id: SourceID) -> str:
@@ -208,6 +229,8 @@ class ChangedTables:
         change, columns = self.changes[source_id], self.reader.relations.columns_of(source_id)
         came = _numbered(self._show_table("gained", source_id), columns, "1L")
         if not change.lost:
+            if change.changed_bytes > _MANY_BYTES:
+                self._most_rows = _FEW_ROWS + 1
             return self.reader.engine.view(
                 f"changes~{self._version_name(source_id)}",
                 lambda: self.reader.engine.run(Statement(came, {}, ())),
@@ -216,7 +239,8 @@ class ChangedTables:
         few = change.changed_bytes <= _MUCH_BYTES
         if change.feed is not None:
             rows = self._fed(source_id, change.feed)
-            view = self._hold("changes", netted(_in_one_task(rows) if few else rows, typed))
+            rows = netted(_in_one_task(rows) if few else rows, typed)
+            view = self._hold("changes", rows, of_few=few)
             self._check_feed(source_id, change.feed, view)
             return view
         went = _numbered(self._show_table("lost", source_id), columns, "-1L")
@@ -225,7 +249,7 @@ class ChangedTables:
             both = _in_one_task(both)
         elif typed:
             both = self._differing(both, typed)
-        return self._hold("changes", netted(both, typed))
+        return self._hold("changes", netted(both, typed), of_few=few)
 
     def _typed(
         self, source_id: SourceID, columns: Iterable[tuple[int, str]]
@@ -280,6 +304,7 @@ class ChangedTables:
         changed = self._hold(
             "digests",
             f"SELECT h1, h2 FROM ({digested}) GROUP BY h1, h2 HAVING sum({ROW_WEIGHT}) <> 0",
+            of_few=False,
         )
         return (
             f"SELECT t.* FROM ({digested}) AS t"
@@ -316,25 +341,32 @@ class ChangedTables:
                 return kept
             text = f"SELECT * FROM {quote(kept)} UNION ALL {found('gained')}"
             return self._hold("probe", text)
-        new, weight = found("new"), quote(ROW_WEIGHT)
-        if version == "new":
-            return self._hold("probe", new)
-        held, old = _held_name("probe", new), _held_name("probe", f"old {new}")
-        if self.reader.relations.holds(held) or self._n_uses(probe_name("new", digest)):
-            new = f"SELECT * FROM {quote(self._hold('probe', new))}"
-        came = f"SELECT t.* FROM {quote(self._changes(table))}{having_keys}"
+        # The table is read once: the rows of one version follow from those of the other.
+        relations, weight, text = self.reader.relations, quote(ROW_WEIGHT), found("new")
+        names = {v: _held_name("probe", f"{v} {text}") for v in ("new", "old")}
+        if not any(map(relations.holds, names.values())) and (
+            version == "new" or self._n_uses(probe_name("new", digest))
+        ):
+            self._hold("probe", text, names["new"])
+        if relations.holds(names[version]):
+            return self._hold("probe", text, names[version])
+        other = "old" if version == "new" else "new"
+        if relations.holds(names[other]):
+            text = f"SELECT * FROM {quote(names[other])}"
+        changed = f"SELECT t.* FROM {quote(self._changes(table))}{having_keys}"
+        sign = "" if version == "new" else "-"
         both = (
-            f"SELECT *, 1L AS {weight} FROM ({new})"
-            f" UNION ALL SELECT {items}, -{weight} FROM ({came})"
+            f"SELECT *, 1L AS {weight} FROM ({text})"
+            f" UNION ALL SELECT {items}, {sign}{weight} FROM ({changed})"
         )
-        if self.reader.relations.holds_few(held):
+        if relations.holds_few(names[other]):
             both = _in_one_task(both)
         return self._hold(
             "probe",
             f"SELECT {items} FROM ({netted(both, self._typed(table, columns))})"
             f" LATERAL VIEW explode(sequence(1, IF({weight} > 0, CAST({weight} AS INT),"
-            " raise_error('rows that came are not there')))) repeated AS nth",
-            old,
+            " raise_error('changed rows are not there')))) repeated AS nth",
+            names[version],
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -22,7 +23,7 @@ from persist_assets.storage.arrow_rows import read_rows, write_rows
 from persist_assets.storage.files import list_files, rows_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -39,6 +40,13 @@ _MOST_KEY_BYTES = 2**20
 """Keys larger than this are not compared with others."""
 _MOST_READERS = 50
 """All columns of a table with more readers than this are held."""
+
+
+_Planned = Callable[["DataFrame"], "DataFrame"]
+
+
+def _as_it_is(frame: DataFrame) -> DataFrame:
+    return frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +85,13 @@ class HeldRelations:
         self._columns: dict[SourceID, tuple[tuple[int, str], ...]] = {}
         self._lock = threading.RLock()
 
-    def hold(self, name: str, frame: DataFrame) -> DataFrame:
+    def hold(self, name: str, frame: DataFrame, planned: _Planned = _as_it_is) -> DataFrame:
         """Return a frame of rows that were computed once.
+
+        Parameters
+        ----------
+        planned
+            Returns the same rows in the session that computes them; they are used nowhere else.
 
         Raises
         ------
@@ -88,7 +101,7 @@ class HeldRelations:
         with self._lock:
             if name not in self._held:
                 rows = frame.hint("rebalance") if name.startswith("probe~") else frame
-                self._held[name] = self.written(rows)
+                self._held[name] = self.written(rows, planned)
             return self._held[name].rows
 
     def holds(self, name: str) -> bool:
@@ -101,11 +114,11 @@ class HeldRelations:
         with self._lock:
             return name in self._held and self._held[name].n_rows <= _FEW_ROWS
 
-    def written(self, frame: DataFrame) -> Written:
-        """Compute the rows of a frame now, in temporary files."""
+    def written(self, frame: DataFrame, planned: _Planned = _as_it_is) -> Written:
+        """Compute the rows of a frame now, in temporary files; see `hold`."""
         place = self._place()
         with translated("computing what changed"):
-            writer = frame.write
+            writer = planned(frame).write
             writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
             writer.parquet(spark_uri(place))
         return _read(place, frame)

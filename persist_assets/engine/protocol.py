@@ -70,6 +70,13 @@ class Engine(Protocol):
         """Cancel all computations, of any thread."""
         ...
 
+    def for_few_rows(self, frame: DataFrame) -> DataFrame:
+        """Return the same rows, which are computed faster if they follow from few rows.
+
+        They are in another session: they can be written, but not combined with other frames.
+        """
+        ...
+
     def load_raw(self, source: Source, pin: Pin) -> DataFrame:
         """Return the rows of a raw table at a pinned version."""
         ...

@@ -25,6 +25,7 @@ from persist_assets.core.time_values import (
     spelled,
     to_text,
 )
+from persist_assets.engine.few_rows import in_session, twin_of
 from persist_assets.engine.named_files import AS_NAMED, check_rows, padded
 from persist_assets.engine.row_metrics import (
     Measured,
@@ -80,6 +81,7 @@ class SparkEngine:
         self.settings = settings
         self._get_session = session
         self._session: SparkSession | None = None
+        self._twin: SparkSession | None = None
         self._views: set[str] = set()
         self._checked: set[str] = set()
         self._parsed: dict[str, tuple[str, str | None, tuple[Column, ...], Mapping[str, str]]] = {}
@@ -138,9 +140,17 @@ class SparkEngine:
 
     def interrupt(self) -> None:
         """Cancel all computations of the session, of any thread."""
-        if self._session is not None:
+        for session in filter(None, (self._session, self._twin)):
             with suppress(Exception):  # a session that is gone computes nothing
-                self._session.interruptAll()
+                session.interruptAll()
+
+    def for_few_rows(self, frame: DataFrame) -> DataFrame:
+        """Return the same rows, which are computed faster if they follow from few rows."""
+        session = self.session
+        with self._lock, translated("preparing the Spark session"):
+            if self._twin is None:
+                self._twin = twin_of(session)
+            return in_session(frame, self._twin) if self._twin is not None else frame
 
     # ---------------------------------------------------------------------------------- LOAD
 

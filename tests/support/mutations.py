@@ -322,6 +322,30 @@ MUTATIONS = (
         'if subquery.kind == "in":',
     ),
     _deltas(
+        "keys of a subquery change with its other columns, unless it only asks for keys",
+        "rules.py",
+        "net=_asks_for_keys(subquery, inner, pairs)",
+        "net=True",
+    ),
+    _deltas(
+        "a subquery with other conditions than on its keys asks for more than keys",
+        "rules.py",
+        "return all(isinstance(c, Call) and",
+        "return any(c or isinstance(c, Call) and",
+    ),
+    _deltas(
+        "groups change with their aggregates",
+        "rules.py",
+        "net=not node.aggregates",
+        "net=True",
+    ),
+    _deltas(
+        "keys are reduced by conditions that do not change",
+        "rules.py",
+        "if self._free.of(c) == frozenset((instance,)) and not self.relations.is_changed(c)",
+        "if self._free.of(c) == frozenset((instance,))",
+    ),
+    _deltas(
         "a changed NOT IN has no rule",
         "rules.py",
         'if subquery.kind == "in" and subquery not in block.conjuncts:',
@@ -447,15 +471,14 @@ MUTATIONS = (
     _deltas(
         "keys are reduced by filters of unchanged tables only",
         "rules.py",
-        "if not isinstance(node, Given) or self.relations.is_changed(node):\n"
-        "                    continue",
-        "if not isinstance(node, Given):\n                    continue",
+        "                and not self.relations.is_changed(node)\n            ):",
+        "            ):",
     ),
     _deltas(
         "keys are reduced by filters of the table that has them",
         "rules.py",
-        "if instances(c) == {ref.instance} and not outermost([c], Subquery)",
-        "if not outermost([c], Subquery)",
+        "if self._free.of(c) == frozenset((instance,)) and not self.relations.is_changed(c)",
+        "if instance in self._free.of(c) and not self.relations.is_changed(c)",
     ),
     _deltas(
         "keys of groups restrict the column that they are",

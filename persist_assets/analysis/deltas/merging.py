@@ -378,6 +378,9 @@ def _merged_rows(partly: str, keys: Sequence[str], partials: Sequence[Partial], 
     items.append("coalesce(s.n, 0) + coalesce(d.n, 0) AS n")
     items += [f"{p.merged(j)} AS p{j}" for j, p in enumerate(partials)]
     former = quote(state_name("former", number))
+    if keys:
+        found = f"FROM {former} AS s LEFT SEMI JOIN {quote(partly)} AS d ON {same}"
+        former = f"(SELECT s.* {found})"
     return f"SELECT {', '.join(items)} FROM {quote(partly)} AS d LEFT JOIN {former} AS s ON {same}"
 
 

@@ -202,16 +202,8 @@ class Printer:
         rows
             The text of the grouped rows (`grouped`), where they are not those of this version.
         """
-        names, _ = grouped_names(node)
-        if any(is_order_sensitive(c) for c in node.aggregates) and node.rows.order:
-            raise NoRule("of an aggregate that depends on the order of a subquery")
         items = [f"k{k} AS c{k}" for k in range(len(node.keys))]
-        for number, call in enumerate(node.aggregates, len(node.keys)):
-            if is_about_sets(call):
-                keys = ", ".join(f"k{node.keys.index(a)}" for a in call.args)
-                items.append(f"{call.op}({keys}) AS c{number}")
-            else:
-                items.append(f"{self.expr(call, names)} AS c{number}")
+        items += [f"{c} AS c{n}" for n, c in enumerate(self._calls(node), len(node.keys))]
         text = f"SELECT {', '.join(items) or 'count(*) AS c0'} FROM ({rows or self.grouped(node)})"
         if node.sets is not None:
             sets = (f"({', '.join(f'k{k}' for k in sorted(one))})" for one in node.sets)
@@ -219,6 +211,38 @@ class Printer:
         elif node.keys:
             text += f" GROUP BY {', '.join(f'k{k}' for k in range(len(node.keys)))}"
         return text
+
+    def _calls(self, node: Aggregate) -> list[str]:
+        """Return the texts of aggregate functions over `grouped` rows."""
+        names, _ = grouped_names(node)
+        if any(is_order_sensitive(c) for c in node.aggregates) and node.rows.order:
+            raise NoRule("of an aggregate that depends on the order of a subquery")
+        texts: list[str] = []
+        for call in node.aggregates:
+            if is_about_sets(call):
+                keys = ", ".join(f"k{node.keys.index(a)}" for a in call.args)
+                texts.append(f"{call.op}({keys})")
+            else:
+                texts.append(self.expr(call, names))
+        return texts
+
+    def value(self, block: Block) -> str:
+        """Return the SELECT of a scalar subquery.
+
+        Expressions over a total are printed in one SELECT with it. If they had one of their own,
+        Spark would group all rows of the query around a correlated subquery.
+        """
+        exprs = [o.expr for o in block.columns]
+        match block:
+            case Block(leaves=((instance, Aggregate(keys=(), sets=None) as node),), conjuncts=()):
+                if {*used_columns(exprs)} != {instance}:
+                    return self.block(block)
+            case _:
+                return self.block(block)
+        calls = self._calls(node)
+        names = {ref: calls[ref.column] for ref in refs_in(exprs, block)}
+        items = (f"{self.expr(e, names)} AS c{k}" for k, e in enumerate(exprs))
+        return f"SELECT {', '.join(items)} FROM ({self.grouped(node)})"
 
     def grouped(self, node: Aggregate, replaced: Mapping[int, Part] | None = None) -> str:
         """Return the SELECT of the rows that an aggregate groups: its keys, and what it uses."""
@@ -275,7 +299,7 @@ class Printer:
 
     def _subquery(self, expr: Subquery, names: Mapping[Ref, str] | None) -> str:
         printer = self.subqueries.get(id(expr), self)
-        text = printer.block(expr.block)
+        text = (printer.value if expr.kind == "scalar" else printer.block)(expr.block)
         if names:
             raise NoRule("of a subquery in an aggregate or outer join")
         match expr.kind:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 from persist_assets.analysis.algebra import (
     Aggregate,
     Block,
+    Call,
     Derived,
     Free,
     Given,
@@ -97,12 +98,21 @@ class Rules:
             return self._windows(block, shown)
         return [*self._retested(block, shown), *self._joined(block, shown)]
 
-    def touched(self, block: Block, exprs: Sequence[Expr]) -> str | None:
+    def touched(self, block: Block, exprs: Sequence[Expr], *, net: bool = False) -> str | None:
         """Return the relation with the values that expressions have in changed rows of a Block.
 
         A row changes with the Block's columns too: windows and subqueries in them get other values
         although the row stays in its tables.
+
+        Parameters
+        ----------
+        net
+            Only values that more or fewer rows have than before: the Block's columns do not matter.
         """
+        if net:
+            terms = self.block(replace(block, columns=()), exprs)
+            origins = self._origins(block, exprs[0]) if len(exprs) == 1 else ()
+            return self._net(union(terms), len(exprs), origins) if terms else None
         beside = [o.expr for o in block.columns if self._can_differ_alone(o.expr)]
         origins = self._origins(block, exprs[0]) if len(exprs) == 1 and not beside else ()
         own = None if beside else _columns_of_one_table(block, exprs)
@@ -122,6 +132,12 @@ class Rules:
     ) -> str:
         items = ", ".join(f"c{n} AS c{k}" for k, n in enumerate(numbers))
         return self.relations.hold_keys(f"SELECT DISTINCT {items} FROM ({rows})", origins)
+
+    def _net(self, rows: str, n: int, origins: Iterable[Column | None]) -> str:
+        """Return the relation with the rows of a change whose weights do not add up to zero."""
+        names = ", ".join(f"c{k}" for k in range(n))
+        text = f"SELECT {names} FROM ({rows}) GROUP BY {names} HAVING sum({WEIGHT}) <> 0"
+        return self.relations.hold_keys(text, origins)
 
     def _origins(self, block: Block, expr: Expr) -> Iterator[Column | None]:
         """Yield, for each change of a Block, a column of a table whose changes have all values.
@@ -226,7 +242,7 @@ class Rules:
             self.only_adds = False
             inner, pairs = self._keyed(block, subquery)
             own, outer = [a for a, _ in pairs], [b for _, b in pairs]
-            keys = self.touched(inner, own)
+            keys = self.touched(inner, own, net=_asks_for_keys(subquery, inner, pairs))
             if keys is not None:
                 keys = self._reduced(block, outer, keys)
                 whole = replace(block, columns=_outs([*shown, *outer]))
@@ -242,33 +258,37 @@ class Rules:
         return texts
 
     def _reduced(self, block: Block, exprs: Sequence[Expr], keys: str) -> str:
-        """Return the keys that a Block can have, as far as filters of unchanged tables tell.
+        """Return the keys that a Block can have, as far as conditions on unchanged tables tell.
 
         Parameters
         ----------
         exprs
             The expressions of the Block that have the keys' values.
         """
-        leaves = dict(block.leaves)
+        refs: dict[int, dict[int, Ref]] = {}
         for number, expr in enumerate(exprs):
             for ref in equal_columns(expr, block.conjuncts, self.query.types):
-                node = leaves.get(ref.instance)
-                if not isinstance(node, Given) or self.relations.is_changed(node):
-                    continue
-                filters = tuple(
-                    c
-                    for c in block.conjuncts
-                    if instances(c) == {ref.instance} and not outermost([c], Subquery)
-                )
-                if filters:
-                    one = Block(((ref.instance, node),), filters, _outs([ref]))
-                    rows = self.relations.printer(NEW).block(one)
-                    names = ", ".join(f"k.c{n}" for n in range(len(exprs)))
-                    keys = self.relations.hold(
-                        "keys",
-                        f"SELECT {names} FROM {quote(keys)} AS k"
-                        f" LEFT SEMI JOIN ({rows}) AS t ON k.c{number} = t.c0",
-                    )
+                refs.setdefault(ref.instance, {})[number] = ref
+        names = ", ".join(f"k.c{n}" for n in range(len(exprs)))
+        for instance, node in block.leaves:
+            filters = tuple(
+                c
+                for c in block.conjuncts
+                if self._free.of(c) == frozenset((instance,)) and not self.relations.is_changed(c)
+            )
+            columns = refs.get(instance)
+            if (
+                columns
+                and filters
+                and isinstance(node, Given)
+                and not self.relations.is_changed(node)
+            ):
+                one = Block(((instance, node),), filters, _outs(columns.values()))
+                restricted = restrictions(one, columns, keys, self.query.types)
+                rows = self.relations.printer(NEW, restricted).block(one)
+                same = " AND ".join(f"k.c{n} = t.c{k}" for k, n in enumerate(columns))
+                text = f"SELECT {names} FROM {quote(keys)} AS k LEFT SEMI JOIN ({rows}) AS t"
+                keys = self.relations.hold("keys", f"{text} ON {same}")
         return keys
 
     @located
@@ -370,7 +390,7 @@ class Rules:
         n_keys = len(node.keys)
         if not node.keys:
             raise NoRule("of an aggregate over all rows")
-        keys = self.touched(node.rows, node.keys)
+        keys = self.touched(node.rows, node.keys, net=not node.aggregates)
         if keys is None:
             return []
         restricted = self._restricted(node.rows, node.keys, keys)
@@ -529,6 +549,22 @@ def _beside(whole: Block, inner: Block) -> Iterator[object]:
         if this is not inner:
             yield this
             stack += parts(this)
+
+
+def _asks_for_keys(subquery: Subquery, rows: Block, pairs: Sequence[tuple[Expr, Expr]]) -> bool:
+    """Whether a subquery only asks whether there are rows with its keys.
+
+    Parameters
+    ----------
+    rows, pairs
+        The rows that it finds by keys, and the pairs of expressions: see `Rules.keys_of`.
+    """
+    block = subquery.block
+    if subquery.kind == "scalar" or rows.leaves is not block.leaves or rows.columns:
+        return False
+    tests = [c for c in block.conjuncts if c not in rows.conjuncts]
+    equated = {frozenset(pair) for pair in pairs}
+    return all(isinstance(c, Call) and c.op == "=" and frozenset(c.args) in equated for c in tests)
 
 
 def _columns_of_one_table(block: Block, exprs: Sequence[Expr]) -> tuple[Given, list[int]] | None:

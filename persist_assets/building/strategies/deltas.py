@@ -80,7 +80,7 @@ class Delta:
         rows = tables.run(tables.program.rows)
         if tables.program.only_adds:
             return self._added(task, named(task, rows.drop(WEIGHT), base.columns))
-        return self._by_rows(task, rows)
+        return self._by_rows(task, tables, rows)
 
     def _by_keys(
         self,
@@ -119,7 +119,7 @@ class Delta:
             return unchanged(task, base)
         return replace(computed, maintenance="append")
 
-    def _by_rows(self, task: Task, rows: DataFrame) -> Computed | Snapshot:
+    def _by_rows(self, task: Task, tables: ChangedTables, rows: DataFrame) -> Computed | Snapshot:
         """Remove the rows that went, and add those that came."""
         base, engine = self.increment.base, task.reader.engine
         named(task, rows.drop(WEIGHT), base.columns)
@@ -128,30 +128,28 @@ class Delta:
         net = engine.over(
             rows.toDF(*columns, ROW_WEIGHT),
             lambda name: netted(f"SELECT * FROM {quote(name)}", typed),
-        ).persist()
-        try:
-            with translated(f"computing the rows of `{task.source.name}` that changed"):
-                n_came, n_went = net.selectExpr(
-                    f"count_if({quote(ROW_WEIGHT)} > 0)", f"count_if({quote(ROW_WEIGHT)} < 0)"
-                ).collect()[0]
-            if not n_came and not n_went:
-                return unchanged(task, base)
-            came = _repeated(task, net.where(f"{quote(ROW_WEIGHT)} > 0"), columns)
-            if not n_went:
-                return self._added(task, came)
-            went = net.where(f"{quote(ROW_WEIGHT)} < 0")
+        )
+        net = task.reader.relations.written(net, tables.planned).rows
+        with translated(f"computing the rows of `{task.source.name}` that changed"):
+            n_came, n_went = net.selectExpr(
+                f"count_if({quote(ROW_WEIGHT)} > 0)", f"count_if({quote(ROW_WEIGHT)} < 0)"
+            ).collect()[0]
+        if not n_came and not n_went:
+            return unchanged(task, base)
+        came = _repeated(task, net.where(f"{quote(ROW_WEIGHT)} > 0"), columns)
+        if not n_went:
+            return self._added(task, came)
+        went = net.where(f"{quote(ROW_WEIGHT)} < 0")
 
-            def merged(new: DataFrame, old: DataFrame) -> DataFrame:
-                both = old.selectExpr(*map(quote, columns), f"1L AS {quote(ROW_WEIGHT)}")
-                left = engine.over(both.unionByName(went), lambda name: _remaining(name, typed))
-                return new.unionByName(_repeated(task, left, columns))
+        def merged(new: DataFrame, old: DataFrame) -> DataFrame:
+            both = old.selectExpr(*map(quote, columns), f"1L AS {quote(ROW_WEIGHT)}")
+            left = engine.over(both.unionByName(went), lambda name: _remaining(name, typed))
+            return new.unionByName(_repeated(task, left, columns))
 
-            computed = continue_table(
-                task, base, None, came, columns, merged, replaced=went.drop(ROW_WEIGHT)
-            )
-            return replace(computed, maintenance="keys")
-        finally:
-            net.unpersist()
+        computed = continue_table(
+            task, base, None, came, columns, merged, replaced=went.drop(ROW_WEIGHT)
+        )
+        return replace(computed, maintenance="keys")
 
 
 def narrowed(

@@ -161,8 +161,7 @@ class Merge:
             rows = tables.run(state.changed)
             if _rounds(rows, former):
                 rows = tables.run(state.summed)
-            rows = _cast(rows, former)
-            changed = task.reader.relations.written(rows)
+            changed = task.reader.relations.written(_cast(rows, former), tables.planned)
             is_changed |= changed.n_rows > 0
             states.append(_merged(task, base, number, state, former, changed))
         if not is_changed:

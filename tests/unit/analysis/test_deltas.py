@@ -6,6 +6,7 @@ DuckDB runs the programs; see `tests/support/deltas.py`.
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -128,6 +129,16 @@ SELECT a, k FROM r WHERE n >= (SELECT max(n) FROM r y WHERE y.k = r.k)
 r: SELECT a, k FROM r WHERE b < (SELECT count(*) FROM s WHERE s.a <> r.a)
 # uncorrelated subquery of an unchanged table
 r: SELECT a, k FROM r WHERE b < (SELECT count(*) FROM s) OR k NOT IN (SELECT j FROM t WHERE j > 2)
+# keys that only some rows of an unchanged table have
+s: SELECT k, j FROM t WHERE k IN (SELECT a FROM r) AND NOT EXISTS (SELECT 1 FROM s WHERE s.k = t.k AND s.a = t.j)
+# a scalar subquery by two keys within IN, beside a filter by another IN
+s: SELECT k, j FROM t WHERE k IN (SELECT r.a FROM r WHERE r.k IN (SELECT j FROM t) AND (SELECT count(*) FROM s WHERE s.k = r.k AND s.a = r.a) < 1)
+# a scalar subquery within IN of which all tables change
+SELECT k, j FROM t WHERE k IN (SELECT r.a FROM r WHERE r.k IN (SELECT j FROM t WHERE k > 0) AND r.b >= (SELECT sum(z) FROM s WHERE s.k = r.k AND s.x = r.x))
+# EXISTS of groups by other columns
+SELECT a, b FROM r WHERE EXISTS (SELECT 1 FROM (SELECT k, x, max(z) AS m FROM s GROUP BY k, x) g WHERE g.k = r.k AND g.m > 1)
+# IN of groups
+SELECT a, b FROM r WHERE k IN (SELECT k FROM s GROUP BY k HAVING count(*) > 1)
 # nested subqueries
 SELECT a FROM r WHERE EXISTS (SELECT 1 FROM s WHERE s.k = r.k AND EXISTS (SELECT 1 FROM t WHERE t.k = s.a))
 # LEFT JOIN
@@ -511,6 +522,21 @@ def test_where_there_is_no_rule_the_reason_is_named(reason: str, query: str) -> 
         maintained = Maintained(RAW, query, COLUMNS)
         maintained.program(maintained.reads)
     assert error.value.reason == reason
+
+
+def test_rows_of_a_subquery_that_change_beside_their_keys_count_with_other_conditions() -> None:
+    query = "SELECT k, j FROM t WHERE EXISTS (SELECT 1 FROM s WHERE s.k = t.k AND s.a > t.j)"
+    maintained, rng = Maintained(RAW, query, COLUMNS), random.Random(3)
+    for _ in range(30):
+        maintained.fill(rng, 3)
+        maintained.follow(rng, ["s"])
+
+
+def test_expressions_over_a_total_are_printed_in_one_select_with_it() -> None:
+    query = "SELECT a FROM r WHERE b > (SELECT 2 * max(z) + 1 FROM s WHERE s.k = r.k)"
+    program = Maintained(RAW, query, COLUMNS).program(["r"])
+    assert program is not None
+    assert re.search(r"\(SELECT [^A-Z]*max\(r\d+_\d+\)[^A-Z]* AS c0 FROM", program.rows)
 
 
 ADDITIVE = {

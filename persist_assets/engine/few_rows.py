@@ -1,0 +1,41 @@
+"""Computing few rows: planned once, in few tasks.
+
+Adaptive execution runs a job for each exchange and plans again after each of them. For few rows
+this takes longer than what better plans save, so they are computed in a twin of the session that
+does without. A frame keeps its meaning there: the twin plans what the session has analyzed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_MOST_TASKS = 4
+
+
+def twin_of(session: SparkSession) -> SparkSession | None:
+    """Return a session for few rows with the settings of another; None: the other is remote."""
+    from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
+
+    if not isinstance(session.range(0), ClassicFrame):
+        return None
+    cloned: Any = session
+    twin = type(session)(session.sparkContext, cloned._jsparkSession.cloneSession())
+    partitions = int(session.conf.get("spark.sql.shuffle.partitions") or _MOST_TASKS)
+    n_tasks = min(partitions, session.sparkContext.defaultParallelism, _MOST_TASKS)
+    twin.conf.set("spark.sql.adaptive.enabled", "false")
+    twin.conf.set("spark.sql.shuffle.partitions", str(n_tasks))
+    return twin
+
+
+def in_session(frame: DataFrame, session: SparkSession) -> DataFrame:
+    """Return a frame that another session plans and computes."""
+    from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
+
+    analyzed: Any = frame
+    other: Any = session
+    dataset: Any = other._jvm.org.apache.spark.sql.classic.Dataset
+    plan = analyzed._jdf.logicalPlan()
+    return ClassicFrame(dataset.ofRows(other._jsparkSession, plan), session)
