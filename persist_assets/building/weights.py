@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING
 
 from persist_assets.core.dialect import quote
 from persist_assets.core.model.deltas import ROW_WEIGHT
+from persist_assets.core.spark_types import is_loose
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     Columns = Iterable[tuple[str, str | None]]
-
-_LOOSE = ("float", "double", "collate", "variant")
-"""Types with such words have values that are equal and differ."""
 
 
 def netted(rows: str, columns: Columns) -> str:
@@ -43,8 +41,3 @@ def netted(rows: str, columns: Columns) -> str:
 def texts_of(columns: Columns) -> list[str]:
     """Return the expressions that tell apart values that are equal and differ, as SQL."""
     return [f"CAST({column} AS STRING)" for column, kind in columns if is_loose(kind)]
-
-
-def is_loose(kind: str | None) -> bool:
-    """Whether a type may have values that are equal and differ; None: the type is unknown."""
-    return kind is None or any(word in kind.lower() for word in _LOOSE)

@@ -289,3 +289,12 @@ def _described(words: Sequence[str], at: int) -> int:
     if [_word(words, at), _word(words, at + 1)] == ["not", "null"]:
         at += 2
     return at + 2 if _word(words, at) == "comment" else at
+
+
+_LOOSE = ("float", "double", "collate", "variant")
+"""Types with such words have values that are equal and differ."""
+
+
+def is_loose(kind: str | None) -> bool:
+    """Whether a type may have values that are equal and differ; None: the type is unknown."""
+    return kind is None or any(word in kind.lower() for word in _LOOSE)

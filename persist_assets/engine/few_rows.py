@@ -1,4 +1,4 @@
-"""Computing few rows: planned once, in few tasks.
+"""Computing few rows: planned once, in no more tasks than run at once.
 
 Adaptive execution runs a job for each exchange and plans again after each of them. For few rows
 this takes longer than what better plans save, so they are computed in a twin of the session that
@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_MOST_TASKS = 4
-
 
 def twin_of(session: SparkSession) -> SparkSession | None:
     """Return a session for few rows with the settings of another; None: the other is remote."""
@@ -23,10 +21,10 @@ def twin_of(session: SparkSession) -> SparkSession | None:
         return None
     cloned: Any = session
     twin = type(session)(session.sparkContext, cloned._jsparkSession.cloneSession())
-    partitions = int(session.conf.get("spark.sql.shuffle.partitions") or _MOST_TASKS)
-    n_tasks = min(partitions, session.sparkContext.defaultParallelism, _MOST_TASKS)
+    partitions = int(session.conf.get("spark.sql.shuffle.partitions") or "200")
+    at_once = session.sparkContext.defaultParallelism
     twin.conf.set("spark.sql.adaptive.enabled", "false")
-    twin.conf.set("spark.sql.shuffle.partitions", str(n_tasks))
+    twin.conf.set("spark.sql.shuffle.partitions", str(min(partitions, at_once)))
     return twin
 
 

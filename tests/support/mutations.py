@@ -328,6 +328,12 @@ MUTATIONS = (
         "net=True",
     ),
     _deltas(
+        "values that are equal and differ are touched",
+        "rules.py",
+        "if net and not any(is_loose(self.query.types.of(e)) for e in exprs):",
+        "if net:",
+    ),
+    _deltas(
         "a subquery with other conditions than on its keys asks for more than keys",
         "rules.py",
         "return all(isinstance(c, Call) and",

@@ -54,6 +54,7 @@ from persist_assets.analysis.deltas.relations import NEW, OLD, VERSIONS, Relatio
 from persist_assets.analysis.deltas.staging import grouped_by_each_set, outermost, windows_in
 from persist_assets.core.dialect import quote
 from persist_assets.core.model.deltas import WEIGHT, NoRule
+from persist_assets.core.spark_types import is_loose
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -109,7 +110,7 @@ class Rules:
         net
             Only values that more or fewer rows have than before: the Block's columns do not matter.
         """
-        if net:
+        if net and not any(is_loose(self.query.types.of(e)) for e in exprs):
             terms = self.block(replace(block, columns=()), exprs)
             origins = self._origins(block, exprs[0]) if len(exprs) == 1 else ()
             return self._net(union(terms), len(exprs), origins) if terms else None

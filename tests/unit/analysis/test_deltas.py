@@ -532,6 +532,17 @@ def test_rows_of_a_subquery_that_change_beside_their_keys_count_with_other_condi
         maintained.follow(rng, ["s"])
 
 
+@pytest.mark.parametrize(("column", "is_net"), [("k", True), ("y", False)])
+def test_values_that_are_equal_and_differ_are_touched_although_their_number_stays(
+    column: str, *, is_net: bool
+) -> None:
+    condition = f"EXISTS (SELECT 1 FROM f WHERE f.{column} = g.{column})"
+    maintained = Maintained(RAW, f"SELECT k FROM f AS g WHERE {condition}", COLUMNS)
+    program = maintained.program(["f"])
+    assert program is not None
+    assert any("HAVING sum" in sql for sql in program.held.values()) == is_net
+
+
 def test_expressions_over_a_total_are_printed_in_one_select_with_it() -> None:
     query = "SELECT a FROM r WHERE b > (SELECT 2 * max(z) + 1 FROM s WHERE s.k = r.k)"
     program = Maintained(RAW, query, COLUMNS).program(["r"])
