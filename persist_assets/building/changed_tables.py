@@ -352,7 +352,7 @@ class ChangedTables:
             return self._hold("probe", text, names[version])
         other = "old" if version == "new" else "new"
         if relations.holds(names[other]):
-            text = f"SELECT * FROM {quote(names[other])}"
+            text = f"SELECT * FROM {quote(self._hold('probe', text, names[other]))}"
         changed = f"SELECT t.* FROM {quote(self._changes(table))}{having_keys}"
         sign = "" if version == "new" else "-"
         both = (

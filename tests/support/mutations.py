@@ -328,6 +328,12 @@ MUTATIONS = (
         "net=True",
     ),
     _deltas(
+        "totals in subqueries are computed from their states",
+        "printing.py",
+        "if id(node) in self.nodes or {*used_columns(exprs)} != {instance}:",
+        "if {*used_columns(exprs)} != {instance}:",
+    ),
+    _deltas(
         "values that are equal and differ are touched",
         "rules.py",
         "if net and not any(is_loose(self.query.types.of(e)) for e in exprs):",

@@ -235,7 +235,7 @@ class Printer:
         exprs = [o.expr for o in block.columns]
         match block:
             case Block(leaves=((instance, Aggregate(keys=(), sets=None) as node),), conjuncts=()):
-                if {*used_columns(exprs)} != {instance}:
+                if id(node) in self.nodes or {*used_columns(exprs)} != {instance}:
                     return self.block(block)
             case _:
                 return self.block(block)

@@ -543,6 +543,14 @@ def test_values_that_are_equal_and_differ_are_touched_although_their_number_stay
     assert any("HAVING sum" in sql for sql in program.held.values()) == is_net
 
 
+def test_a_total_in_a_subquery_is_computed_from_its_state() -> None:
+    total = "(SELECT 2 * count(*) FROM r)"
+    query = f"SELECT k, sum(a) AS s FROM r GROUP BY k HAVING sum(a) < {total}"
+    merging = Maintained(RAW, query, COLUMNS).merging(["r"])
+    assert len(merging.states) == 2
+    assert "r@sources" not in merging.rows
+
+
 def test_expressions_over_a_total_are_printed_in_one_select_with_it() -> None:
     query = "SELECT a FROM r WHERE b > (SELECT 2 * max(z) + 1 FROM s WHERE s.k = r.k)"
     program = Maintained(RAW, query, COLUMNS).program(["r"])
