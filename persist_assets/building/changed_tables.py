@@ -46,7 +46,7 @@ _MUCH_BYTES = 4 * 2**20
 """Rows of changed files larger than this are compared by digests first."""
 _MANY_BYTES = 32 * 2**20
 """Files larger than this that came have many rows."""
-_FEW_ROWS = 500_000
+_MOST_ROWS = 500_000
 """If no held relation has more rows, statements are planned for few."""
 
 
@@ -69,7 +69,7 @@ class ChangedTables:
     read: Mapping[SourceID, Snapshot]
     changes: Mapping[SourceID, Change]
     states: dict[str, str] = field(default_factory=dict[str, str])
-    _most_rows: int = 0
+    _n_most: int = 0  # the rows of the largest relation that is held
 
     def run(self, sql: str) -> DataFrame:
         """Return the lazy rows of a statement of the program."""
@@ -77,7 +77,9 @@ class ChangedTables:
 
     def planned(self, frame: DataFrame) -> DataFrame:
         """Return rows that follow from the relations that are held, planned for few if they are."""
-        return self.reader.engine.for_few_rows(frame) if self._most_rows <= _FEW_ROWS else frame
+        came = (c.changed_bytes for c in self.changes.values() if not c.lost)
+        are_few = self._n_most <= _MOST_ROWS and max(came, default=0) <= _MANY_BYTES
+        return self.reader.engine.for_few_rows(frame) if are_few else frame
 
     def differing(self) -> dict[SourceID, Change]:
         """Return the changes of tables that differ in the columns that the query uses."""
@@ -151,10 +153,10 @@ class ChangedTables:
 
         def rows() -> DataFrame:
             frame = engine.run(Statement(text, {}, ()))
-            return relations.hold(view, frame, self.planned if of_few else lambda frame: frame)
+            return relations.hold(view, frame, self.planned if of_few else None)
 
         engine.view(view, rows)
-        self._most_rows = max(self._most_rows, relations.n_rows(view))
+        self._n_most = max(self._n_most, relations.n_rows(view))
         return relations.first_equal(view) if kind == "keys" else view
 
     def _show_table(self, kind: str, source_id: SourceID) -> str:
@@ -229,8 +231,6 @@ class ChangedTables:
         change, columns = self.changes[source_id], self.reader.relations.columns_of(source_id)
         came = _numbered(self._show_table("gained", source_id), columns, "1L")
         if not change.lost:
-            if change.changed_bytes > _MANY_BYTES:
-                self._most_rows = _FEW_ROWS + 1
             return self.reader.engine.view(
                 f"changes~{self._version_name(source_id)}",
                 lambda: self.reader.engine.run(Statement(came, {}, ())),
@@ -331,18 +331,18 @@ class ChangedTables:
         having_keys = f" AS t LEFT SEMI JOIN {quote(keys)} AS k ON {same}"
         items = ", ".join(f"c{n}" for n, _ in columns)
 
-        def found(kind: str) -> str:
+        def probed(kind: str) -> str:
             rows = _numbered(self._show_table(kind, table), columns)
             return f"SELECT t.* FROM ({rows}){having_keys}"
 
         if not self.changes[table].lost:
-            kept = self._hold("probe", found("kept"))
+            kept = self._hold("probe", probed("kept"))
             if version == "old":
                 return kept
-            text = f"SELECT * FROM {quote(kept)} UNION ALL {found('gained')}"
+            text = f"SELECT * FROM {quote(kept)} UNION ALL {probed('gained')}"
             return self._hold("probe", text)
         # The table is read once: the rows of one version follow from those of the other.
-        relations, weight, text = self.reader.relations, quote(ROW_WEIGHT), found("new")
+        relations, weight, text = self.reader.relations, quote(ROW_WEIGHT), probed("new")
         names = {v: _held_name("probe", f"{v} {text}") for v in ("new", "old")}
         if not any(map(relations.holds, names.values())) and (
             version == "new" or self._n_uses(probe_name("new", digest))

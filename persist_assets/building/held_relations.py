@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -23,7 +22,7 @@ from persist_assets.storage.arrow_rows import read_rows, write_rows
 from persist_assets.storage.files import list_files, rows_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
     from persist_assets.core.model.project import Project
     from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.sources import Source
+
+    _Planned = Callable[[DataFrame], DataFrame]
 
 _MUCH_BYTES = 16 * 2**20
 """Changed rows in more bytes count as different without a comparison."""
@@ -40,13 +41,6 @@ _MOST_KEY_BYTES = 2**20
 """Keys larger than this are not compared with others."""
 _MOST_READERS = 50
 """All columns of a table with more readers than this are held."""
-
-
-_Planned = Callable[["DataFrame"], "DataFrame"]
-
-
-def _as_it_is(frame: DataFrame) -> DataFrame:
-    return frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +79,13 @@ class HeldRelations:
         self._columns: dict[SourceID, tuple[tuple[int, str], ...]] = {}
         self._lock = threading.RLock()
 
-    def hold(self, name: str, frame: DataFrame, planned: _Planned = _as_it_is) -> DataFrame:
+    def hold(self, name: str, frame: DataFrame, planned: _Planned | None = None) -> DataFrame:
         """Return a frame of rows that were computed once.
 
         Parameters
         ----------
         planned
-            Returns the same rows in the session that computes them; they are used nowhere else.
+            Returns the same rows in the session that computes them, if it is another one.
 
         Raises
         ------
@@ -114,11 +108,11 @@ class HeldRelations:
         with self._lock:
             return name in self._held and self._held[name].n_rows <= _FEW_ROWS
 
-    def written(self, frame: DataFrame, planned: _Planned = _as_it_is) -> Written:
+    def written(self, frame: DataFrame, planned: _Planned | None = None) -> Written:
         """Compute the rows of a frame now, in temporary files; see `hold`."""
         place = self._place()
         with translated("computing what changed"):
-            writer = planned(frame).write
+            writer = (planned(frame) if planned else frame).write
             writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
             writer.parquet(spark_uri(place))
         return _read(place, frame)

@@ -16,6 +16,8 @@ from persist_assets.core.errors import did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+_LOOSE = ("float", "double", "collate", "variant")
+"""Types with such words have values that are equal and differ."""
 _SIMPLE = {
     **{
         name: name
@@ -289,10 +291,6 @@ def _described(words: Sequence[str], at: int) -> int:
     if [_word(words, at), _word(words, at + 1)] == ["not", "null"]:
         at += 2
     return at + 2 if _word(words, at) == "comment" else at
-
-
-_LOOSE = ("float", "double", "collate", "variant")
-"""Types with such words have values that are equal and differ."""
 
 
 def is_loose(kind: str | None) -> bool:

@@ -13,12 +13,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def twin_of(session: SparkSession) -> SparkSession | None:
-    """Return a session for few rows with the settings of another; None: the other is remote."""
+def is_classic(frame: DataFrame) -> bool:
+    """Whether a frame belongs to a session of this process, and not to one of a server."""
     from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
-    if not isinstance(session.range(0), ClassicFrame):
-        return None
+    return isinstance(frame, ClassicFrame)
+
+
+def twin_of(session: SparkSession) -> SparkSession:
+    """Return a session for few rows with the settings of another."""
     cloned: Any = session
     twin = type(session)(session.sparkContext, cloned._jsparkSession.cloneSession())
     partitions = int(session.conf.get("spark.sql.shuffle.partitions") or "200")
@@ -29,7 +32,7 @@ def twin_of(session: SparkSession) -> SparkSession | None:
 
 
 def in_session(frame: DataFrame, session: SparkSession) -> DataFrame:
-    """Return a frame that another session plans and computes."""
+    """Return a frame that another session plans and computes; both are of this process."""
     from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
     analyzed: Any = frame

@@ -25,7 +25,7 @@ from persist_assets.core.time_values import (
     spelled,
     to_text,
 )
-from persist_assets.engine.few_rows import in_session, twin_of
+from persist_assets.engine.few_rows import in_session, is_classic, twin_of
 from persist_assets.engine.named_files import AS_NAMED, check_rows, padded
 from persist_assets.engine.row_metrics import (
     Measured,
@@ -146,11 +146,13 @@ class SparkEngine:
 
     def for_few_rows(self, frame: DataFrame) -> DataFrame:
         """Return the same rows, which are computed faster if they follow from few rows."""
+        if not is_classic(frame):
+            return frame
         session = self.session
         with self._lock, translated("preparing the Spark session"):
             if self._twin is None:
                 self._twin = twin_of(session)
-            return in_session(frame, self._twin) if self._twin is not None else frame
+            return in_session(frame, self._twin)
 
     # ---------------------------------------------------------------------------------- LOAD
 

@@ -330,8 +330,8 @@ MUTATIONS = (
     _deltas(
         "totals in subqueries are computed from their states",
         "printing.py",
-        "if id(node) in self.nodes or {*used_columns(exprs)} != {instance}:",
-        "if {*used_columns(exprs)} != {instance}:",
+        "if id(node) not in self.nodes and {*used_columns(exprs)} == {instance}:",
+        "if {*used_columns(exprs)} == {instance}:",
     ),
     _deltas(
         "values that are equal and differ are touched",
@@ -483,8 +483,8 @@ MUTATIONS = (
     _deltas(
         "keys are reduced by filters of unchanged tables only",
         "rules.py",
-        "                and not self.relations.is_changed(node)\n            ):",
-        "            ):",
+        "if not columns or not isinstance(node, Given) or self.relations.is_changed(node):",
+        "if not columns or not isinstance(node, Given):",
     ),
     _deltas(
         "keys are reduced by filters of the table that has them",

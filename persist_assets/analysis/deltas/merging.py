@@ -377,11 +377,9 @@ def _merged_rows(partly: str, keys: Sequence[str], partials: Sequence[Partial], 
     items = [f"d.{k}" for k in keys]
     items.append("coalesce(s.n, 0) + coalesce(d.n, 0) AS n")
     items += [f"{p.merged(j)} AS p{j}" for j, p in enumerate(partials)]
-    former = quote(state_name("former", number))
-    if keys:
-        found = f"FROM {former} AS s LEFT SEMI JOIN {quote(partly)} AS d ON {same}"
-        former = f"(SELECT s.* {found})"
-    return f"SELECT {', '.join(items)} FROM {quote(partly)} AS d LEFT JOIN {former} AS s ON {same}"
+    former = _touched_rows(partly, keys, number)
+    text = f"SELECT {', '.join(items)} FROM {quote(partly)} AS d"
+    return f"{text} LEFT JOIN ({former}) AS s ON {same}"
 
 
 def _summed_rows(partly: str, keys: Sequence[str], partials: Sequence[Partial], number: int) -> str:
@@ -389,16 +387,15 @@ def _summed_rows(partly: str, keys: Sequence[str], partials: Sequence[Partial], 
 
     Unlike `+`, an aggregate does not give up digits behind the point for more before it.
     """
-    same = " AND ".join(f"s.{k} <=> d.{k}" for k in keys) or "true"
     numbers = range(len(partials))
-    before = ", ".join((*(f"s.{k}" for k in keys), "s.n", *(f"s.p{j}" for j in numbers)))
+    before = ", ".join((*keys, "n", *(f"p{j}" for j in numbers)))
     came = ", ".join((*keys, "n", *(f"a{j}" for j in numbers)))
     went = ", ".join(
         (*keys, "0", *("NULL" if p.is_extreme else f"- b{j}" for j, p in enumerate(partials)))
     )
-    former, change = quote(state_name("former", number)), quote(partly)
+    former, change = _touched_rows(partly, keys, number), quote(partly)
     rows = (
-        f"SELECT {before} FROM {former} AS s LEFT SEMI JOIN {change} AS d ON {same}"
+        f"SELECT {before} FROM ({former})"
         f" UNION ALL SELECT {came} FROM {change} UNION ALL SELECT {went} FROM {change}"
     )
     sums = [
@@ -406,6 +403,15 @@ def _summed_rows(partly: str, keys: Sequence[str], partials: Sequence[Partial], 
     ]
     by = f" GROUP BY {', '.join(keys)}" if keys else ""
     return f"SELECT {', '.join((*keys, 'sum(n) AS n', *sums))} FROM ({rows}){by}"
+
+
+def _touched_rows(partly: str, keys: Sequence[str], number: int) -> str:
+    """Return the SELECT of the rows of a state before the change whose keys the change touches."""
+    text = f"SELECT s.* FROM {quote(state_name('former', number))} AS s"
+    if not keys:  # there is one row
+        return text
+    same = " AND ".join(f"s.{k} <=> d.{k}" for k in keys)
+    return f"{text} LEFT SEMI JOIN {quote(partly)} AS d ON {same}"
 
 
 def _partials(query: Staged, node: Aggregate, *, grows: bool) -> list[Partial]:

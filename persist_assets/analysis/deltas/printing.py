@@ -234,15 +234,15 @@ class Printer:
         """
         exprs = [o.expr for o in block.columns]
         match block:
-            case Block(leaves=((instance, Aggregate(keys=(), sets=None) as node),), conjuncts=()):
-                if id(node) in self.nodes or {*used_columns(exprs)} != {instance}:
-                    return self.block(block)
+            case Block(
+                leaves=((instance, Aggregate(keys=(), sets=None) as node),), conjuncts=()
+            ) if id(node) not in self.nodes and {*used_columns(exprs)} == {instance}:
+                calls = self._calls(node)
+                names = {ref: calls[ref.column] for ref in refs_in(exprs, block)}
+                items = (f"{self.expr(e, names)} AS c{k}" for k, e in enumerate(exprs))
+                return f"SELECT {', '.join(items)} FROM ({self.grouped(node)})"
             case _:
                 return self.block(block)
-        calls = self._calls(node)
-        names = {ref: calls[ref.column] for ref in refs_in(exprs, block)}
-        items = (f"{self.expr(e, names)} AS c{k}" for k, e in enumerate(exprs))
-        return f"SELECT {', '.join(items)} FROM ({self.grouped(node)})"
 
     def grouped(self, node: Aggregate, replaced: Mapping[int, Part] | None = None) -> str:
         """Return the SELECT of the rows that an aggregate groups: its keys, and what it uses."""

@@ -272,18 +272,15 @@ class Rules:
                 refs.setdefault(ref.instance, {})[number] = ref
         names = ", ".join(f"k.c{n}" for n in range(len(exprs)))
         for instance, node in block.leaves:
+            columns = refs.get(instance)
+            if not columns or not isinstance(node, Given) or self.relations.is_changed(node):
+                continue
             filters = tuple(
                 c
                 for c in block.conjuncts
                 if self._free.of(c) == frozenset((instance,)) and not self.relations.is_changed(c)
             )
-            columns = refs.get(instance)
-            if (
-                columns
-                and filters
-                and isinstance(node, Given)
-                and not self.relations.is_changed(node)
-            ):
+            if filters:
                 one = Block(((instance, node),), filters, _outs(columns.values()))
                 restricted = restrictions(one, columns, keys, self.query.types)
                 rows = self.relations.printer(NEW, restricted).block(one)

@@ -133,7 +133,7 @@ r: SELECT a, k FROM r WHERE b < (SELECT count(*) FROM s) OR k NOT IN (SELECT j F
 s: SELECT k, j FROM t WHERE k IN (SELECT a FROM r) AND NOT EXISTS (SELECT 1 FROM s WHERE s.k = t.k AND s.a = t.j)
 # a scalar subquery by two keys within IN, beside a filter by another IN
 s: SELECT k, j FROM t WHERE k IN (SELECT r.a FROM r WHERE r.k IN (SELECT j FROM t) AND (SELECT count(*) FROM s WHERE s.k = r.k AND s.a = r.a) < 1)
-# a scalar subquery within IN of which all tables change
+# a scalar subquery within IN, where all tables change
 SELECT k, j FROM t WHERE k IN (SELECT r.a FROM r WHERE r.k IN (SELECT j FROM t WHERE k > 0) AND r.b >= (SELECT sum(z) FROM s WHERE s.k = r.k AND s.x = r.x))
 # EXISTS of groups by other columns
 SELECT a, b FROM r WHERE EXISTS (SELECT 1 FROM (SELECT k, x, max(z) AS m FROM s GROUP BY k, x) g WHERE g.k = r.k AND g.m > 1)
