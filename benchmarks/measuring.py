@@ -109,14 +109,16 @@ class Bench:
         The directory of the project: `sources` and the raw tables are in it.
     uncompared
         The names of sources whose rows are others each time, besides nondeterministic ones.
+    spark
+        The session; None: a new one.
     """
 
-    def __init__(self, root: Path, uncompared: Collection[str] = ()) -> None:
+    def __init__(self, root: Path, uncompared: Collection[str] = (), spark: Any = None) -> None:
         self.root, self.uncompared = root, uncompared
         (root / "persist.toml").write_text(SETTINGS)
         self.settings = load_settings(root)
         self.project = require(load_project(self.settings))
-        self.spark: Any = create_session(self.settings)
+        self.spark: Any = spark or create_session(self.settings)
         self.engine = SparkEngine(self.settings, lambda: self.spark)
         self._first_stage = 0
 

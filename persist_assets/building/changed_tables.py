@@ -75,11 +75,15 @@ class ChangedTables:
         """Return the lazy rows of a statement of the program."""
         return self.reader.engine.run(Statement(self._named(sql), {}, ()))
 
+    def are_few(self, n_rows: int = 0) -> bool:
+        """Whether no relation that is held, or that has a number of rows, has many rows."""
+        came = (c.changed_bytes for c in self.changes.values() if not c.lost)
+        most = max(self._n_most, n_rows)
+        return most <= _MOST_ROWS and max(came, default=0) <= _MANY_BYTES
+
     def planned(self, frame: DataFrame) -> DataFrame:
         """Return rows that follow from the relations that are held, planned for few if they are."""
-        came = (c.changed_bytes for c in self.changes.values() if not c.lost)
-        are_few = self._n_most <= _MOST_ROWS and max(came, default=0) <= _MANY_BYTES
-        return self.reader.engine.for_few_rows(frame) if are_few else frame
+        return self.reader.engine.for_few_rows(frame) if self.are_few() else frame
 
     def differing(self) -> dict[SourceID, Change]:
         """Return the changes of tables that differ in the columns that the query uses."""

@@ -29,6 +29,8 @@ def effort_of(task: Task, computed: Computed, build: Build) -> Effort | None:
     if build.maintenance == "whole" or not (continues or task.step.increment):
         return None
     whole_s, is_measured = whole_seconds(task.world.costs.get(build.build_id, ()), 0)
+    expected = task.step.expected
+    by_size_s = expected.by_size_s if expected else None
     saved_s = whole_s - build.computed_s if is_measured and build.computed_s is not None else None
     return Effort(
         rows_changed=rows_of_changes(task.source, task.step, task.world),
@@ -36,4 +38,5 @@ def effort_of(task: Task, computed: Computed, build: Build) -> Effort | None:
         files_rewritten=computed.n_rewritten if continues else None,
         files_kept=computed.n_kept,
         seconds_saved=saved_s if saved_s is None else round(saved_s, 3),
+        seconds_by_size=by_size_s if by_size_s is None else round(by_size_s, 3),
     )

@@ -141,6 +141,7 @@ class Engine(Protocol):
         beside: Beside | None = None,
         clustered: bool = False,
         bounds: Sequence[str] = (),
+        few: bool = False,
     ) -> tuple[Staged, Measured]:
         """Write rows as files of a table, measured and checked in the same pass."""
         ...

@@ -461,6 +461,7 @@ class SparkEngine:
         beside: Beside | None = None,
         clustered: bool = False,
         bounds: Sequence[str] = (),
+        few: bool = False,
     ) -> tuple[Staged, Measured]:
         """Write rows as files of a table, measured and checked in the same pass; commit nothing.
 
@@ -476,6 +477,8 @@ class SparkEngine:
         bounds
             Conditions, each true for fewer rows than the previous one. Each file has the rows
             between two of them. Empty: files have no bounds.
+        few
+            The rows follow from few rows, and are planned for few.
 
         Raises
         ------
@@ -484,6 +487,9 @@ class SparkEngine:
         StorageError
             They cannot be written.
         """
+        if few:
+            frame = self.for_few_rows(frame)
+            beside = beside and replace(beside, rows=self.for_few_rows(beside.rows))
         naming = self._naming_bad_records()
         with naming, ExitStack() as stack, translated(f"computing `{name}`"):
             if bounds:

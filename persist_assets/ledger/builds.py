@@ -24,6 +24,7 @@ from persist_assets.ledger.rows import (
     ENTRY,
     build_of,
     build_values,
+    cost_of,
     event_data,
     published,
     refuse_collected,
@@ -410,9 +411,8 @@ class Builds(Part):
         source_id, build_id
             Only builds of this source, or with this meaning.
         """
-        columns = builds.c.maintenance, builds.c.computed_seconds
         query = (
-            sa.select(*columns, builds.c.written_rows, builds.c.written_bytes)
+            sa.select(builds)
             .where(builds.c.state == "succeeded", builds.c.maintenance.is_not(None))
             .order_by(builds.c.started_at.desc(), builds.c.build_uid)
             .limit(limit)
@@ -422,11 +422,14 @@ class Builds(Part):
         if build_id is not None:
             query = query.where(builds.c.build_id == build_id)
         with self._read() as connection:
-            return [Cost(*row) for row in connection.execute(query)]
+            return [cost_of(row) for row in connection.execute(query)]
 
     @repeated
     def fetch_costs_of(self, build_ids: Collection[BuildID]) -> dict[BuildID, Sequence[Cost]]:
-        """Return the latest cost of each method by which tables were computed, the latest first."""
+        """Return the latest two costs of each method by which tables were computed.
+
+        The latest come first.
+        """
         costs: dict[BuildID, list[Cost]] = {}
         with self._read() as connection:
             for part in in_parts([*build_ids]):
@@ -434,7 +437,7 @@ class Builds(Part):
                     partition_by=(builds.c.build_id, builds.c.maintenance),
                     order_by=(builds.c.started_at.desc(), builds.c.build_uid),
                 )
-                latest = (
+                numbered = (
                     sa.select(builds, recency.label("recency"))
                     .where(
                         builds.c.build_id.in_(part),
@@ -444,15 +447,12 @@ class Builds(Part):
                     .subquery()
                 )
                 query = (
-                    sa.select(latest)
-                    .where(latest.c.recency == 1)
-                    .order_by(latest.c.started_at.desc(), latest.c.build_uid)
+                    sa.select(numbered)
+                    .where(numbered.c.recency <= 2)
+                    .order_by(numbered.c.started_at.desc(), numbered.c.build_uid)
                 )
                 for row in connection.execute(query):
-                    cost = Cost(
-                        row.maintenance, row.computed_seconds, row.written_rows, row.written_bytes
-                    )
-                    costs.setdefault(row.build_id, []).append(cost)
+                    costs.setdefault(row.build_id, []).append(cost_of(row))
         return {**costs}
 
     @repeated

@@ -11,6 +11,7 @@ from persist_assets.core.errors import ConflictError
 from persist_assets.core.model.columns import Column, Parts
 from persist_assets.core.model.snapshots import (
     Build,
+    Cost,
     Effort,
     Filled,
     KeptState,
@@ -209,6 +210,13 @@ def _view(values: Mapping[str, Any]) -> View:
         for v in values["leaves"]
     )
     return View(values["sql"], tuple(leaves))
+
+
+def cost_of(row: Row[Any]) -> Cost:
+    """Return the cost of the build in a row of `builds` that recorded its method."""
+    by_size_s = (row.effort or {}).get("seconds_by_size")
+    seconds = row.computed_seconds
+    return Cost(row.maintenance, seconds, row.written_rows, row.written_bytes, by_size_s)
 
 
 def build_of(row: Row[Any]) -> Build:

@@ -1,6 +1,6 @@
 """The expected cost of maintaining a table, and of computing it as a whole. Pure.
 
-What builds of the same meaning took before counts most. Where nothing was measured, sizes decide.
+Where nothing was measured, sizes decide. What builds of the same meaning took corrects them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.snapshots import Cost, Snapshot
 
-LEAST_S = 1.0
-"""A table that is computed as a whole in fewer seconds is not maintained by deltas."""
+_LEAST_S = 1.0
+"""A table that is computed as a whole in fewer seconds is not maintained, unless it was before."""
 _FIXED_S = 0.8
 """Seconds to look for the files to write again, and to write some."""
 _RELATION_S = 0.12
@@ -33,6 +33,10 @@ _COMPUTED_BYTES_PER_S = 40e6
 _WRITTEN_BYTES_PER_S = 60e6
 _COPIED_BYTES_PER_S = 150e6
 """Bytes of files that are copied from another environment's table."""
+
+
+_CLOSE = 2
+"""All rows are computed a second time if that took at most so many times as long as maintenance."""
 
 
 def whole_seconds(costs: Sequence[Cost], n_bytes: int) -> tuple[float, bool]:
@@ -49,6 +53,11 @@ def whole_seconds(costs: Sequence[Cost], n_bytes: int) -> tuple[float, bool]:
     if measured:
         return measured[0], True
     return n_bytes / _COMPUTED_BYTES_PER_S, False
+
+
+def is_quick(whole_s: float, costs: Sequence[Cost]) -> bool:
+    """Whether all rows are computed so quickly that no other way is considered."""
+    return whole_s < _LEAST_S and all(c.maintenance == "whole" for c in costs)
 
 
 def estimate(
@@ -79,12 +88,27 @@ def estimate(
         delta_s += kept / _KEPT_BYTES_PER_S
     if isinstance(program, Merging) or not program.only_adds:
         delta_s += base.bytes / _WRITTEN_BYTES_PER_S
-    measured = [c.seconds for c in costs if c.maintenance in ("keys", "append", "merge")]
-    if measured:
-        delta_s = (delta_s + measured[0]) / 2
     if copies and not isinstance(program, Merging):
         delta_s += base.bytes / _COPIED_BYTES_PER_S
-    return Estimates(whole_s, delta_s, is_measured)
+    corrected = delta_s * _correction(program.method, costs)
+    return Estimates(whole_s, corrected, is_measured, by_size_s=delta_s)
+
+
+def _correction(method: str, costs: Sequence[Cost]) -> float:
+    """Return how many times as long as expected by sizes the faster of the last builds took."""
+    ratios = [c.seconds / c.by_size_s for c in costs if c.maintenance == method and c.by_size_s]
+    return min(ratios, default=1.0)
+
+
+def is_worth_measuring(expected: Estimates, costs: Sequence[Cost]) -> bool:
+    """Whether to compute all rows although maintenance is expected to be cheaper.
+
+    The first build of a table may take much longer than later ones, because Spark starts and
+    compiles code. So if maintenance was not much faster, all rows are computed a second time.
+    """
+    n_whole = sum(c.maintenance == "whole" for c in costs)
+    is_close = expected.delta_s * _CLOSE > expected.whole_s
+    return n_whole == 1 and len(costs) > 1 and is_close
 
 
 def size_of(changes: Collection[Change | None]) -> int:

@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING
 from persist_assets.core.model.deltas import Merging, NoRule
 from persist_assets.core.model.plans import Increment
 from persist_assets.planning.by_keys import unfit_keys
-from persist_assets.planning.costs import LEAST_S, estimate, size_of, whole_seconds
+from persist_assets.planning.costs import (
+    estimate,
+    is_quick,
+    is_worth_measuring,
+    size_of,
+    whole_seconds,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -103,7 +109,7 @@ def maintained(
             return why
     costs, n_bytes = world.costs.get(source.build_id, ()), size_of(certain.values())
     whole_s, is_measured = whole_seconds(costs, n_bytes)
-    if by_cost and whole_s < LEAST_S:
+    if by_cost and is_quick(whole_s, costs):
         basis = "as the last time" if is_measured else "by the size of its inputs"
         return (
             f"computing all rows takes about {whole_s:.1f} s, {basis}: no more than changes would"
@@ -120,6 +126,12 @@ def maintained(
         why = (
             f"computing all rows takes {expected.whole_s:.1f} s, and computing those that can"
             f" differ about {expected.delta_s:.1f} s"
+        )
+        return Refusal(why, expected)
+    if by_cost and is_worth_measuring(expected, costs):
+        why = (
+            f"computing rows that can differ takes about {expected.delta_s:.1f} s, and computing"
+            f" all rows took {expected.whole_s:.1f} s the first time; it is measured once more"
         )
         return Refusal(why, expected)
     return Increment(base, changes=changed, program=program, expected=expected)

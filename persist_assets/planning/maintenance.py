@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from persist_assets.core.errors import NotIncrementalError
-from persist_assets.core.model.deltas import Merging
 from persist_assets.core.model.plans import Reason
 
 if TYPE_CHECKING:
@@ -119,11 +118,8 @@ def _built(source: Source, step: Step) -> tuple[Maintenance, str]:
     if step.increment is None:
         return "whole", ""
     why = _message(step.reasons, "increment") or _message(step.reasons, "older") or ""
-    program = step.increment.program
-    if isinstance(program, Merging):
-        return "merge", why
-    if program is not None:
-        return "append" if program.only_adds else "keys", why
+    if step.increment.program is not None:
+        return step.increment.program.method, why
     if annotation.merge is not None:
         why += f", and merged by {', '.join(annotation.merge.key)}"
     return increment_method(annotation, adds=bool(step.increment.added)), why

@@ -280,6 +280,7 @@ class DuckDBEngine:
         beside: Any = None,
         clustered: bool = False,
         bounds: Sequence[str] = (),
+        few: bool = False,
     ) -> tuple[Staged, Measured]:
         """Write rows as one file of a table, measured and checked; see `SparkEngine.write`."""
         if beside is not None or bounds:

@@ -79,7 +79,7 @@ class Delta:
             return self._by_keys(task, tables, tables.program, read)
         rows = tables.run(tables.program.rows)
         if tables.program.only_adds:
-            return self._added(task, named(task, rows.drop(WEIGHT), base.columns))
+            return self._added(task, tables, named(task, rows.drop(WEIGHT), base.columns))
         return self._by_rows(task, tables, rows)
 
     def _by_keys(
@@ -107,13 +107,16 @@ class Delta:
         else:
             rows = named(task, tables.run(program.rows), base.columns)
             place = tables.place(program.keys or "")
-            computed = continue_table(task, base, None, rows, names, replaced=keys, place=place)
+            few = tables.are_few()
+            computed = continue_table(
+                task, base, None, rows, names, replaced=keys, place=place, few=few
+            )
         return replace(computed, maintenance="keys", keys_touched=n_keys)
 
-    def _added(self, task: Task, rows: DataFrame) -> Computed | Snapshot:
+    def _added(self, task: Task, tables: ChangedTables, rows: DataFrame) -> Computed | Snapshot:
         """Add rows."""
         base = self.increment.base
-        computed = continue_table(task, base, None, rows, ())
+        computed = continue_table(task, base, None, rows, (), few=tables.are_few())
         if computed.staged is not None and not computed.staged.rows:
             delete_directory(f"{computed.staged.root}/{task.build_uid}")
             return unchanged(task, base)
@@ -138,7 +141,7 @@ class Delta:
             return unchanged(task, base)
         came = _repeated(task, net.where(f"{quote(ROW_WEIGHT)} > 0"), columns)
         if not n_went:
-            return self._added(task, came)
+            return self._added(task, tables, came)
         went = net.where(f"{quote(ROW_WEIGHT)} < 0")
 
         def merged(new: DataFrame, old: DataFrame) -> DataFrame:
@@ -146,8 +149,9 @@ class Delta:
             left = engine.over(both.unionByName(went), lambda name: _remaining(name, typed))
             return new.unionByName(_repeated(task, left, columns))
 
+        replaced, few = went.drop(ROW_WEIGHT), tables.are_few()
         computed = continue_table(
-            task, base, None, came, columns, merged, replaced=went.drop(ROW_WEIGHT)
+            task, base, None, came, columns, merged, replaced=replaced, few=few
         )
         return replace(computed, maintenance="keys")
 

@@ -68,6 +68,7 @@ def continue_table(
     *,
     replaced: DataFrame | None = None,
     place: str | None = None,
+    few: bool = False,
 ) -> Computed:
     """Write the new files of a table that keeps some files of its base.
 
@@ -91,6 +92,8 @@ def continue_table(
         The keys of the rows to replace; None: those of `frame`.
     place
         The directory that these are read from, whose first columns are `key`.
+    few
+        The rows computed follow from few rows; see `Engine.write`.
 
     Raises
     ------
@@ -126,6 +129,7 @@ def continue_table(
             name,
             beside=beside if touched else None,
             bounds=bounds,
+            few=few,
         )
     stay = {path: file for path, file in live.items() if path not in touched}
     every = (*_within(root, sorted(stay)), *_within(staged.root, (f.path for f in staged.files)))

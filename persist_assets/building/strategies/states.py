@@ -150,7 +150,7 @@ class Merge:
             return unchanged(task, base)
         merging = tables.program
         assert isinstance(merging, Merging)
-        states: list[_Now] = []
+        states, n_rows = list[_Now](), [state.rows for state in base.states]
         is_changed = False
         for number, state in enumerate(merging.states):
             former = _read(task, base, number)
@@ -163,10 +163,12 @@ class Merge:
                 rows = tables.run(state.summed)
             changed = task.reader.relations.written(_cast(rows, former), tables.planned)
             is_changed |= changed.n_rows > 0
+            n_rows[number] += changed.n_rows
             states.append(_merged(task, base, number, state, former, changed))
         if not is_changed:
             return unchanged(task, base)
-        computed = _write_from(task, tables, merging, states, base.columns)
+        few = tables.are_few(max(n_rows))
+        computed = _write_from(task, tables, merging, states, base.columns, few=few)
         return replace(computed, maintenance="merge")
 
 
@@ -190,13 +192,15 @@ def _write_from(
     merging: Merging,
     states: Sequence[_Now],
     columns: Sequence[Column],
+    *,
+    few: bool = False,
 ) -> Computed:
     """Write the rows of the query from states, and the states."""
     engine, kept_states = task.reader.engine, list[KeptState]()
     for number, state in enumerate(states):
         _show(task, tables, state_name("state", number), state.rows)
     rows = named(task, tables.run(merging.rows), columns)
-    computed = write_table(task, rows)
+    computed = write_table(task, rows, few=few)
     root = engine.settings.table_root(task.started.table)
     for number, (state, definition) in enumerate(zip(states, merging.definitions, strict=True)):
         n_rows = _write(engine, state, f"{root}/{task.build_uid}", _directory(number), task)

@@ -36,13 +36,17 @@ class Whole:
         return write_table(task, task.reader.merged(task.source, frame))
 
 
-def write_table(task: Task, rows: DataFrame, bounds: Sequence[str] = ()) -> Computed:
+def write_table(
+    task: Task, rows: DataFrame, bounds: Sequence[str] = (), *, few: bool = False
+) -> Computed:
     """Write rows as the files of a whole table.
 
     Parameters
     ----------
     bounds
         Where files of a partitioned table begin; see `Engine.write`.
+    few
+        The rows follow from few rows; see there.
     """
     staged, measured = task.reader.engine.write(
         rows,
@@ -53,6 +57,7 @@ def write_table(task: Task, rows: DataFrame, bounds: Sequence[str] = ()) -> Comp
         task.source.name,
         clustered=_is_clustered(task.source),
         bounds=bounds,
+        few=few,
     )
     return Computed(staged.columns, measured, staged, bytes=staged.bytes)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from persist_assets.core.errors import Location
@@ -171,6 +171,11 @@ class Program:
     only_adds: bool = False
 
     @property
+    def method(self) -> Literal["append", "keys"]:
+        """Return by which method a table is maintained with it."""
+        return "append" if self.only_adds else "keys"
+
+    @property
     def statements(self) -> tuple[str, ...]:
         """All statements, as SQL."""
         return (self.rows, *self.held.values())
@@ -216,6 +221,11 @@ class Merging:
     held: Mapping[str, str]
     columns: Columns
     probes: Mapping[str, Probe]
+
+    @property
+    def method(self) -> Literal["merge"]:
+        """Return by which method a table is maintained with it."""
+        return "merge"
 
     @property
     def statements(self) -> tuple[str, ...]:

@@ -177,11 +177,14 @@ class Estimates:
         To compute all rows, and to compute those that can differ.
     is_measured
         Whether a build of the same meaning computed all rows before.
+    by_size_s
+        What `delta_s` is by sizes alone; None: unknown.
     """
 
     whole_s: float
     delta_s: float
     is_measured: bool
+    by_size_s: float | None = None
 
     @property
     def prefers_delta(self) -> bool:

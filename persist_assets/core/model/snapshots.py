@@ -226,6 +226,8 @@ class Effort:
     seconds_saved
         By how much it was faster than the last build that computed all rows, until the rows were
         written and checked. Negative if it was slower; None: unknown.
+    seconds_by_size
+        The seconds that it was expected to take by sizes alone; None: unknown.
     """
 
     rows_changed: int | None = None
@@ -233,6 +235,7 @@ class Effort:
     files_rewritten: int | None = None
     files_kept: int | None = None
     seconds_saved: float | None = None
+    seconds_by_size: float | None = None
 
     @property
     def in_words(self) -> str:
@@ -323,12 +326,15 @@ class Cost:
         From its start until its rows were written and checked.
     rows, bytes
         What it wrote itself.
+    by_size_s
+        The seconds that it was expected to take by sizes alone; None: unknown.
     """
 
     maintenance: str
     seconds: float
     rows: int
     bytes: int
+    by_size_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ class EffortDocument(Document):
     files_rewritten: Count | None
     files_kept: Count | None
     seconds_saved: float | None
+    seconds_by_size: float | None
 
 
 class BuildDocument(Document):

@@ -78,6 +78,7 @@ def test_the_ledger_records_what_builds_that_maintain_tables_did(
     assert by_name["averages"].keys_touched == 1
     assert (by_name["counted"].files_rewritten, by_name["counted"].files_kept) == (None, None)
     assert None not in {effort.seconds_saved for effort in by_name.values()}
+    assert None not in {effort.seconds_by_size for effort in by_name.values()}
 
     DeltaTable(str(root / "raw" / "dim")).update({"name": "'n5'"}, predicate="usr = 1")
     now = enter(root)
@@ -87,6 +88,7 @@ def test_the_ledger_records_what_builds_that_maintain_tables_did(
     assert effort.keys_touched == 2  # the name before, and the name now
     assert (effort.rows_changed or 0) >= 2
     last, _, whole = now.ledger.builds.fetch_costs(build_id=work.build.build_id)
+    assert (last.by_size_s, whole.by_size_s) == (effort.seconds_by_size, None)
     assert effort.seconds_saved == pytest.approx(whole.seconds - last.seconds, abs=1e-3)
 
     document = BuildDocument.of(work.source, work.build, None).as_json()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from persist_assets.building.small_states import is_small, merged_here
@@ -33,6 +33,7 @@ def merged(place: Path, former: pa.Table, changed: pa.Table, n_keys: int) -> Any
     return merged_here(f"{place}/former", f"{place}/changed", n_keys)
 
 
+@settings(deadline=None)  # the first example imports a library
 @given(former=STATE, changed=st.dictionaries(KEY, st.integers(0, 9), max_size=6))
 def test_changed_groups_replace_those_before(
     tmp_path_factory: pytest.TempPathFactory,

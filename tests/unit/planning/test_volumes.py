@@ -186,6 +186,65 @@ def test_a_plan_says_what_both_ways_are_expected_to_take() -> None:
     assert not by_size.expected.is_measured
 
 
+def after_costs(*costs: Cost) -> Step:
+    """Return the step of a source after builds with some costs, the latest first."""
+    made = project_of(GROUPED)
+    return step_of(made, after(made, {T: GREW}, costs=costs))
+
+
+def kept_up(seconds: float, by_size_s: float | None = 2.0) -> Cost:
+    """Return the cost of a build that maintained the table."""
+    return Cost("keys", seconds, 10, 100, by_size_s)
+
+
+@pytest.mark.proves("T12")
+def test_estimates_by_size_are_corrected_by_what_builds_took() -> None:
+    first = after_costs(WHOLE).expected
+    assert first is not None
+    assert first.delta_s == first.by_size_s
+    for costs, factor in {
+        (kept_up(1.0),): 0.5,
+        (kept_up(1.0), kept_up(3.0)): 0.5,
+        (kept_up(9.0), kept_up(3.0)): 1.5,  # one slow build proves little
+        (kept_up(9.0), kept_up(8.0)): 4.0,
+        (kept_up(9.0, None),): 1.0,
+        (replace(kept_up(9.0), maintenance="append"),): 1.0,
+    }.items():
+        expected = after_costs(*costs, WHOLE).expected
+        assert expected is not None
+        assert expected.by_size_s == first.by_size_s
+        assert expected.delta_s == pytest.approx(factor * first.delta_s)
+
+
+@pytest.mark.proves("T12")
+def test_all_rows_are_computed_a_second_time_if_both_ways_are_close() -> None:
+    by_size = after_costs(WHOLE).expected
+    assert by_size is not None
+    seconds = by_size.delta_s
+    close, far = (replace(WHOLE, seconds=seconds * n) for n in (1.9, 2.1))
+    as_expected = kept_up(2.0)
+    assert after_costs(close).maintenance == "keys"  # nothing but sizes says that they are close
+    assert after_costs(as_expected, far).maintenance == "keys"
+    assert after_costs(as_expected, close, close).maintenance == "keys"
+    again = after_costs(as_expected, close)
+    assert (again.maintenance, again.why) == (
+        "whole",
+        f"computing rows that can differ takes about {seconds:.1f} s, and computing all rows took"
+        f" {close.seconds:.1f} s the first time; it is measured once more",
+    )
+    made = project_of(GROUPED, "refresh=incremental")
+    forced = step_of(made, after(made, {T: GREW}, costs=(as_expected, close)))
+    assert forced.maintenance == "keys"
+
+
+@pytest.mark.proves("T12")
+def test_a_quick_table_is_maintained_if_that_was_measured_to_be_quicker() -> None:
+    quick = replace(WHOLE, seconds=0.9)
+    assert after_costs(quick, quick).maintenance == "whole"
+    assert after_costs(kept_up(0.2), quick, quick).maintenance == "keys"
+    assert after_costs(kept_up(3.0), quick, quick).maintenance == "whole"
+
+
 @pytest.mark.proves("T11")
 def test_a_plan_names_the_line_of_what_has_no_rule() -> None:
     made = project_of(LIMITED)
