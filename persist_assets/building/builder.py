@@ -325,7 +325,12 @@ class Builder:
         self._checking.check_columns(source, checks, columns)
         computed = strategy.write(task, scope, frame, read)
         if isinstance(computed, Snapshot):
-            work.build = replace(work.build, action="reused")
+            build = replace(work.build, action="reused")
+            if step.increment is not None and step.increment.program is not None:
+                # Finding that no row differs takes time, which later plans expect again.
+                build = build.computed_by(step.increment.program.method, self.clock())
+                build = replace(build, effort=effort_of(task, build))
+            work.build = build
             self._reuse(work, computed, world)
         else:
             work.computed = computed
@@ -333,7 +338,7 @@ class Builder:
             work.checks = self._checking.ask(work, computed, world, checks, frame)
             method = computed.maintenance or maintenance_of(source, strategy, scope)
             build = work.build.computed_by(method, self.clock())
-            work.build = replace(build, effort=effort_of(task, computed, build))
+            work.build = replace(build, effort=effort_of(task, build, computed))
         leaves = reader.leaves(source.bindings, read)
         reader.check_unchanged(leaves)
         for other in source.compared:

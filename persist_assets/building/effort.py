@@ -17,15 +17,17 @@ if TYPE_CHECKING:
     from persist_assets.core.model.snapshots import Build
 
 
-def effort_of(task: Task, computed: Computed, build: Build) -> Effort | None:
+def effort_of(task: Task, build: Build, computed: Computed | None = None) -> Effort | None:
     """Return what a build did; None if it computed all rows, or continued no table.
 
     Parameters
     ----------
     build
         With the method and the seconds by which it computed rows.
+    computed
+        The rows that it has written; None: it found that no row differs.
     """
-    continues = computed.n_kept is not None
+    continues = computed is not None and computed.n_kept is not None
     if build.maintenance == "whole" or not (continues or task.step.increment):
         return None
     whole_s, is_measured = whole_seconds(task.world.costs.get(build.build_id, ()), 0)
@@ -34,9 +36,9 @@ def effort_of(task: Task, computed: Computed, build: Build) -> Effort | None:
     saved_s = whole_s - build.computed_s if is_measured and build.computed_s is not None else None
     return Effort(
         rows_changed=rows_of_changes(task.source, task.step, task.world),
-        keys_touched=computed.keys_touched,
-        files_rewritten=computed.n_rewritten if continues else None,
-        files_kept=computed.n_kept,
+        keys_touched=computed.keys_touched if computed else None,
+        files_rewritten=computed.n_rewritten if computed and continues else None,
+        files_kept=computed.n_kept if computed else None,
         seconds_saved=saved_s if saved_s is None else round(saved_s, 3),
         seconds_by_size=by_size_s if by_size_s is None else round(by_size_s, 3),
     )

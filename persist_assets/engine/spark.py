@@ -154,6 +154,9 @@ class SparkEngine:
                 self._twin = twin_of(session)
             return in_session(frame, self._twin)
 
+    def _for_few_rows(self, beside: Beside | None) -> Beside | None:
+        return beside and replace(beside, rows=self.for_few_rows(beside.rows))
+
     # ---------------------------------------------------------------------------------- LOAD
 
     def load_raw(self, source: Source, pin: Pin) -> DataFrame:
@@ -488,8 +491,7 @@ class SparkEngine:
             They cannot be written.
         """
         if few:
-            frame = self.for_few_rows(frame)
-            beside = beside and replace(beside, rows=self.for_few_rows(beside.rows))
+            frame, beside = self.for_few_rows(frame), self._for_few_rows(beside)
         naming = self._naming_bad_records()
         with naming, ExitStack() as stack, translated(f"computing `{name}`"):
             if bounds:

@@ -215,8 +215,8 @@ def _view(values: Mapping[str, Any]) -> View:
 def cost_of(row: Row[Any]) -> Cost:
     """Return the cost of the build in a row of `builds` that recorded its method."""
     by_size_s = (row.effort or {}).get("seconds_by_size")
-    seconds = row.computed_seconds
-    return Cost(row.maintenance, seconds, row.written_rows, row.written_bytes, by_size_s)
+    n_rows, n_bytes = row.written_rows or 0, row.written_bytes or 0
+    return Cost(row.maintenance, row.computed_seconds, n_rows, n_bytes, by_size_s)
 
 
 def build_of(row: Row[Any]) -> Build:

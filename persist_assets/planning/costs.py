@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from persist_assets.core.model.deltas import Merging
+from persist_assets.core.dialect import quote
+from persist_assets.core.model.deltas import Merging, relation_name
 from persist_assets.core.model.plans import Estimates
 
 if TYPE_CHECKING:
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
 
 _LEAST_S = 1.0
 """A table that is computed as a whole in fewer seconds is not maintained, unless it was before."""
-_FIXED_S = 0.8
+_FIXED_S = 0.6
 """Seconds to look for the files to write again, and to write some."""
-_RELATION_S = 0.12
+_RELATION_S = 0.1
 """Seconds to plan and start the computation of one held relation."""
 _CHANGED_BYTES_PER_S = 30e6
 """Bytes of files that came or went, whose rows are compared."""
-_KEPT_BYTES_PER_S = 250e6
-"""Bytes of files that are searched for keys."""
+_READ_BYTES_PER_S = 300e6
+"""Bytes of tables that are read, or searched for keys."""
 _COMPUTED_BYTES_PER_S = 40e6
 """Bytes of tables from which all rows are computed."""
 _WRITTEN_BYTES_PER_S = 60e6
@@ -65,7 +66,6 @@ def estimate(
     base: Snapshot,
     changes: Mapping[SourceID, Change],
     costs: Sequence[Cost],
-    n_bytes: int,
     *,
     copies: bool = False,
 ) -> Estimates:
@@ -74,24 +74,28 @@ def estimate(
     Parameters
     ----------
     changes
-        The changes of the tables that changed.
-    n_bytes
-        The size of all tables that are read.
+        The changes of the tables that are read, empty if a table did not change.
     copies
         The files of the base that stay are copied.
     """
-    whole_s, is_measured = whole_seconds(costs, n_bytes)
+    whole_s, is_measured = whole_seconds(costs, size_of(changes.values()))
     changed = sum(change.changed_bytes for change in changes.values())
-    kept = sum(c.total_bytes for c in changes.values())
+    read = sum(c.total_bytes * _n_reads(program, s) for s, c in changes.items())
     delta_s = _FIXED_S + _RELATION_S * len(program.held) + changed / _CHANGED_BYTES_PER_S
-    if program.probes:
-        delta_s += kept / _KEPT_BYTES_PER_S
+    delta_s += read / _READ_BYTES_PER_S
     if isinstance(program, Merging) or not program.only_adds:
         delta_s += base.bytes / _WRITTEN_BYTES_PER_S
     if copies and not isinstance(program, Merging):
         delta_s += base.bytes / _COPIED_BYTES_PER_S
     corrected = delta_s * _correction(program.method, costs)
     return Estimates(whole_s, corrected, is_measured, by_size_s=delta_s)
+
+
+def _n_reads(program: Program | Merging, table: SourceID) -> int:
+    """Return how often a program reads all rows of a table, or searches them for keys."""
+    names = [quote(relation_name(version, table)) for version in ("now", "old", "new")]
+    n_probes = len({p.columns for p in program.probes.values() if p.table == table})
+    return n_probes + sum(text.count(name) for text in program.statements for name in names)
 
 
 def _correction(method: str, costs: Sequence[Cost]) -> float:
@@ -103,12 +107,13 @@ def _correction(method: str, costs: Sequence[Cost]) -> float:
 def is_worth_measuring(expected: Estimates, costs: Sequence[Cost]) -> bool:
     """Whether to compute all rows although maintenance is expected to be cheaper.
 
-    The first build of a table may take much longer than later ones, because Spark starts and
-    compiles code. So if maintenance was not much faster, all rows are computed a second time.
+    The first builds of each kind take longer than later ones, because Spark starts and compiles
+    code. So if the faster of two builds that maintained the table was not much faster than the one
+    that computed all rows, all rows are computed a second time.
     """
     n_whole = sum(c.maintenance == "whole" for c in costs)
     is_close = expected.delta_s * _CLOSE > expected.whole_s
-    return n_whole == 1 and len(costs) > 1 and is_close
+    return n_whole == 1 and len(costs) > 2 and is_close
 
 
 def size_of(changes: Collection[Change | None]) -> int:

@@ -107,8 +107,8 @@ def maintained(
         why = unreadable(project.by_id[source_id])
         if change.lost and why is not None:
             return why
-    costs, n_bytes = world.costs.get(source.build_id, ()), size_of(certain.values())
-    whole_s, is_measured = whole_seconds(costs, n_bytes)
+    costs = world.costs.get(source.build_id, ())
+    whole_s, is_measured = whole_seconds(costs, size_of(certain.values()))
     if by_cost and is_quick(whole_s, costs):
         basis = "as the last time" if is_measured else "by the size of its inputs"
         return (
@@ -121,7 +121,7 @@ def maintained(
     if program is None:
         return None
     copies = base.table in world.foreign
-    expected = estimate(program, base, changed, costs, n_bytes, copies=copies)
+    expected = estimate(program, base, certain, costs, copies=copies)
     if by_cost and not expected.prefers_delta:
         why = (
             f"computing all rows takes {expected.whole_s:.1f} s, and computing those that can"

@@ -38,11 +38,11 @@ def test_a_table_grows_and_says_up_to_where(make_shared_project: Callable[..., P
     (built,) = document("build", cwd=root)["builds"]
     assert (built["rows"], built["version"]) == (4, 1)
     effort = built["effort"]
-    assert None not in (effort["seconds_saved"], effort["seconds_by_size"])
+    assert effort["seconds_saved"] is not None
     assert effort == {
         **{"rows_changed": 2, "keys_touched": None, "files_rewritten": 0, "files_kept": 1},
         "seconds_saved": effort["seconds_saved"],
-        "seconds_by_size": effort["seconds_by_size"],
+        "seconds_by_size": None,  # no costs were compared
     }
     last, first = document("show", "q", cwd=root)["builds"]
     assert (last["maintenance"], last["rows_written"], last["effort"]) == ("append", 2, effort)

@@ -114,8 +114,7 @@ def continue_table(
             stack.callback(frame.persist().unpersist)
         keys = frame if replaced is None else replaced
         if key:
-            kinds = {c.name.lower(): c.type or "" for c in base.columns}
-            columns = [(k, kinds[k.lower()]) for k in key]
+            columns = _with_types(key, base)
             touched |= files_having(engine, root, live, keys, columns, name, place)
         touched_rows = _read(engine, base, _within(root, sorted(touched)))
         rows, beside, old = _replacing(frame, touched_rows, window, keys, key, merged)
@@ -148,6 +147,12 @@ def continue_table(
         n_rewritten=len(touched),
         n_kept=len(stay),
     )
+
+
+def _with_types(key: Sequence[str], base: Snapshot) -> list[tuple[str, str]]:
+    """Return the columns of a key with their types in a table."""
+    types = {c.name.lower(): c.type or "" for c in base.columns}
+    return [(column, types[column.lower()]) for column in key]
 
 
 def _replacing(

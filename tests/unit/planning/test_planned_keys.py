@@ -135,9 +135,9 @@ def test_a_table_that_is_searched_for_keys_costs_its_size() -> None:
     base = built(project).manifest[project.by_id["f@sources/f.py"].build_id]
     program, changes = program_of(project, "orders"), {ORDERS: REPLACED}
     assert len(program.held) == 1
-    small = estimate(program, base, changes, (), 0).delta_s
+    small = estimate(program, base, changes, ()).delta_s
     changes = {ORDERS: replace(REPLACED, total_bytes=10**9)}
-    assert estimate(program, base, changes, (), 0).delta_s > small + 3
+    assert estimate(program, base, changes, ()).delta_s > small + 3
 
 
 @pytest.mark.proves("T10")

@@ -1,0 +1,283 @@
+"""The format, columns and options of data that nobody has declared yet, from the data itself.
+
+    a location ─► its format, by its log or its files' names ─► `Inspected`
+
+Parquet and Delta state their types. A column of CSV or JSON gets a type that all inspected values
+have as Spark reads them; otherwise it is a STRING, which loses nothing.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from persist_assets.core.errors import StorageError
+from persist_assets.core.model.columns import Column
+from persist_assets.core.model.sources import RawTable
+from persist_assets.storage.files import list_files, reached
+from persist_assets.storage.raw import find_columns, is_hidden_file
+from persist_assets.storage.types import type_of_arrow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from persist_assets.storage.files import Found
+
+SUFFIXES: Mapping[str, str] = {
+    "parquet": "parquet",
+    "csv": "csv",
+    "tsv": "csv",
+    "json": "json",
+    "jsonl": "json",
+    "ndjson": "json",
+}
+"""The format of files whose names end so, maybe followed by the suffix of a compression."""
+_SUFFIX = re.compile(rf"\.({'|'.join(SUFFIXES)})(?:\.(?:gz|bz2|zst|snappy|lz4))?$", re.I)
+_MOST_BYTES = 16 * 2**20
+"""Types of text are those of so many bytes at its beginning."""
+_SEPARATORS = (",", ";", "\t", "|")
+_NULLS = ("NULL", "null", "NA", "N/A", "\\N", "None")
+"""Texts that may stand for NULL in CSV, besides nothing."""
+_LINES = 50
+"""The separator of CSV is the one that fits so many lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """What data turned out to be.
+
+    Attributes
+    ----------
+    format
+        ``delta``, ``parquet``, ``csv`` or ``json``.
+    options
+        The options with which Spark reads it.
+    is_partial
+        Only the beginning of a long text was inspected.
+    """
+
+    format: str
+    columns: tuple[Column, ...]
+    options: tuple[tuple[str, str], ...] = ()
+    is_partial: bool = False
+
+
+def inspect_data(location: str) -> Inspected:
+    """Return the format, columns and options of a file or a directory.
+
+    Raises
+    ------
+    StorageError
+        There is no data, or it is not known how to read it.
+    """
+    files = list_files(location)
+    if any("/_delta_log/" in f.location.removeprefix(location) for f in files):
+        return Inspected("delta", find_columns(RawTable("delta", location), location))
+    shown = [f for f in files if f.bytes and not is_hidden_file(f.name)]
+    if not shown:
+        raise StorageError(f"there is no data at {location}", hint="name a file or a directory")
+    formats = {SUFFIXES[m[1].lower()] for f in shown if (m := _SUFFIX.search(f.name))}
+    if len(formats) != 1:
+        what = f"files of {' and '.join(sorted(formats))}" if formats else "no data that is known"
+        raise StorageError(
+            f"{location} has {what}",
+            hint=f"name a Delta table, or files that end in {', '.join(f'.{s}' for s in SUFFIXES)}",
+        )
+    (form,) = formats
+    if form == "parquet":
+        return Inspected(form, find_columns(RawTable(form, location), location))
+    text, is_partial = _beginning(shown[0])
+    inspected = _inspect_csv(text) if form == "csv" else _inspect_json(text, location)
+    return replace(inspected, is_partial=is_partial or len(shown) > 1)
+
+
+def _beginning(file: Found) -> tuple[bytes, bool]:
+    """Return whole lines from the beginning of a file, decompressed, and whether there are more."""
+    with reached(file.location) as (system, path), system.open_input_stream(path) as stream:
+        text: bytes = stream.read(_MOST_BYTES)
+        is_partial = len(text) == _MOST_BYTES and bool(stream.read(1))
+    return text[: text.rfind(b"\n") + 1] if is_partial else text, is_partial
+
+
+# -------------------------------------------------------------------------------------------- CSV
+
+
+def _inspect_csv(text: bytes) -> Inspected:
+    """Return the columns and options of CSV."""
+    options: dict[str, str] = {}
+    try:
+        decoded = text.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        options["encoding"] = "windows-1252"
+        decoded = text.decode("windows-1252", errors="replace")
+    separator = _separator(decoded)
+    if separator != ",":
+        options["sep"] = "\\t" if separator == "\t" else separator
+    if '""' in decoded:
+        options["escape"] = '"'
+    rows = csv.reader(decoded.splitlines(keepends=True), delimiter=separator)
+    first = next(rows)
+    has_header = _is_header(first)
+    names = first if has_header else [f"_c{n}" for n in range(len(first))]
+    if has_header:
+        options["header"] = "true"
+    if any("\n" in value for row in rows for value in row):
+        options["multiLine"] = "true"
+    table = _Csv(decoded.encode(), separator, len(names), has_header)
+    null, types = table.types()
+    if null is not None:
+        options["nullValue"] = null
+    columns = tuple(Column(n, t) for n, t in zip(names, types, strict=True))
+    return Inspected("csv", columns, tuple(sorted(options.items())))
+
+
+def _separator(text: str) -> str:
+    """Return the separator that cuts the first lines into the same number of fields, the most."""
+    lines = text.splitlines(keepends=True)[:_LINES]
+
+    def n_fields(separator: str) -> int:
+        counts = {len(row) for row in csv.reader(lines, delimiter=separator) if row}
+        return counts.pop() if len(counts) == 1 else 1
+
+    return max(_SEPARATORS, key=n_fields)
+
+
+def _is_header(row: Sequence[str]) -> bool:
+    """Whether a row has names: each is there, unlike the others, and neither number nor date."""
+    names = {name.strip().lower() for name in row}
+    return len(names) == len(row) and not any(
+        not name or re.fullmatch(r"[+-]?[\d.,:/ -]*\d", name) for name in names
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Csv:
+    """CSV whose form is known."""
+
+    text: bytes
+    separator: str
+    n_columns: int
+    has_header: bool
+
+    def types(self) -> tuple[str | None, list[str]]:
+        """Return the text that stands for NULL besides nothing, or None, and Spark's types."""
+        texts = self._read((), as_strings=True)
+        numeric = [not _loses(column) for column in texts.columns]
+        best: tuple[str | None, list[str]] = None, self._types((), numeric)
+        for null in _NULLS:
+            types = self._types((null,), numeric)
+            better = any(a == "string" != b for a, b in zip(best[1], types, strict=True))
+            # In a column of texts it may be one of them.
+            strings = [c for c, t in zip(texts.columns, types, strict=True) if t == "string"]
+            if better and not any(_occurs(null, column) for column in strings):
+                return null, types
+        return best
+
+    def _types(self, nulls: Sequence[str], numeric: Sequence[bool]) -> list[str]:
+        kinds = [_type_of_text(field.type) for field in self._read(nulls).schema]
+        return [
+            kind if is_fit or kind not in _NUMBERS else "string"
+            for kind, is_fit in zip(kinds, numeric, strict=True)
+        ]
+
+    def _read(self, nulls: Sequence[str], *, as_strings: bool = False) -> Any:
+        """Return the rows as an Arrow table."""
+        import pyarrow as pa
+        from pyarrow import csv as arrow_csv
+
+        columns = [f"c{n}" for n in range(self.n_columns)]
+        return arrow_csv.read_csv(
+            pa.BufferReader(self.text),
+            arrow_csv.ReadOptions(
+                column_names=columns,
+                skip_rows=int(self.has_header),
+                block_size=len(self.text) + 1,
+            ),
+            arrow_csv.ParseOptions(
+                delimiter=self.separator,
+                newlines_in_values=True,
+                invalid_row_handler=lambda _: "skip",
+            ),
+            arrow_csv.ConvertOptions(
+                null_values=["", *nulls],
+                strings_can_be_null=True,
+                true_values=["true", "True", "TRUE"],
+                false_values=["false", "False", "FALSE"],
+                column_types=dict.fromkeys(columns, pa.string()) if as_strings else None,
+            ),
+        )
+
+
+_NUMBERS = ("bigint", "double")
+
+
+def _loses(texts: Any) -> bool:
+    """Whether some texts are numbers that would lose digits, such as post codes with a 0."""
+    import pyarrow.compute as pc
+
+    return bool(pc.any(pc.match_substring_regex(texts, r"^[+-]?0\d|\d{17}")).as_py())
+
+
+def _occurs(text: str, texts: Any) -> bool:
+    import pyarrow.compute as pc
+
+    return bool(pc.any(pc.equal(texts, text)).as_py())
+
+
+# ------------------------------------------------------------------------------------------- JSON
+
+
+def _inspect_json(text: bytes, location: str) -> Inspected:
+    """Return the columns and options of JSON: an object in each line, or one list of objects.
+
+    Raises
+    ------
+    StorageError
+        It is other JSON, or values of one field have different types.
+    """
+    import pyarrow as pa
+    from pyarrow import json as arrow_json
+
+    options = (("multiLine", "true"),) if text.lstrip().startswith(b"[") else ()
+    try:
+        if options:
+            text = _lines(json.loads(text))
+        reading = arrow_json.ReadOptions(block_size=len(text) + 1)
+        schema = arrow_json.read_json(pa.BufferReader(text), reading).schema
+    except (pa.ArrowException, ValueError) as error:
+        raise StorageError(
+            f"cannot find the columns of {location}: {error}", hint="declare them by hand"
+        ) from error
+    columns = tuple(Column(f.name, _type_of_text(f.type)) for f in schema)
+    return Inspected("json", columns, options)
+
+
+def _lines(rows: Iterable[Any]) -> bytes:
+    return "\n".join(map(json.dumps, rows)).encode()
+
+
+# ------------------------------------------------------------------------------------------ types
+
+
+def _type_of_text(kind: Any) -> str:
+    """Return the Spark type of values that Arrow has read from text as some type."""
+    return type_of_arrow(_readable(kind), "a value")
+
+
+def _readable(kind: Any) -> Any:
+    """Return the Arrow type as which Spark reads values that Arrow has read from text."""
+    import pyarrow as pa
+    from pyarrow import types
+
+    if types.is_null(kind) or types.is_time(kind):
+        return pa.string()
+    if types.is_timestamp(kind):
+        return pa.timestamp("us", "UTC")
+    if types.is_list(kind):
+        return pa.list_(_readable(kind.value_type))
+    if types.is_struct(kind):
+        return pa.struct([f.with_type(_readable(f.type)) for f in kind])
+    return kind
