@@ -10,6 +10,8 @@ MALLOY_BRIDGE = PACKAGE / "compiler" / "malloy" / "bridge_js" / "dist" / "bridge
 FAIR_SCHEDULER = PACKAGE / "engine" / "fairscheduler.xml"
 SPARK_FUNCTIONS = PACKAGE / "analysis" / "spark_functions.txt"
 """Written by `scripts/spark_functions.py`."""
+TEMPLATE = PACKAGE / "template"
+"""The files of a new project."""
 WEB = PACKAGE / "web"
 """Templates and static files of the dashboard; what all pages share."""
 SITE = WEB / "site"

@@ -23,10 +23,11 @@ from persist_assets.analysis.expressions import (
     expression,
     refuse_drawn_twice,
 )
-from persist_assets.analysis.functions import TIME_WINDOWS
-from persist_assets.analysis.scope import Entry, From, Unanalysable
-from persist_assets.analysis.syntax import without_parens
+from persist_assets.analysis.functions import AGGREGATES, TIME_WINDOWS
+from persist_assets.analysis.scope import Entry, From, Unanalysable, is_certain
+from persist_assets.analysis.syntax import FUNCTIONS, without_parens
 from persist_assets.core.dialect import plain
+from persist_assets.core.errors import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -107,6 +108,7 @@ def group_rows(
     whole = binding.leaf(grouped, [Out("", "", e, binding.types.of(e)) for e in (*keys, *calls)])
     group_columns = {e: o.expr for e, o in zip((*keys, *calls), whole.columns, strict=True)}
     inside = set(source.leaves)
+    used = {e for e in walk(*keys) if isinstance(e, Ref)}
 
     def stand_in(expr: Expr) -> Expr | None:
         if expr in group_columns:
@@ -114,6 +116,8 @@ def group_rows(
         if isinstance(expr, Call) and expr.op in TIME_WINDOWS:
             raise Unanalysable("of a time window that is not grouped by")
         if isinstance(expr, Ref) and expr.instance in inside:
+            if not sets and (keys or calls) and expr not in used:
+                return _ungrouped(binding, expr, source, node)
             raise Unanalysable("of a column that is neither grouped nor aggregated")
         if isinstance(expr, Window) and expr.rows is not PENDING:
             if any(now in inside for _, now in expr.mapping):
@@ -141,6 +145,31 @@ def group_rows(
     regroup = Rebuild(binding.calls, replace=stand_in)
     below = Rebuild(binding.calls, replace=stand_in_below)
     return From(source.outer, dict(whole.leaves)), regroup
+
+
+def _ungrouped(binding: Binding, ref: Ref, source: From, node: Any) -> Expr:
+    """Report a column that no key of a GROUP BY contains, and return what stands for it."""
+    name = next((e.name for e in source.entries if e.expr == ref), None)
+    if name is None or not is_certain(name):
+        raise Unanalysable("of a column that is neither grouped nor aggregated")
+    nodes = [c for c in node.find_all(exp.Column) if plain(c.name).lower() == name.lower()]
+    outside = [c for c in nodes if not _is_aggregated(c, node)]
+    message = f"`{name}` is neither grouped nor aggregated"
+    hint = f"add it to GROUP BY, or aggregate it: any_value({name})"
+    place = binding.place((outside or nodes or [node])[0])
+    binding.problems.append(Problem("missing-group-by", message, place, hint))
+    return binding.calls.call("missing", (), (name,))
+
+
+def _is_aggregated(column: Any, select: Any) -> bool:
+    """Whether a column stands in a call of an aggregate, as far as the text shows."""
+    above = column.parent
+    while above is not None and above is not select:
+        name = plain(above.name) if isinstance(above, exp.Anonymous) else FUNCTIONS.get(type(above))
+        if str(name).lower() in AGGREGATES:
+            return True
+        above = above.parent
+    return False
 
 
 def _check_aggregates(calls: Iterable[Call]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 MODULES: Mapping[str, tuple[str, ...]] = {
     "external": ("external",),
-    "starting": ("raw",),
+    "starting": ("init", "raw"),
     "check": ("check",),
     "plan": ("plan",),
     "build": ("build", "rerun"),

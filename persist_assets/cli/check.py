@@ -21,11 +21,13 @@ from persist_assets.core.model.sources import Source
 @command("check", is_confined=True)
 def check(invocation: Invocation) -> None:
     """Compile all sources and report their problems."""
+    from persist_assets.compiler.load import ignored_files
     from persist_assets.compiler.programs import never_followed
 
     project = invocation.loaded.project
     # Only here, because it derives programs, which loading does not.
-    problems = in_order([*project.problems, *never_followed(project)])
+    rest = (*never_followed(project), *ignored_files(invocation.settings))
+    problems = in_order([*project.problems, *rest])
     if invocation.as_json:
         print_json(
             {

@@ -1,5 +1,7 @@
-"""Commands that begin a project: raw."""
+"""Commands that begin a project: init, raw."""
 
+import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -8,14 +10,50 @@ import typer
 from persist_assets.cli.application import Invocation, command, err, out, print_json
 from persist_assets.core.errors import SettingsError
 from persist_assets.core.object_stores import scheme_of
-from persist_assets.operations.starting import declaration, table_name
-from persist_assets.storage.inspection import inspect_data
+from persist_assets.operations.starting import LANGUAGES, Language, begin, declarations
+from persist_assets.storage.inspection import Inspected, inspect_data
+
+
+@command("init")
+def init(
+    invocation: Invocation,
+    directory: Annotated[Path, typer.Argument(metavar="[DIR]", help="A new directory.")] = Path(),
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--from", metavar="DATA", help="Existing data to declare; default: sample data."
+        ),
+    ] = None,
+    languages: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--language", metavar="LANGUAGE", help="sql, malloy or python: of the first sources."
+        ),
+    ] = None,
+) -> None:
+    """Begin a project that can be built at once."""
+    chosen: list[Language] = [n for n in LANGUAGES if n in (languages or ["sql"])]
+    unknown = {*(languages or ())} - {*LANGUAGES}
+    if unknown:
+        message = f"unknown language `{min(unknown)}`"
+        raise SettingsError(message, hint=f"known languages: {', '.join(LANGUAGES)}")
+    paths, first = begin(directory, chosen, _inspected(directory.resolve(), data or ()))
+    if invocation.as_json:
+        print_json({"directory": str(directory.resolve()), "files": paths})
+        return
+    for path in paths:
+        out.print(f"wrote {directory / path}", markup=False, soft_wrap=True)
+    steps = [f'persist build && persist query "SELECT * FROM {first}" --limit 5']
+    if directory.resolve() != Path.cwd().resolve():
+        steps.insert(0, f"cd {os.path.relpath(directory)}")
+    steps.append("dagster dev -f definitions.py")
+    out.print("\nnext:", *steps, sep="\n  ", markup=False, soft_wrap=True)
 
 
 @command("raw")
 def raw(
     invocation: Invocation,
-    places: Annotated[
+    data: Annotated[
         list[str],
         typer.Argument(
             metavar="DATA...",
@@ -24,32 +62,26 @@ def raw(
     ],
 ) -> None:
     """Print the CREATE TABLE statements that declare existing data as raw tables."""
-    statements: dict[str, str] = {}
-    for place in places:
-        shown, location = _location(invocation, place)
-        data = inspect_data(location)
-        name = base = table_name(shown)
-        number = 1
-        while name in statements:
-            number += 1
-            name = f"{base}_{number}"
-        statements[name] = declaration(name, shown, data)
-        if data.is_partial:
-            err.print(f"{place}: the types are those of its beginning; check them")
-    if invocation.as_json:
-        print_json({"tables": [{"name": n, "statement": s} for n, s in statements.items()]})
-        return
-    out.print("\n".join(statements.values()), markup=False, soft_wrap=True, end="")
-
-
-def _location(invocation: Invocation, place: str) -> tuple[str, str]:
-    """Return a location as a declaration states it, and as it is reached."""
-    if scheme_of(place):
-        return place, place
-    path = Path(place).resolve()
     try:
-        root = invocation.root.resolve()
+        root = invocation.root
     except SettingsError:
-        root = Path.cwd().resolve()  # the project comes later
-    inside = path.is_relative_to(root)
-    return (path.relative_to(root).as_posix() if inside else str(path)), str(path)
+        root = Path.cwd()  # the project comes later
+    text = declarations(_inspected(root.resolve(), data))
+    if invocation.as_json:
+        print_json({"statements": text})
+        return
+    out.print(text, markup=False, soft_wrap=True, end="")
+
+
+def _inspected(root: Path, data: Iterable[str]) -> dict[str, Inspected]:
+    """Return what data turned out to be, by its location as a declaration states it."""
+    by_location: dict[str, Inspected] = {}
+    for place in data:
+        location = place if scheme_of(place) else str(Path(place).resolve())
+        inspected = inspect_data(location)
+        if inspected.is_partial:
+            err.print(f"{place}: types follow from a part of the data; check them", markup=False)
+        inside = not scheme_of(place) and Path(location).is_relative_to(root)
+        shown = Path(location).relative_to(root).as_posix() if inside else location
+        by_location[shown] = inspected
+    return by_location

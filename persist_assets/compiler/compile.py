@@ -20,6 +20,7 @@ from persist_assets.core.errors import (
 if TYPE_CHECKING:
     from collections.abc import (
         Callable,
+        Collection,
         Generator,
         Iterable,
         Mapping,
@@ -41,6 +42,7 @@ def compile_project(
     key_prefix: tuple[str, ...] = (),
     former: Compilation | None = None,
     unread: Iterable[str] = (),
+    functions: Collection[str] | None = None,
 ) -> Compilation:
     """Compile declarations.
 
@@ -65,11 +67,13 @@ def compile_project(
         draft: it has columns, but no problems and checks.
     unread
         The paths of unreadable files; their problems are in `problems`.
-
+    functions
+        The functions besides Spark's own that queries may call; None: any.
     """
     memory = memory or Memory()
     compilation = Compilation(sources_dir, connection, raws, list(problems), memory)
     compilation.former = former
+    compilation.functions = functions
     compilation.unread = tuple(file_key(p, sources_dir, key_prefix) for p in unread)
     ordered = sorted(
         declarations, key=lambda d: (d.location.path, d.location.line, d.location.column)

@@ -145,6 +145,8 @@ class Compilation:
         Sources whose references may mean other sources, in files with errors; and these sources.
     unread
         Asset keys, without names of sources, of unreadable files.
+    functions
+        The functions besides Spark's own that queries may call; None: any.
     """
 
     sources_dir: str
@@ -159,6 +161,7 @@ class Compilation:
     former: Compilation | None = None
     doubts: dict[SourceID, tuple[SourceID, ...]] = field(default_factory=dict)
     unread: tuple[tuple[str, ...], ...] = ()
+    functions: Collection[str] | None = None
 
     def report(self, code: str, message: str, unit: Unit, hint: str | None = None) -> None:
         """Add a problem of a whole declaration, which breaks it."""

@@ -1,15 +1,44 @@
-"""How a project begins: declarations of data that exists."""
+"""How a project begins: its first files, and declarations of data that exists.
+
+data that exists ─► its declarations ──► sources/raw.sql ─┐
+sample data and sources, or a source over that data ──────┴─► the files of a project
+"""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from persist_assets._paths import TEMPLATE
+from persist_assets.core.errors import SettingsError
 from persist_assets.core.spark_types import field_name
-from persist_assets.storage.inspection import SUFFIXES
+from persist_assets.storage.inspection import SUFFIXES, inspect_data
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from pathlib import Path
+
+    from persist_assets.core.model.columns import Column
     from persist_assets.storage.inspection import Inspected
+
+Language = Literal["sql", "malloy", "python"]
+LANGUAGES: tuple[Language, ...] = ("sql", "malloy", "python")
+_SAMPLES: Mapping[Language, tuple[str, str]] = {
+    "sql": ("sources/delays.sql", "daily_delays"),
+    "malloy": ("sources/airports.malloy", "destinations"),
+    "python": ("sources/ranking.py", "carrier_delays"),
+}
+"""The file and the name of the source over the sample data in each language."""
+_FIRSTS: Mapping[Language, tuple[str, str]] = {
+    "sql": ("sources/first.sql", "rows_by"),
+    "malloy": ("sources/first.malloy", "groups_by"),
+    "python": ("sources/first.py", "counts_by"),
+}
+"""The file of the source over existing data in each language, and how its name begins."""
+_ALWAYS = ("persist.toml", "definitions.py", ".gitignore", ".github/workflows/persist.yml")
+_SAMPLE_DATA = ("data/flights.csv", "data/airlines.csv", "data/LICENSE.txt")
+_AS_KEYS = ("string", "date", "boolean", "int", "bigint", "smallint", "tinyint")
+"""Types of columns by which the first source groups, the best one first."""
 
 _SUFFIX = re.compile(rf"\.(?:{'|'.join(SUFFIXES)})(?:\.\w+)?$", re.I)
 _LINE = 100
@@ -58,3 +87,122 @@ def _type(kind: str) -> str:
 def _text(value: str) -> str:
     """Return a string as SQL, in which a backslash escapes."""
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+# -------------------------------------------------------------------------------------- a project
+
+
+def begin(
+    directory: Path, languages: Collection[Language], data: Mapping[str, Inspected]
+) -> tuple[list[str], str]:
+    """Write the files of a new project; return their paths, and the name of a source.
+
+    Parameters
+    ----------
+    data
+        What is known of existing data, by location; empty: sample data is written.
+
+    Raises
+    ------
+    SettingsError
+        Some of the files exist.
+    """
+    chosen = [language for language in LANGUAGES if language in languages]
+    files = {path: _template(path) for path in _ALWAYS}
+    if data:
+        key, sources = _over(data, chosen)
+        first = f"{_FIRSTS[chosen[0]][1]}_{key}"
+        files |= {path: text.encode() for path, text in sources.items()}
+    else:
+        first = _SAMPLES[chosen[0]][1]
+        files |= {path: _template(path) for path in _SAMPLE_DATA}
+        files |= {path: _template(path) for path, _ in (_SAMPLES[n] for n in chosen)}
+        tables = [path for path in _SAMPLE_DATA if path.endswith(".csv")]
+        known = {path: inspect_data(str(TEMPLATE / path)) for path in tables}
+        files["sources/raw.sql"] = declarations(known).encode()
+    present = [path for path in files if (directory / path).exists()]
+    if present:
+        message = f"{directory / present[0]} exists already"
+        raise SettingsError(message, hint="name a new directory: persist init DIR")
+    for path, content in files.items():
+        (directory / path).parent.mkdir(parents=True, exist_ok=True)
+        (directory / path).write_bytes(content)
+    return [*files], first
+
+
+def _template(path: str) -> bytes:
+    """Return the content of a file of the template, by its path in a project."""
+    name = {".gitignore": "gitignore", ".github/workflows/persist.yml": "persist.yml"}
+    place = TEMPLATE / name.get(path, path)
+    return (place if place.exists() else place.with_name(f"{place.name}.template")).read_bytes()
+
+
+def declarations(data: Mapping[str, Inspected]) -> str:
+    """Return the statements that declare data as raw tables, by location."""
+    return "\n".join(
+        declaration(name, location, data[location]) for location, name in _names(data).items()
+    )
+
+
+def _names(locations: Collection[str]) -> dict[str, str]:
+    """Return different names for the raw tables of data at some locations."""
+    names: dict[str, str] = {}
+    for location in locations:
+        base = table_name(location)
+        numbered = (base, *(f"{base}_{n}" for n in range(2, len(locations) + 2)))
+        names[location] = next(name for name in numbered if name not in names.values())
+    return names
+
+
+def _over(
+    data: Mapping[str, Inspected], languages: Collection[Language]
+) -> tuple[str, dict[str, str]]:
+    """Return the name of the key of sources over existing data, and their files by path."""
+    location, table = next(iter(_names(data).items()))
+    key = _key(data[location].columns)
+    column, name = key.name, table_name(key.name)
+    item = field_name(column) if column == name else f"{field_name(column)} AS {name}"
+    about = f"How many rows of {table} there are for each {name}."
+    shown = column.replace("\\", "\\\\").replace('"', '\\"')
+    texts: dict[Language, str] = {
+        "sql": f"""\
+--@ persist
+--@ check {{ unique=[{name}] }}
+-- {about}
+CREATE VIEW rows_by_{name} AS
+SELECT {item}, count(*) AS n_rows
+FROM {table}
+GROUP BY ALL;
+""",
+        "malloy": f"""\
+##! experimental.persistence
+
+#" {about}
+#@ persist
+#@ check {{ unique=[{name}] }}
+source: groups_by_{name} is spark.table('{table}') -> {{
+  group_by: {"" if column == name else f"{name} is "}`{column}`
+  aggregate: n_rows is count()
+}}
+""",
+        "python": f"""\
+from persist_assets import table
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+
+@table(check={{"unique": ["{name}"]}})
+def counts_by_{name}({table}: DataFrame) -> DataFrame:
+    \"\"\"{about}\"\"\"
+    key = F.col("`{shown}`").alias("{name}")
+    return {table}.groupBy(key).agg(F.count("*").alias("n_rows"))
+""",
+    }
+    files = {_FIRSTS[language][0]: texts[language] for language in languages}
+    return name, {"sources/raw.sql": declarations(data), **files}
+
+
+def _key(columns: Sequence[Column]) -> Column:
+    """Return the column by which rows are grouped best."""
+    ranks = {kind: n for n, kind in enumerate(_AS_KEYS)}
+    return min(columns, key=lambda c: ranks.get(c.type or "", len(ranks)))

@@ -172,7 +172,7 @@ class _Csv:
             better = any(a == "string" != b for a, b in zip(best[1], types, strict=True))
             # In a column of texts it may be one of them.
             strings = [c for c, t in zip(texts.columns, types, strict=True) if t == "string"]
-            if better and not any(_occurs(null, column) for column in strings):
+            if better and not any(null in column.to_pylist() for column in strings):
                 return null, types
         return best
 
@@ -214,17 +214,12 @@ class _Csv:
 _NUMBERS = ("bigint", "double")
 
 
+_LOSES = re.compile(r"[+-]?0\d|.*\d{17}", re.S)
+
+
 def _loses(texts: Any) -> bool:
     """Whether some texts are numbers that would lose digits, such as post codes with a 0."""
-    import pyarrow.compute as pc
-
-    return bool(pc.any(pc.match_substring_regex(texts, r"^[+-]?0\d|\d{17}")).as_py())
-
-
-def _occurs(text: str, texts: Any) -> bool:
-    import pyarrow.compute as pc
-
-    return bool(pc.any(pc.equal(texts, text)).as_py())
+    return any(map(_LOSES.match, filter(None, texts.to_pylist())))
 
 
 # ------------------------------------------------------------------------------------------- JSON

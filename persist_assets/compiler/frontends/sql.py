@@ -28,6 +28,7 @@ from persist_assets.compiler.frontends.external import (
     public_pairs,
     read_external,
 )
+from persist_assets.compiler.frontends.foreign import written_for_others
 from persist_assets.compiler.frontends.intervals import KEYWORD, missing_keywords
 from persist_assets.compiler.frontends.motly import Line
 from persist_assets.compiler.frontends.parameters import bounds, joined, unfounded
@@ -41,6 +42,7 @@ from persist_assets.compiler.frontends.sql_trees import (
     property_of,
     statements_of,
     tables_read,
+    unknown_calls,
 )
 from persist_assets.core.dialect import (
     SPARK,
@@ -165,7 +167,7 @@ class _Comment:
 
 
 _COMMENT = re.compile(r"--[^\n]*|/\*")
-_ALMOST = re.compile(r"--\s+@\s*(\w+)")
+_ALMOST = re.compile(r"(?:--\s+|/\*\s*)@\s*(\w+)")
 
 
 class _File:
@@ -332,6 +334,9 @@ class _File:
     def declaration(
         self, tokens: Sequence[Token], annotation: Annotation, description: str | None
     ) -> Declaration:
+        foreign = written_for_others(tokens, self.text)
+        if foreign is not None:
+            raise _Refused("template", foreign[1], self.location(foreign[0]), foreign[2])
         words = [t.text.upper() for t in tokens[:6]]
         start = self.location(tokens[0].start)
         if words[0] == "CREATE" and "VIEW" in words:
@@ -676,6 +681,7 @@ class _File:
             sha256("\0".join(self.words(spark_tokens, references)).encode()).hexdigest(),
             what_is_lost(tokens, self.text),
             bounded,
+            tuple((name, self.location(at)) for name, at in unknown_calls(tokens, tree)),
             tree,
         )
 

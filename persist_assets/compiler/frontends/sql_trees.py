@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
+from persist_assets.analysis.functions import SPARKS
+from persist_assets.core.dialect import plain
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -95,3 +98,36 @@ def tables_read(tree: exp.Expr) -> list[exp.Table]:
                 children = value if isinstance(value, list) else (value,)
                 stack += [(child, visible) for child in children if isinstance(child, exp.Expr)]
     return sorted(tables, key=lambda table: table.parts[0].meta["start"])
+
+
+def unknown_calls(tokens: Sequence[Token], tree: exp.Expr) -> Iterator[tuple[str, int]]:
+    """Yield the functions that a query calls and Spark does not have, with their offsets.
+
+    Functions of a schema are left out. The tree decides which names are calls: `t(a, b)` may name a
+    table and its columns.
+    """
+    called: set[str] | None = None
+    for before, token, after in zip((None, *tokens), tokens, tokens[1:], strict=False):
+        is_call = after.token_type is TokenType.L_PAREN and token.text.isidentifier()
+        name = token.text.lower()
+        if not is_call or name in SPARKS or name in _OF_GRAMMAR:
+            continue
+        if before is not None and before.token_type is TokenType.DOT:
+            continue
+        if called is None:
+            called = set(_calls_of(tree))
+        if name in called:
+            yield name, token.start
+
+
+_OF_GRAMMAR = frozenset(("timestampadd", "timestampdiff", "try_cast"))
+"""Calls that are a part of Spark's grammar."""
+
+
+def _calls_of(tree: exp.Expr) -> Iterator[str]:
+    """Yield the names of functions, in lower case, that a tree may call by them."""
+    for node in tree.find_all(exp.Anonymous, exp.Func):
+        if isinstance(node, exp.Anonymous):
+            yield plain(node.name).lower()
+        else:
+            yield from (name.lower() for name in node.sql_names())

@@ -10,6 +10,7 @@ from persist_assets.analysis.binding import Face
 from persist_assets.analysis.functions import (
     CLOCK,
     SESSION,
+    SPARKS,
     VOLATILE,
 )
 from persist_assets.analysis.semantics import (
@@ -30,6 +31,7 @@ from persist_assets.core.digests import digest
 from persist_assets.core.errors import (
     Location,
     Problem,
+    did_you_mean,
 )
 from persist_assets.core.languages import MALLOY
 from persist_assets.core.model.annotations import VALID_FROM, VALID_TO
@@ -187,8 +189,9 @@ def _compile_query(compilation: Compilation, unit: Unit) -> None:
         for reference, read in zip(query.references, upstream, strict=True)
         for problem in hidden_versions(declaration.language, reference, read.source)
     ]
-    if hidden:
-        compilation.problems += hidden
+    wrong = [*hidden, *_unknown_functions(compilation, query)]
+    if wrong:
+        compilation.problems += wrong
         unit.broken = True
         return
     unit.key = digest(
@@ -218,6 +221,50 @@ def _compile_query(compilation: Compilation, unit: Unit) -> None:
             return
     compilation.memory.used[unit.key] = unit.meaning = meaning
     _made(unit, declaration, query, meaning)
+
+
+_ELSEWHERE = {
+    "approx_distinct": "approx_count_distinct",
+    "arg_max": "max_by",
+    "arg_min": "min_by",
+    "array_length": "size",
+    "charindex": "locate",
+    "date_bin": "date_trunc",
+    "datetime_trunc": "date_trunc",
+    "from_base64": "unbase64",
+    "generate_series": "sequence",
+    "group_concat": "listagg",
+    "iif": "if",
+    "json_extract": "get_json_object",
+    "json_extract_scalar": "get_json_object",
+    "logical_and": "bool_and",
+    "logical_or": "bool_or",
+    "safe_cast": "try_cast",
+    "safe_divide": "try_divide",
+    "string_to_array": "split",
+    "strpos": "instr",
+    "timestamp_trunc": "date_trunc",
+    "to_base64": "base64",
+    "to_hex": "hex",
+    "truncate": "trunc",
+    "unnest": "explode",
+}
+"""Functions of other databases, and those of Spark that do the same."""
+
+
+def _unknown_functions(compilation: Compilation, query: Query) -> list[Problem]:
+    """Return the problems of calls of functions that the session does not have."""
+    functions = compilation.functions
+    if functions is None:
+        return []
+    problems: list[Problem] = []
+    for name, place in query.unknown:
+        if name not in functions:
+            other = _ELSEWHERE.get(name)
+            hint = f"Spark has `{other}`" if other else did_you_mean(name, (*SPARKS, *functions))
+            hint = hint or f'if the session has it: functions = ["{name}"] in persist.toml'
+            problems.append(Problem("unknown-function", f"unknown function `{name}`", place, hint))
+    return problems
 
 
 def hidden_versions(

@@ -74,6 +74,8 @@ class Query:
         A feature of the text that `tree` lacks; None if the tree is complete.
     bounds
         The conditions with parameters, in the order of the text.
+    unknown
+        The functions that it calls and Spark does not have, with their places.
     tree
         The parsed text: the compiler's input. It is dropped afterwards, and missing if the query's
         meaning may be cached.
@@ -85,6 +87,7 @@ class Query:
     wording: str = ""
     lost: str | None = None
     bounds: tuple[Bound, ...] = ()
+    unknown: tuple[tuple[str, Location], ...] = field(default=(), compare=False)
     tree: Any = field(default=None, compare=False, repr=False, hash=False)
 
 

@@ -106,6 +106,13 @@ KEYS: Mapping[str, Key] = {
         "how long requests are repeated when an object store throttles them",
         default='"5m"',
     ),
+    "functions": Key(
+        list,
+        "the names of the functions that the Spark session has besides Spark's own; a query that "
+        "calls another one is an error. Not needed with `spark.remote`, a Hive catalog, session "
+        "extensions or JARs: then unknown functions are left to Spark",
+        default="[]",
+    ),
     "views": Key(
         str,
         "the names of catalog views for sources that have a `name`, in a catalog that outlives "

@@ -150,6 +150,7 @@ def _settings(
         parallel=_parallel(entries.get("parallel", 0)),
         approve_above=_approve_above(entries.get("approve_above", 0)),
         keep_s=read_duration("keep", entries, 7 * 86_400, "must exceed the longest query"),
+        functions=_functions(entries.get("functions", [])),
         views=_views(entries.get("views", "")),
         spark=tuple(sorted(spark.items())),
         malloy=malloy,
@@ -201,6 +202,15 @@ def _spark(
         raise SettingsError(message, hint=hint, location=place) from error
     is_local = spark["spark.master"].startswith("local") and "spark.remote" not in spark
     return {**SPARK_LOOPBACK, **spark} if is_local else spark
+
+
+def _functions(names: list[Any]) -> tuple[str, ...]:
+    """Return the names of functions, in lower case."""
+    for name in names:
+        if not isinstance(name, str):
+            message = f"`functions` must be a list of names, got {name!r}"
+            raise SettingsError(message, location=at("functions"))
+    return tuple(sorted({name.lower() for name in names}))
 
 
 def _patience(entries: Mapping[str, Any]) -> Patience:

@@ -47,6 +47,22 @@ SPARK_LOOPBACK: Mapping[str, str] = {
 }
 """Without a cluster nobody but this machine has to reach the driver."""
 
+_WITH_FUNCTIONS = re.compile(
+    r"spark\.(remote|jars.*|driver\.extraClassPath"
+    r"|sql\.(extensions|catalogImplementation|catalog\..*|hive\..*))"
+)
+"""Settings that may give the session functions besides Spark's own."""
+
+
+def may_add_functions(settings: Iterable[tuple[str, str]]) -> bool:
+    """Whether a session with some settings may have functions besides Spark's own."""
+    is_local = {"spark.remote": "local", "spark.sql.catalogImplementation": "in-memory"}
+    return any(
+        _WITH_FUNCTIONS.fullmatch(key) and not value.startswith(is_local.get(key, "\0"))
+        for key, value in settings
+    )
+
+
 _HARMLESS = (
     "spark.sql.adaptive.",
     "spark.sql.artifact.",

@@ -17,7 +17,12 @@ from persist_assets.core.object_stores import (
     scheme_of,
 )
 from persist_assets.core.settings.keys import OUT_OF_PROJECT, STATE
-from persist_assets.core.settings.spark import NEVER_COUNTED, TIMEZONE, is_harmless
+from persist_assets.core.settings.spark import (
+    NEVER_COUNTED,
+    TIMEZONE,
+    is_harmless,
+    may_add_functions,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +105,8 @@ class Settings:
         How many bytes of an external table's version a build reads at most by itself; zero: any.
     keep_s
         How many seconds what no manifest names any more can still be rolled back to.
+    functions
+        The functions that the session has besides Spark's own, in lower case, sorted.
     views
         How views are called by which others read sources that have a `name`, with ``{name}`` in
         it; empty: there are none.
@@ -141,6 +148,7 @@ class Settings:
     parallel: int
     approve_above: int
     keep_s: int
+    functions: tuple[str, ...]
     views: str
     spark: tuple[tuple[str, str], ...]
     shared: bool
@@ -158,6 +166,11 @@ class Settings:
     def environments(self) -> tuple[str, ...]:
         """The environment and those that it reads, nearest first."""
         return (self.environment, *self.reads)
+
+    @property
+    def known_functions(self) -> frozenset[str] | None:
+        """The functions besides Spark's own that queries may call; None: they are not known."""
+        return None if may_add_functions(self.spark) else frozenset(self.functions)
 
     @property
     def state_dir(self) -> Path:

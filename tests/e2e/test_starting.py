@@ -1,0 +1,93 @@
+"""A project begins: `persist init` and `persist raw`, up to tables that Dagster shows."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from commands import clean_environ, document, persist
+
+
+@pytest.mark.slow
+@pytest.mark.proves("W3")
+def test_a_new_project_is_built_queried_and_opened(tmp_path: Path, servers: None) -> None:
+    languages = [word for n in ("sql", "malloy", "python") for word in ("--language", n)]
+    begun = persist("init", "shop", *languages, cwd=tmp_path)
+    assert begun.returncode == 0, begun.stderr
+    root = tmp_path / "shop"
+    next_steps = begun.stdout.partition("next:")[2]
+    assert [line.strip() for line in next_steps.strip().splitlines()] == [
+        "cd shop",
+        'persist build && persist query "SELECT * FROM daily_delays" --limit 5',
+        "dagster dev -f definitions.py",
+    ]
+    builds = document("build", cwd=root)["builds"]
+    assert {(b["source_id"].partition("@")[0], b["action"]) for b in builds} == {
+        ("daily_delays", "built"),
+        ("destinations", "built"),
+        ("carrier_delays", "built"),
+    }
+    query = "SELECT sum(n_flights) AS n FROM daily_delays"
+    assert document("query", query, cwd=root)["rows"] == [{"n": 936}]
+    validate = [str(Path(sys.executable).parent / "dagster"), "definitions", "validate"]
+    done = subprocess.run(
+        [*validate, "-f", "definitions.py"],
+        cwd=root,
+        env={**clean_environ(), "DAGSTER_HOME": str(root / ".persist" / "dagster")},
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stderr
+    again = persist("init", "shop", cwd=tmp_path)
+    assert (again.returncode, "exists already" in again.stderr) == (2, True)
+
+
+ROWS = [
+    {"id": 1, "Zip": "00123", "paid": 1.5, "day": "2024-01-31", "note": 'says "hi",\nand goes'},
+    {"id": 2, "Zip": "45678", "paid": None, "day": "2024-02-01", "note": "a; b \\ c"},
+]
+
+
+def write_data(place: Path) -> None:
+    """Write the rows in several formats."""
+    place.mkdir()
+    lines = ['id;Zip;paid;day;note;at\n1;00123;1.5;2024-01-31;"says ""hi"",\nand goes";']
+    lines += ['2024-01-31 10:00:00\n2;45678;NA;2024-02-01;"a; b \\ c";2024-02-01T11:30:00\n']
+    (place / "text.csv").write_text("".join(lines))
+    (place / "lines.jsonl").write_text("\n".join(map(json.dumps, ROWS)))
+    (place / "list.json").write_text(json.dumps(ROWS, indent=1))
+    at = datetime(2024, 1, 31, 10, tzinfo=UTC)
+    table = pa.table({"id": [1], "at": [at], "tags": [[{"k": 1}]]})
+    pq.write_table(table, place / "typed.parquet")
+
+
+@pytest.mark.slow
+@pytest.mark.proves("W1")
+def test_spark_reads_by_declarations_what_was_written(tmp_path: Path, servers: None) -> None:
+    write_data(tmp_path / "in")
+    places = ["text.csv", "lines.jsonl", "list.json", "typed.parquet"]
+    words = [word for place in places for word in ("--from", f"in/{place}")]
+    begun = persist("init", *words, cwd=tmp_path)
+    assert begun.returncode == 0, begun.stderr
+    declared = persist("raw", *(f"in/{p}" for p in places), cwd=tmp_path)
+    assert declared.stdout == (tmp_path / "sources" / "raw.sql").read_text()
+
+    def rows(table: str, items: str = "id, Zip, paid, day, note") -> list[dict[str, object]]:
+        query = f"SELECT {items} FROM {table} ORDER BY id"
+        return list(document("query", query, cwd=tmp_path)["rows"])
+
+    assert rows("text") == rows("lines") == rows("list") == ROWS
+    at = "date_format(at, 'yyyy-MM-dd HH:mm:ss') AS at"
+    assert [row["at"] for row in rows("text", f"id, {at}")] == [
+        "2024-01-31 10:00:00",
+        "2024-02-01 11:30:00",
+    ]
+    typed = f"id, {at}, tags[0].k AS k"
+    assert rows("typed", typed) == [{"id": 1, "at": "2024-01-31 10:00:00", "k": 1}]

@@ -1,0 +1,210 @@
+"""Mistakes that `check` is certain of before Spark starts, and files that it mentions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from persist_assets.compiler.frontends.sql import parse_query
+from persist_assets.compiler.load import ignored_files, load_project
+from persist_assets.core.errors import SettingsError
+from persist_assets.core.settings.load import load_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from persist_assets.core.errors import Problem
+
+T = "CREATE TABLE t (a INT, b INT, ts TIMESTAMP, s STRUCT<x: INT>) USING delta LOCATION 't';\n"
+
+
+def problems(root: Path, text: str, toml: str = "") -> list[tuple[str, str | None]]:
+    """Return the problems of a project of one file, each with its place and its hint."""
+    (root / "sources").mkdir(exist_ok=True)
+    (root / "persist.toml").write_text(toml)
+    (root / "sources" / "a.sql").write_text(text)
+    return worded(load_project(load_settings(root)).problems)
+
+
+def worded(some: Iterable[Problem]) -> list[tuple[str, str | None]]:
+    return [
+        (f"{p.location}: {p.severity}: {p.message}".removeprefix("sources/"), p.hint) for p in some
+    ]
+
+
+@pytest.mark.proves("W2")
+@pytest.mark.parametrize(
+    ("query", "column", "name", "hint"),
+    [
+        ("SELECT cuont(*) AS n FROM t", 25, "cuont", "did you mean `count`?"),
+        (
+            "SELECT a FROM t WHERE starts_with(a, 'x')",
+            40,
+            "starts_with",
+            "did you mean `startswith`?",
+        ),
+        ("SELECT safe_cast(a AS STRING) AS n FROM t", 25, "safe_cast", "Spark has `try_cast`"),
+        ("SELECT a FROM t, LATERAL expldoe(b)", 43, "expldoe", "did you mean `explode`?"),
+        ("SELECT id FROM rnage(10)", 33, "rnage", "did you mean `range`?"),
+        (
+            "SELECT zzqx(a) AS n FROM t",
+            25,
+            "zzqx",
+            'if the session has it: functions = ["zzqx"] in persist.toml',
+        ),
+    ],
+)
+def test_functions_that_spark_does_not_have_are_errors(
+    tmp_path: Path, query: str, column: int, name: str, hint: str
+) -> None:
+    (first, *_) = problems(tmp_path, f"{T}CREATE VIEW v AS {query}")
+    assert first == (f"a.sql:2:{column}: error: unknown function `{name}`", hint)
+
+
+@pytest.mark.proves("W2")
+@pytest.mark.parametrize(
+    "toml",
+    [
+        'functions = ["My_Score"]',
+        '[spark]\n"spark.remote" = "sc://spark.example.com"',
+        '[spark]\n"spark.sql.catalogImplementation" = "hive"',
+        '[spark]\n"spark.sql.extensions" = "a.B"',
+        '[spark]\n"spark.jars" = "udfs.jar"',
+    ],
+)
+def test_functions_that_the_session_may_have_are_left_to_spark(tmp_path: Path, toml: str) -> None:
+    query = f"{T}CREATE VIEW v AS SELECT my_score(a) AS n FROM t"
+    assert problems(tmp_path, query, toml) == []
+    assert problems(tmp_path, query, '[spark]\n"spark.driver.memory" = "1g"') != []
+
+
+@pytest.mark.parametrize("functions", ['"f"', "[1]"])
+def test_functions_are_a_list_of_names(tmp_path: Path, functions: str) -> None:
+    with pytest.raises(SettingsError, match=r"`functions` must be a list"):
+        problems(tmp_path, T, f"functions = {functions}")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT db.f(a) AS n FROM t",  # a function of a schema
+        "WITH list(a) AS (SELECT 1) SELECT l.a FROM list AS l, t AS week(a, b, ts, s)",
+        "SELECT try_cast(a AS STRING) AS b, timestampadd(DAY, 1, ts) AS c, Count(*) AS n FROM t",
+        "SELECT CAST(a AS DECIMAL(10, 2)) AS d, 'zzqx(' AS e FROM t -- zzqx(a)",
+    ],
+)
+def test_other_brackets_are_no_unknown_calls(query: str) -> None:
+    assert parse_query(query).unknown == ()
+
+
+@pytest.mark.proves("W2")
+@pytest.mark.parametrize(
+    ("query", "column", "name"),
+    [
+        ("SELECT a, count(*) AS n FROM t", 25, "a"),
+        ("SELECT sum(a) AS n, a FROM t", 38, "a"),
+        ("SELECT a, count(*) AS n FROM t GROUP BY b", 25, "a"),
+        ("SELECT count(*) AS n FROM t GROUP BY b HAVING a > 1", 64, "a"),
+        ("SELECT b FROM t GROUP BY b ORDER BY a", 54, "a"),
+        ("SELECT s.x AS x, count(*) AS n FROM t", 25, "s"),
+    ],
+)
+def test_columns_that_are_neither_grouped_nor_aggregated_are_errors(
+    tmp_path: Path, query: str, column: int, name: str
+) -> None:
+    (first, *_) = problems(tmp_path, f"{T}CREATE VIEW v AS {query}")
+    hint = f"add it to GROUP BY, or aggregate it: any_value({name})"
+    assert first == (f"a.sql:2:{column}: error: `{name}` is neither grouped nor aggregated", hint)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT a + b AS c, b + a AS d FROM t GROUP BY a + b",  # Spark takes them for equal
+        "SELECT a, b, count(*) AS n FROM t GROUP BY ALL",
+        "SELECT a AS k, count(*) AS n FROM t GROUP BY k",
+        "SELECT s.x AS x, count(*) AS n FROM t GROUP BY s",
+        "SELECT window.start AS w, count(*) AS n FROM t GROUP BY window(ts, '1 day')",
+        "SELECT a, sum(b) OVER (PARTITION BY a) AS n FROM t",
+        "SELECT a, b, count(*) AS n FROM t GROUP BY ROLLUP (a, b)",
+        "SELECT a FROM t HAVING a > 1",
+        "SELECT count(*) AS n, (SELECT max(b) FROM t) AS m FROM t",
+    ],
+)
+def test_columns_that_may_be_grouped_are_left_to_spark(tmp_path: Path, query: str) -> None:
+    assert problems(tmp_path, f"{T}CREATE VIEW v AS {query}") == []
+
+
+@pytest.mark.proves("W2")
+@pytest.mark.parametrize(
+    ("text", "place", "shown", "hint"),
+    [
+        (
+            "SELECT a FROM {{ ref('t') }}",
+            "2:32",
+            "{{ ref('t') }}",
+            "write the name of the source itself: t",
+        ),
+        (
+            'SELECT a FROM {{ source("shop",\n  "t") }}',
+            "2:32",
+            '{{ source("shop", "t") }}',
+            "declare the table with CREATE TABLE … USING …, and write its name: t",
+        ),
+        (
+            "SELECT {% if x %}a{% endif %} FROM t",
+            "2:25",
+            "{% if x %}",
+            "write the SQL that it becomes: `dbt compile` shows it",
+        ),
+    ],
+)
+def test_templates_of_dbt_are_named(
+    tmp_path: Path, text: str, place: str, shown: str, hint: str
+) -> None:
+    wrong = problems(tmp_path, f"{T}CREATE VIEW v AS {text};\nCREATE VIEW w AS SELECT a FROM v")
+    message = f"a.sql:{place}: error: `{shown}` is a template of dbt, and this is plain SQL"
+    assert wrong == [(message, hint)]  # and no error where `v` is read
+
+
+@pytest.mark.proves("W2")
+def test_statements_of_sqlmesh_are_named(tmp_path: Path) -> None:
+    (first, *_) = problems(tmp_path, "MODEL (name db.x, kind FULL);\nSELECT a FROM t")
+    hint = "write `--@ persist` and CREATE VIEW name AS SELECT …"
+    assert first == ("a.sql:1:1: error: `MODEL (…)` is a statement of SQLMesh", hint)
+
+
+def test_braces_in_texts_are_no_templates(tmp_path: Path) -> None:
+    text = "CREATE VIEW v AS SELECT '{{ ref(1) }}' AS a FROM t -- {% x %}"
+    assert problems(tmp_path, f"{T}{text}") == []
+
+
+@pytest.mark.proves("W2")
+def test_an_annotation_in_a_block_comment_is_warned_of(tmp_path: Path) -> None:
+    wrong = problems(tmp_path, f"{T}/*@ persist */\nCREATE VIEW v AS SELECT a FROM t")
+    message = "a.sql:2:1: warning: this comment looks like an annotation but is not one"
+    assert wrong == [(message, "write --@")]
+
+
+@pytest.mark.proves("W2")
+def test_files_that_are_ignored_are_mentioned(tmp_path: Path) -> None:
+    problems(tmp_path, T)
+    for name in ("Z.SQL", "_old/y.sql", "_x.sql", "schema.yml", "t.yml", "notes"):
+        (tmp_path / "sources" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "sources" / name).touch()
+    for silent in ("_helper.py", ".hidden.sql", "__pycache__/a.pyc"):
+        (tmp_path / "sources" / silent).parent.mkdir(exist_ok=True)
+        (tmp_path / "sources" / silent).touch()
+    ignored = "note: this file is ignored"
+    assert worded(ignored_files(load_settings(tmp_path))) == [
+        (f"Z.SQL:1:1: {ignored}: its name ends in .SQL", "rename it to Z.sql"),
+        (
+            f"_old/y.sql:1:1: {ignored}, and so is 1 more: its name begins with _, or its directory"
+            " does",
+            "rename it if it has sources",
+        ),
+        (f"notes:1:1: {ignored}: its name has no suffix", None),
+        (f"schema.yml:1:1: {ignored}, and so is 1 more: its name ends in .yml", None),
+    ]

@@ -1,0 +1,155 @@
+"""Data that nobody has declared: its format, columns and options."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import write_deltalake
+
+from persist_assets.core.errors import StorageError
+from persist_assets.operations.starting import declaration, table_name
+from persist_assets.storage.inspection import Inspected, inspect_data
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def inspected(tmp_path: Path, text: str | bytes, name: str = "t.csv") -> Inspected:
+    (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    return inspect_data(str(tmp_path / name))
+
+
+def columns(data: Inspected) -> dict[str, str | None]:
+    return {c.name: c.type for c in data.columns}
+
+
+@pytest.mark.proves("W1")
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        (("1", "-20", ""), "bigint"),
+        (("1", "2.5"), "double"),
+        (("true", "FALSE", ""), "boolean"),
+        (("2024-01-31", ""), "date"),
+        (("2024-01-31 10:00:00", "2024-01-31T10:00:00.5"), "timestamp"),
+        (("10:00:00", "11:00:00"), "string"),
+        (("a", "1"), "string"),
+        (("", ""), "string"),
+        (("00123", "45678"), "string"),  # post codes keep their zeros
+        (("0", "0.5"), "double"),
+        (("12345678901234567890", "1"), "string"),  # a DOUBLE would lose digits
+        (("yes", "no"), "string"),
+    ],
+)
+def test_a_column_of_csv_has_a_type_that_all_values_have(
+    tmp_path: Path, values: tuple[str, ...], kind: str
+) -> None:
+    data = inspected(tmp_path, "id,v\n" + "".join(f"x,{v}\n" for v in values))
+    assert (data.format, columns(data)) == ("csv", {"id": "string", "v": kind})
+    assert data.options == (("header", "true"),)
+
+
+@pytest.mark.proves("W1")
+@pytest.mark.parametrize(
+    ("text", "options", "kinds"),
+    [
+        ("a;b\n1;2,5\n", {"sep": ";"}, {"a": "bigint", "b": "string"}),
+        ("a\tb\n1\tx\n", {"sep": "\\t"}, {"a": "bigint", "b": "string"}),
+        ('a,b\n1,"x ""y"""\n', {"escape": '"'}, {"a": "bigint", "b": "string"}),
+        ('a,b\n1,"x\ny"\n', {"multiLine": "true"}, {"a": "bigint", "b": "string"}),
+        ("a,b\nNA,x\n1,y\n", {"nullValue": "NA"}, {"a": "bigint", "b": "string"}),
+        # A country code is no missing value.
+        ("a,b\nNA,x\n1,NA\n", {}, {"a": "string", "b": "string"}),
+        ("\ufeffa,b\n1,x\n", {}, {"a": "bigint", "b": "string"}),
+    ],
+)
+def test_the_options_of_csv_follow_from_its_text(
+    tmp_path: Path, text: str, options: dict[str, str], kinds: dict[str, str]
+) -> None:
+    data = inspected(tmp_path, text)
+    assert (dict(data.options), columns(data)) == ({"header": "true", **options}, kinds)
+
+
+@pytest.mark.parametrize("text", ["1,2\n3,4\n", "a,a\n1,2\n", "x,2024-01-01\ny,2024-01-02\n"])
+def test_a_first_row_without_names_is_no_header(tmp_path: Path, text: str) -> None:
+    data = inspected(tmp_path, text)
+    assert data.options == ()
+    assert [*columns(data)] == ["_c0", "_c1"]
+
+
+def test_text_in_another_encoding_is_read(tmp_path: Path) -> None:
+    data = inspected(tmp_path, "Straße,n\nGrün,1\n".encode("cp1252"))
+    assert dict(data.options) == {"header": "true", "encoding": "windows-1252"}
+    assert columns(data) == {"Straße": "string", "n": "bigint"}
+
+
+@pytest.mark.proves("W1")
+def test_json_has_an_object_in_each_line_or_is_a_list(tmp_path: Path) -> None:
+    rows = [{"a": 1, "b": {"c": [1.5], "d e": None}, "t": "2024-01-01T00:00:00Z"}, {"a": 2}]
+    kinds = {"a": "bigint", "b": "struct<c:array<double>,`d e`:string>", "t": "timestamp"}
+    lines = inspected(tmp_path, "\n".join(map(json.dumps, rows)), "l.jsonl")
+    assert (lines.format, lines.options, columns(lines)) == ("json", (), kinds)
+    whole = inspected(tmp_path, json.dumps(rows), "w.json")
+    assert (whole.options, columns(whole)) == ((("multiLine", "true"),), kinds)
+    with pytest.raises(StorageError, match="cannot find the columns"):
+        inspected(tmp_path, '{"a": 1}\n{"a": [2]}', "bad.json")
+
+
+@pytest.mark.proves("W1")
+def test_parquet_and_delta_state_their_types(tmp_path: Path) -> None:
+    table = pa.table({"a": pa.array([1], pa.int32()), "s": [{"x": "y"}]})
+    (tmp_path / "p" / "day=2024-01-01").mkdir(parents=True)
+    pq.write_table(table, tmp_path / "p" / "day=2024-01-01" / "0.parquet")
+    data = inspect_data(str(tmp_path / "p"))
+    kinds = {"a": "int", "s": "struct<x:string>"}
+    assert (data.format, columns(data)) == ("parquet", {**kinds, "day": "date"})
+    write_deltalake(str(tmp_path / "d"), table)
+    data = inspect_data(str(tmp_path / "d"))
+    assert (data.format, columns(data)) == ("delta", kinds)
+
+
+def test_a_directory_of_compressed_text_is_inspected_in_part(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    for n in range(2):
+        (tmp_path / "logs" / f"{n}.csv.gz").write_bytes(gzip.compress(b"a,b\n1,x\n"))
+    data = inspect_data(str(tmp_path / "logs"))
+    assert (columns(data), data.is_partial) == ({"a": "bigint", "b": "string"}, True)
+
+
+@pytest.mark.parametrize("names", [(), ("a.xlsx",), ("a.csv", "b.json"), (".hidden.csv",)])
+def test_data_that_cannot_be_read_is_refused(tmp_path: Path, names: tuple[str, ...]) -> None:
+    for name in names:
+        (tmp_path / name).write_text("a,b\n1,2\n")
+    with pytest.raises(StorageError) as caught:
+        inspect_data(str(tmp_path))
+    assert caught.value.hint
+
+
+@pytest.mark.proves("W1")
+def test_a_declaration_is_a_statement_that_spark_reads(tmp_path: Path) -> None:
+    data = inspected(tmp_path, "Order ID;day\n1;2024-01-01\n", "it's.csv")
+    assert declaration("orders", "data/it's.csv", data) == (
+        "CREATE TABLE orders (\n  `Order ID` BIGINT, day DATE\n)"
+        " USING csv OPTIONS (header 'true', sep ';') LOCATION 'data/it\\'s.csv';\n"
+    )
+    wide = Inspected("parquet", tuple(data.columns * 20))
+    assert declaration("o", "o", wide).count("\n") == 42
+
+
+@pytest.mark.parametrize(
+    ("location", "name"),
+    [
+        ("data/Daily Orders.csv.gz", "daily_orders"),
+        ("s3://lake/raw/orders/", "orders"),
+        ("2024.parquet", "t_2024"),
+        ("données.csv", "donn_es"),
+        ("é.csv", "t"),
+    ],
+)
+def test_tables_are_named_after_their_files(location: str, name: str) -> None:
+    assert table_name(location) == name
