@@ -40,7 +40,7 @@ from persist_assets.core.settings.load import find_root, load_settings
 from persist_assets.core.settings.user import make_private
 from persist_assets.core.settings.values import Settings
 from persist_assets.core.trust import confined
-from persist_assets.planning.selection import State, find_declared, select, state_of
+from persist_assets.planning.selection import State, find_declared, select, states_of
 from persist_assets.storage.files import know_stores
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ class Invocation:
     as_json: bool = False
     verbose: bool = False
     keep_going: bool = False
+    exclude: Sequence[str] = ()
     _closing: list[Callable[[], None]] = field(default_factory=list)
 
     @cached_property
@@ -206,15 +207,20 @@ class Invocation:
             raise
 
     def select(self, patterns: Sequence[str] | None) -> tuple[SourceID, ...]:
-        """Return the persisted sources that patterns select; all if there are no patterns."""
-        if not patterns:
-            return tuple(s.source_id for s in self.project.persisted)
-        return select(self.project, patterns, self._states)
+        """Return the persisted sources that patterns select; all if there are no patterns.
 
-    def _states(self) -> dict[SourceID, State]:
+        Those that the option `--exclude` selects are left out.
+        """
+        chosen = tuple(s.source_id for s in self.project.persisted)
+        if patterns:
+            chosen = select(self.project, patterns, self.states)
+        excluded = select(self.project, self.exclude, self.states) if self.exclude else ()
+        return tuple(s for s in chosen if s not in excluded)
+
+    def states(self) -> dict[SourceID, frozenset[State]]:
         """Return the states of the tables of all persisted sources, according to a plan."""
         planned = self.observer.plan(s.source_id for s in self.project.persisted)
-        return {step.source_id: state_of(step) for step in planned.steps}
+        return {step.source_id: states_of(step) for step in planned.steps}
 
     def close(self) -> None:
         """Close everything that was opened."""
@@ -284,6 +290,10 @@ SelectOption = Annotated[
     list[str] | None,
     typer.Option("--select", metavar="SELECT", help="The same as an option; can be repeated."),
 ]
+ExcludeOption = Annotated[
+    list[str] | None,
+    typer.Option("--exclude", metavar="SELECT", help="Sources to leave out; can be repeated."),
+]
 AgainstOption = Annotated[
     str | None,
     typer.Option(
@@ -345,8 +355,8 @@ _COMMON = (
     ("as_json", JsonOption, False),
     ("verbose", VerboseOption, False),
 )
-_SELECT = ("select", SelectOption, None)
-"""The option of commands that have a `selection`."""
+_SELECT = (("select", SelectOption, None), ("exclude", ExcludeOption, None))
+"""The options of commands that have a `selection`."""
 
 
 def command(
@@ -367,7 +377,7 @@ def command(
         selects = any(p.name == "selection" for p in parameters)
         common = [
             inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
-            for n, kind, default in (*_COMMON, *([_SELECT] if selects else []))
+            for n, kind, default in (*_COMMON, *(_SELECT if selects else ()))
         ]
 
         @functools.wraps(function)
@@ -382,6 +392,7 @@ def command(
             if selects:
                 named = (*(values["selection"] or ()), *(values.pop("select") or ()))
                 values["selection"] = list(named) or None
+                invocation.exclude = values.pop("exclude") or ()
             with as_exit_codes(invocation), ExitStack() as stack:
                 if is_confined:
                     stack.enter_context(confined(invocation.root))

@@ -69,7 +69,7 @@ def build(
         invocation.keep_going = True
         os.environ[KEEP_GOING] = "true"  # for the project's own definitions
     chosen = [invocation.project.by_id[s] for s in invocation.select(selection)]
-    if not chosen and not selection:
+    if not invocation.project.persisted:
         raise NotFoundError("no source is persisted", hint="annotate a source: --@ persist")
     if not chosen:  # no source is in the requested state
         empty = {"run_id": None, "published": True, "builds": []}

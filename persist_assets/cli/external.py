@@ -18,10 +18,11 @@ from persist_assets.cli.application import (
     table_of,
 )
 from persist_assets.core.errors import NotFoundError, PersistError
+from persist_assets.core.model.queries import SourceID
 from persist_assets.core.model.sources import Source
 from persist_assets.external.coverage import short
 from persist_assets.external.status import Holding, externals, find_holding
-from persist_assets.planning.selection import find_source
+from persist_assets.planning.selection import find_source, select
 
 
 @command("status", external_app)
@@ -69,20 +70,28 @@ def sync(
 def _select_tables(invocation: Invocation, patterns: Sequence[str] | None) -> list[Source]:
     """Return the external tables that patterns name, or that the selected sources depend on.
 
+    Those of the option `--exclude` are left out.
+
     Raises
     ------
     NotFoundError
         There are none.
     """
+    tables = {s.source_id: s for s in invocation.project.sources if s.external is not None}
+    if patterns:
+        tables = _tables_of(invocation, patterns)
+    excluded = _tables_of(invocation, invocation.exclude)
+    return [table for source_id, table in tables.items() if source_id not in excluded]
+
+
+def _tables_of(invocation: Invocation, patterns: Sequence[str]) -> dict[SourceID, Source]:
     project = invocation.project
-    if not patterns:
-        return [s for s in project.sources if s.external is not None]
-    tables: dict[str, Source] = {}
+    tables: dict[SourceID, Source] = {}
     for pattern in patterns:
         try:
             source = find_source(project, pattern)
         except NotFoundError:
-            start = invocation.select([pattern])
+            start = select(project, [pattern], invocation.states)
         else:
             start = (source.source_id,)
         external = externals(project, start)
@@ -92,7 +101,7 @@ def _select_tables(invocation: Invocation, patterns: Sequence[str] | None) -> li
                 hint="persist external status lists them",
             )
         tables |= {s.source_id: s for s in external}
-    return list(tables.values())
+    return tables
 
 
 def _print_holdings(invocation: Invocation, holdings: Sequence[Holding]) -> None:

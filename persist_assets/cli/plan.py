@@ -16,6 +16,7 @@ from persist_assets.cli.application import (
     SelectArgument,
     ToOption,
     command,
+    err,
     in_bytes,
     out,
     print_json,
@@ -48,7 +49,8 @@ def plan(
     """Show what a build would do, and why. Builds nothing, starts no Spark."""
     chosen = invocation.select(selection)
     keys, _ = partition_keys(invocation, chosen, partition, partition_range, first, last)
-    compared = _against(invocation, against, chosen if selection else None) if against else None
+    restricted = chosen if selection or invocation.exclude else None
+    compared = _against(invocation, against, restricted) if against else None
     planned = invocation.observer.plan(chosen, force=force, partition_keys=keys)
     warn_of_former_build_ids(invocation)
     absent = {
@@ -59,6 +61,12 @@ def plan(
         print_problem(Problem("no-data", message, place, severity="warning"))
     for problem in _warnings(invocation.project, planned):
         print_problem(problem)
+    if not invocation.project.persisted:
+        from persist_assets.compiler.load import ignored_files
+
+        err.print("[cyan]note[/]: no source is persisted: write `--@ persist` above a CREATE VIEW")
+        for problem in ignored_files(invocation.settings):
+            print_problem(problem)
     holdings = find_holdings(invocation.observer.ingestion, chosen)
     if invocation.as_json:
         from persist_assets.operations.documents.plans import PlanDocument

@@ -73,7 +73,8 @@ def diff(
     if key and not rows:
         raise SettingsError("`--key` requires --rows", hint="add --rows")
     places = find_places(invocation.settings, invocation.project, invocation.ledger, before, after)
-    selected = set(invocation.select(selection)) if selection else None
+    is_restricted = selection or invocation.exclude
+    selected = set(invocation.select(selection)) if is_restricted else None
     changes = [
         change
         for change in compare(places[0].standings, places[1].standings)

@@ -107,7 +107,7 @@ def begin(
     SettingsError
         Some of the files exist.
     """
-    chosen = [language for language in LANGUAGES if language in languages]
+    chosen: list[Language] = [language for language in LANGUAGES if language in languages]
     files = {path: _template(path) for path in _ALWAYS}
     if data:
         key, sources = _over(data, chosen)

@@ -28,16 +28,19 @@ if TYPE_CHECKING:
     from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.sources import Source
 
-State = Literal["current", "stale", "missing"]
-"""State of a table in a plan: up to date; to be built again; not there."""
-STATES: tuple[State, ...] = ("current", "stale", "missing")
+State = Literal["current", "stale", "missing", "modified"]
+"""State of a table in a plan: up to date; to be built again; not there; of a source that is new or
+has other code."""
+STATES: tuple[State, ...] = ("current", "stale", "missing", "modified")
 
 
-def state_of(step: Step) -> State:
-    """Return the state of the table of a step."""
+def states_of(step: Step) -> frozenset[State]:
+    """Return the states of the table of a step."""
     if step.action == "reuse":
-        return "current"
-    return "missing" if {r.code for r in step.reasons} & {"new", "missing"} else "stale"
+        return frozenset(("current",))
+    codes = {r.code for r in step.reasons}
+    present: State = "missing" if codes & {"new", "missing"} else "stale"
+    return frozenset((present, "modified")) if codes & {"new", "code"} else frozenset((present,))
 
 
 def find_source(project: Project, name: str) -> Source:
@@ -76,7 +79,7 @@ def _is_called(asset_key: tuple[str, ...], name: str) -> bool:
 def select(
     project: Project,
     patterns: Iterable[str],
-    states: Callable[[], Mapping[SourceID, State]] = dict,
+    states: Callable[[], Mapping[SourceID, frozenset[State]]] = dict,
 ) -> tuple[SourceID, ...]:
     """Return the persisted sources that any of the patterns means, in dependency order.
 
@@ -119,7 +122,10 @@ class _Reading:
     """A parser of one pattern; every rule returns the sources that it selects."""
 
     def __init__(
-        self, project: Project, pattern: str, states: Callable[[], Mapping[SourceID, State]]
+        self,
+        project: Project,
+        pattern: str,
+        states: Callable[[], Mapping[SourceID, frozenset[State]]],
     ) -> None:
         self._project, self._pattern, self._states = project, pattern, states
         self._at = self._depth = 0
@@ -213,7 +219,7 @@ class _Reading:
             if value not in STATES:
                 hint = did_you_mean(value, STATES) or f"known states: {', '.join(STATES)}"
                 raise NotFoundError(f"unknown state `{value}`", hint=hint)
-            return {s for s, state in self._states().items() if state == value}
+            return {s for s, states in self._states().items() if value in states}
         return self._matching(attribute, value, _ATTRIBUTES[attribute])
 
     def _value(self, attribute: str) -> str:

@@ -135,6 +135,23 @@ def test_selections(root: Path) -> None:
     assert chosen("+p") == ["p"]
     assert chosen("tag:nightly") == ["q"]
     assert chosen('key:"m/p" or tag:nightly') == ["p", "q"]
+    assert chosen("--exclude", "q") == ["p"]
+    assert chosen("*", "--exclude", "tag:nightly", "--exclude", "m/p") == []
+    assert chosen("state:modified", "--exclude", "p") == ["q"]
+    unknown = persist("plan", "--exclude", "r", cwd=root)
+    assert (unknown.returncode, "unknown source `r`" in unknown.stderr) == (4, True)
+
+
+@pytest.mark.proves("W2")
+def test_a_plan_without_persisted_sources_says_why(tmp_path: Path) -> None:
+    (tmp_path / "sources").mkdir()
+    (tmp_path / "persist.toml").touch()
+    (tmp_path / "sources" / "a.sql").write_text("CREATE VIEW v AS SELECT 1 AS a")
+    (tmp_path / "sources" / "B.SQL").write_text("--@ persist\nCREATE VIEW b AS SELECT 1 AS a")
+    planned = persist("plan", cwd=tmp_path)
+    assert planned.returncode == 0
+    assert "no source is persisted: write `--@ persist` above a CREATE VIEW" in planned.stderr
+    assert "sources/B.SQL:1:1: note: this file is ignored" in planned.stderr
 
 
 @pytest.mark.proves("P29")

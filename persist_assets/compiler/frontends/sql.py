@@ -38,6 +38,7 @@ from persist_assets.compiler.frontends.sql_trees import (
     column_comment,
     column_definitions,
     comment_text,
+    double_quoted,
     option_value,
     property_of,
     statements_of,
@@ -682,6 +683,7 @@ class _File:
             what_is_lost(tokens, self.text),
             bounded,
             tuple((name, self.location(at)) for name, at in unknown_calls(tokens, tree)),
+            tuple((text, self.location(at)) for text, at in double_quoted(tokens, self.text)),
             tree,
         )
 

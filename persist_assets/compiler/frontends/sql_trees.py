@@ -100,6 +100,14 @@ def tables_read(tree: exp.Expr) -> list[exp.Table]:
     return sorted(tables, key=lambda table: table.parts[0].meta["start"])
 
 
+def double_quoted(tokens: Sequence[Token], text: str) -> Iterator[tuple[str, int]]:
+    """Yield the strings in double quotes that are words, with their offsets."""
+    for token in tokens:
+        is_string = token.token_type is TokenType.STRING and text[token.start] == '"'
+        if is_string and token.text.isidentifier():
+            yield token.text, token.start
+
+
 def unknown_calls(tokens: Sequence[Token], tree: exp.Expr) -> Iterator[tuple[str, int]]:
     """Yield the functions that a query calls and Spark does not have, with their offsets.
 

@@ -36,7 +36,7 @@ from persist_assets.core.errors import (
 from persist_assets.core.languages import MALLOY
 from persist_assets.core.model.annotations import VALID_FROM, VALID_TO
 from persist_assets.core.model.columns import Column, shortened
-from persist_assets.core.model.sources import Declaration, Source
+from persist_assets.core.model.sources import FORMATS, Declaration, Source
 from persist_assets.core.partitions import spelled_bounds
 
 if TYPE_CHECKING:
@@ -102,6 +102,13 @@ def _compile_raw(compilation: Compilation, unit: Unit) -> None:
     raw = declaration.raw
     if raw is None or facts.columns is None:
         unit.broken = True
+        return
+    is_ours = raw.external is not None or raw.format in FORMATS or "." in raw.format  # a class
+    if compilation.functions is not None and not is_ours:
+        hint = did_you_mean(raw.format, FORMATS) or f"formats: {', '.join(FORMATS)}"
+        hint += '; a library for another one goes into "spark.jars.packages"'
+        message = f"`{declaration.name}` has the unknown format `{raw.format}`"
+        compilation.report("raw-format", message, unit, hint)
         return
     if raw.external is not None:
         for text in (raw.external.filter, raw.external.snapshot_filter):
@@ -189,6 +196,7 @@ def _compile_query(compilation: Compilation, unit: Unit) -> None:
         for reference, read in zip(query.references, upstream, strict=True)
         for problem in hidden_versions(declaration.language, reference, read.source)
     ]
+    compilation.problems += _mistaken_texts(query, upstream)
     wrong = [*hidden, *_unknown_functions(compilation, query)]
     if wrong:
         compilation.problems += wrong
@@ -221,6 +229,22 @@ def _compile_query(compilation: Compilation, unit: Unit) -> None:
             return
     compilation.memory.used[unit.key] = unit.meaning = meaning
     _made(unit, declaration, query, meaning)
+
+
+def _mistaken_texts(query: Query, upstream: Sequence[Unit]) -> list[Problem]:
+    """Return warnings of texts in double quotes that look like columns."""
+    columns = {c.name.lower() for u in upstream if u.source for c in u.source.columns}
+    return [
+        Problem(
+            "double-quotes",
+            f'"{text}" is a text in Spark, and not the column',
+            place,
+            f"write `{text}` for the column, and '{text}' for the text",
+            severity="warning",
+        )
+        for text, place in query.double_quoted
+        if text.lower() in columns
+    ]
 
 
 _ELSEWHERE = {

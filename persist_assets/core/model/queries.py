@@ -76,6 +76,8 @@ class Query:
         The conditions with parameters, in the order of the text.
     unknown
         The functions that it calls and Spark does not have, with their places.
+    double_quoted
+        The texts in double quotes that could be names, with their places.
     tree
         The parsed text: the compiler's input. It is dropped afterwards, and missing if the query's
         meaning may be cached.
@@ -88,6 +90,7 @@ class Query:
     lost: str | None = None
     bounds: tuple[Bound, ...] = ()
     unknown: tuple[tuple[str, Location], ...] = field(default=(), compare=False)
+    double_quoted: tuple[tuple[str, Location], ...] = field(default=(), compare=False)
     tree: Any = field(default=None, compare=False, repr=False, hash=False)
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 FILE_FORMATS = ("parquet", "orc", "csv", "json", "text")
 """Formats of plain files, listed and pinned by name, size and time of change."""
+FORMATS = ("delta", *FILE_FORMATS, "xml", "jdbc", "binaryfile")
+"""Formats of raw tables that need no library besides Spark and this package."""
 
 ReadMode = Literal["snapshot", "follow", "snapshot_and_follow"]
 

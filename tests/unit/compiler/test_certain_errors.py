@@ -189,6 +189,26 @@ def test_an_annotation_in_a_block_comment_is_warned_of(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("W2")
+def test_a_column_in_double_quotes_is_warned_of(tmp_path: Path) -> None:
+    query = """SELECT "A" AS b, "other" AS c, 'a' AS d, `a` AS e, "a b" AS f FROM t -- "a" """
+    (warning,) = problems(tmp_path, f"{T}CREATE VIEW v AS {query}")
+    assert warning == (
+        'a.sql:2:25: warning: "A" is a text in Spark, and not the column',
+        "write `A` for the column, and 'A' for the text",
+    )
+
+
+@pytest.mark.proves("W2")
+def test_unknown_formats_are_errors_unless_the_session_may_read_them(tmp_path: Path) -> None:
+    text = "CREATE TABLE t (a INT) USING parqet LOCATION 't'; CREATE VIEW v AS SELECT a FROM t"
+    (only,) = problems(tmp_path, text)
+    assert only[0] == "a.sql:1:14: error: `t` has the unknown format `parqet`"
+    assert "did you mean `parquet`?" in (only[1] or "")
+    assert problems(tmp_path, text, '[spark]\n"spark.jars.packages" = "a:b:1"') == []
+    assert problems(tmp_path, text.replace("parqet", "`com.example.Source`")) == []
+
+
+@pytest.mark.proves("W2")
 def test_files_that_are_ignored_are_mentioned(tmp_path: Path) -> None:
     problems(tmp_path, T)
     for name in ("Z.SQL", "_old/y.sql", "_x.sql", "schema.yml", "t.yml", "notes"):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from conftest import compiled
 
 from persist_assets.core.errors import ConflictError, NotFoundError
-from persist_assets.planning.selection import State, find_source, select
+from persist_assets.core.model.plans import Reason, ReasonCode, Step
+from persist_assets.planning.selection import State, find_source, select, states_of
 
 PROJECT = compiled(
     {
@@ -32,12 +35,12 @@ def late_by_day(q):
 """,
     }
 )
-STATES: dict[str, State] = {
-    "p@sources/a.sql": "current",
-    "q@sources/a.sql": "stale",
-    "r@sources/a.sql": "missing",
-    "other@sources/a.sql": "missing",
-    "late_by_day@sources/d/c.py": "stale",
+STATES: dict[str, frozenset[State]] = {
+    "p@sources/a.sql": frozenset(("current",)),
+    "q@sources/a.sql": frozenset(("stale", "modified")),
+    "r@sources/a.sql": frozenset(("missing",)),
+    "other@sources/a.sql": frozenset(("missing", "modified")),
+    "late_by_day@sources/d/c.py": frozenset(("stale",)),
 }
 ALL = ["p", "q", "r", "other", "late_by_day"]
 
@@ -92,6 +95,8 @@ def test_names_and_what_is_around_them(patterns: list[str], expected: str) -> No
         ("path:sources/*.sql", "p q r other"),
         ("state:stale", "q late_by_day"),
         ("state:missing", "r other"),
+        ("state:modified", "q other"),
+        ("state:modified+ and not state:modified", "r late_by_day"),
         ("tag:nightly and state:stale", "q"),
         ("not tag:nightly", "r other late_by_day"),
         ("NOT tag:nightly AND kind:sql or q", "q r other"),
@@ -155,3 +160,22 @@ def test_what_means_nothing(pattern: str, says: str) -> None:
 def test_a_name_of_several_sources() -> None:
     with pytest.raises(ConflictError, match="`p` is ambiguous: a/p, d/b/p"):
         find_source(PROJECT, "p")
+
+
+@pytest.mark.parametrize(
+    ("action", "codes", "states"),
+    [
+        ("reuse", (), {"current"}),
+        ("build", ("new",), {"missing", "modified"}),
+        ("build", ("missing",), {"missing"}),
+        ("build", ("code",), {"stale", "modified"}),
+        ("build", ("upstream",), {"stale"}),
+        ("build", ("input", "increment"), {"stale"}),
+    ],
+)
+def test_a_step_shows_the_states_of_its_table(
+    action: Literal["build", "reuse"], codes: tuple[ReasonCode, ...], states: set[State]
+) -> None:
+    reasons = tuple(Reason(code, "why") for code in codes)
+    step = Step("p@sources/a.sql", action, "build", (), reasons)
+    assert states_of(step) == states
