@@ -17,6 +17,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "check": ("check",),
     "plan": ("plan",),
     "build": ("build", "rerun"),
+    "listing": ("ls", "compile"),
     "show": ("show",),
     "following": ("follow",),
     "explaining": ("explain",),

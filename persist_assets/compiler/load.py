@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import posixpath
+import re
 from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
@@ -15,7 +17,7 @@ from persist_assets.compiler.cache import Parsed, cache_file, load_cache, parsed
 from persist_assets.compiler.compile import compile_project, nothing_collected, resolve_query
 from persist_assets.compiler.frontends.python import OUTSIDE, digest_of
 from persist_assets.compiler.malloy.declarations import SUFFIX as MALLOY
-from persist_assets.compiler.malloy.project import Models, with_trees
+from persist_assets.compiler.malloy.project import UNKNOWN_UPSTREAM, Models, with_trees
 from persist_assets.compiler.names import asset_key, source_id
 from persist_assets.compiler.programs import with_programs
 from persist_assets.compiler.registry import FRONTENDS, NAMES
@@ -328,6 +330,7 @@ def _compile(
             save_cache(place, files, used)
         queries = tuple(q for path in malloys if path in files for q in files[path].queries)
         project = _finished(settings, compilation, queries, files, place if remember else None)
+        project = replace(project, problems=_without_consequences(project.problems, malloys))
     return Loaded(project, compilation, models)
 
 
@@ -413,6 +416,43 @@ def _finished(
     project = with_programs(project, compilation, programs, content)
     problems = in_order([*project.problems, *_unknown_graphs(settings, project)])
     return replace(project, problems=tuple(problems))
+
+
+_CONSEQUENCES = re.compile(r"failed-to-fetch-table-schema|.*-not-found|.*-mismatch|.*-undefined")
+"""Codes of errors of Malloy that follow if the columns of a table are unknown."""
+
+
+_IMPORT = re.compile(r"^\s*import\b[^\"']*[\"']([^\"']+)[\"']", re.M)
+
+
+def _without_consequences(
+    problems: Sequence[Problem], malloys: Mapping[str, str]
+) -> tuple[Problem, ...]:
+    """Return problems without those of Malloy files that follow from errors in other files.
+
+    Parameters
+    ----------
+    malloys
+        The texts of the Malloy files by path.
+    """
+    errors = [p for p in problems if p.severity == "error"]
+    if all(p.location.path in malloys for p in errors):
+        return (*problems,)
+    affected = {p.location.path for p in errors if UNKNOWN_UPSTREAM in p.message}
+    imports = {
+        path: {posixpath.normpath(posixpath.join(path, "..", name)) for name in _IMPORT.findall(t)}
+        for path, t in malloys.items()
+    }
+    n_before = -1
+    while len(affected) > n_before:  # files that import them are affected, too
+        n_before = len(affected)
+        affected |= {path for path, names in imports.items() if names & affected}
+    affected &= malloys.keys()
+    return tuple(
+        p
+        for p in problems
+        if p.location.path not in affected or not _CONSEQUENCES.fullmatch(p.code)
+    )
 
 
 def _unknown_graphs(settings: Settings, project: Project) -> Iterator[Problem]:

@@ -124,7 +124,7 @@ def test_options_may_stand_before_and_after_the_command(root: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.proves("P36")
+@pytest.mark.proves("P36", "W4")
 def test_selections(root: Path) -> None:
     def chosen(*patterns: str) -> list[str]:
         told = printed(persist("plan", "--json", *patterns, cwd=root))
@@ -140,6 +140,32 @@ def test_selections(root: Path) -> None:
     assert chosen("state:modified", "--exclude", "p") == ["q"]
     unknown = persist("plan", "--exclude", "r", cwd=root)
     assert (unknown.returncode, "unknown source `r`" in unknown.stderr) == (4, True)
+
+
+@pytest.mark.proves("W4")
+def test_sources_are_listed_and_compiled(root: Path) -> None:
+    listed = [" ".join(line.split()) for line in persist("ls", cwd=root).stdout.splitlines()]
+    assert listed == [
+        "source kind description",
+        "m/t parquet raw",
+        "m/p sql table Cleaned.",
+        "m/v sql view",
+        "m/q sql table",
+    ]
+    (only,) = printed(persist("ls", "tag:nightly", "--json", cwd=root))
+    assert (only["asset_key"], only["persisted"]) == ("m/q", True)
+    compiled = persist("compile", "q", cwd=root)
+    assert compiled.stdout.strip() == (
+        "WITH `m/v`(`c`, `b`) AS (\nSELECT a + 1 AS c, b FROM `m/p` AS `p`\n)\n"
+        "(SELECT b, sum(c) AS s FROM `m/v` AS `v` GROUP BY b)"
+    )
+    document = printed(persist("compile", "m/q", "--json", cwd=root))
+    assert (document["reads"], document["sql"]) == (["p@sources/m.sql"], compiled.stdout.strip())
+    refused = persist("compile", "t", cwd=root)
+    assert (refused.returncode, "`m/t` has no SQL: it is a raw table" in refused.stderr) == (
+        4,
+        True,
+    )
 
 
 @pytest.mark.proves("W2")

@@ -402,9 +402,12 @@ def _references(queries: Iterable[str]) -> list[Sequence[Reference]]:
     return references
 
 
+UNKNOWN_UPSTREAM = "its columns are unknown: something upstream is wrong, or reads this file"
+
+
 def _refusal(problems: Sequence[Problem]) -> Refused:
     if not problems:
-        return Refused("its columns are unknown: something upstream is wrong, or reads this file")
+        return Refused(UNKNOWN_UPSTREAM)
     first = problems[0]
     return Refused(first.message + (f" ({first.hint})" if first.hint else ""))
 

@@ -189,6 +189,24 @@ def test_an_annotation_in_a_block_comment_is_warned_of(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("W2")
+def test_errors_of_a_file_cause_none_in_malloy_files_that_read_it(tmp_path: Path) -> None:
+    head = "##! experimental.persistence\n"
+    files = {
+        "m.malloy": f"{head}#@ persist\nsource: s is spark.table('t') -> {{ group_by: a }}\n",
+        "n.malloy": f'{head}import "m.malloy"\nsource: u is s -> {{ group_by: a }}\n',
+        "own.malloy": f"{head}source: w is spark.table('zz') -> {{ group_by: a }}\n",
+    }
+    (tmp_path / "sources").mkdir()
+    for name, text in files.items():
+        (tmp_path / "sources" / name).write_text(text)
+    missing = "CREATE TABLE t USING parquet LOCATION 'nowhere'"
+    wrong = [message for message, _ in problems(tmp_path, missing)]
+    assert wrong[0].startswith("a.sql:1:14: error: there is no data at")
+    assert {message.partition(":")[0] for message in wrong[1:]} == {"own.malloy"}
+    assert problems(tmp_path, "CREATE TABLE t (a INT) USING delta LOCATION 't'; SELECT 1") != []
+
+
+@pytest.mark.proves("W2")
 def test_a_column_in_double_quotes_is_warned_of(tmp_path: Path) -> None:
     query = """SELECT "A" AS b, "other" AS c, 'a' AS d, `a` AS e, "a b" AS f FROM t -- "a" """
     (warning,) = problems(tmp_path, f"{T}CREATE VIEW v AS {query}")
