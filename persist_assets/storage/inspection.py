@@ -219,7 +219,12 @@ _LOSES = re.compile(r"[+-]?0\d|.*\d{17}", re.S)
 
 def _loses(texts: Any) -> bool:
     """Whether some texts are numbers that would lose digits, such as post codes with a 0."""
-    return any(map(_LOSES.match, filter(None, texts.to_pylist())))
+    return any(map(_LOSES.match, _values(texts)))
+
+
+def _values(texts: Any) -> list[str]:
+    """Return the texts of a column that are not NULL."""
+    return [text for text in texts.to_pylist() if text is not None]
 
 
 # ------------------------------------------------------------------------------------------- JSON
@@ -242,12 +247,21 @@ def _inspect_json(text: bytes, location: str) -> Inspected:
             text = _lines(json.loads(text))
         reading = arrow_json.ReadOptions(block_size=len(text) + 1)
         schema = arrow_json.read_json(pa.BufferReader(text), reading).schema
+        times = pa.schema((f.name, pa.string()) for f in schema if pa.types.is_timestamp(f.type))
+        parsing = arrow_json.ParseOptions(explicit_schema=times)
+        texts = arrow_json.read_json(pa.BufferReader(text), reading, parsing)
     except (pa.ArrowException, ValueError) as error:
         raise StorageError(
             f"cannot find the columns of {location}: {error}", hint="declare them by hand"
         ) from error
-    columns = tuple(Column(f.name, _type_of_text(f.type)) for f in schema)
+    dates = {name for name in times.names if all(map(_DATE.fullmatch, _values(texts[name])))}
+    columns = tuple(
+        Column(f.name, "date" if f.name in dates else _type_of_text(f.type)) for f in schema
+    )
     return Inspected("json", columns, options)
+
+
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 def _lines(rows: Iterable[Any]) -> bytes:

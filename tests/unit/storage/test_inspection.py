@@ -90,8 +90,16 @@ def test_text_in_another_encoding_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.proves("W1")
 def test_json_has_an_object_in_each_line_or_is_a_list(tmp_path: Path) -> None:
-    rows = [{"a": 1, "b": {"c": [1.5], "d e": None}, "t": "2024-01-01T00:00:00Z"}, {"a": 2}]
-    kinds = {"a": "bigint", "b": "struct<c:array<double>,`d e`:string>", "t": "timestamp"}
+    rows = [
+        {"a": 1, "b": {"c": [1.5], "d e": None}, "t": "2024-01-01T00:00:00Z", "d": "2024-01-01"},
+        {"a": 2},
+    ]
+    kinds = {
+        "a": "bigint",
+        "b": "struct<c:array<double>,`d e`:string>",
+        "t": "timestamp",
+        "d": "date",
+    }
     lines = inspected(tmp_path, "\n".join(map(json.dumps, rows)), "l.jsonl")
     assert (lines.format, lines.options, columns(lines)) == ("json", (), kinds)
     whole = inspected(tmp_path, json.dumps(rows), "w.json")
