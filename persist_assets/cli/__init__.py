@@ -22,6 +22,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "following": ("follow",),
     "explaining": ("explain",),
     "reading": ("diff", "verify", "query"),
+    "testing": ("test",),
     "documenting": ("lineage", "docs"),
     "environments": ("manifest", "promote", "history", "state", "rollback", "gc", "doctor"),
     "trusting": ("trust",),

@@ -174,10 +174,10 @@ def _print_rows_differ(source_id: SourceID, difference: RowsDiffer | NotCompared
         *(("+", "green", row) for row in difference.added_rows),
     ]
     if sampled:
-        _print_samples(sampled, difference.key)
+        print_samples(sampled, difference.key)
 
 
-def _print_samples(
+def print_samples(
     sampled: Sequence[tuple[str, str, Mapping[str, Any]]], key: Sequence[str] = ()
 ) -> None:
     """Print rows, each after its mark in a colour; the key's columns come first."""
@@ -296,7 +296,7 @@ def _print_verifications(results: "Sequence[Verification]") -> None:
         out.print()
         title = f"[bold]{escape(result.source.source_id)}[/]"
         out.print(f"{title}: [red]-[/] only in the table, [green]+[/] only computed")
-        _print_samples(
+        print_samples(
             [
                 *(("-", "red", row) for row in difference.removed_rows),
                 *(("+", "green", row) for row in difference.added_rows),

@@ -29,6 +29,7 @@ _SAMPLES: Mapping[Language, tuple[str, str]] = {
     "python": ("sources/ranking.py", "carrier_delays"),
 }
 """The file and the name of the source over the sample data in each language."""
+_SAMPLE_TEST = "tests/delays.yml"
 _FIRSTS: Mapping[Language, tuple[str, str]] = {
     "sql": ("sources/first.sql", "rows_by"),
     "malloy": ("sources/first.malloy", "groups_by"),
@@ -117,6 +118,8 @@ def begin(
         first = _SAMPLES[chosen[0]][1]
         files |= {path: _template(path) for path in _SAMPLE_DATA}
         files |= {path: _template(path) for path, _ in (_SAMPLES[n] for n in chosen)}
+        if "sql" in chosen:
+            files[_SAMPLE_TEST] = _template(_SAMPLE_TEST)
         tables = [path for path in _SAMPLE_DATA if path.endswith(".csv")]
         known = {path: inspect_data(str(TEMPLATE / path)) for path in tables}
         files["sources/raw.sql"] = declarations(known).encode()

@@ -1,0 +1,202 @@
+"""Tests of sources as users write them: YAML below `tests` → cases.
+
+totals_ignore_refunds:            the name of the test
+source: daily_revenue           the source that is tested
+inputs:                         rows of what it reads; columns that are left out are NULL
+orders:
+- {order_id: 1, amount: 5}
+shops: tests/shops.csv        or a file of CSV, or a query: VALUES (1, 'a') AS t(id, name)
+expect:                         rows in any order; only these columns are compared
+- {amount: 5}
+ctes: {cleaned: [{order_id: 1}]}
+clock: 2024-01-31 10:00:00      the time that the query reads
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from persist_assets.core.errors import Location, Problem, SettingsError, SourcesError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+DIRECTORY = "tests"
+"""The directory of tests in a project."""
+_KEYS = ("source", "inputs", "expect", "ctes", "clock")
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of a test.
+
+    Attributes
+    ----------
+    values
+        The values of each row by column, as YAML or CSV have them.
+    sql
+        A query for the rows; empty: they are `values`.
+    """
+
+    values: tuple[Mapping[str, Any], ...] = ()
+    sql: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A test of one source.
+
+    Attributes
+    ----------
+    source
+        The name of the source that is tested.
+    inputs
+        The rows of what it reads, by the name of the source.
+    expect
+        Its rows; None: only those of `ctes` are expected.
+    ctes
+        The rows of common table expressions of its query, by name.
+    clock
+        The time that its query reads; None: the present.
+    """
+
+    name: str
+    source: str
+    location: Location
+    inputs: Mapping[str, Rows]
+    expect: Rows | None
+    ctes: Mapping[str, Rows]
+    clock: datetime | None = None
+
+
+def read_cases(root: Path) -> list[Case]:
+    """Return the tests of a project, by file and line.
+
+    Raises
+    ------
+    SourcesError
+        Some of them are invalid; it has all problems.
+    """
+    cases: list[Case] = []
+    problems: list[Problem] = []
+    names: dict[str, Location] = {}
+    for path in sorted((root / DIRECTORY).rglob("*")):
+        if path.suffix not in (".yml", ".yaml"):
+            continue
+        for name, location, body in _tests_in(path, root, problems):
+            if name in names:
+                message = f"the test `{name}` is also in {names[name]}"
+                problems.append(Problem("test", message, location, "rename one"))
+                continue
+            names[name] = location
+            try:
+                cases.append(_case(name, location, body, root))
+            except SettingsError as error:
+                problem = Problem("test", f"`{name}`: {error.message}", location, error.hint)
+                problems.append(problem)
+    if problems:
+        raise SourcesError(problems)
+    return cases
+
+
+def _tests_in(
+    path: Path, root: Path, problems: list[Problem]
+) -> Iterator[tuple[str, Location, Any]]:
+    """Yield the name, the place and the content of each test of a file."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """Reads times as texts."""
+
+    Loader.yaml_implicit_resolvers = {
+        first: [(tag, rule) for tag, rule in rules if tag != "tag:yaml.org,2002:timestamp"]
+        for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    relative = path.relative_to(root).as_posix()
+    loader = Loader(path.read_text())
+    try:
+        node: Any = loader.get_single_node()
+        if node is not None and not isinstance(node, yaml.MappingNode):
+            hint = "name: {source: …, inputs: {…}, expect: […]}"
+            problems.append(Problem("test", "expected tests by name", Location(relative), hint))
+            return
+        for key, value in node.value if node is not None else ():
+            place = Location(relative, key.start_mark.line + 1, key.start_mark.column + 1)
+            yield str(key.value), place, loader.construct_object(value, deep=True)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = Location(relative, mark.line + 1, mark.column + 1) if mark else Location(relative)
+        problems.append(Problem("test", f"invalid YAML: {error.problem}", place))
+    finally:
+        loader.dispose()
+
+
+def _case(name: str, location: Location, body: Any, root: Path) -> Case:
+    """Return a test.
+
+    Raises
+    ------
+    SettingsError
+        It is invalid.
+    """
+    if not isinstance(body, dict):
+        raise SettingsError("a test is a mapping", hint=f"its keys: {', '.join(_KEYS)}")
+    unknown = [key for key in body if key not in _KEYS]
+    if unknown:
+        hint = did_you_mean(str(unknown[0]), _KEYS) or f"known keys: {', '.join(_KEYS)}"
+        raise SettingsError(f"unknown key `{unknown[0]}`", hint=hint)
+    source = body.get("source")
+    if not isinstance(source, str):
+        raise SettingsError("it names no source", hint="source: daily_revenue")
+    if "expect" not in body and not body.get("ctes"):
+        raise SettingsError("it expects nothing", hint="expect: [{column: value}]")
+    return Case(
+        name,
+        source,
+        location,
+        _by_name(body, "inputs", root),
+        _rows("expect", body["expect"], root) if "expect" in body else None,
+        _by_name(body, "ctes", root),
+        _clock(body.get("clock")),
+    )
+
+
+def _by_name(body: Mapping[str, Any], key: str, root: Path) -> dict[str, Rows]:
+    some = body.get(key) or {}
+    if not isinstance(some, dict):
+        raise SettingsError(f"`{key}` is a mapping", hint=f"{key}: {{name: [{{column: value}}]}}")
+    return {str(name): _rows(f"{key}.{name}", rows, root) for name, rows in some.items()}
+
+
+def _rows(what: str, rows: Any, root: Path) -> Rows:
+    """Return rows from a list of them, a file of CSV, or a query."""
+    if rows is None:
+        return Rows()
+    if isinstance(rows, list) and all(isinstance(row, dict) for row in rows):
+        return Rows(tuple(rows))
+    if not isinstance(rows, str):
+        hint = "write a list of {column: value}, the path of a CSV file, or SQL"
+        raise SettingsError(f"`{what}` has no rows", hint=hint)
+    if not rows.strip().lower().endswith(".csv"):
+        return Rows(sql=rows.strip().rstrip(";"))
+    path = root / rows.strip()
+    if not path.is_file():
+        raise SettingsError(f"`{what}`: there is no file {rows}", hint="paths begin at the project")
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        read = csv.DictReader(file)
+        return Rows(tuple({k: v or None for k, v in row.items()} for row in read))
+
+
+def _clock(value: Any) -> datetime | None:
+    if value is None:
+        return None
+    try:
+        return datetime.fromisoformat(str(value))
+    except ValueError as error:
+        message = f"`clock` is no time: {value}"
+        raise SettingsError(message, hint="clock: 2024-01-31 10:00:00") from error

@@ -1,0 +1,138 @@
+"""Tests of sources: what users write, and how rows and texts are compared and changed."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from persist_assets.core.errors import SourcesError
+from persist_assets.operations.cases import Case, Rows, read_cases
+from persist_assets.operations.testing import at_clock, minus, up_to_cte
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def cases(root: Path, text: str, name: str = "t.yml") -> list[Case]:
+    (root / "tests").mkdir(exist_ok=True)
+    (root / "tests" / name).write_text(text)
+    return read_cases(root)
+
+
+@pytest.mark.proves("W5")
+def test_tests_are_read_with_their_places(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("a,b\n1,\n")
+    text = """
+# a comment
+first:
+  source: s
+  clock: 2024-01-31 10:00:00
+  inputs:
+    t: [{a: 1, day: 2024-01-31}]
+    u: rows.csv
+    v: "VALUES (1) AS t(a);"
+    w: []
+  expect: [{n: 1}]
+  ctes: {c: [{a: 1}]}
+second: {source: d/s, expect: []}
+"""
+    first, second = cases(tmp_path, text)
+    assert (first.name, str(first.location)) == ("first", "tests/t.yml:3:1")
+    assert first.clock == datetime(2024, 1, 31, 10)
+    assert first.inputs == {
+        "t": Rows(({"a": 1, "day": "2024-01-31"},)),
+        "u": Rows(({"a": "1", "b": None},)),
+        "v": Rows(sql="VALUES (1) AS t(a)"),
+        "w": Rows(),
+    }
+    assert (first.expect, first.ctes) == (Rows(({"n": 1},)), {"c": Rows(({"a": 1},))})
+    assert (second.source, second.expect, second.inputs) == ("d/s", Rows(), {})
+
+
+@pytest.mark.proves("W5")
+@pytest.mark.parametrize(
+    ("text", "place", "message"),
+    [
+        ("a: {source: s, expects: []}", "1:1", "unknown key `expects`"),
+        ("\na: {expect: []}", "2:1", "it names no source"),
+        ("a: {source: s}", "1:1", "it expects nothing"),
+        ("a: {source: s, expect: {n: 1}}", "1:1", "`expect` has no rows"),
+        ("a: {source: s, inputs: {t: [1]}, expect: []}", "1:1", "`inputs.t` has no rows"),
+        ("a: {source: s, inputs: [t], expect: []}", "1:1", "`inputs` is a mapping"),
+        ("a: {source: s, inputs: {t: no.csv}, expect: []}", "1:1", "there is no file no.csv"),
+        ("a: {source: s, clock: noon, expect: []}", "1:1", "`clock` is no time"),
+        ("a: 1", "1:1", "a test is a mapping"),
+        ("- a", "1:1", "expected tests by name"),
+        ("a: {source: s\nb: [", "2:2", "invalid YAML"),
+        ("a: {source: s, expect: []}\na: {source: s, expect: []}", "2:1", "is also in"),
+    ],
+)
+def test_what_is_no_test_is_an_error_with_its_place(
+    tmp_path: Path, text: str, place: str, message: str
+) -> None:
+    with pytest.raises(SourcesError) as caught:
+        cases(tmp_path, text)
+    (problem,) = caught.value.problems
+    assert (str(problem.location), problem.code) == (f"tests/t.yml:{place}", "test")
+    assert message in problem.message
+
+
+def test_a_project_without_tests_has_none(tmp_path: Path) -> None:
+    assert read_cases(tmp_path) == []
+    assert cases(tmp_path, "") == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "others", "rest"),
+    [
+        ([(1,), (1,), (2,)], [(1,)], [(1,), (2,)]),
+        ([(0.1 + 0.2,)], [(0.3,)], []),
+        ([(float("nan"),)], [(float("nan"),)], []),
+        ([(1.0001,)], [(1.0,)], [(1.0001,)]),
+        ([(Decimal("1.50"),)], [(Decimal("1.5"),)], []),
+        ([([1, {"k": (2,)}], bytearray(b"x"))], [([1, {"k": (2,)}], b"x")], []),
+        ([(None,)], [(0,)], [(None,)]),
+    ],
+)
+def test_rows_are_compared_as_often_as_they_occur(
+    rows: list[Any], others: list[Any], rest: list[Any]
+) -> None:
+    assert minus(rows, others) == rest
+
+
+@pytest.mark.parametrize(
+    ("sql", "changed"),
+    [
+        ("SELECT current_date", "SELECT DATE '2024-01-31'"),
+        ("SELECT CURRENT_DATE() - 1", "SELECT DATE '2024-01-31' - 1"),
+        ("SELECT now( ), a.now", "SELECT TIMESTAMP '2024-01-31 10:00:00', a.now"),
+        ("SELECT 'now()' -- now()", "SELECT 'now()' -- now()"),
+        ("SELECT 1 AS current_date", "SELECT 1 AS current_date"),
+        ("SELECT localtimestamp", "SELECT TIMESTAMP_NTZ '2024-01-31 10:00:00'"),
+        (
+            "SELECT unix_timestamp(), unix_timestamp(t)",
+            "SELECT unix_timestamp(TIMESTAMP '2024-01-31 10:00:00'), unix_timestamp(t)",
+        ),
+        ("SELECT `now`() FROM `current_date`", "SELECT `now`() FROM `current_date`"),
+    ],
+)
+def test_calls_of_the_clock_become_a_time(sql: str, changed: str) -> None:
+    assert at_clock(sql, datetime(2024, 1, 31, 10)) == changed
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "rest"),
+    [
+        ("WITH a AS (SELECT 1), b(x) AS (SELECT (2)) SELECT * FROM b", "a", "SELECT * FROM b"),
+        ("WITH a AS (SELECT 1), b(x) AS (SELECT (2)) SELECT * FROM b", "B", "SELECT * FROM b"),
+        ("with a as (select 1) (select 2)", "a", "(select 2)"),
+        ("WITH a AS (WITH c AS (SELECT 1) SELECT * FROM c) SELECT 2", "c", None),
+        ("SELECT 1", "a", None),
+    ],
+)
+def test_a_query_is_cut_after_its_expressions(text: str, name: str, rest: str | None) -> None:
+    cut = up_to_cte(text, name)
+    assert (None if cut is None else text[cut:]) == rest
