@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
     from persist_assets.compiler.frontends.module_text import Find
     from persist_assets.compiler.state import Compilation
-    from persist_assets.core.model.project import NamedQuery, Needed, Project
+    from persist_assets.core.model.project import Needed, Project
     from persist_assets.core.model.queries import BuildID, Query, SourceID
     from persist_assets.core.model.sources import Declaration, Source
     from persist_assets.core.settings.values import Settings
@@ -328,9 +328,8 @@ def _compile(
         used = compilation.memory.used
         if remember and (files != cached.files or used.keys() != cached.meanings.keys()):
             save_cache(place, files, used)
-        queries = tuple(q for path in malloys if path in files for q in files[path].queries)
-        project = _finished(settings, compilation, queries, files, place if remember else None)
-        project = replace(project, problems=_without_consequences(project.problems, malloys))
+        place = place if remember else None
+        project = _finished(settings, compilation, files, malloys, place)
     return Loaded(project, compilation, models)
 
 
@@ -398,11 +397,12 @@ def _reads_alike(file: Parsed, find: Find) -> bool:
 def _finished(
     settings: Settings,
     compilation: Compilation,
-    queries: tuple[NamedQuery, ...],
     files: Mapping[str, Parsed],
+    malloys: Mapping[str, str],
     place: Path | None,
 ) -> Project:
     """Return a compiled project with its queries, and with its needs from external tables."""
+    queries = tuple(q for path in malloys if path in files for q in files[path].queries)
     programs = place.with_suffix(".programs") if place else None
     content = digest(*(f"{path} {file.content}" for path, file in sorted(files.items())))
     project, externals = (
@@ -414,7 +414,8 @@ def _finished(
         needs_of = _needs_by_source(compilation, externals)
         project = replace(project, needs=needs, needs_of=needs_of)
     project = with_programs(project, compilation, programs, content)
-    problems = in_order([*project.problems, *_unknown_graphs(settings, project)])
+    own = _without_consequences(project.problems, malloys)
+    problems = in_order([*own, *_unknown_graphs(settings, project)])
     return replace(project, problems=tuple(problems))
 
 
@@ -427,7 +428,7 @@ _IMPORT = re.compile(r"^\s*import\b[^\"']*[\"']([^\"']+)[\"']", re.M)
 
 def _without_consequences(
     problems: Sequence[Problem], malloys: Mapping[str, str]
-) -> tuple[Problem, ...]:
+) -> Sequence[Problem]:
     """Return problems without those of Malloy files that follow from errors in other files.
 
     Parameters
@@ -437,7 +438,7 @@ def _without_consequences(
     """
     errors = [p for p in problems if p.severity == "error"]
     if all(p.location.path in malloys for p in errors):
-        return (*problems,)
+        return problems
     affected = {p.location.path for p in errors if UNKNOWN_UPSTREAM in p.message}
     imports = {
         path: {posixpath.normpath(posixpath.join(path, "..", name)) for name in _IMPORT.findall(t)}
@@ -448,11 +449,11 @@ def _without_consequences(
         n_before = len(affected)
         affected |= {path for path, names in imports.items() if names & affected}
     affected &= malloys.keys()
-    return tuple(
+    return [
         p
         for p in problems
         if p.location.path not in affected or not _CONSEQUENCES.fullmatch(p.code)
-    )
+    ]
 
 
 def _unknown_graphs(settings: Settings, project: Project) -> Iterator[Problem]:

@@ -28,7 +28,9 @@ _RELATION_S = 0.1
 _CHANGED_BYTES_PER_S = 30e6
 """Bytes of files that came or went, whose rows are compared."""
 _READ_BYTES_PER_S = 300e6
-"""Bytes of tables that are read, or searched for keys."""
+"""Bytes of tables of which all rows are read."""
+_SEARCHED_BYTES_PER_S = 1e9
+"""Bytes of tables that are searched for keys: statistics exclude much, and sources share it."""
 _COMPUTED_BYTES_PER_S = 40e6
 """Bytes of tables from which all rows are computed."""
 _WRITTEN_BYTES_PER_S = 60e6
@@ -80,9 +82,11 @@ def estimate(
     """
     whole_s, is_measured = whole_seconds(costs, size_of(changes.values()))
     changed = sum(change.changed_bytes for change in changes.values())
-    read = sum(c.total_bytes * _n_reads(program, s) for s, c in changes.items())
     delta_s = _FIXED_S + _RELATION_S * len(program.held) + changed / _CHANGED_BYTES_PER_S
-    delta_s += read / _READ_BYTES_PER_S
+    for source_id, change in changes.items():
+        n_searches = len({p.columns for p in program.probes.values() if p.table == source_id})
+        delta_s += change.total_bytes * n_searches / _SEARCHED_BYTES_PER_S
+        delta_s += change.total_bytes * _n_reads(program, source_id) / _READ_BYTES_PER_S
     if isinstance(program, Merging) or not program.only_adds:
         delta_s += base.bytes / _WRITTEN_BYTES_PER_S
     if copies and not isinstance(program, Merging):
@@ -92,10 +96,9 @@ def estimate(
 
 
 def _n_reads(program: Program | Merging, table: SourceID) -> int:
-    """Return how often a program reads all rows of a table, or searches them for keys."""
+    """Return how often a program reads all rows of a table."""
     names = [quote(relation_name(version, table)) for version in ("now", "old", "new")]
-    n_probes = len({p.columns for p in program.probes.values() if p.table == table})
-    return n_probes + sum(text.count(name) for text in program.statements for name in names)
+    return sum(text.count(name) for text in program.statements for name in names)
 
 
 def _correction(method: str, costs: Sequence[Cost]) -> float:

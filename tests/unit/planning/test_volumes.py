@@ -173,12 +173,12 @@ def test_a_plan_says_what_both_ways_are_expected_to_take() -> None:
         "whole_seconds": 40.0,
         "is_measured": True,
     }
-    dear = step_of(made, after(made, {T: GREW}, costs=(replace(WHOLE, seconds=1.5),)))
+    dear = step_of(made, after(made, {T: GREW}, costs=(replace(WHOLE, seconds=1.2),)))
     assert dear.maintenance == "whole"
     assert dear.expected is not None
     assert not dear.expected.prefers_delta
     assert dear.why == (
-        "computing all rows takes 1.5 s, and computing those that can differ about"
+        "computing all rows takes 1.2 s, and computing those that can differ about"
         f" {dear.expected.delta_s:.1f} s"
     )
     by_size = step_of(made, after(made, {T: GREW}, costs=()))
