@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 FILE = Path(__file__).parent.parent / "persist_assets" / "analysis" / "spark_functions.txt"
 
@@ -51,9 +54,45 @@ def functions(spark: Any) -> dict[str, str]:
     return found
 
 
-def text_of(found: dict[str, str]) -> str:
+MOST = 9
+"""Functions that take so many arguments take any number."""
+_WRONG = ("WRONG_NUM_ARGS", "REQUIRED_PARAMETER_NOT_FOUND")
+
+
+def argument_counts(spark: Any, names: Iterable[str]) -> dict[str, str]:
+    """Return the numbers of arguments that scalar and aggregate functions take: ``1,2``; `*`: any.
+
+    Spark's registry builds each function from so many arguments. If it refuses them for another
+    reason than their number, the number is right.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    jvm = spark._jvm
+    registry = jvm.org.apache.spark.sql.catalyst.analysis.FunctionRegistry.builtin()
+    identifier = jvm.org.apache.spark.sql.catalyst.FunctionIdentifier
+    plan = spark.sql("SELECT 1 AS a")._jdf.queryExecution().logical()
+    one = plan.projectList().head().child()
+
+    def takes(name: str, n: int) -> bool:
+        arguments = jvm.java.util.ArrayList()
+        for _ in range(n):
+            arguments.add(one)
+        try:
+            registry.lookupFunction(identifier(name), jvm.PythonUtils.toSeq(arguments))
+        except (PySparkException, Py4JError) as error:
+            return not any(word in str(error) for word in _WRONG)
+        return True
+
+    counts = {name: [n for n in range(MOST + 1) if takes(name, n)] for name in names}
+    return {n: "*" if MOST in c or not c else ",".join(map(str, c)) for n, c in counts.items()}
+
+
+def text_of(spark: Any) -> str:
     """Return the file that says which functions there are."""
-    return "".join(f"{name} {kind}\n" for name, kind in found.items())
+    kinds = functions(spark)
+    counts = argument_counts(spark, (name for name, kind in kinds.items() if kind != "table"))
+    return "".join(f"{name} {kind} {counts.get(name, '*')}\n" for name, kind in kinds.items())
 
 
 def main() -> int:
@@ -61,7 +100,7 @@ def main() -> int:
     from pyspark.sql import SparkSession
 
     spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-    FILE.write_text(text_of(functions(spark.getOrCreate())))
+    FILE.write_text(text_of(spark.getOrCreate()))
     return 0
 
 

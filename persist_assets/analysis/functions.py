@@ -129,10 +129,15 @@ SYNONYMS = {
 }
 """Names that Spark registers for the same expression."""
 
-SPARKS: Mapping[str, str] = dict(
-    line.split() for line in SPARK_FUNCTIONS.read_text(encoding="utf-8").splitlines()
-)
+_LINES = [line.split() for line in SPARK_FUNCTIONS.read_text(encoding="utf-8").splitlines()]
+
+SPARKS: Mapping[str, str] = {name: kind for name, kind, _ in _LINES}
 """Functions of the Spark in use, each with its kind; written by `scripts/spark_functions.py`."""
+
+ARGUMENTS: Mapping[str, frozenset[int]] = {
+    name: frozenset(map(int, counts.split(","))) for name, _, counts in _LINES if counts != "*"
+}
+"""The numbers of arguments that functions of the Spark in use take; others take any number."""
 
 _OPERATORS = frozenset("and between case cast in not or when".split())
 

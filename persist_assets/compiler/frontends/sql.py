@@ -43,7 +43,7 @@ from persist_assets.compiler.frontends.sql_trees import (
     property_of,
     statements_of,
     tables_read,
-    unknown_calls,
+    wrong_calls,
 )
 from persist_assets.core.dialect import (
     SPARK,
@@ -682,7 +682,7 @@ class _File:
             sha256("\0".join(self.words(spark_tokens, references)).encode()).hexdigest(),
             what_is_lost(tokens, self.text),
             bounded,
-            tuple((name, self.location(at)) for name, at in unknown_calls(tokens, tree)),
+            tuple((name, n, self.location(at)) for name, n, at in wrong_calls(tokens, tree)),
             tuple((text, self.location(at)) for text, at in double_quoted(tokens, self.text)),
             tree,
         )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
-from persist_assets.analysis.functions import SPARKS
+from persist_assets.analysis.functions import ARGUMENTS, SPARKS, UNIT_FIRST
 from persist_assets.core.dialect import plain
 
 if TYPE_CHECKING:
@@ -108,28 +108,59 @@ def double_quoted(tokens: Sequence[Token], text: str) -> Iterator[tuple[str, int
             yield token.text, token.start
 
 
-def unknown_calls(tokens: Sequence[Token], tree: exp.Expr) -> Iterator[tuple[str, int]]:
-    """Yield the functions that a query calls and Spark does not have, with their offsets.
+def wrong_calls(tokens: Sequence[Token], tree: exp.Expr) -> Iterator[tuple[str, int | None, int]]:
+    """Yield the calls that Spark's own functions do not allow: name, arguments, offset.
 
-    Functions of a schema are left out. The tree decides which names are calls: `t(a, b)` may name a
-    table and its columns.
+    The number of arguments is None if Spark has no such function. Functions of a schema are left
+    out. The tree decides which names are calls: `t(a, b)` may name a table and its columns.
     """
     called: set[str] | None = None
-    for before, token, after in zip((None, *tokens), tokens, tokens[1:], strict=False):
-        is_call = after.token_type is TokenType.L_PAREN and token.text.isidentifier()
-        name = token.text.lower()
-        if not is_call or name in SPARKS or name in _OF_GRAMMAR:
+    for i in range(len(tokens) - 1):
+        if tokens[i + 1].token_type is not TokenType.L_PAREN:
             continue
-        if before is not None and before.token_type is TokenType.DOT:
+        name = tokens[i].text.lower()
+        taken = ARGUMENTS.get(name)
+        if name in _OF_GRAMMAR or (taken is None and name in SPARKS) or not name.isidentifier():
+            continue
+        if i and tokens[i - 1].token_type is TokenType.DOT:
+            continue
+        n = None if taken is None else _n_arguments(tokens, i + 1)
+        if taken is not None and (n is None or n in taken):
             continue
         if called is None:
             called = set(_calls_of(tree))
         if name in called:
-            yield name, token.start
+            yield name, n, tokens[i].start
 
 
-_OF_GRAMMAR = frozenset(("timestampadd", "timestampdiff", "try_cast"))
-"""Calls that are a part of Spark's grammar."""
+def _n_arguments(tokens: Sequence[Token], opened: int) -> int | None:
+    """Return the number of arguments of a call; None: its form is one of Spark's grammar."""
+    depth, n = 0, 1
+    for i in range(opened, len(tokens)):
+        kind = tokens[i].token_type
+        depth += _DEPTHS.get(kind, 0)
+        if depth == 0:
+            after = tokens[i + 1].text.upper() if i + 1 < len(tokens) else ""
+            return None if after == "WITHIN" else 0 if i == opened + 1 else n
+        if depth == 1 and kind is TokenType.COMMA:
+            n += 1
+        elif depth == 1 and (kind in _OTHER_FORMS or tokens[i].text.upper() in _OTHER_WORDS):
+            return None
+    return None
+
+
+_DEPTHS = {
+    TokenType.L_PAREN: 1,
+    TokenType.R_PAREN: -1,
+    TokenType.L_BRACKET: 1,
+    TokenType.R_BRACKET: -1,
+}
+_OTHER_FORMS = frozenset((TokenType.STAR, TokenType.FROM, TokenType.IN, TokenType.FARROW))
+_OTHER_WORDS = frozenset(("PLACING", "FOR", "SELECT", "WITH", "VALUES", "TABLE"))
+_OF_GRAMMAR = UNIT_FIRST | frozenset(
+    "try_cast and or not between in like ilike rlike regexp div case when cast".split()
+)
+"""Words before brackets that are a part of Spark's grammar."""
 
 
 def _calls_of(tree: exp.Expr) -> Iterator[str]:

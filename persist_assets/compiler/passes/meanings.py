@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from persist_assets.analysis.algebra import Given
 from persist_assets.analysis.binding import Face
 from persist_assets.analysis.functions import (
+    ARGUMENTS,
     CLOCK,
     SESSION,
     SPARKS,
@@ -197,7 +198,7 @@ def _compile_query(compilation: Compilation, unit: Unit) -> None:
         for problem in hidden_versions(declaration.language, reference, read.source)
     ]
     compilation.problems += _mistaken_texts(query, upstream)
-    wrong = [*hidden, *_unknown_functions(compilation, query)]
+    wrong = [*hidden, *_wrong_calls(compilation, query)]
     if wrong:
         compilation.problems += wrong
         unit.broken = True
@@ -276,14 +277,20 @@ _ELSEWHERE = {
 """Functions of other databases, and those of Spark that do the same."""
 
 
-def _unknown_functions(compilation: Compilation, query: Query) -> list[Problem]:
-    """Return the problems of calls of functions that the session does not have."""
+def _wrong_calls(compilation: Compilation, query: Query) -> list[Problem]:
+    """Return the problems of calls that the functions of the session do not allow."""
     functions = compilation.functions
     if functions is None:
         return []
     problems: list[Problem] = []
-    for name, place in query.unknown:
-        if name not in functions:
+    for name, n, place in query.wrong_calls:
+        if name in functions:
+            continue
+        if n is not None:
+            takes = " or ".join(map(str, sorted(ARGUMENTS[name])))
+            message = f"`{name}` takes {takes} argument{'s' * (takes != '1')}, not {n}"
+            problems.append(Problem("argument-count", message, place))
+        else:
             other = _ELSEWHERE.get(name)
             hint = f"Spark has `{other}`" if other else did_you_mean(name, (*SPARKS, *functions))
             hint = hint or f'if the session has it: functions = ["{name}"] in persist.toml'

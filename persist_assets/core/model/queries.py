@@ -74,8 +74,9 @@ class Query:
         A feature of the text that `tree` lacks; None if the tree is complete.
     bounds
         The conditions with parameters, in the order of the text.
-    unknown
-        The functions that it calls and Spark does not have, with their places.
+    wrong_calls
+        The functions that Spark does not have, or does not call with so many arguments: names,
+        numbers of arguments (None: no such function), places.
     double_quoted
         The texts in double quotes that could be names, with their places.
     tree
@@ -89,7 +90,7 @@ class Query:
     wording: str = ""
     lost: str | None = None
     bounds: tuple[Bound, ...] = ()
-    unknown: tuple[tuple[str, Location], ...] = field(default=(), compare=False)
+    wrong_calls: tuple[tuple[str, int | None, Location], ...] = field(default=(), compare=False)
     double_quoted: tuple[tuple[str, Location], ...] = field(default=(), compare=False)
     tree: Any = field(default=None, compare=False, repr=False, hash=False)
 

@@ -17,6 +17,6 @@ def test_the_list_of_functions_is_current(spark: Any) -> None:
     assert spec.loader is not None
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
-    assert script.text_of(script.functions(spark)) == script.FILE.read_text(), (
+    assert script.text_of(spark) == script.FILE.read_text(), (
         "run .venv/bin/python scripts/spark_functions.py"
     )

@@ -80,6 +80,29 @@ def test_functions_that_the_session_may_have_are_left_to_spark(tmp_path: Path, t
     assert problems(tmp_path, query, '[spark]\n"spark.driver.memory" = "1g"') != []
 
 
+@pytest.mark.proves("W2")
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("upper(a, 3)", "`upper` takes 1 argument, not 2"),
+        ("round()", "`round` takes 1 or 2 arguments, not 0"),
+        ("abs(sqrt(a, (1 + b)))", "`sqrt` takes 1 argument, not 2"),
+        ("now(1, 2)", "`now` takes 0 or 1 arguments, not 2"),
+        ("sum(a, b) OVER ()", "`sum` takes 1 argument, not 2"),
+    ],
+)
+def test_calls_with_the_wrong_number_of_arguments_are_errors(
+    tmp_path: Path, call: str, message: str
+) -> None:
+    (first, *_) = problems(tmp_path, f"{T}CREATE VIEW v AS SELECT {call} AS n FROM t")
+    assert first[0].partition("error: ")[2] == message
+    assert problems(
+        tmp_path,
+        f"{T}CREATE VIEW v AS SELECT {call} AS n FROM t",
+        '[spark]\n"spark.jars" = "own.jar"',
+    ) in ([], [first])
+
+
 @pytest.mark.parametrize("functions", ['"f"', "[1]"])
 def test_functions_are_a_list_of_names(tmp_path: Path, functions: str) -> None:
     with pytest.raises(SettingsError, match=r"`functions` must be a list"):
@@ -93,10 +116,19 @@ def test_functions_are_a_list_of_names(tmp_path: Path, functions: str) -> None:
         "WITH list(a) AS (SELECT 1) SELECT l.a FROM list AS l, t AS week(a, b, ts, s)",
         "SELECT try_cast(a AS STRING) AS b, timestampadd(DAY, 1, ts) AS c, Count(*) AS n FROM t",
         "SELECT CAST(a AS DECIMAL(10, 2)) AS d, 'zzqx(' AS e FROM t -- zzqx(a)",
+        "SELECT trim(BOTH 'x' FROM s) AS a, substring(s FROM 1 FOR 2) AS b FROM t",
+        "SELECT overlay(s PLACING 'x' FROM 1) AS a, position('x' IN s) AS b FROM t",
+        "SELECT dateadd(DAY, 1, d) AS a, date_diff(DAY, d, d) AS b, date_add(d, 1) AS c FROM t",
+        "SELECT struct(*) AS a, upper(*) AS b, count(DISTINCT a, b) AS c FROM t",
+        "SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY a) AS b FROM t",
+        "SELECT transform(array(a, b), (x, i) -> x[i] + abs(x[0])) AS c FROM t",
+        "SELECT now() AS a, round((a), 2) AS b, exists(SELECT 1) AS c FROM t",
+        "SELECT a FROM t WHERE (a = 1) AND (b = 2) OR NOT (a LIKE ('x') OR b RLIKE ('y'))",
+        "SELECT a FROM t WHERE a NOT IN (1, 2) AND a BETWEEN (1) AND (2) AND (a DIV (2)) = 1",
     ],
 )
 def test_other_brackets_are_no_unknown_calls(query: str) -> None:
-    assert parse_query(query).unknown == ()
+    assert parse_query(query).wrong_calls == ()
 
 
 @pytest.mark.proves("W2")
