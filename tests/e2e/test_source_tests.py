@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 import pytest
-from commands import document, persist, printed
+from commands import clean_environ, document, persist, printed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,6 +116,25 @@ def test_sources_are_tested_on_rows_that_are_made_up(
     assert errors["no_cte"] == "`a/by_shop` has no expression `old`"
     assert errors["python_clock"] == "`clock` is for SQL and Malloy"
     assert "CAST_INVALID_INPUT" in errors["no_value"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "persist_assets.operations.pytest_plugin",
+    ]
+    by_pytest = subprocess.run(
+        [*command, "-p", "no:cacheprovider", "tests", "-k", "in_ or differs or no_column"],
+        cwd=root,
+        env=clean_environ(),
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert "2 failed, 3 passed" in by_pytest.stdout, by_pytest.stdout
+    assert "tests/wrong.yml:2:1: differs\nexpect (id):\n  - (3,)\n  + (2,)" in by_pytest.stdout
+    assert "`a/orders` has no column `idd`" in by_pytest.stdout
     shown = persist("test", "paid", "--exclude", "by_shop", cwd=root).stdout
     assert "tests/wrong.yml:2:1: differs: 1 expected row missing (-), 1 not expected (+)" in shown
 
