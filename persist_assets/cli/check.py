@@ -21,13 +21,14 @@ from persist_assets.core.model.sources import Source
 @command("check", is_confined=True)
 def check(invocation: Invocation) -> None:
     """Compile all sources and report their problems."""
-    from persist_assets.compiler.load import ignored_files
     from persist_assets.compiler.programs import never_followed
+    from persist_assets.compiler.remarks import ignored_files, missing_modules
 
     project = invocation.loaded.project
     # Only here, because it derives programs, which loading does not.
-    rest = (*never_followed(project), *ignored_files(invocation.settings))
-    problems = in_order([*project.problems, *rest])
+    settings = invocation.settings
+    remarks = (*ignored_files(settings), *missing_modules(settings, project))
+    problems = in_order([*project.problems, *never_followed(project), *remarks])
     if invocation.as_json:
         print_json(
             {

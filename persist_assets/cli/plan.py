@@ -62,7 +62,7 @@ def plan(
     for problem in _warnings(invocation.project, planned):
         print_problem(problem)
     if not invocation.project.persisted:
-        from persist_assets.compiler.load import ignored_files
+        from persist_assets.compiler.remarks import ignored_files
 
         err.print("[cyan]note[/]: no source is persisted: write `--@ persist` above a CREATE VIEW")
         for problem in ignored_files(invocation.settings):

@@ -541,32 +541,6 @@ def is_source(path: PurePath) -> bool:
     return path.suffix in (*FRONTENDS, MALLOY) and not hidden
 
 
-def ignored_files(settings: Settings) -> Iterator[Problem]:
-    """Yield notes on files in the sources directory that are not read, one for each suffix."""
-    known = (*FRONTENDS, MALLOY)
-    by_reason: dict[tuple[str, str | None], list[str]] = {}
-    directory = settings.root / settings.sources
-    for path in sorted(directory.rglob("*")):
-        below = path.relative_to(directory)
-        if is_source(below) or not path.is_file():
-            continue
-        if any(part.startswith((".", "__")) for part in below.parts):
-            continue
-        ending = f"ends in {path.suffix}" if path.suffix else "has no suffix"
-        reason: tuple[str, str | None] = (ending, None)
-        if any(part.startswith("_") for part in below.parts):
-            if path.suffix == ".py":
-                continue  # a module that sources import
-            reason = ("begins with _, or its directory does", "rename it if it has sources")
-        elif path.suffix.lower() in known:
-            reason = (f"ends in {path.suffix}", f"rename it to {path.stem}{path.suffix.lower()}")
-        by_reason.setdefault(reason, []).append(path.relative_to(settings.root).as_posix())
-    for (why, hint), paths in by_reason.items():
-        others = f", and so {'is' if len(paths) == 2 else 'are'} {len(paths) - 1} more"
-        message = f"this file is ignored{others if len(paths) > 1 else ''}: its name {why}"
-        yield Problem("ignored-file", message, Location(paths[0]), hint, "note")
-
-
 def _read(root: Path, path: Path, relative: str, problems: list[Problem]) -> bytes | None:
     try:
         if path.is_symlink() and not path.resolve().is_relative_to(root):

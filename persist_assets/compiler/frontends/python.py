@@ -173,6 +173,12 @@ _SESSIONS = frozenset(
 _LAZY = re.compile(r"(narwhals(?:\.stable\.v\d+)?)(?:\.dataframe)?\.LazyFrame")
 _ANYTHING = frozenset(("typing.Any", "typing_extensions.Any"))
 
+_ASSETS = tuple(
+    f"{module}{name}"
+    for module in ("dg.", "dagster.")
+    for name in ("asset", "multi_asset", "graph_asset")
+)
+
 _IMPLIED: Mapping[str, Mapping[str, str | None]] = {
     "source": {},
     "model": {},
@@ -213,6 +219,7 @@ class _File:
             if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
                 ours = [d for d in statement.decorator_list if self.module.ours(d)]
                 decorated.update(id(d.func if isinstance(d, ast.Call) else d) for d in ours)
+                self.check_assets(statement)
                 if ours or lines:
                     used.update(c.location.line for c in lines)
                     self.function(statement, ours, lines)
@@ -239,6 +246,16 @@ class _File:
                     hint = did_you_mean(alias.name, EXPORTS) or f"known names: {', '.join(EXPORTS)}"
                     message = f"{PACKAGE} has no `{alias.name}`"
                     self.problem("import", message, self.module.place(alias), hint)
+
+    def check_assets(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        """Warn of an asset of Dagster, which belongs into the definitions."""
+        for decorator in function.decorator_list:
+            called = decorator.func if isinstance(decorator, ast.Call) else decorator
+            if ast.unparse(called) in _ASSETS:
+                message = f"`{function.name}` is an asset of Dagster, and no source"
+                hint = "move it to definitions.py, or use @table of persist_assets"
+                place = self.module.place(decorator)
+                self.problems.append(Problem("dagster-asset", message, place, hint, "warning"))
 
     def check_uses(self, decorated: set[int]) -> None:
         """Report our decorators anywhere except above a top-level function."""

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from persist_assets.compiler.frontends.sql import parse_query
-from persist_assets.compiler.load import ignored_files, load_project
+from persist_assets.compiler.load import load_project
+from persist_assets.compiler.remarks import ignored_files, missing_modules
 from persist_assets.core.errors import SettingsError
 from persist_assets.core.settings.load import load_settings
 
@@ -256,6 +257,44 @@ def test_unknown_formats_are_errors_unless_the_session_may_read_them(tmp_path: P
     assert "did you mean `parquet`?" in (only[1] or "")
     assert problems(tmp_path, text, '[spark]\n"spark.jars.packages" = "a:b:1"') == []
     assert problems(tmp_path, text.replace("parqet", "`com.example.Source`")) == []
+
+
+@pytest.mark.proves("W2")
+def test_modules_that_are_not_installed_and_assets_of_dagster_are_warned_of(
+    tmp_path: Path,
+) -> None:
+    problems(tmp_path, T)
+    (tmp_path / "sources" / "helper.py").touch()
+    (tmp_path / "lib").mkdir()
+    text = """import os, nonexist.sub
+import helper, lib
+import dagster as dg
+from pyspark.sql import DataFrame
+from persist_assets import table
+
+@dg.asset(group_name="x")
+def loose():
+    return 1
+
+@table
+def used(t: DataFrame) -> DataFrame:
+    return nonexist.sub.f(t)
+"""
+    (tmp_path / "sources" / "p.py").write_text(text)
+    settings = load_settings(tmp_path)
+    project = load_project(settings)
+    assert worded(project.problems) == [
+        (
+            "p.py:7:2: warning: `loose` is an asset of Dagster, and no source",
+            "move it to definitions.py, or use @table of persist_assets",
+        )
+    ]
+    assert worded(missing_modules(settings, project)) == [
+        (
+            "p.py:1:1: warning: the module `nonexist` is not installed here",
+            "install it where builds run",
+        )
+    ]
 
 
 @pytest.mark.proves("W2")

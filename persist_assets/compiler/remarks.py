@@ -1,0 +1,77 @@
+"""What `check` remarks of a project: files that it ignores, modules that are not installed."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from contextlib import suppress
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from persist_assets.compiler.load import is_source
+from persist_assets.compiler.malloy.declarations import SUFFIX as MALLOY
+from persist_assets.compiler.registry import FRONTENDS
+from persist_assets.core.errors import Location, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.settings.values import Settings
+
+
+def ignored_files(settings: Settings) -> Iterator[Problem]:
+    """Yield notes on files in the sources directory that are not read, one for each suffix."""
+    known = (*FRONTENDS, MALLOY)
+    by_reason: dict[tuple[str, str | None], list[str]] = {}
+    directory = settings.root / settings.sources
+    for path in sorted(directory.rglob("*")):
+        below = path.relative_to(directory)
+        if is_source(below) or not path.is_file():
+            continue
+        if any(part.startswith((".", "__")) for part in below.parts):
+            continue
+        ending = f"ends in {path.suffix}" if path.suffix else "has no suffix"
+        reason: tuple[str, str | None] = (ending, None)
+        if any(part.startswith("_") for part in below.parts):
+            if path.suffix == ".py":
+                continue  # a module that sources import
+            reason = ("begins with _, or its directory does", "rename it if it has sources")
+        elif path.suffix.lower() in known:
+            reason = (f"ends in {path.suffix}", f"rename it to {path.stem}{path.suffix.lower()}")
+        by_reason.setdefault(reason, []).append(path.relative_to(settings.root).as_posix())
+    for (why, hint), paths in by_reason.items():
+        others = f", and so {'is' if len(paths) == 2 else 'are'} {len(paths) - 1} more"
+        message = f"this file is ignored{others if len(paths) > 1 else ''}: its name {why}"
+        yield Problem("ignored-file", message, Location(paths[0]), hint, "note")
+
+
+def missing_modules(settings: Settings, project: Project) -> Iterator[Problem]:
+    """Yield warnings about modules that files of sources import and that are not installed here."""
+    paths = dict.fromkeys(s.location.path for s in project.sources if s.function is not None)
+    for path in paths:
+        file = settings.root / path
+        with suppress(OSError, SyntaxError, ValueError):
+            for node in ast.parse(file.read_bytes()).body:
+                for name in _imported(node):
+                    is_own = any(
+                        (directory / suffixed).exists()
+                        for directory in (settings.root, *file.parents)
+                        if directory.is_relative_to(settings.root)
+                        for suffixed in (name, f"{name}.py")
+                    )
+                    if is_own or name in sys.stdlib_module_names or find_spec(name) is not None:
+                        continue
+                    place = Location(path, node.lineno, node.col_offset + 1)
+                    message = f"the module `{name}` is not installed here"
+                    hint = "install it where builds run"
+                    yield Problem("missing-module", message, place, hint, "warning")
+
+
+def _imported(node: ast.stmt) -> list[str]:
+    """Return the outermost modules that a statement imports."""
+    if isinstance(node, ast.Import):
+        return [alias.name.partition(".")[0] for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        return [node.module.partition(".")[0]]
+    return []
