@@ -150,15 +150,24 @@ def group_rows(
 def _ungrouped(binding: Binding, ref: Ref, source: From, node: Any) -> Expr:
     """Report a column that no key of a GROUP BY contains, and return what stands for it."""
     name = next((e.name for e in source.entries if e.expr == ref), None)
-    if name is None or not is_certain(name):
+    outside: list[Any] = []
+    if name is not None and is_certain(name):
+        nodes = [c for c in node.find_all(exp.Column) if name.lower() in _words(c)]
+        outside = [c for c in nodes if not _is_aggregated(c, node)]
+    # In a subquery, an aggregate of an outer column is computed outside.
+    outside = [c for c in outside if c.find_ancestor(exp.Select) is node]
+    if name is None or not outside:
         raise Unanalysable("of a column that is neither grouped nor aggregated")
-    nodes = [c for c in node.find_all(exp.Column) if plain(c.name).lower() == name.lower()]
-    outside = [c for c in nodes if not _is_aggregated(c, node)]
     message = f"`{name}` is neither grouped nor aggregated"
     hint = f"add it to GROUP BY, or aggregate it: any_value({name})"
-    place = binding.place((outside or nodes or [node])[0])
+    place = binding.place(outside[0])
     binding.problems.append(Problem("missing-group-by", message, place, hint))
     return binding.calls.call("missing", (), (name,))
+
+
+def _words(column: Any) -> set[str]:
+    """Return the parts of a name such as `t.s.field`, in lower case."""
+    return {plain(part.name).lower() for part in column.parts}
 
 
 def _is_aggregated(column: Any, select: Any) -> bool:

@@ -6,6 +6,7 @@ import errno
 import json
 import posixpath
 import re
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
@@ -414,7 +415,7 @@ def _finished(
         needs_of = _needs_by_source(compilation, externals)
         project = replace(project, needs=needs, needs_of=needs_of)
     project = with_programs(project, compilation, programs, content)
-    own = _without_consequences(project.problems, malloys)
+    own = _without_consequences(project, malloys)
     problems = in_order([*own, *_unknown_graphs(settings, project)])
     return replace(project, problems=tuple(problems))
 
@@ -423,23 +424,27 @@ _CONSEQUENCES = re.compile(r"failed-to-fetch-table-schema|.*-not-found|.*-mismat
 """Codes of errors of Malloy that follow if the columns of a table are unknown."""
 
 
+_TABLE = re.compile(r"table\(\s*['\"]([^'\"]+)")
 _IMPORT = re.compile(r"^\s*import\b[^\"']*[\"']([^\"']+)[\"']", re.M)
 
 
-def _without_consequences(
-    problems: Sequence[Problem], malloys: Mapping[str, str]
-) -> Sequence[Problem]:
-    """Return problems without those of Malloy files that follow from errors in other files.
+def _without_consequences(project: Project, malloys: Mapping[str, str]) -> Iterator[Problem]:
+    """Yield problems without those of Malloy files that may follow from errors in other files.
+
+    A note says how many are not shown.
 
     Parameters
     ----------
     malloys
         The texts of the Malloy files by path.
     """
-    errors = [p for p in problems if p.severity == "error"]
-    if all(p.location.path in malloys for p in errors):
-        return problems
-    affected = {p.location.path for p in errors if UNKNOWN_UPSTREAM in p.message}
+    wrong = {p.location.path for p in project.errors} - malloys.keys()
+    unknown = [p for p in project.errors if UNKNOWN_UPSTREAM in p.message]
+    affected = {
+        p.location.path
+        for p in unknown
+        if wrong and _reads_any(project, malloys, p.location, wrong)
+    }
     imports = {
         path: {posixpath.normpath(posixpath.join(path, "..", name)) for name in _IMPORT.findall(t)}
         for path, t in malloys.items()
@@ -448,12 +453,37 @@ def _without_consequences(
     while len(affected) > n_before:  # files that import them are affected, too
         n_before = len(affected)
         affected |= {path for path, names in imports.items() if names & affected}
-    affected &= malloys.keys()
-    return [
-        p
-        for p in problems
-        if p.location.path not in affected or not _CONSEQUENCES.fullmatch(p.code)
-    ]
+    hidden = Counter[str]()
+    for problem in project.problems:
+        path = problem.location.path
+        if path in affected and _CONSEQUENCES.fullmatch(problem.code):
+            hidden[path] += 1
+        else:
+            yield problem
+    for path, n in hidden.items():
+        errors = "1 error is" if n == 1 else f"{n} errors are"
+        message = f"{errors} not shown: what this file reads has errors of its own"
+        yield Problem("consequences", message, Location(path), severity="note")
+
+
+def _reads_any(
+    project: Project, malloys: Mapping[str, str], place: Location, wrong: Collection[str]
+) -> bool:
+    """Whether the table that is named at a place follows from sources in files with errors."""
+    line = malloys.get(place.path, "").splitlines()[place.line - 1 : place.line]
+    named = _TABLE.search(line[0], place.column - 1) if line else None
+    if named is None:
+        return False
+    sources = {s.source_id: s for s in (*project.sources, *project.broken)}
+    name = re.split(r"[./]", named[1])[-1].lower()
+    todo = [i for i, s in sources.items() if s.asset_key[-1].lower() == name]
+    reached: set[SourceID] = set()
+    while todo:
+        source_id = todo.pop()
+        if source_id not in reached and source_id in sources:
+            reached.add(source_id)
+            todo += sources[source_id].reads
+    return any(sources[source_id].location.path in wrong for source_id in reached)
 
 
 def _unknown_graphs(settings: Settings, project: Project) -> Iterator[Problem]:

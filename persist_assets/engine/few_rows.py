@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+_MOST_FILES = 4
+"""Few rows are written to at most so many files."""
+
+
 def is_classic(frame: DataFrame) -> bool:
     """Whether a frame belongs to a session of this process, and not to one of a server."""
     from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
@@ -25,10 +29,20 @@ def twin_of(session: SparkSession) -> SparkSession:
     cloned: Any = session
     twin = type(session)(session.sparkContext, cloned._jsparkSession.cloneSession())
     partitions = int(session.conf.get("spark.sql.shuffle.partitions") or "200")
-    at_once = session.sparkContext.defaultParallelism
     twin.conf.set("spark.sql.adaptive.enabled", "false")
-    twin.conf.set("spark.sql.shuffle.partitions", str(min(partitions, at_once)))
+    twin.conf.set("spark.sql.shuffle.partitions", str(min(partitions, at_once(session))))
     return twin
+
+
+def in_few_files(frame: DataFrame) -> DataFrame:
+    """Return rows in no more partitions than few rows need, if their session is classic."""
+    is_spread = is_classic(frame) and at_once(frame.sparkSession) > _MOST_FILES
+    return frame.repartition(_MOST_FILES) if is_spread else frame
+
+
+def at_once(session: SparkSession) -> int:
+    """Return the number of tasks that a classic session runs at once."""
+    return session.sparkContext.defaultParallelism
 
 
 def in_session(frame: DataFrame, session: SparkSession) -> DataFrame:

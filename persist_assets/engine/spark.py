@@ -25,7 +25,7 @@ from persist_assets.core.time_values import (
     spelled,
     to_text,
 )
-from persist_assets.engine.few_rows import in_session, is_classic, twin_of
+from persist_assets.engine.few_rows import in_few_files, in_session, is_classic, twin_of
 from persist_assets.engine.named_files import AS_NAMED, check_rows, padded
 from persist_assets.engine.row_metrics import (
     Measured,
@@ -509,6 +509,7 @@ class SparkEngine:
             if beside is not None:
                 stay, stayed = self._staying(beside, checks, time_column)
                 watched = watched.unionByName(stay)
+            watched = in_few_files(watched) if few else watched
             staged = self.write_files(watched, self.settings.table_root(table), build_uid)
             measured = measure()
             n_rows = measured.rows
@@ -530,8 +531,7 @@ class SparkEngine:
                 f"Spark wrote {staged.rows} rows of `{name}` but counted {n_rows}",
                 hint="try again",
             )
-        rest = [c for c in checks if not c.in_pass]
-        if rest:
+        if rest := [c for c in checks if not c.in_pass]:
             with translated(f"checking `{name}`"):
                 rows = self.session.read.parquet(_pattern(staged))
                 measured = replace(measured, checks=(*measured.checks, *audit(rows, rest)))

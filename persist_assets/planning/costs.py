@@ -91,7 +91,7 @@ def estimate(
         delta_s += base.bytes / _WRITTEN_BYTES_PER_S
     if copies and not isinstance(program, Merging):
         delta_s += base.bytes / _COPIED_BYTES_PER_S
-    corrected = delta_s * _correction(program.method, costs)
+    corrected = delta_s * _correction(costs)
     return Estimates(whole_s, corrected, is_measured, by_size_s=delta_s)
 
 
@@ -101,18 +101,21 @@ def _n_reads(program: Program | Merging, table: SourceID) -> int:
     return sum(text.count(name) for text in program.statements for name in names)
 
 
-def _correction(method: str, costs: Sequence[Cost]) -> float:
-    """Return how many times as long as expected by sizes the faster of the last builds took."""
-    ratios = [c.seconds / c.by_size_s for c in costs if c.maintenance == method and c.by_size_s]
-    return min(ratios, default=1.0)
+def _correction(costs: Sequence[Cost]) -> float:
+    """Return how many times as long as expected by sizes the last two builds took, on average.
+
+    Some builds find that no row differs, which is quick. They count, because no plan knows before.
+    """
+    ratios = [c.seconds / c.by_size_s for c in costs if c.by_size_s][:2]
+    return sum(ratios) / len(ratios) if ratios else 1.0
 
 
 def is_worth_measuring(expected: Estimates, costs: Sequence[Cost]) -> bool:
     """Whether to compute all rows although maintenance is expected to be cheaper.
 
     The first builds of each kind take longer than later ones, because Spark starts and compiles
-    code. So if the faster of two builds that maintained the table was not much faster than the one
-    that computed all rows, all rows are computed a second time.
+    code. So if two builds that maintained the table were not much faster than the one that computed
+    all rows, all rows are computed a second time.
     """
     n_whole = sum(c.maintenance == "whole" for c in costs)
     is_close = expected.delta_s * _CLOSE > expected.whole_s

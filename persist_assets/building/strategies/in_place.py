@@ -55,6 +55,8 @@ _MOST_PARTS = 32
 _FEWEST_MERGED = 8
 _CUT = timedelta(milliseconds=2)
 """The precision that statistics of times may lose."""
+_FEW_BYTES = 64 * 2**20
+"""Files of at most so many bytes that are written again have few rows."""
 
 
 def continue_table(
@@ -128,7 +130,7 @@ def continue_table(
             name,
             beside=beside if touched else None,
             bounds=bounds,
-            few=few,
+            few=few and sum(live[path].bytes for path in touched) <= _FEW_BYTES,
         )
     stay = {path: file for path, file in live.items() if path not in touched}
     every = (*_within(root, sorted(stay)), *_within(staged.root, (f.path for f in staged.files)))

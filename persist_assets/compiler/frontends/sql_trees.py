@@ -8,7 +8,6 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
 from persist_assets.analysis.functions import ARGUMENTS, SPARKS, UNIT_FIRST
-from persist_assets.core.dialect import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -112,9 +111,9 @@ def wrong_calls(tokens: Sequence[Token], tree: exp.Expr) -> Iterator[tuple[str, 
     """Yield the calls that Spark's own functions do not allow: name, arguments, offset.
 
     The number of arguments is None if Spark has no such function. Functions of a schema are left
-    out. The tree decides which names are calls: `t(a, b)` may name a table and its columns.
+    out. The tree tells the places of calls: `t(a, b)` may name a table and its columns.
     """
-    called: set[str] | None = None
+    called: set[int] | None = None
     for i in range(len(tokens) - 1):
         if tokens[i + 1].token_type is not TokenType.L_PAREN:
             continue
@@ -122,14 +121,15 @@ def wrong_calls(tokens: Sequence[Token], tree: exp.Expr) -> Iterator[tuple[str, 
         taken = ARGUMENTS.get(name)
         if name in _OF_GRAMMAR or (taken is None and name in SPARKS) or not name.isidentifier():
             continue
-        if i and tokens[i - 1].token_type is TokenType.DOT:
+        if i and tokens[i - 1].token_type in (TokenType.DOT, TokenType.DCOLON):
             continue
         n = None if taken is None else _n_arguments(tokens, i + 1)
         if taken is not None and (n is None or n in taken):
             continue
         if called is None:
-            called = set(_calls_of(tree))
-        if name in called:
+            nodes = tree.find_all(exp.Anonymous, exp.Func)
+            called = {node.meta["start"] for node in nodes if "start" in node.meta}
+        if tokens[i].start in called:
             yield name, n, tokens[i].start
 
 
@@ -146,6 +146,8 @@ def _n_arguments(tokens: Sequence[Token], opened: int) -> int | None:
             n += 1
         elif depth == 1 and (kind in _OTHER_FORMS or tokens[i].text.upper() in _OTHER_WORDS):
             return None
+        elif kind is TokenType.LT and tokens[i - 1].text.upper() in _NESTED:
+            return None  # the commas of a type
     return None
 
 
@@ -156,17 +158,9 @@ _DEPTHS = {
     TokenType.R_BRACKET: -1,
 }
 _OTHER_FORMS = frozenset((TokenType.STAR, TokenType.FROM, TokenType.IN, TokenType.FARROW))
+_NESTED = ("ARRAY", "MAP", "STRUCT")
 _OTHER_WORDS = frozenset(("PLACING", "FOR", "SELECT", "WITH", "VALUES", "TABLE"))
 _OF_GRAMMAR = UNIT_FIRST | frozenset(
-    "try_cast and or not between in like ilike rlike regexp div case when cast".split()
+    "try_cast and or not between in like ilike rlike regexp div case when cast exists".split()
 )
 """Words before brackets that are a part of Spark's grammar."""
-
-
-def _calls_of(tree: exp.Expr) -> Iterator[str]:
-    """Yield the names of functions, in lower case, that a tree may call by them."""
-    for node in tree.find_all(exp.Anonymous, exp.Func):
-        if isinstance(node, exp.Anonymous):
-            yield plain(node.name).lower()
-        else:
-            yield from (name.lower() for name in node.sql_names())

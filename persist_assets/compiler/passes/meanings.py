@@ -106,11 +106,15 @@ def _compile_raw(compilation: Compilation, unit: Unit) -> None:
         return
     is_ours = raw.external is not None or raw.format in FORMATS or "." in raw.format  # a class
     if compilation.functions is not None and not is_ours:
-        hint = did_you_mean(raw.format, FORMATS) or f"formats: {', '.join(FORMATS)}"
-        hint += '; a library for another one goes into "spark.jars.packages"'
+        similar = did_you_mean(raw.format, FORMATS)
+        hint = f"{similar or 'known formats: ' + ', '.join(FORMATS)}; the library of another one"
+        hint += ' goes into "spark.jars.packages"'
         message = f"`{declaration.name}` has the unknown format `{raw.format}`"
-        compilation.report("raw-format", message, unit, hint)
-        return
+        place, severity = declaration.location, "error" if similar else "warning"
+        compilation.problems.append(Problem("raw-format", message, place, hint, severity))
+        if similar:
+            unit.broken = True
+            return
     if raw.external is not None:
         for text in (raw.external.filter, raw.external.snapshot_filter):
             if text is None:
@@ -271,7 +275,6 @@ _ELSEWHERE = {
     "timestamp_trunc": "date_trunc",
     "to_base64": "base64",
     "to_hex": "hex",
-    "truncate": "trunc",
     "unnest": "explode",
 }
 """Functions of other databases, and those of Spark that do the same."""

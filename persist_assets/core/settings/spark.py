@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from persist_assets._paths import FAIR_SCHEDULER
@@ -48,14 +50,22 @@ SPARK_LOOPBACK: Mapping[str, str] = {
 """Without a cluster nobody but this machine has to reach the driver."""
 
 _WITH_FUNCTIONS = re.compile(
-    r"spark\.(remote|jars.*|driver\.extraClassPath"
+    r"spark\.(remote|plugins|jars.*|driver\.extraClassPath"
     r"|sql\.(extensions|catalogImplementation|catalog\..*|hive\..*))"
 )
 """Settings that may give the session functions besides Spark's own."""
 
 
-def may_add_functions(settings: Iterable[tuple[str, str]]) -> bool:
-    """Whether a session with some settings may have functions besides Spark's own."""
+def may_add_functions(
+    settings: Iterable[tuple[str, str]], environ: Mapping[str, str] = os.environ
+) -> bool:
+    """Whether a session with some settings may have functions besides Spark's own.
+
+    Spark also takes settings from a file and from a variable.
+    """
+    place = environ.get("SPARK_CONF_DIR") or f"{environ.get('SPARK_HOME', '')}/conf"
+    if environ.get("PYSPARK_SUBMIT_ARGS") or Path(place, "spark-defaults.conf").exists():
+        return True
     is_local = {"spark.remote": "local", "spark.sql.catalogImplementation": "in-memory"}
     return any(
         _WITH_FUNCTIONS.fullmatch(key) and not value.startswith(is_local.get(key, "\0"))

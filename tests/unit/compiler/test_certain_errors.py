@@ -11,6 +11,7 @@ from persist_assets.compiler.load import load_project
 from persist_assets.compiler.remarks import ignored_files, missing_modules
 from persist_assets.core.errors import SettingsError
 from persist_assets.core.settings.load import load_settings
+from persist_assets.core.settings.spark import may_add_functions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -104,6 +105,15 @@ def test_calls_with_the_wrong_number_of_arguments_are_errors(
     ) in ([], [first])
 
 
+def test_settings_outside_the_project_may_add_functions(tmp_path: Path) -> None:
+    assert not may_add_functions((), {})
+    assert may_add_functions((), {"PYSPARK_SUBMIT_ARGS": "--jars x.jar pyspark-shell"})
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "spark-defaults.conf").touch()
+    assert may_add_functions((), {"SPARK_HOME": str(tmp_path)})
+    assert may_add_functions((), {"SPARK_CONF_DIR": str(tmp_path / "conf")})
+
+
 @pytest.mark.parametrize("functions", ['"f"', "[1]"])
 def test_functions_are_a_list_of_names(tmp_path: Path, functions: str) -> None:
     with pytest.raises(SettingsError, match=r"`functions` must be a list"):
@@ -124,6 +134,15 @@ def test_functions_are_a_list_of_names(tmp_path: Path, functions: str) -> None:
         "SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY a) AS b FROM t",
         "SELECT transform(array(a, b), (x, i) -> x[i] + abs(x[0])) AS c FROM t",
         "SELECT now() AS a, round((a), 2) AS b, exists(SELECT 1) AS c FROM t",
+        "SELECT count(*) FILTER (WHERE b) c, filter(collect_list(k), x -> x > 1) f FROM t",
+        "SELECT k FROM t WHERE EXISTS ((SELECT 1 FROM u) UNION ALL (SELECT 2 FROM u))",
+        "SELECT decimal(s) a, CAST(v AS DECIMAL(10,2)) b, s::decimal(10,2) x FROM t",
+        "SELECT g, some(b) a FROM t WHERE s LIKE SOME ('a','b') GROUP BY g",
+        "SELECT explode(m) FROM t, LATERAL explode(m) AS explode(key, value)",
+        "SELECT abs(a) x, max(x) m FROM (SELECT k, g FROM t) abs(a, b), VALUES (1, 2) max(x, y)",
+        "WITH first(a,b,c) AS (SELECT 1,2,3) SELECT first(a) x FROM first",
+        "SELECT map_keys(m::map<string, bigint>), array_size(a::array<struct<a: int, b: int>>) FROM t",
+        "SELECT isnull(s::struct<x: bigint, y: string>), if(a < b, b > a, c) FROM t",
         "SELECT a FROM t WHERE (a = 1) AND (b = 2) OR NOT (a LIKE ('x') OR b RLIKE ('y'))",
         "SELECT a FROM t WHERE a NOT IN (1, 2) AND a BETWEEN (1) AND (2) AND (a DIV (2)) = 1",
     ],
@@ -163,6 +182,8 @@ def test_columns_that_are_neither_grouped_nor_aggregated_are_errors(
         "SELECT a, sum(b) OVER (PARTITION BY a) AS n FROM t",
         "SELECT a, b, count(*) AS n FROM t GROUP BY ROLLUP (a, b)",
         "SELECT a FROM t HAVING a > 1",
+        "SELECT a FROM t GROUP BY a HAVING EXISTS (SELECT 1 FROM t AS u WHERE u.a > max(t.b))",
+        "SELECT a FROM t GROUP BY a HAVING sum(b) > (SELECT max(b) FROM t AS u WHERE u.b > max(t.b))",
         "SELECT count(*) AS n, (SELECT max(b) FROM t) AS m FROM t",
     ],
 )
@@ -235,8 +256,14 @@ def test_errors_of_a_file_cause_none_in_malloy_files_that_read_it(tmp_path: Path
     missing = "CREATE TABLE t USING parquet LOCATION 'nowhere'"
     wrong = [message for message, _ in problems(tmp_path, missing)]
     assert wrong[0].startswith("a.sql:1:14: error: there is no data at")
-    assert {message.partition(":")[0] for message in wrong[1:]} == {"own.malloy"}
-    assert problems(tmp_path, "CREATE TABLE t (a INT) USING delta LOCATION 't'; SELECT 1") != []
+    assert wrong[1] == (
+        "m.malloy:1:1: note: 1 error is not shown: what this file reads has errors of its own"
+    )
+    assert {message.partition(":")[0] for message in wrong[2:]} == {"own.malloy"}
+    unrelated = "CREATE TABLE t (a INT) USING delta LOCATION 't'; CREATE VIEW v AS SELECT b FROM t"
+    (tmp_path / "sources" / "m.malloy").write_text(files["m.malloy"].replace("a }", "typo }"))
+    wrong = [message for message, _ in problems(tmp_path, unrelated)]
+    assert any("'typo' is not defined" in message for message in wrong)
 
 
 @pytest.mark.proves("W2")
@@ -252,6 +279,8 @@ def test_a_column_in_double_quotes_is_warned_of(tmp_path: Path) -> None:
 @pytest.mark.proves("W2")
 def test_unknown_formats_are_errors_unless_the_session_may_read_them(tmp_path: Path) -> None:
     text = "CREATE TABLE t (a INT) USING parqet LOCATION 't'; CREATE VIEW v AS SELECT a FROM t"
+    (warning,) = problems(tmp_path, text.replace("parqet", "excel"))
+    assert warning[0] == "a.sql:1:14: warning: `t` has the unknown format `excel`"
     (only,) = problems(tmp_path, text)
     assert only[0] == "a.sql:1:14: error: `t` has the unknown format `parqet`"
     assert "did you mean `parquet`?" in (only[1] or "")

@@ -204,11 +204,11 @@ def test_estimates_by_size_are_corrected_by_what_builds_took() -> None:
     assert first.delta_s == first.by_size_s
     for costs, factor in {
         (kept_up(1.0),): 0.5,
-        (kept_up(1.0), kept_up(3.0)): 0.5,
-        (kept_up(9.0), kept_up(3.0)): 1.5,  # one slow build proves little
-        (kept_up(9.0), kept_up(8.0)): 4.0,
+        (kept_up(1.0), kept_up(3.0)): 1.0,
+        (kept_up(9.0), kept_up(7.0), kept_up(1.0)): 4.0,
         (kept_up(9.0, None),): 1.0,
-        (replace(kept_up(9.0), maintenance="append"),): 1.0,
+        (kept_up(9.0, None), kept_up(3.0)): 1.5,
+        (replace(kept_up(9.0), maintenance="append"),): 4.5,
     }.items():
         expected = after_costs(*costs, WHOLE).expected
         assert expected is not None
