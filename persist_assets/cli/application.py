@@ -220,7 +220,7 @@ class Invocation:
     def states(self) -> dict[SourceID, frozenset[State]]:
         """Return the states of the tables of all persisted sources, according to a plan."""
         planned = self.observer.plan(s.source_id for s in self.project.persisted)
-        return {step.source_id: states_of(step) for step in planned.steps}
+        return {step.source_id: states_of(step, self.project) for step in planned.steps}
 
     def close(self) -> None:
         """Close everything that was opened."""

@@ -80,7 +80,9 @@ def _inspected(root: Path, data: Iterable[str]) -> dict[str, Inspected]:
         location = place if scheme_of(place) else str(Path(place).resolve())
         inspected = inspect_data(location)
         if inspected.is_partial:
-            err.print(f"{place}: types follow from a part of the data; check them", markup=False)
+            err.print(f"{place}: types were inferred from part of the data", markup=False)
+        if inspected.format == "csv" and "header" not in dict(inspected.options):
+            err.print(f"{place}: no header was recognized: columns are _c0, _c1, …", markup=False)
         inside = not scheme_of(place) and Path(location).is_relative_to(root)
         shown = Path(location).relative_to(root).as_posix() if inside else location
         by_location[shown] = inspected

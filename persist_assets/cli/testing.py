@@ -76,7 +76,7 @@ def _chosen(
 ) -> list[Case]:
     """Return the tests of the selected sources, which need not be persisted."""
     project = invocation.project
-    by_id = {case.name: find_source(project, case.source).source_id for case in cases}
+    by_id = {case.name: [*find_declared(project, case.source)] for case in cases}
 
     def sources(some: Sequence[str]) -> set[str]:
         ids: set[str] = set()
@@ -85,15 +85,19 @@ def _chosen(
             ids |= {*(declared or select(project, [pattern], invocation.states))}
         return ids
 
-    wanted = sources(patterns) if patterns else {*by_id.values()}
-    wanted -= sources(invocation.exclude)
-    return [case for case in cases if by_id[case.name] in wanted]
+    wanted, excluded = sources(patterns or ()), sources(invocation.exclude)
+    return [
+        case
+        for case in cases
+        if (not patterns or not wanted.isdisjoint(by_id[case.name]))
+        and excluded.isdisjoint(by_id[case.name])
+    ]
 
 
 def _print(outcomes: Sequence[Outcome]) -> None:
     """Print a line for each test, and what differs."""
     if not outcomes:
-        out.print(f"no tests: write {DIRECTORY}/NAME.yml, or persist test --record SOURCE")
+        out.print(f"no tests selected: write {DIRECTORY}/NAME.yml, or persist test --record SOURCE")
         return
     table = table_of("test", "source", "result", "seconds")
     for outcome in outcomes:
@@ -123,9 +127,10 @@ def _print(outcomes: Sequence[Outcome]) -> None:
 
 def _summary(difference: Difference) -> str:
     """Return how rows differ, in words."""
-    where = "" if difference.what == "expect" else f"of {difference.what}: "
+    where = "" if difference.what == "expect" else f"CTE `{difference.what}`: "
     n, m = len(difference.missing), len(difference.unexpected)
-    return f"{where}{n} expected row{'s' * (n != 1)} missing (-), {m} not expected (+)"
+    verb = "is" if n == 1 else "are"
+    return f"{where}{n} expected row{'s' * (n != 1)} {verb} missing (-), {m} unexpected (+)"
 
 
 def _by_column(difference: Difference, rows: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
@@ -209,3 +214,5 @@ def _record(invocation: Invocation, name: str, n_rows: int) -> None:
         print_json({"path": path.relative_to(invocation.root).as_posix()})
         return
     out.print(f"wrote {path}", markup=False, soft_wrap=True)
+    if not body["expect"]:
+        err.print("the source returns no rows for these inputs: edit the test before you keep it")

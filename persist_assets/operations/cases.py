@@ -15,9 +15,11 @@ clock: 2024-01-31 10:00:00      the time that the query reads
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.core.errors import Location, Problem, SettingsError, SourcesError, did_you_mean
@@ -110,15 +112,8 @@ def _tests_in(
     """Yield the name, the place and the content of each test of a file."""
     import yaml
 
-    class Loader(yaml.SafeLoader):
-        """Reads times as texts."""
-
-    Loader.yaml_implicit_resolvers = {
-        first: [(tag, rule) for tag, rule in rules if tag != "tag:yaml.org,2002:timestamp"]
-        for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
     relative = path.relative_to(root).as_posix()
-    loader = Loader(path.read_text())
+    loader = _loader()(path.read_text())
     try:
         node: Any = loader.get_single_node()
         if node is not None and not isinstance(node, yaml.MappingNode):
@@ -134,6 +129,44 @@ def _tests_in(
         problems.append(Problem("test", f"invalid YAML: {error.problem}", place))
     finally:
         loader.dispose()
+
+
+class Number(float):
+    """A number with the digits that the user wrote: `1.10`."""
+
+    text: str
+
+
+@cache
+def _loader() -> Any:
+    """Return a loader of YAML that reads as numbers what everybody does, and no dates.
+
+    YAML 1.1 takes `010` for 8, `12:30` for 750 and `NO` for false.
+    """
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    def number(loader: Any, node: Any) -> Number:
+        value = Number(node.value)
+        value.text = node.value
+        return value
+
+    Loader.yaml_implicit_resolvers = {
+        first: [(tag, rule) for tag, rule in rules if tag.endswith((":null", ":merge"))]
+        for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    tag = "tag:yaml.org,2002:{}".format
+    Loader.add_implicit_resolver(
+        tag("bool"), re.compile(r"(?:true|True|TRUE|false|False|FALSE)$"), "tTfF"
+    )
+    Loader.add_implicit_resolver(tag("int"), re.compile(r"-?(?:0|[1-9]\d*)$"), [*"-0123456789"])
+    Loader.add_implicit_resolver(
+        tag("float"), re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?$"), [*"-0123456789"]
+    )
+    Loader.add_constructor(tag("float"), number)
+    return Loader
 
 
 def _case(name: str, location: Location, body: Any, root: Path) -> Case:
@@ -154,7 +187,7 @@ def _case(name: str, location: Location, body: Any, root: Path) -> Case:
     if not isinstance(source, str):
         raise SettingsError("it names no source", hint="source: daily_revenue")
     if "expect" not in body and not body.get("ctes"):
-        raise SettingsError("it expects nothing", hint="expect: [{column: value}]")
+        raise SettingsError("it has neither `expect` nor `ctes`", hint="expect: [{column: value}]")
     return Case(
         name,
         source,
@@ -181,7 +214,7 @@ def _rows(what: str, rows: Any, root: Path) -> Rows:
         return Rows(tuple(rows))
     if not isinstance(rows, str):
         hint = "write a list of {column: value}, the path of a CSV file, or SQL"
-        raise SettingsError(f"`{what}` has no rows", hint=hint)
+        raise SettingsError(f"`{what}` is not a list of rows", hint=hint)
     if not rows.strip().lower().endswith(".csv"):
         return Rows(sql=rows.strip().rstrip(";"))
     path = root / rows.strip()
@@ -198,5 +231,5 @@ def _clock(value: Any) -> datetime | None:
     try:
         return datetime.fromisoformat(str(value))
     except ValueError as error:
-        message = f"`clock` is no time: {value}"
+        message = f"`clock` is not a time: {value}"
         raise SettingsError(message, hint="clock: 2024-01-31 10:00:00") from error

@@ -7,9 +7,13 @@ sample data and sources, or a source over that data ──────┴─► 
 from __future__ import annotations
 
 import re
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Literal
 
+from sqlglot.tokenizer_core import TokenType
+
 from persist_assets._paths import TEMPLATE
+from persist_assets.core.dialect import quote, tokenize
 from persist_assets.core.errors import SettingsError
 from persist_assets.core.spark_types import field_name
 from persist_assets.storage.inspection import SUFFIXES, inspect_data
@@ -54,7 +58,7 @@ def declaration(name: str, location: str, data: Inspected) -> str:
     location
         The path or URI as the statement states it.
     """
-    columns = [f"{field_name(c.name)} {_type(c.type or 'string')}" for c in data.columns]
+    columns = [f"{_name(c.name)} {_type(c.type or 'string')}" for c in data.columns]
     listed = f"  {', '.join(columns)}"
     if len(listed) > _LINE:
         listed = ",\n".join(f"  {column}" for column in columns)
@@ -79,6 +83,12 @@ def table_name(location: str) -> str:
     last = _SUFFIX.sub("", location.rstrip("/").rpartition("/")[2])
     name = re.sub(r"\W+", "_", last, flags=re.ASCII).strip("_").lower()
     return name if re.match(r"[a-z_]", name) else f"t_{name}".rstrip("_")
+
+
+def _name(column: str) -> str:
+    """Return the name of a column as SQL, quoted if it is no plain word or a keyword."""
+    is_word = [t.token_type for t in tokenize(column)] == [TokenType.VAR]
+    return field_name(column) if is_word else quote(column)
 
 
 def _type(kind: str) -> str:
@@ -123,7 +133,9 @@ def begin(
         tables = [path for path in _SAMPLE_DATA if path.endswith(".csv")]
         known = {path: inspect_data(str(TEMPLATE / path)) for path in tables}
         files["sources/raw.sql"] = declarations(known).encode()
+    parents = {str(parent) for path in files for parent in PurePath(path).parents}
     present = [path for path in files if (directory / path).exists()]
+    present += [path for path in sorted(parents) if (directory / path).is_file()]
     if present:
         message = f"{directory / present[0]} exists already"
         raise SettingsError(message, hint="name a new directory: persist init DIR")

@@ -23,7 +23,7 @@ from persist_assets.core.errors import (
 from persist_assets.core.model.columns import Column
 from persist_assets.engine.python_functions import call
 from persist_assets.engine.session import translated
-from persist_assets.operations.cases import Case, Rows
+from persist_assets.operations.cases import Case, Number, Rows
 from persist_assets.planning.render import kept, substitute
 from persist_assets.planning.selection import find_source
 from persist_assets.storage.types import columns_of_struct
@@ -183,7 +183,8 @@ class _Run:
         cut = up_to_cte(query.text, name) if query is not None else None
         if query is None or cut is None:
             hint = "only those of its outermost WITH can be tested"
-            raise NotFoundError(f"`{source.key}` has no expression `{name}`", hint=hint)
+            message = f"`{source.key}` has no common table expression `{name}`"
+            raise NotFoundError(message, hint=hint)
         text = f"{query.text[:cut]} SELECT * FROM {quote(name)}"
         inside = tuple(r for r in query.references if r.end <= cut)
         shorter = replace(query, text=text, references=inside, column_names=(), bounds=())
@@ -308,7 +309,7 @@ def _text(value: Any) -> str | None:
     """Return a value as text: of nested values, JSON."""
     if value is None or isinstance(value, str):
         return value
-    return json.dumps(value)
+    return value.text if isinstance(value, Number) else json.dumps(value)
 
 
 def _parsed(column: str, kind: str) -> str:

@@ -34,13 +34,19 @@ has other code."""
 STATES: tuple[State, ...] = ("current", "stale", "missing", "modified")
 
 
-def states_of(step: Step) -> frozenset[State]:
-    """Return the states of the table of a step."""
+def states_of(step: Step, project: Project) -> frozenset[State]:
+    """Return the states of the table of a step.
+
+    What is not persisted is a part of the code of its readers.
+    """
     if step.action == "reuse":
         return frozenset(("current",))
     codes = {r.code for r in step.reasons}
+    changed = {r.source_id for r in step.reasons if r.code == "upstream" and r.source_id}
+    changed -= {source.source_id for source in project.persisted}
     present: State = "missing" if codes & {"new", "missing"} else "stale"
-    return frozenset((present, "modified")) if codes & {"new", "code"} else frozenset((present,))
+    is_modified = bool(codes & {"new", "code"} or changed)
+    return frozenset((present, "modified")) if is_modified else frozenset((present,))
 
 
 def find_source(project: Project, name: str) -> Source:

@@ -41,6 +41,7 @@ _MOST_BYTES = 16 * 2**20
 _SEPARATORS = (",", ";", "\t", "|")
 _NULLS = ("NULL", "null", "NA", "N/A", "\\N", "None")
 """Texts that may stand for NULL in CSV, besides nothing."""
+_UTF_16 = b"\xff\xfe", b"\xfe\xff"
 _LINES = 50
 """The separator of CSV is the one that fits so many lines."""
 
@@ -109,10 +110,12 @@ def _inspect_csv(text: bytes) -> Inspected:
     """Return the columns and options of CSV."""
     options: dict[str, str] = {}
     try:
-        decoded = text.decode("utf-8-sig")
+        decoded = text.decode("utf-16" if text.startswith(_UTF_16) else "utf-8-sig")
+        if text.startswith(_UTF_16):
+            options["encoding"] = "utf-16"
     except UnicodeDecodeError:
-        options["encoding"] = "windows-1252"
-        decoded = text.decode("windows-1252", errors="replace")
+        options["encoding"] = "iso-8859-1"
+        decoded = text.decode("iso-8859-1")
     separator = _separator(decoded)
     if separator != ",":
         options["sep"] = "\\t" if separator == "\t" else separator
@@ -214,11 +217,11 @@ class _Csv:
 _NUMBERS = ("bigint", "double")
 
 
-_LOSES = re.compile(r"[+-]?0\d|.*\d{17}", re.S)
+_LOSES = re.compile(r"-?0\d|\+|.*\d{17}|[+-]?(?:nan|inf)", re.S | re.I)
 
 
 def _loses(texts: Any) -> bool:
-    """Whether some texts are numbers that would lose digits, such as post codes with a 0."""
+    """Whether some texts are numbers that would not stay what they are, such as `0123`, `+1`."""
     return any(map(_LOSES.match, _values(texts)))
 
 

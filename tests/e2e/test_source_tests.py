@@ -113,7 +113,7 @@ def test_sources_are_tested_on_rows_that_are_made_up(
     errors = {name: r["error"] for name, r in results.items()}
     assert errors["no_input"] == "`no_input` has no rows of `a/by_shop`"
     assert errors["no_column"] == "`a/orders` has no column `idd`"
-    assert errors["no_cte"] == "`a/by_shop` has no expression `old`"
+    assert errors["no_cte"] == "`a/by_shop` has no common table expression `old`"
     assert errors["python_clock"] == "`clock` is for SQL and Malloy"
     assert "CAST_INVALID_INPUT" in errors["no_value"]
     command = [
@@ -136,7 +136,7 @@ def test_sources_are_tested_on_rows_that_are_made_up(
     assert "tests/wrong.yml:2:1: differs\nexpect (id):\n  - (3,)\n  + (2,)" in by_pytest.stdout
     assert "`a/orders` has no column `idd`" in by_pytest.stdout
     shown = persist("test", "paid", "--exclude", "by_shop", cwd=root).stdout
-    assert "tests/wrong.yml:2:1: differs: 1 expected row missing (-), 1 not expected (+)" in shown
+    assert "tests/wrong.yml:2:1: differs: 1 expected row is missing (-), 1 unexpected (+)" in shown
 
 
 @pytest.mark.slow

@@ -242,9 +242,9 @@ def _mistaken_texts(query: Query, upstream: Sequence[Unit]) -> list[Problem]:
     return [
         Problem(
             "double-quotes",
-            f'"{text}" is a text in Spark, and not the column',
+            f'"{text}" is a string literal in Spark, not the column',
             place,
-            f"write `{text}` for the column, and '{text}' for the text",
+            f"write `{text}` for the column, or '{text}' for the string",
             severity="warning",
         )
         for text, place in query.double_quoted

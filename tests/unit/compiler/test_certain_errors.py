@@ -271,8 +271,8 @@ def test_a_column_in_double_quotes_is_warned_of(tmp_path: Path) -> None:
     query = """SELECT "A" AS b, "other" AS c, 'a' AS d, `a` AS e, "a b" AS f FROM t -- "a" """
     (warning,) = problems(tmp_path, f"{T}CREATE VIEW v AS {query}")
     assert warning == (
-        'a.sql:2:25: warning: "A" is a text in Spark, and not the column',
-        "write `A` for the column, and 'A' for the text",
+        'a.sql:2:25: warning: "A" is a string literal in Spark, not the column',
+        "write `A` for the column, or 'A' for the string",
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from persist_assets.core.errors import SourcesError
-from persist_assets.operations.cases import Case, Rows, read_cases
+from persist_assets.operations.cases import Case, Number, Rows, read_cases
 from persist_assets.operations.testing import at_clock, minus, up_to_cte
 
 if TYPE_CHECKING:
@@ -58,12 +58,12 @@ second: {source: d/s, expect: []}
     [
         ("a: {source: s, expects: []}", "1:1", "unknown key `expects`"),
         ("\na: {expect: []}", "2:1", "it names no source"),
-        ("a: {source: s}", "1:1", "it expects nothing"),
-        ("a: {source: s, expect: {n: 1}}", "1:1", "`expect` has no rows"),
-        ("a: {source: s, inputs: {t: [1]}, expect: []}", "1:1", "`inputs.t` has no rows"),
+        ("a: {source: s}", "1:1", "it has neither `expect` nor `ctes`"),
+        ("a: {source: s, expect: {n: 1}}", "1:1", "`expect` is not a list of rows"),
+        ("a: {source: s, inputs: {t: [1]}, expect: []}", "1:1", "`inputs.t` is not a list of rows"),
         ("a: {source: s, inputs: [t], expect: []}", "1:1", "`inputs` is a mapping"),
         ("a: {source: s, inputs: {t: no.csv}, expect: []}", "1:1", "there is no file no.csv"),
-        ("a: {source: s, clock: noon, expect: []}", "1:1", "`clock` is no time"),
+        ("a: {source: s, clock: noon, expect: []}", "1:1", "`clock` is not a time"),
         ("a: 1", "1:1", "a test is a mapping"),
         ("- a", "1:1", "expected tests by name"),
         ("a: {source: s\nb: [", "2:2", "invalid YAML"),
@@ -78,6 +78,19 @@ def test_what_is_no_test_is_an_error_with_its_place(
     (problem,) = caught.value.problems
     assert (str(problem.location), problem.code) == (f"tests/t.yml:{place}", "test")
     assert message in problem.message
+
+
+@pytest.mark.proves("W5")
+def test_scalars_mean_what_they_look_like(tmp_path: Path) -> None:
+    written = "[010, 12:30, 1_000, NO, yes, 2024-01-31, ~, '', 'null', true, -7, 1.10, 1e3, 0x1f]"
+    (case,) = cases(tmp_path, f"a: {{source: s, expect: [{{v: {written}}}]}}")
+    assert case.expect is not None
+    values = case.expect.values[0]["v"]
+    assert values == [
+        *("010", "12:30", "1_000", "NO", "yes", "2024-01-31", None, "", "null"),
+        *(True, -7, 1.1, 1000.0, "0x1f"),
+    ]
+    assert [v.text for v in values if isinstance(v, Number)] == ["1.10", "1e3"]
 
 
 def test_a_project_without_tests_has_none(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, cast
 
 import pytest
 from conftest import compiled
@@ -169,13 +169,18 @@ def test_a_name_of_several_sources() -> None:
         ("build", ("new",), {"missing", "modified"}),
         ("build", ("missing",), {"missing"}),
         ("build", ("code",), {"stale", "modified"}),
-        ("build", ("upstream",), {"stale"}),
+        ("build", ("upstream p",), {"stale"}),
+        ("build", ("upstream v",), {"stale", "modified"}),
+        ("build", ("upstream t",), {"stale", "modified"}),
         ("build", ("input", "increment"), {"stale"}),
     ],
 )
 def test_a_step_shows_the_states_of_its_table(
-    action: Literal["build", "reuse"], codes: tuple[ReasonCode, ...], states: set[State]
+    action: Literal["build", "reuse"], codes: tuple[str, ...], states: set[State]
 ) -> None:
-    reasons = tuple(Reason(code, "why") for code in codes)
-    step = Step("p@sources/a.sql", action, "build", (), reasons)
-    assert states_of(step) == states
+    def reason(text: str) -> Reason:
+        code, _, name = text.partition(" ")
+        return Reason(cast("ReasonCode", code), "why", f"{name}@sources/a.sql" if name else None)
+
+    step = Step("q@sources/a.sql", action, "build", (), tuple(map(reason, codes)))
+    assert states_of(step, PROJECT) == states

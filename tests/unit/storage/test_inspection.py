@@ -41,7 +41,10 @@ def columns(data: Inspected) -> dict[str, str | None]:
         (("a", "1"), "string"),
         (("", ""), "string"),
         (("00123", "45678"), "string"),  # post codes keep their zeros
+        (("+49123", "1"), "string"),
         (("0", "0.5"), "double"),
+        (("1.5", "NaN"), "string"),  # Spark wants its own spellings
+        (("1.5", "inf"), "string"),
         (("12345678901234567890", "1"), "string"),  # a DOUBLE would lose digits
         (("yes", "no"), "string"),
     ],
@@ -84,7 +87,7 @@ def test_a_first_row_without_names_is_no_header(tmp_path: Path, text: str) -> No
 
 def test_text_in_another_encoding_is_read(tmp_path: Path) -> None:
     data = inspected(tmp_path, "Straße,n\nGrün,1\n".encode("cp1252"))
-    assert dict(data.options) == {"header": "true", "encoding": "windows-1252"}
+    assert dict(data.options) == {"header": "true", "encoding": "iso-8859-1"}
     assert columns(data) == {"Straße": "string", "n": "bigint"}
 
 
