@@ -168,10 +168,9 @@ class _Csv:
     def types(self) -> tuple[str | None, list[str]]:
         """Return the text that stands for NULL besides nothing, or None, and Spark's types."""
         texts = self._read((), as_strings=True)
-        numeric = [not _loses(column) for column in texts.columns]
-        best: tuple[str | None, list[str]] = None, self._types((), numeric)
+        best: tuple[str | None, list[str]] = None, self._types((), texts)
         for null in _NULLS:
-            types = self._types((null,), numeric)
+            types = self._types((null,), texts)
             better = any(a == "string" != b for a, b in zip(best[1], types, strict=True))
             # In a column of texts it may be one of them.
             strings = [c for c, t in zip(texts.columns, types, strict=True) if t == "string"]
@@ -179,11 +178,11 @@ class _Csv:
                 return null, types
         return best
 
-    def _types(self, nulls: Sequence[str], numeric: Sequence[bool]) -> list[str]:
+    def _types(self, nulls: Sequence[str], texts: Any) -> list[str]:
         kinds = [_type_of_text(field.type) for field in self._read(nulls).schema]
         return [
-            kind if is_fit or kind not in _NUMBERS else "string"
-            for kind, is_fit in zip(kinds, numeric, strict=True)
+            "string" if kind in _LOSES and _matches(_LOSES[kind], column) else kind
+            for kind, column in zip(kinds, texts.columns, strict=True)
         ]
 
     def _read(self, nulls: Sequence[str], *, as_strings: bool = False) -> Any:
@@ -214,15 +213,16 @@ class _Csv:
         )
 
 
-_NUMBERS = ("bigint", "double")
+_LOSES = {
+    "bigint": re.compile(r"-?0\d|\+"),
+    "double": re.compile(r"-?0\d|\+|-?\d{16,}$|-?(?:nan|inf)", re.I),
+}
+"""Numbers that would not stay what they are, by type: post codes, telephone numbers, long ones."""
 
 
-_LOSES = re.compile(r"-?0\d|\+|.*\d{17}|[+-]?(?:nan|inf)", re.S | re.I)
-
-
-def _loses(texts: Any) -> bool:
-    """Whether some texts are numbers that would not stay what they are, such as `0123`, `+1`."""
-    return any(map(_LOSES.match, _values(texts)))
+def _matches(rule: re.Pattern[str], texts: Any) -> bool:
+    """Whether a rule matches the beginning of some texts of a column."""
+    return any(map(rule.match, _values(texts)))
 
 
 def _values(texts: Any) -> list[str]:

@@ -43,6 +43,8 @@ def columns(data: Inspected) -> dict[str, str | None]:
         (("00123", "45678"), "string"),  # post codes keep their zeros
         (("+49123", "1"), "string"),
         (("0", "0.5"), "double"),
+        (("0.30000000000000004", "1"), "double"),
+        (("9223372036854775807", "-1"), "bigint"),
         (("1.5", "NaN"), "string"),  # Spark wants its own spellings
         (("1.5", "inf"), "string"),
         (("12345678901234567890", "1"), "string"),  # a DOUBLE would lose digits
