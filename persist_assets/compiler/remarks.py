@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from contextlib import suppress
 from importlib.util import find_spec
@@ -44,6 +45,37 @@ def ignored_files(settings: Settings) -> Iterator[Problem]:
         others = f", and so {'is' if len(paths) == 2 else 'are'} {len(paths) - 1} more"
         message = f"this file is ignored{others if len(paths) > 1 else ''}: its name {why}"
         yield Problem("ignored-file", message, Location(paths[0]), hint, "note")
+
+
+def empty_files(settings: Settings, project: Project) -> Iterator[Problem]:
+    """Yield notes on files of SQL and Python that define no source.
+
+    Modules that other files import are left out.
+    """
+    directory = settings.root / settings.sources
+    files = [
+        path
+        for path in directory.rglob("*")
+        if is_source(path.relative_to(directory)) and path.is_file() and not path.is_symlink()
+    ]
+    defining = {s.location.path for s in (*project.sources, *project.broken)}
+    defining |= {problem.location.path for problem in project.errors}
+    imported = {
+        name.rpartition(".")[2]
+        for p in files
+        if p.suffix == ".py"
+        for name in _IMPORTED.findall(p.read_text(errors="replace"))
+    }
+    for path in sorted(files):
+        relative = path.relative_to(settings.root).as_posix()
+        if relative not in defining and path.stem not in imported and path.suffix != MALLOY:
+            is_python = path.suffix == ".py"
+            hint = "decorate a function with @table of persist_assets" if is_python else None
+            message = "this file defines no source"
+            yield Problem("empty-file", message, Location(relative), hint, "note")
+
+
+_IMPORTED = re.compile(r"^\s*(?:from|import)\s+\.*([\w.]+)", re.M)
 
 
 def missing_modules(settings: Settings, project: Project) -> Iterator[Problem]:

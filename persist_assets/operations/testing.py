@@ -16,6 +16,7 @@ from persist_assets.analysis.functions import CLOCK
 from persist_assets.core.dialect import quote, tokenize
 from persist_assets.core.errors import (
     BuildError,
+    ConflictError,
     NotFoundError,
     PersistError,
     did_you_mean,
@@ -105,7 +106,10 @@ class _Run:
         self._frames: dict[SourceID, DataFrame] = {}
         for name, rows in case.inputs.items():
             source = find_source(project, name)
+            if source.source_id in self._frames:
+                raise ConflictError(f"`{source.key}` is twice among the inputs")
             self._frames[source.source_id] = self._input(source, rows)
+        self._check_inputs()
 
     def differences(self) -> tuple[Difference, ...]:
         """Return the differences from what is expected."""
@@ -115,6 +119,23 @@ class _Run:
         for name, rows in case.ctes.items():
             compared.append(self._compare(name, self._cte(name), rows))
         return tuple(difference for difference in compared if difference is not None)
+
+    def _check_inputs(self) -> None:
+        """Raise if the source does not read an input, as far as the other inputs let it.
+
+        Raises
+        ------
+        NotFoundError
+            It does not.
+        """
+        reached = self._project.reach(
+            self._source.bindings, lambda s: s.source_id in self._frames or s.raw is not None
+        )
+        unread = {*self._frames} - {s.source_id for s in reached}
+        for source_id in sorted(unread):
+            key = self._project.by_id[source_id].key
+            message = f"`{self._source.key}` does not read `{key}` in this test"
+            raise NotFoundError(message, hint="remove it from the inputs")
 
     # ----------------------------------------------------------------------------------- computed
 

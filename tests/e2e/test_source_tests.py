@@ -76,6 +76,7 @@ differs: {source: paid, inputs: {orders: [{id: 1, cents: 1}, {id: 2, cents: 2}]}
 no_input: {source: above, inputs: {orders: []}, expect: []}
 no_column: {source: paid, inputs: {orders: [{idd: 1}]}, expect: []}
 no_value: {source: paid, inputs: {orders: [{id: one}]}, expect: []}
+unread: {source: above, inputs: {by_shop: [], orders: []}, expect: []}
 no_cte: {source: by_shop, inputs: {orders: []}, ctes: {old: []}}
 python_clock: {source: counted, clock: 2024-01-31, inputs: {paid: []}, expect: []}
 """
@@ -105,13 +106,16 @@ def test_sources_are_tested_on_rows_that_are_made_up(
     results = {r["name"]: r for r in json.loads(wrong.stdout) if r["status"] != "passed"}
     assert {name: r["status"] for name, r in results.items()} == {
         "differs": "failed",
-        **dict.fromkeys(("no_input", "no_column", "no_value", "no_cte", "python_clock"), "error"),
+        **dict.fromkeys(
+            ("no_input", "no_column", "no_value", "unread", "no_cte", "python_clock"), "error"
+        ),
     }
     assert results["differs"]["differences"] == [
         {"of": "expect", "missing": [{"id": 3}], "unexpected": [{"id": 2}]}
     ]
     errors = {name: r["error"] for name, r in results.items()}
     assert errors["no_input"] == "`no_input` has no rows of `a/by_shop`"
+    assert errors["unread"] == "`a/above` does not read `a/orders` in this test"
     assert errors["no_column"] == "`a/orders` has no column `idd`"
     assert errors["no_cte"] == "`a/by_shop` has no common table expression `old`"
     assert errors["python_clock"] == "`clock` is for SQL and Malloy"

@@ -8,7 +8,7 @@ import pytest
 
 from persist_assets.compiler.frontends.sql import parse_query
 from persist_assets.compiler.load import load_project
-from persist_assets.compiler.remarks import ignored_files, missing_modules
+from persist_assets.compiler.remarks import empty_files, ignored_files, missing_modules
 from persist_assets.core.errors import SettingsError
 from persist_assets.core.settings.load import load_settings
 from persist_assets.core.settings.spark import may_add_functions
@@ -323,6 +323,26 @@ def used(t: DataFrame) -> DataFrame:
             "p.py:1:1: warning: the module `nonexist` is not installed here",
             "install it where builds run",
         )
+    ]
+
+
+@pytest.mark.proves("W2")
+def test_files_that_define_no_source_are_mentioned(tmp_path: Path) -> None:
+    problems(tmp_path, T)
+    for name, text in {
+        "dbt_model.py": "def model(dbt, session):\n    return dbt.ref('t')\n",
+        "helper.py": "LATE = 15\n",
+        "uses.py": "import os\nfrom helper import LATE\n",
+        "empty.sql": "-- nothing\n",
+        "wrong.sql": "SELECT 1",
+    }.items():
+        (tmp_path / "sources" / name).write_text(text)
+    settings = load_settings(tmp_path)
+    hint = "decorate a function with @table of persist_assets"
+    assert worded(empty_files(settings, load_project(settings))) == [
+        ("dbt_model.py:1:1: note: this file defines no source", hint),
+        ("empty.sql:1:1: note: this file defines no source", None),
+        ("uses.py:1:1: note: this file defines no source", hint),
     ]
 
 
