@@ -208,6 +208,7 @@ def _missing(binding: Binding, node: exp.Column, names: list[str], select: Selec
             of = f"`{names[-2]}`"
             known_names = [n for n, table in qualified if table == names[-2].lower()]
         message = f"`{name}` is not a column of {of}"
+        known_names = [*dict.fromkeys(known_names)]
         hint = did_you_mean(name, known_names) or (
             f"known columns: {', '.join(known_names[:8])}" if known_names else None
         )

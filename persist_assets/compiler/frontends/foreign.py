@@ -47,4 +47,4 @@ def _explained(text: str) -> tuple[str, str]:
     name = (call[4] or call[2] or call[3] or "") if call else ""
     if hint is None:
         hint = "write the SQL that it becomes: `dbt compile` shows it"
-    return f"`{shown}` is a template of dbt, and this is plain SQL", hint.format(name=name)
+    return f"`{shown}` is a dbt template (Jinja); sources are plain SQL", hint.format(name=name)

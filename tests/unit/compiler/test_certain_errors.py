@@ -219,7 +219,7 @@ def test_templates_of_dbt_are_named(
     tmp_path: Path, text: str, place: str, shown: str, hint: str
 ) -> None:
     wrong = problems(tmp_path, f"{T}CREATE VIEW v AS {text};\nCREATE VIEW w AS SELECT a FROM v")
-    message = f"a.sql:{place}: error: `{shown}` is a template of dbt, and this is plain SQL"
+    message = f"a.sql:{place}: error: `{shown}` is a dbt template (Jinja); sources are plain SQL"
     assert wrong == [(message, hint)]  # and no error where `v` is read
 
 
