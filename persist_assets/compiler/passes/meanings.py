@@ -104,7 +104,8 @@ def _compile_raw(compilation: Compilation, unit: Unit) -> None:
     if raw is None or facts.columns is None:
         unit.broken = True
         return
-    is_ours = raw.external is not None or raw.format in FORMATS or "." in raw.format  # a class
+    is_ours = raw.external is not None or declaration.function is not None
+    is_ours |= raw.format in FORMATS or "." in raw.format  # a class
     if compilation.functions is not None and not is_ours:
         similar = did_you_mean(raw.format, FORMATS)
         hint = f"{similar or 'known formats: ' + ', '.join(FORMATS)}; the library of another one"
