@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     )
 
     from persist_assets.core.model.queries import Query, Reference
+    from persist_assets.core.model.sources import RawTable
 
 
 def describe(compilation: Compilation, query: Query) -> Sequence[Column] | Sequence[Problem]:
@@ -104,18 +105,11 @@ def _compile_raw(compilation: Compilation, unit: Unit) -> None:
     if raw is None or facts.columns is None:
         unit.broken = True
         return
-    is_ours = raw.external is not None or declaration.function is not None
-    is_ours |= raw.format in FORMATS or "." in raw.format  # a class
-    if compilation.functions is not None and not is_ours:
-        similar = did_you_mean(raw.format, FORMATS)
-        hint = f"{similar or 'known formats: ' + ', '.join(FORMATS)}; the library of another one"
-        hint += ' goes into "spark.jars.packages"'
-        message = f"`{declaration.name}` has the unknown format `{raw.format}`"
-        place, severity = declaration.location, "error" if similar else "warning"
-        compilation.problems.append(Problem("raw-format", message, place, hint, severity))
-        if similar:
-            unit.broken = True
-            return
+    wrong = _unknown_format(compilation, declaration, raw)
+    compilation.problems += wrong
+    if any(problem.severity == "error" for problem in wrong):
+        unit.broken = True
+        return
     if raw.external is not None:
         for text in (raw.external.filter, raw.external.snapshot_filter):
             if text is None:
@@ -159,6 +153,22 @@ def _compile_raw(compilation: Compilation, unit: Unit) -> None:
         tuple(c.type for c in facts.columns),
     )
     unit.raw_face = Face(None, relation, tuple(c.name for c in facts.columns) or None)
+
+
+def _unknown_format(
+    compilation: Compilation, declaration: Declaration, raw: RawTable
+) -> list[Problem]:
+    """Return the problem if Spark cannot read the format of a raw table: an error if misspelt."""
+    is_ours = raw.external is not None or declaration.function is not None
+    is_ours |= raw.format in FORMATS or "." in raw.format  # a class
+    if is_ours or compilation.functions is None:
+        return []
+    similar = did_you_mean(raw.format, FORMATS)
+    hint = f"{similar or 'known formats: ' + ', '.join(FORMATS)}; the library of another one"
+    hint += ' goes into "spark.jars.packages"'
+    message = f"`{declaration.name}` has the unknown format `{raw.format}`"
+    severity = "error" if similar else "warning"
+    return [Problem("raw-format", message, declaration.location, hint, severity)]
 
 
 def _compile_function(compilation: Compilation, unit: Unit) -> None:

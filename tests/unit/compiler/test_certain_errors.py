@@ -287,7 +287,8 @@ def test_unknown_formats_are_errors_unless_the_session_may_read_them(tmp_path: P
     assert problems(tmp_path, text, '[spark]\n"spark.jars.packages" = "a:b:1"') == []
     assert problems(tmp_path, text.replace("parqet", "`com.example.Source`")) == []
     (tmp_path / "sources" / "f.py").write_text(
-        "from persist_assets import source\n\n\n@source\ndef loaded(spark):\n    return spark\n"
+        "from persist_assets import source\nfrom pyspark.sql import SparkSession\n\n\n"
+        "@source\ndef loaded(spark: SparkSession):\n    return spark.range(3)\n"
     )
     assert problems(tmp_path, T) == []
 
