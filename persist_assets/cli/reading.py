@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
@@ -168,16 +168,25 @@ def _print_rows_differ(source_id: SourceID, difference: RowsDiffer | NotCompared
     for u in difference.uncompared:
         kinds = f"{u.before or 'not there'} → {u.after or 'not there'}"
         out.print(f"  not compared: {escape(u.column)} [dim]{escape(kinds)}[/]")
-    sampled: list[tuple[str, str, dict[str, Any]]] = [
-        *(("~", "yellow", _both(row)) for row in difference.changed_rows),
-        *(("-", "red", row) for row in difference.removed_rows),
-        *(("+", "green", row) for row in difference.added_rows),
-    ]
+    changed = [("~", "yellow", _both(row)) for row in difference.changed_rows]
+    sampled = [*changed, *_sides(difference.removed_rows, difference.added_rows)]
     if sampled:
-        print_samples(sampled, difference.key)
+        _print_samples(sampled, difference.key)
 
 
-def print_samples(
+def print_sides(removed: Iterable[Mapping[str, Any]], added: Iterable[Mapping[str, Any]]) -> None:
+    """Print rows of two sides, those of the first after a minus and the others after a plus."""
+    _print_samples(_sides(removed, added))
+
+
+def _sides(
+    removed: Iterable[Mapping[str, Any]], added: Iterable[Mapping[str, Any]]
+) -> list[tuple[str, str, Mapping[str, Any]]]:
+    """Return rows with their marks and colours."""
+    return [*(("-", "red", row) for row in removed), *(("+", "green", row) for row in added)]
+
+
+def _print_samples(
     sampled: Sequence[tuple[str, str, Mapping[str, Any]]], key: Sequence[str] = ()
 ) -> None:
     """Print rows, each after its mark in a colour; the key's columns come first."""
@@ -296,12 +305,7 @@ def _print_verifications(results: "Sequence[Verification]") -> None:
         out.print()
         title = f"[bold]{escape(result.source.source_id)}[/]"
         out.print(f"{title}: [red]-[/] only in the table, [green]+[/] only computed")
-        print_samples(
-            [
-                *(("-", "red", row) for row in difference.removed_rows),
-                *(("+", "green", row) for row in difference.added_rows),
-            ]
-        )
+        print_sides(difference.removed_rows, difference.added_rows)
     counts = Counter(result.status for result in results)
     summary = ", ".join(f"{counts[s]} {s}" for s in _COLOURS if counts[s])
     out.print(f"\n{len(results)} source{'s' * (len(results) != 1)}: {summary}")

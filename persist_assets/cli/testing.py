@@ -20,7 +20,7 @@ from persist_assets.cli.application import (
     quiet,
     table_of,
 )
-from persist_assets.cli.reading import print_samples
+from persist_assets.cli.reading import print_sides
 from persist_assets.core.errors import SettingsError
 from persist_assets.engine.row_values import json_value
 from persist_assets.operations.cases import DIRECTORY, Case, read_cases
@@ -114,12 +114,8 @@ def _print(outcomes: Sequence[Outcome]) -> None:
             out.print(f"\n{title}: {escape(outcome.error.message)}{hint}", soft_wrap=True)
         for difference in outcome.differences:
             out.print(f"\n{title}: {escape(_summary(difference))}", soft_wrap=True)
-            print_samples(
-                [
-                    *(("-", "red", row) for row in _by_column(difference, difference.missing)),
-                    *(("+", "green", row) for row in _by_column(difference, difference.unexpected)),
-                ]
-            )
+            missing, unexpected = difference.missing, difference.unexpected
+            print_sides(_by_column(difference, missing), _by_column(difference, unexpected))
     counts = Counter(outcome.status for outcome in outcomes)
     n, parts = len(outcomes), (f"{counts[s]} {s}" for s in _COLOURS if counts[s])
     out.print(f"\n{n} test{'s' * (n != 1)}: {', '.join(parts)}")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from persist_assets.operations.cases import Case
     from persist_assets.operations.testing import Outcome
 
+_CASES = pytest.StashKey[dict["Path", list["Case"]]]()
 _PROJECTS = pytest.StashKey[dict["Path", Any]]()
 
 
@@ -47,11 +48,13 @@ class SourceTests(pytest.File):
     def collect(self) -> Iterator[pytest.Item]:
         """Yield the tests of the file."""
         relative = self.path.relative_to(self.root).as_posix()
+        by_root = self.config.stash.setdefault(_CASES, {})
         try:
-            cases = read_cases(self.root)
+            if self.root not in by_root:
+                by_root[self.root] = read_cases(self.root)
         except SourcesError as error:
             raise self.CollectError(str(error)) from error
-        for case in cases:
+        for case in by_root[self.root]:
             if case.location.path == relative:
                 yield SourceTest.from_parent(self, name=case.name, case=case, root=self.root)
 

@@ -15,6 +15,7 @@ from sqlglot.tokenizer_core import TokenType
 from persist_assets._paths import TEMPLATE
 from persist_assets.core.dialect import quote, tokenize
 from persist_assets.core.errors import SettingsError
+from persist_assets.core.partitions import literal_of
 from persist_assets.core.spark_types import field_name
 from persist_assets.storage.inspection import SUFFIXES, inspect_data
 
@@ -62,11 +63,11 @@ def declaration(name: str, location: str, data: Inspected) -> str:
     listed = f"  {', '.join(columns)}"
     if len(listed) > _LINE:
         listed = ",\n".join(f"  {column}" for column in columns)
-    options = ", ".join(f"{key} {_text(value)}" for key, value in data.options)
+    options = ", ".join(f"{key} {literal_of(value)}" for key, value in data.options)
     options = f" OPTIONS ({options})" if options else ""
     return (
         f"CREATE TABLE {field_name(name)} (\n{listed}\n)"
-        f" USING {data.format}{options} LOCATION {_text(location)};\n"
+        f" USING {data.format}{options} LOCATION {literal_of(location)};\n"
     )
 
 
@@ -93,11 +94,6 @@ def _name(column: str) -> str:
 
 def _type(kind: str) -> str:
     return kind if "<" in kind else kind.upper()  # the names of fields keep their case
-
-
-def _text(value: str) -> str:
-    """Return a string as SQL, in which a backslash escapes."""
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 # -------------------------------------------------------------------------------------- a project

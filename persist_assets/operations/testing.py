@@ -248,20 +248,20 @@ class _Run:
             with translated("the expected rows"):
                 frame = self._engine.session.sql(expected.sql)
             named = [name.lower() for name in frame.columns]
-            wanted = {n: k for n, k in kinds.items() if n.lower() in named}
-            columns = [Column(name, kind) for name, kind in wanted.items()]
+            types = {n: k for n, k in kinds.items() if n.lower() in named}
+            columns = [Column(name, kind) for name, kind in types.items()]
             frame = _shaped(frame, columns, self._source.key)
         else:
-            wanted = {n: k for n, k in kinds.items() if n.lower() in named} or kinds
-            frame = self._typed(expected, wanted, self._source.key)
-        items = [*map(quote, wanted)]
+            types = {n: k for n, k in kinds.items() if n.lower() in named} or kinds
+            frame = self._typed(expected, types, self._source.key)
+        items = [*map(quote, types)]
         with translated(f"computing `{self._source.name}`"):
             rows = [tuple(row) for row in actual.selectExpr(*items).collect()]
             others = [tuple(row) for row in frame.selectExpr(*items).collect()]
         missing, unexpected = minus(others, rows), minus(rows, others)
         if not missing and not unexpected:
             return None
-        return Difference(what, tuple(wanted), tuple(missing), tuple(unexpected))
+        return Difference(what, tuple(types), tuple(missing), tuple(unexpected))
 
 
 # --------------------------------------------------------------------------------------- recording

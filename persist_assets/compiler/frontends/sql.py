@@ -34,6 +34,7 @@ from persist_assets.compiler.frontends.motly import Line
 from persist_assets.compiler.frontends.parameters import bounds, joined, unfounded
 from persist_assets.compiler.frontends.sql_names import created
 from persist_assets.compiler.frontends.sql_trees import (
+    BRACKETS,
     after_sample,
     column_comment,
     column_definitions,
@@ -85,13 +86,6 @@ MAX_BRACKETS = 400
 
 _NO_COLUMNS = frozenset(("CONSTRAINT", "PRIMARY", "FOREIGN", "UNIQUE", "CHECK"))
 """Words that start another clause in a table's list of columns."""
-
-_BRACKETS = {
-    TokenType.L_PAREN: 1,
-    TokenType.R_PAREN: -1,
-    TokenType.L_BRACKET: 1,
-    TokenType.R_BRACKET: -1,
-}
 
 
 def parse_sql(text: str, path: str) -> tuple[list[Declaration], list[Problem]]:
@@ -493,7 +487,7 @@ class _File:
         pairs: list[tuple[str, LocatedText]] = []
         depth = 0
         for i, token in enumerate(tokens):
-            depth += _BRACKETS.get(token.token_type, 0)
+            depth += BRACKETS.get(token.token_type, 0)
             is_pair = [t.token_type for t in tokens[i + 1 : i + 3]] == [
                 TokenType.EQ,
                 TokenType.STRING,
@@ -542,7 +536,7 @@ class _File:
         depth = 0
         while n < len(tokens):
             token = tokens[n]
-            depth += _BRACKETS.get(token.token_type, 0)
+            depth += BRACKETS.get(token.token_type, 0)
             out.append(token)
             n += 1
             if depth == 0:
@@ -582,7 +576,7 @@ class _File:
     def parse(self, tokens: Sequence[Token]) -> Any:
         depth = 0
         for token in tokens:
-            depth += _BRACKETS.get(token.token_type, 0)
+            depth += BRACKETS.get(token.token_type, 0)
             if depth > MAX_BRACKETS:
                 raise self.too_deep(token)
         try:

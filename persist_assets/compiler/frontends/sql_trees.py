@@ -15,6 +15,15 @@ if TYPE_CHECKING:
     from sqlglot.tokenizer_core import Token
 
 
+BRACKETS = {
+    TokenType.L_PAREN: 1,
+    TokenType.R_PAREN: -1,
+    TokenType.L_BRACKET: 1,
+    TokenType.R_BRACKET: -1,
+}
+"""By how much a token changes the depth of brackets."""
+
+
 def statements_of(tokens: Sequence[Token]) -> Iterator[Sequence[Token]]:
     """Yield the tokens of each statement, its semicolon included."""
     start = 0
@@ -138,7 +147,7 @@ def _n_arguments(tokens: Sequence[Token], opened: int) -> int | None:
     depth, n = 0, 1
     for i in range(opened, len(tokens)):
         kind = tokens[i].token_type
-        depth += _DEPTHS.get(kind, 0)
+        depth += BRACKETS.get(kind, 0)
         if depth == 0:
             after = tokens[i + 1].text.upper() if i + 1 < len(tokens) else ""
             return None if after == "WITHIN" else 0 if i == opened + 1 else n
@@ -151,12 +160,6 @@ def _n_arguments(tokens: Sequence[Token], opened: int) -> int | None:
     return None
 
 
-_DEPTHS = {
-    TokenType.L_PAREN: 1,
-    TokenType.R_PAREN: -1,
-    TokenType.L_BRACKET: 1,
-    TokenType.R_BRACKET: -1,
-}
 _OTHER_FORMS = frozenset((TokenType.STAR, TokenType.FROM, TokenType.IN, TokenType.FARROW))
 _NESTED = ("ARRAY", "MAP", "STRUCT")
 _OTHER_WORDS = frozenset(("PLACING", "FOR", "SELECT", "WITH", "VALUES", "TABLE"))
