@@ -43,6 +43,7 @@ from persist_assets.core.model.annotations import VALID_FROM, VALID_TO
 from persist_assets.core.model.columns import Column
 from persist_assets.core.model.snapshots import Build, Snapshot, Written
 from persist_assets.core.wants import Want
+from persist_assets.engine.interrupts import delayed_interrupts
 from persist_assets.engine.python_functions import place_of
 from persist_assets.ledger.builds import Publication
 from persist_assets.ledger.manifest_file import export_manifest
@@ -515,6 +516,7 @@ class Builder:
         """Whether no other build has continued the history since this one started."""
         return work.started.latest == self.observer.latest(work.source)
 
+    @delayed_interrupts()
     def abandon(self) -> None:
         """Record that parked builds will not be published."""
         with self._lock:
@@ -523,6 +525,7 @@ class Builder:
             self.observer.release(source_id)
             self._record_failed(work, "its run ended before its turn came")
 
+    @delayed_interrupts()
     def leave_behind(self) -> None:
         """Record that builds under way have failed, and give their leases back.
 
@@ -674,20 +677,17 @@ class Builder:
     @contextmanager
     def _leased(self, source: Source) -> Generator[Lease]:
         """Hold the lease on a BuildID; of a history also on the source, whatever it means."""
-        with ExitStack() as held_leases:
-            if source.keeps_history:
-                name = f"history {self.settings.environment} {source.source_id}"
-                held_leases.enter_context(
-                    self.ledger.leases.hold(name, self._holder(), over=self.over)
-                )
-            name = f"build {source.build_id}"
-            yield held_leases.enter_context(
-                self.ledger.leases.hold(name, self._holder(), over=self.over)
-            )
+        names = [f"build {source.build_id}"]
+        if source.keeps_history:
+            names.insert(0, f"history {self.settings.environment} {source.source_id}")
+        with ExitStack() as stack:
+            holds = [self.ledger.leases.hold(n, self._holder(), over=self.over) for n in names]
+            yield [stack.enter_context(hold) for hold in holds][-1]
 
     def _holder(self) -> str:
         return f"{self.run_id or 'a build'} on {socket.gethostname()}, process {os.getpid()}"
 
+    @delayed_interrupts()
     def _record_failed(self, work: PendingBuild, error: str) -> None:
         request_id = self.request.request_id if self.request else None
         self.ledger.builds.record_failed(work.build, error, request_id=request_id)

@@ -10,7 +10,6 @@ import logging
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -38,6 +37,7 @@ from persist_assets.core.object_stores import (
     is_throttled,
 )
 from persist_assets.core.settings.spark import FIELD_IDS, is_harmless
+from persist_assets.engine.interrupts import delayed_interrupts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping
@@ -193,7 +193,7 @@ def open_session(settings: Settings, get: Callable[[], SparkSession]) -> SparkSe
     """
     _name_python()
     try:
-        with _interrupts_wait():
+        with delayed_interrupts():
             session = get()
     except SettingsError:
         raise
@@ -209,30 +209,6 @@ def open_session(settings: Settings, get: Callable[[], SparkSession]) -> SparkSe
         _check_known(present, settings)
         _hasten(session, present)
     return session
-
-
-@contextmanager
-def _interrupts_wait() -> Generator[None]:
-    """Delay interrupts until the block ends.
-
-    A JVM that is abandoned while it starts does not notice that, and never ends.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came: list[int] = []
-
-    def note(number: int, _: object) -> None:
-        came.append(number)
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield
-    finally:
-        if signal.getsignal(signal.SIGINT) is note:  # otherwise Spark has set its own
-            signal.signal(signal.SIGINT, before or signal.SIG_DFL)
-        if came:
-            signal.raise_signal(signal.SIGINT)
 
 
 def _align(session: SparkSession, changing: Iterable[tuple[str, str]]) -> None:

@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import sqlalchemy as sa
 from conftest import ROOT
 from deltalake import DeltaTable, write_deltalake
 from support.duckdb_engine import MakeEngine, engine_of
@@ -607,6 +609,29 @@ def test_a_query_that_fails_leaves_the_old_table(make_builder: Callable[..., Bui
     assert rows(later, "p") == [(7,)]
     table = Path(later.settings.warehouse) / named(later, "p").table
     assert len([d for d in table.iterdir() if d.name != "_delta_log"]) == 1
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.proves("S27")
+def test_a_build_that_is_interrupted_twice_is_recorded_as_failed(
+    make_builder: Callable[..., Builder],
+) -> None:
+    builder = make_builder()
+    statements: list[str] = []
+
+    def interrupt(_connection: Any, _cursor: Any, statement: str, values: Any, *_: Any) -> None:
+        if "failed" in values:
+            statements.append(statement)
+            signal.raise_signal(signal.SIGINT)
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt), builder.work(named(builder, "p")):
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", interrupt)
+    assert statements
+    assert [b.state for b in builder.ledger.builds.fetch()] == ["failed"]
 
 
 def test_raw_data_that_lacks_a_declared_column(make_builder: Callable[..., Builder]) -> None:
