@@ -13,10 +13,13 @@ run share relations, and the work to compute those that are held.
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from persist_assets.building.held_relations import SharedWork
 from persist_assets.building.reader import Slice, view_name
 from persist_assets.building.weights import netted
 from persist_assets.core.dialect import quote
@@ -62,6 +65,8 @@ class ChangedTables:
         The changes of the tables that changed.
     states
         The views of states, by the names that statements use.
+    shared
+        Counts the relations that other sources use, too.
     """
 
     reader: Reader
@@ -69,6 +74,7 @@ class ChangedTables:
     read: Mapping[SourceID, Snapshot]
     changes: Mapping[SourceID, Change]
     states: dict[str, str] = field(default_factory=dict[str, str])
+    shared: SharedWork = field(default_factory=SharedWork)
     _n_most: int = 0  # the rows of the largest relation that is held
 
     def run(self, sql: str) -> DataFrame:
@@ -134,26 +140,37 @@ class ChangedTables:
         as_keys += [program.keys] if isinstance(program, Program) and program.keys else []
         return n + 2 * as_keys.count(name)
 
-    def _columns_of(self, digest: str) -> tuple[tuple[int, str], ...]:
-        """Return the columns of a probe that sources use which have it in common."""
+    def _uses_of(self, digest: str) -> tuple[tuple[tuple[int, str], ...], int]:
+        """Return the columns of a probe that sources use, and the number of these sources."""
         grown = frozenset(s for s, change in self.changes.items() if not change.lost)
         own = self.program.columns[self.program.probes[digest].table]
-        return self.reader.relations.columns_of_probe(digest, own, frozenset(self.changes), grown)
+        return self.reader.relations.uses_of_probe(digest, own, frozenset(self.changes), grown)
 
     def _show_held(self, name: str, sql: str) -> str:
         """Return the view of a held relation; equal ones of a run are one."""
         return self._hold(name.partition(":")[0], self._named(sql))
 
-    def _hold(self, kind: str, text: str, name: str | None = None, *, of_few: bool = True) -> str:
+    def _hold(
+        self,
+        kind: str,
+        text: str,
+        name: str | None = None,
+        *,
+        of_few: bool = True,
+        n_users: int = 1,
+    ) -> str:
         """Return the view of a relation that is computed once, now; its text names it.
 
         Parameters
         ----------
         of_few
             It is computed from few rows if the relations that are held have few.
+        n_users
+            How many sources of the project use it.
         """
         view = name or _held_name(kind, text)
         engine, relations = self.reader.engine, self.reader.relations
+        began = time.monotonic()
 
         def rows() -> DataFrame:
             frame = engine.run(Statement(text, {}, ()))
@@ -161,6 +178,8 @@ class ChangedTables:
 
         engine.view(view, rows)
         self._n_most = max(self._n_most, relations.n_rows(view))
+        spent = time.monotonic() - began
+        self.shared.count(view, spent, relations.seconds(view), n_users)
         return relations.first_equal(view) if kind == "keys" else view
 
     def _show_table(self, kind: str, source_id: SourceID) -> str:
@@ -240,11 +259,14 @@ class ChangedTables:
                 lambda: self.reader.engine.run(Statement(came, {}, ())),
             )
         typed = self._typed(source_id, columns)
-        few = change.changed_bytes <= _MUCH_BYTES
+        few, n_users = (
+            change.changed_bytes <= _MUCH_BYTES,
+            self.reader.relations.n_users_of(source_id),
+        )
         if change.feed is not None:
             rows = self._fed(source_id, change.feed)
             rows = netted(_in_one_task(rows) if few else rows, typed)
-            view = self._hold("changes", rows, of_few=few)
+            view = self._hold("changes", rows, of_few=few, n_users=n_users)
             self._check_feed(source_id, change.feed, view)
             return view
         went = _numbered(self._show_table("lost", source_id), columns, "-1L")
@@ -252,8 +274,8 @@ class ChangedTables:
         if few:
             both = _in_one_task(both)
         elif typed:
-            both = self._differing(both, typed)
-        return self._hold("changes", netted(both, typed), of_few=few)
+            both = self._differing(both, typed, n_users)
+        return self._hold("changes", netted(both, typed), of_few=few, n_users=n_users)
 
     def _typed(
         self, source_id: SourceID, columns: Iterable[tuple[int, str]]
@@ -297,7 +319,7 @@ class ChangedTables:
                 f"the change data feed of `{name}` has {more} more rows, its files {feed.more}"
             )
 
-    def _differing(self, rows: str, columns: Sequence[tuple[str, str | None]]) -> str:
+    def _differing(self, rows: str, columns: Sequence[tuple[str, str | None]], n_users: int) -> str:
         """Return the rows whose digests do not cancel each other out: all that differ, few more.
 
         Digests are compared first, because most rows of files that are written again stay.
@@ -309,6 +331,7 @@ class ChangedTables:
             "digests",
             f"SELECT h1, h2 FROM ({digested}) GROUP BY h1, h2 HAVING sum({ROW_WEIGHT}) <> 0",
             of_few=False,
+            n_users=n_users,
         )
         return (
             f"SELECT t.* FROM ({digested}) AS t"
@@ -329,7 +352,8 @@ class ChangedTables:
     def _show_probe(self, version: str, digest: str) -> str:
         """Return the view of the rows of a changed table that have some keys, before or now."""
         probe = self.program.probes[digest]
-        table, columns = probe.table, self._columns_of(digest)
+        table, (columns, n_users) = probe.table, self._uses_of(digest)
+        hold = partial(self._hold, "probe", n_users=n_users)
         keys = self._show_held(probe.keys, self.program.held[probe.keys])
         same = " AND ".join(f"t.c{n} <=> k.c{j}" for j, (n, _) in enumerate(probe.columns))
         having_keys = f" AS t LEFT SEMI JOIN {quote(keys)} AS k ON {same}"
@@ -340,23 +364,23 @@ class ChangedTables:
             return f"SELECT t.* FROM ({rows}){having_keys}"
 
         if not self.changes[table].lost:
-            kept = self._hold("probe", probed("kept"))
+            kept = hold(probed("kept"))
             if version == "old":
                 return kept
             text = f"SELECT * FROM {quote(kept)} UNION ALL {probed('gained')}"
-            return self._hold("probe", text)
+            return hold(text)
         # The table is read once: the rows of one version follow from those of the other.
         relations, weight, text = self.reader.relations, quote(ROW_WEIGHT), probed("new")
         names = {v: _held_name("probe", f"{v} {text}") for v in ("new", "old")}
         if not any(map(relations.holds, names.values())) and (
             version == "new" or self._n_uses(probe_name("new", digest))
         ):
-            self._hold("probe", text, names["new"])
+            hold(text, names["new"])
         if relations.holds(names[version]):
-            return self._hold("probe", text, names[version])
+            return hold(text, names[version])
         other = "old" if version == "new" else "new"
         if relations.holds(names[other]):
-            text = f"SELECT * FROM {quote(self._hold('probe', text, names[other]))}"
+            text = f"SELECT * FROM {quote(hold(text, names[other]))}"
         changed = f"SELECT t.* FROM {quote(self._changes(table))}{having_keys}"
         sign = "" if version == "new" else "-"
         both = (
@@ -365,8 +389,7 @@ class ChangedTables:
         )
         if relations.holds_few(names[other]):
             both = _in_one_task(both)
-        return self._hold(
-            "probe",
+        return hold(
             f"SELECT {items} FROM ({netted(both, self._typed(table, columns))})"
             f" LATERAL VIEW explode(sequence(1, IF({weight} > 0, CAST({weight} AS INT),"
             " raise_error('changed rows are not there')))) repeated AS nth",

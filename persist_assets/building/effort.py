@@ -41,4 +41,5 @@ def effort_of(task: Task, build: Build, computed: Computed | None = None) -> Eff
         files_kept=computed.n_kept if computed else None,
         seconds_saved=saved_s if saved_s is None else round(saved_s, 3),
         seconds_by_size=by_size_s if by_size_s is None else round(by_size_s, 3),
+        seconds_shared=round(task.shared.seconds, 3),
     )

@@ -7,9 +7,10 @@ which grow with every relation that reads another.
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,45 @@ class Written:
     place: str
 
 
+@dataclass(slots=True)
+class _Uses:
+    """The columns of a probe that programs use, and how many programs they are."""
+
+    columns: dict[int, str] = field(default_factory=dict[int, str])
+    n_programs: int = 0
+
+
+class SharedWork:
+    """What a build computes for other sources, too, and what their builds computed for it.
+
+    The first source of a run that needs a relation computes it. Its cost would otherwise say that
+    maintaining it is dear, and that of the others that it is cheap.
+
+    Attributes
+    ----------
+    seconds
+        What it computed for others, less its share of what others computed.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._counted: set[str] = set()
+
+    def count(self, name: str, spent: float, seconds: float, n_users: int) -> None:
+        """Count a relation that a number of sources use, once.
+
+        Parameters
+        ----------
+        spent
+            How many seconds this build spent computing it, or waiting until it was computed.
+        seconds
+            How many seconds it took to compute it.
+        """
+        if n_users > 1 and name not in self._counted:
+            self._counted.add(name)
+            self.seconds += spent - seconds / n_users
+
+
 class HeldRelations:
     """The relations that a run holds until it ends.
 
@@ -73,9 +113,10 @@ class HeldRelations:
         self._project = project
         self.directory: Callable[[], str] | None = None
         self._held: dict[str, Written] = {}
+        self._seconds: dict[str, float] = {}
         self._by_content: dict[str, str] = {}
         self._firsts: dict[str, str] = {}
-        self._of_probes: dict[tuple[frozenset[SourceID], ...], dict[str, dict[int, str]]] = {}
+        self._of_probes: dict[tuple[frozenset[SourceID], ...], dict[str, _Uses]] = {}
         self._columns: dict[SourceID, tuple[tuple[int, str], ...]] = {}
         self._lock = threading.RLock()
 
@@ -95,8 +136,15 @@ class HeldRelations:
         with self._lock:
             if name not in self._held:
                 rows = frame.hint("rebalance") if name.startswith("probe~") else frame
+                began = time.monotonic()
                 self._held[name] = self.written(rows, planned)
+                self._seconds[name] = time.monotonic() - began
             return self._held[name].rows
+
+    def seconds(self, name: str) -> float:
+        """Return how long it took to compute a relation that is held."""
+        with self._lock:
+            return self._seconds[name]
 
     def holds(self, name: str) -> bool:
         """Whether a relation is held."""
@@ -194,6 +242,7 @@ class HeldRelations:
         """Forget all relations; their files go with the run's temporary tables."""
         with self._lock:
             self._held.clear()
+            self._seconds.clear()
             self._by_content.clear()
             self._firsts.clear()
             self._of_probes.clear()
@@ -219,13 +268,17 @@ class HeldRelations:
                 continue  # it is computed as a whole
         return used or every
 
-    def columns_of_probe(
+    def n_users_of(self, table: SourceID) -> int:
+        """Return how many sources may use the changed rows of a table."""
+        return len(self._readers(frozenset((table,)))) or 1
+
+    def uses_of_probe(
         self,
         digest: str,
         own: Iterable[tuple[int, str]],
         changed: frozenset[SourceID],
         grown: frozenset[SourceID],
-    ) -> tuple[tuple[int, str], ...]:
+    ) -> tuple[tuple[tuple[int, str], ...], int]:
         """Return the numbers and names of the columns that all programs with a probe use.
 
         Parameters
@@ -234,18 +287,21 @@ class HeldRelations:
             Those that one of the programs uses.
         changed, grown
             The tables that changed, and those of them that only got rows.
+
+        Returns
+        -------
+        columns, n_users
+            `n_users` is the number of the programs.
         """
         with self._lock:
             if (changed, grown) not in self._of_probes:
                 self._of_probes[changed, grown] = self._probed(changed, grown)
-            known = self._of_probes[changed, grown].get(digest, {})
-        return tuple(sorted((known | dict(own)).items()))
+            known = self._of_probes[changed, grown].get(digest, _Uses())
+        return tuple(sorted((known.columns | dict(own)).items())), max(known.n_programs, 1)
 
-    def _probed(
-        self, changed: frozenset[SourceID], grown: frozenset[SourceID]
-    ) -> dict[str, dict[int, str]]:
+    def _probed(self, changed: frozenset[SourceID], grown: frozenset[SourceID]) -> dict[str, _Uses]:
         project = self._project
-        used: dict[str, dict[int, str]] = {}
+        used: dict[str, _Uses] = {}
         for reader in self._readers(changed):
             own = changed & {i.source_id for i in project.inputs(reader)}
             program: Program | Merging | None = None
@@ -255,7 +311,9 @@ class HeldRelations:
                     break
             if program is not None:
                 for digest, probe in program.probes.items():
-                    used.setdefault(digest, {}).update(program.columns.get(probe.table, ()))
+                    uses = used.setdefault(digest, _Uses())
+                    uses.columns.update(program.columns.get(probe.table, ()))
+                    uses.n_programs += 1
         return used
 
     def _readers(self, tables: frozenset[SourceID]) -> list[Source]:

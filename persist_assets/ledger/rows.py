@@ -214,9 +214,10 @@ def _view(values: Mapping[str, Any]) -> View:
 
 def cost_of(row: Row[Any]) -> Cost:
     """Return the cost of the build in a row of `builds` that recorded its method."""
-    by_size_s = (row.effort or {}).get("seconds_by_size")
+    effort = row.effort or {}
     n_rows, n_bytes = row.written_rows or 0, row.written_bytes or 0
-    return Cost(row.maintenance, row.computed_seconds, n_rows, n_bytes, by_size_s)
+    seconds = max(0.0, row.computed_seconds - effort.get("seconds_shared", 0.0))
+    return Cost(row.maintenance, seconds, n_rows, n_bytes, effort.get("seconds_by_size"))
 
 
 def build_of(row: Row[Any]) -> Build:

@@ -43,6 +43,7 @@ def test_a_table_grows_and_says_up_to_where(make_shared_project: Callable[..., P
         **{"rows_changed": 2, "keys_touched": None, "files_rewritten": 0, "files_kept": 1},
         "seconds_saved": effort["seconds_saved"],
         "seconds_by_size": None,  # no costs were compared
+        "seconds_shared": 0.0,
     }
     last, first = document("show", "q", cwd=root)["builds"]
     assert (last["maintenance"], last["rows_written"], last["effort"]) == ("append", 2, effort)

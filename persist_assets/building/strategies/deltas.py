@@ -171,7 +171,7 @@ def narrowed(
     BuildError
         There is no such program.
     """
-    tables = ChangedTables(task.reader, program, read, increment.changes)
+    tables = ChangedTables(task.reader, program, read, increment.changes, shared=task.shared)
     changes = tables.differing()
     if len(changes) == len(increment.changes):
         return tables
@@ -184,7 +184,7 @@ def narrowed(
         narrower = derive(task.source.source_id, frozenset(changes), grown)
     except NoRule as error:
         raise BuildError(error.why) from error
-    return narrower and ChangedTables(task.reader, narrower, read, changes)
+    return narrower and ChangedTables(task.reader, narrower, read, changes, shared=task.shared)
 
 
 def _remaining(name: str, columns: Sequence[tuple[str, str | None]]) -> str:

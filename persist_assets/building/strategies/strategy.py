@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from persist_assets.building.held_relations import SharedWork
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -39,6 +41,8 @@ class Task:
         The checks of single rows, which run while the rows are written.
     time_column
         The column whose greatest value is the table's watermark, if it has one.
+    shared
+        Counts the relations that other sources use, too.
     """
 
     reader: Reader
@@ -47,6 +51,7 @@ class Task:
     build_uid: str
     checks: Sequence[Check]
     time_column: str | None
+    shared: SharedWork = field(default_factory=SharedWork)
 
     @property
     def source(self) -> Source:

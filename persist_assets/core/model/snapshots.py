@@ -228,6 +228,10 @@ class Effort:
         written and checked. Negative if it was slower; None: unknown.
     seconds_by_size
         The seconds that it was expected to take by sizes alone; None: unknown.
+    seconds_shared
+        The seconds that it spent on rows that other sources use, too, less its share of the seconds
+        that all builds of the run spent on these. Negative: others spent them. Zero in builds of
+        versions that did not record it.
     """
 
     rows_changed: int | None = None
@@ -236,6 +240,7 @@ class Effort:
     files_kept: int | None = None
     seconds_saved: float | None = None
     seconds_by_size: float | None = None
+    seconds_shared: float = 0.0
 
     @property
     def in_words(self) -> str:
@@ -323,7 +328,8 @@ class Cost:
     Attributes
     ----------
     seconds
-        From its start until its rows were written and checked.
+        From its start until its rows were written and checked; of work that it shares with other
+        sources, its share.
     rows, bytes
         What it wrote itself.
     by_size_s

@@ -27,6 +27,7 @@ class EffortDocument(Document):
     files_kept: Count | None
     seconds_saved: float | None
     seconds_by_size: float | None
+    seconds_shared: float
 
 
 class BuildDocument(Document):

@@ -124,12 +124,12 @@ def test_the_costs_of_builds_are_those_that_computed_rows_the_latest_first(
     assert ledger.builds.fetch(build_uid="1")[0].effort is None
 
     for build in (computed("6", "append"), computed("7", "append")):
-        effort = Effort(seconds_by_size=int(build.build_uid) / 4)
+        effort = Effort(seconds_by_size=int(build.build_uid) / 4, seconds_shared=0.5)
         publish(ledger, replace(build, effort=effort))
     assert ledger.builds.fetch_costs_of(["build-a", "build-b", "build-c"]) == {
         "build-a": [
-            Cost("append", 3.5, 7, 70, by_size_s=1.75),
-            Cost("append", 3.0, 6, 60, by_size_s=1.5),
+            Cost("append", 3.0, 7, 70, by_size_s=1.75),
+            Cost("append", 2.5, 6, 60, by_size_s=1.5),
             Cost("whole", 0.5, 1, 10),
         ],
         "build-b": [Cost("keys", 1.5, 3, 30)],
