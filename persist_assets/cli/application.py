@@ -213,9 +213,13 @@ class Invocation:
         """
         chosen = tuple(s.source_id for s in self.project.persisted)
         if patterns:
-            chosen = select(self.project, patterns, self.states)
-        excluded = select(self.project, self.exclude, self.states) if self.exclude else ()
+            chosen = self.find(patterns)
+        excluded = self.find(self.exclude)
         return tuple(s for s in chosen if s not in excluded)
+
+    def find(self, patterns: Sequence[str]) -> tuple[SourceID, ...]:
+        """Return the persisted sources that patterns select; none if there are no patterns."""
+        return select(self.project, patterns, self.states, self.settings.selectors)
 
     def states(self) -> dict[SourceID, frozenset[State]]:
         """Return the states of the tables of all persisted sources, according to a plan."""

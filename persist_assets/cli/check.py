@@ -22,13 +22,19 @@ from persist_assets.core.model.sources import Source
 def check(invocation: Invocation) -> None:
     """Compile all sources and report their problems."""
     from persist_assets.compiler.programs import never_followed
-    from persist_assets.compiler.remarks import empty_files, ignored_files, missing_modules
+    from persist_assets.compiler.remarks import (
+        empty_files,
+        ignored_files,
+        missing_modules,
+        useless_selectors,
+    )
 
     project = invocation.loaded.project
     # Only here, because it derives programs, which loading does not.
     settings = invocation.settings
     remarks = [*ignored_files(settings)]
     remarks += (*empty_files(settings, project), *missing_modules(settings, project))
+    remarks += useless_selectors(settings, project)
     problems = in_order([*project.problems, *never_followed(project), *remarks])
     if invocation.as_json:
         print_json(

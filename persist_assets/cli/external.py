@@ -22,7 +22,7 @@ from persist_assets.core.model.queries import SourceID
 from persist_assets.core.model.sources import Source
 from persist_assets.external.coverage import short
 from persist_assets.external.status import Holding, externals, find_holding
-from persist_assets.planning.selection import find_source, select
+from persist_assets.planning.selection import find_source
 
 
 @command("status", external_app)
@@ -91,7 +91,7 @@ def _tables_of(invocation: Invocation, patterns: Sequence[str]) -> dict[SourceID
         try:
             source = find_source(project, pattern)
         except NotFoundError:
-            start = select(project, [pattern], invocation.states)
+            start = invocation.find([pattern])
         else:
             start = (source.source_id,)
         external = externals(project, start)

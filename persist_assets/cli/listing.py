@@ -21,8 +21,17 @@ from persist_assets.planning.selection import find_source
 
 
 @command("ls")
-def ls(invocation: Invocation, selection: SelectArgument = None) -> None:
+def ls(
+    invocation: Invocation,
+    selection: SelectArgument = None,
+    selectors: Annotated[
+        bool, typer.Option("--selectors", help="List the saved selections instead.")
+    ] = False,
+) -> None:
     """List sources: all of them, or those that a selection chooses."""
+    if selectors:
+        _list_selectors(invocation)
+        return
     sources = invocation.project.sources
     if selection or invocation.exclude:
         chosen = {*invocation.select(selection)}
@@ -34,6 +43,17 @@ def ls(invocation: Invocation, selection: SelectArgument = None) -> None:
     for source in sources:
         description = (source.description or "").partition("\n")[0]
         table.add_row(escape(source.key), escape(_kind(source)), escape(description))
+    out.print(table)
+
+
+def _list_selectors(invocation: Invocation) -> None:
+    saved = invocation.settings.selectors
+    if invocation.as_json:
+        print_json([{"name": s.name, "select": [*s.patterns]} for s in saved])
+        return
+    table = table_of("selector", "selects")
+    for selector in saved:
+        table.add_row(escape(selector.name), escape(", ".join(selector.patterns)))
     out.print(table)
 
 

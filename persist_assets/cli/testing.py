@@ -25,7 +25,7 @@ from persist_assets.core.errors import SettingsError
 from persist_assets.engine.row_values import json_value
 from persist_assets.operations.cases import DIRECTORY, Case, read_cases
 from persist_assets.operations.testing import Difference, Outcome, record, run_cases
-from persist_assets.planning.selection import find_declared, find_source, select
+from persist_assets.planning.selection import find_declared, find_source
 
 _COLOURS = {"passed": "green", "failed": "red", "error": "red"}
 
@@ -82,7 +82,7 @@ def _chosen(
         ids: set[str] = set()
         for pattern in some:
             declared = find_declared(project, pattern)
-            ids |= {*(declared or select(project, [pattern], invocation.states))}
+            ids |= {*(declared or invocation.find([pattern]))}
         return ids
 
     wanted, excluded = sources(patterns or ()), sources(invocation.exclude)

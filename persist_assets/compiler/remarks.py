@@ -1,4 +1,4 @@
-"""What `check` remarks of a project: files that it ignores, modules that are not installed."""
+"""What `check` remarks of a project: ignored files, modules not installed, useless selectors."""
 
 from __future__ import annotations
 
@@ -12,13 +12,28 @@ from typing import TYPE_CHECKING
 from persist_assets.compiler.load import is_source
 from persist_assets.compiler.malloy.declarations import SUFFIX as MALLOY
 from persist_assets.compiler.registry import FRONTENDS
-from persist_assets.core.errors import Location, Problem
+from persist_assets.core.errors import Location, PersistError, Problem
+from persist_assets.planning.selection import select
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from persist_assets.core.model.project import Project
     from persist_assets.core.settings.values import Settings
+
+
+def useless_selectors(settings: Settings, project: Project) -> Iterator[Problem]:
+    """Yield warnings of saved selections that cannot be used."""
+    if project.errors:  # a selection may name what could not be compiled
+        return
+    problems: dict[Problem, None] = {}  # an error of one is also of those that name it
+    for selector in settings.selectors:
+        try:
+            select(project, [f'selector:"{selector.name}"'], selectors=settings.selectors)
+        except PersistError as error:
+            place = error.location or selector.location
+            problems[Problem("selector", error.message, place, error.hint, "warning")] = None
+    yield from problems
 
 
 def ignored_files(settings: Settings) -> Iterator[Problem]:

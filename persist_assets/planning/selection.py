@@ -1,8 +1,8 @@
 """Selections of sources by names, annotations and the graph. Pure.
 
 The language is Dagster's (`name+`, `tag:nightly and not kind:malloy`, `sinks(group:daily)`), over
-sources: names need no `key:` prefix, and there are `path:` and `state:`. It is parsed here rather
-than by Dagster, whose import takes longer than a plan.
+sources: names need no `key:` prefix, and there are `path:`, `state:` and `selector:`. It is parsed
+here rather than by Dagster, whose import takes longer than a plan.
 
     expression  = conjunction { "or" conjunction }
     conjunction = term { "and" term }
@@ -17,7 +17,13 @@ import re
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Literal
 
-from persist_assets.core.errors import ConflictError, NotFoundError, did_you_mean
+from persist_assets.core.errors import (
+    ConflictError,
+    NotFoundError,
+    PersistError,
+    SettingsError,
+    did_you_mean,
+)
 from persist_assets.core.model.project import may_mean
 
 if TYPE_CHECKING:
@@ -27,6 +33,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.project import Project
     from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.sources import Source
+    from persist_assets.core.settings.values import Selector
 
 State = Literal["current", "stale", "missing", "modified"]
 """State of a table in a plan: up to date; to be built again; not there; of a source that is new or
@@ -86,6 +93,7 @@ def select(
     project: Project,
     patterns: Iterable[str],
     states: Callable[[], Mapping[SourceID, frozenset[State]]] = dict,
+    selectors: Iterable[Selector] = (),
 ) -> tuple[SourceID, ...]:
     """Return the persisted sources that any of the patterns means, in dependency order.
 
@@ -96,6 +104,8 @@ def select(
     ----------
     states
         Returns the states of persisted sources; called only if a pattern uses states.
+    selectors
+        The saved selections that patterns may name.
 
     Raises
     ------
@@ -104,10 +114,13 @@ def select(
         select nothing.
     ConflictError
         Several sources have the name.
+    SettingsError
+        Selectors name each other in a cycle.
     """
     chosen: set[SourceID] = set()
+    by_name = {s.name: s for s in selectors}
     for pattern in patterns:
-        chosen |= _Reading(project, pattern, states).selected()
+        chosen |= _Reading(project, pattern, states, by_name).selected()
     return tuple(s.source_id for s in project.persisted if s.source_id in chosen)
 
 
@@ -125,29 +138,46 @@ _DEEPEST = 100
 
 
 class _Reading:
-    """A parser of one pattern; every rule returns the sources that it selects."""
+    """A parser of one pattern; every rule returns the sources that it selects.
+
+    Parameters
+    ----------
+    within
+        The selectors whose patterns lead to this one, the outermost first.
+    """
 
     def __init__(
         self,
         project: Project,
         pattern: str,
         states: Callable[[], Mapping[SourceID, frozenset[State]]],
+        selectors: Mapping[str, Selector],
+        within: tuple[str, ...] = (),
     ) -> None:
         self._project, self._pattern, self._states = project, pattern, states
+        self._selectors, self._within = selectors, within
         self._at = self._depth = 0
         self._plain: list[Source] = []
+        self._used: list[Selector] = []
         self._asks_states = False
 
     def selected(self) -> set[SourceID]:
-        source_ids = self._expression()
-        if self._rest():
-            raise self._bad(f"`{self._rest()}` is unexpected", "pass several selections one by one")
+        source_ids = self._whole()
         persisted = {s for s in source_ids if self._project.by_id[s].persisted}
         if persisted or self._asks_states:
             return persisted
         if len(self._plain) == 1 and not self._plain[0].persisted:
             raise _not_persisted(self._plain[0])
-        raise NotFoundError(f"`{self._pattern}` selects no persisted source")
+        raise NotFoundError(
+            f"`{self._pattern}` selects no persisted source",
+            location=self._used[0].location if self._used else None,
+        )
+
+    def _whole(self) -> set[SourceID]:
+        source_ids = self._expression()
+        if self._rest():
+            raise self._bad(f"`{self._rest()}` is unexpected", "pass several selections one by one")
+        return source_ids
 
     def _expression(self) -> set[SourceID]:
         source_ids = self._conjunction()
@@ -226,7 +256,37 @@ class _Reading:
                 hint = did_you_mean(value, STATES) or f"known states: {', '.join(STATES)}"
                 raise NotFoundError(f"unknown state `{value}`", hint=hint)
             return {s for s, states in self._states().items() if value in states}
+        if attribute == "selector":
+            return self._saved(value)
         return self._matching(attribute, value, _ATTRIBUTES[attribute])
+
+    def _saved(self, name: str) -> set[SourceID]:
+        """Return the sources that a selector means; its errors have the place of its key."""
+        selector = self._selectors.get(name)
+        if selector is None:
+            known = f"known selectors: {', '.join(self._selectors)}" if self._selectors else None
+            hint = did_you_mean(name, self._selectors) or known
+            raise NotFoundError(
+                f"unknown selector `{name}`",
+                hint=hint or "define it below [selectors] in persist.toml",
+            )
+        path = (*self._within, name)
+        if name in self._within:
+            cycle = " → ".join(path[self._within.index(name) :])
+            raise SettingsError(
+                f"selectors name each other in a cycle: {cycle}", location=selector.location
+            )
+        self._used.append(selector)
+        source_ids: set[SourceID] = set()
+        for pattern in selector.patterns:
+            reading = _Reading(self._project, pattern, self._states, self._selectors, path)
+            try:
+                source_ids |= reading._whole()
+            except PersistError as error:
+                error.location = error.location or selector.location
+                raise
+            self._asks_states |= reading._asks_states
+        return source_ids
 
     def _value(self, attribute: str) -> str:
         match = self._take(_VALUE)
@@ -299,6 +359,7 @@ _ATTRIBUTES: Mapping[str, Callable[[Source], Iterable[str]]] = {
     "owner": lambda s: s.annotation.owners,
     "path": _paths,
     "state": lambda s: (),
+    "selector": lambda s: (),
 }
 """Every attribute, and its values for a source."""
 

@@ -139,6 +139,10 @@ KEYS: Mapping[str, Key] = {
         "`webhook`: the URL to which Dagster's sensor `persist_wants` sends missed deadlines, "
         "each as a JSON event. If it does not answer, the sensor tries again at its next tick",
     ),
+    "selectors": Key(
+        dict,
+        "names for selections: `selector:NAME` ([more](cli.md#saved-selectors))",
+    ),
     "env": Key(
         dict,
         "settings for single environments: [more](settings.md#environments)",

@@ -34,6 +34,7 @@ from persist_assets.core.settings.keys import (
     STORE_KEYS,
 )
 from persist_assets.core.settings.places import KeyPlace, at, place_in
+from persist_assets.core.settings.selectors import read_selectors
 from persist_assets.core.settings.spark import (
     REFUSED,
     SPARK_FIXED,
@@ -158,6 +159,7 @@ def _settings(
         patience=_patience(entries),
         upstreams=read_upstreams(entries.get("upstream", {})),
         webhook=read_webhook(entries.get("sla", {})),
+        selectors=read_selectors(root, entries.get("selectors", {})),
         **spark_values,
     )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import unquote
 from zoneinfo import ZoneInfo
 
+from persist_assets.core.errors import Location
 from persist_assets.core.object_stores import (
     PATIENCE,
     Patience,
@@ -68,6 +69,23 @@ class Upstream:
     token_env: str | None = None
     environment: str | None = None
     dagster: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """A selection with a name.
+
+    Attributes
+    ----------
+    patterns
+        Selections; the selector means their union.
+    location
+        The place of its key in `persist.toml`.
+    """
+
+    name: str
+    patterns: tuple[str, ...]
+    location: Location
 
 
 Given = str | int | float | bool | None | tuple["Given", ...]
@@ -132,6 +150,8 @@ class Settings:
         Other graphs, by name.
     webhook
         Whom missed deadlines are told; empty: nobody.
+    selectors
+        Selections with names, in their order in the file.
     """
 
     root: Path
@@ -161,6 +181,7 @@ class Settings:
     patience: Patience = PATIENCE
     upstreams: tuple[Upstream, ...] = ()
     webhook: str = ""
+    selectors: tuple[Selector, ...] = ()
 
     @property
     def environments(self) -> tuple[str, ...]:
