@@ -22,7 +22,7 @@ import pytest
 from jvm import quicken
 
 from persist_assets.compiler.compile import compile_project
-from persist_assets.compiler.names import source_id
+from persist_assets.compiler.names import Keys, source_id
 from persist_assets.compiler.programs import with_programs
 from persist_assets.compiler.registry import FRONTENDS
 from persist_assets.compiler.state import Compilation, Memory, RawFacts
@@ -189,7 +189,7 @@ def compilation_of(
     }
     return compile_project(
         declarations,
-        sources_dir=sources_dir,
+        keys=Keys(sources_dir),
         connection="test",
         raws=raws,
         problems=problems,

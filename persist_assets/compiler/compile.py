@@ -6,7 +6,7 @@ import gc
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from persist_assets.compiler.names import Names, file_key
+from persist_assets.compiler.names import Names
 from persist_assets.compiler.passes.annotations import check_annotations
 from persist_assets.compiler.passes.meanings import compile_meaning, hidden_versions
 from persist_assets.compiler.passes.names import collect, resolve_names
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Mapping,
     )
 
+    from persist_assets.compiler.names import Keys
     from persist_assets.core.model.project import Project
     from persist_assets.core.model.queries import Query, SourceID
     from persist_assets.core.model.sources import Declaration
@@ -34,12 +35,11 @@ if TYPE_CHECKING:
 def compile_project(
     declarations: Iterable[Declaration],
     *,
-    sources_dir: str,
+    keys: Keys,
     connection: str,
     raws: Mapping[SourceID, RawFacts],
     problems: Iterable[Problem] = (),
     memory: Memory | None = None,
-    key_prefix: tuple[str, ...] = (),
     former: Compilation | None = None,
     unread: Iterable[str] = (),
     functions: Collection[str] | None = None,
@@ -50,8 +50,8 @@ def compile_project(
     ----------
     declarations
         The declarations of all files, in any order.
-    sources_dir
-        Where asset keys start, relative to the project root.
+    keys
+        How asset keys are made.
     connection
         A digest of everything about the session that changes results.
     raws
@@ -60,8 +60,6 @@ def compile_project(
         The problems found by the frontends; they become the project's.
     memory
         Results of earlier compilations; queries of declarations may lack trees then.
-    key_prefix
-        The prefix of asset keys.
     former
         A compilation of most of these declarations, whose results are taken over. The result is a
         draft: it has columns, but no problems and checks.
@@ -71,17 +69,17 @@ def compile_project(
         The functions besides Spark's own that queries may call; None: any.
     """
     memory = memory or Memory()
-    compilation = Compilation(sources_dir, connection, raws, list(problems), memory)
+    compilation = Compilation(connection, raws, list(problems), memory)
     compilation.former = former
     compilation.functions = functions
-    compilation.unread = tuple(file_key(p, sources_dir, key_prefix) for p in unread)
+    compilation.unread = keys.of_unread(unread)
     ordered = sorted(
         declarations, key=lambda d: (d.location.path, d.location.line, d.location.column)
     )
     compilation.followed = any(
         d.annotation.is_incremental or d.annotation.partition for d in ordered
     )
-    collect(compilation, ordered, key_prefix)
+    collect(compilation, ordered, keys)
     for compile_pass in PASSES if former is None else DRAFT_PASSES:
         compile_pass(compilation)
     compilation.former = None  # it would keep all earlier compilations alive
@@ -109,7 +107,8 @@ def resolve_query(
         *project.sources,
         *project.broken,
     )  # broken ones keep their names
-    names = Names(((s.asset_key, s.source_id) for s in every), unread=project.unread)
+    keys = ((key, s.source_id) for s in every for key in (s.asset_key, s.full_key))
+    names = Names(keys, unread=project.unread)
     targets = [names.resolve(reference, None, language) for reference in query.references]
     wrong = [f for f in targets if isinstance(f, Problem)]
     for reference, source_id in zip(query.references, targets, strict=True):

@@ -19,7 +19,7 @@ from persist_assets.compiler.compile import compile_project, nothing_collected, 
 from persist_assets.compiler.frontends.python import OUTSIDE, digest_of
 from persist_assets.compiler.malloy.declarations import SUFFIX as MALLOY
 from persist_assets.compiler.malloy.project import UNKNOWN_UPSTREAM, Models, with_trees
-from persist_assets.compiler.names import asset_key, source_id
+from persist_assets.compiler.names import Keys, source_id
 from persist_assets.compiler.programs import with_programs
 from persist_assets.compiler.registry import FRONTENDS, NAMES
 from persist_assets.compiler.state import Memory, RawFacts, as_broken
@@ -310,12 +310,11 @@ def _compile(
             memory = Memory(meanings, parse=parse)
             compilation = compile_project(
                 [*declarations, *(d for file in malloy_files for d in file.declarations)],
-                sources_dir=settings.sources,
+                keys=_keys(settings),
                 connection=connection,
                 raws=raws,
                 problems=[*problems, *(p for file in malloy_files for p in file.problems)],
                 memory=memory,
-                key_prefix=settings.key_prefix,
                 former=former,
                 unread=unread,
                 functions=settings.known_functions,
@@ -332,6 +331,10 @@ def _compile(
         place = place if remember else None
         project = _finished(settings, compilation, files, malloys, place)
     return Loaded(project, compilation, models)
+
+
+def _keys(settings: Settings) -> Keys:
+    return Keys(settings.sources, settings.key_prefix, settings.layout)
 
 
 def _cache_file(settings: Settings, connection: str) -> Path | None:
@@ -618,33 +621,33 @@ def _placed(
     SettingsError
         The environment sets the location of a raw table that is unknown or ambiguous.
     """
+    keys = _keys(settings)
     raws = {
-        source_id(d): ("/".join(asset_key(d, settings.sources, settings.key_prefix)), d)
+        source_id(d): ((d.name, *map("/".join, (keys.of(d), keys.full(d)))), d)
         for d in declarations
         if d.raw is not None and d.raw.location is not None
     }
-    names = {
-        source_id(d): (d.name, "/".join(asset_key(d, settings.sources, settings.key_prefix)))
+    uncertain = {
+        source_id(d): (d.name, *map("/".join, (keys.of(d), keys.full(d))))
         for d in declarations
         if d.raw is None and d.query is None
     }
     unplaced: set[SourceID] = set()
     placed: dict[SourceID, str] = {}
     for name, location in settings.raws:
-        matches = [s for s, (key, d) in raws.items() if name in (d.name, key)]
+        matches = [s for s, (names, _) in raws.items() if name in names]
         if len(matches) != 1:
             what = "is not a raw table" if not matches else "is ambiguous: several raw tables match"
-            keys = sorted(key for key, _ in raws.values())
+            known = sorted(key for (_, key, _), _ in raws.values())
             raise SettingsError(
                 f"`[env.{settings.environment}.raw] {name}` {what}",
-                hint=did_you_mean(name, [*keys, *(d.name for _, d in raws.values())])
-                or f"known raw tables: {', '.join(keys) or 'none'}",
+                hint=did_you_mean(name, [*known, *(d.name for _, d in raws.values())])
+                or f"known raw tables: {', '.join(known) or 'none'}",
                 location=place_in(settings.root, ("env", settings.environment, "raw", name)),
             )
         placed[matches[0]] = location
-        if any(name in other for other in names.values()) or (
-            unread and name != raws[matches[0]][0]
-        ):
+        is_bare = name == raws[matches[0]][1].name
+        if any(name in others for others in uncertain.values()) or (unread and is_bare):
             unplaced.add(matches[0])
     result = [
         replace(d, raw=replace(d.raw, location=placed[source_id(d)]))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
+from unicodedata import normalize
 
 from persist_assets.compiler.malloy.declarations import SUFFIX
 from persist_assets.core.errors import (
@@ -14,6 +16,7 @@ from persist_assets.core.errors import (
 from persist_assets.core.languages import MALLOY
 from persist_assets.core.model.project import may_mean
 from persist_assets.core.model.sources import FILE_FORMATS, Declaration
+from persist_assets.core.settings.keys import LAYOUTS
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -29,21 +32,59 @@ def source_id(declaration: Declaration) -> SourceID:
     return f"{declaration.name}@{declaration.location.path}"
 
 
-def asset_key(
-    declaration: Declaration, sources_dir: str, prefix: tuple[str, ...] = ()
-) -> tuple[str, ...]:
-    """Return the asset key of a declaration: a prefix, its path without suffix, and its name."""
-    return (*file_key(declaration.location.path, sources_dir, prefix), declaration.name)
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """How asset keys are made.
+
+    Attributes
+    ----------
+    sources_dir
+        Where they start, relative to the project root.
+    prefix
+        What they begin with.
+    layout
+        One of `LAYOUTS`.
+    """
+
+    sources_dir: str
+    prefix: tuple[str, ...] = ()
+    layout: str = LAYOUTS[0]
+
+    def of(self, declaration: Declaration) -> tuple[str, ...]:
+        """Return the asset key of a declaration.
+
+        It depends on its path and its name only: other sources that come into the file change no
+        key. So two sources of one file never have the same one.
+        """
+        above = self.of_file(declaration.location.path)
+        if self.layout == "model-per-file" and _same(above[-1], declaration.name):
+            above = above[:-1]
+        return (*above, declaration.name)
+
+    def full(self, declaration: Declaration) -> tuple[str, ...]:
+        """Return the key of a declaration with both its file and its name."""
+        return (*self.of_file(declaration.location.path), declaration.name)
+
+    def of_file(self, path: str) -> tuple[str, ...]:
+        """Return the beginning of the full keys of a file's sources."""
+        relative = PurePosixPath(path).relative_to(self.sources_dir)
+        return (*self.prefix, *relative.with_suffix("").parts)
+
+    def of_unread(self, paths: Iterable[str]) -> tuple[tuple[str, ...], ...]:
+        """Return all that the keys of the sources of unreadable files may begin with."""
+        keys = [self.of_file(path) for path in paths]
+        if self.layout == "model-per-file":
+            keys += [key[:-1] for key in keys]
+        return tuple(dict.fromkeys(keys))
 
 
-def file_key(path: str, sources_dir: str, prefix: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the prefix of the asset keys of a file's sources."""
-    relative = PurePosixPath(path).relative_to(sources_dir)
-    return (*prefix, *relative.with_suffix("").parts)
+def _same(a: str, b: str) -> bool:
+    """Whether two parts of keys are one for stores that ignore case or normalize accents."""
+    return normalize("NFC", a).lower() == normalize("NFC", b).lower()
 
 
 class Names:
-    """The sources of a project by the last part of their asset keys."""
+    """The sources of a project by the last part of their asset keys, and of their full keys."""
 
     def __init__(
         self,
@@ -55,6 +96,8 @@ class Names:
         self.guessed, self.unread = guessed, unread
         self.source_ids: set[SourceID] = set()
         for key, source_id in keys:
+            if not key:
+                continue
             self.by_name.setdefault(key[-1].lower(), []).append((key, source_id))
             self.source_ids.add(source_id)
 
@@ -117,7 +160,8 @@ class Names:
             return [((written,), written)] if written in self.source_ids else []
         parts = tuple(part.lower() for part in reference.parts)
         named = self.by_name.get(parts[-1], [])
-        fits = [(k, s) for k, s in named if tuple(p.lower() for p in k[-len(parts) :]) == parts]
+        keys = {s: k for k, s in reversed(named) if may_mean(k, parts)}
+        fits = [(k, s) for s, k in reversed(keys.items())]
         if language == MALLOY:
             fits = [(k, s) for k, s in fits if not s.endswith(SUFFIX)] or fits
         elif len(parts) == 1:

@@ -99,6 +99,8 @@ class Unit:
 
     Attributes
     ----------
+    full_key
+        See `Source.full_key`.
     written
         The declaration as in its file, with unresolved checks.
     compared
@@ -110,6 +112,7 @@ class Unit:
     declaration: Declaration
     source_id: SourceID
     asset_key: tuple[str, ...]
+    full_key: tuple[str, ...] = ()
     written: Declaration = field(init=False)
     bindings: tuple[SourceID, ...] = ()
     compared: tuple[SourceID, ...] = ()
@@ -149,7 +152,6 @@ class Compilation:
         The functions besides Spark's own that queries may call; None: any.
     """
 
-    sources_dir: str
     connection: str
     raws: Mapping[SourceID, RawFacts]
     problems: list[Problem]
@@ -388,4 +390,5 @@ def as_broken(source: Source | Unit, reads: Iterable[SourceID]) -> Broken:
         declared.location,
         declared.description,
         tuple(dict.fromkeys(reads)),
+        source.full_key,
     )

@@ -28,19 +28,20 @@ if TYPE_CHECKING:
 
 Language = Literal["sql", "malloy", "python"]
 LANGUAGES: tuple[Language, ...] = ("sql", "malloy", "python")
-_SAMPLES: Mapping[Language, tuple[str, str]] = {
-    "sql": ("sources/delays.sql", "daily_delays"),
-    "malloy": ("sources/airports.malloy", "destinations"),
-    "python": ("sources/ranking.py", "carrier_delays"),
+_SUFFIXES: Mapping[Language, str] = {"sql": ".sql", "malloy": ".malloy", "python": ".py"}
+_SAMPLES: Mapping[Language, str] = {
+    "sql": "daily_delays",
+    "malloy": "destinations",
+    "python": "carrier_delays",
 }
-"""The file and the name of the source over the sample data in each language."""
+"""The name of the source over the sample data in each language."""
 _SAMPLE_TEST = "tests/delays.yml"
-_FIRSTS: Mapping[Language, tuple[str, str]] = {
-    "sql": ("sources/first.sql", "rows_by"),
-    "malloy": ("sources/first.malloy", "groups_by"),
-    "python": ("sources/first.py", "counts_by"),
+_FIRSTS: Mapping[Language, str] = {
+    "sql": "rows_by",
+    "malloy": "groups_by",
+    "python": "counts_by",
 }
-"""The file of the source over existing data in each language, and how its name begins."""
+"""How the name of the source over existing data begins in each language."""
 _ALWAYS = ("persist.toml", "definitions.py", ".gitignore", ".github/workflows/persist.yml")
 _SAMPLE_DATA = ("data/flights.csv", "data/airlines.csv", "data/LICENSE.txt")
 _AS_KEYS = ("string", "date", "boolean", "int", "bigint", "smallint", "tinyint")
@@ -118,12 +119,12 @@ def begin(
     files = {path: _template(path) for path in _ALWAYS}
     if data:
         key, sources = _over(data, chosen)
-        first = f"{_FIRSTS[chosen[0]][1]}_{key}"
+        first = f"{_FIRSTS[chosen[0]]}_{key}"
         files |= {path: text.encode() for path, text in sources.items()}
     else:
-        first = _SAMPLES[chosen[0]][1]
+        first = _SAMPLES[chosen[0]]
         files |= {path: _template(path) for path in _SAMPLE_DATA}
-        files |= {path: _template(path) for path, _ in (_SAMPLES[n] for n in chosen)}
+        files |= {path: _template(path) for path in (_model(n, _SAMPLES[n]) for n in chosen)}
         if "sql" in chosen:
             files[_SAMPLE_TEST] = _template(_SAMPLE_TEST)
         tables = [path for path in _SAMPLE_DATA if path.endswith(".csv")]
@@ -139,6 +140,11 @@ def begin(
         (directory / path).parent.mkdir(parents=True, exist_ok=True)
         (directory / path).write_bytes(content)
     return [*files], first
+
+
+def _model(language: Language, name: str) -> str:
+    """Return the file of a source: the layout is `model-per-file`."""
+    return f"sources/marts/{name}{_SUFFIXES[language]}"
 
 
 def _template(path: str) -> bytes:
@@ -209,7 +215,7 @@ def counts_by_{name}({table}: DataFrame) -> DataFrame:
     return {table}.groupBy(key).agg(F.count("*").alias("n_rows"))
 """,
     }
-    files = {_FIRSTS[language][0]: texts[language] for language in languages}
+    files = {_model(n, f"{_FIRSTS[n]}_{name}"): texts[n] for n in languages}
     return name, {"sources/raw.sql": declarations(data), **files}
 
 

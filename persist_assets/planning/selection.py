@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from persist_assets.core.model.plans import Step
-    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.project import Broken, Project
     from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.sources import Source
     from persist_assets.core.settings.values import Selector
@@ -68,9 +68,9 @@ def find_source(project: Project, name: str) -> Source:
     """
     if name in project.by_id:
         return project.by_id[name]
-    matches = [s for s in project.sources if _is_called(s.asset_key, name)]
+    matches = [s for s in project.sources if _is_called(s, name)]
     if matches:
-        keys = [s.key for s in (*matches, *project.broken) if _is_called(s.asset_key, name)]
+        keys = [s.key for s in (*matches, *project.broken) if _is_called(s, name)]
         above = re.split(r"[/.]", name)[:-1]
         keys += ["/".join((*key, "…")) for key in project.unread if may_mean(key, above)]
         if len(keys) == 1:
@@ -82,11 +82,12 @@ def find_source(project: Project, name: str) -> Source:
 def find_declared(project: Project, name: str) -> tuple[SourceID, ...]:
     """Return all sources that a name may mean, including those that could not be compiled."""
     every = (*project.sources, *project.broken)
-    return tuple(s.source_id for s in every if name == s.source_id or _is_called(s.asset_key, name))
+    return tuple(s.source_id for s in every if name == s.source_id or _is_called(s, name))
 
 
-def _is_called(asset_key: tuple[str, ...], name: str) -> bool:
-    return may_mean(asset_key, re.split(r"[/.]", name))
+def _is_called(source: Source | Broken, name: str) -> bool:
+    parts = re.split(r"[/.]", name)
+    return may_mean(source.asset_key, parts) or may_mean(source.full_key, parts)
 
 
 def select(

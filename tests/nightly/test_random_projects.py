@@ -19,7 +19,7 @@ from soundness import RAW
 
 from persist_assets.compiler.compile import compile_project
 from persist_assets.compiler.frontends.sql import parse_sql
-from persist_assets.compiler.names import source_id
+from persist_assets.compiler.names import Keys, source_id
 from persist_assets.compiler.state import Memory, RawFacts
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def remembering(text: str, memory: Memory) -> Project:
     declarations, _ = parse_sql(text, "sources/all.sql")
     raws = {source_id(d): RawFacts(d.name, d.columns) for d in declarations if d.raw}
     return compile_project(
-        declarations, sources_dir="sources", connection="", raws=raws, memory=memory
+        declarations, keys=Keys("sources"), connection="", raws=raws, memory=memory
     ).project
 
 

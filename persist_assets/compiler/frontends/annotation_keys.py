@@ -293,7 +293,7 @@ KEYS: Mapping[str, Key] = {
         (
             (
                 "`group=flights`",
-                "Dagster group; default: the file's name",
+                "Dagster group; default: the asset key without the source's name",
             ),
         ),
     ),

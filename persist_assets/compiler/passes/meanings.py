@@ -131,6 +131,7 @@ def _compile_raw(compilation: Compilation, unit: Unit) -> None:
     source = Source(
         source_id=unit.source_id,
         asset_key=unit.asset_key,
+        full_key=unit.full_key,
         language=declaration.language,
         location=declaration.location,
         annotation=declaration.annotation,
@@ -336,6 +337,7 @@ def _made(unit: Unit, declaration: Declaration, query: Query, meaning: Meaning) 
     unit.source = Source(
         source_id=unit.source_id,
         asset_key=unit.asset_key,
+        full_key=unit.full_key,
         language=declaration.language,
         location=declaration.location,
         annotation=declaration.annotation,

@@ -10,7 +10,7 @@ from unicodedata import normalize
 from persist_assets.analysis.functions import (
     drawn_by,
 )
-from persist_assets.compiler.names import Names, asset_key, source_id
+from persist_assets.compiler.names import Names, source_id
 from persist_assets.compiler.state import Compilation, Unit
 from persist_assets.core.errors import (
     Problem,
@@ -23,38 +23,49 @@ if TYPE_CHECKING:
         Iterable,
     )
 
+    from persist_assets.compiler.names import Keys
     from persist_assets.core.model.checks import Check
     from persist_assets.core.model.sources import Declaration
 
 
-def collect(
-    compilation: Compilation, declarations: Iterable[Declaration], key_prefix: tuple[str, ...]
-) -> None:
+def collect(compilation: Compilation, declarations: Iterable[Declaration], keys: Keys) -> None:
     """Set the asset keys of declarations, and refuse keys that differ only in spelling.
 
     The tables and files of two such sources would be the same in a store that ignores case, or that
-    normalizes accents.
+    normalizes accents. Full keys count too, because they still mean their sources.
     """
     units_by_key: dict[tuple[str, ...], Unit] = {}
     for declaration in declarations:
+        key, full = keys.of(declaration), keys.full(declaration)
         unit = Unit(
             declaration,
             source_id(declaration),
-            asset_key(declaration, compilation.sources_dir, key_prefix),
+            key,
+            full if full != key else (),
             broken=declaration.query is None and declaration.raw is None,
         )
-        key = tuple(normalize("NFC", part).lower() for part in unit.asset_key)
-        if key in units_by_key:
-            other = units_by_key[key].declaration
-            compilation.report(
-                "duplicate-name",
-                f"`{declaration.name}` is already defined at {other.location}",
-                unit,
-            )
+        spelled = [tuple(normalize("NFC", p).lower() for p in k) for k in (key, full)]
+        other = next((units_by_key[k] for k in spelled if k in units_by_key), None)
+        if other is not None:
+            compilation.report("duplicate-name", *_duplicate(unit, other, keys))
             # It is unknown which of them is right.
-            compilation.doubts[units_by_key[key].source_id] = (unit.source_id,)
+            compilation.doubts[other.source_id] = (unit.source_id,)
             continue
-        units_by_key[key] = compilation.units[unit.source_id] = unit
+        units_by_key |= dict.fromkeys(spelled, unit)
+        compilation.units[unit.source_id] = unit
+
+
+def _duplicate(unit: Unit, other: Unit, keys: Keys) -> tuple[str, Unit, str | None]:
+    """Return what `Compilation.report` says of a unit whose key another one has."""
+    name, place = unit.declaration.name, other.declaration.location
+    ways = [keys.of_file(u.declaration.location.path) for u in (unit, other)]
+    if ways[0] == ways[1] or not (unit.full_key or other.full_key):
+        return f"`{name}` is already defined at {place}", unit, None
+    both = {unit.asset_key, unit.full_key} & {other.asset_key, other.full_key}
+    shared = "/".join(min(both, default=unit.asset_key))
+    message = f"the key `{shared}` means both this `{name}` and `{other.declaration.name}`"
+    hint = "rename one of the sources, or the file or directory of one of them"
+    return f"{message} at {place}", unit, hint
 
 
 def resolve_names(compilation: Compilation) -> None:
@@ -62,7 +73,7 @@ def resolve_names(compilation: Compilation) -> None:
     units = compilation.units.values()
     # In a file that does not compile, it is unknown which sources have rows.
     guessed = {u.source_id for u in units if u.broken}
-    keys = ((u.asset_key, u.source_id) for u in units)
+    keys = ((key, u.source_id) for u in units for key in (u.asset_key, u.full_key))
     compilation.names = Names(keys, guessed, compilation.unread)
     for unit in units:
         with compilation.contained(unit):

@@ -35,6 +35,8 @@ class Broken:
     ----------
     reads
         The references that could be resolved.
+    full_key
+        See `Source.full_key`.
     """
 
     source_id: SourceID
@@ -43,6 +45,7 @@ class Broken:
     location: Location
     description: str | None = None
     reads: tuple[SourceID, ...] = ()
+    full_key: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -172,6 +175,11 @@ class Project:
         return {s.asset_key: s for s in self.sources}
 
     @cached_property
+    def _by_full_key(self) -> Mapping[tuple[str, ...], Source]:
+        """The sources that have a full key besides their asset key; no source has both."""
+        return {s.full_key: s for s in self.sources if s.full_key}
+
+    @cached_property
     def by_build_id(self) -> Mapping[BuildID, tuple[Source, ...]]:
         """The persisted sources by BuildID; sources with the same meaning share a table."""
         groups: dict[BuildID, list[Source]] = {}
@@ -196,7 +204,7 @@ class Project:
         """Return the persisted source at the start of a reference, and the rest of it."""
         parts = tuple(ref.split("/"))
         for n in range(len(parts), 0, -1):
-            source = self.by_key.get(parts[:n])
+            source = self.by_key.get(parts[:n]) or self._by_full_key.get(parts[:n])
             if source is not None and source.persisted:
                 return source, "/".join(parts[n:])
         return None

@@ -172,7 +172,10 @@ class Source:
     source_id
         ``name@path``, path relative to the project root.
     asset_key
-        The path below the sources directory without its suffix, then the name.
+        The path below the sources directory without its suffix, then the name; only the path if the
+        layout is `model-per-file` and the file has the name of the source.
+    full_key
+        The path and the name, if that is not the asset key. It means the source, too.
     persisted
         It has a table and is an asset.
     build_id
@@ -226,6 +229,7 @@ class Source:
     malloy_ids: tuple[BuildID, ...] = ()
     growth: Growth | None = None
     function: Function | None = None
+    full_key: tuple[str, ...] = ()
 
     @property
     def kind(self) -> Kind:
@@ -327,6 +331,9 @@ class Source:
 
     @property
     def group(self) -> str:
-        """The annotated group, else one derived from the path of its file."""
+        """The annotated group, else one derived from the path of its file.
+
+        A source whose key has one part only is in Dagster's group ``default``.
+        """
         plain = re.sub(r"[^A-Za-z0-9_]", "_", "_".join(self.asset_key[:-1]))
-        return self.annotation.group or plain
+        return self.annotation.group or plain or "default"

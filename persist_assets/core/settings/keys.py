@@ -9,6 +9,9 @@ if TYPE_CHECKING:
 
 
 SETTINGS_FILE = "persist.toml"
+LAYOUTS = ("file-and-name", "model-per-file")
+"""The values of `layout`, the default first."""
+
 KEEP_GOING = "PERSIST_KEEP_GOING"
 """The environment variable that, when ``true``, lets what is right be built in spite of errors."""
 
@@ -45,6 +48,13 @@ KEYS: Mapping[str, Key] = {
         str,
         "the directory of the sources, inside the project",
         default='"sources"',
+    ),
+    "layout": Key(
+        str,
+        "`model-per-file`: a source with the name of its file has the file's path as its asset "
+        "key, `staging/stg_orders`. `file-and-name`: all keys end in the file and the name. "
+        "[More](settings.md#one-model-per-file)",
+        default='"file-and-name"',
     ),
     "key_prefix": Key(
         str,

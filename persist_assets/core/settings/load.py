@@ -28,6 +28,7 @@ from persist_assets.core.settings.durations import read_duration
 from persist_assets.core.settings.keys import (
     ENV_KEYS,
     KEYS,
+    LAYOUTS,
     MALLOY_KEYS,
     SETTINGS_FILE,
     STATE,
@@ -139,6 +140,7 @@ def _settings(
     return Settings(
         root=root,
         sources=sources,
+        layout=_layout(entries.get("layout", LAYOUTS[0])),
         key_prefix=_key_prefix(entries.get("key_prefix", "")),
         environment=name,
         declared=tuple(sorted(environments)),
@@ -318,6 +320,13 @@ def _check_environment(name: str, location: Location | None = None) -> None:
         hint = "at most 64 lowercase letters (a to z), digits, underscores and dashes"
         message = f"invalid environment name `{name}`"
         raise SettingsError(message, hint=hint, location=location)
+
+
+def _layout(name: str) -> str:
+    if name not in LAYOUTS:
+        hint = did_you_mean(name, LAYOUTS) or f"known layouts: {', '.join(LAYOUTS)}"
+        raise SettingsError(f"unknown layout `{name}`", hint=hint, location=at("layout"))
+    return name
 
 
 def _key_prefix(prefix: str) -> tuple[str, ...]:

@@ -101,6 +101,8 @@ class Settings:
         The project root: the directory of `persist.toml`. Absolute.
     sources
         The directory of the sources, relative to `root`, POSIX.
+    layout
+        Which asset keys sources have, one of `LAYOUTS`.
     key_prefix
         What asset keys begin with.
     declared
@@ -156,6 +158,7 @@ class Settings:
 
     root: Path
     sources: str
+    layout: str
     key_prefix: tuple[str, ...]
     environment: str
     declared: tuple[str, ...]

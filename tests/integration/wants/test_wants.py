@@ -116,6 +116,35 @@ def test_a_wanted_partition_is_built_and_no_other(make_graph: Callable[..., Grap
     assert graph.step() is None
 
 
+@pytest.mark.proves("W10")
+def test_tables_and_wants_go_on_under_the_keys_of_another_layout(
+    make_graph: Callable[..., Graph],
+) -> None:
+    graph = make_graph("")
+    (graph.root / "sources" / "daily.sql").write_text(DAILY)
+    for day in ("02", "03"):
+        graph.want(f"daily/daily/2024-01-{day}", data_timestamp=graph.now - timedelta(days=1))
+        if day == "02":
+            assert graph.step() is True
+    (before,) = graph.ledger.manifests.fetch("dev").values()
+    toml = (graph.root / "persist.toml").read_text()
+    (graph.root / "persist.toml").write_text(f'layout = "model-per-file"\n{toml}')
+    graph.settings = load_settings(graph.root)
+    observer = graph.builder().observer
+    assert [s.key for s in observer.project.persisted] == ["daily"]
+    graph.want("daily/2024-01-02")
+    evaluation, request = graph.evaluate()
+    assert evaluation.satisfied == ("daily/2024-01-02",)
+    assert request is not None
+    assert request.partitions == ("daily/daily/2024-01-03",)
+    assert run_request(graph.builder(request), request)
+    assert {*graph.states().values()} == {"satisfied"}
+    (after,) = graph.ledger.manifests.fetch("dev").values()
+    assert (after.build_id, after.table) == (before.build_id, before.table)
+    assert after.partitions is not None
+    assert after.partitions.built == (("2024-01-03", "2024-01-03"),)
+
+
 def test_one_of_three_that_fails_keeps_all_back_and_then_itself_alone(
     make_graph: Callable[..., Graph],
 ) -> None:

@@ -16,7 +16,7 @@ from persist_assets.analysis import binding
 from persist_assets.compiler.compile import compile_project, resolve_query
 from persist_assets.compiler.frontends.sql import parse_query, parse_sql
 from persist_assets.compiler.load import load_project, require
-from persist_assets.compiler.names import source_id
+from persist_assets.compiler.names import Keys, source_id
 from persist_assets.compiler.state import Memory, RawFacts
 from persist_assets.core.errors import SourcesError
 from persist_assets.core.settings.load import load_settings
@@ -391,7 +391,7 @@ def test_what_is_remembered_decides_nothing_about_size(
     def ids(memory: Memory) -> list[str]:
         raws = {source_id(d): RawFacts("t", d.columns) for d in declarations if d.raw}
         project = compile_project(
-            declarations, sources_dir="sources", connection="", raws=raws, memory=memory
+            declarations, keys=Keys("sources"), connection="", raws=raws, memory=memory
         ).project
         return [s.build_id for s in require(project).sources]
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.proves("W3")
+@pytest.mark.proves("W3", "W10")
 @pytest.mark.parametrize("languages", [("sql",), ("malloy",), ("python",), LANGUAGES])
 def test_a_new_project_has_a_source_in_each_language_and_no_problems(
     tmp_path: Path, languages: tuple[Language, ...]
@@ -29,6 +29,7 @@ def test_a_new_project_has_a_source_in_each_language_and_no_problems(
     assert {s.language.removesuffix("3") for s in project.persisted} == {*languages}
     assert first in {s.name for s in project.persisted}
     assert all(s.annotation.checks and s.description for s in project.persisted)
+    assert {s.key for s in project.persisted} == {f"marts/{s.name}" for s in project.persisted}
 
 
 @pytest.mark.proves("W3")
@@ -43,6 +44,7 @@ def test_a_project_over_existing_data_groups_by_a_column_that_it_has(tmp_path: P
     project = load_project(load_settings(tmp_path))
     assert not project.problems
     assert {s.name for s in project.sources if s.raw} == {"orders_2024", "b"}
+    assert {s.key for s in project.persisted} == {f"marts/{s.name}" for s in project.persisted}
     columns = {s.name: [c.name for c in s.columns] for s in project.persisted if s.columns}
     assert columns == {
         "rows_by_ship_to": ["ship_to", "n_rows"],
