@@ -14,6 +14,7 @@ from typing import Any
 MODULES: Mapping[str, tuple[str, ...]] = {
     "external": ("external",),
     "starting": ("init", "raw"),
+    "importing": ("import",),
     "check": ("check",),
     "plan": ("plan",),
     "build": ("build", "rerun"),

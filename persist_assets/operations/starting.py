@@ -60,7 +60,7 @@ def declaration(name: str, location: str, data: Inspected) -> str:
     location
         The path or URI as the statement states it.
     """
-    columns = [f"{_name(c.name)} {_type(c.type or 'string')}" for c in data.columns]
+    columns = [f"{written_name(c.name)} {_type(c.type or 'string')}" for c in data.columns]
     listed = f"  {', '.join(columns)}"
     if len(listed) > _LINE:
         listed = ",\n".join(f"  {column}" for column in columns)
@@ -87,7 +87,7 @@ def table_name(location: str) -> str:
     return name if re.match(r"[a-z_]", name) else f"t_{name}".rstrip("_")
 
 
-def _name(column: str) -> str:
+def written_name(column: str) -> str:
     """Return the name of a column as SQL, quoted if it is no plain word or a keyword."""
     is_word = [t.token_type for t in tokenize(column)] == [TokenType.VAR]
     return field_name(column) if is_word else quote(column)
@@ -116,17 +116,17 @@ def begin(
         Some of the files exist.
     """
     chosen: list[Language] = [language for language in LANGUAGES if language in languages]
-    files = {path: _template(path) for path in _ALWAYS}
+    files = {path: template(path) for path in _ALWAYS}
     if data:
         key, sources = _over(data, chosen)
         first = f"{_FIRSTS[chosen[0]]}_{key}"
         files |= {path: text.encode() for path, text in sources.items()}
     else:
         first = _SAMPLES[chosen[0]]
-        files |= {path: _template(path) for path in _SAMPLE_DATA}
-        files |= {path: _template(path) for path in (_model(n, _SAMPLES[n]) for n in chosen)}
+        files |= {path: template(path) for path in _SAMPLE_DATA}
+        files |= {path: template(path) for path in (_model(n, _SAMPLES[n]) for n in chosen)}
         if "sql" in chosen:
-            files[_SAMPLE_TEST] = _template(_SAMPLE_TEST)
+            files[_SAMPLE_TEST] = template(_SAMPLE_TEST)
         tables = [path for path in _SAMPLE_DATA if path.endswith(".csv")]
         known = {path: inspect_data(str(TEMPLATE / path)) for path in tables}
         files["sources/raw.sql"] = declarations(known).encode()
@@ -147,7 +147,7 @@ def _model(language: Language, name: str) -> str:
     return f"sources/marts/{name}{_SUFFIXES[language]}"
 
 
-def _template(path: str) -> bytes:
+def template(path: str) -> bytes:
     """Return the content of a file of the template, by its path in a project."""
     name = {".gitignore": "gitignore", ".github/workflows/persist.yml": "persist.yml"}
     place = TEMPLATE / name.get(path, path)

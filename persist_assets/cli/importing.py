@@ -1,0 +1,126 @@
+"""Commands that carry projects of other tools: import."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from persist_assets.cli.application import Invocation, app, command, err, out, print_json, table_of
+from persist_assets.core.errors import SettingsError
+from persist_assets.operations.importing.drafts import Drafts
+from persist_assets.operations.importing.writing import Imported, check_target, write
+
+import_app = typer.Typer(help="Projects of dbt and SQLMesh, as new projects.", no_args_is_help=True)
+app.add_typer(import_app, name="import")
+
+DirectoryArgument = Annotated[
+    Path, typer.Argument(metavar="DIR", help="The project to read; it stays as it is.")
+]
+IntoArgument = Annotated[
+    Path | None,
+    typer.Argument(metavar="[INTO]", help="A new directory; default: the name of DIR, here."),
+]
+DialectOption = Annotated[
+    str | None,
+    typer.Option(metavar="DIALECT", help="The SQL of its models; default: as it says itself."),
+]
+
+
+@command("dbt", on=import_app)
+def import_dbt(
+    invocation: Invocation,
+    directory: DirectoryArgument,
+    into: IntoArgument = None,
+    dialect: DialectOption = None,
+) -> None:
+    """Write a project from a dbt project, and list all that it does not carry."""
+    from persist_assets.operations.importing import dbt
+
+    place = _place(directory, into, "dbt")
+    _report(invocation, place, dbt.import_dbt(directory.resolve(), dialect))
+
+
+def _place(directory: Path, into: Path | None, tool: str) -> Path:
+    """Return the new directory, if it can be written."""
+    if not directory.is_dir():
+        hint = f"name the directory of the {tool} project"
+        raise SettingsError(f"there is no directory {directory}", hint=hint)
+    place = into if into is not None else Path(directory.resolve().name)
+    if place.resolve() == directory.resolve():
+        raise SettingsError(
+            f"{place} is the {tool} project itself",
+            hint=f"name a new directory: persist import {tool} {directory} NEW",
+        )
+    check_target(place)
+    return place
+
+
+def _report(invocation: Invocation, place: Path, drafts: Drafts) -> None:
+    """Write a project, and print what became of the other one."""
+    imported = write(drafts, place.resolve())
+    if invocation.as_json:
+        print_json(_document(place, drafts, imported))
+        return
+    carried = Counter(c.origin.kind for c in imported.carried)
+    left = Counter(entry.origin.kind for entry in imported.left)
+    table = table_of("", "carried", "not carried")
+    for kind in dict.fromkeys((*carried, *left)):
+        table.add_row(kind, str(carried[kind]), str(left[kind]))
+    out.print(table)
+    _print_lists(imported)
+    steps = [f"cd {place}", "persist check", "persist build"]
+    out.print("\nnext:", *steps, sep="\n  ", markup=False, soft_wrap=True)
+
+
+def _print_lists(imported: Imported) -> None:
+    """Print notes, what is to be filled in, and what is not carried, on stderr."""
+    for entry in imported.carried:
+        for note in entry.notes:
+            line = f"{entry.origin.path}:{entry.origin.line}: {entry.origin.kind} "
+            err.print(f"{line}{entry.origin.name}: {note}", markup=False, soft_wrap=True)
+    if imported.to_fill_in:
+        err.print("\nfill in:")
+    for raw in imported.to_fill_in:
+        err.print(f"  {raw.path}:{raw.line}: {raw.name}: {raw.what}", markup=False, soft_wrap=True)
+    if imported.left:
+        err.print("\nnot carried:")
+    for left in imported.left:
+        where = f"  {left.origin.path}:{left.origin.line}: {left.origin.kind} {left.origin.name}"
+        hint = f" ({left.hint})" if left.hint else ""
+        err.print(f"{where}: {left.reason}{hint}", markup=False, soft_wrap=True)
+
+
+def _document(place: Path, drafts: Drafts, imported: Imported) -> dict[str, object]:
+    """Return what became of a project as JSON."""
+    return {
+        "directory": str(place.resolve()),
+        "dialect": drafts.dialect,
+        "files": imported.files,
+        "carried": [
+            {
+                "kind": c.origin.kind,
+                "name": c.origin.name,
+                "path": c.origin.path,
+                "line": c.origin.line,
+                "into": c.path,
+                "notes": [*c.notes],
+            }
+            for c in imported.carried
+        ],
+        "not_carried": [
+            {
+                "kind": entry.origin.kind,
+                "name": entry.origin.name,
+                "path": entry.origin.path,
+                "line": entry.origin.line,
+                "reason": entry.reason,
+                "hint": entry.hint,
+            }
+            for entry in imported.left
+        ],
+        "to_fill_in": [
+            {"name": r.name, "path": r.path, "line": r.line, "what": r.what}
+            for r in imported.to_fill_in
+        ],
+    }

@@ -1,0 +1,263 @@
+"""Queries of other tools, with the names of our sources, in Spark's SQL.
+
+The text of the author stays where it means the same in Spark; else sqlglot writes the query anew.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import ErrorLevel, SqlglotError
+from sqlglot.tokenizer_core import TokenType
+
+from persist_assets.core.dialect import quote
+from persist_assets.operations.starting import written_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SPARKS = ("spark", "databricks")
+"""Dialects whose texts are Spark's already."""
+_TRUNCATING = ("postgres", "redshift", "trino", "presto", "athena", "tsql", "sqlite")
+"""Dialects in which the quotient of two integers is an integer."""
+_DECIMALS = {"bigquery": (38, 9), "redshift": (18, 0)}
+"""What DECIMAL without digits means; in other dialects sqlglot knows, or nobody does."""
+
+
+class UntranslatableError(Exception):
+    """A query cannot be written in Spark's SQL; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The source that a table stands for.
+
+    Attributes
+    ----------
+    name, path
+        The name and the file of the source.
+    called
+        The name by which a query calls the table if it gives it no alias.
+    """
+
+    name: str
+    path: str
+    called: str
+
+
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """A query in Spark's SQL.
+
+    Attributes
+    ----------
+    reads
+        The names of the sources that it reads.
+    notes
+        What should be looked at.
+    """
+
+    sql: str
+    reads: frozenset[str]
+    notes: tuple[str, ...] = ()
+
+
+def check_dialect(dialect: str) -> None:
+    """Raise a ValueError if sqlglot does not know a dialect."""
+    sqlglot.Dialect.get_or_raise(dialect)
+
+
+def translate(
+    text: str, dialect: str, resolve: Callable[[tuple[str, ...]], Target | None]
+) -> Translated:
+    """Return a query in Spark's SQL, with the names of our sources.
+
+    Parameters
+    ----------
+    resolve
+        Returns what a table stands for, by the parts of its name; None: the name stays.
+
+    Raises
+    ------
+    UntranslatableError
+        The text is not one query, or says something that Spark's SQL does not have.
+    """
+    text = text.strip().rstrip(";").rstrip()
+    tree = _parse(text, dialect)
+    edits, reads = _rename(tree, resolve)
+    edited = text
+    for start, end, new in sorted(edits, reverse=True):
+        edited = edited[:start] + new + edited[end:]
+    if dialect in SPARKS:
+        return Translated(edited, frozenset(reads))
+    notes = list(_doubts(tree, dialect))
+    try:
+        spark = tree.sql("spark", pretty=True, unsupported_level=ErrorLevel.RAISE)
+    except SqlglotError as error:
+        raise UntranslatableError(_first_line(error)) from error
+    if _means(edited, spark):
+        return Translated(edited, frozenset(reads), tuple(notes))
+    return Translated(spark, frozenset(reads), (f"translated from {dialect}", *notes))
+
+
+def translate_condition(text: str, dialect: str) -> str:
+    """Return a condition on rows in Spark's SQL.
+
+    Raises
+    ------
+    UntranslatableError
+        It is none, or Spark's SQL does not have it.
+    """
+    translated = translate(f"SELECT 1 FROM t WHERE {text}", dialect, lambda _: None).sql
+    return re.split(r"\bWHERE\b", translated, maxsplit=1, flags=re.I)[1].strip()
+
+
+def translate_type(text: str, dialect: str) -> str:
+    """Return a type as Spark names it.
+
+    Raises
+    ------
+    UntranslatableError
+        It is none that sqlglot knows.
+    """
+    try:
+        kind = exp.DataType.build(text, dialect=dialect)
+        _say_digits(kind, dialect)
+        return kind.sql("spark", unsupported_level=ErrorLevel.RAISE)
+    except SqlglotError as error:
+        raise UntranslatableError(f"unknown type `{text}`") from error
+
+
+def _parse(text: str, dialect: str) -> exp.Query:
+    try:
+        trees = [tree for tree in sqlglot.parse(text, read=dialect) if tree is not None]
+    except SqlglotError as error:
+        raise UntranslatableError(f"not read as {dialect}: {_first_line(error)}") from error
+    except RecursionError as error:
+        raise UntranslatableError("its query is nested too deeply") from error
+    if len(trees) != 1 or not isinstance(trees[0], exp.Query):
+        raise UntranslatableError("it is not one query")
+    return trees[0]
+
+
+def _first_line(error: Exception) -> str:
+    line = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return re.sub(r"\x1b\[\d*m", "", line).rstrip(". ")
+
+
+def _means(text: str, spark: str) -> bool:
+    """Whether a text is Spark's SQL, and means what a statement says that sqlglot wrote.
+
+    sqlglot reads words of other dialects as if they were Spark's (`::text`), but writes none.
+    """
+    try:
+        tree = sqlglot.parse_one(text, read="spark")
+        same = tree.sql("spark", pretty=True, unsupported_level=ErrorLevel.RAISE) == spark
+        return same and _words(text) <= _words(spark)
+    except (SqlglotError, RecursionError):
+        return False
+
+
+def _words(text: str) -> set[str]:
+    """Return the words of a text, without its comments and strings."""
+    tokens = sqlglot.tokenize(text, read="spark")
+    return {
+        word
+        for token in tokens
+        if token.token_type is not TokenType.STRING
+        for word in re.findall(r"\w+", token.text.upper())
+    }
+
+
+def _rename(
+    tree: exp.Query, resolve: Callable[[tuple[str, ...]], Target | None]
+) -> tuple[list[tuple[int, int, str]], set[str]]:
+    """Put the names of sources into a tree; return the same edits of its text, and the names."""
+    edits: list[tuple[int, int, str]] = []
+    reads: set[str] = set()
+    for column in tree.find_all(exp.Column):
+        above = [p for p in column.parts[:-1] if isinstance(p, exp.Identifier)]
+        target = resolve(tuple(p.name for p in above)) if above else None
+        if target is not None and (len(above) > 1 or above[0].name != target.called):
+            called = written_name(target.called)
+            edits.append((*_span(above[0], above[-1]), called))
+            for part in ("catalog", "db"):
+                column.set(part, None)
+            column.set("table", exp.to_identifier(target.called, quoted=called[0] == "`"))
+    for table in list(tree.find_all(exp.Table)):
+        parts = [p for p in table.parts if isinstance(p, exp.Identifier)]
+        names = tuple(p.name for p in parts)
+        if len(parts) != len(table.parts) or not parts:
+            continue
+        if len(names) == 1 and names[0].lower() in _visible(table):
+            continue
+        target = resolve(names)
+        if target is None:
+            continue
+        reads.add(target.name)
+        hidden = target.name.lower() in _visible(table)
+        exact = f"{target.name}@{target.path}" if hidden else target.name
+        shown = quote(exact) if hidden else written_name(exact)
+        alias = "" if table.alias or exact == target.called else written_name(target.called)
+        edits.append((*_span(parts[0], parts[-1]), f"{shown} AS {alias}" if alias else shown))
+        for part in ("catalog", "db"):
+            table.set(part, None)
+        table.set("this", exp.to_identifier(exact, quoted=shown[0] == "`"))
+        if alias:
+            named = exp.to_identifier(target.called, quoted=alias[0] == "`")
+            table.set("alias", exp.TableAlias(this=named))
+    return edits, reads
+
+
+def _span(first: exp.Identifier, last: exp.Identifier) -> tuple[int, int]:
+    """Return where a name begins in the text, and where it has ended."""
+    return int(first.meta["start"]), int(last.meta["end"]) + 1
+
+
+def _visible(table: exp.Table) -> set[str]:
+    """Return the names of the common table expressions that a table may mean, in lower case."""
+    names: set[str] = set()
+    node: Any = table
+    while node.parent is not None:
+        child, node = node, node.parent
+        if isinstance(node, exp.With):
+            before = node.expressions[: node.expressions.index(child) + bool(node.recursive)]
+            names |= {cte.alias.lower() for cte in before}
+        elif isinstance(node, exp.Query) and not isinstance(child, exp.With):
+            names |= {cte.alias.lower() for cte in node.ctes}
+    return names
+
+
+def _doubts(tree: exp.Query, dialect: str) -> Iterator[str]:
+    """Yield what may differ in Spark although it is written the same; say digits of decimals."""
+    for kind in tree.find_all(exp.DataType):
+        _say_digits(kind, dialect)
+    if dialect in _TRUNCATING and any(map(_may_truncate, tree.find_all(exp.Div))):
+        yield f"look at `/`: of two integers it is an integer in {dialect}, and a double in Spark"
+
+
+def _say_digits(kind: exp.DataType, dialect: str) -> None:
+    """Write down the digits that a decimal without any has."""
+    if kind.this is not exp.DataType.Type.DECIMAL or kind.expressions:
+        return
+    if dialect in ("duckdb", "snowflake", *SPARKS):
+        return  # sqlglot knows them
+    if dialect not in _DECIMALS:
+        raise UntranslatableError(
+            f"a decimal needs its digits: DECIMAL in {dialect} has any number"
+        )
+    digits = [exp.DataTypeParam(this=exp.Literal.number(n)) for n in _DECIMALS[dialect]]
+    kind.set("expressions", digits)
+
+
+def _may_truncate(node: exp.Div) -> bool:
+    """Whether both sides of a division may be integers."""
+    return not any(
+        (isinstance(side, exp.Literal) and not side.is_int)
+        or (isinstance(side, exp.Cast) and not side.is_type(*exp.DataType.INTEGER_TYPES))
+        for side in (node.left.unnest(), node.right.unnest())
+    )

@@ -1,0 +1,65 @@
+"""Projects that others wrote, imported: Spark computes the rows that their own tools built."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from conftest import ROOT, SPARK_TOML
+from typer.testing import CliRunner
+
+from persist_assets.cli import app, err
+from persist_assets.operations.importing.dbt import import_dbt
+from persist_assets.operations.importing.writing import write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DATA = ROOT / "tests" / "data"
+
+
+def value(written: Any) -> str:
+    """Return a value as text: numbers without trailing zeros, NULL as nothing."""
+    shown = "" if written is None else str(written)
+    is_number = re.fullmatch(r"-?\d+(\.\d+)?(e[-+]?\d+)?", shown, re.I)
+    return f"{round(Decimal(shown), 9).normalize():f}" if is_number else shown
+
+
+def rows_of(project: Path, name: str) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Return the columns and the rows of a source, computed in the session of this process."""
+    arguments = ["--project", str(project), "query", f"SELECT * FROM {name}"]
+    try:
+        done = CliRunner().invoke(app, [*arguments, "--format", "json", "--limit", "100000"])
+    finally:
+        err.file = None  # type: ignore[assignment]  # it was that of the runner, which is closed
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.stdout)
+    rows = sorted(tuple(value(v) for v in row) for row in document["rows"])
+    return [column["name"] for column in document["columns"]], rows
+
+
+def built_rows(path: Path) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Return the columns and the rows that the other tool built."""
+    with path.open(newline="") as file:
+        columns, *rows = csv.reader(file)
+    return columns, sorted(tuple(value(v) for v in row) for row in rows)
+
+
+def compare(project: Path, rows: Path) -> None:
+    (project / "persist.toml").write_text(SPARK_TOML)
+    names = sorted(path.stem for path in rows.glob("*.csv"))
+    assert names
+    for name in names:
+        assert rows_of(project, name) == built_rows(rows / f"{name}.csv"), name
+
+
+@pytest.mark.proves("W8")
+@pytest.mark.usefixtures("spark")
+def test_models_of_dbt_have_the_rows_that_dbt_built(tmp_path: Path) -> None:
+    place = DATA / "jaffle_shop_classic"
+    write(import_dbt(place / "project", "duckdb"), tmp_path / "new")
+    compare(tmp_path / "new", place / "rows")

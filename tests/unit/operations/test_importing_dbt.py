@@ -1,0 +1,415 @@
+"""A dbt project becomes a project of ours; whatever is not carried is listed with its place."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from conftest import ROOT
+from typer.testing import CliRunner
+
+from persist_assets.cli import app
+from persist_assets.compiler.load import load_project
+from persist_assets.core.errors import NotFoundError, SettingsError
+from persist_assets.core.settings.load import load_settings
+from persist_assets.operations.cases import read_cases
+from persist_assets.operations.importing.dbt import import_dbt
+from persist_assets.operations.importing.writing import write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.sources import Source
+    from persist_assets.operations.importing.writing import Imported
+
+SHOP = ROOT / "tests" / "data" / "jaffle_shop_classic" / "project"
+PROJECT = "name: shop\nprofile: shop\n"
+SEED = "id,name,paid\n1,Ann,1.5\n2,Bob,\n"
+
+
+@pytest.fixture
+def new(tmp_path: Path) -> Path:
+    return tmp_path / "new"
+
+
+def dbt(tmp_path: Path, files: dict[str, str]) -> Path:
+    """Write a dbt project; by default it has a seed `people`."""
+    root = tmp_path / "dbt"
+    for path, text in {"dbt_project.yml": PROJECT, "seeds/people.csv": SEED, **files}.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+    return root
+
+
+def carry(root: Path, new: Path, dialect: str | None = "spark") -> tuple[Imported, Project]:
+    """Import a project; all that is carried compiles, but for data that is elsewhere."""
+    imported = write(import_dbt(root, dialect), new)
+    project = load_project(load_settings(new))
+    unknown = {raw.path for raw in imported.to_fill_in}
+    assert [p for p in project.errors if p.location.path not in unknown] == []
+    return imported, project
+
+
+def left(imported: Imported) -> dict[tuple[str, str], str]:
+    """Return the reasons of what is not carried, by kind and name."""
+    return {(entry.origin.kind, entry.origin.name): entry.reason for entry in imported.left}
+
+
+def source(project: Project, name: str) -> Source:
+    return next(s for s in project.sources if s.name == name)
+
+
+def checks(project: Project, name: str) -> set[str]:
+    return {check.name for check in source(project, name).annotation.checks}
+
+
+# --------------------------------------------------------------------------- a project of others
+
+
+@pytest.mark.proves("W8")
+def test_a_project_that_others_wrote_is_carried_whole(new: Path) -> None:
+    imported, project = carry(SHOP, new, "duckdb")
+    assert imported.left == [] == imported.to_fill_in
+    kinds = [entry.origin.kind for entry in imported.carried]
+    assert {k: kinds.count(k) for k in kinds} == {"model": 5, "seed": 3, "test": 20}
+    assert not project.problems
+    persisted = {s.name for s in project.persisted if "/tests/" not in s.location.path}
+    assert persisted == {"orders", "customers"}  # tables in dbt_project.yml; the others are views
+    orders = source(project, "orders")
+    assert orders.location.path == "sources/orders.sql"
+    assert {"unique_order_id", "relationship_customer_id"} <= checks(project, "orders")
+    assert "status: Orders can be one of the following statuses" in (orders.description or "")
+    raw = source(project, "raw_orders")
+    assert [(c.name, c.type) for c in raw.columns or ()][:3] == [
+        ("id", "bigint"),
+        ("user_id", "bigint"),
+        ("order_date", "date"),
+    ]
+    assert (new / "data" / "raw_orders.csv").read_bytes() == (
+        SHOP / "seeds" / "raw_orders.csv"
+    ).read_bytes()
+
+
+# -------------------------------------------------------------------------------------- templates
+
+
+@pytest.mark.proves("W8")
+def test_templates_that_are_certain_are_rendered(tmp_path: Path, new: Path) -> None:
+    files = {
+        "dbt_project.yml": PROJECT + "vars: {least: 1, shop: {most: 9}}\n",
+        "macros/cents.sql": (
+            "{% macro cents(c) %}{{ return(adapter.dispatch('cents')(c)) }}{% endmacro %}\n"
+            "{% macro default__cents(c) %}{{ scaled(c) }}{% endmacro %}"
+        ),
+        "macros/later.sql": "{% macro scaled(c) -%} ({{ c }} * 100) {%- endmacro %}",
+        "models/a.sql": (
+            "{{ config(materialized='table', tags=['nightly']) }}\n"
+            "-- from {{ ref('people') }}\n"
+            "SELECT id, {% for c in ['paid'] %}{{ cents(c) }} AS {{ c }}_cents{% endfor %}\n"
+            "FROM {{ ref('people') }}"
+            " WHERE id BETWEEN {{ var('least') }} AND {{ var('most') }} + {{ var('no', 2) }}"
+        ),
+    }
+    _, project = carry(dbt(tmp_path, files), new)
+    text = (new / "sources" / "a.sql").read_text()
+    assert "-- from people\nSELECT id, (paid * 100) AS paid_cents\nFROM people" in text
+    assert "BETWEEN 1 AND 9 + 2" in text
+    assert dict(source(project, "a").annotation.tags) == {"nightly": ""}
+
+
+@pytest.mark.proves("W8")
+@pytest.mark.parametrize(
+    ("text", "line", "reason"),
+    [
+        ("\nSELECT {{ dbt_utils.star(ref('people')) }}", 2, "`dbt_utils` is known only to dbt"),
+        ("SELECT 1 AS {{ var('nope') }}", 1, "the variable `nope` has no value"),
+        ("SELECT *\nFROM {{ ref('nobody') }}", 2, "there is no nobody"),
+        ("SELECT * FROM {{ this }}", 1, "it reads its own table"),
+        ("SELECT 1 AS a\n{% if %}", 2, "Jinja: "),
+        ("SELECT '{{ ref('people') }}' AS a FROM {{ ref('people') }}", 1, "where no table does"),
+        ("{{ config(materialized='lake') }} SELECT 1 AS a", 1, "the materialization `lake`"),
+        ("SELECT nope(id) AS a FROM {{ ref('people') }}", 1, "in Spark: "),
+        ("SELECT ''.__class__ FROM {{ ''.__class__.__mro__ }}", 1, "Jinja: SecurityError"),
+    ],
+)
+def test_a_model_that_is_not_certain_is_listed_with_its_readers(
+    tmp_path: Path, new: Path, text: str, line: int, reason: str
+) -> None:
+    files = {
+        "models/bad.sql": text,
+        "models/reader.sql": "SELECT * FROM {{ ref('bad') }}",
+        "models/schema.yml": "models:\n- name: bad\n  columns: [{name: a, tests: [unique]}]\n",
+    }
+    imported, project = carry(dbt(tmp_path, files), new)
+    assert {s.name for s in project.sources} == {"people"}
+    (bad,) = (entry for entry in imported.left if entry.origin.name == "bad")
+    assert (bad.origin.path, bad.origin.line) == ("models/bad.sql", line)
+    assert reason in bad.reason
+    assert "`bad`, which is not carried" in left(imported)["model", "reader"]
+    assert "not carried" in left(imported)["test", "unique_bad_a"]
+
+
+@pytest.mark.proves("W8")
+def test_what_dbt_compiled_is_used_where_it_is_fresh(tmp_path: Path, new: Path) -> None:
+    text = "SELECT id FROM {{ ref('people') }} WHERE {{ dbt_utils.x() }}"
+    old, grows = "SELECT {{ old() }}", "SELECT {{ x() }} {% if is_incremental() %}{% endif %}"
+    files = {"models/a.sql": text, "models/old.sql": old, "models/grows.sql": grows}
+    root = dbt(tmp_path, files)
+
+    def node(name: str, raw: str, compiled: str, kind: str = "model") -> dict[str, Any]:
+        directory, suffix = ("models", "sql") if kind == "model" else ("seeds", "csv")
+        return {
+            "resource_type": kind,
+            "name": name,
+            "package_name": "shop",
+            "original_file_path": f"{directory}/{name}.{suffix}",
+            "relation_name": f'"db"."main"."{name}"',
+            "raw_code": raw,
+            "compiled_code": compiled,
+            "unrendered_config": {"materialized": "table"},
+        }
+
+    nodes = [
+        node("a", text, 'SELECT "id" FROM "db"."main"."people" WHERE TRUE'),
+        node("old", "SELECT 1 AS a", "SELECT 1 AS a"),
+        node("grows", grows, "SELECT 1 AS a"),
+        node("people", "", "", "seed"),
+    ]
+    document = {"metadata": {"adapter_type": "duckdb"}, "nodes": {n["name"]: n for n in nodes}}
+    (root / "target").mkdir()
+    (root / "target" / "manifest.json").write_text(json.dumps(document))
+    imported, project = carry(root, new, None)
+    assert {s.name for s in project.persisted} == {"a"}
+    assert "`id`\nFROM people" in (new / "sources" / "a.sql").read_text()
+    # The text of one has changed, and nobody knows how the other one was compiled.
+    assert set(left(imported)) == {("model", "old"), ("model", "grows")}
+
+
+@pytest.mark.proves("W8")
+def test_incremental_models_keep_their_rows_and_lose_their_filter(
+    tmp_path: Path, new: Path
+) -> None:
+    text = (
+        "{{ config(materialized='incremental', unique_key='id', on_schema_change='fail') }}\n"
+        "SELECT id, paid FROM {{ ref('people') }}\n"
+        "{% if is_incremental() %}WHERE id > (SELECT max(id) FROM {{ this }}){% endif %}"
+    )
+    imported, project = carry(dbt(tmp_path, {"models/a.sql": text}), new)
+    (carried,) = (c for c in imported.carried if c.origin.name == "a")
+    assert any("is_incremental()" in note for note in carried.notes)
+    assert any("unique_key" in note for note in carried.notes)
+    assert {s.name for s in project.persisted} == {"a"}
+    assert source(project, "a").annotation.on_schema_change == "fail"
+    assert "max(id)" not in (new / "sources" / "a.sql").read_text()
+
+
+# ------------------------------------------------------------------------------------------ names
+
+
+@pytest.mark.proves("W8")
+def test_a_table_is_no_common_table_expression_of_its_name(tmp_path: Path, new: Path) -> None:
+    files = {
+        "models/orders.sql": "SELECT id FROM {{ ref('people') }}",
+        "models/a.sql": (
+            "WITH orders AS (SELECT 1 AS id), b AS (SELECT id FROM {{ ref('orders') }})\n"
+            "SELECT b.id FROM b JOIN orders ON orders.id = b.id"
+        ),
+        "models/c.sql": "WITH orders AS (SELECT * FROM {{ ref('orders') }}) SELECT id FROM orders",
+    }
+    _, project = carry(dbt(tmp_path, files), new)
+    assert "FROM `orders@sources/orders.sql` AS orders)" in (
+        (new / "sources" / "a.sql").read_text()
+    )
+    assert source(project, "a").reads == (source(project, "orders").source_id,)
+    assert source(project, "c").reads == (source(project, "orders").source_id,)
+
+
+@pytest.mark.proves("W8")
+def test_sources_get_names_of_their_own_and_are_to_be_filled_in(tmp_path: Path, new: Path) -> None:
+    files = {
+        "models/orders.sql": "SELECT orders.id FROM {{ source('shop', 'orders') }}",
+        "models/numbers.sql": "SELECT n FROM {{ source('shop', 'typed') }}",
+        "models/sources.yml": (
+            "sources:\n- name: shop\n  tables:\n  - name: orders\n  - name: typed\n"
+            "    description: With types\n    freshness: {warn_after: {count: 1, period: day}}\n"
+            "    columns: [{name: n, data_type: int8}, {name: t, data_type: text}]\n"
+        ),
+    }
+    imported, project = carry(dbt(tmp_path, files), new, "postgres")
+    assert {raw.name for raw in imported.to_fill_in} == {"shop_orders", "typed"}
+    assert "FROM shop_orders AS orders" in (new / "sources" / "orders.sql").read_text()
+    raw = (new / "sources" / "raw" / "typed.sql").read_text()
+    assert "n BIGINT, t STRING" in raw and raw.startswith("-- With types")
+    assert "raw tables have no freshness" in left(imported)["freshness", "shop.typed"]
+    assert {p.location.path for p in project.errors} == {"sources/raw/shop_orders.sql"}
+
+
+# --------------------------------------------------------------------------------------- dialects
+
+
+@pytest.mark.proves("W8")
+def test_other_dialects_are_translated_and_doubts_are_noted(tmp_path: Path, new: Path) -> None:
+    files = {
+        "models/kept.sql": "select p.id from {{ ref('people') }} p",
+        "models/written.sql": "select id::text as id, paid / id as x from {{ ref('people') }}",
+        "models/digits.sql": "select id::numeric as id from {{ ref('people') }}",
+    }
+    imported, _ = carry(dbt(tmp_path, files), new, "postgres")
+    notes = {c.origin.name: c.notes for c in imported.carried if c.origin.kind == "model"}
+    assert notes["kept"] == ()
+    assert notes["written"][0] == "translated from postgres"
+    assert "look at `/`" in notes["written"][1]
+    assert "CAST(id AS STRING)" in (new / "sources" / "written.sql").read_text()
+    assert "digits" in left(imported)["model", "digits"]
+
+
+# ------------------------------------------------------------------------------------------ tests
+
+
+@pytest.mark.proves("W8")
+def test_tests_become_checks_or_sources_of_failing_rows(tmp_path: Path, new: Path) -> None:
+    files = {
+        "models/a.sql": "{{ config(materialized='table') }} SELECT * FROM {{ ref('people') }}",
+        "models/b.sql": "{{ config(materialized='table') }} SELECT id FROM {{ ref('a') }}",
+        "models/schema.yml": """\
+models:
+- name: a
+  data_tests:
+  - dbt_utils.expression_is_true: {arguments: {expression: paid >= 0}}
+  - dbt_utils.unique_combination_of_columns: {combination_of_columns: [id, name]}
+  columns:
+  - name: id
+    data_tests:
+    - not_null: {config: {where: "id > 0"}}
+    - relationships: {to: ref('b'), field: id}
+    - accepted_values: {values: [1, 2], quote: false, severity: warn}
+    - special
+  - name: name
+    tests: [not_null, {unique: {severity: warn}}]
+""",
+        "tests/none_is_free.sql": "SELECT * FROM {{ ref('a') }} WHERE paid = 0",
+        "tests/generic/special.sql": "{% test special(model, column_name) %}x{% endtest %}",
+    }
+    imported, project = carry(dbt(tmp_path, files), new)
+    names = {"not_null_name", "accepted_values_id", "expr_paid_0", "unique_id_name"}
+    assert checks(project, "a") == names
+    warns = {c.name for c in source(project, "a").annotation.checks if not c.blocking}
+    assert warns == {"accepted_values_id"}
+    apart = {s.name for s in project.persisted if s.location.path.startswith("sources/tests/")}
+    # One has a condition, one would be a circle, one differs in its severity, one is a query.
+    assert apart == {
+        *("not_null_a_id", "relationships_a_id"),
+        *("unique_a_name", "none_is_free"),
+    }
+    (check,) = source(project, "unique_a_name").annotation.checks
+    assert (check.kind, check.most, check.blocking) == ("row_count", 0, False)
+    where = (new / "sources" / "tests" / "not_null_a_id.sql").read_text()
+    assert "FROM (SELECT * FROM a WHERE id > 0) WHERE id IS NULL" in where
+    assert "known only to dbt" in left(imported)["test", "special_a_id"]
+    assert ("test macro", "special") in left(imported)
+
+
+@pytest.mark.proves("W8")
+def test_unit_tests_become_tests(tmp_path: Path, new: Path) -> None:
+    files = {
+        "models/a.sql": "SELECT id, paid FROM {{ ref('people') }}",
+        "models/schema.yml": """\
+unit_tests:
+- name: rows
+  model: a
+  given: [{input: ref('people'), rows: [{id: 1, paid: 2.5}]}]
+  expect: {rows: [{id: 1, paid: 2.5}]}
+- name: texts
+  model: a
+  given: [{input: ref('people'), format: csv, fixture: people_rows}]
+  expect: {format: sql, rows: "select 1 as id"}
+- name: grows
+  model: a
+  overrides: {macros: {is_incremental: true}}
+  given: []
+  expect: {rows: []}
+""",
+        "tests/fixtures/people_rows.csv": "id,paid\n1,\n",
+    }
+    imported, _ = carry(dbt(tmp_path, files), new)
+    body = yaml.safe_load((new / "tests" / "a.yml").read_text())
+    assert body == {
+        "rows": {
+            "source": "a",
+            "inputs": {"people": [{"id": 1, "paid": 2.5}]},
+            "expect": [{"id": 1, "paid": 2.5}],
+        },
+        "texts": {
+            "source": "a",
+            "inputs": {"people": [{"id": "1", "paid": None}]},
+            "expect": "select 1 as id",
+        },
+    }
+    assert {case.name for case in read_cases(new)} == {"rows", "texts"}
+    assert "overrides macros" in left(imported)["unit test", "grows"]
+
+
+# --------------------------------------------------------------------------------- all that is left
+
+
+@pytest.mark.proves("W8")
+def test_whatever_has_no_counterpart_is_listed(tmp_path: Path, new: Path) -> None:
+    files = {
+        "dbt_project.yml": PROJECT + "on-run-end: ['grant x']\nmodels: {shop: {+pre-hook: y}}\n",
+        "models/a.sql": (
+            "{{ config(tags=['no good', 'fine'], meta={'owner': 'Ann', 'level': 1}) }} SELECT 1 AS a"
+        ),
+        "models/off.sql": "{{ config(enabled=false) }} SELECT 1 AS a",
+        "models/p.py": "def model(dbt, session): ...",
+        "models/x.yml": "metrics: [{name: m}]\nexposures: [{name: e}]\n",
+        "snapshots/s.sql": "\n{% snapshot s %} SELECT 1 AS a {% endsnapshot %}",
+        "analyses/q.sql": "SELECT 1",
+    }
+    imported, project = carry(dbt(tmp_path, files), new)
+    assert set(left(imported)) == {
+        *(("hook", "on-run-end"), ("config", "a.pre-hook"), ("tag", "no good"), ("owner", "Ann")),
+        *(("meta", "a.level"), ("model", "off"), ("model", "p"), ("metric", "m")),
+        *(("exposure", "e"), ("snapshot", "s"), ("analysis", "q")),
+    }
+    places = {(e.origin.name, e.origin.path, e.origin.line) for e in imported.left}
+    assert {("s", "snapshots/s.sql", 2), ("e", "models/x.yml", 2)} <= places
+    assert dict(source(project, "a").annotation.tags) == {"fine": ""}
+
+
+@pytest.mark.proves("W8")
+def test_nothing_is_overwritten_and_the_dialect_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="dialect") as unknown:
+        import_dbt(SHOP)
+    assert "--dialect" in (unknown.value.hint or "")
+    with pytest.raises(SettingsError, match="unknown dialect `elvish`"):
+        import_dbt(SHOP, "elvish")
+    with pytest.raises(NotFoundError, match=r"no dbt_project\.yml"):
+        import_dbt(tmp_path)
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(SettingsError, match="not empty"):
+        write(import_dbt(SHOP, "duckdb"), tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.proves("W8")
+def test_the_command_says_what_became_of_everything(tmp_path: Path, new: Path) -> None:
+    files = {"models/a.sql": "SELECT 1 AS a", "models/b.sql": "SELECT\n{{ b() }}"}
+    root = dbt(tmp_path, {**files, "profiles.yml": "shop: {outputs: {x: {type: databricks}}}\n"})
+    done = CliRunner().invoke(app, ["import", "dbt", str(root), str(new)])
+    assert done.exit_code == 0, done.output
+    assert "models/b.sql:2: model b: `b` is known only to dbt" in done.output
+    done = CliRunner().invoke(app, ["import", "dbt", str(root), str(tmp_path / "2"), "--json"])
+    document = json.loads(done.stdout)
+    assert document["dialect"] == "databricks"
+    (entry,) = document["not_carried"]
+    assert (entry["kind"], entry["path"], entry["line"]) == ("model", "models/b.sql", 2)
+    carried = {(c["kind"], c["name"]): c["into"] for c in document["carried"]}
+    assert carried == {
+        ("model", "a"): "sources/a.sql",
+        ("seed", "people"): "sources/raw/people.sql",
+    }
+    done = CliRunner().invoke(app, ["import", "dbt", str(root), str(new)])
+    assert done.exit_code == 2
