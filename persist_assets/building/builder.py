@@ -29,6 +29,7 @@ from persist_assets.building.catalog_views import check_catalog, show, shown_as
 from persist_assets.building.checking import Checking
 from persist_assets.building.effort import effort_of
 from persist_assets.building.observe import Observer, Unpublished
+from persist_assets.building.progress import new_progress
 from persist_assets.building.reader import Reader
 from persist_assets.building.set_checks import failure
 from persist_assets.building.stages import Computed, PendingBuild, Started
@@ -102,6 +103,8 @@ class Builder:
         What the run reads.
     tables
         The tables that it writes.
+    progress
+        What it notes of its builds.
     over
         Set when the run has ended: builds that still wait for a lease give up.
     """
@@ -127,10 +130,9 @@ class Builder:
             settings, project, ledger, fed=fed, fallback=fallback, clock=clock, engine=engine
         )
         self.reader = Reader(self.observer, engine, local=local)
-        self.run_id = run_id
+        self.run_id, self.request, self.clock = run_id, request, clock
         self.origin = {"type": "api"} if origin is None else origin
-        self.request = request
-        self.clock = clock
+        self.progress = new_progress()
         self._parked: dict[SourceID, PendingBuild] = {}
         self._open: dict[str, PendingBuild] = {}
         self._has_left = False
@@ -138,8 +140,7 @@ class Builder:
         self._temporary = TemporaryTables(self.reader, self._holder())
         self.reader.relations.directory = self._temporary.location
         self._checking = Checking(self.reader, changing=changing)
-        self._lock = threading.RLock()
-        self.over = threading.Event()
+        self._lock, self.over = threading.RLock(), threading.Event()
 
     def anew(self, request: Request | None = None) -> Builder:
         """Return a builder that looks at everything again, for a build request or for none."""
@@ -298,6 +299,7 @@ class Builder:
     def _compute(self, work: PendingBuild, world: World) -> None:
         """Compute the rows by a strategy, write them, and answer their checks."""
         source, step, reader = work.source, work.step, self.reader
+        self.progress.compute(source, step)
         check_started(self.observer, work.started, world, self.run_id)
         checks = self._checking.checks_of(source)
         task = Task(
@@ -392,11 +394,10 @@ class Builder:
 
     def _reuse_present(self, work: PendingBuild, present: Snapshot, world: World) -> None:
         """Reuse the table that the plan found."""
-        uids = frozenset((present.build_uid,))
         if present != world.manifest.get(work.source.build_id):
-            work.taken = uids
+            work.taken = frozenset((present.build_uid,))
         elif present.partitions is None:
-            work.used = uids
+            work.used = frozenset((present.build_uid,))
         # Its data may be newer, with the same rows (`planning.inputs`).
         partitions, step = present.partitions, work.step
         if partitions is not None and step.partitions is not None:

@@ -116,6 +116,8 @@ class Pool:
         self._readers: dict[SourceID, list[SourceID]] = {}
         self._missing: dict[SourceID, set[SourceID]] = {}
         self._order({s.source_id for s in sources})
+        self._upstreams = {s: tuple(missing) for s, missing in self._missing.items()}
+        builder.progress.activity = builder.engine.activity
         size = self._size()
         self._threads = _Threads(size) if size > 1 else None
         with self._lock:
@@ -151,13 +153,19 @@ class Pool:
                 builder.observer.pins.sync([table.source_id])
         parallel = builder.settings.parallel
         if parallel == 1 or len(self._missing) < 2:
+            self._expect((), 1)
             return 1
         steps = builder.plan(self._missing, partition_keys=self._partition_keys).steps
-        if not (self._forced or self._recompute_spans) and not any(
-            s.action == "build" for s in steps
-        ):
-            return 1
-        return parallel or min(builder.engine.parallelism(), MOST)
+        reused = [s.source_id for s in steps if s.action == "reuse"]
+        is_all = not (self._forced or self._recompute_spans) and len(reused) == len(steps)
+        size = 1 if is_all else parallel or min(builder.engine.parallelism(), MOST)
+        self._expect({*reused} - {*self._forced} - self._recompute_spans.keys(), size)
+        return size
+
+    def _expect(self, up_to_date: Collection[SourceID], size: int) -> None:
+        """Note what the run builds, and how to learn what that took earlier."""
+        fetch = partial(self._builder.ledger.builds.fetch_costs_of_sources, [*self._upstreams])
+        self._builder.progress.expect(self._upstreams, up_to_date, size, fetch)
 
     def _begin(self, source_id: SourceID) -> None:
         """Start a source that waits for nothing any more. The lock is held."""
@@ -217,9 +225,11 @@ class Pool:
         builder = self._builder
         source = builder.project.by_id[source_id]
         force, keys = source_id in self._forced, self._partition_keys.get(source_id)
-        work = builder.park(
-            source, force=force, keys=keys, recompute_span=self._recompute_spans.get(source_id)
-        )
+        with builder.progress.noted(source):
+            work = builder.park(
+                source, force=force, keys=keys, recompute_span=self._recompute_spans.get(source_id)
+            )
+        builder.progress.end(work)
         self._done(source_id)
         return work
 
@@ -255,17 +265,25 @@ class Pool:
             self._partition_keys.get(source.source_id),
             self._recompute_spans.get(source.source_id),
         )
-        begun = self._take(source.source_id)
+        begun, progress = self._take(source.source_id), self._builder.progress
         if begun is not None:
-            with self._builder.resume(
-                begun.result(), force=force, keys=keys, recompute_span=recompute_span
-            ) as work:
+            parked = begun.result()
+            with (
+                progress.noted_failure(source),
+                self._builder.resume(
+                    parked, force=force, keys=keys, recompute_span=recompute_span
+                ) as work,
+            ):
                 yield work
         else:
-            with self._builder.work(
-                source, force=force, keys=keys, recompute_span=recompute_span
-            ) as work:
+            with (
+                progress.noted(source),
+                self._builder.work(
+                    source, force=force, keys=keys, recompute_span=recompute_span
+                ) as work,
+            ):
                 yield work
+            progress.end(work)
             self._done(source.source_id)
 
     def close(self) -> None:

@@ -1,10 +1,7 @@
 """`build` and `rerun`."""
 
-import logging
 import os
-import threading
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,6 +25,7 @@ from persist_assets.cli.application import (
     table_of,
 )
 from persist_assets.cli.plan import partition_keys, warn_of_former_build_ids
+from persist_assets.cli.progress import COLOURS, shown
 from persist_assets.core.errors import NotFoundError, SourcesError
 from persist_assets.core.model.project import Project
 from persist_assets.core.model.sources import Source
@@ -35,13 +33,8 @@ from persist_assets.core.settings.keys import KEEP_GOING
 from persist_assets.planning.selection import find_source
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from persist_assets.operations.documents.builds import BuildDocument, RunDocument
     from persist_assets.plugin.runs import RunResult
-
-COLOURS = {"built": "yellow", "reused": "green", "failed": "red", "skipped": "dim"}
-"""The colour of each action of a build."""
 
 
 @command("build")
@@ -81,7 +74,6 @@ def build(
     source_ids = [s.source_id for s in chosen]
     keys, order = partition_keys(invocation, source_ids, partition, partition_range, first, last)
     warn_of_former_build_ids(invocation)
-    since = invocation.ledger.events.position()
     if "spark.remote" not in dict(invocation.settings.spark):
         from persist_assets.engine.session import check_java
 
@@ -92,8 +84,7 @@ def build(
     tags = asked_tag(keys, order)
     if allow_schema_change:
         tags[SCHEMA_TAG] = "allow"
-    with _progress(invocation, chosen, since):
-        result, document = run_build(invocation, chosen, force=force, tags=tags)
+    result, document = run_build(invocation, chosen, force=force, tags=tags)
     _print_result(invocation, result, document)
 
 
@@ -114,10 +105,9 @@ def rerun(
     if not rerun_source.persisted:
         raise NotFoundError(f"`{rerun_source.name}` has no table", hint="annotate it: --@ persist")
     invocation.observer.span(rerun_source, first, last)
-    since = invocation.ledger.events.position()
     from persist_assets.plugin.runs import run_again
 
-    with quiet(invocation), _progress(invocation, invocation.project.persisted, since):
+    with quiet(invocation), shown(err, live=not invocation.verbose) as progress:
         result, chosen = run_again(
             invocation.settings,
             invocation.observer,
@@ -126,6 +116,7 @@ def rerun(
             last,
             cascade=cascade,
             verbose=invocation.verbose,
+            progress=progress,
         )
     _print_result(invocation, result, _run_document(invocation, chosen, result))
 
@@ -162,13 +153,25 @@ def run_build(
     *,
     force: bool = False,
     tags: Mapping[str, str] | None = None,
+    lines: bool = True,
 ) -> tuple["RunResult", "RunDocument"]:
-    """Build sources in one run with further tags; return its result, also as a document."""
+    """Build sources in one run with further tags; return its result, also as a document.
+
+    Parameters
+    ----------
+    lines
+        Print a line as each build begins and ends.
+    """
     from persist_assets.plugin.runs import run_assets
 
-    with quiet(invocation):
+    with quiet(invocation), shown(err, lines=lines, live=not invocation.verbose) as progress:
         result = run_assets(
-            invocation.settings, chosen, force=force, verbose=invocation.verbose, more=tags
+            invocation.settings,
+            chosen,
+            force=force,
+            verbose=invocation.verbose,
+            more=tags,
+            progress=progress,
         )
     return result, _run_document(invocation, chosen, result)
 
@@ -186,70 +189,17 @@ def _run_document(
     )
 
 
-@contextmanager
-def _progress(invocation: Invocation, chosen: Sequence[Source], since: int) -> Generator[None]:
-    """Print this process's builds on stderr as they begin and end, from the ledger's events."""
-    from persist_assets.ledger.processes import this_process
-
-    stop = threading.Event()
-    status = err.status("starting") if err.is_terminal else None
-    source_ids, process = {s.source_id for s in chosen}, this_process()
-
-    def watch() -> None:
-        position, last = since, False
-        started: dict[str, datetime] = {}
-        while not last:
-            last = stop.wait(0.2)
-            for event in invocation.ledger.events.fetch(position):
-                position = event.idx
-                data = event.data
-                if data.get("source_id") not in source_ids or data["process"] != process:
-                    continue
-                uid, name = data["build_uid"], escape(data["source_id"].partition("@")[0])
-                if event.kind == "build-started":
-                    started[uid] = event.at
-                    if status:
-                        status.update(f"building {name}")
-                elif event.kind == "build-succeeded":
-                    seconds = (event.at - started.get(uid, event.at)).total_seconds()
-                    size = f"{data['rows']:,} rows, {seconds:.1f} s"
-                    err.print(f"  [green]{data['action']}[/] {name} [dim]{size}[/]")
-                elif event.kind == "build-failed":
-                    error = escape(data["error"])
-                    err.print(f"  [red]failed[/] {name}: {error}", soft_wrap=True)
-
-    watcher = threading.Thread(target=watch, daemon=True, name="progress")
-    handler = _WarningPrinter(logging.WARNING)
-    sessions = logging.getLogger("persist_assets.engine.session")
-    if status:
-        status.start()
-    watcher.start()
-    sessions.addHandler(handler)
-    try:
-        yield
-    finally:
-        sessions.removeHandler(handler)
-        stop.set()
-        watcher.join()
-        if status:
-            status.stop()
-
-
-class _WarningPrinter(logging.Handler):
-    """Prints warnings on stderr during a build."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        err.print(f"  [yellow]{escape(record.getMessage())}[/]", soft_wrap=True)
-
-
 def _print_builds(project: Project, rows: Sequence["BuildDocument"]) -> None:
-    table = table_of("source", "action", "rows", "bytes", "seconds", "table")
+    table = table_of("source", "action", "method", "rows", "bytes", "seconds", "table")
     for row in rows:
         sizes = [f"{n:,}" if n is not None else "" for n in (row.rows, row.bytes)]
+        if row.rows_written is not None and row.maintenance not in (None, "whole"):
+            sizes[0] = f"{row.rows_written:,} of {sizes[0]}"
         seconds = f"{row.seconds:.1f}" if row.seconds is not None else ""
         where = f"{row.table} v{row.version}" if row.table else ""
         if row.action == "skipped":
             where = f"[dim]{escape(row.error or '')}[/]"
         key = escape(project.by_id[row.source_id].key)
-        table.add_row(key, f"[{COLOURS[row.action]}]{row.action}[/]", *sizes, seconds, where)
+        action = f"[{COLOURS[row.action]}]{row.action}[/]"
+        table.add_row(key, action, row.maintenance or "", *sizes, seconds, where)
     out.print(table)

@@ -21,7 +21,8 @@ from persist_assets.cli.application import (
     print_error,
     print_json,
 )
-from persist_assets.cli.build import COLOURS, run_build
+from persist_assets.cli.build import run_build
+from persist_assets.cli.progress import COLOURS
 from persist_assets.core.errors import (
     BuildError,
     NotFoundError,
@@ -155,7 +156,9 @@ class _Follower:
         started = time.monotonic()
         try:
             result, document = run_build(
-                self.invocation, [self.invocation.project.by_id[s] for s in sources]
+                self.invocation,
+                [self.invocation.project.by_id[s] for s in sources],
+                lines=False,
             )
         finally:
             signal.signal(signal.SIGTERM, _end)  # Dagster turns it into an interrupt

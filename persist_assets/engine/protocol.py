@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.snapshots import Snapshot
     from persist_assets.core.model.sources import Source
     from persist_assets.core.settings.values import Settings
+    from persist_assets.engine.activity import Activity
     from persist_assets.engine.row_metrics import Measured
     from persist_assets.planning.render import Statement
     from persist_assets.storage.delta_commit import Staged
@@ -68,6 +69,10 @@ class Engine(Protocol):
 
     def interrupt(self) -> None:
         """Cancel all computations, of any thread."""
+        ...
+
+    def activity(self) -> Activity | None:
+        """Return what is computed at the moment, for any thread; None if that is not known."""
         ...
 
     def for_few_rows(self, frame: DataFrame) -> DataFrame:

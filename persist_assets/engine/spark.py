@@ -25,6 +25,7 @@ from persist_assets.core.time_values import (
     spelled,
     to_text,
 )
+from persist_assets.engine.activity import activity_of
 from persist_assets.engine.few_rows import in_few_files, in_session, is_classic, twin_of
 from persist_assets.engine.named_files import AS_NAMED, check_rows, padded
 from persist_assets.engine.row_metrics import (
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.snapshots import Snapshot
     from persist_assets.core.model.sources import Source
     from persist_assets.core.settings.values import Settings
+    from persist_assets.engine.activity import Activity
     from persist_assets.engine.protocol import Beside
     from persist_assets.planning.render import Statement
     from persist_assets.storage.delta_commit import Staged
@@ -143,6 +145,10 @@ class SparkEngine:
         for session in filter(None, (self._session, self._twin)):
             with suppress(Exception):  # a session that is gone computes nothing
                 session.interruptAll()
+
+    def activity(self) -> Activity | None:
+        """Return what Spark does at the moment; None if it has not started, or is a server."""
+        return activity_of(self._session) if self._session is not None else None
 
     def for_few_rows(self, frame: DataFrame) -> DataFrame:
         """Return the same rows, which are computed faster if they follow from few rows."""

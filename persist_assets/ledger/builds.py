@@ -424,23 +424,34 @@ class Builds(Part):
         with self._read() as connection:
             return [cost_of(row) for row in connection.execute(query)]
 
-    @repeated
     def fetch_costs_of(self, build_ids: Collection[BuildID]) -> dict[BuildID, Sequence[Cost]]:
         """Return the latest two costs of each method by which tables were computed.
 
         The latest come first.
         """
-        costs: dict[BuildID, list[Cost]] = {}
+        return self._fetch_latest_costs(builds.c.build_id, build_ids)
+
+    def fetch_costs_of_sources(
+        self, source_ids: Collection[SourceID]
+    ) -> dict[SourceID, Sequence[Cost]]:
+        """Return the same by source, whatever the sources meant then."""
+        return self._fetch_latest_costs(builds.c.source_id, source_ids)
+
+    @repeated
+    def _fetch_latest_costs(
+        self, owner: sa.Column[Any], values: Collection[str]
+    ) -> dict[str, Sequence[Cost]]:
+        costs: dict[str, list[Cost]] = {}
         with self._read() as connection:
-            for part in in_parts([*build_ids]):
+            for part in in_parts([*values]):
                 recency = sa.func.row_number().over(
-                    partition_by=(builds.c.build_id, builds.c.maintenance),
+                    partition_by=(owner, builds.c.maintenance),
                     order_by=(builds.c.started_at.desc(), builds.c.build_uid),
                 )
                 numbered = (
-                    sa.select(builds, recency.label("recency"))
+                    sa.select(builds, owner.label("owner"), recency.label("recency"))
                     .where(
-                        builds.c.build_id.in_(part),
+                        owner.in_(part),
                         builds.c.state == "succeeded",
                         builds.c.maintenance.is_not(None),
                     )
@@ -452,7 +463,7 @@ class Builds(Part):
                     .order_by(numbered.c.started_at.desc(), numbered.c.build_uid)
                 )
                 for row in connection.execute(query):
-                    costs.setdefault(row.build_id, []).append(cost_of(row))
+                    costs.setdefault(row.owner, []).append(cost_of(row))
         return {**costs}
 
     @repeated

@@ -37,6 +37,7 @@ from persist_assets.plugin.events import (
 )
 from persist_assets.plugin.io_manager import PersistIOManager
 from persist_assets.plugin.partitions import asked_by, backfill_policy
+from persist_assets.plugin.progress import built_in_words, logged
 from persist_assets.plugin.runtime import ENVIRONMENT_TAG, PYSPARK, Runtime
 from persist_assets.plugin.sensors import stale_sensor
 from persist_assets.plugin.translator import AssetTranslator, needed_elsewhere
@@ -363,7 +364,11 @@ def _asset(runtime: Runtime, source: Source, spec: dg.AssetSpec) -> dg.AssetsDef
             raise dg.Failure(str(error)) from error
         try:
             pool = runtime.pool(run.run_id, lambda: _pool(runtime, builder, context))
-            with pool.work(builder.project.by_id[source.source_id], force=force) as work:
+            with (
+                logged(context, builder.progress),
+                pool.work(builder.project.by_id[source.source_id], force=force) as work,
+            ):
+                context.log.info(built_in_words(work, builder.progress.activity()))
                 yield from _results(source, work.checks, work.build.environment)
                 for observation in copy_observations(builder.observer, work.source):
                     if runtime.is_first(run.run_id, observation.asset_key):

@@ -130,6 +130,11 @@ def output_metadata(builder: Builder, work: PendingBuild, snapshot: Snapshot) ->
     metadata |= read_metadata(builder.observer, work.source)
     if work.measured is not None and work.measured.timeless:
         metadata["computed without a watermark"] = work.measured.timeless
+    if work.build.computed_s is not None:
+        metadata["persist/seconds"] = round(work.build.computed_s, 3)
+    activity = builder.engine.activity()
+    if activity is not None and activity.ui is not None:
+        metadata["persist/spark_ui"] = dg.MetadataValue.url(activity.ui)
     if work.build.effort is not None:
         facts = asdict(work.build.effort).items()
         metadata |= {f"persist/{name}": value for name, value in facts if value is not None}

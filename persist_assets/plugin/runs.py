@@ -18,6 +18,7 @@ from typing import Any
 import dagster as dg
 
 from persist_assets.building.observe import Observer
+from persist_assets.building.progress import Progress, watched
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core import errors
 from persist_assets.core.errors import PersistError, SettingsError, Terminated
@@ -128,6 +129,7 @@ def run_assets(
     force: bool,
     verbose: bool,
     more: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
 ) -> RunResult:
     """Build sources in one Dagster run in this process, and return when it has ended.
 
@@ -135,6 +137,8 @@ def run_assets(
     ----------
     more
         Further tags of the run.
+    progress
+        What its builds note their progress in, for others to look at.
 
     Raises
     ------
@@ -157,7 +161,11 @@ def run_assets(
     tags |= more or {}
     level = "DEBUG" if verbose else "CRITICAL"
     keys = [dg.AssetKey(s.asset_key) for s in sources]
-    with open_instance(settings) as instance, _insistent_interrupts() as signals:
+    with (
+        open_instance(settings) as instance,
+        _insistent_interrupts() as signals,
+        watched(progress or Progress()),
+    ):
         try:
             result = dg.execute_job(
                 job,
@@ -245,6 +253,7 @@ def run_again(
     *,
     cascade: bool = False,
     verbose: bool = False,
+    progress: Progress | None = None,
 ) -> tuple[RunResult, tuple[Source, ...]]:
     """Compute the rows of a source again whose times are between two texts, in one Dagster run.
 
@@ -255,6 +264,8 @@ def run_again(
     cascade
         Also build everything that reads the source: whole tables or, of partitioned ones, the
         partitions known to depend on the rows.
+    progress
+        See `run_assets`.
 
     Returns
     -------
@@ -304,7 +315,9 @@ def run_again(
     tags = {**asked_tag(partition_keys, order), FORCE_TAG: json.dumps(forced)}
     if source.source_id not in partition_keys:
         tags[AGAIN_TAG] = json.dumps({source.source_id: [low, high]})
-    result = run_assets(settings, sources, force=False, verbose=verbose, more=tags)
+    result = run_assets(
+        settings, sources, force=False, verbose=verbose, more=tags, progress=progress
+    )
     return result, tuple(sources)
 
 

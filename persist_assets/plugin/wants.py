@@ -19,6 +19,7 @@ from persist_assets.core.model.sources import Source
 from persist_assets.core.wants import Miss, Request
 from persist_assets.operations.documents.events import EventDocument
 from persist_assets.plugin.events import build_events, fetch_last_events, report_raw_versions
+from persist_assets.plugin.progress import logged
 from persist_assets.plugin.runtime import ENVIRONMENT_TAG, PYSPARK, Runtime
 from persist_assets.plugin.translator import needed_elsewhere
 from persist_assets.wants.http import tell
@@ -65,7 +66,11 @@ def request_job(runtime: Runtime, name: str) -> dg.JobDefinition:
             last_events = fetch_last_events(
                 context.instance, {k for deps in runtime.deps.values() for k in deps}
             )
-            if not run_request(request_builder, request, run_id=run.run_id, tell=published.extend):
+            with logged(context, request_builder.progress):
+                is_built = run_request(
+                    request_builder, request, run_id=run.run_id, tell=published.extend
+                )
+            if not is_built:
                 ended = builder.ledger.requests.find(request_id)
                 raise dg.Failure(ended.error if ended and ended.error else "it failed")
             yield from build_events(

@@ -140,6 +140,9 @@ class DuckDBEngine:
         if self._database is not None:
             self._database.interrupt()
 
+    def activity(self) -> None:
+        """Return None: DuckDB does not say what it does."""
+
     # -------------------------------------------------------------------------------- queries
 
     def _cursor(self) -> duckdb.DuckDBPyConnection:

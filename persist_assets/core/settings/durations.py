@@ -59,3 +59,24 @@ def parse_duration(text: str) -> int | None:
         return None
     seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
     return round(seconds) or None if isfinite(seconds) else None
+
+
+def in_short(seconds: float) -> str:
+    """Return seconds as people say them: tenths below ten seconds, else two units at most.
+
+    Examples
+    --------
+    >>> in_short(0.84), in_short(59.7), in_short(200), in_short(7_260), in_short(200_000)
+    ('0.8 s', '1 min', '3 min 20 s', '2 h 1 min', '2 d 7 h')
+    """
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    rest = round(seconds)
+    parts: list[str] = []
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        n, rest = divmod(rest, size)
+        if n:
+            parts.append(f"{n} {unit}")
+        if parts and (not n or len(parts) == 2):
+            break
+    return " ".join(parts)

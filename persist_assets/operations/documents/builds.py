@@ -39,6 +39,7 @@ class BuildDocument(Document):
     build_id: str
     action: Literal["built", "reused", "failed", "skipped"]
     rows: Count | None
+    rows_written: Count | None
     bytes: Count | None
     seconds: float | None
     table: str | None
@@ -72,6 +73,7 @@ class BuildDocument(Document):
             build_id=source.build_id,
             action=action,
             rows=snapshot.rows if snapshot else None,
+            rows_written=build.written.rows if build and build.written else None,
             bytes=snapshot.bytes if snapshot else None,
             seconds=build.seconds if build else None,
             table=snapshot.table if snapshot else None,
