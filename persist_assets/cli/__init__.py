@@ -28,6 +28,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "environments": ("manifest", "promote", "history", "state", "rollback", "gc", "doctor"),
     "trusting": ("trust",),
     "wanting": ("evaluate", "taint", "sla", "events", "want"),
+    "editing": ("lsp",),
     "servers": ("serve", "spark", "ledger"),
 }
 """The commands of each module. `persist --help` has them in this order."""

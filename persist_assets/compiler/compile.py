@@ -11,7 +11,7 @@ from persist_assets.compiler.passes.annotations import check_annotations
 from persist_assets.compiler.passes.meanings import compile_meaning, hidden_versions
 from persist_assets.compiler.passes.names import collect, resolve_names
 from persist_assets.compiler.passes.order import put_in_order, take_over
-from persist_assets.compiler.state import Compilation, Memory, RawFacts
+from persist_assets.compiler.state import Compilation, Focus, Memory, RawFacts
 from persist_assets.core.errors import (
     Problem,
     SourcesError,
@@ -43,6 +43,7 @@ def compile_project(
     former: Compilation | None = None,
     unread: Iterable[str] = (),
     functions: Collection[str] | None = None,
+    focus: Focus | None = None,
 ) -> Compilation:
     """Compile declarations.
 
@@ -67,11 +68,14 @@ def compile_project(
         The paths of unreadable files; their problems are in `problems`.
     functions
         The functions besides Spark's own that queries may call; None: any.
+    focus
+        What of the project is compiled; None: everything.
     """
     memory = memory or Memory()
     compilation = Compilation(connection, raws, list(problems), memory)
     compilation.former = former
     compilation.functions = functions
+    compilation.focus = focus or compilation.focus
     compilation.unread = keys.of_unread(unread)
     ordered = sorted(
         declarations, key=lambda d: (d.location.path, d.location.line, d.location.column)

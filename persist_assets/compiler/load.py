@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import posixpath
 import re
@@ -10,19 +9,21 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
-from pathlib import Path, PurePath, PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 
 from persist_assets.analysis.pushdown.needs import needed
-from persist_assets.compiler.cache import Parsed, cache_file, load_cache, parsed, save_cache
+from persist_assets.compiler.cache import Cache, Parsed, cache_file, load_cache, parsed, save_cache
 from persist_assets.compiler.compile import compile_project, nothing_collected, resolve_query
+from persist_assets.compiler.editing import Editing
+from persist_assets.compiler.files import decode, names_in_bytes
 from persist_assets.compiler.frontends.python import OUTSIDE, digest_of
 from persist_assets.compiler.malloy.declarations import SUFFIX as MALLOY
 from persist_assets.compiler.malloy.project import UNKNOWN_UPSTREAM, Models, with_trees
 from persist_assets.compiler.names import Keys, source_id
 from persist_assets.compiler.programs import with_programs
 from persist_assets.compiler.registry import FRONTENDS, NAMES
-from persist_assets.compiler.state import Memory, RawFacts, as_broken
+from persist_assets.compiler.state import Focus, Memory, RawFacts, as_broken
 from persist_assets.core.digests import digest, digest_connection
 from persist_assets.core.errors import (
     Location,
@@ -38,12 +39,12 @@ from persist_assets.core.errors import (
 )
 from persist_assets.core.model.sources import FILE_FORMATS
 from persist_assets.core.object_stores import ICEBERG_SCHEMES, unknown_scheme
-from persist_assets.core.settings.keys import OUT_OF_PROJECT, SETTINGS_FILE
+from persist_assets.core.settings.keys import SETTINGS_FILE
 from persist_assets.core.settings.places import place_in
 from persist_assets.core.settings.spark import is_harmless
 from persist_assets.core.wants import warn_unknown_graphs
 from persist_assets.storage.files import know_stores
-from persist_assets.storage.raw import find_columns, public_options
+from persist_assets.storage.raw import public_options
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -212,13 +213,17 @@ class Loaded:
         return tuple(map(needed, self.compilation.needs_of(query, bindings, externals)))
 
 
-def load(settings: Settings, progress: Progress | None = None) -> Loaded:
+def load(
+    settings: Settings, progress: Progress | None = None, editing: Editing | None = None
+) -> Loaded:
     """Return a project with everything that ad-hoc queries need; see `load_project`.
 
     Parameters
     ----------
     progress
         Called before a Malloy file is compiled, with the numbers of compiled files and of all.
+    editing
+        The texts of an editor, which count instead of the files, and results to reuse.
     """
     directory = settings.root / settings.sources
     if not directory.is_dir():
@@ -227,23 +232,25 @@ def load(settings: Settings, progress: Progress | None = None) -> Loaded:
             hint='create it for your sources, or set another one in persist.toml: sources = "…"',
         )
     problems: list[Problem] = []
-    paths = sorted(_files(directory))
-    if not paths:
+    editing = editing or Editing()
+    contents, unread = editing.read_sources(settings.root, directory, problems)
+    read = editing.reading(settings.read_text)
+    if not contents and not unread:
         raise SettingsError(
             f"{directory} contains no sources",
             hint=f"add files ending in {', '.join((*FRONTENDS, MALLOY))}",
         )
-    contents: dict[str, bytes] = {}
-    unread: list[str] = []
-    for path in paths:
-        relative = path.relative_to(settings.root).as_posix()
-        data = _read(settings.root, path, relative, problems)
-        if data is None:
-            unread.append(relative)
-        else:
-            contents[relative] = data
-    read = settings.read_text
-    return _compile(settings, contents, problems, read, progress, unread=unread, remember=True)
+    remember = editing.cache is None  # an editor's first time, too
+    return _compile(
+        settings,
+        contents,
+        problems,
+        read,
+        progress,
+        unread=unread,
+        remember=remember,
+        editing=editing,
+    )
 
 
 def compile_files(
@@ -258,7 +265,7 @@ def compile_files(
     read
         Returns the text of another file that they import, by path.
     """
-    return _compile(settings, contents, [], read, remember=False).project
+    return _compile(settings, contents, [], read, remember=False, editing=Editing()).project
 
 
 def _compile(
@@ -270,6 +277,7 @@ def _compile(
     *,
     unread: Collection[str] = (),
     remember: bool,
+    editing: Editing,
 ) -> Loaded:
     """Compile files, using the cache.
 
@@ -281,26 +289,23 @@ def _compile(
         The paths of unreadable files.
     remember
         Replace the content of the cache by the results.
+    editing
+        The state of an editor.
     """
     know_stores(settings.stores, settings.patience)
     connection = digest_connection(settings.connection)
     place = _cache_file(settings, connection)
     with nothing_collected():
-        cached = load_cache(place)
+        cached = editing.cache or load_cache(place)
         texts: dict[str, str] = {}
         find = _finder(texts, contents, read)
         files, declarations = _parse_files(contents, texts, cached.files, find, problems)
         declarations, unplaced = _placed(settings, declarations, unread)
-        raws = _raw_facts(settings, declarations, problems, unplaced)
+        raws = _raw_facts(settings, declarations, problems, unplaced, editing)
         malloys = {path: text for path, text in texts.items() if path.endswith(MALLOY)}
         models = Models(malloys, settings.malloy, connection, settings.timezone.key, read)
         models.progress = progress or models.progress
-
-        def parse(path: str) -> list[Declaration]:
-            if path in malloys:
-                return with_trees(models.files[path].declarations)
-            return FRONTENDS[PurePosixPath(path).suffix](texts[path], path, find)[0]
-
+        parse = _parser(texts, models, find)
         meanings = cached.meanings
 
         def compile_with(
@@ -308,6 +313,7 @@ def _compile(
         ) -> Compilation:
             nonlocal meanings
             memory = Memory(meanings, parse=parse)
+            editing.keep(files, memory.used)
             compilation = compile_project(
                 [*declarations, *(d for file in malloy_files for d in file.declarations)],
                 keys=_keys(settings),
@@ -318,12 +324,13 @@ def _compile(
                 former=former,
                 unread=unread,
                 functions=settings.known_functions,
+                focus=editing.focus,
             )
             if not memory.used.keys() <= meanings.keys():
                 meanings = meanings | memory.used
             return compilation
 
-        compilation = models.compile(cached.files, compile_with) if malloys else compile_with(())
+        compilation = _compile_models(models, cached, compile_with, editing.focus)
         files |= models.files
         used = compilation.memory.used
         if remember and (files != cached.files or used.keys() != cached.meanings.keys()):
@@ -331,6 +338,31 @@ def _compile(
         place = place if remember else None
         project = _finished(settings, compilation, files, malloys, place)
     return Loaded(project, compilation, models)
+
+
+def _parser(
+    texts: Mapping[str, str], models: Models, find: Find
+) -> Callable[[str], list[Declaration]]:
+    """Return a function that returns the declarations of a file with their trees."""
+
+    def parse(path: str) -> list[Declaration]:
+        if path in models.texts:
+            return with_trees(models.files[path].declarations)
+        return FRONTENDS[PurePosixPath(path).suffix](texts[path], path, find)[0]
+
+    return parse
+
+
+def _compile_models(
+    models: Models, cached: Cache, compile_with: Callable[..., Compilation], focus: Focus
+) -> Compilation:
+    """Compile the project with its Malloy files; in a focus, as these were when last compiled."""
+    if not models.texts:
+        return compile_with(())
+    if focus.paths:
+        models.files |= {p: cached.files[p] for p in models.texts if p in cached.files}
+        return compile_with(models.declared)
+    return models.compile(cached.files, compile_with)
 
 
 def _keys(settings: Settings) -> Keys:
@@ -365,10 +397,10 @@ def _parse_files(
     files: dict[str, Parsed] = {}
     declarations: list[Declaration] = []
     for path, data in contents.items():
-        text = _decode(data, path, problems)
+        text = decode(data, path, problems)
         suffix = PurePosixPath(path).suffix
         if text is None:
-            declarations += _names_in_bytes(data, path, suffix)
+            declarations += names_in_bytes(data, path, suffix)
             continue
         texts[path] = text
         if suffix not in FRONTENDS:
@@ -562,53 +594,6 @@ def sound(project: Project) -> Project:
     return replace(project, sources=tuple(left), broken=tuple(broken))
 
 
-def _files(directory: Path) -> Iterator[Path]:
-    for path in directory.rglob("*"):
-        if is_source(path.relative_to(directory)) and (path.is_file() or path.is_symlink()):
-            yield path
-
-
-def is_source(path: PurePath) -> bool:
-    """Whether a path in the sources directory is a file of sources."""
-    hidden = any(part.startswith((".", "_")) for part in path.parts)
-    return path.suffix in (*FRONTENDS, MALLOY) and not hidden
-
-
-def _read(root: Path, path: Path, relative: str, problems: list[Problem]) -> bytes | None:
-    try:
-        if path.is_symlink() and not path.resolve().is_relative_to(root):
-            raise PermissionError(errno.EPERM, OUT_OF_PROJECT)
-        return path.read_bytes()
-    except OSError as error:
-        problems.append(
-            Problem("file", f"cannot read this file: {error.strerror}", Location(relative))
-        )
-        return None
-
-
-def _decode(data: bytes, relative: str, problems: list[Problem]) -> str | None:
-    try:
-        if b"\0" in data:  # UTF-16, with or without a byte order mark, can look like valid UTF-8
-            raise UnicodeDecodeError("utf-8", data, data.index(b"\0"), len(data), "NUL")
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        before = data[: error.start]
-        line, column = before.count(b"\n") + 1, error.start - (before.rfind(b"\n") + 1) + 1
-        place = Location(relative, line, column)
-        problems.append(Problem("encoding", "this file is not UTF-8", place, "save it as UTF-8"))
-        return None
-
-
-def _names_in_bytes(data: bytes, path: str, suffix: str) -> list[Declaration]:
-    """Return placeholder declarations for the sources of a file that is not UTF-8."""
-    whole = data.replace(b"\0", b"")  # the rest of UTF-16
-    by_name: dict[str, Declaration] = {}
-    for text in (whole.decode(errors="replace"), whole.decode("latin-1")):
-        for declaration in NAMES[suffix](text, path):
-            by_name.setdefault(declaration.name.lower(), declaration)
-    return list(by_name.values())
-
-
 def _placed(
     settings: Settings, declarations: list[Declaration], unread: Collection[str]
 ) -> tuple[list[Declaration], Collection[SourceID]]:
@@ -663,6 +648,7 @@ def _raw_facts(
     declarations: list[Declaration],
     problems: list[Problem],
     unplaced: Collection[SourceID],
+    editing: Editing,
 ) -> dict[SourceID, RawFacts]:
     facts: dict[SourceID, RawFacts] = {}
     for declaration in declarations:
@@ -682,7 +668,7 @@ def _raw_facts(
             columns = ()
         elif columns is None:
             try:
-                columns = find_columns(raw, settings.resolve(raw.location or ""))
+                columns = editing.find_columns(raw, settings.resolve(raw.location or ""))
             except (StorageError, UntrustedError) as error:
                 problems.append(
                     Problem("raw-columns", error.message, declaration.location, error.hint)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from persist_assets.compiler.load import is_source
+from persist_assets.compiler.files import is_source
 from persist_assets.compiler.malloy.declarations import SUFFIX as MALLOY
 from persist_assets.compiler.registry import FRONTENDS
 from persist_assets.core.errors import Location, PersistError, Problem

@@ -93,6 +93,29 @@ class Memory:
     parse: Callable[[str], Iterable[Declaration]] = _never
 
 
+def _go_on() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Focus:
+    """The part of a project that a compilation compiles, if an editor waits for it.
+
+    Attributes
+    ----------
+    paths
+        Only sources of these files are compiled, and those that they read; empty: all.
+    proceed
+        Called before the meaning of each source; it raises an exception to give up.
+    """
+
+    paths: Collection[str] = ()
+    proceed: Callable[[], None] = _go_on
+
+
+_EVERYTHING = Focus()
+
+
 @dataclass(slots=True, eq=False)
 class Unit:
     """A declaration that is being compiled to a source.
@@ -150,6 +173,8 @@ class Compilation:
         Asset keys, without names of sources, of unreadable files.
     functions
         The functions besides Spark's own that queries may call; None: any.
+    focus
+        What of it is compiled; other units get no source.
     """
 
     connection: str
@@ -164,6 +189,7 @@ class Compilation:
     doubts: dict[SourceID, tuple[SourceID, ...]] = field(default_factory=dict)
     unread: tuple[tuple[str, ...], ...] = ()
     functions: Collection[str] | None = None
+    focus: Focus = _EVERYTHING
 
     def report(self, code: str, message: str, unit: Unit, hint: str | None = None) -> None:
         """Add a problem of a whole declaration, which breaks it."""
@@ -192,6 +218,16 @@ class Compilation:
             declared = self.memory.parse(unit.declaration.location.path)
             self.trees |= {source_id(d): d.query for d in declared}
         return self.trees[unit.source_id]
+
+    def focused(self) -> Collection[Unit]:
+        """Return the units to compile, in order."""
+        if not self.focus.paths:
+            return self.units.values()
+        needed: set[SourceID] = set()
+        for unit in reversed(self.units.values()):  # each before those it reads
+            if unit.source_id in needed or unit.declaration.location.path in self.focus.paths:
+                needed.update((unit.source_id, *unit.bindings, *unit.compared))
+        return [unit for unit in self.units.values() if unit.source_id in needed]
 
     @property
     def project(self) -> Project:

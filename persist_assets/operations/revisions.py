@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
-from persist_assets.compiler.load import compile_files, is_source
+from persist_assets.compiler.files import is_source
+from persist_assets.compiler.load import compile_files
 from persist_assets.core.errors import NotFoundError, SourcesError, StorageError, did_you_mean
 from persist_assets.core.settings.load import load_settings
 from persist_assets.planning.diff import Standings, of_builds, of_project

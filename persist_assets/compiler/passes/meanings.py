@@ -80,7 +80,8 @@ def describe(compilation: Compilation, query: Query) -> Sequence[Column] | Seque
 
 def compile_meaning(compilation: Compilation) -> None:
     """Compile the meaning of each source, after those of its inputs."""
-    for unit in compilation.units.values():
+    for unit in compilation.focused():
+        compilation.focus.proceed()
         if unit.source is not None:
             continue  # it was taken over
         unit.broken |= any(compilation.units[b].broken for b in unit.bindings)

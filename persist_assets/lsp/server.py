@@ -1,0 +1,247 @@
+"""The server: messages of an editor → compilations and answers.
+
+One thread speaks the protocol, another one compiles, so that answers do not wait for a
+compilation: they follow from the last one, and from the text as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from lsprotocol import types
+from pygls.lsp.server import LanguageServer
+from pygls.uris import from_fs_path, to_fs_path
+
+from persist_assets.lsp.definitions import find_definition
+from persist_assets.lsp.diagnostics import diagnostics_of
+from persist_assets.lsp.workspace import State, SupersededError, Workspace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from persist_assets.core.errors import Problem
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+_BURST_S = 0.02
+"""How long an edit waits for the next one of the same key or paste, in seconds."""
+_PAUSE_S = 0.5
+"""After how long without an edit `persist check`'s remarks are looked for, in seconds."""
+
+
+class Server(LanguageServer):
+    """A language server for one project.
+
+    Parameters
+    ----------
+    root
+        The project root.
+    environment
+        The environment; None: the default one.
+    """
+
+    def __init__(self, root: Path, environment: str | None = None) -> None:
+        super().__init__(
+            "persist",
+            version("persist-assets"),
+            text_document_sync_kind=types.TextDocumentSyncKind.Full,
+        )
+        self._workspace = Workspace(root, environment)
+        self._compiler = ThreadPoolExecutor(1, "compiler")
+        self._texts: dict[str, str] = {}
+        self._uris: dict[str, str] = {}
+        self._versions: dict[str, int | None] = {}
+        self._edited: set[str] = set()
+        self._n_edits = 0
+        self._dirty = asyncio.Event()
+        self._current = asyncio.Event()
+        self._published: dict[str, list[types.Diagnostic]] = {}
+        self._remarks: tuple[Problem, ...] = ()
+        self._loop: asyncio.Task[None] | None = None
+        self.state: State | None = None
+
+    # ------------------------------------------------------------------------------------ texts
+
+    def path_of(self, uri: str) -> str | None:
+        """Return the path of a document relative to the project root; None if it is outside."""
+        file = to_fs_path(uri)
+        for path in (Path(file), Path(file).resolve()) if file else ():
+            if path.is_relative_to(self._workspace.root):
+                return path.relative_to(self._workspace.root).as_posix()
+        return None
+
+    def uri_of(self, path: str) -> str:
+        """Return the URI of a file of the project, as the editor names it."""
+        return self._uris.get(path) or from_fs_path(str(self._workspace.root / path)) or ""
+
+    def edit(self, uri: str, text: str | None, version: int | None = None) -> None:
+        """Compile with another text of a document; None: with the text of its file."""
+        path = self.path_of(uri)
+        if path is None:
+            return
+        if text is None:
+            self._texts.pop(path, None)
+            self._versions.pop(path, None)
+        else:
+            self._texts[path], self._uris[path] = text, uri
+            self._versions[path] = version
+        self._edited.add(path)
+        self.compile()
+
+    def reread(self) -> None:
+        """Compile with the files and the data as they are now."""
+        self._compiler.submit(self._workspace.forget_data)
+        self.compile()
+
+    def compile(self) -> None:
+        """Compile as soon as nothing older is being compiled."""
+        self._n_edits += 1
+        self._current.clear()
+        self._dirty.set()
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop().create_task(self._compile_always())
+
+    async def settled(self) -> State | None:
+        """Return the state that follows from the texts as they are now."""
+        await self._current.wait()
+        return self.state
+
+    # ------------------------------------------------------------------------------ compilation
+
+    async def _compile_always(self) -> None:
+        while True:
+            await self._dirty.wait()
+            await asyncio.sleep(_BURST_S)
+            self._dirty.clear()
+            try:
+                await self._compile_once()
+            except SupersededError:
+                continue
+            except Exception as error:  # a bug; the next edit may be without it
+                log.exception("action=compile")
+                message = f"persist failed: {error}. This is a bug in persist: please report it"
+                kind = types.MessageType.Error
+                self.window_show_message(types.ShowMessageParams(kind, message))
+            self._current.set()
+
+    async def _compile_once(self) -> None:
+        n, texts, edited = self._n_edits, dict(self._texts), {*self._edited}
+        versions = dict(self._versions)
+
+        def proceed() -> None:
+            if self._n_edits != n:
+                raise SupersededError
+
+        for path, problems in (await self._run(self._workspace.glance, texts, edited)).items():
+            if path in texts and self._n_edits == n:
+                state = State(None, texts, ())
+                self._publish(path, [*problems, *self._remarks_of(path)], state, versions)
+        state = await self._run(self._workspace.compile, texts, proceed)
+        proceed()
+        self.state = state
+        self._edited -= edited
+        self._publish_all([*state.problems, *self._remarks], state, versions)
+        self._current.set()
+        try:
+            await asyncio.wait_for(self._dirty.wait(), _PAUSE_S)
+        except TimeoutError:
+            remarked = await self._run(self._workspace.remark, state)
+            known = {*state.problems}
+            self._remarks = tuple(p for p in remarked.problems if p not in known)
+            if self._n_edits == n:
+                self._publish_all(remarked.problems, state, versions)
+
+    async def _run(self, work: Callable[..., T], *arguments: object) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._compiler, work, *arguments)
+
+    # ------------------------------------------------------------------------------ diagnostics
+
+    def _remarks_of(self, path: str) -> Iterable[Problem]:
+        return (p for p in self._remarks if p.location.path == path)
+
+    def _publish_all(
+        self, problems: Iterable[Problem], state: State, versions: Mapping[str, int | None]
+    ) -> None:
+        by_path: dict[str, list[Problem]] = {path: [] for path in (*self._published, *versions)}
+        for problem in problems:
+            by_path.setdefault(problem.location.path, []).append(problem)
+        for path, some in by_path.items():
+            self._publish(path, some, state, versions, only_news=True)
+
+    def _publish(
+        self,
+        path: str,
+        problems: Iterable[Problem],
+        state: State,
+        versions: Mapping[str, int | None],
+        *,
+        only_news: bool = False,
+    ) -> None:
+        diagnostics = diagnostics_of(problems, state.text(path))
+        if only_news and self._published.get(path) == diagnostics:
+            return
+        self._published[path] = diagnostics
+        self.text_document_publish_diagnostics(
+            types.PublishDiagnosticsParams(self.uri_of(path), diagnostics, versions.get(path))
+        )
+
+
+def create_server(root: Path, environment: str | None = None) -> Server:
+    """Return a server that answers an editor about one project.
+
+    Parameters
+    ----------
+    root
+        The project root.
+    environment
+        The environment; None: the default one.
+    """
+    server = Server(root, environment)
+
+    @server.feature(types.INITIALIZED)
+    def _(_: types.InitializedParams) -> None:
+        server.compile()
+
+    @server.feature(types.TEXT_DOCUMENT_DID_OPEN)
+    def _(params: types.DidOpenTextDocumentParams) -> None:
+        document = params.text_document
+        server.edit(document.uri, document.text, document.version)
+
+    @server.feature(types.TEXT_DOCUMENT_DID_CHANGE)
+    def _(params: types.DidChangeTextDocumentParams) -> None:
+        document = params.text_document
+        server.edit(document.uri, params.content_changes[-1].text, document.version)
+
+    @server.feature(types.TEXT_DOCUMENT_DID_CLOSE)
+    def _(params: types.DidCloseTextDocumentParams) -> None:
+        server.edit(params.text_document.uri, None)
+
+    @server.feature(types.TEXT_DOCUMENT_DID_SAVE)
+    def _(_: types.DidSaveTextDocumentParams) -> None:
+        server.reread()
+
+    @server.feature(types.WORKSPACE_DID_CHANGE_WATCHED_FILES)
+    def _(_: types.DidChangeWatchedFilesParams) -> None:
+        server.reread()
+
+    @server.feature(types.TEXT_DOCUMENT_DEFINITION)
+    async def _(params: types.DefinitionParams) -> types.Location | None:
+        state, path = await server.settled(), server.path_of(params.text_document.uri)
+        if state is None or path is None:
+            return None
+        offset = state.text(path).offset_at(params.position)
+        place = find_definition(state, path, offset)
+        if place is None:
+            return None
+        range_ = state.text(place.path).range_of(place)
+        return types.Location(server.uri_of(place.path), range_)
+
+    return server

@@ -1,0 +1,30 @@
+"""An editor does not wait for diagnostics, however large the project is."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from conftest import ROOT
+from editor import editing
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+sys.path.append(str(ROOT / "benchmarks"))
+
+import latency
+
+
+@pytest.mark.slow
+@pytest.mark.proves("W15")
+def test_diagnostics_come_at_once_in_a_project_of_a_thousand_sources(tmp_path: Path) -> None:
+    latency.generate(tmp_path)
+    with editing(tmp_path) as editor:
+        latencies = latency.measure(editor, 12)
+    assert latencies.n_wrong == 6
+    # The machine has other work, so the wall is generous; CPU time is not shared.
+    assert statistics.median(latencies.cpu_ms) < 200
+    assert statistics.median(latencies.wall_ms) < 1000
