@@ -139,7 +139,7 @@ class Builder:
         self.tables = Tables(settings, project, ledger)
         self._temporary = TemporaryTables(self.reader, self._holder())
         self.reader.relations.directory = self._temporary.location
-        self._checking = Checking(self.reader, changing=changing)
+        self._checking = Checking(self.reader, self._temporary, changing=changing)
         self._lock, self.over = threading.RLock(), threading.Event()
 
     def anew(self, request: Request | None = None) -> Builder:
@@ -326,6 +326,7 @@ class Builder:
         if source.keeps_history:
             columns = (*columns, *(Column(name, "timestamp") for name in (VALID_FROM, VALID_TO)))
         self._checking.check_columns(source, checks, columns)
+        self._checking.check_views(source, world)
         computed = strategy.write(task, scope, frame, read)
         if isinstance(computed, Snapshot):
             build = replace(work.build, action="reused")
@@ -366,10 +367,7 @@ class Builder:
         source, world = task.source, task.world
         sliced = [s for s, part in scope.slices.items() if part.files is not None]
         tables = source.growth.reads if source.growth else ()
-        # What the plan found tainted or expired stays so for this build, even if it was built
-        # again since: the build's inputs are recorded as planned.
-        tainted = {self.project.by_id[s].build_id for s in world.tainted}
-        manifest = {b: s for b, s in world.manifest.items() if b not in tainted}
+        manifest = self.reader.untainted(world)
         return self.reader.reading(
             source.bindings, manifest, temporary, world.expired, sliced, tables
         )

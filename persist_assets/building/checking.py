@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import logging
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from persist_assets.analysis.functions import CLOCK, SPECIAL_DATETIMES
 from persist_assets.building.partition_checks import Parted
-from persist_assets.building.set_checks import bound, check_columns, check_results, reused_results
+from persist_assets.building.set_checks import (
+    bound,
+    check_columns,
+    check_results,
+    reads_clock,
+    reused_results,
+)
+from persist_assets.building.view_checks import ViewChecks
 from persist_assets.core.model.checks import CheckResult
 from persist_assets.core.partitions import filled_keys
 
@@ -20,6 +25,7 @@ if TYPE_CHECKING:
 
     from persist_assets.building.reader import Reader
     from persist_assets.building.stages import Computed, PendingBuild
+    from persist_assets.building.strategies.temporary import TemporaryTables
     from persist_assets.core.model.checks import Check
     from persist_assets.core.model.columns import Column
     from persist_assets.core.model.snapshots import Partitions, Snapshot
@@ -36,10 +42,15 @@ class Checking:
     ----------
     changing
         Tables may get other columns, whatever ``on_schema_change`` says.
+    temporary
+        The temporary tables that views may read.
     """
 
-    def __init__(self, reader: Reader, *, changing: bool = False) -> None:
+    def __init__(
+        self, reader: Reader, temporary: TemporaryTables, *, changing: bool = False
+    ) -> None:
         self.reader, self.changing = reader, changing
+        self._views = ViewChecks(reader, temporary)
         self.settings, self.project = reader.settings, reader.project
         self.ledger, self.engine = reader.ledger, reader.engine
 
@@ -60,6 +71,10 @@ class Checking:
     ) -> None:
         """Raise if columns differ from those promised or published; see `set_checks`."""
         check_columns(source, checks, columns, self._published(source))
+
+    def check_views(self, source: Source, world: World) -> tuple[CheckResult, ...]:
+        """Return the results of the checks of the views that a build reads; see `ViewChecks`."""
+        return self._views.check(source, world, {})
 
     def ask(
         self,
@@ -93,7 +108,8 @@ class Checking:
             world.manifest,
             self._parted(work, world, work.step.partitions, written),
         )
-        return (*results, *_passed(self.project.guards(source)))
+        guards = _passed(self.project.guards(source))
+        return (*results, *guards, *self.check_views(source, world))
 
     def ask_again(
         self, work: PendingBuild, present: Snapshot, world: World
@@ -113,7 +129,7 @@ class Checking:
         )
         self.check_columns(source, checks, columns)
         results = None
-        if not any(_reads_clock(c) for c in checks):
+        if not any(reads_clock(c) for c in checks):
             results = reused_results(reader, source, checks, before, world.manifest)
         if results is None:
             rows = reader.load_snapshot(present)
@@ -122,7 +138,8 @@ class Checking:
             results = check_results(
                 reader, source, checks, alone, lambda: rows, world.manifest, parted
             )
-        return (*results, *_passed(self.project.guards(source)))
+        guards = _passed(self.project.guards(source))
+        return (*results, *guards, *self._views.check(source, world, before))
 
     def has_new_guards(self, source: Source, present: Snapshot) -> bool:
         """Whether checks of temporary tables below a table did not run when it was built."""
@@ -170,12 +187,6 @@ class Checking:
         every = tuple(key for key in order if key in filled)
         computed = every if base is None or work.snapshot is not None else keys or ()
         return Parted(partition, every, computed, before, load, self.settings.timezone.key)
-
-
-def _reads_clock(check: Check) -> bool:
-    """Whether the result of a check may change later, for the same rows."""
-    words = re.findall(r"\w+", (check.expression or "").lower())
-    return not CLOCK.union(SPECIAL_DATETIMES).isdisjoint(words)
 
 
 def _passed(checks: Iterable[Check]) -> tuple[CheckResult, ...]:

@@ -48,7 +48,8 @@ def stages_of(observer: Observer, source: Source, key: str | None = None) -> tup
     (step,) = observer.plan([source.source_id], partition_keys=partition_keys).steps
     step = continued_in_place(Tables(observer.settings, observer.project, observer.ledger), step)
     reasons = "; ".join(r.message for r in step.reasons) or "the table is up to date"
-    checks = ", ".join(c.name for c in source.checks) or "none"
+    own = (*source.checks, *observer.project.checks_of_views(source))
+    checks = ", ".join(c.name for c in own) or "none"
     environment = observer.settings.environment
     stages = [Stage("plan", f"{step.action}: {reasons}")]
     if step.snapshot is not None:

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.sources import Source
     from persist_assets.engine.protocol import Engine
     from persist_assets.engine.python_functions import Since
+    from persist_assets.planning.world import World
     from persist_assets.storage.delta_commit import Staged
 
 log = logging.getLogger(__name__)
@@ -245,6 +246,15 @@ class Reader:
                 hint="strict mode reads persisted sources only from their tables: build them first",
             )
         return read
+
+    def untainted(self, world: World) -> dict[BuildID, Snapshot]:
+        """Return the manifest without what is tainted in `world`.
+
+        What a plan saw as tainted stays so for its builds, even if it was built again since: their
+        inputs are recorded as planned.
+        """
+        tainted = {self.project.by_id[s].build_id for s in world.tainted}
+        return {b: s for b, s in world.manifest.items() if b not in tainted}
 
     def _readers_of(
         self,

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+from persist_assets.analysis.functions import CLOCK, SPECIAL_DATETIMES
 from persist_assets.building.partition_checks import failing_in, failing_rows, judged
 from persist_assets.core.contracts import breaches, changes, incomparable, listed
 from persist_assets.core.errors import BuildError, CheckFailedError
@@ -143,6 +145,12 @@ def basis(reader: Reader, check: Check, manifest: Mapping[BuildID, Snapshot]) ->
         elif source.volatile or source.reads_clock:
             versions.append(reader.observer.started_at.isoformat())
     return sha256(" ".join(sorted(versions)).encode()).hexdigest()[:16]
+
+
+def reads_clock(check: Check) -> bool:
+    """Whether the result of a check may change later, for the same rows."""
+    words = re.findall(r"\w+", (check.expression or "").lower())
+    return not CLOCK.union(SPECIAL_DATETIMES).isdisjoint(words)
 
 
 def reused_results(
@@ -338,8 +346,13 @@ def _cut(value: Any) -> Any:
 
 def failure(source: Source, results: Sequence[CheckResult]) -> CheckFailedError:
     """Return the error that names the failed checks, with an example row for each."""
-    failed = [r for r in results if not r.passed and r.blocking]
-    failures = ", ".join(f"{r.name} ({r.in_words})" for r in failed)
-    shown = listed(f"{r.name}: {row}" for r in failed for row in r.sample[:1])
+    failures, shown = failures_in_words(results)
     message = f"`{source.name}` failed {failures}; it was not published{shown}"
     return CheckFailedError(message, results=results, location=source.location)
+
+
+def failures_in_words(results: Sequence[CheckResult]) -> tuple[str, str]:
+    """Return the failed blocking checks in words, and lines with an example row for each."""
+    failed = [r for r in results if not r.passed and r.blocking]
+    failures = ", ".join(f"{r.name} ({r.in_words})" for r in failed)
+    return failures, listed(f"{r.name}: {row}" for r in failed for row in r.sample[:1])

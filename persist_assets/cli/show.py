@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -28,9 +28,6 @@ from persist_assets.core.model.sources import Source
 from persist_assets.core.settings.values import Settings
 from persist_assets.planning.selection import find_source
 from persist_assets.planning.world import older_code
-
-if TYPE_CHECKING:
-    from persist_assets.ledger.ledger import Ledger
 
 
 @command("show")
@@ -162,7 +159,7 @@ def _document(invocation: Invocation, source: Source) -> dict[str, Any]:
         "readers": list(project.readers[source.source_id]),
         "tables": [_table(settings, snapshot)] if snapshot else [],
         "builds": [_build(b) for b in ledger.builds.fetch(source_id=source.source_id, limit=5)],
-        "checks": _checks(ledger, source, snapshot),
+        "checks": _checks(invocation, source, snapshot),
         "wants": [],
         **({"external": held_json(invocation, source)} if source.kind is Kind.EXTERNAL else {}),
     }
@@ -215,13 +212,21 @@ def _build(build: Build) -> dict[str, Any]:
     }
 
 
-def _checks(ledger: "Ledger", source: Source, snapshot: Snapshot | None) -> list[dict[str, Any]]:
-    results = (
-        {r.name: r for r in ledger.builds.fetch_checks(snapshot.build_uid)} if snapshot else {}
-    )
+def _checks(
+    invocation: Invocation, source: Source, snapshot: Snapshot | None
+) -> list[dict[str, Any]]:
+    """Return the checks of a source and of the views that it reads, with their last results."""
+    project, ledger = invocation.project, invocation.ledger
+    checks = source.checks_for_readers if source.is_inline else source.checks
+    if source.persisted:
+        checks += project.checks_of_views(source)
+    checked = [snapshot] if snapshot else []
+    if source.is_inline and checks:
+        checked = _snapshots_of_readers(invocation, source)
+    results = {r.name: r for s in checked for r in ledger.builds.fetch_checks(s.build_uid)}
     return [
         {
-            "name": check.name,
+            "name": check.name.removeprefix(f"{source.key}:"),
             "check": check.definition,
             "blocking": check.blocking,
             "passed": result.passed if result else None,
@@ -234,9 +239,18 @@ def _checks(ledger: "Ledger", source: Source, snapshot: Snapshot | None) -> list
                 for p in (result.partitions if result else ())
             ],
         }
-        for check in source.checks
+        for check in checks
         for result in (results.get(check.name),)
     ]
+
+
+def _snapshots_of_readers(invocation: Invocation, view: Source) -> list[Snapshot]:
+    """Return the tables that are computed from a view, the latest last."""
+    project, settings = invocation.project, invocation.settings
+    manifest = invocation.ledger.manifests.fetch(*settings.environments)
+    readers = (s for s in project.persisted if view in project.views(s))
+    snapshots = (manifest[s.build_id] for s in readers if s.build_id in manifest)
+    return sorted(snapshots, key=lambda s: s.built_at)
 
 
 def _table(settings: Settings, snapshot: Snapshot) -> dict[str, Any]:

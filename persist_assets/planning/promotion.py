@@ -89,7 +89,7 @@ def decide(
         elif missing := [
             c.definition
             for s in project.by_build_id[source.build_id]
-            for c in (*s.checks, *project.guards(s))
+            for c in (*s.checks, *project.guards(s), *project.checks_of_views(s))
             if c.blocking and c.definition not in passed.get(source.build_id, ())
         ]:
             reason = f"its table has not passed these checks: {', '.join(dict.fromkeys(missing))}"

@@ -29,6 +29,7 @@ from persist_assets.core.settings.load import load_settings
 from persist_assets.plugin import beta
 from persist_assets.plugin.events import (
     CODE_VERSION,
+    checks_in_dagster,
     code_version,
     copy_observations,
     data_version,
@@ -347,7 +348,6 @@ def op_name(source: Source) -> str:
 
 
 def _asset(runtime: Runtime, source: Source, spec: dg.AssetSpec) -> dg.AssetsDefinition:
-    checks = source.annotation.checks
     out = dg.AssetOut.from_spec(
         spec.replace_attributes(deps=[]),
         is_required=False,
@@ -369,13 +369,13 @@ def _asset(runtime: Runtime, source: Source, spec: dg.AssetSpec) -> dg.AssetsDef
                 pool.work(builder.project.by_id[source.source_id], force=force) as work,
             ):
                 context.log.info(built_in_words(work, builder.progress.activity()))
-                yield from _results(source, work.checks, work.build.environment)
+                yield from _results(builder, source, work.checks)
                 for observation in copy_observations(builder.observer, work.source):
                     if runtime.is_first(run.run_id, observation.asset_key):
                         context.log_event(observation)
                 yield _output(runtime, work)
         except CheckFailedError as error:
-            yield from _results(source, error.results, builder.settings.environment)
+            yield from _results(builder, source, error.results)
             raise dg.Failure(str(error), allow_retries=False) from error
         except PersistError as error:
             raise dg.Failure(str(error)) from error
@@ -387,8 +387,8 @@ def _asset(runtime: Runtime, source: Source, spec: dg.AssetSpec) -> dg.AssetsDef
         outs={"table": out},
         deps=spec.deps,
         check_specs=[
-            dg.AssetCheckSpec(c.name, asset=spec.key, blocking=c.blocking, description=c.definition)
-            for c in checks
+            dg.AssetCheckSpec(name, asset=spec.key, blocking=c.blocking, description=c.definition)
+            for name, c in checks_in_dagster(runtime.project, source).items()
         ],
         config_schema={
             "force": dg.Field(
@@ -433,11 +433,10 @@ def _is_forced(run: dg.DagsterRun, source: Source) -> bool:
 
 
 def _results(
-    source: Source, results: Sequence[CheckResult], environment: str
+    builder: Builder, source: Source, results: Sequence[CheckResult]
 ) -> Iterator[dg.AssetCheckResult]:
     return (
-        dg.AssetCheckResult(**arguments)
-        for arguments in told_of_checks(source, results, environment)
+        dg.AssetCheckResult(**arguments) for arguments in told_of_checks(builder, source, results)
     )
 
 

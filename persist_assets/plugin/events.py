@@ -16,7 +16,9 @@ from persist_assets.building.builder import Builder
 from persist_assets.building.observe import Observer
 from persist_assets.building.pins import Looked
 from persist_assets.building.stages import PendingBuild
-from persist_assets.core.model.checks import CheckResult
+from persist_assets.compiler.frontends.annotation_values import numbered
+from persist_assets.core.model.checks import Check, CheckResult
+from persist_assets.core.model.project import Project
 from persist_assets.core.model.sources import Source
 from persist_assets.plugin.external import brought_metadata, looked_metadata
 from persist_assets.plugin.io_manager import output_metadata
@@ -124,7 +126,7 @@ def build_events(
                 yield dg.AssetMaterialization(
                     key, partition=part, metadata=metadata, tags=part_tags
                 )
-        for arguments in told_of_checks(work.source, work.checks, work.build.environment):
+        for arguments in told_of_checks(builder, work.source, work.checks):
             yield dg.AssetCheckEvaluation(**arguments)
         latest |= fetch_last_events(instance, [key])
     observations = (o for work in works for o in copy_observations(builder.observer, work.source))
@@ -179,24 +181,38 @@ def copy_observations(observer: Observer, source: Source) -> Iterator[dg.AssetOb
 # ------------------------------------------------------------------------------------------ checks
 
 
+def checks_in_dagster(project: Project, source: Source) -> dict[str, Check]:
+    """Return the checks of a source's asset, by their names in Dagster.
+
+    A check of a view, which is no asset, belongs to each asset that is computed from the view:
+    ``staging__orders__not_null_id``.
+    """
+    checks = {c.name: c for c in source.checks}
+    for check in project.checks_of_views(source):
+        plain = "__".join(re.split(r"[/:]", check.name))
+        names = numbered(re.sub(r"\W", "_", plain, flags=re.ASCII))
+        checks[next(name for name in names if name not in checks)] = check
+    return checks
+
+
 def told_of_checks(
-    source: Source, results: Sequence[CheckResult], environment: str
+    builder: Builder, source: Source, results: Sequence[CheckResult]
 ) -> Iterator[dict[str, Any]]:
-    """Yield Dagster's results of each of a source's own checks, as arguments of its events.
+    """Yield Dagster's results of the checks of a source's asset, as arguments of its events.
 
     Checks of other sources that share its table are left out.
     """
-    names = {c.name for c in source.checks}
+    names = {c.name: name for name, c in checks_in_dagster(builder.project, source).items()}
     for result in results:
         if result.name in names:
             severity = dg.AssetCheckSeverity
             yield {
                 "asset_key": dg.AssetKey(source.asset_key),
-                "check_name": result.name,
+                "check_name": names[result.name],
                 "passed": result.passed,
                 "severity": severity.ERROR if result.blocking else severity.WARN,
                 "description": None if result.passed else result.in_words,
-                "metadata": _metadata(result, environment),
+                "metadata": _metadata(result, builder.settings.environment),
             }
 
 

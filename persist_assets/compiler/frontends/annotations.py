@@ -19,6 +19,7 @@ from persist_assets.compiler.frontends.annotation_values import (
 )
 from persist_assets.compiler.frontends.motly import Line, Tag, parse_tag
 from persist_assets.core.errors import Location, Problem, did_you_mean
+from persist_assets.core.languages import MALLOY
 from persist_assets.core.model.annotations import (
     Annotation,
     Dimension,
@@ -55,8 +56,10 @@ NEEDS_TABLE = (
     *("on_schema_change", "on_change", *_INCREMENTAL, *_HISTORY),
 )
 """Keys that require a source whose rows outlive a run."""
-NEEDS_PERSIST = (*NEEDS_TABLE, "materialized", "columns", "check")
+NEEDS_PERSIST = (*NEEDS_TABLE, "materialized", "columns")
 """Keys that require a source with a table."""
+_NOT_OF_RAW = ("persist", *NEEDS_PERSIST, "check")
+"""Keys that no raw table takes."""
 
 
 def read_annotation(
@@ -260,15 +263,20 @@ def misplaced(declaration: Declaration) -> Iterator[Problem]:
     history = annotation.refresh == "snapshot"
     live = annotation.freshness and replace(annotation.freshness, fallback="live")
     for key, place in annotation.keys:
-        if declaration.raw is not None and key in ("persist", *NEEDS_PERSIST):
+        if declaration.raw is not None and key in _NOT_OF_RAW:
             message = f"`{key}` has no effect on a raw table"
-            yield Problem("annotation-misplaced", message, place)
+            hint = "put it on a view of the table" if key == "check" else None
+            yield Problem("annotation-misplaced", message, place, hint)
         elif declaration.temporary and key in NEEDS_TABLE:
             message = f"`{key}` has no effect on temporary tables"
             yield Problem("annotation-misplaced", message, place, "remove materialized")
         elif not declaration.kept and key in NEEDS_PERSIST:
             message = f"`{key}` has no effect on a source that is not persisted"
             hint = "add persist to its annotation"
+            yield Problem("annotation-misplaced", message, place, hint)
+        elif not declaration.kept and key == "check" and declaration.language == MALLOY:
+            message = "`check` would not run: Malloy inlines a source that is not persisted"
+            hint = "add persist to its annotation, or check a view that reads it in SQL"
             yield Problem("annotation-misplaced", message, place, hint)
         elif key == "by":
             yield from _misplaced_by(declaration, place)

@@ -73,7 +73,7 @@ def check_annotations(compilation: Compilation) -> None:
     for unit in compilation.units.values():
         with compilation.contained(unit):
             source = unit.source
-            if source is None or not (source.persisted or source.temporary):
+            if source is None or not (source.persisted or source.temporary or source.checks):
                 continue
             places = dict(source.annotation.keys)
             subject = Subject(compilation, unit, source, places, tables, table_names)
@@ -238,6 +238,15 @@ def view_calls_no_function(subject: Subject) -> Iterator[Problem]:
     yield Problem("view", message, subject.places["materialized"], hint)
 
 
+def checked_rows_are_read(subject: Subject) -> Iterator[Problem]:
+    """Require that a check of a view sees the rows that the readers of the view get."""
+    source = subject.source
+    if source.is_inline and source.checks and source.volatile:
+        message = f"`{source.name}` is nondeterministic: its checks would see other rows"
+        hint = "add persist, or persist materialized=temporary"
+        yield Problem("check", message, subject.places.get("check", source.location), hint)
+
+
 def relationships_compare(subject: Subject) -> Iterator[Problem]:
     """Require that checks against another source name a column of it, of a type that compares."""
     source = subject.source
@@ -356,6 +365,7 @@ RULES: tuple[Rule, ...] = (
     keys_are_columns,
     view_is_deterministic,
     view_calls_no_function,
+    checked_rows_are_read,
     relationships_compare,
 )
 """The rules for every source. A rule's name states what holds if it finds no problem."""

@@ -65,6 +65,8 @@ class Check:
         A failure prevents the rows from being published.
     per_partition
         Each partition is checked separately. Never set if the result would be the same without.
+    view
+        The key of the view whose rows it is about, for a check that runs when a source reads them.
     location
         The location of the annotation.
     """
@@ -85,6 +87,7 @@ class Check:
     fickle: bool = False
     blocking: bool = True
     per_partition: bool = False
+    view: str | None = None
     location: Location | None = field(default=None, compare=False)
 
     @property
@@ -105,7 +108,8 @@ class Check:
     @property
     def definition(self) -> str:
         """A description of what is checked; equal checks have equal descriptions."""
-        return f"{self._asserted}{' in each partition' if self.per_partition else ''}"
+        where = f" in {self.view}" if self.view else ""
+        return f"{self._asserted}{where}{' in each partition' if self.per_partition else ''}"
 
     @property
     def _asserted(self) -> str:

@@ -211,7 +211,8 @@ class Project:
 
     def waits_for(self, source: Source) -> tuple[Source, ...]:
         """Return the inputs of a build of `source` and of its checks; see `inputs`."""
-        looked = self.reach(source.compared, lambda s: s.is_leaf)
+        compared = [c for s in (source, *self.views(source)) for c in s.compared]
+        looked = self.reach(compared, lambda s: s.is_leaf)
         leaves = {s.source_id: s for s in (*self.inputs(source), *looked) if s.is_leaf}
         return tuple(leaves.values())
 
@@ -225,6 +226,23 @@ class Project:
             for check in s.checks
             if check.blocking
         )
+
+    def views(self, source: Source) -> tuple[Source, ...]:
+        """Return the sources without rows of their own that a source's table is computed from.
+
+        They include those of other sources that share the table.
+        """
+        reached = self.reach(self.bindings_of_table(source), lambda s: s.is_leaf)
+        return tuple(s for s in reached if s.is_inline)
+
+    def bindings_of_table(self, source: Source) -> tuple[SourceID, ...]:
+        """Return what a source reads, and what other sources that share its table read."""
+        sharing = self.by_build_id[source.build_id] if source.persisted else ()
+        return tuple(dict.fromkeys(b for s in (source, *sharing) for b in s.bindings))
+
+    def checks_of_views(self, source: Source) -> tuple[Check, ...]:
+        """Return the checks of the views that a source is computed from."""
+        return tuple(c for view in self.views(source) for c in view.checks_for_readers)
 
     def is_view(self, source: Source) -> bool:
         """Whether a persisted source is a stored query without a table."""

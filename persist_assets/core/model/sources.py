@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from persist_assets.core.model.annotations import Annotation, Kind
@@ -296,6 +296,11 @@ class Source:
         return self.persisted or self.raw is not None
 
     @property
+    def is_inline(self) -> bool:
+        """Whether it has no rows of its own: what reads it computes its query."""
+        return not self.is_leaf and not self.temporary
+
+    @property
     def is_read_as_it_is(self) -> bool:
         """Whether it cannot be inlined into a query: raw data, or the result of a function."""
         return self.raw is not None or self.function is not None
@@ -314,6 +319,11 @@ class Source:
     def checks(self) -> tuple[Check, ...]:
         """The assertions about its rows."""
         return self.annotation.checks
+
+    @property
+    def checks_for_readers(self) -> tuple[Check, ...]:
+        """The checks of a source without rows of its own, as builds that read it record them."""
+        return tuple(replace(c, name=f"{self.key}:{c.name}", view=self.key) for c in self.checks)
 
     @property
     def compared(self) -> tuple[SourceID, ...]:

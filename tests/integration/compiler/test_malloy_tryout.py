@@ -204,6 +204,21 @@ def test_who_takes_persist_back_has_nothing_to_do_with_what_else_is_inherited(
     assert said(root) == [("base.malloy", 8, 4, "annotation-misplaced")]
 
 
+@pytest.mark.proves("W22")
+def test_a_check_that_malloy_would_inline_away_is_refused_and_inherited_ones_stay_behind(
+    make_project: Make,
+) -> None:
+    more = "#@ -persist\nsource: live is buyers extend { measure: m is count() }\n"
+    root = make_project({"raw.sql": RAW, "base.malloy": BASE + more})
+    sources = {s.name: s for s in load(root).sources}
+    assert [len(sources[name].checks) for name in ("buyers", "live")] == [1, 0]
+    path = root / "sources" / "base.malloy"
+    path.write_text(
+        path.read_text().replace("#@ -persist", "#@ -persist\n#@ check.unique=customer")
+    )
+    assert said(root) == [("base.malloy", 8, 4, "annotation-misplaced")]
+
+
 # ---------------------------------------------------------------------------------------- mistakes
 
 

@@ -232,7 +232,7 @@ WRONG = [
     (t("flights", decorator="@table(materialized='tabel')"), ["3:21: error: `materialized` must be one of table, temporary, view, got `tabel` [annotation-value]"]),
     (t("flights", decorator="@table(materialized='view')"), ["3:21: error: `f` is a function, which a view cannot call [view]"]),
     (t("flights", decorator="@model(name='x')"), ["3:13: error: `name` has no effect on a source that is not persisted [annotation-misplaced]"]),
-    (t("flights", decorator="@model(check={'not_null': ['a']})"), ["3:14: error: `check` has no effect on a source that is not persisted [annotation-misplaced]"]),
+    (t("flights", decorator="@model(columns={'a': True})"), ["3:16: error: `columns` has no effect on a source that is not persisted [annotation-misplaced]"]),
     (t("flights", decorator="#@ persist\n@model"), ["3:4: error: `persist` is set here and, differently, at sources/d.py:4:2 [annotation-value]"]),
     (t("flights", decorator="#@ -persist\n@table"), ["3:4: error: `persist` is set here and, differently, at sources/d.py:4:2 [annotation-value]"]),
     (t("flights", decorator="#@ group=a\n@table(group='b')"), ["3:4: error: `group` is set here and, differently, at sources/d.py:4:14 [annotation-value]"]),
