@@ -10,8 +10,6 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from sqlglot import exp
-
 from persist_assets.analysis.algebra import (
     Block,
     Call,
@@ -161,8 +159,8 @@ class Binding:
             raise Unanalysable(f"because it is nested more than {MAX_DEPTH} levels deep")
 
     def place(self, node: Any) -> Location:
-        """Return the location of the first identifier in `node`."""
-        return first_place(self.path, node.find_all(exp.Identifier))
+        """Return the location of the first token in `node` that has one."""
+        return first_place(self.path, node.walk())
 
     def mark(self, node: Any) -> Location | None:
         """Return the place of a part of the tree, if places are recorded."""

@@ -23,6 +23,7 @@ from persist_assets.analysis.functions import (
     is_special_datetime_text,
 )
 from persist_assets.analysis.names import expand_star, field_of, resolve_column, resolve_identifier
+from persist_assets.analysis.positions import position
 from persist_assets.analysis.scope import Unanalysable, is_certain
 from persist_assets.analysis.syntax import (
     BINARY,
@@ -160,11 +161,9 @@ def sort_keys(
         by = item.this if isinstance(item, exp.Ordered) else item
         if isinstance(by, exp.Var) and by.name.upper() == "ALL":
             raise Unanalysable("of ORDER BY ALL")
-        position = by.name if isinstance(by, exp.Literal) and not by.is_string else ""
-        if position.isdecimal() and outs:
-            if not 0 < int(position) <= len(outs):
-                raise Unanalysable("of an invalid ORDER BY position")
-            expr = outs[int(position) - 1]
+        column = position(binding, by, len(outs), "ORDER BY") if outs else None
+        if column is not None:
+            expr = outs[column]
         else:
             doubtful = select.outs_first and not isinstance(by, exp.Column)
             expr = expression(

@@ -24,8 +24,9 @@ from persist_assets.analysis.expressions import (
     refuse_drawn_twice,
 )
 from persist_assets.analysis.functions import AGGREGATES, TIME_WINDOWS
+from persist_assets.analysis.positions import position
 from persist_assets.analysis.scope import Entry, From, Unanalysable, is_certain
-from persist_assets.analysis.syntax import FUNCTIONS, without_parens
+from persist_assets.analysis.syntax import FUNCTIONS, is_star, without_parens
 from persist_assets.core.dialect import plain
 from persist_assets.core.errors import Problem
 
@@ -313,12 +314,22 @@ def _combined(elements: list[list[GroupingSet]]) -> list[GroupingSet]:
 
 
 def _group_key(binding: Binding, item: Any, select: Select, outs: list[Out]) -> Expr:
-    if isinstance(item, exp.Literal) and not item.is_string:
-        position = int(item.name) if item.name.isdecimal() else 0
-        if 0 < position <= len(outs):
-            return outs[position - 1].expr
-        raise Unanalysable("of an invalid GROUP BY position")
-    return expression(binding, item, select)
+    column = position(binding, item, len(outs), "GROUP BY")
+    if column is None and isinstance(item, exp.Literal) and not item.is_string:
+        raise Unanalysable("of a number in GROUP BY that is no position")
+    around = item.find_ancestor(exp.Select)  # None in GROUP BY … WITH ROLLUP
+    if column is not None and around and any(map(is_star, around.expressions)):
+        message = f"GROUP BY {item.name} counts columns, which SELECT * does not list"
+        hint = "write the column, or list the columns"
+        binding.problems.append(Problem("position", message, binding.place(item), hint))
+        raise Unanalysable("of a position beside *")
+    key = outs[column].expr if column is not None else expression(binding, item, select)
+    if any(call.op in AGGREGATES for call in aggregates_of(key)):
+        message = f"GROUP BY {item.name} is an aggregate, and groups come before aggregates"
+        hint = "group by columns that are not aggregated, or write GROUP BY ALL"
+        binding.problems.append(Problem("aggregate", message, binding.place(item), hint))
+        raise Unanalysable("of an aggregate in GROUP BY")
+    return key
 
 
 def finish_windows(binding: Binding, source: From) -> Rebuild:

@@ -255,7 +255,7 @@ def expand_star(binding: Binding, node: Any, source: From) -> list[Out]:
         entries = _fields_of_star(binding, qualifiers, source)
     if not entries:
         raise Unanalysable(f"of {'.'.join(qualifiers)}.*" if qualifiers else "of * without FROM")
-    left_out = _left_out(star, entries)
+    left_out = _left_out(binding, star, entries)
     outs: list[Out] = []
     for entry in entries:
         paths = left_out.get(id(entry))
@@ -270,7 +270,7 @@ def expand_star(binding: Binding, node: Any, source: From) -> list[Out]:
 _Paths = list[tuple[str, ...]]
 
 
-def _left_out(star: Any, entries: list[Entry]) -> dict[int, _Paths]:
+def _left_out(binding: Binding, star: Any, entries: list[Entry]) -> dict[int, _Paths]:
     """Return the field paths that a star omits, by `id` of the column; ``()`` is the column."""
     scope = From(entries=entries)
     left_out: dict[int, _Paths] = {}
@@ -280,6 +280,8 @@ def _left_out(star: Any, entries: list[Entry]) -> dict[int, _Paths]:
         parts = item.parts if isinstance(item, exp.Column) else [item]
         names = tuple(plain(p.name).lower() for p in parts)
         matches = _lookup(names, scope)
+        if not matches and len(parts) < 3 and all(is_certain(entry.name) for entry in entries):
+            _report_unknown(binding, item, names[-1], [entry.name for entry in entries])
         if len(matches) != 1:
             raise Unanalysable(f"because * EXCEPT names `{'.'.join(names)}`")
         entry, used = matches[0]
@@ -287,6 +289,13 @@ def _left_out(star: Any, entries: list[Entry]) -> dict[int, _Paths]:
     if any(_overlap(paths) for paths in left_out.values()):
         raise Unanalysable("because * EXCEPT names a column twice")
     return left_out
+
+
+def _report_unknown(binding: Binding, item: Any, name: str, columns: Sequence[str]) -> None:
+    """Report a column of ``* EXCEPT`` that the star does not have."""
+    message = f"`{name}` is not among the columns of this star"
+    hint = did_you_mean(name, columns) or f"its columns: {', '.join(columns[:8])}"
+    binding.problems.append(Problem("unknown-column", message, binding.place(item), hint))
 
 
 def _overlap(paths: _Paths) -> bool:

@@ -21,11 +21,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from persist_assets.cli.excerpts import excerpt
 from persist_assets.compiler.load import Loaded, load, require, sound
 from persist_assets.core.errors import (
     BuildError,
     ConflictError,
     LedgerError,
+    Location,
     NotFoundError,
     PersistError,
     Problem,
@@ -92,7 +94,10 @@ out = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
 
 @dataclass
 class Invocation:
-    """The options and the project of a command; its parts are created on first use."""
+    """The options and the project of a command; its parts are created on first use.
+
+    Its `texts` are in no file: the paths in the locations of messages name them.
+    """
 
     project_dir: Path | None = None
     env: str | None = None
@@ -100,6 +105,7 @@ class Invocation:
     verbose: bool = False
     keep_going: bool = False
     exclude: Sequence[str] = ()
+    texts: dict[str, str] = field(default_factory=dict)
     _closing: list[Callable[[], None]] = field(default_factory=list)
 
     @cached_property
@@ -137,7 +143,7 @@ class Invocation:
         project = self.loaded.project
         project = sound(project) if self.keep_going else require(project)
         for problem in project.problems:
-            print_problem(problem)
+            print_problem(self, problem)
         return project
 
     @cached_property
@@ -428,16 +434,16 @@ def as_exit_codes(invocation: Invocation) -> Generator[None]:
             print_json(_error_json(error))
         if isinstance(error, SourcesError):
             for problem in error.problems:
-                print_problem(problem)
+                print_problem(invocation, problem)
         else:
-            print_error(error)
+            print_error(invocation, error)
         raise typer.Exit(exit_code(type(error))) from error
     except Exception as error:
         if invocation.verbose:
             err.print_exception()
         full = find_full_disk(error, invocation.state_dir)
         if full is not None:
-            print_error(full)
+            print_error(invocation, full)
             raise typer.Exit(exit_code(type(full))) from error
         err.print(f"[red]error[/]: {escape(f'{type(error).__name__}: {error}')}")
         err.print("  hint: this is a bug: run it again with -v and report the output")
@@ -483,21 +489,35 @@ def exit_code(error: type[PersistError]) -> int:
     return next(code for kind, code in EXIT_CODES if issubclass(error, kind))
 
 
-def print_error(error: PersistError) -> None:
-    """Print an error on stderr."""
+def print_error(invocation: Invocation, error: PersistError) -> None:
+    """Print an error on stderr, with the line that it is about."""
     where = f"{error.location}: " if error.location else ""
     err.print(f"{escape(where)}[red]error[/]: {escape(error.message)}", soft_wrap=True)
+    if error.location:
+        _print_excerpt(invocation, error.location)
     if error.hint:
         err.print(f"  hint: {escape(error.hint)}", soft_wrap=True)
 
 
-def print_problem(problem: Problem) -> None:
-    """Print a problem on stderr."""
+def print_problem(invocation: Invocation, problem: Problem) -> None:
+    """Print a problem on stderr, with the line that it is about."""
     colour = {"error": "red", "warning": "yellow", "note": "cyan"}[problem.severity]
     text = escape(f"{problem.message} [{problem.code}]")
     err.print(f"{problem.location}: [{colour}]{problem.severity}[/]: {text}", soft_wrap=True)
+    if problem.severity != "note":
+        _print_excerpt(invocation, problem.location)
     if problem.hint:
         err.print(f"  hint: {escape(problem.hint)}", soft_wrap=True)
+
+
+def _print_excerpt(invocation: Invocation, place: Location) -> None:
+    try:
+        root = invocation.root
+    except SettingsError:
+        return  # there is no project
+    lines = excerpt(root, place, invocation.texts)
+    if lines is not None:
+        err.print(lines, soft_wrap=True)
 
 
 def table_of(*titles: str) -> Table:

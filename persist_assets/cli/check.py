@@ -45,7 +45,7 @@ def check(invocation: Invocation) -> None:
         )
     else:
         for problem in problems:
-            print_problem(problem)
+            print_problem(invocation, problem)
         for source in project.sources:
             for note in () if source.function else source.notes:  # a function's notes are warnings
                 err.print(

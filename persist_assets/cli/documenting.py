@@ -73,7 +73,7 @@ def docs(
     settings = invocation.settings
     project = invocation.loaded.project
     for problem in project.problems:
-        print_problem(problem)
+        print_problem(invocation, problem)
     paths = {s.location.path for s in (*project.sources, *project.broken)}
     texts: dict[str, str] = {}
     for path in sorted(paths):

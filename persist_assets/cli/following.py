@@ -111,7 +111,7 @@ class _Follower:
                 self._look()
                 self.n_failures = 0
             except PersistError as error:
-                print_error(error)
+                print_error(self.invocation, error)
                 self._failed(type(error))
             except Exception as error:  # whatever it is, the next look may succeed
                 if self.invocation.verbose:

@@ -58,15 +58,15 @@ def plan(
     }
     for source_id, message in absent.items():
         place = invocation.project.by_id[source_id or ""].location
-        print_problem(Problem("no-data", message, place, severity="warning"))
+        print_problem(invocation, Problem("no-data", message, place, severity="warning"))
     for problem in _warnings(invocation.project, planned):
-        print_problem(problem)
+        print_problem(invocation, problem)
     if not invocation.project.persisted:
         from persist_assets.compiler.remarks import ignored_files
 
         err.print("[cyan]note[/]: no source is persisted: write `--@ persist` above a CREATE VIEW")
         for problem in ignored_files(invocation.settings):
-            print_problem(problem)
+            print_problem(invocation, problem)
     holdings = find_holdings(invocation.observer.ingestion, chosen)
     if invocation.as_json:
         from persist_assets.operations.documents.plans import PlanDocument
@@ -110,7 +110,7 @@ def warn_of_former_build_ids(invocation: Invocation) -> None:
     manifest = invocation.ledger.manifests.fetch(*invocation.settings.environments)
     problem = find_former_build_ids(invocation.settings, current, manifest)
     if problem is not None:
-        print_problem(problem)
+        print_problem(invocation, problem)
 
 
 def partition_keys(

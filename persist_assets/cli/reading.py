@@ -420,6 +420,7 @@ def _parse(invocation: Invocation, text: str, run: str | None) -> tuple[Query, s
     if not colon and not text.endswith(MALLOY):
         if run is not None:
             raise SettingsError("--run needs a Malloy file before it", hint="FILE.malloy")
+        invocation.texts["query"] = text
         return parse_query(text), None
     path = malloy_path(invocation.settings, (file + MALLOY) if colon else text)
     if (run is None) == (not colon):

@@ -401,7 +401,7 @@ def what_is_lost(tokens: Sequence[Token], text: str) -> str | None:
         ):
             return "+ before an operand"
         word = text[token.start : token.end + 1]
-        before = word.upper()
+        before = word.upper().split()[-1]  # ORDER BY is one token
         if before == "COLLATE":
             return "COLLATE"
         if _MARK in word:

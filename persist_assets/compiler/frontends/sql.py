@@ -30,6 +30,7 @@ from persist_assets.compiler.frontends.external import (
 )
 from persist_assets.compiler.frontends.foreign import written_for_others
 from persist_assets.compiler.frontends.intervals import KEYWORD, missing_keywords
+from persist_assets.compiler.frontends.misplaced_calls import MisplacedCall, misplaced_calls
 from persist_assets.compiler.frontends.motly import Line
 from persist_assets.compiler.frontends.parameters import bounds, joined, unfounded
 from persist_assets.compiler.frontends.sql_names import created
@@ -46,6 +47,7 @@ from persist_assets.compiler.frontends.sql_trees import (
     tables_read,
     wrong_calls,
 )
+from persist_assets.compiler.frontends.syntax import Invalid, explain, find_refused
 from persist_assets.core.dialect import (
     SPARK,
     as_name,
@@ -605,18 +607,10 @@ class _File:
         return _Refused("nesting", message, self.location(token.start), hint)
 
     def refusal(self, error: ParseError, tokens: Sequence[Token]) -> _Refused:
-        first = error.errors[0] if error.errors else {}
-        line, near = first.get("line"), first.get("highlight") or ""
-        if line and self.place is None:
-            column = max(int(first.get("col") or 1) - len(near) + 1, 1)
-            starts = [0, *(m.end() for m in re.finditer("\n", self.text))]
-            location = self.location(starts[int(line) - 1] + column - 1)
-        else:
-            location = self.location(tokens[0].start)
-        message = str(first.get("description") or error).split(" but got ")[0].rstrip(".")
-        if message.startswith("Required keyword"):  # sqlglot's words for a missing operand
-            message = "something is missing here"
-        return _Refused("syntax", f"{message}, near `{near}`" if near else message, location)
+        return self.invalid(explain(error, tokens, self.text))
+
+    def invalid(self, invalid: Invalid) -> _Refused:
+        return _Refused("syntax", invalid.message, self.location(invalid.offset), invalid.hint)
 
     def name(self, tree: Any) -> tuple[str, Location]:
         table = tree.find(exp.Table)
@@ -648,6 +642,9 @@ class _File:
                     self.location(token.start),
                     "write the name itself",
                 )
+        refused = find_refused(tokens, self.text)
+        if refused is not None:
+            raise self.invalid(refused)
         spark_tokens = faithful(tokens, self.text)
         words = joined(spark_tokens, self.text)
         tree = self.parse(self.typed(words))
@@ -677,9 +674,14 @@ class _File:
             what_is_lost(tokens, self.text),
             bounded,
             tuple((name, n, self.location(at)) for name, n, at in wrong_calls(tokens, tree)),
+            tuple(self.misplaced(c) for c in misplaced_calls(tokens, self.text, tree)),
             tuple((text, self.location(at)) for text, at in double_quoted(tokens, self.text)),
             tree,
         )
+
+    def misplaced(self, call: MisplacedCall) -> tuple[str, Problem]:
+        place = self.location(call.offset)
+        return call.function, Problem(call.code, call.message, place, call.hint, call.severity)
 
     def words(self, tokens: Sequence[Token], references: Sequence[Reference]) -> Iterator[str]:
         """Yield the words of a query; for a reference, its number, and its name if it matters."""

@@ -216,8 +216,8 @@ def _compile_query(compilation: Compilation, unit: Unit) -> None:
     ]
     compilation.problems += _mistaken_texts(query, upstream)
     wrong = [*hidden, *_wrong_calls(compilation, query)]
-    if wrong:
-        compilation.problems += wrong
+    compilation.problems += wrong
+    if any(problem.severity == "error" for problem in wrong):
         unit.broken = True
         return
     unit.key = digest(
@@ -313,6 +313,7 @@ def _wrong_calls(compilation: Compilation, query: Query) -> list[Problem]:
             hint = f"Spark has `{other}`" if other else did_you_mean(name, (*SPARKS, *functions))
             hint = hint or f'if the session has it: functions = ["{name}"] in persist.toml'
             problems.append(Problem("unknown-function", f"unknown function `{name}`", place, hint))
+    problems += (p for name, p in query.misplaced_calls if name not in functions)
     return problems
 
 

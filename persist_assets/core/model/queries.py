@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from persist_assets.core.errors import Location
+    from persist_assets.core.errors import Location, Problem
 
 
 SourceID = str
@@ -77,6 +77,9 @@ class Query:
     wrong_calls
         The functions that Spark does not have, or does not call with so many arguments: names,
         numbers of arguments (None: no such function), places.
+    misplaced_calls
+        Problems of calls in places, or with arguments, that Spark's own functions do not have,
+        each with the function.
     double_quoted
         The texts in double quotes that could be names, with their places.
     tree
@@ -91,6 +94,7 @@ class Query:
     lost: str | None = None
     bounds: tuple[Bound, ...] = ()
     wrong_calls: tuple[tuple[str, int | None, Location], ...] = field(default=(), compare=False)
+    misplaced_calls: tuple[tuple[str, Problem], ...] = field(default=(), compare=False)
     double_quoted: tuple[tuple[str, Location], ...] = field(default=(), compare=False)
     tree: Any = field(default=None, compare=False, repr=False, hash=False)
 

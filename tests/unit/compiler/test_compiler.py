@@ -205,7 +205,7 @@ def test_columns_and_their_types_where_they_are_certain(
             "SELECT a FROM t WHERE EXISTS (SELECT 1 FROM t AS y WHERE y.z = 1)",
             "f0.sql:2:75: error: `z` is not a column of `y` [unknown-column]",
         ),
-        ("SELECT max(a) FROM t", "f0.sql:2:29: error: column 1 of `v` has no name [column-name]"),
+        ("SELECT max(a) FROM t", "f0.sql:2:25: error: column 1 of `v` has no name [column-name]"),
         (
             "SELECT a, b AS A FROM t",
             "f0.sql:2:13: error: `v` has two columns named `A` [column-name]",

@@ -1,0 +1,50 @@
+"""Positions: numbers in GROUP BY and ORDER BY that stand for columns of the SELECT list."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+
+from persist_assets.analysis.scope import Unanalysable
+from persist_assets.analysis.syntax import without_parens
+from persist_assets.core.errors import Problem
+
+if TYPE_CHECKING:
+    from persist_assets.analysis.binding import Binding
+
+_MAX_INT = 2**31 - 1
+
+
+def position(binding: Binding, item: Any, n_columns: int, clause: str) -> int | None:
+    """Return the column that an item of a clause stands for, counted from 0.
+
+    None: it is no position. Numbers that are no INT are constants.
+
+    Parameters
+    ----------
+    n_columns
+        The number of columns in the SELECT list.
+    clause
+        Its words, for the message.
+
+    Raises
+    ------
+    Unanalysable
+        There is no such column, which is reported.
+    """
+    number = without_parens(item)
+    is_negative = isinstance(number, exp.Neg)
+    number = number.this if is_negative else number
+    if not isinstance(number, exp.Literal) or number.is_string or not number.name.isdecimal():
+        return None
+    if int(number.name) > _MAX_INT:
+        return None
+    if not is_negative and 0 < int(number.name) <= n_columns:
+        return int(number.name) - 1
+    shown = f"{'-' * is_negative}{number.name}"
+    counted = "1 column" if n_columns == 1 else f"{n_columns} columns"
+    message = f"{clause} {shown} is no column: the SELECT list has {counted}"
+    hint = f"write a number from 1 to {n_columns}" if n_columns > 1 else "write the column"
+    binding.problems.append(Problem("position", message, binding.place(number), hint))
+    raise Unanalysable("of an invalid position")
