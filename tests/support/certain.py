@@ -209,7 +209,7 @@ ACCEPTED = (
     "SELECT count(*) n, a FROM t GROUP BY 2",
     "SELECT a, (SELECT max(e) FROM u) x, count(*) n FROM t GROUP BY 1, 2",
     "SELECT a, b FROM t ORDER BY 1 + 4, 3L, 3.0, '3', 3000000000, -(3), +5, CAST(5 AS INT)",
-    "SELECT * FROM t ORDER BY 5, 8",
+    "SELECT * FROM t ORDER BY 5, 7",
     "SELECT a FROM t CLUSTER BY 3",
     "SELECT a, row_number() OVER (ORDER BY 5) r, sum(b) OVER (PARTITION BY 9) q FROM t",
     "SELECT explode(m) AS (k, w), a FROM t ORDER BY 3",
