@@ -127,7 +127,7 @@ def _is_from(tokens: Sequence[Token], i: int) -> bool:
 _BEFORE_OPERANDS = frozenset(
     (
         *(TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.COMMA, TokenType.EQ, TokenType.NEQ),
-        *(TokenType.LT, TokenType.LTE, TokenType.GT, TokenType.GTE, TokenType.PLUS),
+        *(TokenType.LT, TokenType.LTE, TokenType.GTE, TokenType.PLUS),
         *(TokenType.DASH, TokenType.SLASH, TokenType.DPIPE, TokenType.ARROW),
     )
 )
@@ -208,8 +208,9 @@ def _limit(tokens: Sequence[Token], i: int, text: str) -> Invalid | None:
     if word == "TOP" and is_number and _word(tokens, i - 2, text) == "SELECT":
         return Invalid(offset, "Spark has no TOP", f"write LIMIT {token.text} at the end")
     if word == "FETCH" and _word(tokens, i, text) in ("FIRST", "NEXT"):
-        n = tokens[i + 1].text if i + 1 < len(tokens) else "n"
-        return Invalid(offset, "Spark has no FETCH", f"write LIMIT {n if n.isdecimal() else 1}")
+        n = tokens[i + 1].text if i + 1 < len(tokens) else ""
+        if n.isdecimal():
+            return Invalid(offset, "Spark has no FETCH", f"write LIMIT {n}")
     return None
 
 
