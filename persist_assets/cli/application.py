@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -523,7 +524,7 @@ def _print_excerpt(invocation: Invocation, place: Location) -> None:
 def table_of(*titles: str) -> Table:
     """Return an empty table with these columns; numbers are right-aligned."""
     table = Table(box=None, pad_edge=False)
-    numbers = ("rows", "bytes", "written", "seconds")
+    numbers = ("rows", "bytes", "written", "seconds", "time")
     for title in titles:
         table.add_column(title, justify="right" if title in numbers else "left")
     return table
@@ -679,6 +680,19 @@ def in_bytes(n: int) -> str:
             break
         size /= 1000
     return f"{size:.1f} {unit}" if unit != "B" else f"{n} B"
+
+
+def in_local_time(at: str | None) -> str:
+    """Return an ISO 8601 time as the user's clock shows it, to the second; '' if there is none.
+
+    Examples
+    --------
+    >>> len(in_local_time("2026-11-26T09:43:18.123456+00:00")), in_local_time(None)
+    (19, '')
+    """
+    if at is None:
+        return ""
+    return datetime.fromisoformat(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def malloy_path(settings: Settings, written: str) -> str:

@@ -29,6 +29,7 @@ from persist_assets.cli.progress import COLOURS, shown
 from persist_assets.core.errors import NotFoundError, SourcesError
 from persist_assets.core.model.project import Project
 from persist_assets.core.model.sources import Source
+from persist_assets.core.settings.durations import in_short
 from persist_assets.core.settings.keys import KEEP_GOING
 from persist_assets.planning.selection import find_source
 
@@ -130,9 +131,8 @@ def _print_result(invocation: Invocation, result: "RunResult", document: "RunDoc
         _print_builds(invocation.project, rows)
         if all(row.action == "reused" for row in rows):
             out.print(f"nothing was rebuilt: all {len(rows)} tables were up to date")
-        out.print(
-            f"run {result.run_id} {'[green]succeeded[/]' if result.success else '[red]failed[/]'}"
-        )
+        outcome = "[green]succeeded[/]" if result.success else "[red]failed[/]"
+        out.print(f"run {result.run_id[:8]} {outcome}")
     if not result.success:
         printed = {row.source_id for row in rows if row.build_uid}
         for failure in result.failures:
@@ -190,12 +190,12 @@ def _run_document(
 
 
 def _print_builds(project: Project, rows: Sequence["BuildDocument"]) -> None:
-    table = table_of("source", "action", "method", "rows", "bytes", "seconds", "table")
+    table = table_of("source", "action", "method", "rows", "bytes", "time", "table")
     for row in rows:
         sizes = [f"{n:,}" if n is not None else "" for n in (row.rows, row.bytes)]
         if row.rows_written is not None and row.maintenance not in (None, "whole"):
             sizes[0] = f"{row.rows_written:,} of {sizes[0]}"
-        seconds = f"{row.seconds:.1f}" if row.seconds is not None else ""
+        seconds = in_short(row.seconds) if row.seconds is not None else ""
         where = f"{row.table} v{row.version}" if row.table else ""
         if row.action == "skipped":
             where = f"[dim]{escape(row.error or '')}[/]"

@@ -16,6 +16,7 @@ from persist_assets.cli.application import (
     SelectArgument,
     command,
     err,
+    in_local_time,
     in_words,
     out,
     print_json,
@@ -101,12 +102,15 @@ def _import(invocation: Invocation, file: Path, *, dry_run: bool, why: str | Non
         for row in moved:
             origin = " [dim](of another ledger)[/]" if row["adopted"] else ""
             what = f"{row['source_id']} {row['table']}@v{row['version']}"
-            out.print(f"[green]imported[/] {escape(what)}{origin}", soft_wrap=True)
+            action = "would import" if dry_run else "imported"
+            out.print(f"[green]{action}[/] {escape(what)}{origin}", soft_wrap=True)
         for r in imported.refused:
             what = f"{r.source_id or ''} {(r.build_id or str(file))[:64]}".strip()
             err.print(f"[red]refused[/] {escape(f'{what}: {r.reason}')}", soft_wrap=True)
-        outcome = f"as change {imported.change_id}" if imported.change_id else "nothing was changed"
-        n = f"{len(moved)} imported, {imported.n_same} already the same, {len(refused)} refused"
+        change = imported.change_id
+        outcome = f"as change {change}" if change else _unchanged(dry_run)
+        verb = "would be imported" if dry_run else "imported"
+        n = f"{len(moved)} {verb}, {imported.n_same} already the same, {len(refused)} refused"
         out.print(f"{n} in {settings.environment}: {outcome}")
     if differs:
         words = ("strict", "not strict") if imported.strict else ("not strict", "strict")
@@ -114,6 +118,10 @@ def _import(invocation: Invocation, file: Path, *, dry_run: bool, why: str | Non
         err.print(f"[yellow]warning[/]: {message}; persist.toml decides that", soft_wrap=True)
     if refused:
         raise typer.Exit(4)
+
+
+def _unchanged(dry_run: bool) -> str:
+    return "a dry run changes nothing" if dry_run else "nothing was changed"
 
 
 # ------------------------------------------------------------------------------------- environments
@@ -166,9 +174,11 @@ def promote(
     else:
         for refusal in promotion.refused:
             err.print(f"[red]refused[/] {escape(refusal.source_id)}: {escape(refusal.reason)}")
+        could = "could promote" if refused else "would promote"
         for row in moved:
-            out.print(f"[green]promoted[/] {escape(str(row['source_id']))}")
-        outcome = f"as change {change}" if change else "nothing was changed"
+            action = could if dry_run else "promoted"
+            out.print(f"[green]{action}[/] {escape(str(row['source_id']))}")
+        outcome = f"as change {change}" if change else _unchanged(dry_run)
         out.print(f"{len(moved)} from {source} to {target}, {len(refused)} refused: {outcome}")
     if refused:
         raise typer.Exit(4)
@@ -234,7 +244,7 @@ def state(
         upto = values["last_max_value"] or ""
         if values["timeless"]:
             upto = f"{upto}, {values['timeless']:,} without".removeprefix(", ")
-        table.add_row(escape(source_id), values["last_run"] or "", escape(upto), rows)
+        table.add_row(escape(source_id), in_local_time(values["last_run"]), escape(upto), rows)
     if documents:
         out.print(table)
     else:
@@ -317,14 +327,15 @@ def _print_builds(
             upto = row["watermark_after"] or ""
             run = (row["run_id"] or "")[:8]
             done = (action, row["maintenance"] or "")
-            table.add_row(row["started_at"][:19], *done, *numbers, seconds, escape(upto), run)
+            started = in_local_time(row["started_at"])
+            table.add_row(started, *done, *numbers, seconds, escape(upto), run)
         out.print(f"[bold]{escape(source_id)}[/]" + ("" if builds else " [dim]not built yet[/]"))
         if builds:
             out.print(table)
         for row in builds:
             if row["error"]:
                 why = row["error"].partition("\n")[0]
-                out.print(f"[dim]{row['started_at'][:19]}[/]  {escape(why)}")
+                out.print(f"[dim]{in_local_time(row['started_at'])}[/]  {escape(why)}")
 
 
 @command("rollback")
@@ -393,7 +404,8 @@ def gc_(
         which = (
             f"version{'s' * (len(c.versions) > 1)} {versions}" if versions else "never published"
         )
-        out.print(f"{escape(c.table)} [dim]{which}[/], {decimal(c.bytes)}")
+        action = "would delete" if dry_run else "deleted"
+        out.print(f"{action} {escape(c.table)} [dim]{which}[/], {decimal(c.bytes)}")
     would = "would be deleted" if dry_run else "deleted"
     n = "1 table" if len(collected) == 1 else f"{len(collected)} tables"
     out.print(f"{decimal(total)} of {n} {would}")
@@ -424,7 +436,7 @@ def _version(snapshot: Snapshot | None) -> str | None:
 
 
 def _print_change(change: ManifestChange) -> None:
-    at = change.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    at = in_local_time(change.at.isoformat())
     why = f" [dim]{escape(change.why)}[/]" if change.why else ""
     run = f" [dim]run {escape(change.run_id[:8])}[/]" if change.run_id else ""
     out.print(f"[bold]{change.change_id}[/] {at} {change.kind} by {escape(change.by)}{run}{why}")

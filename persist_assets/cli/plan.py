@@ -28,6 +28,7 @@ from persist_assets.core.errors import Problem, SettingsError
 from persist_assets.core.model.plans import Plan, Step
 from persist_assets.core.model.project import Project
 from persist_assets.core.model.queries import SourceID
+from persist_assets.core.settings.durations import in_short
 from persist_assets.external.status import find_holdings
 from persist_assets.operations.revisions import WORKING_TREE, find_places
 from persist_assets.planning.diff import Change, Standings, compare, to_rebuild
@@ -235,7 +236,7 @@ def _costs(step: Step) -> str:
         facts.append(f"reads up to {in_bytes(step.reads.bytes)}{rows}")
     if step.expected is not None and step.maintenance != "whole":
         seconds = step.expected
-        facts.append(f"about {seconds.delta_s:.1f} s, all rows {seconds.whole_s:.1f} s")
+        facts.append(f"about {in_short(seconds.delta_s)}, all rows {in_short(seconds.whole_s)}")
     return f"[{'; '.join(facts)}]" if facts else ""
 
 

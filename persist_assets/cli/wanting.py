@@ -15,6 +15,7 @@ from persist_assets.cli.application import (
     Invocation,
     command,
     err,
+    in_local_time,
     out,
     print_json,
     quiet,
@@ -23,7 +24,7 @@ from persist_assets.cli.application import (
 )
 from persist_assets.core.errors import ConflictError, NotFoundError, SettingsError
 from persist_assets.core.model.snapshots import Event
-from persist_assets.core.settings.durations import parse_duration
+from persist_assets.core.settings.durations import in_short, parse_duration
 from persist_assets.core.wants import ACTIVE, Evaluation, Request, Want
 
 _TTL, _SLA = "30m", "5m"
@@ -139,7 +140,7 @@ def want_list(
         return
     table = table_of("want", "partition", "state", "deadline", "error")
     for want in wants:
-        due = want.deadline.strftime("%Y-%m-%d %H:%M:%SZ") if want.deadline else ""
+        due = in_local_time(want.deadline.isoformat() if want.deadline else None)
         error = (want.error or "").splitlines()[:1]
         table.add_row(
             escape(want.want_id),
@@ -341,12 +342,11 @@ def sla(
     for row in documents:
         blame = row["blame"]
         whose = f"{blame['graph']}:" if blame["graph"] else ""
-        late = f"{row['late_seconds']:,.0f} s"
         table.add_row(
             escape(row["partition_ref"]),
-            row["deadline"],
-            late,
-            row["delivered_at"] or "not yet",
+            in_local_time(row["deadline"]),
+            in_short(row["late_seconds"]),
+            in_local_time(row["delivered_at"]) or "not yet",
             escape(whose + blame["partition_ref"]),
             escape(": ".join(filter(None, (blame["cause"], blame.get("problem"))))),
         )

@@ -276,7 +276,7 @@ def test_the_line_of_a_step_has_its_costs_in_brackets() -> None:
     costs = f"[reads up to 502.0 MB (5,020 rows); about {step.expected.delta_s:.1f} s, all rows"
     assert f"{costs} 40.0 s]" in line
     dearer = replace(step.expected, delta_s=50.0)  # refresh=incremental maintains it nevertheless
-    assert _costs(replace(step, reads=None, expected=dearer)) == "[about 50.0 s, all rows 40.0 s]"
+    assert _costs(replace(step, reads=None, expected=dearer)) == "[about 50 s, all rows 40 s]"
     assert _costs(replace(step, reads=None, expected=dearer, maintenance="whole")) == ""
     assert _costs(replace(step, reads=None, expected=None)) == ""
     assert _costs(replace(step, reads=Volume(None, 1), expected=None)) == "[reads up to 1 B]"
