@@ -6,6 +6,7 @@ the modules of commands that it mentions; all others would cost a tenth of a sec
 """
 
 import gc
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from importlib import import_module
@@ -52,8 +53,17 @@ def main() -> None:
     """Run the command line."""
     gc.disable()  # most commands end before there is much to collect
     words = {*sys.argv[1:]}
+    if "_PERSIST_COMPLETE" in os.environ:  # a shell completes words, which stand in a variable
+        from persist_assets.cli.completing import typed, with_sources_only
+
+        typed_words = typed(os.environ)
+        command = with_sources_only(typed_words)
+        if command is not None:
+            command(prog_name="persist")  # it prints the names
+            return
+        words |= {*typed_words}
     modules = [m for m, commands in MODULES.items() if not words.isdisjoint(commands)]
     try:
-        _load(modules or MODULES).app()
+        _load(modules or MODULES).app(prog_name="persist")
     finally:
         gc.freeze()  # the rest ends with the process, so Python need not search it

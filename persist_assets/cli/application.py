@@ -23,7 +23,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from persist_assets.cli.excerpts import excerpt
-from persist_assets.compiler.load import Loaded, load, require, sound
 from persist_assets.core.errors import (
     BuildError,
     ConflictError,
@@ -43,8 +42,6 @@ from persist_assets.core.settings.load import find_root, load_settings
 from persist_assets.core.settings.user import make_private
 from persist_assets.core.settings.values import Settings
 from persist_assets.core.trust import confined
-from persist_assets.planning.selection import State, find_declared, select, states_of
-from persist_assets.storage.files import know_stores
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -52,10 +49,12 @@ if TYPE_CHECKING:
     from persist_assets.building.builder import Builder
     from persist_assets.building.observe import Observer
     from persist_assets.building.reader import Reader
+    from persist_assets.compiler.load import Loaded
     from persist_assets.core.model.annotations import Fallback
     from persist_assets.core.wants import Request
     from persist_assets.engine.protocol import Engine
     from persist_assets.ledger.ledger import Ledger
+    from persist_assets.planning.selection import State
 
 EXIT_CODES: Sequence[tuple[type[PersistError], int]] = (
     (StorageError, 6),
@@ -76,7 +75,6 @@ app = typer.Typer(
     help="Persistent sources for Dagster on Spark.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 spark_app = typer.Typer(
     help=r"The Spark server that is shared by runs: \[spark] shared = true.", no_args_is_help=True
@@ -120,6 +118,8 @@ class Invocation:
     @cached_property
     def settings(self) -> Settings:
         """The project's settings."""
+        from persist_assets.storage.files import know_stores
+
         settings = load_settings(self.root, environment=self.env)
         know_stores(settings.stores, settings.patience)
         return settings
@@ -133,14 +133,18 @@ class Invocation:
             return self.project_dir or Path.cwd()
 
     @cached_property
-    def loaded(self) -> Loaded:
+    def loaded(self) -> "Loaded":
         """The project as compiled, with all its problems."""
+        from persist_assets.compiler.load import load
+
         with Compiling(err) as compiling:
             return load(self.settings, compiling)
 
     @cached_property
     def project(self) -> Project:
         """The compiled project; prints problems that are not errors."""
+        from persist_assets.compiler.load import require, sound
+
         project = self.loaded.project
         project = sound(project) if self.keep_going else require(project)
         for problem in project.problems:
@@ -200,6 +204,8 @@ class Invocation:
         SourcesError
             A name means only unsound sources, or a file that cannot be read may define it.
         """
+        from persist_assets.planning.selection import find_declared
+
         for name in names:
             declared = find_declared(self.loaded.project, name)
             if self.project.by_id.keys().isdisjoint(declared):
@@ -226,10 +232,14 @@ class Invocation:
 
     def find(self, patterns: Sequence[str]) -> tuple[SourceID, ...]:
         """Return the persisted sources that patterns select; none if there are no patterns."""
+        from persist_assets.planning.selection import select
+
         return select(self.project, patterns, self.states, self.settings.selectors)
 
-    def states(self) -> dict[SourceID, frozenset[State]]:
+    def states(self) -> "dict[SourceID, frozenset[State]]":
         """Return the states of the tables of all persisted sources, according to a plan."""
+        from persist_assets.planning.selection import states_of
+
         planned = self.observer.plan(s.source_id for s in self.project.persisted)
         return {step.source_id: states_of(step, self.project) for step in planned.steps}
 
@@ -281,6 +291,25 @@ class Compiling:
 
 _PATIENCE_S, _LINES_S = 1.0, 10.0
 
+
+def source_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the names of sources that a shell may complete a word to.
+
+    They are those of the last compilation: compiling takes longer than people wait for a shell. The
+    word may begin as selections do (``+name``).
+    """
+    from persist_assets.compiler.cache import load_names
+
+    start = re.match(r"\d*\+|", incomplete)
+    before = start[0] if start else ""
+    chosen = (ctx.parent and ctx.parent.params.get("project")) or ctx.params.get("project")
+    try:
+        names = load_names(Path(chosen).absolute() if chosen else find_root(Path.cwd()))
+    except PersistError:  # it is no project
+        return []
+    return [before + name for name in names if (before + name).startswith(incomplete)]
+
+
 ProjectOption = Annotated[
     Path | None,
     typer.Option(
@@ -295,15 +324,31 @@ VerboseOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document to stdout.")]
 SelectArgument = Annotated[
     list[str] | None,
-    typer.Argument(help="Sources, in Dagster's selection syntax; default: all."),
+    typer.Argument(
+        help="Sources, in Dagster's selection syntax; default: all.", autocompletion=source_names
+    ),
 ]
 SelectOption = Annotated[
     list[str] | None,
-    typer.Option("--select", metavar="SELECT", help="The same as an option; can be repeated."),
+    typer.Option(
+        "--select",
+        metavar="SELECT",
+        help="The same as an option; can be repeated.",
+        autocompletion=source_names,
+    ),
 ]
 ExcludeOption = Annotated[
     list[str] | None,
-    typer.Option("--exclude", metavar="SELECT", help="Sources to leave out; can be repeated."),
+    typer.Option(
+        "--exclude",
+        metavar="SELECT",
+        help="Sources to leave out; can be repeated.",
+        autocompletion=source_names,
+    ),
+]
+SourceArgument = Annotated[
+    str,
+    typer.Argument(metavar="SOURCE", help="A name or an asset key.", autocompletion=source_names),
 ]
 AgainstOption = Annotated[
     str | None,

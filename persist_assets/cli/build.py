@@ -15,6 +15,7 @@ from persist_assets.cli.application import (
     PartitionOption,
     RangeOption,
     SelectArgument,
+    SourceArgument,
     ToOption,
     command,
     err,
@@ -92,7 +93,7 @@ def build(
 @command("rerun")
 def rerun(
     invocation: Invocation,
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A name or an asset key.")],
+    source: SourceArgument,
     first: Annotated[
         str, typer.Option("--from", metavar="A", help="Start of the window (inclusive).")
     ],

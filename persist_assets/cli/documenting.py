@@ -14,6 +14,7 @@ from persist_assets.cli.application import (
     out,
     print_json,
     print_problem,
+    source_names,
 )
 from persist_assets.core.errors import SourcesError
 from persist_assets.core.model.columns import ColumnRef
@@ -27,7 +28,12 @@ from persist_assets.planning.lineage import find_columns, trace
 def lineage(
     invocation: Invocation,
     name: Annotated[
-        str, typer.Argument(metavar="SOURCE[.COLUMN]", help="A source, or one of its columns.")
+        str,
+        typer.Argument(
+            metavar="SOURCE[.COLUMN]",
+            help="A source, or one of its columns.",
+            autocompletion=source_names,
+        ),
     ],
 ) -> None:
     """Show which columns a source's columns are computed from, and what follows from them."""

@@ -14,6 +14,7 @@ from persist_assets.cli.application import (
     err,
     out,
     print_json,
+    source_names,
     table_of,
 )
 from persist_assets.core.errors import LedgerError, NotFoundError
@@ -27,7 +28,9 @@ def explain(
     ref: Annotated[
         str,
         typer.Argument(
-            metavar="REF", help="A source; or an asset key, `/` and the key of a partition."
+            metavar="REF",
+            help="A source; or an asset key, `/` and the key of a partition.",
+            autocompletion=source_names,
         ),
     ],
 ) -> None:

@@ -8,6 +8,7 @@ from rich.markup import escape
 from persist_assets.cli.application import (
     Invocation,
     SelectArgument,
+    SourceArgument,
     command,
     out,
     print_json,
@@ -67,7 +68,7 @@ def _kind(source: Source) -> str:
 @command("compile")
 def compile_(
     invocation: Invocation,
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A name or an asset key.")],
+    source: SourceArgument,
 ) -> None:
     """Print the SQL that computes a source: tables by their asset keys, and all else inlined."""
     project = invocation.project

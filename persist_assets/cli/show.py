@@ -16,6 +16,7 @@ from persist_assets.cli.application import (
     malloy_path,
     out,
     print_json,
+    source_names,
 )
 from persist_assets.cli.check import source_json
 from persist_assets.cli.external import held_json
@@ -34,7 +35,12 @@ from persist_assets.planning.world import older_code
 def show(
     invocation: Invocation,
     source: Annotated[
-        str, typer.Argument(metavar="SOURCE|FILE.malloy", help="A name or an asset key.")
+        str,
+        typer.Argument(
+            metavar="SOURCE|FILE.malloy",
+            help="A name or an asset key.",
+            autocompletion=source_names,
+        ),
     ],
 ) -> None:
     """Show everything about one source, or what a Malloy file defines."""

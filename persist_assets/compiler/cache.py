@@ -104,6 +104,33 @@ def cache_file(root: Path, kind: str) -> Path | None:
         return None
 
 
+def save_names(root: Path, names: Iterable[str]) -> None:
+    """Keep the names of a project's sources, for shells that complete them."""
+    path = _names_file(root)
+    if path is not None:
+        with suppress(OSError):
+            make_private(path.parent)
+            _replace(path, "\n".join(names).encode())
+
+
+def load_names(root: Path) -> list[str]:
+    """Return the names of a project's sources when it last changed; none if they are unknown."""
+    path = _names_file(root)
+    try:
+        if path is None:
+            return []
+        names = path.read_text().splitlines()
+        os.utime(path)
+    except OSError:
+        return []
+    return names
+
+
+def _names_file(root: Path) -> Path | None:
+    file = cache_file(root, "names")
+    return file and file.with_suffix(".names")
+
+
 def load_cache(path: Path | None) -> Cache:
     """Return the content of a file; nothing if it is missing, damaged or not this user's."""
     content = _load(path)
@@ -147,17 +174,30 @@ def save_cache(path: Path | None, files: dict[str, Parsed], meanings: dict[str, 
 def _save(path: Path | None, content: tuple[Any, Any]) -> None:
     if path is None:
         return
-    temporary = path.with_name(f".{uuid4().hex}")
     try:
         make_private(path.parent)
         key = _read_key(path.parent) or _make_key(path.parent)
         data = pickle.dumps(content, pickle.HIGHEST_PROTOCOL)
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(_stamp().encode() + _sign(key, path, data) + data)
-        temporary.replace(path)
+        _replace(path, _stamp().encode() + _sign(key, path, data) + data)
         _forget_old(path.parent)
     except OSError as error:
         log.debug("action=save-cache path=%s error=%s", path, error)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Replace a file, which only its owner may read.
+
+    Raises
+    ------
+    OSError
+        It cannot be written.
+    """
+    temporary = path.with_name(f".{uuid4().hex}")
+    try:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(data)
+        temporary.replace(path)
+    finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
 
@@ -220,7 +260,7 @@ def _sign(key: bytes, path: Path, data: bytes) -> bytes:
 def _forget_old(directory: Path) -> None:
     """Delete files that have not been used for a long time: their projects may be gone."""
     before = time.time() - _UNUSED_S
-    for file in (*directory.glob("*.cache"), *directory.glob("*.programs")):
+    for file in (f for kind in ("cache", "programs", "names") for f in directory.glob(f"*.{kind}")):
         with suppress(OSError):
             if file.stat().st_mtime < before:
                 file.unlink()

@@ -13,7 +13,15 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 
 from persist_assets.analysis.pushdown.needs import needed
-from persist_assets.compiler.cache import Cache, Parsed, cache_file, load_cache, parsed, save_cache
+from persist_assets.compiler.cache import (
+    Cache,
+    Parsed,
+    cache_file,
+    load_cache,
+    parsed,
+    save_cache,
+    save_names,
+)
 from persist_assets.compiler.compile import compile_project, nothing_collected, resolve_query
 from persist_assets.compiler.editing import Editing
 from persist_assets.compiler.files import decode, names_in_bytes
@@ -335,6 +343,8 @@ def _compile(
         used = compilation.memory.used
         if remember and (files != cached.files or used.keys() != cached.meanings.keys()):
             save_cache(place, files, used)
+            names = {d.name for file in files.values() for d in file.declarations}
+            save_names(settings.root, sorted(names))
         place = place if remember else None
         project = _finished(settings, compilation, files, malloys, place)
     return Loaded(project, compilation, models)

@@ -274,7 +274,7 @@ def test_the_line_of_a_step_has_its_costs_in_brackets() -> None:
     line = shown(made, step)
     assert "build a/p (keys) the data of t changed; only rows that can differ" in line
     costs = f"[reads up to 502.0 MB (5,020 rows); about {step.expected.delta_s:.1f} s, all rows"
-    assert f"{costs} 40.0 s]" in line
+    assert f"{costs} 40 s]" in line
     dearer = replace(step.expected, delta_s=50.0)  # refresh=incremental maintains it nevertheless
     assert _costs(replace(step, reads=None, expected=dearer)) == "[about 50 s, all rows 40 s]"
     assert _costs(replace(step, reads=None, expected=dearer, maintenance="whole")) == ""
