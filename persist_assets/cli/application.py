@@ -8,14 +8,13 @@ import logging
 import os
 import re
 import sys
-import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -23,6 +22,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from persist_assets.cli.excerpts import excerpt
+from persist_assets.cli.progress import Compiling
 from persist_assets.core.errors import (
     BuildError,
     ConflictError,
@@ -44,8 +44,6 @@ from persist_assets.core.settings.values import Settings
 from persist_assets.core.trust import confined
 
 if TYPE_CHECKING:
-    from rich.status import Status
-
     from persist_assets.building.builder import Builder
     from persist_assets.building.observe import Observer
     from persist_assets.building.reader import Reader
@@ -247,49 +245,6 @@ class Invocation:
         """Close everything that was opened."""
         for act in self._closing:
             act()
-
-
-class Compiling:
-    """Shows the progress of compiling Malloy files on stderr if it takes long.
-
-    A terminal shows one line, which disappears; otherwise a line is printed every ten seconds.
-
-    Parameters
-    ----------
-    clock
-        Returns seconds.
-    """
-
-    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
-        self._console, self._clock = console, clock
-        self._due = clock() + (_PATIENCE_S if console.is_terminal else _LINES_S)
-        self._status: Status | None = None
-
-    def __call__(self, done: int, n: int) -> None:
-        """Show that `done` of `n` files are compiled."""
-        if self._clock() < self._due:
-            return
-        line = f"compiling Malloy: {done} of {n} files"
-        if not self._console.is_terminal:
-            self._console.print(line)
-            self._due = self._clock() + _LINES_S
-        elif self._status is None:
-            self._status = self._console.status(line)
-            self._status.start()
-        else:
-            self._status.update(line)
-
-    def __enter__(self) -> Self:
-        """Return itself; nothing is shown yet."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Remove the line."""
-        if self._status is not None:
-            self._status.stop()
-
-
-_PATIENCE_S, _LINES_S = 1.0, 10.0
 
 
 def source_names(ctx: typer.Context, incomplete: str) -> list[str]:

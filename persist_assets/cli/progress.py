@@ -1,10 +1,11 @@
-"""The progress of builds on stderr: a terminal shows what goes on, a file gets lines."""
+"""The progress of work on stderr: a terminal shows what goes on, a file gets lines."""
 
 import logging
 import threading
-from collections.abc import Generator, Iterable
+import time
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -15,6 +16,8 @@ from rich.text import Text
 from persist_assets.core.settings.durations import in_short
 
 if TYPE_CHECKING:
+    from rich.status import Status
+
     from persist_assets.building.progress import Begun, Ended, Progress
 
 log = logging.getLogger(__name__)
@@ -120,3 +123,46 @@ class _Display:
         words = state.in_words(activity)
         self._spinner.update(text=Text(words, no_wrap=True, overflow="ellipsis"))
         return Group(*rows, self._spinner)
+
+
+class Compiling:
+    """Shows the progress of compiling Malloy files on stderr if it takes long.
+
+    A terminal shows one line, which disappears; otherwise a line is printed every ten seconds.
+
+    Parameters
+    ----------
+    clock
+        Returns seconds.
+    """
+
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._clock = console, clock
+        self._due = clock() + (_QUIET_S if console.is_terminal else _LINES_S)
+        self._status: Status | None = None
+
+    def __call__(self, done: int, n: int) -> None:
+        """Show that `done` of `n` files are compiled."""
+        if self._clock() < self._due:
+            return
+        line = f"compiling Malloy: {done} of {n} files"
+        if not self._console.is_terminal:
+            self._console.print(line)
+            self._due = self._clock() + _LINES_S
+        elif self._status is None:
+            self._status = self._console.status(line)
+            self._status.start()
+        else:
+            self._status.update(line)
+
+    def __enter__(self) -> Self:
+        """Return itself; nothing is shown yet."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Remove the line."""
+        if self._status is not None:
+            self._status.stop()
+
+
+_QUIET_S, _LINES_S = 1.0, 10.0

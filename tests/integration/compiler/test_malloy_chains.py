@@ -12,7 +12,7 @@ import pytest
 from malloy import chains, compiler
 from rich.console import Console
 
-from persist_assets.cli.application import Compiling
+from persist_assets.cli.progress import Compiling
 from persist_assets.compiler.load import Loaded, load, require
 from persist_assets.core.settings.load import load_settings
 
