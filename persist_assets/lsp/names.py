@@ -11,7 +11,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from sqlglot.errors import TokenError
+from sqlglot.tokenizer_core import TokenType
+
 from persist_assets.compiler.malloy.declarations import SUFFIX as MALLOY
+from persist_assets.core.dialect import SPARK, quote
 from persist_assets.core.errors import Location
 from persist_assets.core.languages import MALLOY as MALLOY_LANGUAGE
 from persist_assets.core.model.queries import Reference
@@ -84,6 +88,16 @@ def find_mention(state: State, path: str, offset: int) -> Mention | None:
     return next((m for m in mentions_in(state, path) if m.start <= offset <= m.end), None)
 
 
+def in_sql(name: str) -> str:
+    """Return a name as SQL has it: in backticks, unless it is a plain word."""
+    try:
+        tokens = SPARK.tokenize(name)
+    except TokenError:
+        tokens = []
+    plain = len(tokens) == 1 and tokens[0].token_type is TokenType.VAR and tokens[0].text == name
+    return name if plain else quote(name)
+
+
 def _spans(
     text: Text,
     place: Location,
@@ -94,6 +108,10 @@ def _spans(
 ) -> Iterator[Mention]:
     """Yield the place of the last part of a name that begins at a location, or nothing."""
     start = text.offset_of(place)
+    if reference is not None and len(reference.parts) > 1 and not reference.end:
+        whole = "[/.]".join(map(re.escape, reference.parts))  # in a string of Python
+        written = re.compile(whole, re.I).search(text.text, start)
+        start = written.end() - len(name) if written else start
     length = reference.end - reference.start if reference is not None else 0
     end = start + length if length else text.text.find("\n", start)
     spans = list(_word(name).finditer(text.text, start, end if end >= 0 else len(text.text)))

@@ -15,17 +15,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from lsprotocol import types
+from pygls.exceptions import JsonRpcException
 from pygls.lsp.server import LanguageServer
 from pygls.uris import from_fs_path, to_fs_path
 
+from persist_assets.lsp.completion import complete
 from persist_assets.lsp.definitions import find_definition
 from persist_assets.lsp.diagnostics import diagnostics_of
+from persist_assets.lsp.hover import describe
+from persist_assets.lsp.names import find_mention
+from persist_assets.lsp.positions import Text
+from persist_assets.lsp.rename import RefusedError, applied, leftovers, renaming, verify
 from persist_assets.lsp.workspace import State, SupersededError, Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from persist_assets.core.errors import Problem
+    from persist_assets.core.model.queries import SourceID
+
+    Params = (
+        types.HoverParams | types.DefinitionParams | types.PrepareRenameParams | types.RenameParams
+    )
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -112,6 +123,50 @@ class Server(LanguageServer):
         """Return the state that follows from the texts as they are now."""
         await self._current.wait()
         return self.state
+
+    def text(self, path: str) -> Text:
+        """Return the text of a file as it is now."""
+        if path in self._texts:
+            return Text(self._texts[path])
+        return self.state.text(path) if self.state else Text("")
+
+    async def place(self, params: Params) -> tuple[State, str, int] | None:
+        """Return the state, the path and the offset that a request is about."""
+        path, state = self.path_of(params.text_document.uri), await self.settled()
+        if path is None or state is None or state.loaded is None:
+            return None
+        return state, path, state.text(path).offset_at(params.position)
+
+    async def rename(self, state: State, source_id: SourceID, name: str) -> types.WorkspaceEdit:
+        """Return the edits that give a source another name, and tell the user what follows.
+
+        Raises
+        ------
+        RefusedError
+            They are not certain to change names only.
+        """
+        n, edits = self._n_edits, renaming(state, source_id, name)
+        texts = {**state.texts, **applied(state, edits)}
+        after = await self._run(self._workspace.compile, texts, lambda: None)
+        new_id = verify(state, after, source_id, name)
+        if self._n_edits != n:
+            raise RefusedError("the texts have changed in the meantime")
+        assert state.loaded is not None
+        assert after.loaded is not None
+        former, source = state.loaded.project.by_id[source_id], after.loaded.project.by_id[new_id]
+        message = f"The asset key `{former.key}` becomes `{source.key}`: the table stays"
+        message += " what it is, but Dagster's history and wants belong to the former key."
+        places = leftovers(
+            self._workspace.root, {s.location.path for s in after.known.values()}, former.name
+        )
+        if places:
+            message += f" Still named `{former.name}`: {', '.join(places)}"
+        self.window_show_message(types.ShowMessageParams(types.MessageType.Warning, message))
+        changes: dict[str, list[types.TextEdit]] = {}
+        for edit in edits:
+            span = state.text(edit.path).range(edit.start, edit.end)
+            changes.setdefault(self.uri_of(edit.path), []).append(types.TextEdit(span, edit.text))
+        return types.WorkspaceEdit(changes=changes)
 
     # ------------------------------------------------------------------------------ compilation
 
@@ -205,7 +260,13 @@ def create_server(root: Path, environment: str | None = None) -> Server:
         The environment; None: the default one.
     """
     server = Server(root, environment)
+    _follow_texts(server)
+    _answer_about_places(server)
+    _rename(server)
+    return server
 
+
+def _follow_texts(server: Server) -> None:
     @server.feature(types.INITIALIZED)
     def _(_: types.InitializedParams) -> None:
         server.compile()
@@ -232,16 +293,54 @@ def create_server(root: Path, environment: str | None = None) -> Server:
     def _(_: types.DidChangeWatchedFilesParams) -> None:
         server.reread()
 
+
+def _answer_about_places(server: Server) -> None:
+    @server.feature(
+        types.TEXT_DOCUMENT_COMPLETION, types.CompletionOptions(trigger_characters=[".", "@"])
+    )
+    def _(params: types.CompletionParams) -> list[types.CompletionItem]:
+        path = server.path_of(params.text_document.uri)
+        if server.state is None or path is None:
+            return []
+        text = server.text(path)
+        return complete(server.state, path, text.text, text.offset_at(params.position))
+
+    @server.feature(types.TEXT_DOCUMENT_HOVER)
+    async def _(params: types.HoverParams) -> types.Hover | None:
+        at = await server.place(params)
+        told = describe(*at) if at else None
+        if told is None:
+            return None
+        return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, told))
+
     @server.feature(types.TEXT_DOCUMENT_DEFINITION)
     async def _(params: types.DefinitionParams) -> types.Location | None:
-        state, path = await server.settled(), server.path_of(params.text_document.uri)
-        if state is None or path is None:
+        at = await server.place(params)
+        span = find_definition(*at) if at else None
+        if at is None or span is None:
             return None
-        offset = state.text(path).offset_at(params.position)
-        place = find_definition(state, path, offset)
-        if place is None:
-            return None
-        range_ = state.text(place.path).range_of(place)
-        return types.Location(server.uri_of(place.path), range_)
+        path, start, end = span
+        return types.Location(server.uri_of(path), at[0].text(path).range(start, end))
 
-    return server
+
+def _rename(server: Server) -> None:
+    @server.feature(types.TEXT_DOCUMENT_PREPARE_RENAME)
+    async def _(params: types.PrepareRenameParams) -> types.PrepareRenamePlaceholder | None:
+        at = await server.place(params)
+        mention = find_mention(*at) if at else None
+        if at is None or mention is None:
+            return None
+        span = at[0].text(mention.path).range(mention.start, mention.end)
+        return types.PrepareRenamePlaceholder(span, mention.source_id.partition("@")[0])
+
+    @server.feature(types.TEXT_DOCUMENT_RENAME, types.RenameOptions(prepare_provider=True))
+    async def _(params: types.RenameParams) -> types.WorkspaceEdit | None:
+        at = await server.place(params)
+        mention = find_mention(*at) if at else None
+        if at is None or mention is None:
+            return None
+        try:
+            return await server.rename(at[0], mention.source_id, params.new_name)
+        except RefusedError as error:
+            message = f"not renamed: {error}"
+            raise JsonRpcException(message, types.LSPErrorCodes.RequestFailed) from error

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from editor import Editor, editing
+
+from persist_assets.compiler.load import load_project
+from persist_assets.core.settings.load import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,3 +117,180 @@ def test_the_definition_of_a_source_is_where_it_is_declared(editor: Editor) -> N
     answer = editor.request("textDocument/definition", place)
     assert places(editor, answer) == [("sources/miles.sql", 3, 13)]
     assert editor.request("textDocument/definition", editor.place(path, "SELECT")) is None
+
+
+def labels(editor: Editor, place: object) -> list[str]:
+    items = editor.request("textDocument/completion", place)
+    return [item["label"] for item in items]
+
+
+@pytest.mark.proves("W14")
+def test_sources_columns_and_annotations_are_completed(editor: Editor) -> None:
+    path = "sources/report.sql"
+    text = editor.open(path)
+    editor.request("textDocument/definition", editor.place(path, "SELECT"))  # it has compiled
+    editor.change(
+        path, f"{text}\n--@ pers\nCREATE VIEW more AS SELECT x. , y FROM miles AS x JOIN ;"
+    )
+    assert labels(editor, editor.place(path, "JOIN ;", 5)) == ["flights", "miles", "report"]
+    assert labels(editor, editor.place(path, "x. ,", 2)) == ["carrier", "total", "x", "origin"]
+    bare = labels(editor, editor.place(path, ", y FROM", 3))
+    assert bare[:4] == ["carrier", "total", "x", "origin"]
+    assert "date_trunc" in bare
+    assert {"persist", "refresh"} <= {*labels(editor, editor.place(path, "--@ pers\n", 8))}
+    # Columns of a common table expression are known without its being compiled.
+    assert labels(editor, editor.place(path, "f.n", 2)) == ["carrier", "n"]
+    assert labels(editor, editor.place(path, "FROM far", 5)) == [
+        "far",
+        "flights",
+        "miles",
+        "report",
+    ]
+    # A text that does not even have closed quotes is completed all the same.
+    editor.change(path, f"CREATE VIEW a AS SELECT m. FROM miles AS m WHERE 'x\n{text}")
+    assert labels(editor, editor.place(path, "m. FROM", 2)) == []
+    editor.change(path, text.replace("f.n, m.origin", "f.n, m."))
+    assert labels(editor, editor.place(path, "m. FROM", 2)) == ["carrier", "total", "x", "origin"]
+
+
+def hover(editor: Editor, path: str, mark: str, into: int = 0) -> str:
+    answer = editor.request("textDocument/hover", editor.place(path, mark, into))
+    return answer["contents"]["value"] if answer else ""
+
+
+@pytest.mark.proves("W14")
+def test_names_are_explained(editor: Editor) -> None:
+    path = "sources/report.sql"
+    editor.open(path)
+    told = hover(editor, path, "miles AS m", 2)
+    assert told.startswith("**miles/miles** · persisted source\n\nMiles by carrier.")
+    assert "| `total` | bigint | |" in told.replace("|  |", "| |")
+    assert "reads: raw/flights" in told
+    assert "read by: report/report" in told
+    assert told.endswith("An edit here rebuilds up to 2 tables: miles/miles, report/report")
+    column = hover(editor, path, "m.origin", 3)
+    assert column == (
+        "`origin` string · column of **miles/miles**\n\ncomputed from: raw/flights.origin"
+    )
+    # Through a common table expression, and at the place where a source names its column.
+    assert hover(editor, path, "f.n", 2).startswith("`n` bigint · column of **miles/miles**")
+    editor.open("sources/miles.sql")
+    own = hover(editor, "sources/miles.sql", "total")
+    assert own.startswith("`total` bigint · column of **miles/miles**")
+    assert own.endswith("computed from: raw/flights.distance")
+    assert hover(editor, path, "WHERE") == ""
+
+
+@pytest.mark.proves("W14")
+def test_the_definition_of_a_column_is_where_a_query_names_it(editor: Editor) -> None:
+    path = "sources/report.sql"
+    editor.open(path)
+    editor.open("sources/miles.sql")
+
+    def defined(path: str, mark: str, into: int = 0) -> list[tuple[str, int, int]]:
+        place = editor.place(path, mark, into)
+        return places(editor, editor.request("textDocument/definition", place))
+
+    assert defined(path, "m.origin", 3) == [("sources/miles.sql", 4, 52)]
+    assert defined(path, "f.n", 2) == [("sources/report.sql", 3, 39)]
+    assert defined(path, "total AS n") == [("sources/miles.sql", 4, 34)]
+    assert defined("sources/miles.sql", "distance") == [("sources/raw.sql", 3, 54)]
+    assert defined(path, "far AS f") == [("sources/report.sql", 3, 6)]
+
+
+RENAMED = {
+    "sources/raw.sql": RAW,
+    "sources/miles.sql": MILES,
+    "sources/report.sql": REPORT
+    + """
+--@ persist
+--@ check { relationship { carrier="miles.carrier" } }
+CREATE VIEW origins AS SELECT carrier, miles.origin FROM miles;
+""",
+    "sources/late.py": '''
+from persist_assets import model, table
+
+@table(owner="team:a")
+def late(miles):
+    """Where miles are."""
+    return miles.filter("total > 1")
+
+@model
+def later(miles):
+    return miles
+
+@table(inputs={"m": "miles/miles"})
+def latest(m):
+    return m
+''',
+    "sources/shown.malloy": """##! experimental.persistence
+// miles in a comment stay
+#@ persist
+source: shown is spark.table('miles') -> { group_by: carrier, total }
+""",
+    "tests/miles.yml": "m:\n  source: miles\n",
+}
+
+
+@pytest.mark.proves("W14")
+def test_a_source_is_renamed_in_all_files(tmp_path: Path) -> None:
+    write(tmp_path, RENAMED)
+    before = {s.name: s.build_id for s in load_project(load_settings(tmp_path)).sources}
+    with editing(tmp_path) as editor:
+        path = "sources/miles.sql"
+        editor.open(path)
+        place = editor.place(path, "miles AS")
+        prepared = editor.request("textDocument/prepareRename", place)
+        assert prepared["placeholder"] == "miles"
+        edit = editor.request("textDocument/rename", {**place, "newName": "distances"})
+        (message,) = editor.messages
+        assert "`miles/miles` becomes `miles/distances`" in message
+        assert message.endswith("Still named `miles`: tests/miles.yml:2")
+        for uri, edits in edit["changes"].items():
+            file = tmp_path / editor.path(uri)
+            file.write_text(with_edits(file.read_text(), edits))
+    assert "FROM distances AS miles;" in (tmp_path / "sources/report.sql").read_text()
+    assert (
+        '(owner="team:a", inputs={"miles": "distances"})'
+        in (tmp_path / "sources/late.py").read_text()
+    )
+    project = load_project(load_settings(tmp_path))
+    assert not project.errors
+    after = {s.name: s.build_id for s in project.sources}
+    assert after == {{"miles": "distances"}.get(name, name): b for name, b in before.items()}
+
+
+def with_edits(text: str, edits: list[dict[str, Any]]) -> str:
+    """Return a text as an editor would edit it; the texts here are ASCII where they are edited."""
+    lines = text.split("\n")
+    for edit in sorted(edits, key=lambda e: tuple(e["range"]["start"].values()), reverse=True):
+        start, end = edit["range"]["start"], edit["range"]["end"]
+        assert start["line"] == end["line"]
+        line = lines[start["line"]]
+        lines[start["line"]] = (
+            line[: start["character"]] + edit["newText"] + line[end["character"] :]
+        )
+    return "\n".join(lines)
+
+
+@pytest.mark.proves("W14")
+@pytest.mark.parametrize(
+    ("path", "mark", "name", "reason"),
+    [
+        ("sources/miles.sql", "miles AS", "report", "would have errors"),
+        ("sources/miles.sql", "miles AS", "a-b", "no plain name"),
+        ("sources/miles.sql", "flights", "flown", "`[env.dev.raw] flights` is not a raw table"),
+        ("sources/report.sql", "origins AS", "miles", "`miles` is ambiguous"),
+        ("sources/shown.malloy", "shown is", "seen", "only Malloy knows"),
+    ],
+)
+def test_an_uncertain_rename_is_refused(
+    tmp_path: Path, path: str, mark: str, name: str, reason: str
+) -> None:
+    settings = "[env.dev.raw]\nflights = 'data/other'\n" if name == "flown" else ""
+    write(tmp_path, {**RENAMED, "persist.toml": settings})
+    with editing(tmp_path) as editor:
+        editor.open(path)
+        place = editor.place(path, mark)
+        answer = editor.answer("textDocument/rename", {**place, "newName": name})
+        assert reason in answer["error"]["message"], answer
