@@ -611,6 +611,7 @@ class Builder:
                     pinned=self.ledger.builds.find_pinned_version(work.table),
                     base=computed.base.version if computed.base else None,
                     kept_files=computed.kept_files,
+                    touched=computed.touched,
                 )
             work.snapshot = self._snapshot(work, computed, version)
         return work.snapshot

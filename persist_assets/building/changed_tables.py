@@ -26,6 +26,7 @@ from persist_assets.core.dialect import quote
 from persist_assets.core.errors import BuildError, GoneError, StorageError
 from persist_assets.core.model.columns import Column
 from persist_assets.core.model.deltas import ROW_WEIGHT, Program, probe_name
+from persist_assets.core.object_stores import spark_pattern
 from persist_assets.engine.row_metrics import row_digests
 from persist_assets.planning.render import Statement
 from persist_assets.storage.delta_tables import read_snapshot
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
     from persist_assets.building.reader import Reader
     from persist_assets.core.model.deltas import Merging
-    from persist_assets.core.model.plans import Change, Feed
+    from persist_assets.core.model.plans import Change, Feed, TouchedKeys
     from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.snapshots import Snapshot
 
@@ -267,7 +268,12 @@ class ChangedTables:
             rows = self._fed(source_id, change.feed)
             rows = netted(_in_one_task(rows) if few else rows, typed)
             view = self._hold("changes", rows, of_few=few, n_users=n_users)
-            self._check_feed(source_id, change.feed, view)
+            self._check_growth(source_id, change.feed.more, view)
+            return view
+        if change.keys is not None:
+            rows = self._of_keys(source_id, change.keys)
+            view = self._hold("changes", netted(rows, typed), of_few=False, n_users=n_users)
+            self._check_growth(source_id, change.keys.more, view)
             return view
         went = _numbered(self._show_table("lost", source_id), columns, "-1L")
         both = f"{came} UNION ALL {went}"
@@ -304,8 +310,27 @@ class ChangedTables:
                 texts.append(_numbered(view, columns, weight))
         return " UNION ALL ".join(texts)
 
-    def _check_feed(self, source_id: SourceID, feed: Feed, view: str) -> None:
-        """Raise if the rows of a feed do not add up to the growth of its table.
+    def _of_keys(self, source_id: SourceID, touched: TouchedKeys) -> str:
+        """Return the rows with touched keys in the files that came or went."""
+        engine, columns = self.reader.engine, self.reader.relations.columns_of(source_id)
+        names = [f"k{n}" for n in range(len(touched.columns))]
+
+        def keys() -> DataFrame:
+            rows = engine.session.read.parquet(*map(spark_pattern, touched.files))
+            return rows.select(rows.columns[: len(names)]).toDF(*names)
+
+        digest = sha256(repr(touched.files).encode()).hexdigest()
+        view = engine.view(f"touched~{digest[:24]}", keys)
+        pairs = zip(touched.columns, names, strict=True)
+        same = " AND ".join(f"t.{quote(column)} <=> k.{name}" for column, name in pairs)
+        texts: list[str] = []
+        for kind, weight in (("gained", "1L"), ("lost", "-1L")):
+            rows = _numbered(self._show_table(kind, source_id), columns, weight)
+            texts.append(f"{rows} AS t LEFT SEMI JOIN {quote(view)} AS k ON {same}")
+        return " UNION ALL ".join(texts)
+
+    def _check_growth(self, source_id: SourceID, expected: int | None, view: str) -> None:
+        """Raise if changed rows do not add up to the growth of their table.
 
         Raises
         ------
@@ -313,10 +338,10 @@ class ChangedTables:
             They do not.
         """
         more = self.reader.relations.total(view)
-        if feed.more is not None and more != feed.more:
+        if expected is not None and more != expected:
             name = self.reader.project.by_id[source_id].name
             raise BuildError(
-                f"the change data feed of `{name}` has {more} more rows, its files {feed.more}"
+                f"the recorded changes of `{name}` have {more} more rows, its files {expected}"
             )
 
     def _differing(self, rows: str, columns: Sequence[tuple[str, str | None]], n_users: int) -> str:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from persist_assets.ledger.leases import Lease
     from persist_assets.ledger.taints import Kept
     from persist_assets.storage.delta_commit import Staged
+    from persist_assets.storage.touched_keys import Touched
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,9 @@ class Computed:
         The number of files of the table before that do not stay.
     n_kept
         The number of those that stay, in place or as copies; None: no table is continued.
+    touched
+        The keys outside of which no row differs from an earlier version of the table; None: not
+        known.
     """
 
     columns: tuple[Column, ...]
@@ -119,6 +123,7 @@ class Computed:
     keys_touched: int | None = None
     n_rewritten: int = 0
     n_kept: int | None = None
+    touched: Touched | None = None
 
 
 @dataclass(slots=True)

@@ -81,9 +81,11 @@ def estimate(
         The files of the base that stay are copied.
     """
     whole_s, is_measured = whole_seconds(costs, size_of(changes.values()))
-    changed = sum(change.changed_bytes for change in changes.values())
-    delta_s = _FIXED_S + _RELATION_S * len(program.held) + changed / _CHANGED_BYTES_PER_S
+    delta_s = _FIXED_S + _RELATION_S * len(program.held)
     for source_id, change in changes.items():
+        # With the keys that differ, all rows are read, but only few compared.
+        rate = _CHANGED_BYTES_PER_S if change.keys is None else _READ_BYTES_PER_S
+        delta_s += change.changed_bytes / rate
         n_searches = len({p.columns for p in program.probes.values() if p.table == source_id})
         delta_s += change.total_bytes * n_searches / _SEARCHED_BYTES_PER_S
         delta_s += change.total_bytes * _n_reads(program, source_id) / _READ_BYTES_PER_S

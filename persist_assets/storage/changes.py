@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from persist_assets.core.errors import GoneError, StorageError
-from persist_assets.core.model.plans import Change, Feed, Piece
+from persist_assets.core.model.plans import Change, Feed, Piece, TouchedKeys
 from persist_assets.storage.commits import (
     MOST_COMMITS,
     commit_file,
@@ -40,6 +40,7 @@ from persist_assets.storage.raw import (
     pin_raw,
     promised_rows,
 )
+from persist_assets.storage.touched_keys import keys_since
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -208,7 +209,14 @@ def delta_change(root: str, then: int, now: int, files: str | None = None) -> Ch
         tuple(_piece(file, root) for file in went.values()),
         total_bytes=total,
         feed=_feed(root, old, new) if went else None,
+        keys=_touched_keys(root, old, new) if went and files is None else None,
     )
+
+
+def _touched_keys(root: str, old: Any, new: Any) -> TouchedKeys | None:
+    """Return the keys that our builds touched between two versions, None if not all kept them."""
+    kept = keys_since(root, old.version(), new.version())
+    return kept and TouchedKeys(*kept, _more_rows(_counted(old, root), _counted(new, root)))
 
 
 def change_of_copy(former: str, then: int, root: str, now: int) -> Change | None:

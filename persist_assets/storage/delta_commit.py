@@ -27,6 +27,7 @@ from persist_assets.storage.files import (
     reached,
     unreachable,
 )
+from persist_assets.storage.touched_keys import TOUCHED
 from persist_assets.storage.types import columns_of_struct
 from persist_assets.storage.waiting import ask
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     from persist_assets.core.model.columns import Column
     from persist_assets.storage.delta_tables import Live
+    from persist_assets.storage.touched_keys import Touched
 
 log = logging.getLogger(__name__)
 _STATISTICS_COLUMNS = 32
@@ -234,6 +236,7 @@ def commit(
     pinned: int | None,
     base: int | None = None,
     kept_files: Collection[str] = (),
+    touched: Touched | None = None,
 ) -> int:
     """Commit staged files as the content of a table, in one new version.
 
@@ -246,6 +249,8 @@ def commit(
     pinned
         The version that readers may use. If the head is ahead of it, a build died between its
         commit and its publication; that commit is undone first.
+    touched
+        The keys of the rows that differ from an earlier version, which lie beside the files.
 
     Returns
     -------
@@ -263,6 +268,8 @@ def commit(
 
     _check_files(staged)
     metadata = {"persist.build": staged.build_uid, "persist.build_id": build_id}
+    if touched is not None:
+        metadata[TOUCHED] = touched.as_metadata
     try:
         return _commit(staged, metadata, pinned, base, kept_files)
     except (DeltaError, OSError) as error:

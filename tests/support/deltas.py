@@ -36,7 +36,7 @@ from persist_assets.core.model.deltas import (
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 
     from persist_assets.analysis.deltas.staging import Staged
 
@@ -352,7 +352,15 @@ class Maintained:
                 f" ANTI JOIN changed c ON {same} UNION ALL"
                 f" SELECT * FROM changed{' WHERE n > 0' if keys else ''}"
             )
-        return self.rows_of(program.rows)
+        rows = self.rows_of(program.rows)
+        if program.key_columns and program.states[0].changed is not None:
+            keys = ", ".join(f"k{k}" for k in range(program.states[0].n_keys))
+            touched = {*self.rows_of(f"SELECT {keys} FROM changed")}
+            before, after = (
+                _outside(some, program.key_columns, touched) for some in (self.rows, rows)
+            )
+            assert before == after, f"rows of other keys than {touched} differ"
+        return rows
 
     # ----------------------------------------------------------------------------------- programs
 
@@ -389,9 +397,7 @@ class Maintained:
         rows = self.rows_of(program.rows)
         if program.keys is not None:
             keys = set(self.rows_of(f"SELECT * FROM {quote(program.keys)}"))
-            numbers = program.key_columns
-            stay = {r: n for r, n in self.rows.items() if tuple(r[k] for k in numbers) not in keys}
-            return Counter(stay) + rows
+            return _outside(self.rows, program.key_columns, keys) + rows
         after = Counter(self.rows)
         for row, n in rows.items():
             assert not program.only_adds or row[-1] >= 0, f"{row} goes"
@@ -410,6 +416,11 @@ class Maintained:
             case None:
                 pass
         return "\n".join((self.query, f"changed: {changed}", *tables, *held))
+
+
+def _outside(rows: Bag, numbers: Sequence[int], keys: Collection[tuple[Any, ...]]) -> Bag:
+    """Return the rows whose values in some columns are none of some keys."""
+    return Counter({r: n for r, n in rows.items() if tuple(r[k] for k in numbers) not in keys})
 
 
 @contextmanager

@@ -231,6 +231,12 @@ MUTATIONS = (
         "replaced = False",
     ),
     _deltas(
+        "windows over groups change rows of other keys",
+        "merging.py",
+        "if instance is None or windows_in(exprs):",
+        "if instance is None:",
+    ),
+    _deltas(
         "in a join, leaves after the changed one are as they were",
         "rules.py",
         "printer = new if other_place < place else old",

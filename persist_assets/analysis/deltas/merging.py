@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from persist_assets.analysis.algebra import (
     Aggregate,
+    Block,
     Call,
     Free,
     Given,
@@ -33,7 +34,7 @@ from persist_assets.analysis.deltas.places import located
 from persist_assets.analysis.deltas.printing import Printer, grouped_names
 from persist_assets.analysis.deltas.relations import NEW, Relations, equated_columns, union
 from persist_assets.analysis.deltas.rules import Rules
-from persist_assets.analysis.deltas.staging import grouped_by_each_set
+from persist_assets.analysis.deltas.staging import grouped_by_each_set, windows_in
 from persist_assets.analysis.functions import INTEGRAL
 from persist_assets.core.dialect import quote
 from persist_assets.core.model.deltas import WEIGHT, Columns, Merging, NoRule, State, state_name
@@ -332,7 +333,23 @@ def merging_of(
     states = tuple(_state(query, relations, node, k) for k, node in enumerate(nodes))
     results = {id(node): _result(query, node, k) for k, node in enumerate(nodes)}
     text = Printer(relations.printer(NEW).table, nodes=results).block(query.block)
-    return Merging(states, text, dict(relations.held), columns, relations.probes)
+    keys = _shown_keys(query.block, nodes)
+    return Merging(states, text, dict(relations.held), columns, relations.probes, keys)
+
+
+def _shown_keys(block: Block, nodes: Sequence[Aggregate]) -> tuple[int, ...]:
+    """Return the numbers of a query's columns that show the keys of its only merged aggregate.
+
+    Empty if a key is not shown, or if a row follows from several groups. No table that changed is
+    read outside of it, so a row that follows from an unchanged group stays.
+    """
+    exprs = [o.expr for o in block.columns]
+    instance = next((i for i, leaf in block.leaves if [leaf] == [*nodes]), None)
+    if instance is None or windows_in(exprs):
+        return ()
+    shown = {(e.instance, e.column): n for n, e in enumerate(exprs) if isinstance(e, Ref)}
+    numbers = [shown.get((instance, key)) for key in range(len(nodes[0].keys))]
+    return () if None in numbers else tuple(n for n in numbers if n is not None)
 
 
 def _state(query: Staged, relations: Relations, node: Aggregate, number: int) -> State:

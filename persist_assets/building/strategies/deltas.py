@@ -15,6 +15,7 @@ from persist_assets.building.changed_tables import ChangedTables
 from persist_assets.building.stages import Computed
 from persist_assets.building.strategies.by_keys import key_names, replace_by_call
 from persist_assets.building.strategies.in_place import continue_table, in_own_table
+from persist_assets.building.strategies.kept_keys import kept_keys
 from persist_assets.building.strategies.strategy import Scope
 from persist_assets.building.strategies.whole import Whole
 from persist_assets.building.weights import netted
@@ -97,7 +98,7 @@ class Delta:
         else:
             names = [base.columns[n].name for n in program.key_columns]
         keys = tables.held(program.keys or "").toDF(*names)
-        n_keys = tables.n_rows(program.keys or "")
+        n_keys, place = tables.n_rows(program.keys or ""), tables.place(program.keys or "")
         if not n_keys:
             return unchanged(task, base)
         if n_keys > _MOST_KEYS * base.rows and base.rows > _LARGE:
@@ -106,12 +107,12 @@ class Delta:
             computed = replace_by_call(task, base, program, keys, read)
         else:
             rows = named(task, tables.run(program.rows), base.columns)
-            place = tables.place(program.keys or "")
             few = tables.are_few()
             computed = continue_table(
                 task, base, None, rows, names, replaced=keys, place=place, few=few
             )
-        return replace(computed, maintenance="keys", keys_touched=n_keys)
+        touched = kept_keys(task, base, names, keys, place)
+        return replace(computed, maintenance="keys", keys_touched=n_keys, touched=touched)
 
     def _added(self, task: Task, tables: ChangedTables, rows: DataFrame) -> Computed | Snapshot:
         """Add rows."""
@@ -132,7 +133,8 @@ class Delta:
             rows.toDF(*columns, ROW_WEIGHT),
             lambda name: netted(f"SELECT * FROM {quote(name)}", typed),
         )
-        net = task.reader.relations.written(net, tables.planned).rows
+        written = task.reader.relations.written(net, tables.planned)
+        net = written.rows
         with translated(f"computing the rows of `{task.source.name}` that changed"):
             n_came, n_went = net.selectExpr(
                 f"count_if({quote(ROW_WEIGHT)} > 0)", f"count_if({quote(ROW_WEIGHT)} < 0)"
@@ -153,7 +155,8 @@ class Delta:
         computed = continue_table(
             task, base, None, came, columns, merged, replaced=replaced, few=few
         )
-        return replace(computed, maintenance="keys")
+        touched = kept_keys(task, base, columns, net, written.place)
+        return replace(computed, maintenance="keys", touched=touched)
 
 
 def narrowed(

@@ -193,7 +193,7 @@ def in_own_table(task: Task, computed: Computed) -> Computed:
     root = task.reader.settings.table_root(base.table)
     live = _files_of(base, root)
     staged = with_copies(staged, root, [live[path] for path in computed.kept_files])
-    return replace(computed, staged=staged, base=None, kept_files=(), parts=())
+    return replace(computed, staged=staged, base=None, kept_files=(), parts=(), touched=None)
 
 
 def _within(root: str, paths: Iterable[str]) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from persist_assets.building.strategies.deltas import (
     scope_of,
     unchanged,
 )
+from persist_assets.building.strategies.kept_keys import kept_keys
 from persist_assets.building.strategies.scd2 import columns_of
 from persist_assets.building.strategies.strategy import Scope
 from persist_assets.building.strategies.whole import Whole, write_table
@@ -151,7 +152,7 @@ class Merge:
         merging = tables.program
         assert isinstance(merging, Merging)
         states, n_rows = list[_Now](), [state.rows for state in base.states]
-        is_changed = False
+        changes: list[Written] = []
         for number, state in enumerate(merging.states):
             former = _read(task, base, number)
             _show(task, tables, state_name("former", number), former)
@@ -162,14 +163,19 @@ class Merge:
             if _rounds(rows, former):
                 rows = tables.run(state.summed)
             changed = task.reader.relations.written(_cast(rows, former), tables.planned)
-            is_changed |= changed.n_rows > 0
+            changes.append(changed)
             n_rows[number] += changed.n_rows
             states.append(_merged(task, base, number, state, former, changed))
-        if not is_changed:
+        if not any(changed.n_rows for changed in changes):
             return unchanged(task, base)
         few = tables.are_few(max(n_rows))
         computed = _write_from(task, tables, merging, states, base.columns, few=few)
-        return replace(computed, maintenance="merge")
+        touched = None
+        if merging.key_columns:
+            (changed,) = changes
+            names = [base.columns[n].name for n in merging.key_columns]
+            touched = kept_keys(task, base, names, changed.rows, changed.place)
+        return replace(computed, maintenance="merge", touched=touched)
 
 
 def _is_large(task: Task, read: Mapping[SourceID, Snapshot]) -> bool:

@@ -214,6 +214,9 @@ class Merging:
         All rows of the query, from the states: columns ``c0``, ``c1``, ….
     held, columns, probes
         As for a `Program`.
+    key_columns
+        The numbers of the query's columns that show the keys of its only state, if rows of other
+        keys do not change; otherwise empty.
     """
 
     states: tuple[State, ...]
@@ -221,6 +224,7 @@ class Merging:
     held: Mapping[str, str]
     columns: Columns
     probes: Mapping[str, Probe]
+    key_columns: tuple[int, ...] = ()
 
     @property
     def method(self) -> Literal["merge"]:

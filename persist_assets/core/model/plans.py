@@ -129,6 +129,25 @@ class Feed:
 
 
 @dataclass(frozen=True, slots=True)
+class TouchedKeys:
+    """The keys outside of which two versions of a table have the same rows.
+
+    Attributes
+    ----------
+    columns
+        The key columns, as the table names them.
+    files
+        Parquet files with the keys, in their first columns.
+    more
+        By how many rows the table grew, according to its log; None if unknown.
+    """
+
+    columns: tuple[str, ...]
+    files: tuple[str, ...]
+    more: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """The change of a table since rows were computed from it: files added and removed.
 
@@ -141,6 +160,8 @@ class Change:
         The size of the table now; 0 if unknown.
     feed
         The rows that changed as the table's change data feed has them; None: it has none.
+    keys
+        The keys of all rows that changed; None: not known.
     """
 
     added: tuple[Piece, ...] = ()
@@ -150,6 +171,7 @@ class Change:
     )
     total_bytes: int = field(default=0, compare=False)
     feed: Feed | None = None
+    keys: TouchedKeys | None = None
 
     @property
     def changed_bytes(self) -> int:

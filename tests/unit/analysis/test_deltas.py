@@ -551,6 +551,44 @@ def test_a_total_in_a_subquery_is_computed_from_its_state() -> None:
     assert "r@sources" not in merging.rows
 
 
+@pytest.mark.proves("T14")
+@pytest.mark.parametrize(
+    ("query", "keys"),
+    [
+        ("SELECT k, sum(a) AS s FROM r GROUP BY k", (0,)),
+        (
+            "SELECT count(*) AS n, x, 2 * sum(a) AS s, k FROM r GROUP BY k, x HAVING sum(a) > 0",
+            (3, 1),
+        ),
+        (
+            "SELECT g.n, t.j, g.k FROM (SELECT k, count(*) AS n FROM r GROUP BY k) g JOIN t ON t.k = g.k",
+            (2,),
+        ),
+        ("SELECT count(*) AS n FROM r GROUP BY k", ()),
+        ("SELECT k + 1 AS k1, count(*) AS n FROM r GROUP BY k", ()),
+        ("SELECT count(*) AS n FROM r", ()),
+        (
+            "SELECT k, count(*) AS n FROM r GROUP BY k HAVING count(*) < (SELECT count(*) FROM r)",
+            (),
+        ),
+        ("SELECT k, n, sum(n) OVER () AS s FROM (SELECT k, count(*) AS n FROM r GROUP BY k)", ()),
+        ("SELECT k, count(*) AS n FROM r GROUP BY k ORDER BY n LIMIT 2", ()),
+        (
+            "SELECT n, count(*) AS m FROM (SELECT k, count(*) AS n FROM r GROUP BY k) GROUP BY n",
+            (0,),
+        ),
+    ],
+)
+def test_rows_of_other_keys_than_those_of_changed_groups_stay(
+    query: str, keys: tuple[int, ...]
+) -> None:
+    maintained, rng = Maintained(RAW, query, COLUMNS), random.Random(5)
+    assert maintained.merging(["r"]).key_columns == keys
+    for _ in range(20):
+        maintained.fill(rng, 4)
+        maintained.follow(rng, ["r"], merges=True)
+
+
 def test_expressions_over_a_total_are_printed_in_one_select_with_it() -> None:
     query = "SELECT a FROM r WHERE b > (SELECT 2 * max(z) + 1 FROM s WHERE s.k = r.k)"
     program = Maintained(RAW, query, COLUMNS).program(["r"])

@@ -1,0 +1,71 @@
+"""The keys that differ between two versions: those of each commit between them, or none."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from persist_assets.storage.touched_keys import TOUCHED, Touched, keys_since
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROOT_FILES = "part-0.parquet"
+
+
+def commit(root: Path, version: int, touched: Touched | None, *, kept: bool = True) -> None:
+    info = {"persist.build": f"b{version}"}
+    if touched is not None:
+        info[TOUCHED] = touched.as_metadata
+    log = root / "_delta_log"
+    log.mkdir(exist_ok=True)
+    (log / f"{version:020}.json").write_text(json.dumps({"commitInfo": info}))
+    if kept and touched is not None:
+        directory = root / f"b{version}" / "touched"
+        directory.mkdir(parents=True)
+        (directory / ROOT_FILES).touch()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A table: each version touched keys since the one before, except 3 (undone) and 6 (none)."""
+    for version, base in ((1, 0), (2, 1), (4, 2), (5, 4), (7, 6)):
+        commit(tmp_path, version, Touched(base, ("a", "b")))
+    commit(tmp_path, 3, None)
+    commit(tmp_path, 6, None)
+    return tmp_path
+
+
+def files(root: Path, *versions: int) -> tuple[str, ...]:
+    return tuple(f"{root}/b{version}/touched/{ROOT_FILES}" for version in versions)
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "versions"),
+    [(1, 2, (2,)), (0, 2, (2, 1)), (2, 5, (5, 4)), (1, 5, (5, 4, 2)), (6, 7, (7,))],
+)
+def test_keys_of_all_commits_between_two_versions(
+    root: Path, then: int, now: int, versions: tuple[int, ...]
+) -> None:
+    assert keys_since(str(root), then, now) == (("a", "b"), files(root, *versions))
+
+
+@pytest.mark.parametrize(
+    ("then", "now"), [(3, 5), (4, 6), (4, 7), (5, 7), (-1, 2), (2, 9), (2, 2), (5, 4)]
+)
+def test_keys_that_are_not_certain_are_none(root: Path, then: int, now: int) -> None:
+    """A version that is none's base, that kept no keys, that does not exist, or is not later."""
+    assert keys_since(str(root), then, now) is None
+
+
+def test_keys_of_other_columns_are_not_mixed(root: Path) -> None:
+    commit(root, 8, Touched(7, ("a",)))
+    assert keys_since(str(root), 7, 8) == (("a",), files(root, 8))
+    assert keys_since(str(root), 6, 8) is None
+
+
+def test_keys_whose_files_are_gone_are_none(root: Path) -> None:
+    commit(root, 8, Touched(7, ("a", "b")), kept=False)
+    assert keys_since(str(root), 7, 8) is None
