@@ -59,7 +59,7 @@ class Checking:
         definitions = {c.definition for c in source.checks if c.blocking}
         sharing = (s for s in self.project.by_build_id[source.build_id] if s is not source)
         others = [
-            replace(c, name=f"{other.key}:{c.name}")
+            replace(c, name=f"{other.key}:{c.name}", keep_failures=0)
             for other in sharing
             for c in other.checks
             if c.blocking and c.definition not in definitions

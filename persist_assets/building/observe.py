@@ -25,6 +25,7 @@ from persist_assets.core.partitions import boxes, expand, reached
 from persist_assets.core.partitions import keys as partition_keys
 from persist_assets.core.time_values import TIMES, is_ordered, parsed
 from persist_assets.external.ingestion import Ingestion
+from persist_assets.planning.changed_checks import changed_checks
 from persist_assets.planning.deltas import unmaintainable
 from persist_assets.planning.increments import merged_spans, parted_by, time_type
 from persist_assets.planning.inputs import CONTENT, inputs, rests_alike
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from persist_assets.engine.protocol import Engine
     from persist_assets.ledger.ledger import Ledger
     from persist_assets.ledger.taints import Kept
+    from persist_assets.planning.changed_checks import ChangedCheck
 
 HasSnapshot = Callable[[str, Snapshot], bool]
 """Whether the table at a path has a snapshot: `has_snapshot`, or the more expensive `is_whole`."""
@@ -219,6 +221,16 @@ class Observer:
     def inputs(self, source: Source) -> AsOf:
         """Return the direct inputs from which rows of a source would be computed now."""
         return inputs(self.project, source, self.observe([source])) or ()
+
+    def changed_checks(self, planned: Plan) -> dict[SourceID, tuple[ChangedCheck, ...]]:
+        """Return the changed checks of each step's source, if it was built before."""
+        last = self.ledger.builds.fetch_last_checks(*self.settings.environments)
+        sources = (self.project.by_id[step.source_id] for step in planned.steps)
+        return {
+            s.source_id: changed_checks(self.project, s, last[s.source_id])
+            for s in sources
+            if s.source_id in last
+        }
 
     # ----------------------------------------------------------------------------- spans of time
 

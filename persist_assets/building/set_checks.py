@@ -18,6 +18,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.analysis.functions import CLOCK, SPECIAL_DATETIMES
+from persist_assets.building.failing_rows import is_kept_as_declared, keep_failing_rows
 from persist_assets.building.partition_checks import failing_in, failing_rows, judged
 from persist_assets.core.contracts import breaches, changes, incomparable, listed
 from persist_assets.core.errors import BuildError, CheckFailedError
@@ -172,6 +173,8 @@ def reused_results(
         result = previous.get(check.name)
         if result is None or result.definition != check.definition or check.fickle:
             return None
+        if not is_kept_as_declared(check, result):
+            return None
         result = replace(result, blocking=check.blocking)
         if check.kind == "freshness":
             result = aged(check, result)
@@ -230,7 +233,7 @@ def check_results(
                 bad = failing_rows(check, result, parted, rows(), partial(answer, check))
                 sample = _sample(reader, bad, check) if bad is not None else ()
                 result = replace(result, sample=sample)
-            results[check.name] = result
+            results[check.name] = keep_failing_rows(reader, source, check, result, bad)
             continue
         if check.kind == "relationship":
             bad, rests_on = _strangers(reader, source, check, rows(), manifest)
@@ -254,6 +257,7 @@ def check_results(
                 results[check.name] = replace(
                     result, sample=_sample(reader, bad, check), partitions=places
                 )
+        results[check.name] = keep_failing_rows(reader, source, check, results[check.name], bad)
     return tuple(results[c.name] for c in checks)
 
 

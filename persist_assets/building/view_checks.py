@@ -15,6 +15,7 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from persist_assets.building.failing_rows import is_kept_as_declared
 from persist_assets.building.set_checks import (
     basis,
     bound,
@@ -169,6 +170,8 @@ def _as_before(check: Check, result: CheckResult | None, rests_on: str) -> Check
         return None
     former, _, rest = (result.basis or "").partition(" ")
     if former != rests_on or check.fickle or reads_clock(check):
+        return None
+    if not is_kept_as_declared(check, result):
         return None
     result = replace(result, blocking=check.blocking)
     if check.kind != "freshness":

@@ -371,7 +371,7 @@ _SELECT = (("select", SelectOption, None), ("exclude", ExcludeOption, None))
 
 
 def command(
-    name: str, on: typer.Typer = app, *, is_confined: bool = False
+    name: str, on: typer.Typer = app, *, is_confined: bool = False, unless: str = ""
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Turn a function into a command: with the common options, and errors as exit codes.
 
@@ -379,6 +379,8 @@ def command(
     ----------
     is_confined
         It runs no code of the project, and reaches no untrusted places outside it.
+    unless
+        The option with which it is not confined.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -405,7 +407,7 @@ def command(
                 values["selection"] = list(named) or None
                 invocation.exclude = values.pop("exclude") or ()
             with as_exit_codes(invocation), ExitStack() as stack:
-                if is_confined:
+                if is_confined and not values.get(unless):
                     stack.enter_context(confined(invocation.root))
                 function(invocation, **values)
 

@@ -1,26 +1,51 @@
 """`check`."""
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
 from persist_assets.cli.application import (
     Invocation,
+    SelectArgument,
     command,
     err,
+    exit_code,
     out,
+    print_error,
     print_json,
     print_problem,
     problem_json,
+    quiet,
 )
-from persist_assets.core.errors import in_order
+from persist_assets.core.errors import ConflictError, NotFoundError, SettingsError, in_order
+from persist_assets.core.model.checks import Check, CheckResult
 from persist_assets.core.model.sources import Source
+from persist_assets.planning.selection import find_source
+
+if TYPE_CHECKING:
+    from persist_assets.operations.data_checks import CheckedSource
 
 
-@command("check", is_confined=True)
-def check(invocation: Invocation) -> None:
-    """Compile all sources and report their problems."""
+@command("check", is_confined=True, unless="data")
+def check(
+    invocation: Invocation,
+    selection: SelectArgument = None,
+    data: Annotated[
+        bool,
+        typer.Option("--data", help="Run the checks of sources over their present rows, in Spark."),
+    ] = False,
+) -> None:
+    """Compile all sources and report their problems; or run checks of data."""
+    if data:
+        _check_data(invocation, selection)
+        return
+    if selection or invocation.exclude:
+        raise SettingsError(
+            "`persist check` compiles all sources",
+            hint="with --data it runs the checks of the selected ones",
+        )
     from persist_assets.compiler.programs import never_followed
     from persist_assets.compiler.remarks import (
         empty_files,
@@ -58,6 +83,116 @@ def check(invocation: Invocation) -> None:
         out.print(f"{n} source{'s' * (n != 1)}, {persisted} persisted, {errors}")
     if project.errors:
         raise typer.Exit(3)
+
+
+def _check_data(invocation: Invocation, selection: Sequence[str] | None) -> None:
+    """Run the checks of selected sources over their rows, and print the results."""
+    from persist_assets.operations.data_checks import check_data
+
+    sources = [s for s in _chosen(invocation, selection) if s.checks]
+    with quiet(invocation):
+        checked = [*check_data(invocation.reader(), sources)] if sources else []
+    if invocation.as_json:
+        environment = invocation.settings.environment
+        print_json({"environment": environment, "sources": [_checked_json(c) for c in checked]})
+    else:
+        for one in checked:
+            _print_checked(invocation, one)
+        if not sources:
+            out.print("no checks to run")
+    if any(c.has_failed for c in checked):
+        raise typer.Exit(1)
+    errors = [c.error for c in checked if c.error is not None]
+    if errors:
+        raise typer.Exit(exit_code(type(errors[0])))
+
+
+def _chosen(invocation: Invocation, selection: Sequence[str] | None) -> list[Source]:
+    """Return the persisted sources that a selection chooses, and the others that it names."""
+    project = invocation.project
+    if not selection:
+        persisted = {*invocation.select(None)}
+        return [s for s in project.sources if s.source_id in persisted or not s.is_leaf]
+    named = {pattern: _unpersisted(invocation, pattern) for pattern in selection}
+    rest = [pattern for pattern, source in named.items() if source is None]
+    chosen = {s.source_id for s in named.values() if s is not None}
+    chosen |= {*invocation.select(rest)} if rest else set()
+    return [s for s in project.sources if s.source_id in chosen]
+
+
+def _unpersisted(invocation: Invocation, name: str) -> Source | None:
+    """Return the source that a pattern names, if it has a query and no table."""
+    try:
+        source = find_source(invocation.project, name)
+    except (NotFoundError, ConflictError):
+        return None  # it is a selection, or an error that is reported there
+    return None if source.is_leaf else source
+
+
+def _checked_json(checked: "CheckedSource") -> dict[str, Any]:
+    results = {r.name: r for r in checked.results}
+    return {
+        "source_id": checked.source.source_id,
+        "persisted": checked.source.persisted,
+        "table": checked.snapshot.table if checked.snapshot else None,
+        "version": checked.snapshot.version if checked.snapshot else None,
+        "built": checked.is_built,
+        "checks": [check_json(c, results.get(c.name)) for c in checked.source.checks],
+        "error": checked.error.message if checked.error else None,
+    }
+
+
+def _print_checked(invocation: Invocation, checked: "CheckedSource") -> None:
+    """Print the results of the checks of one source."""
+    note = "" if checked.is_built else " [yellow]not built[/]"
+    out.print(f"[bold]{escape(checked.source.key)}[/]{note}")
+    if checked.error is not None:
+        print_error(invocation, checked.error)
+        return
+    results = {r.name: r for r in checked.results}
+    for one in checked.source.checks if checked.is_built else ():
+        print_check(check_json(one, results.get(one.name)))
+
+
+def check_json(check: Check, result: CheckResult | None, name: str | None = None) -> dict[str, Any]:
+    """Return a check and its last result as JSON.
+
+    Parameters
+    ----------
+    name
+        The check's name, if it differs from that of its result.
+    """
+    return {
+        "name": name or check.name,
+        "check": check.definition,
+        "blocking": check.blocking,
+        "passed": result.passed if result else None,
+        "failed_rows": result.failed_rows if result else None,
+        "found": result.found if result else None,
+        "message": result.in_words if result and not result.passed else None,
+        "sample": list(result.sample) if result else [],
+        "partitions": [
+            {"partition": p.key, "failed_rows": p.failed_rows, "found": p.found}
+            for p in (result.partitions if result else ())
+        ],
+        "kept_in": result.kept_in if result else None,
+        "kept_rows": result.kept_rows if result else 0,
+    }
+
+
+def print_check(check: Mapping[str, Any]) -> None:
+    """Print a check and its last result."""
+    outcomes = {None: "[dim]not yet[/]", True: "[green]passed[/]", False: "[red]failed[/]"}
+    outcome = outcomes[check["passed"]]
+    weight = "" if check["blocking"] else " [dim](warns only)[/]"
+    message = check["message"] or check["found"]
+    detail = f": {escape(message)}" if message else ""
+    out.print(f"[dim]check[/] {outcome} {escape(check['check'])}{weight}{detail}")
+    for row in check["sample"][:1]:
+        out.print(f"[dim]      for example {escape(row)}[/]", soft_wrap=True)
+    if check["kept_in"]:
+        where = f"{check['kept_rows']:,} rows kept in {check['kept_in']}"
+        out.print(f"[dim]      {escape(where)}[/]", soft_wrap=True)
 
 
 def source_json(source: Source) -> dict[str, Any]:

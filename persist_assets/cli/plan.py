@@ -1,6 +1,7 @@
 """`plan`."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from rich.markup import escape
@@ -31,6 +32,7 @@ from persist_assets.core.model.queries import SourceID
 from persist_assets.core.settings.durations import in_short
 from persist_assets.external.status import find_holdings
 from persist_assets.operations.revisions import WORKING_TREE, find_places
+from persist_assets.planning.changed_checks import ChangedCheck
 from persist_assets.planning.diff import Change, Standings, compare, to_rebuild
 from persist_assets.planning.maintenance import way_out
 from persist_assets.planning.reach import asked_for
@@ -69,14 +71,15 @@ def plan(
         for problem in ignored_files(invocation.settings):
             print_problem(invocation, problem)
     holdings = find_holdings(invocation.observer.ingestion, chosen)
+    checks = invocation.observer.changed_checks(planned)
     if invocation.as_json:
         from persist_assets.operations.documents.plans import PlanDocument
 
-        document = PlanDocument.of(invocation.project, planned, holdings).as_json()
+        document = PlanDocument.of(invocation.project, planned, holdings, checks).as_json()
         comparison = {"against": _against_json(against, *compared)} if compared else {}
         print_json(document | comparison)
         return
-    out.print(plan_tree(invocation.project, planned))
+    out.print(plan_tree(invocation.project, planned, checks))
     for holding in holdings:
         print_holding(holding)
     n = sum(step.action == "build" for step in planned.steps)
@@ -240,8 +243,18 @@ def _costs(step: Step) -> str:
     return f"[{'; '.join(facts)}]" if facts else ""
 
 
-def plan_tree(project: Project, planned: Plan) -> Tree:
-    """Return a plan as a tree: every step below a step that it reads."""
+def plan_tree(
+    project: Project,
+    planned: Plan,
+    checks: Mapping[SourceID, Sequence[ChangedCheck]] = MappingProxyType({}),
+) -> Tree:
+    """Return a plan as a tree: every step below a step that it reads.
+
+    Parameters
+    ----------
+    checks
+        The changed checks of the sources.
+    """
     steps = {step.source_id: step for step in planned.steps}
     root = Tree(f"[bold]{planned.environment}[/]")
     branches: dict[SourceID, Tree] = {}
@@ -266,4 +279,6 @@ def plan_tree(project: Project, planned: Plan) -> Tree:
         branches[step.source_id] = branch = parent.add(label)
         for note in source.notes:
             branch.add(f"[dim]note: {escape(note)}[/]")
+        for changed in checks.get(step.source_id, ()):
+            branch.add(f"[cyan]{escape(changed.in_words)}[/]")
     return root

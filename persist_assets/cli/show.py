@@ -1,6 +1,5 @@
 """`show`."""
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import PurePosixPath
 from typing import Annotated, Any
@@ -17,11 +16,12 @@ from persist_assets.cli.application import (
     out,
     print_json,
     source_names,
+    table_of,
 )
-from persist_assets.cli.check import source_json
+from persist_assets.cli.check import check_json, print_check, source_json
 from persist_assets.cli.external import held_json
 from persist_assets.compiler.malloy.declarations import SUFFIX as MALLOY
-from persist_assets.core.errors import SourcesError
+from persist_assets.core.errors import NotFoundError, SourcesError, did_you_mean
 from persist_assets.core.model.annotations import Freshness, Kind
 from persist_assets.core.model.project import Project
 from persist_assets.core.model.snapshots import Build, Effort, Snapshot
@@ -42,6 +42,13 @@ def show(
             autocompletion=source_names,
         ),
     ],
+    failures: Annotated[
+        str | None,
+        typer.Option("--failures", metavar="CHECK", help="Show the kept rows that fail a check."),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, help="The number of rows to show of --failures.")
+    ] = 100,
 ) -> None:
     """Show everything about one source, or what a Malloy file defines."""
     invocation.keep_going = True  # errors in other sources do not matter
@@ -50,6 +57,9 @@ def show(
         return
     with invocation.naming_errors(source):
         shown_source = find_source(invocation.project, source)
+    if failures is not None:
+        _show_failures(invocation, shown_source, failures, limit)
+        return
     document = _document(invocation, shown_source)
     if invocation.as_json:
         print_json(document)
@@ -74,7 +84,7 @@ def show(
     for note in shown_source.notes:
         out.print(f"[cyan]note[/] {escape(note)}")
     for check in document["checks"]:
-        _print_check(check)
+        print_check(check)
     for title in ("tables", "builds"):
         for row in document[title]:
             facts = ", ".join(f"{k} {in_words(v)}" for k, v in row.items() if _is_fact(k, v))
@@ -88,15 +98,41 @@ def _is_fact(name: str, value: object) -> bool:
     return value is not None and name != "effort"
 
 
-def _print_check(check: Mapping[str, Any]) -> None:
-    outcomes = {None: "[dim]not yet[/]", True: "[green]passed[/]", False: "[red]failed[/]"}
-    outcome = outcomes[check["passed"]]
-    weight = "" if check["blocking"] else " [dim](warns only)[/]"
-    message = check["message"] or check["found"]
-    detail = f": {escape(message)}" if message else ""
-    out.print(f"[dim]check[/] {outcome} {escape(check['check'])}{weight}{detail}")
-    for row in check["sample"][:1]:
-        out.print(f"[dim]      for example {escape(row)}[/]", soft_wrap=True)
+def _show_failures(invocation: Invocation, source: Source, name: str, limit: int) -> None:
+    """Show the rows that failed a check when it ran last."""
+    from persist_assets.building.failing_rows import failures_table, read_failures
+
+    names = [c.name for c in source.checks]
+    if name not in names:
+        raise NotFoundError(
+            f"`{source.name}` has no check `{name}`",
+            hint=did_you_mean(name, names) or f"known checks: {', '.join(names) or 'none'}",
+        )
+    if not next(c.keep_failures for c in source.checks if c.name == name):
+        hint = "add the property keep_failures=true to the check"
+        raise NotFoundError(f"`{name}` keeps no failing rows", hint=hint)
+    settings = invocation.settings
+    table = failures_table(settings, invocation.ledger.events.log_id(), source, name)
+    root = settings.table_root(table)
+    rows = read_failures(root)
+    values = rows.slice(0, limit).to_pylist() if rows is not None else []
+    n = rows.num_rows if rows is not None else 0
+    if invocation.as_json:
+        columns = rows.column_names if rows is not None else []
+        shown = [[*row.values()] for row in values]
+        where = root if rows is not None else None
+        document = {"source_id": source.source_id, "check": name, "kept_in": where, "kept_rows": n}
+        print_json({**document, "columns": columns, "rows": shown, "truncated": n > limit})
+        return
+    if rows is None:
+        where = f"`{settings.environment}`"
+        out.print(escape(f"no rows are kept in {where}: none failed, or the check did not run"))
+        return
+    printed = table_of(*map(escape, rows.column_names))
+    for row in values:
+        printed.add_row(*(escape(str(value)) for value in row.values()))
+    out.print(printed)
+    out.print(f"[dim]{len(values):,} of {n:,} rows kept in {escape(root)}[/]", soft_wrap=True)
 
 
 def _show_file(invocation: Invocation, file: str) -> None:
@@ -231,22 +267,8 @@ def _checks(
         checked = _snapshots_of_readers(invocation, source)
     results = {r.name: r for s in checked for r in ledger.builds.fetch_checks(s.build_uid)}
     return [
-        {
-            "name": check.name.removeprefix(f"{source.key}:"),
-            "check": check.definition,
-            "blocking": check.blocking,
-            "passed": result.passed if result else None,
-            "failed_rows": result.failed_rows if result else None,
-            "found": result.found if result else None,
-            "message": result.in_words if result and not result.passed else None,
-            "sample": list(result.sample) if result else [],
-            "partitions": [
-                {"partition": p.key, "failed_rows": p.failed_rows, "found": p.found}
-                for p in (result.partitions if result else ())
-            ],
-        }
+        check_json(check, results.get(check.name), check.name.removeprefix(f"{source.key}:"))
         for check in checks
-        for result in (results.get(check.name),)
     ]
 
 

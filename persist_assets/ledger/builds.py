@@ -546,12 +546,26 @@ class Builds(Part):
         )
         with self._read() as connection:
             rows = connection.scalars(query).all()
-        results: dict[str, CheckResult] = {}
-        for values in (values for row in rows for values in row or ()):
-            result = CheckResult(**values)
-            places = tuple(FailedPartition(**place) for place in values.get("partitions", ()))
-            results[result.name] = replace(result, sample=tuple(result.sample), partitions=places)
-        return [*results.values()]
+        results = (_check_result(values) for row in rows for values in row or ())
+        return [*{r.name: r for r in results}.values()]
+
+    @repeated
+    def fetch_last_checks(self, *environments: str) -> dict[SourceID, list[CheckResult]]:
+        """Return the results of the checks of each source's last successful build."""
+        is_done = sa.and_(builds.c.environment.in_(environments), builds.c.state == "succeeded")
+        latest = (
+            sa.select(builds.c.source_id, sa.func.max(builds.c.started_at).label("at"))
+            .where(is_done)
+            .group_by(builds.c.source_id)
+            .subquery()
+        )
+        is_latest = sa.and_(
+            builds.c.source_id == latest.c.source_id, builds.c.started_at == latest.c.at
+        )
+        query = sa.select(builds.c.source_id, builds.c.checks).join(latest, is_latest)
+        with self._read() as connection:
+            rows = connection.execute(query.where(is_done)).all()
+        return {source_id: [_check_result(v) for v in values or ()] for source_id, values in rows}
 
     @repeated
     def fetch_passed(self, *environments: str) -> dict[BuildID, set[str]]:
@@ -677,3 +691,9 @@ def _require_lease(connection: Connection, lease: Lease) -> None:
             f"the lease on {lease.name} was lost during the build",
             hint="the build sent no heartbeat for too long; try again",
         )
+
+
+def _check_result(values: Mapping[str, Any]) -> CheckResult:
+    result = CheckResult(**values)
+    places = tuple(FailedPartition(**place) for place in values.get("partitions", ()))
+    return replace(result, sample=tuple(result.sample), partitions=places)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from persist_assets.building.failing_rows import FAILURES, failures_table
 from persist_assets.building.strategies.temporary import TEMPORARY, temporary_lease
 from persist_assets.core.errors import ConflictError, StorageError
 from persist_assets.core.settings.load import load_settings
@@ -107,6 +108,7 @@ def collect(
             export_manifest(load_settings(settings.root, environment=name), ledger)
     collected = [_sweep(settings, ledger, h, clock(), dry_run=dry_run) for h in holdings]
     collected += _sweep_temporary(settings, ledger, dry_run=dry_run)
+    collected += _sweep_failures(settings, project, ledger, dry_run=dry_run)
     read = {need.table for need in project.needs}
     needed = {copy_id(settings, s) for s in project.sources if s.source_id in read}
     copies = ledger.copies.fetch() if removed else ()
@@ -265,6 +267,37 @@ def _sweep_temporary(settings: Settings, ledger: Ledger, *, dry_run: bool) -> It
             if not dry_run:
                 delete_directory(f"{root}/{token}")
             yield Collected(f"{directory}/{token}", (), size)
+
+
+def _sweep_failures(
+    settings: Settings, project: Project, ledger: Ledger, *, dry_run: bool
+) -> Iterable[Collected]:
+    """Delete kept rows of checks that no longer keep any, and of environments that are gone.
+
+    Only the environment's own project says which checks keep rows.
+    """
+    needed = {
+        failures_table(settings, ledger.events.log_id(), s, c.name).rpartition(f"{FAILURES}/")[2]
+        for s in project.sources
+        for c in s.checks
+        if c.keep_failures
+    }
+    others = {*settings.declared, *ledger.manifests.fetch_environments()} - {settings.environment}
+    directory = f"{FAILURES}/{ledger.events.log_id()}"
+    for warehouse in _warehouses(settings):
+        root = f"{warehouse.rstrip('/')}/{directory}"
+        if _is_linked(root, warehouse):
+            continue
+        bytes_of: dict[str, int] = {}
+        for file in list_own(root):  # a table has its files in directories of its own
+            table = file.location.removeprefix(f"{root}/").rsplit("/", 2)[0]
+            bytes_of[table] = bytes_of.get(table, 0) + file.bytes
+        for table, size in sorted(bytes_of.items()):
+            if table.partition("/")[0] in others or f"{ledger.events.log_id()}/{table}" in needed:
+                continue
+            if not dry_run:
+                delete_directory(f"{root}/{table}")
+            yield Collected(f"{directory}/{table}", (), size)
 
 
 def _warehouses(settings: Settings) -> set[str]:

@@ -223,7 +223,18 @@ def _metadata(result: CheckResult, environment: str) -> dict[str, Any]:
         "environment": environment,
         **({"found": result.found} if result.found else {}),
         **({"sample": _table_of(result.sample)} if result.sample else {}),
+        **_kept_rows(result),
         **(_partitions_of(result) if result.partitions else {}),
+    }
+
+
+def _kept_rows(result: CheckResult) -> dict[str, Any]:
+    """Return metadata that names the table with the failing rows."""
+    if result.kept_in is None:
+        return {}
+    return {
+        "failing_rows": dg.MetadataValue.path(result.kept_in),
+        "failing_rows_kept": result.kept_rows,
     }
 
 

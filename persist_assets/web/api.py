@@ -349,7 +349,9 @@ async def show_plan(graph: Graph, caller: Caller, query: Nothing) -> Answer:
         observer = graph.observer()
         chosen = [s.source_id for s in observer.project.persisted]
         holdings = find_holdings(observer.ingestion, chosen)
-        return PlanDocument.of(observer.project, observer.plan(chosen), holdings)
+        planned = observer.plan(chosen)
+        checks = observer.changed_checks(planned)
+        return PlanDocument.of(observer.project, planned, holdings, checks)
 
     return await graph.plan(act)
 

@@ -156,6 +156,7 @@ def read_check(tag: Tag, what: str) -> tuple[Check, ...]:
     for kind, below in read_known(tag, what, _CHECKS):
         named = {k: v for k, v in (below.properties or {}).items() if not v.deleted}
         blocking = read_blocking(named.pop("severity", None))
+        n_kept = _failures_to_keep(named.pop("keep_failures", None), kind)
         apart = _is_per_partition(named.pop("per", None)) and kind in _OF_MANY_ROWS
         value = below.value
         if kind in _OF_COLUMNS and value is None and "columns" in named:
@@ -166,7 +167,12 @@ def read_check(tag: Tag, what: str) -> tuple[Check, ...]:
             name = next(n for n in numbered(plain) if n not in checks)
             place = check.location or below.location
             checks[name] = replace(
-                check, name=name, blocking=blocking, per_partition=apart, location=place
+                check,
+                name=name,
+                blocking=blocking,
+                per_partition=apart,
+                keep_failures=n_kept,
+                location=place,
             )
     return tuple(checks.values())
 
@@ -176,6 +182,27 @@ _OF_MANY_ROWS = ("unique", "row_count", "freshness", "function")
 
 _OF_COLUMNS = ("not_null", "unique")
 """Kinds of checks whose value is a list of columns, which a property of that name may have too."""
+
+
+MOST_FAILURES = 10_000
+"""How many failing rows `keep_failures` keeps if no number is written."""
+
+
+def _failures_to_keep(tag: Tag | None, kind: str) -> int:
+    """Return how many failing rows of a check are kept, at most."""
+    if tag is None:
+        return 0
+    refuse(tag.properties, "keep_failures")
+    if kind in ("row_count", "freshness"):
+        raise Bad(f"no single row fails `check.{kind}`", tag.location, "remove keep_failures")
+    if tag.value is None or tag.value is True or tag.value == "true":
+        return MOST_FAILURES
+    if tag.value is False or tag.value == "false":
+        return 0
+    if not isinstance(tag.value, int) or tag.value < 1:
+        message = "`keep_failures` must be `true`, `false` or a number of rows"
+        raise Bad(message, tag.location, f"keep_failures=true keeps at most {MOST_FAILURES:,}")
+    return tag.value
 
 
 def _is_per_partition(per: Tag | None) -> bool:

@@ -67,6 +67,8 @@ class Check:
         Each partition is checked separately. Never set if the result would be the same without.
     view
         The key of the view whose rows it is about, for a check that runs when a source reads them.
+    keep_failures
+        How many of the rows that fail are kept in a table, at most; 0: none.
     location
         The location of the annotation.
     """
@@ -88,6 +90,7 @@ class Check:
     blocking: bool = True
     per_partition: bool = False
     view: str | None = None
+    keep_failures: int = 0
     location: Location | None = field(default=None, compare=False)
 
     @property
@@ -199,6 +202,9 @@ class CheckResult:
         if each partition is checked separately).
     partitions
         For a partitioned source, the failing partitions in order; empty if they are unknown.
+    kept_in, kept_rows
+        The location of the table with the rows that fail, and their number; None: they are not
+        kept.
     """
 
     name: str
@@ -210,6 +216,8 @@ class CheckResult:
     sample: tuple[str, ...] = ()
     basis: str | None = None
     partitions: tuple[FailedPartition, ...] = ()
+    kept_in: str | None = None
+    kept_rows: int = 0
 
     @property
     def in_words(self) -> str:

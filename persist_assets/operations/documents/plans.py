@@ -8,11 +8,13 @@ from persist_assets.core.model.plans import Maintenance, ReasonCode
 from persist_assets.operations.documents.base import Count, Document
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
     from persist_assets.core.model.plans import Estimates, Plan, Step
     from persist_assets.core.model.project import Project
+    from persist_assets.core.model.queries import SourceID
     from persist_assets.external.status import Holding
+    from persist_assets.planning.changed_checks import ChangedCheck
 
 
 class ReasonDocument(Document):
@@ -55,6 +57,15 @@ class ExpectedDocument(Document):
         )
 
 
+class ChangedCheckDocument(Document):
+    """A check that differs from the last build of its source."""
+
+    name: str
+    change: Literal["added", "removed", "changed"]
+    before: str | None
+    after: str | None
+
+
 class StepDocument(Document):
     """One source in a plan."""
 
@@ -70,10 +81,11 @@ class StepDocument(Document):
     estimate: EstimateDocument | None
     reads: VolumeDocument | None
     expected: ExpectedDocument | None
+    changed_checks: list[ChangedCheckDocument]
 
     @classmethod
-    def of(cls, project: Project, step: Step) -> Self:
-        """Return the document of a step."""
+    def of(cls, project: Project, step: Step, checks: Iterable[ChangedCheck] = ()) -> Self:
+        """Return the document of a step, with the changed checks of its source."""
         return cls(
             source_id=step.source_id,
             partition=step.keys[0] if step.keys and len(step.keys) == 1 else None,
@@ -87,6 +99,7 @@ class StepDocument(Document):
             estimate=EstimateDocument.model_validate(step.estimate) if step.estimate else None,
             reads=VolumeDocument.model_validate(step.reads) if step.reads else None,
             expected=ExpectedDocument.of(step.expected) if step.expected else None,
+            changed_checks=[ChangedCheckDocument.model_validate(c) for c in checks],
         )
 
 
@@ -171,10 +184,25 @@ class PlanDocument(Document):
     external: list[ExternalDocument]
 
     @classmethod
-    def of(cls, project: Project, plan: Plan, holdings: Iterable[Holding]) -> Self:
-        """Return the document of a plan and of the external tables that it depends on."""
+    def of(
+        cls,
+        project: Project,
+        plan: Plan,
+        holdings: Iterable[Holding],
+        checks: Mapping[SourceID, Sequence[ChangedCheck]],
+    ) -> Self:
+        """Return the document of a plan and of the external tables that it depends on.
+
+        Parameters
+        ----------
+        checks
+            The changed checks of the sources.
+        """
         return cls(
             environment=plan.environment,
-            steps=[StepDocument.of(project, step) for step in plan.steps],
+            steps=[
+                StepDocument.of(project, step, checks.get(step.source_id, ()))
+                for step in plan.steps
+            ],
             external=[ExternalDocument.of(holding) for holding in holdings],
         )

@@ -9,13 +9,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from persist_assets.building.failing_rows import read_failures
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
 SQL = """
 CREATE TABLE t (a BIGINT, b STRING) USING parquet LOCATION 'raw/t';
---@ check { not_null=[a] unique=[a] { severity=warn } }
+--@ check { not_null=[a] unique=[a] { severity=warn keep_failures=true } }
 CREATE VIEW v AS SELECT a, b FROM t;
 --@ persist refresh=incremental time_column=a
 CREATE VIEW r AS SELECT a, b FROM f WHERE a IS NOT NULL;
@@ -41,7 +43,7 @@ def put(root: Path, name: str, **columns: list[Any]) -> None:
     pq.write_table(rows, root / f"raw/t/{name}.parquet")
 
 
-@pytest.mark.proves("W22")
+@pytest.mark.proves("W22", "W23")
 def test_readers_of_views_have_the_checks_of_the_views(
     make_project: Callable[..., Path],
     load: Callable[..., dg.Definitions],
@@ -74,6 +76,10 @@ def test_readers_of_views_have_the_checks_of_the_views(
     assert (shared.passed, shared.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert shared.metadata["failed_rows"].value == 2
     assert shared.metadata["check"].value == "a unique in m/v"
+    kept = str(shared.metadata["failing_rows"].value)
+    assert kept.endswith("/dev/m/v@unique_a")
+    assert sorted(read_failures(kept)["b"].to_pylist()) == ["y", "z"]
+    assert shared.metadata["failing_rows_kept"].value == 2
     assert instance.fetch_materializations(R, limit=1).records[0].asset_materialization
     # Neither row is one of `r`.
     put(root, "3", a=[None, 11], b=["x", "y"])

@@ -85,3 +85,35 @@ def test_sources_that_share_a_table_share_the_checks_of_their_views() -> None:
     assert [[c.name for c in project.checks_of_views(s)] for s in project.persisted] == [
         ["m/v:not_null_a"]
     ] * 2
+
+
+@pytest.mark.proves("W23")
+@pytest.mark.parametrize(
+    ("annotation", "n"),
+    [
+        ("not_null=a { keep_failures=true }", 10_000),
+        ("not_null=a { keep_failures }", 10_000),
+        ("not_null=a { keep_failures=1 }", 1),
+        ("not_null=a { keep_failures=false }", 0),
+        ("not_null=a", 0),
+    ],
+)
+def test_checks_keep_as_many_failing_rows_as_is_written(annotation: str, n: int) -> None:
+    view = f"--@ check {{ {annotation} }}\nCREATE VIEW v AS SELECT a FROM t;\n"
+    project = compiled({"m.sql": RAW + view})
+    assert not project.problems
+    assert [c.keep_failures for s in project.sources for c in s.checks] == [n]
+
+
+@pytest.mark.parametrize(
+    ("check", "problem"),
+    [
+        ("not_null=a { keep_failures=0 }", "`keep_failures` must be `true`, `false` or a number of rows"),
+        ("row_count { min=1 keep_failures=true }", "no single row fails `check.row_count`"),
+    ],
+)  # fmt: skip
+def test_keep_failures_is_refused_where_it_means_nothing(check: str, problem: str) -> None:
+    (found,) = problems(
+        {"m.sql": f"{RAW}--@ check {{ {check} }}\nCREATE VIEW v AS SELECT a FROM t;\n"}
+    )
+    assert problem in found

@@ -1,0 +1,194 @@
+"""Failing rows that checks keep in tables."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from support.duckdb_engine import MakeEngine, engine_of
+from typer.testing import CliRunner
+
+from persist_assets.building.builder import Builder
+from persist_assets.building.failing_rows import read_failures
+from persist_assets.cli import app
+from persist_assets.core.errors import CheckFailedError
+from persist_assets.operations.data_checks import check_data
+from persist_assets.operations.gc import collect
+
+if TYPE_CHECKING:
+    from persist_assets.core.model.sources import Source
+
+Make = Callable[..., Builder]
+RAW = "CREATE TABLE t (a BIGINT, b STRING) USING parquet LOCATION 'raw/t';\n"
+SOURCES = """
+--@ check { unique=a { keep_failures=true severity=warn } not_null=b { severity=warn } }
+CREATE VIEW v AS SELECT a, b FROM t;
+--@ persist
+--@ check { expr { small='a < 3' keep_failures=2 } }
+CREATE VIEW r AS SELECT a, b FROM v;
+"""
+
+
+def put(root: Path, **columns: list[Any]) -> None:
+    path = root / "raw/t/p.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(".new")
+    pq.write_table(pa.table(columns), temporary)
+    temporary.replace(path)
+
+
+@pytest.fixture
+def make_engine(request: pytest.FixtureRequest) -> MakeEngine:
+    return engine_of(request)
+
+
+@pytest.fixture
+def make(make_project: Callable[..., Path], enter: Callable[..., Builder]) -> Make:
+    """Return a function that makes a builder, a new run, for a project of SQL."""
+
+    def builder(sql: str = SOURCES, root: Path | None = None, environment: str = "dev") -> Builder:
+        if root is None:
+            root = make_project({"m.sql": RAW}, settings="[env.prod]\n")
+            put(root, a=[1, 1, 3, 4, 5], b=["x", "y", None, "x", "x"])
+        (root / "sources" / "m.sql").write_text(RAW + sql)
+        return enter(root, environment)
+
+    return builder
+
+
+def named(builder: Builder, name: str) -> Source:
+    return next(s for s in builder.project.sources if s.name == name)
+
+
+def kept(builder: Builder) -> dict[str, Path]:
+    """Return the tables of failing rows, by environment, asset key and check."""
+    (ledger,) = (builder.settings.root / ".persist/warehouse/.failures").iterdir()
+    logs = sorted(ledger.rglob("_delta_log"))
+    return {str(log.parent.relative_to(ledger)): log.parent for log in logs}
+
+
+def show(builder: Builder, *arguments: str) -> Any:
+    result = CliRunner().invoke(
+        app, ["show", "--json", "--project", str(builder.settings.root), *arguments]
+    )
+    return json.loads(result.stdout) | {"exit": result.exit_code}
+
+
+@pytest.mark.proves("W23")
+def test_failing_rows_are_kept_until_none_fails(make: Make) -> None:
+    builder = make()
+    root = builder.settings.root
+    with pytest.raises(CheckFailedError) as caught:
+        builder.build(named(builder, "r"))
+    (small,) = (r for r in caught.value.results if r.name == "expr_small")
+    tables = kept(builder)
+    assert sorted(tables) == ["dev/m/r@expr_small", "dev/m/v@unique_a"]
+    assert (small.kept_in, small.kept_rows) == (str(tables["dev/m/r@expr_small"]), 2)
+    assert small.failed_rows == 3
+    assert DeltaTable(tables["dev/m/v@unique_a"]).version() == 0
+    document = show(builder, "v", "--failures", "unique_a")
+    assert sorted(document["rows"]) == [[1, "x"], [1, "y"]]
+    assert {k: document[k] for k in ("exit", "columns", "kept_rows", "truncated")} == {
+        "exit": 0,
+        "columns": ["a", "b"],
+        "kept_rows": 2,
+        "truncated": False,
+    }
+    assert show(builder, "v", "--failures", "unique_a", "--limit", "1")["truncated"]
+    assert (
+        show(builder, "v", "--failures", "not_null_b")["error"]["message"]
+        == "`not_null_b` keeps no failing rows"
+    )
+    assert (
+        show(builder, "v", "--failures", "uniqe_a")["error"]["hint"] == "did you mean `unique_a`?"
+    )
+    put(root, a=[1, 1, 2], b=["x", "y", "z"])
+    better = make(root=root)
+    assert better.build(named(better, "r")).action == "built"
+    assert [*kept(better)] == ["dev/m/v@unique_a"]
+    (unique,) = (c for c in show(better, "v")["checks"] if c["name"] == "unique_a")
+    assert (unique["kept_in"], unique["kept_rows"]) == (str(tables["dev/m/v@unique_a"]), 2)
+    put(root, a=[1], b=["x"])
+    good = make(root=root)
+    good.build(named(good, "r"))
+    assert kept(good) == {}
+    assert show(good, "v", "--failures", "unique_a")["rows"] == []
+
+
+@pytest.mark.proves("W23")
+def test_a_check_that_is_edited_to_keep_rows_keeps_them_without_a_rebuild(make: Make) -> None:
+    sql = SOURCES.replace(" keep_failures=true", "").replace("a < 3", "a < 9")
+    builder = make(sql)
+    assert builder.build(named(builder, "r")).action == "built"
+    assert not (builder.settings.root / ".persist/warehouse/.failures").exists()
+    edited = make(
+        SOURCES.replace("a < 3", "a < 8").replace("not_null=b {", "accepted_values { b=[x, y]"),
+        builder.settings.root,
+    )
+    planned = CliRunner().invoke(app, ["plan", "--json", "--project", str(builder.settings.root)])
+    (step,) = json.loads(planned.stdout)["steps"]
+    assert [(c["name"], c["before"], c["after"]) for c in step["changed_checks"]] == [
+        ("expr_small", "a < 9", "a < 8"),
+        ("m/v:accepted_values_b", None, "b in ['x', 'y'] in m/v (warns only)"),
+        ("m/v:not_null_b", "b not null in m/v (warns only)", None),
+    ]
+    assert edited.build(named(edited, "r")).action == "reused"
+    assert [*kept(edited)] == ["dev/m/v@unique_a"]
+
+
+@pytest.mark.proves("W23")
+def test_a_collection_deletes_rows_that_no_check_keeps(make: Make) -> None:
+    builder = make()
+    root = builder.settings.root
+    for environment in ("dev", "prod"):
+        other = make(root=root, environment=environment)
+        with pytest.raises(CheckFailedError):
+            other.build(named(other, "r"))
+    every = ["dev/m/r@expr_small", "dev/m/v@unique_a", "prod/m/r@expr_small", "prod/m/v@unique_a"]
+    assert sorted(kept(builder)) == every
+    assert not collect(builder.settings, builder.project, builder.ledger)
+    assert sorted(kept(builder)) == every
+    edited = make(SOURCES.replace(" keep_failures=true", ""), root)
+    preview = collect(edited.settings, edited.project, edited.ledger, dry_run=True)
+    assert [c.table.rpartition("/.failures")[2].split("/", 2)[2] for c in preview] == [every[1]]
+    assert sorted(kept(edited)) == every
+    collect(edited.settings, edited.project, edited.ledger)
+    assert sorted(kept(edited)) == [every[0], *every[2:]]
+    (root / "persist.toml").write_text(
+        (root / "persist.toml").read_text().replace("[env.prod]\n", "")
+    )
+    left = make(root=root)
+    collect(left.settings, left.project, left.ledger)
+    assert [*kept(left)] == [every[0]], "nobody has published anything in prod"
+
+
+@pytest.mark.proves("W22")
+def test_checks_run_on_demand_over_present_rows(make: Make) -> None:
+    builder = make(SOURCES.replace("a < 3", "a < 9"))
+    sources = [named(builder, name) for name in ("v", "r")]
+    view, table = check_data(builder.reader, sources)
+    assert [(r.name, r.failed_rows) for r in view.results] == [("unique_a", 2), ("not_null_b", 1)]
+    assert (view.is_built, view.has_failed) == (True, False)
+    assert (table.is_built, table.results) == (False, ())
+    builder.build(sources[1])
+    put(builder.settings.root, a=[1, 2, 10], b=["x", None, None])
+    later = make(SOURCES, builder.settings.root)
+    before = later.ledger.manifests.fetch("dev")
+    view, table = check_data(later.reader, [named(later, name) for name in ("v", "r")])
+    assert [r.failed_rows for r in view.results] == [0, 2], "the present data"
+    assert [r.failed_rows for r in table.results] == [3], "the table as it was built"
+    assert table.has_failed
+    assert later.ledger.manifests.fetch("dev") == before
+    assert read_failures(table.results[0].kept_in or "").num_rows == 2
+    os.remove(later.settings.root / "raw/t/p.parquet")
+    broken = make(SOURCES, builder.settings.root)
+    (view,) = check_data(broken.reader, [named(broken, "v")])
+    assert view.error is not None
+    assert view.results == ()
