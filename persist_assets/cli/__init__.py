@@ -25,6 +25,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "explaining": ("explain",),
     "reading": ("diff", "verify", "query"),
     "testing": ("test",),
+    "reviewing": ("ci",),
     "documenting": ("lineage", "docs"),
     "environments": ("manifest", "promote", "history", "state", "rollback", "gc", "doctor"),
     "trusting": ("trust",),

@@ -99,7 +99,7 @@ def diff(
             )
     changes = [c for c in changes if c.change != "same"]
     if invocation.as_json:
-        documents = [_change_json(c) | _rows_json(compared.get(c.source_id)) for c in changes]
+        documents = [_change_json(c) | rows_json(compared.get(c.source_id)) for c in changes]
         print_json({"sources": documents})
         return
     if not changes:
@@ -114,7 +114,8 @@ def _split(key: Sequence[str] | None) -> list[str]:
     return [name.strip() for names in key or () for name in names.split(",") if name.strip()]
 
 
-def _rows_json(difference: RowsDiffer | NotCompared | None) -> dict[str, Any]:
+def rows_json(difference: RowsDiffer | NotCompared | None) -> dict[str, Any]:
+    """Return the differing rows of a source as JSON."""
     if difference is None:
         return {}
     if isinstance(difference, NotCompared):

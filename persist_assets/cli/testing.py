@@ -49,7 +49,7 @@ def test(
     if recorded is not None:
         _record(invocation, recorded, n_rows)
         return
-    cases = _chosen(invocation, read_cases(invocation.root), selection)
+    cases = cases_of(invocation, read_cases(invocation.root), selection)
     outcomes: list[Outcome] = []
     if cases:
         settings, project = invocation.settings, invocation.project
@@ -61,7 +61,7 @@ def test(
     if junit is not None:
         _write_junit(junit, outcomes)
     if invocation.as_json:
-        print_json([_json(outcome) for outcome in outcomes])
+        print_json([outcome_json(outcome) for outcome in outcomes])
     else:
         _print(outcomes)
     errors = [outcome.error for outcome in outcomes if outcome.error is not None]
@@ -71,7 +71,7 @@ def test(
         raise typer.Exit(exit_code(type(errors[0])))
 
 
-def _chosen(
+def cases_of(
     invocation: Invocation, cases: Sequence[Case], patterns: Sequence[str] | None
 ) -> list[Case]:
     """Return the tests of the selected sources, which need not be persisted."""
@@ -133,8 +133,8 @@ def _by_column(difference: Difference, rows: Sequence[Sequence[Any]]) -> list[di
     return [dict(zip(difference.columns, row, strict=True)) for row in rows]
 
 
-def _json(outcome: Outcome) -> dict[str, Any]:
-    """Return a result as JSON."""
+def outcome_json(outcome: Outcome) -> dict[str, Any]:
+    """Return the result of a test as JSON."""
     return {
         "name": outcome.case.name,
         "source": outcome.case.source,

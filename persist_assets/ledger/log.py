@@ -59,6 +59,7 @@ KINDS: Mapping[str, str] = {
     "rolled-back": "a manifest was put back to an earlier state",
     "imported": "a manifest file was imported, or a lost ledger restored",
     "entries-collected": "a manifest has forgotten entries that no source has any more",
+    "environment-ended": "an environment of a pull request was ended, and its manifest forgotten",
     "snapshots-collected": "snapshots that nobody can reach were given up to `persist gc`",
     "external-synced": "a copy of an external table was updated",
     "external-forgotten": "a copy that no environment uses was deleted",

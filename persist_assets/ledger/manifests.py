@@ -12,7 +12,9 @@ import sqlalchemy as sa
 
 from persist_assets.core.errors import ConflictError
 from persist_assets.core.model.snapshots import ManifestChange, Move
+from persist_assets.core.wants import ACTIVE
 from persist_assets.ledger.log import Part, repeated
+from persist_assets.ledger.processes import has_ended
 from persist_assets.ledger.rows import (
     ENTRY,
     build_values,
@@ -23,11 +25,14 @@ from persist_assets.ledger.rows import (
 )
 from persist_assets.ledger.tables import (
     builds,
+    copy_needs,
     events,
     malloy_entries,
     manifest_changes,
     manifest_entries,
     manifest_moves,
+    taints,
+    wants,
 )
 from persist_assets.ledger.taints import bring_taints
 
@@ -266,6 +271,36 @@ class Manifests(Part):
         return idx
 
     @repeated
+    def end(self, environment: str) -> int:
+        """Forget an environment, the history of its manifest and its needs of external tables.
+
+        Garbage collection deletes what only this environment read, without keeping it for a while.
+
+        Returns
+        -------
+        int
+            How many entries its manifest had.
+
+        Raises
+        ------
+        ConflictError
+            A build or a want of the environment is under way. Nothing was changed.
+        """
+        here = manifest_changes.c.environment == environment
+        with self._write() as connection:
+            _refuse_under_way(connection, environment)
+            own = sa.select(manifest_changes.c.change_id).where(here)
+            connection.execute(manifest_moves.delete().where(manifest_moves.c.change_id.in_(own)))
+            connection.execute(manifest_changes.delete().where(here))
+            for table in (malloy_entries, taints, copy_needs):
+                connection.execute(table.delete().where(table.c.environment == environment))
+            entries = manifest_entries.delete().where(manifest_entries.c.environment == environment)
+            n_entries = connection.execute(entries).rowcount
+            data = {"environment": environment, "entries": n_entries}
+            self._events.append(connection, "environment-ended", data)
+        return n_entries
+
+    @repeated
     def roll_back(self, environment: str, to: int, *, expected: int, why: str | None = None) -> int:
         """Put a manifest back to its state right after a change; return the new change.
 
@@ -353,6 +388,28 @@ class Manifests(Part):
         changed = {row.build_id: row.change_id for row in undone}
         self._events.append_all(connection, _restored_states(connection, environment, changed))
         return idx
+
+
+def _refuse_under_way(connection: Connection, environment: str) -> None:
+    """Refuse to end an environment in which something is still being built or wanted."""
+    query = sa.select(builds.c.source_id, builds.c.process).where(
+        builds.c.environment == environment, builds.c.state == "started"
+    )
+    alive = [row.source_id for row in connection.execute(query) if not has_ended(row.process)]
+    if alive:
+        raise ConflictError(
+            f"{environment} cannot end: {alive[0]} is being built in it",
+            hint="wait until the build has ended, or stop it",
+        )
+    query = sa.select(wants.c.want_id).where(
+        wants.c.environment == environment, wants.c.state.in_(ACTIVE)
+    )
+    want_id = connection.scalar(query.limit(1))
+    if want_id is not None:
+        raise ConflictError(
+            f"{environment} cannot end: the want {want_id} is not met yet",
+            hint=f"cancel it: persist want cancel {want_id} --env {environment}",
+        )
 
 
 def move_entries(

@@ -293,6 +293,11 @@ def _upstream(connection: Connection, at: datetime, idx: int, data: Mapping[str,
         connection.execute(upstreams.insert().values(**key, **values))
 
 
+def _ended(connection: Connection, at: datetime, idx: int, data: Mapping[str, Any]) -> None:
+    own = sa.and_(availability.c.environment == data["environment"], availability.c.graph == "")
+    connection.execute(availability.delete().where(own))
+
+
 _CHANGES: Mapping[str, _Change] = {
     "want-created": _want_created,
     "want-waits": _each(_want_waits),
@@ -309,6 +314,7 @@ _CHANGES: Mapping[str, _Change] = {
     "sla-missed": _sla_missed,
     "sla-recovered": _sla_recovered,
     "upstream-synced": _each(_upstream),
+    "environment-ended": _each(_ended),
 }
 
 

@@ -302,7 +302,7 @@ def _look_at_environments(report: Report, ledger: Ledger, settings: Mapping[str,
     if not first.declared:
         return
     for name in ledger.manifests.fetch_environments():
-        if name not in settings and name not in first.declared:
+        if name not in settings and name not in first.declared and not first.is_temporary(name):
             n = len(ledger.manifests.fetch(name))
             report.add(
                 "unknown-environment",

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from persist_assets.building.failing_rows import FAILURES, failures_table
 from persist_assets.building.strategies.temporary import TEMPORARY, temporary_lease
-from persist_assets.core.errors import ConflictError, StorageError
+from persist_assets.core.errors import ConflictError, SettingsError, StorageError
 from persist_assets.core.settings.load import load_settings
 from persist_assets.external.coverage import COPIES, copy_id, copy_root
 from persist_assets.ledger.manifest_file import export_manifest
@@ -119,6 +119,38 @@ def collect(
     if not dry_run:
         _sweep_listings(settings, ledger, clock())
     return [c for c in collected if c is not None]
+
+
+def end_environment(
+    settings: Settings, project: Project, ledger: Ledger
+) -> tuple[int, list[Collected]]:
+    """End an environment: its manifest is forgotten, and what only it read is deleted.
+
+    Snapshots that were promoted elsewhere stay.
+
+    Returns
+    -------
+    tuple[int, list[Collected]]
+        How many entries its manifest had, and what the garbage collection deleted.
+
+    Raises
+    ------
+    SettingsError
+        The environment is not one of a pattern, so others may rely on it.
+    ConflictError
+        A build or a want of the environment is under way.
+    """
+    name = settings.environment
+    if not settings.is_temporary(name):
+        raise SettingsError(
+            f"`{name}` is not an environment of a pull request: only those can be ended",
+            hint='declare their names as a pattern in persist.toml: [env."pr-*"]',
+        )
+    n_entries = ledger.manifests.end(name)
+    collected = collect(settings, project, ledger)
+    settings.manifest_path.unlink(missing_ok=True)
+    settings.manifest_path.with_name(f"{settings.manifest_path.name}.lock").unlink(missing_ok=True)
+    return n_entries, collected
 
 
 def _sweep(

@@ -63,11 +63,14 @@ class Place:
         ``files`` are the current ones or those of a revision.
     tables
         The built tables that readers find there; None for files, which have no tables.
+    project
+        The compiled files; None for environments and builds.
     """
 
     kind: Literal["files", "environment", "build"]
     standings: Standings
     tables: Mapping[SourceID, Snapshot] | None = None
+    project: Project | None = None
 
     def only(self, source_ids: Iterable[SourceID]) -> Place:
         """Return the place with some sources only."""
@@ -126,18 +129,19 @@ def find_place(settings: Settings, project: Project, ledger: Ledger, name: str) 
         The sources of that revision are wrong; the paths in its locations begin with its name.
     """
     if name == WORKING_TREE:
-        return Place("files", of_project(project))
+        return Place("files", of_project(project), project=project)
     environments = sorted({*ledger.manifests.fetch_environments(), *settings.declared})
-    if name in environments:
+    if name in environments or settings.is_temporary(name):
         chain = (name,)
-        if name in settings.declared:
+        if name in settings.declared or settings.is_temporary(name):
             chain = load_settings(settings.root, environment=name).environments
         current, manifest = ledger.builds.fetch_current(*chain), ledger.manifests.fetch(*chain)
         tables = {k: manifest[b.build_id] for k, b in current.items() if b.build_id in manifest}
         return Place("environment", of_builds(current.values()), tables)
     commit = find_commit(settings, name)
     if commit is not None:
-        return Place("files", of_project(load_revision(settings, name, commit)))
+        revision = load_revision(settings, name, commit)
+        return Place("files", of_project(revision), project=revision)
     build = ledger.builds.find(name) if _BUILD_ID.fullmatch(name) else None
     if build is not None:
         tables = {build.source_id: build.snapshot} if build.snapshot else {}

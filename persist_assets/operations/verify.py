@@ -213,7 +213,7 @@ class _Verifier:
             if refusals:
                 keys = [key for part, _ in bases for key in part.keys]
                 table = table.where(self._window(source, snapshot, keys))
-            difference = compare_multisets(table, rows, key=_key(source), sample=self.sample)
+            difference = compare_multisets(table, rows, key=key_of(source), sample=self.sample)
         for _, basis in bases:
             self._check_still(source, basis)
         if isinstance(difference, NotCompared):
@@ -498,7 +498,7 @@ def _versions(source: Source, raw: Source, inputs: AsOf) -> frozenset[str]:
     return versions
 
 
-def _key(source: Source) -> tuple[str, ...]:
+def key_of(source: Source) -> tuple[str, ...]:
     """Return the columns that identify a row, as far as the source states any."""
     if source.annotation.merge is not None:
         return source.annotation.merge.key

@@ -95,8 +95,9 @@ def load_settings(
         entries = _read(root / SETTINGS_FILE)
     name = environment or environ.get("PERSIST_ENV") or entries.get("environment", "dev")
     _check_environment(name)
-    with _placed(root, name):
-        return _settings(root, entries, name, environ)
+    section = _section_of(name, entries.get("env", {}))
+    with _placed(root, section):
+        return _settings(root, entries, name, section, environ)
 
 
 @contextmanager
@@ -111,7 +112,7 @@ def _placed(root: Path, environment: str = "") -> Generator[None]:
 
 
 def _settings(
-    root: Path, entries: dict[str, Any], name: str, environ: Mapping[str, str]
+    root: Path, entries: dict[str, Any], name: str, section: str, environ: Mapping[str, str]
 ) -> Settings:
     """Return the settings of an environment.
 
@@ -119,14 +120,16 @@ def _settings(
     ----------
     entries
         All entries of the file.
+    section
+        Its name, or the pattern of names that it has in the file.
     """
     environments: dict[str, Any] = entries.get("env", {})
     _read_environments(environments)
-    overrides: dict[str, Any] = environments.get(name, {})
+    overrides: dict[str, Any] = environments.get(section, {})
     reads = _chain(name, environments, entries.get("environment", "dev"))
     project_warehouse = resolve_path(root, entries.get("warehouse", f"{STATE}/warehouse"))
     spark_entries: dict[str, Any] = {**entries.get("spark", {}), **overrides.get("spark", {})}
-    malloy = _malloy(entries.get("malloy", {}), overrides.get("malloy", {}), name)
+    malloy = _malloy(entries.get("malloy", {}), overrides.get("malloy", {}), section)
     entries = {**entries, **overrides}
     sources = _sources(root, entries.get("sources", "sources"))
     spark_values = spark_keys(spark_entries)
@@ -143,7 +146,8 @@ def _settings(
         layout=_layout(entries.get("layout", LAYOUTS[0])),
         key_prefix=_key_prefix(entries.get("key_prefix", "")),
         environment=name,
-        declared=tuple(sorted(environments)),
+        declared=tuple(sorted(n for n in environments if not n.endswith("*"))),
+        temporary=tuple(sorted(n for n in environments if n.endswith("*"))),
         reads=reads,
         raws=tuple(sorted(overrides.get("raw", {}).items())),
         warehouse=warehouse,
@@ -154,7 +158,8 @@ def _settings(
         approve_above=_approve_above(entries.get("approve_above", 0)),
         keep_s=read_duration("keep", entries, 7 * 86_400, "must exceed the longest query"),
         functions=_functions(entries.get("functions", [])),
-        views=_views(entries.get("views", "")),
+        # Else a build for a pull request would show its rows to the readers of a view.
+        views="" if section.endswith("*") else _views(entries.get("views", "")),
         spark=tuple(sorted(spark.items())),
         malloy=malloy,
         stores=stores,
@@ -233,6 +238,8 @@ _ENVIRONMENT = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 def environments_of(root: Path) -> tuple[str, ...]:
     """Return the environments that a project's `persist.toml` names, the default one first.
 
+    Those that only a pattern names are left out.
+
     Raises
     ------
     SettingsError
@@ -243,7 +250,7 @@ def environments_of(root: Path) -> tuple[str, ...]:
         environments: dict[str, Any] = entries.get("env", {})
         _read_environments(environments)
     default = entries.get("environment", "dev")
-    return (default, *sorted(environments.keys() - {default}))
+    return (default, *sorted(n for n in environments if n != default and not n.endswith("*")))
 
 
 def _malloy(entries: dict[str, Any], overrides: dict[str, Any], environment: str) -> Malloy:
@@ -315,6 +322,12 @@ def _check_links(state: Path) -> None:
         )
 
 
+def _section_of(name: str, environments: Mapping[str, Any]) -> str:
+    """Return the key of an environment below `[env]`: its name, or the longest fitting pattern."""
+    fitting = [n for n in environments if n.endswith("*") and name.startswith(n[:-1])]
+    return name if name in environments or not fitting else max(fitting, key=len)
+
+
 def _check_environment(name: str, location: Location | None = None) -> None:
     if not _ENVIRONMENT.fullmatch(name):
         hint = "at most 64 lowercase letters (a to z), digits, underscores and dashes"
@@ -341,11 +354,14 @@ def _key_prefix(prefix: str) -> tuple[str, ...]:
 def _read_environments(environments: Mapping[str, Any]) -> None:
     """Refuse invalid names, keys and values of environments."""
     for name, table in environments.items():
-        _check_environment(name, at("env", name))
+        _check_environment(name.removesuffix("*"), at("env", name))
         if not isinstance(table, dict):
             raise SettingsError(f"`env.{name}` must be a table", location=at("env", name))
         keys: dict[str, Any] = {**table}
         check_keys(keys, ENV_KEYS, "env", name)
+        if name.endswith("*") and "views" in keys:
+            message = f'`[env."{name}"] views`: environments of a pattern have no views'
+            raise SettingsError(message, hint="remove it", location=at("env", name, "views"))
         raws: dict[str, Any] = keys.get("raw", {})
         for raw, place in raws.items():
             if not isinstance(place, str):
@@ -365,23 +381,29 @@ def _chain(name: str, environments: Mapping[str, Any], default: str) -> tuple[st
     chain: list[str] = []
     following: str | None = name
     while following is not None:
-        if environments and following not in names:
+        section = _section_of(following, environments)
+        if environments and (section not in names or following.endswith("*")):
             what = f"`[env.{chain[-1]}] reads` names" if chain else "unknown environment"
             raise SettingsError(
                 f"{what} `{following}`" + (", which is not declared" if chain else ""),
                 hint=did_you_mean(following, names)
                 or f"known environments: {', '.join(sorted(names))}",
-                location=at("env", chain[-1], "reads") if chain else Location(SETTINGS_FILE),
+                location=_reads(chain[-1], environments) if chain else Location(SETTINGS_FILE),
             )
         if following in chain:
             raise SettingsError(
                 f"environments read each other in a cycle: {' → '.join([*chain, following])}",
                 hint="remove `reads` from one of them",
-                location=at("env", chain[-1], "reads"),
+                location=_reads(chain[-1], environments),
             )
         chain.append(following)
-        following = environments.get(following, {}).get("reads")
+        following = environments.get(section, {}).get("reads")
     return tuple(chain[1:])
+
+
+def _reads(name: str, environments: Mapping[str, Any]) -> Location:
+    """Return the place that says which environment another one reads."""
+    return at("env", _section_of(name, environments), "reads")
 
 
 def _number(key: str, number: int, of: str, hint: str) -> int:

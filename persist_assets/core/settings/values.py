@@ -107,6 +107,8 @@ class Settings:
         What asset keys begin with.
     declared
         The environments that `persist.toml` declares, sorted.
+    temporary
+        The patterns of names of environments that it declares: ``pr-*``; sorted.
     reads
         The environments whose tables are read where this one has none, nearest first.
     raws
@@ -185,11 +187,17 @@ class Settings:
     upstreams: tuple[Upstream, ...] = ()
     webhook: str = ""
     selectors: tuple[Selector, ...] = ()
+    temporary: tuple[str, ...] = ()
 
     @property
     def environments(self) -> tuple[str, ...]:
         """The environment and those that it reads, nearest first."""
         return (self.environment, *self.reads)
+
+    def is_temporary(self, environment: str) -> bool:
+        """Whether a pattern declares an environment, and nothing else does."""
+        fits = any(environment.startswith(pattern[:-1]) for pattern in self.temporary)
+        return fits and environment not in self.declared
 
     @property
     def known_functions(self) -> frozenset[str] | None:

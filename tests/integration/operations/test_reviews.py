@@ -1,0 +1,193 @@
+"""Reviews of changed files against what an environment has, and the end of one of a pull request."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support.duckdb_engine import MakeEngine, engine_of
+
+from persist_assets.core.errors import ConflictError, SettingsError
+from persist_assets.core.model.snapshots import Build
+from persist_assets.core.wants import Want
+from persist_assets.operations.environments import promote
+from persist_assets.operations.gc import end_environment
+from persist_assets.operations.review import Altered, Review, review
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from persist_assets.building.builder import Builder
+
+SETTINGS = """
+[env.prod]
+[env."pr-*"]
+reads = "prod"
+"""
+SOURCES = """
+CREATE TABLE t (a BIGINT, b BIGINT) USING parquet LOCATION 'raw/t';
+--@ persist
+--@ check { not_null=[a, b] range { b { min=0 } } }
+CREATE VIEW p AS SELECT a, b, a + b AS c FROM t;
+--@ persist
+CREATE VIEW of_c AS SELECT c FROM p;
+--@ persist
+CREATE VIEW of_a AS SELECT a FROM p;
+--@ persist
+CREATE VIEW gone AS SELECT b FROM t;
+"""
+
+
+def write(root: Path, values: list[int]) -> None:
+    path = root / "raw" / "t" / "part-0.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    column = pa.array(values, pa.int64())
+    pq.write_table(pa.table({"a": column, "b": column}), path)
+
+
+@pytest.fixture
+def make_engine(request: pytest.FixtureRequest) -> MakeEngine:
+    return engine_of(request)
+
+
+@pytest.fixture
+def root(make_project: Callable[..., Path]) -> Path:
+    made = make_project({"m.sql": SOURCES}, SETTINGS)
+    write(made, [1, 2])
+    return made
+
+
+def edit(root: Path, **replaced: str) -> None:
+    path = root / "sources" / "m.sql"
+    text = path.read_text()
+    for before, after in replaced.items():
+        assert before in text
+        text = text.replace(before, after)
+    path.write_text(text)
+
+
+def build_all(builder: Builder, *names: str) -> None:
+    for source in builder.project.persisted:
+        if not names or source.name in names:
+            builder.build(source)
+
+
+def seen(builder: Builder, against: str = "prod") -> Review:
+    return review(builder.settings, builder.project, builder.ledger, against)
+
+
+@pytest.mark.proves("W12")
+def test_a_review_tells_columns_checks_readers_and_costs(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    build_all(enter(root, "prod"))
+    path = root / "sources" / "m.sql"
+    text = path.read_text().replace("a + b AS c", "CAST(a + b AS STRING) AS c, a AS d")
+    text = text.replace("not_null=[a, b] range { b { min=0 } }", "unique=[a] range { b { min=1 } }")
+    text = text.partition("--@ persist\nCREATE VIEW gone")[0]
+    text += "--@ persist\nCREATE VIEW new AS SELECT a FROM of_a;\n"
+    path.write_text(text)
+    found = seen(enter(root, "pr-1"))
+    by_name = {r.source_id.partition("@")[0]: r for r in found.sources}
+    changes = {name: r.difference.change for name, r in by_name.items()}
+    assert changes == {"p": "changed", "of_c": "changed", "new": "added", "gone": "removed"}
+    assert (found.n_same, found.notes) == (1, ())
+    p = by_name["p"]
+    assert [(c.name, c.type) for c in p.columns.added] == [("d", "bigint")]
+    assert p.columns.retyped == (Altered("c", "bigint", "string"),)
+    assert p.columns.changed == ("c",)
+    assert p.checks.added == ("a unique",)
+    assert p.checks.removed == ("a not null", "b not null")
+    assert p.checks.changed == (Altered("range_b", "b at least 0", "b at least 1"),)
+    assert p.rebuilt == ("of_c@sources/m.sql", "new@sources/m.sql")
+    assert p.spared == ("of_a@sources/m.sql",)
+    assert p.seconds is not None
+    assert p.step is not None
+    assert [r.code for r in p.step.reasons] == ["code"]
+    assert by_name["of_c"].step is not None
+    assert [r.source_id for r in by_name["of_c"].step.reasons] == ["p@sources/m.sql"]
+    assert by_name["new"].seconds is None
+    assert (by_name["gone"].step, by_name["gone"].is_rebuilt) == (None, False)
+
+
+@pytest.mark.proves("W12")
+def test_builds_of_the_pull_request_change_no_review(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    build_all(enter(root, "prod"))
+    edit(root, **{"a + b AS c": "a - b AS c"})
+    before = seen(enter(root, "pr-1"))
+    build_all(enter(root, "pr-1"))
+    after = seen(enter(root, "pr-1"))
+    assert [r.step for r in after.sources] == [r.step for r in before.sources]
+    assert [r.is_rebuilt for r in after.sources] == [True, True]
+
+
+@pytest.mark.proves("W12")
+def test_a_review_tells_of_changed_checks_alone_of_newer_data_and_of_an_empty_environment(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    empty = seen(enter(root, "pr-1"))
+    assert empty.notes == ("prod has no tables in this ledger, so every source is new to it",)
+    assert {r.difference.change for r in empty.sources} == {"added"}
+    build_all(enter(root, "prod"))
+    edit(root, **{"not_null=[a, b]": "not_null=[a]"})
+    write(root, [1, 2, 3])
+    (checked,) = seen(enter(root, "pr-1")).sources
+    assert (checked.difference.change, checked.checks.removed) == ("same", ("b not null",))
+    assert seen(enter(root, "pr-1")).notes == ("4 more are stale in prod, because of newer data",)
+
+
+@pytest.mark.proves("W12")
+def test_the_end_of_an_environment_leaves_nothing_of_it_but_what_was_promoted(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    prod = enter(root, "prod")
+    build_all(prod)
+    was = prod.ledger.manifests.fetch("prod")
+    edit(root, **{"a + b AS c": "a - b AS c"})
+    pull = enter(root, "pr-1")
+    build_all(pull, "p", "of_c")
+    warehouse = root / ".persist" / "warehouse"
+    assert sum(d.name.startswith("p-") for d in warehouse.iterdir()) == 2
+    promotion, change = promote(pull, "prod", ["p@sources/m.sql"])
+    assert change is not None, promotion.refused
+    n_entries, collected = end_environment(pull.settings, pull.project, pull.ledger)
+    assert n_entries == 2
+    assert [c.table.partition("-")[0] for c in collected] == ["of_c"]
+    assert sum(d.name.startswith("p-") for d in warehouse.iterdir()) == 2
+    assert sum(d.name.startswith("of_c-") for d in warehouse.iterdir()) == 1
+    assert "pr-1" not in pull.ledger.manifests.fetch_environments()
+    assert pull.ledger.manifests.fetch_history("pr-1") == []
+    assert was.items() <= pull.ledger.manifests.fetch("prod").items()
+    assert not pull.settings.manifest_path.exists()
+    assert end_environment(pull.settings, pull.project, pull.ledger) == (0, [])
+    # Another pull request may have the name again.
+    again = enter(root, "pr-1")
+    build_all(again, "of_c")
+    assert list(again.ledger.manifests.fetch("pr-1")) == [again.project.persisted[1].build_id]
+
+
+@pytest.mark.proves("W12")
+def test_an_environment_that_others_rely_on_or_that_is_in_use_does_not_end(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    prod = enter(root, "prod")
+    build_all(prod, "p")
+    with pytest.raises(SettingsError, match="`prod` is not an environment of a pull request"):
+        end_environment(prod.settings, prod.project, prod.ledger)
+    pull = enter(root, "pr-1")
+    pull.ledger.wants.create([Want("w1", "m/p", "pr-1", datetime.now(UTC))])
+    fields = ("uid", "p@s.sql", "build-p", "def", "pr-1", "run", "started", "built")
+    under_way = Build(*fields, datetime.now(UTC))
+    pull.ledger.builds.record_started(under_way, "table-p")
+    with pytest.raises(ConflictError, match=r"p@s\.sql is being built in it"):
+        end_environment(pull.settings, pull.project, pull.ledger)
+    pull.ledger.builds.record_failed(under_way, "x")
+    with pytest.raises(ConflictError, match="the want w1 is not met yet"):
+        end_environment(pull.settings, pull.project, pull.ledger)
+    assert len(prod.ledger.manifests.fetch("prod")) == 1
