@@ -91,17 +91,17 @@ def test_the_examples_review_a_change_and_end_its_environment(
     assert begun.returncode == 0, begun.stderr
     document("build", "--env", "prod", cwd=root)
     before = (root / ".persist" / "manifests" / "prod.json").read_bytes()
-    delays, summary = root / "sources" / "delays.sql", tmp_path / "summary.md"
+    delays, summary = root / "sources" / "marts" / "daily_delays.sql", tmp_path / "summary.md"
     edit(delays, EDITED)
-    (root / "sources" / "worst.sql").write_text(ADDED)
+    (root / "sources" / "marts" / "worst_delays.sql").write_text(ADDED)
     with (root / "persist.toml").open("a") as file:
         file.write('\n[selectors]\nlate = "daily_delays+"\n')
 
     # without --build: the plan of prod, and no Spark
     planned = document("ci", "--against", "prod", "selector:late", cwd=root)
     assert [(s["source_id"], s["change"]) for s in planned["sources"]] == [
-        ("daily_delays@sources/delays.sql", "changed"),
-        ("worst_delays@sources/worst.sql", "added"),
+        ("daily_delays@sources/marts/daily_delays.sql", "changed"),
+        ("worst_delays@sources/marts/worst_delays.sql", "added"),
     ]
     assert planned["cost"]["builds"] == 2
     assert planned["cost"]["not_measured"] == 1
@@ -112,7 +112,7 @@ def test_the_examples_review_a_change_and_end_its_environment(
     assert changed["columns"]["added"] == [{"name": "worst", "type": "bigint"}]
     assert changed["columns"]["changed"] == ["mean_delay"]
     assert changed["checks"]["added"] == ["n_flights not null"]
-    assert changed["readers_rebuilt"] == ["worst_delays@sources/worst.sql"]
+    assert changed["readers_rebuilt"] == ["worst_delays@sources/marts/worst_delays.sql"]
     assert document("ls", "--selectors", cwd=root)[0]["name"] == "late"
 
     # GitHub
@@ -135,17 +135,17 @@ def test_the_examples_review_a_change_and_end_its_environment(
     assert run(root, script, {"PERSIST_ENV": name}) == 1
     review = (root / "review.md").read_text()
     assert review.startswith("<!-- persist ci -->\n## ❌ persist: ")
-    assert "- failed: `daily_delays@sources/delays.sql`" in review
-    assert "- check failed: `daily_delays@sources/delays.sql`: `n_flights not null`" in review
-    assert "- skipped: `worst_delays@sources/worst.sql`" in review
+    assert "- failed: `daily_delays@sources/marts/daily_delays.sql`" in review
+    assert "failed not_null_n_flights (3 rows)" in review
+    assert "- skipped: `worst_delays@sources/marts/worst_delays.sql`" in review
     assert "- test failed: `cancelled_flights_have_no_delay` (`tests/delays.yml:2" in review
     assert (root / ".persist" / "manifests" / "prod.json").read_bytes() == before
 
     # a source that cannot be compiled
-    (root / "sources" / "worst.sql").write_text(ADDED.replace("worst)", "wors)"))
+    (root / "sources" / "marts" / "worst_delays.sql").write_text(ADDED.replace("worst)", "wors)"))
     wrong = persist("ci", "--against", "prod", "--json", cwd=root)
     assert wrong.returncode == 3
-    assert json.loads(wrong.stdout)["problems"][0]["path"] == "sources/worst.sql"
+    assert json.loads(wrong.stdout)["problems"][0]["path"] == "sources/marts/worst_delays.sql"
 
     # the end, even of a change that cannot be compiled
     assert run(root, github_steps("end"), {"PERSIST_ENV": "pr-7"}) == 0
