@@ -25,6 +25,7 @@ from persist_assets.core.model.sources import Source
 from persist_assets.planning.selection import find_source
 
 if TYPE_CHECKING:
+    from persist_assets.operations.analyser import Analysis
     from persist_assets.operations.data_checks import CheckedSource
 
 
@@ -36,8 +37,14 @@ def check(
         bool,
         typer.Option("--data", help="Run the checks of sources over their present rows, in Spark."),
     ] = False,
+    spark: Annotated[
+        bool,
+        typer.Option("--spark", help="Also ask Spark's analyser, over tables without rows."),
+    ] = False,
 ) -> None:
     """Compile all sources and report their problems; or run checks of data."""
+    if data and spark:
+        raise SettingsError("--data and --spark exclude each other", hint="run one after the other")
     if data:
         _check_data(invocation, selection)
         return
@@ -60,12 +67,16 @@ def check(
     remarks = [*ignored_files(settings)]
     remarks += (*empty_files(settings, project), *missing_modules(settings, project))
     remarks += useless_selectors(settings, project)
-    problems = in_order([*project.problems, *never_followed(project), *remarks])
+    analysis = _analysed(invocation) if spark else None
+    analysed = analysis.problems if analysis else ()
+    problems = in_order([*project.problems, *never_followed(project), *remarks, *analysed])
+    n_errors = sum(problem.severity == "error" for problem in problems)
     if invocation.as_json:
         print_json(
             {
                 "sources": [source_json(s) for s in project.sources],
                 "problems": [problem_json(p) for p in problems],
+                **({"analysed": analysis.n_queries} if analysis else {}),
             }
         )
     else:
@@ -78,10 +89,10 @@ def check(
                     soft_wrap=True,
                 )
         n, persisted = len(project.sources), len(project.persisted)
-        wrong = len(project.errors)
-        errors = "1 error" if wrong == 1 else f"{wrong} errors"
-        out.print(f"{n} source{'s' * (n != 1)}, {persisted} persisted, {errors}")
-    if project.errors:
+        errors = "1 error" if n_errors == 1 else f"{n_errors} errors"
+        by_spark = f", {analysis.n_queries} analysed by Spark" if analysis else ""
+        out.print(f"{n} source{'s' * (n != 1)}, {persisted} persisted{by_spark}, {errors}")
+    if n_errors:
         raise typer.Exit(3)
 
 
@@ -193,6 +204,13 @@ def print_check(check: Mapping[str, Any]) -> None:
     if check["kept_in"]:
         where = f"{check['kept_rows']:,} rows kept in {check['kept_in']}"
         out.print(f"[dim]      {escape(where)}[/]", soft_wrap=True)
+
+
+def _analysed(invocation: Invocation) -> "Analysis":
+    from persist_assets.operations.analyser import analyse
+
+    with quiet(invocation):
+        return analyse(invocation.root, invocation.loaded.project, invocation.engine)
 
 
 def source_json(source: Source) -> dict[str, Any]:

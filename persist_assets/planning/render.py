@@ -149,6 +149,16 @@ def splice(query: Query, names: Sequence[str], since: str | None = None) -> str:
     since
         The watermark from which rows are wanted, inclusive; None: all rows.
     """
+    text = query.text
+    for start, end, new in reversed(splices(query, names, since)):
+        text = text[:start] + new + text[end:]
+    return text
+
+
+def splices(
+    query: Query, names: Sequence[str], since: str | None = None
+) -> list[tuple[int, int, str]]:
+    """Return the edits that `splice` makes in a query's text, in order: start, end, new text."""
     edits: list[tuple[int, int, str]] = []
     for reference, name in zip(query.references, names, strict=True):
         if (at := reference.alias_at) is not None:
@@ -159,9 +169,7 @@ def splice(query: Query, names: Sequence[str], since: str | None = None) -> str:
         ahead = "" if text[bound.start - 1].isspace() else " "
         behind = "" if text[bound.end : bound.end + 1].isspace() else " "
         edits.append((bound.start, bound.end, f"{ahead}{_condition(bound, since)}{behind}"))
-    for start, end, new in sorted(edits, reverse=True):
-        text = text[:start] + new + text[end:]
-    return text
+    return sorted(edits)
 
 
 def _condition(bound: Bound, since: str | None) -> str:
