@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from persist_assets.core.dialect import quote
-from persist_assets.core.errors import Location, PersistError, Problem
+from persist_assets.core.errors import BuildError, Location, PersistError, Problem
 from persist_assets.core.languages import SQL
 from persist_assets.engine.session import first_line, translated
 from persist_assets.planning.render import splice, splices
+from persist_assets.storage.types import columns_of_struct
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -83,6 +84,7 @@ class _Run:
         if query is None or source.function is not None:
             self._learn(source, {})
             return
+        names = [self._view(project.by_id[b]) for b in source.bindings]
         unknown = next((b for b in source.bindings if b in self._unknown), None)
         if unknown is not None:
             key, why = project.by_id[unknown].key, self._unknown[unknown]
@@ -90,20 +92,19 @@ class _Run:
             self.problems.append(Problem("not-analysed", message, source.location, None, "note"))
             self._learn(source, {})
             return
-        names = [self._view(project.by_id[b]) for b in source.bindings]
         text = splice(query, names)
         self.n_queries += 1
         try:
-            fields = self._engine.session.sql(text).schema.fields
+            schema = self._engine.session.sql(text).schema.jsonValue()
         except Exception as error:
             self._refused(source, query, names, error)
             return
-        kinds = {f.name: f.dataType.simpleString() for f in fields}
+        kinds = {c.name: c.type for c in columns_of_struct(schema)}
         if query.column_names:
             kinds = dict(zip(query.column_names, kinds.values(), strict=False))
         self._learn(source, kinds)
 
-    def _learn(self, source: Source, kinds: Mapping[str, str]) -> None:
+    def _learn(self, source: Source, kinds: Mapping[str, str | None]) -> None:
         """Note the columns of a source, which has the types of its query, or declares them."""
         by_lower = {name.lower(): kind for name, kind in kinds.items()}
         columns = [(c.name, by_lower.get(c.name.lower(), c.type)) for c in source.columns]
@@ -115,12 +116,18 @@ class _Run:
             self._unknown[source.source_id] = "whose columns are known once it is computed"
 
     def _view(self, source: Source) -> str:
-        """Return the name of a view with the columns of a source and no rows."""
-        columns = self._columns[source.source_id]
+        """Return the name of a view with the columns of a source, if they are known; no rows."""
+        name = f"{self._prefix}-{source.source_id}"
+        columns = self._columns.get(source.source_id)
+        if columns is None:
+            return name
         items = ", ".join(f"CAST(NULL AS {_cast(kind)}) AS {quote(n)}" for n, kind in columns)
         text = f"SELECT {items} WHERE false"
-        name = f"{self._prefix}-{source.source_id}"
-        return self._engine.view(name, lambda: self._engine.session.sql(text))
+        try:
+            return self._engine.view(name, lambda: self._engine.session.sql(text))
+        except BuildError as error:
+            self._unknown[source.source_id] = f"whose columns Spark refuses: {error.message}"
+            return name
 
     def _refused(
         self, source: Source, query: Query, names: Sequence[str], error: Exception
@@ -144,7 +151,7 @@ class _Run:
             return source.location
         path = source.location.path
         if path not in self._files:
-            self._files[path] = (self._root / path).read_text(encoding="utf-8", errors="replace")
+            self._files[path] = (self._root / path).read_bytes().decode(errors="replace")
         text = self._files[path]
         declared = _offset(text, source.location.line, source.location.column - 1)
         start = text.find(query.text, declared)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 SQL = """\
 CREATE TABLE t (id INT, at TIMESTAMP, v VARCHAR(3), st STRUCT<`a b`: INT>) USING delta LOCATION 't';
 -- Columns whose types only Spark knows:
-CREATE VIEW typed AS SELECT id, st.`a b` AS z, v, from_json(v, 'q INT') AS j FROM t;
-CREATE VIEW right AS SELECT typed.id + j.q AS n FROM typed;
+CREATE VIEW typed AS SELECT id, st.`a b` AS z, v, from_json(v, 'q INT') AS j, st FROM t;
+CREATE VIEW right AS SELECT typed.id + j.q + st.`a b` AS n FROM typed;
 --@ persist refresh=snapshot key=id
 CREATE VIEW kept AS SELECT id, v FROM t;
 CREATE VIEW history AS SELECT id, valid_from + INTERVAL 1 DAY AS d FROM kept;
