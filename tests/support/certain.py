@@ -267,7 +267,7 @@ ACCEPTED = (
     "SELECT date_trunc('month', ts) x, trunc(d, 'month') y, date_trunc(c, ts) z FROM t",
     "SELECT date_trunc('2020-01-01', c) x, date_trunc('month', '2020-01-01') y FROM t",
     "SELECT a FROM t LIMIT ALL OFFSET 1",
-    "SELECT c::array<int>[0] x FROM t WHERE false AND b > arr[0]",
+    "SELECT arr::array<int>[0] x FROM t WHERE false AND b > arr[0]",
     "SELECT rank() OVER (w) r, rank() OVER (DISTRIBUTE BY a SORT BY b) q FROM t WINDOW w AS (ORDER BY a)",
 )
 """Queries without an error."""
