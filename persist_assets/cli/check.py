@@ -19,7 +19,13 @@ from persist_assets.cli.application import (
     problem_json,
     quiet,
 )
-from persist_assets.core.errors import ConflictError, NotFoundError, SettingsError, in_order
+from persist_assets.core.errors import (
+    ConflictError,
+    NotFoundError,
+    Problem,
+    SettingsError,
+    in_order,
+)
 from persist_assets.core.model.checks import Check, CheckResult
 from persist_assets.core.model.sources import Source
 from persist_assets.planning.selection import find_source
@@ -80,20 +86,28 @@ def check(
             }
         )
     else:
-        for problem in problems:
-            print_problem(invocation, problem)
-        for source in project.sources:
-            for note in () if source.function else source.notes:  # a function's notes are warnings
-                err.print(
-                    f"{source.location}: [cyan]note[/]: {escape(source.name)} is {escape(note)}",
-                    soft_wrap=True,
-                )
-        n, persisted = len(project.sources), len(project.persisted)
-        errors = "1 error" if n_errors == 1 else f"{n_errors} errors"
-        by_spark = f", {analysis.n_queries} analysed by Spark" if analysis else ""
-        out.print(f"{n} source{'s' * (n != 1)}, {persisted} persisted{by_spark}, {errors}")
+        _print_report(invocation, problems, n_errors, analysis)
     if n_errors:
         raise typer.Exit(3)
+
+
+def _print_report(
+    invocation: Invocation, problems: Sequence[Problem], n_errors: int, analysis: "Analysis | None"
+) -> None:
+    """Print problems, notes on sources, and how many there are."""
+    project = invocation.loaded.project
+    for problem in problems:
+        print_problem(invocation, problem)
+    for source in project.sources:
+        for note in () if source.function else source.notes:  # a function's notes are warnings
+            err.print(
+                f"{source.location}: [cyan]note[/]: {escape(source.name)} is {escape(note)}",
+                soft_wrap=True,
+            )
+    n, persisted = len(project.sources), len(project.persisted)
+    errors = "1 error" if n_errors == 1 else f"{n_errors} errors"
+    by_spark = f", {analysis.n_queries} analysed by Spark" if analysis else ""
+    out.print(f"{n} source{'s' * (n != 1)}, {persisted} persisted{by_spark}, {errors}")
 
 
 def _check_data(invocation: Invocation, selection: Sequence[str] | None) -> None:
