@@ -77,9 +77,9 @@ def build(
     keys, order = partition_keys(invocation, source_ids, partition, partition_range, first, last)
     warn_of_former_build_ids(invocation)
     if "spark.remote" not in dict(invocation.settings.spark):
-        from persist_assets.engine.session import check_java
+        from persist_assets.engine.java import use_java
 
-        check_java()
+        use_java()
     from persist_assets.plugin.partitions import asked_tag
     from persist_assets.plugin.runtime import SCHEMA_TAG
 

@@ -27,11 +27,11 @@ from persist_assets.cli.application import (
 @command("start", spark_app)
 def spark_start(invocation: Invocation) -> None:
     """Start the Spark server of this project's settings, if it does not run."""
+    from persist_assets.engine.java import use_java
     from persist_assets.engine.server import ensure_server
-    from persist_assets.engine.session import check_java
 
     settings = invocation.settings
-    check_java()
+    use_java()
     ensure_server(settings)
     _print_server(invocation)
     if not settings.shared:

@@ -9,13 +9,11 @@ import atexit
 import logging
 import os
 import re
-import shutil
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -38,6 +36,7 @@ from persist_assets.core.object_stores import (
 )
 from persist_assets.core.settings.spark import FIELD_IDS, is_harmless
 from persist_assets.engine.interrupts import delayed_interrupts
+from persist_assets.engine.java import is_packaged, use_java
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping
@@ -49,32 +48,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_JAVA_HINT = (
-    "install Java 17 or 21 (Debian: apt-get install openjdk-17-jre-headless; "
-    "macOS: brew install openjdk@17), or set JAVA_HOME"
-)
 _session_lock = threading.Lock()
-
-
-def check_java(environ: Mapping[str, str] = os.environ) -> None:
-    """Raise unless a Java that Spark supports is installed.
-
-    Raises
-    ------
-    JavaMissingError
-        There is no Java, or it is older than 17.
-    """
-    home = environ.get("JAVA_HOME")
-    java = f"{home}/bin/java" if home else shutil.which("java", path=environ.get("PATH"))
-    if java is None or not os.path.exists(java):
-        where = f"JAVA_HOME is {home}, which has no Java" if home else "Java was not found"
-        raise JavaMissingError(f"Spark needs Java, but {where}", hint=_JAVA_HINT)
-    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
-    match = re.search(r'version "(\d+)', answer.stderr + answer.stdout)
-    if match and int(match[1]) < 17:
-        raise JavaMissingError(
-            f"Spark needs Java 17 or 21, but {java} is Java {match[1]}", hint=_JAVA_HINT
-        )
 
 
 def create_session(settings: Settings) -> SparkSession:
@@ -94,7 +68,7 @@ def create_session(settings: Settings) -> SparkSession:
         return _connect(settings)
     config = dict(settings.spark)
     with _session_lock:
-        _name_python()
+        _name_programs()
         from pyspark.sql import SparkSession
 
         builder: Any = SparkSession.builder
@@ -110,9 +84,12 @@ def is_remote(settings: Settings) -> bool:
     return settings.shared or not remote.startswith("local")
 
 
-def _name_python() -> None:
-    """Give workers on this machine our libraries, unless a setting says otherwise."""
+def _name_programs() -> None:
+    """Name the Python and the Java that Spark runs on this machine, unless somebody has."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if is_packaged():
+        with suppress(JavaMissingError):  # Spark says so, if it needs one
+            use_java()
 
 
 def _connect(settings: Settings) -> SparkSession:
@@ -191,7 +168,7 @@ def open_session(settings: Settings, get: Callable[[], SparkSession]) -> SparkSe
     SettingsError
         It has a setting that changes results and that the project does not declare.
     """
-    _name_python()
+    _name_programs()
     try:
         with delayed_interrupts():
             session = get()
@@ -199,7 +176,7 @@ def open_session(settings: Settings, get: Callable[[], SparkSession]) -> SparkSe
         raise
     except Exception as error:
         if "spark.remote" not in dict(settings.spark):
-            check_java()
+            use_java()
         if isinstance(error, PersistError):
             raise
         raise StorageError(f"Spark does not start: {first_line(error)}") from error

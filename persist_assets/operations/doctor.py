@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -31,7 +29,7 @@ from persist_assets.core.model.snapshots import RawVersion
 from persist_assets.core.object_stores import is_local
 from persist_assets.core.settings.load import environments_of, load_settings
 from persist_assets.core.trust import permit
-from persist_assets.engine.session import check_java
+from persist_assets.engine.java import use_java
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.ledger.manifest_file import export_manifest, fetch_document
 from persist_assets.ledger.migrations import VERSION
@@ -179,14 +177,11 @@ def _look_at_java(report: Report, settings: Any) -> None:
     if settings and all("spark.remote" in dict(s.spark) for s in settings):
         return  # Spark runs elsewhere
     try:
-        check_java()
+        java = use_java()
     except StorageError as error:
         report.add_error("java", error)
         return
-    home = os.environ.get("JAVA_HOME")
-    java = f"{home}/bin/java" if home else str(shutil.which("java"))
-    output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
-    report.checked["java"] = next(iter((output.stderr + output.stdout).splitlines()), java)
+    report.checked["java"] = f"{java.version}: {java.path}, from {java.origin}"
 
 
 def _look_at_home(report: Report, settings: Settings, *, fix: bool) -> None:

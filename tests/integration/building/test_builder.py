@@ -35,7 +35,7 @@ from persist_assets.core.errors import (
     StrictError,
 )
 from persist_assets.core.settings.load import load_settings
-from persist_assets.engine.session import check_java
+from persist_assets.engine.java import installed_java
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -778,16 +778,16 @@ def test_a_session_is_made_faster_unless_it_says_otherwise(
 
 def test_without_java_one_sentence_says_how_to_get_it(tmp_path: Path) -> None:
     with pytest.raises(JavaMissingError, match="Java was not found") as error:
-        check_java({"PATH": str(tmp_path)})
+        installed_java({"PATH": str(tmp_path)})
     assert "apt-get install openjdk-17" in (error.value.hint or "")
     with pytest.raises(JavaMissingError, match="JAVA_HOME is /nowhere"):
-        check_java({"JAVA_HOME": "/nowhere"})
+        installed_java({"JAVA_HOME": "/nowhere"})
     old = tmp_path / "bin" / "java"
     old.parent.mkdir()
     old.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
     old.chmod(0o755)
     with pytest.raises(JavaMissingError, match="is Java 11"):
-        check_java({"JAVA_HOME": str(tmp_path)})
+        installed_java({"JAVA_HOME": str(tmp_path)})
 
 
 # --------------------------------------------------------------------------------- dying at each step
