@@ -41,6 +41,20 @@ def import_dbt(
     _report(invocation, place, dbt.import_dbt(directory.resolve(), dialect))
 
 
+@command("sqlmesh", on=import_app)
+def import_sqlmesh(
+    invocation: Invocation,
+    directory: DirectoryArgument,
+    into: IntoArgument = None,
+    dialect: DialectOption = None,
+) -> None:
+    """Write a project from a SQLMesh project, and list all that it does not carry."""
+    from persist_assets.operations.importing import sqlmesh
+
+    place = _place(directory, into, "sqlmesh")
+    _report(invocation, place, sqlmesh.import_sqlmesh(directory.resolve(), dialect))
+
+
 def _place(directory: Path, into: Path | None, tool: str) -> Path:
     """Return the new directory, if it can be written."""
     if not directory.is_dir():

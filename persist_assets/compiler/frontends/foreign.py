@@ -22,6 +22,10 @@ _HINTS = {
     "config": "write `--@ persist` above CREATE VIEW … AS: docs/annotations.md lists its keys",
     "var": "write the value itself",
 }
+_SQLMESH_HINT = (
+    "write `--@ persist` and CREATE VIEW name AS SELECT …,"
+    " or carry the project: persist import sqlmesh DIR"
+)
 _SQLMESH = ("MODEL", "AUDIT", "METRIC", "SEED")
 
 
@@ -30,7 +34,7 @@ def written_for_others(tokens: Sequence[Token], text: str) -> tuple[int, str, st
     first = tokens[0]
     if first.text.upper() in _SQLMESH and tokens[1:2] and tokens[1].text == "(":
         message = f"`{first.text} (…)` is a statement of SQLMesh"
-        return first.start, message, "write `--@ persist` and CREATE VIEW name AS SELECT …"
+        return first.start, message, _SQLMESH_HINT
     for token in tokens:
         if token.token_type is TokenType.BLOCK_START or text.startswith("{{", token.start):
             return (token.start, *_explained(text[token.start :]))
@@ -46,5 +50,5 @@ def _explained(text: str) -> tuple[str, str]:
     hint = _HINTS.get(call[1]) if call else None
     name = (call[4] or call[2] or call[3] or "") if call else ""
     if hint is None:
-        hint = "write the SQL that it becomes: `dbt compile` shows it"
+        hint = "write the SQL that it becomes, or carry the project: persist import dbt DIR"
     return f"`{shown}` is a dbt template (Jinja); sources are plain SQL", hint.format(name=name)

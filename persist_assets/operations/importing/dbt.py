@@ -286,7 +286,7 @@ class _Importer:
         types: dict[str, str] = {}
         for column, written in (config.get("column_types") or {}).items():
             types[str(column)] = self._type(str(written), origin, str(column))
-        draft = seed(self.drafts, origin, target.name, self.project.root, types)
+        draft = seed(self.drafts, origin, target.name, self.project.root / origin.path, types)
         if draft is not None:
             self.annotate(draft, config)
 

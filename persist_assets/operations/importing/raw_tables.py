@@ -22,18 +22,17 @@ _FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json"}
 
 
 def seed(
-    drafts: Drafts, origin: Origin, name: str, root: Path, types: Mapping[str, str]
+    drafts: Drafts, origin: Origin, name: str, place: Path, types: Mapping[str, str]
 ) -> Draft | None:
     """Add the raw table of a CSV file, which is copied; return its draft.
 
     Parameters
     ----------
-    origin
-        Its path is that of the file.
+    place
+        The file.
     types
         Spark's types of columns that the project declares, by name.
     """
-    place = root / origin.path
     try:
         inspected = inspect_data(str(place.resolve()))
         content = place.read_bytes()

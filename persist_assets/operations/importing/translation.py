@@ -104,6 +104,23 @@ def translate(
     return Translated(spark, frozenset(reads), (f"translated from {dialect}", *notes))
 
 
+def tables_of(text: str, dialect: str) -> list[tuple[str, ...]]:
+    """Return the names of the tables that a query reads, in parts, each once.
+
+    Raises
+    ------
+    UntranslatableError
+        The text is not one query.
+    """
+    names: dict[tuple[str, ...], None] = {}
+    for table in _parse(text, dialect).find_all(exp.Table):
+        parts = tuple(part.name for part in table.parts if isinstance(part, exp.Identifier))
+        is_cte = len(parts) == 1 and parts[0].lower() in _visible(table)
+        if parts and len(parts) == len(table.parts) and not is_cte:
+            names[parts] = None
+    return [*names]
+
+
 def translate_condition(text: str, dialect: str) -> str:
     """Return a condition on rows in Spark's SQL.
 

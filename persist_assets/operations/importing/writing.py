@@ -104,6 +104,7 @@ def write(drafts: Drafts, directory: Path) -> Imported:
             imported.to_fill_in.append(ToFillIn(name, draft.path, line, drafts.to_fill_in[name]))
     files |= drafts.copies
     files |= _tests(drafts, imported)
+    imported.carried = [*dict.fromkeys(imported.carried)]  # one audit may be several checks
     for path, content in files.items():
         (directory / path).parent.mkdir(parents=True, exist_ok=True)
         (directory / path).write_bytes(content)

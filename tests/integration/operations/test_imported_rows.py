@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from persist_assets.cli import app, err
 from persist_assets.operations.importing.dbt import import_dbt
+from persist_assets.operations.importing.sqlmesh import import_sqlmesh
 from persist_assets.operations.importing.writing import write
 
 if TYPE_CHECKING:
@@ -63,3 +64,16 @@ def test_models_of_dbt_have_the_rows_that_dbt_built(tmp_path: Path) -> None:
     place = DATA / "jaffle_shop_classic"
     write(import_dbt(place / "project", "duckdb"), tmp_path / "new")
     compare(tmp_path / "new", place / "rows")
+
+
+@pytest.mark.proves("W9")
+@pytest.mark.usefixtures("spark")
+def test_models_of_sqlmesh_have_the_rows_that_sqlmesh_built(tmp_path: Path) -> None:
+    place, new = DATA / "sushi_moderate", tmp_path / "new"
+    imported = write(import_sqlmesh(place / "project"), new)
+    for raw in imported.to_fill_in:  # as its user would
+        file = new / raw.path
+        data = place / "raw" / f"{raw.name.removeprefix('raw_')}.csv"
+        csv_of = f"USING csv OPTIONS (header 'true') LOCATION '{data}'"
+        file.write_text(re.sub(r"USING delta LOCATION '[^']+'", csv_of, file.read_text()))
+    compare(new, place / "rows")

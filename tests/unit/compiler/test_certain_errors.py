@@ -211,7 +211,7 @@ def test_columns_that_may_be_grouped_are_left_to_spark(tmp_path: Path, query: st
             "SELECT {% if x %}a{% endif %} FROM t",
             "2:25",
             "{% if x %}",
-            "write the SQL that it becomes: `dbt compile` shows it",
+            "write the SQL that it becomes, or carry the project: persist import dbt DIR",
         ),
     ],
 )
@@ -226,7 +226,8 @@ def test_templates_of_dbt_are_named(
 @pytest.mark.proves("W2")
 def test_statements_of_sqlmesh_are_named(tmp_path: Path) -> None:
     (first, *_) = problems(tmp_path, "MODEL (name db.x, kind FULL);\nSELECT a FROM t")
-    hint = "write `--@ persist` and CREATE VIEW name AS SELECT …"
+    hint = "write `--@ persist` and CREATE VIEW name AS SELECT …,"
+    hint += " or carry the project: persist import sqlmesh DIR"
     assert first == ("a.sql:1:1: error: `MODEL (…)` is a statement of SQLMesh", hint)
 
 

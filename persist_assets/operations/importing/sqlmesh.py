@@ -1,0 +1,617 @@
+"""A SQLMesh project → drafts of ours.
+
+FULL, INCREMENTAL_BY_… ─► persisted sources     audits ─► checks, sources of failing rows
+VIEW, EMBEDDED ─► sources                       tests ─► tests
+SEED, external models ─► raw tables
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from persist_assets.core.errors import NotFoundError, SettingsError
+from persist_assets.operations.importing import drafts as parts
+from persist_assets.operations.importing.drafts import Case, Draft, Drafts, Origin
+from persist_assets.operations.importing.lined_yaml import Mapping, line_of, plain, read_yaml
+from persist_assets.operations.importing.raw_tables import raw_table, seed
+from persist_assets.operations.importing.sqlmesh_audits import rules_of
+from persist_assets.operations.importing.sqlmesh_headers import (
+    Headed,
+    call,
+    listed,
+    read_headed,
+    tokenized,
+    unquoted,
+)
+from persist_assets.operations.importing.translation import (
+    Target,
+    UntranslatableError,
+    check_dialect,
+    tables_of,
+    translate,
+    translate_type,
+)
+from persist_assets.operations.importing.writing import add_failing, without_readers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_COUNTERPARTS = "persist has no counterpart"
+_PERSISTED = (
+    *("FULL", "INCREMENTAL_BY_TIME_RANGE", "INCREMENTAL_BY_UNIQUE_KEY"),
+    "INCREMENTAL_BY_PARTITION",
+)
+_NOT_PERSISTED = ("VIEW", "EMBEDDED")
+_READ = (
+    *("name", "kind", "dialect", "owner", "cron", "start", "tags", "grain", "grains", "audits"),
+    *("columns", "description", "column_descriptions", "enabled", "references"),
+)
+_CRON = re.compile(r"@(?:hourly|daily|weekly|monthly|yearly)|\S+(?: \S+){4}")
+_BOUND = r"(?P<before>\b(?:WHERE|AND|ON)\s+|\(\s*)(?P<column>[\w.]+)\s*"
+_BETWEEN = re.compile(_BOUND + r"\bBETWEEN\s+@start_(\w+)\s+AND\s+@end_\3\b", re.I)
+_FROM = re.compile(_BOUND + r">=\s*@start_(\w+)\b", re.I)
+_TO = re.compile(_BOUND + r"<=?\s*@end_(\w+)\b", re.I)
+_STARTS = {
+    "ds": "'{day}'",
+    "date": "CAST('{day}' AS DATE)",
+    "ts": "'{day} 00:00:00'",
+    "dt": "CAST('{day} 00:00:00' AS TIMESTAMP)",
+}
+"""What the beginning of a model's time is in the types of SQLMesh's macros."""
+_FORMATS = ("%Y-%m-%d", "yyyy-MM-dd", "YYYY-MM-DD")
+"""Formats of time columns whose values are ordered like days."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """A model of a file, and what it becomes."""
+
+    origin: Origin
+    headed: Headed
+    below: str
+    dialect: str
+    kind: str
+    options: dict[str, str]
+    target: Target
+
+
+def import_sqlmesh(root: Path, dialect: str | None = None) -> Drafts:
+    """Return the drafts of a SQLMesh project.
+
+    Parameters
+    ----------
+    dialect
+        The SQL dialect of models that name none; None: that of the configuration.
+
+    Raises
+    ------
+    NotFoundError
+        There is no SQLMesh project.
+    SettingsError
+        Its dialect is not known, or one of its files cannot be read.
+    """
+    importer = _Importer(root, _config(root), dialect)
+    importer.read_models()
+    importer.read_externals()
+    importer.write_models()
+    importer.read_tests()
+    importer.list_others()
+    importer.remove_readers()
+    return importer.drafts
+
+
+def _config(root: Path) -> Mapping:
+    names = ("config.yaml", "config.yml", "config.py")
+    present = [name for name in names if (root / name).is_file()]
+    if not present:
+        raise NotFoundError(
+            f"there is no config.yaml in {root}", hint="name the directory of the SQLMesh project"
+        )
+    if present[0].endswith(".py"):
+        return Mapping()  # only SQLMesh can run it
+    return read_yaml(root / present[0], root) or Mapping()
+
+
+class _Importer:
+    """What is known while a project is read."""
+
+    def __init__(self, root: Path, config: Mapping, dialect: str | None) -> None:
+        self.root = root
+        self.defaults: dict[str, Any] = dict(config.get("model_defaults") or {})
+        chosen = dialect or self.defaults.get("dialect") or _engine(config)
+        if not chosen:
+            raise SettingsError(
+                "which SQL dialect the models have is not known: config.yaml states none",
+                hint="say it: --dialect duckdb, postgres, snowflake, bigquery, databricks, …",
+            )
+        try:
+            check_dialect(str(chosen))
+        except ValueError as error:
+            hint = "name a dialect that sqlglot knows: duckdb, postgres, snowflake, spark, …"
+            raise SettingsError(f"unknown dialect `{chosen}`", hint=hint) from error
+        self.dialect = str(chosen)
+        self.drafts = Drafts("SQLMesh", self.dialect)
+        self.models: list[_Model] = []
+        self.audits: dict[str, tuple[Origin, Headed]] = {}
+        self.targets: dict[tuple[str, ...], Target] = {}
+
+    # -------------------------------------------------------------------------------------- files
+
+    def _files(self, directory: str, *suffixes: str) -> Iterator[tuple[str, str]]:
+        """Yield files below a directory: their paths from the root, and from there."""
+        for path in sorted((self.root / directory).rglob("*")):
+            inside = path.resolve().is_relative_to(self.root.resolve())
+            if path.is_file() and inside and path.suffix in suffixes:
+                yield (
+                    path.relative_to(self.root).as_posix(),
+                    path.relative_to(self.root / directory).as_posix(),
+                )
+
+    def _text(self, path: str) -> str:
+        try:
+            return (self.root / path).read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(f"{self.root / path} cannot be read: {error}") from error
+
+    def read_models(self) -> None:
+        """Read the files of models and audits, and decide the names of sources."""
+        read: list[tuple[Origin, Headed, str]] = []
+        for directory in ("models", "audits"):
+            for path, below in self._files(directory, ".sql"):
+                text = self._text(path)
+                origin = Origin(directory[:-1], PurePosixPath(path).stem, path)
+                try:
+                    headed = read_headed(text, self.dialect)
+                except UntranslatableError as error:
+                    self.drafts.leave(origin, str(error))
+                    continue
+                if not headed:
+                    self.drafts.leave(origin, f"it has no {directory[:-1].upper()} (…)")
+                for one in headed:
+                    name = one.text("name") or origin.name
+                    place = Origin(one.word.lower(), name, path, one.line)
+                    if one.word == "AUDIT":
+                        self.audits[name.lower()] = place, one
+                    else:
+                        read.append((place, one, below))
+        names = [_parts_of(origin.name)[-1].lower() for origin, _, _ in read]
+        for origin, one, below in read:
+            self._read_model(origin, one, below, names)
+
+    def _read_model(self, origin: Origin, headed: Headed, below: str, names: list[str]) -> None:
+        dialect = headed.text("dialect") or self.dialect
+        written = headed.properties.get("kind")
+        default: Any = self.defaults.get("kind") or "VIEW"
+        default = str(default.get("name", "VIEW") if isinstance(default, dict) else default)
+        try:
+            kind, _, rest = (written.value if written else default).strip().partition("(")
+            pairs = listed(f"({rest}", dialect) if rest else []
+            options = dict(_pair(pair) for pair in pairs)
+            check_dialect(dialect)
+        except (UntranslatableError, ValueError) as error:
+            self.drafts.leave(origin, str(error))
+            return
+        kind = kind.strip().upper()
+        above = _parts_of(origin.name)
+        name = above[-1] if names.count(above[-1].lower()) == 1 else "_".join(above)
+        directory = "raw/" if kind == "SEED" else f"{PurePosixPath(below).parent.as_posix()}/"
+        place = f"sources/{directory.removeprefix('./')}{name}.sql"
+        if headed.word == "METRIC" or (headed.text("enabled") or "true").lower() == "false":
+            reason = _COUNTERPARTS if headed.word == "METRIC" else "it is disabled"
+            self.drafts.leave(origin, reason)
+            return
+        if name.lower() in {t.name.lower() for t in self.targets.values()}:
+            self.drafts.leave(origin, f"there is another `{name}`", "rename one of them")
+            return
+        target = Target(name, place, above[-1])
+        self.targets[tuple(p.lower() for p in above)] = target
+        kind_origin = replace(origin, kind="seed") if kind == "SEED" else origin
+        self.models.append(_Model(kind_origin, headed, below, dialect, kind, options, target))
+
+    def resolve(self, names: tuple[str, ...]) -> Target | None:
+        """Return the source that a table stands for; a catalog may be missing."""
+        lowered = tuple(name.lower() for name in names)
+        if lowered in self.targets:
+            return self.targets[lowered]
+        fits = {
+            t
+            for n, t in self.targets.items()
+            if len(n) > 1 and len(lowered) > 1 and n[-2:] == lowered[-2:]
+        }
+        return fits.pop() if len(fits) == 1 else None
+
+    def read_externals(self) -> None:
+        """Read declared external models, then add those that queries read undeclared."""
+        files = ["external_models.yaml", "external_models.yml", "schema.yaml", "schema.yml"]
+        files = [f for f in files if (self.root / f).is_file()]
+        for path in (*files, *(p for p, _ in self._files("external_models", ".yaml", ".yml"))):
+            for entry in read_yaml(self.root / path, self.root) or []:
+                if isinstance(entry, Mapping) and entry.get("name"):
+                    self._external(str(entry["name"]), path, entry)
+        for model in self.models:
+            for names in self._tables(model):
+                if self.resolve(names) is None:
+                    line = _line_of(self._text(model.origin.path), names[-1])
+                    entry = Mapping()
+                    entry.line = line
+                    self._external(".".join(names), model.origin.path, entry)
+
+    def _tables(self, model: _Model) -> list[tuple[str, ...]]:
+        try:
+            return tables_of(self._query(model)[0], model.dialect) if model.kind != "SEED" else []
+        except UntranslatableError:
+            return []  # the model is listed later
+
+    def _external(self, name: str, path: str, entry: Mapping) -> None:
+        above = _parts_of(name)
+        key = tuple(part.lower() for part in above)
+        if key in self.targets:
+            return
+        origin = Origin("external model", name, path, entry.line)
+        taken = {t.name.lower() for t in self.targets.values()}
+        own = next(
+            n
+            for n in (above[-1], "_".join(above[-2:]), "_".join(above), f"{above[-1]}_")
+            if n.lower() not in taken
+        )
+        self.targets[key] = Target(own, f"sources/raw/{own}.sql", above[-1])
+        columns: dict[str, str] = {}
+        for column, kind in (entry.get("columns") or {}).items():
+            columns[str(column)] = self._type(str(kind), origin, str(column), self.dialect)
+        draft = raw_table(self.drafts, origin, own, columns, None)
+        draft.description = str(entry.get("description") or "").strip()
+        if entry.get("audits"):
+            self._leave_property(origin, "audits", line_of(entry["audits"], entry.line))
+
+    def _type(self, written: str, origin: Origin, column: str, dialect: str) -> str:
+        try:
+            return translate_type(written, dialect)
+        except UntranslatableError as error:
+            place = Origin("column type", f"{origin.name}.{column}", origin.path, origin.line)
+            self.drafts.leave(place, str(error), "it is a STRING now")
+            return "STRING"
+
+    def _leave_property(self, origin: Origin, key: str, line: int) -> None:
+        place = Origin("property", f"{origin.name}.{key}", origin.path, line)
+        self.drafts.leave(place, _COUNTERPARTS)
+
+    # ------------------------------------------------------------------------------------- models
+
+    def write_models(self) -> None:
+        """Add the drafts of all models, with their audits."""
+        for model in self.models:
+            try:
+                draft = self._seed(model) if model.kind == "SEED" else self._draft(model)
+            except UntranslatableError as error:
+                self.drafts.leave(model.origin, str(error))
+                continue
+            if draft is not None:
+                self.drafts.sources[draft.name] = draft
+                self._annotate(model, draft)
+        for model in self.models:
+            self._audit(model)
+
+    def _seed(self, model: _Model) -> Draft | None:
+        written = unquoted(model.options.get("path", ""))
+        above = self.root if written.startswith("$root") else (self.root / model.origin.path).parent
+        place = (above / written.removeprefix("$root").lstrip("/")).resolve()
+        if not written or not place.is_relative_to(self.root.resolve()):
+            raise UntranslatableError(f"its file `{written}` is not in the project")
+        for key in model.options.keys() - {"path", "batch_size"}:
+            self._leave_property(model.origin, key, model.headed.properties["kind"].line)
+        types: dict[str, str] = {}
+        for part in self._columns(model):
+            name, _, kind = part.partition(" ")
+            types[unquoted(name)] = self._type(kind.strip(), model.origin, name, model.dialect)
+        return seed(self.drafts, model.origin, model.target.name, place, types)
+
+    def _columns(self, model: _Model) -> list[str]:
+        if "columns" not in model.headed.properties:
+            return []
+        return listed(model.headed.properties["columns"].value, model.dialect)
+
+    def _draft(self, model: _Model) -> Draft:
+        if model.kind not in (*_PERSISTED, *_NOT_PERSISTED):
+            raise UntranslatableError(f"models of kind {model.kind} have no counterpart")
+        query, notes = self._query(model)
+        translated = translate(query, model.dialect, self.resolve)
+        materialized = model.options.get("materialized", "false").lower() == "true"
+        return Draft(
+            model.origin,
+            model.target.name,
+            model.target.path,
+            translated.sql,
+            is_persisted=model.kind in _PERSISTED or materialized,
+            reads=translated.reads,
+            notes=[*notes, *translated.notes],
+        )
+
+    def _query(self, model: _Model) -> tuple[str, list[str]]:
+        """Return the query of a model without SQLMesh's macros, and notes.
+
+        Raises
+        ------
+        UntranslatableError
+            It has other macros, or statements beside its query.
+        """
+        statements = model.headed.statements
+        if len(statements) != 1:
+            word = "no query" if not statements else "statements beside its query"
+            raise UntranslatableError(f"it has {word}")
+        if model.kind != "INCREMENTAL_BY_TIME_RANGE":
+            return _without_macros(statements[0], model.dialect), []
+        return self._of_all_times(model, statements[0])
+
+    def _of_all_times(self, model: _Model, query: str) -> tuple[str, list[str]]:
+        """Return the query of a model by time range for all of its time, and notes.
+
+        SQLMesh keeps rows within the range, whether or not the query mentions it.
+
+        Raises
+        ------
+        UntranslatableError
+            It has other macros, or a time column whose values are in an unknown format.
+        """
+        written = listed(model.options.get("time_column", ""), model.dialect)
+        form = unquoted(written[1]) if len(written) > 1 else None
+        if not written or (form and form not in _FORMATS):
+            raise UntranslatableError(f"the format `{form}` of its time column is unknown")
+        start = self._start(model)
+        bounded = _bounded(query, start)
+        if bounded == query:
+            condition = f">= '{start}'" if start else "IS NOT NULL"
+            bounded = f"SELECT * FROM (\n{query}\n) AS q WHERE {written[0]} {condition}"
+        since = f"since {start}" if start else "of all times: its start is no date"
+        note = f"it has the rows {since}; the table follows its data without @start_… and @end_…"
+        return _without_macros(bounded, model.dialect), [note]
+
+    def _start(self, model: _Model) -> str | None:
+        """Return the first day of a model's time, if it is a date."""
+        written = model.headed.text("start") or str(self.defaults.get("start") or "")
+        match = re.match(r"\d{4}-\d{2}-\d{2}(?=$|[ T]00:00)", written)
+        return match[0] if match else None
+
+    def _annotate(self, model: _Model, draft: Draft) -> None:
+        """Put the properties of a header into the annotation of a draft; list the rest."""
+        headed, origin, dialect = model.headed, model.origin, model.dialect
+        lines = [headed.text("description") or headed.comment]
+        if "column_descriptions" in headed.properties:
+            for part in listed(headed.properties["column_descriptions"].value, dialect):
+                column, _, text = part.partition("=")
+                lines.append(f"- {unquoted(column)}: {' '.join(unquoted(text).split())}")
+        draft.description = "\n".join(line for line in lines if line).strip()
+        if "tags" in headed.properties:
+            names = [unquoted(t) for t in listed(headed.properties["tags"].value, dialect)]
+            draft.keys += parts.tags(names, origin, self.drafts)
+        owner = headed.text("owner") or self.defaults.get("owner")
+        if owner:
+            draft.keys += parts.owner(str(owner), origin, self.drafts)
+        cron = headed.text("cron")
+        if cron and not draft.is_persisted:
+            draft.notes.append(f"cron {cron}: it has no table to build")
+        elif cron:
+            if _CRON.fullmatch(cron):
+                draft.keys.append(f"automation={parts.text(cron)}")
+            else:
+                self._leave_property(origin, "cron", headed.properties["cron"].line)
+        if draft.is_persisted and self._columns(model):
+            names = [unquoted(part.split()[0]) for part in self._columns(model)]
+            draft.keys.append(f"columns {{ {' '.join(map(parts.word, names))} }}")
+            draft.notes.append("columns: their types are those of the query")
+        for key in ("grain", "grains", "references"):
+            if key in headed.properties:
+                shown = " ".join(headed.properties[key].value.split())
+                draft.notes.append(f"{key} {shown}: nothing checks it, as in SQLMesh")
+        for key, written in headed.properties.items():
+            if key not in _READ:
+                self._leave_property(origin, key, written.line)
+
+    # ------------------------------------------------------------------------------------- audits
+
+    def _audit(self, model: _Model) -> None:
+        """Add the audits of a model."""
+        written = model.headed.properties.get("audits")
+        if written is None:
+            return
+        draft = self.drafts.sources.get(model.target.name)
+        for text in listed(written.value, model.dialect):
+            name = text.partition("(")[0].strip().lower()
+            shown = f"{name}_{model.target.name}"
+            origin = Origin("audit", shown, model.origin.path, written.line)
+            try:
+                if draft is None:
+                    raise UntranslatableError(f"`{model.origin.name}` is not carried")
+                rules = rules_of(text, origin, model.dialect)
+                if rules is None:
+                    self._own_audit(text, origin, model)
+                else:
+                    draft.rules += rules
+            except UntranslatableError as error:
+                self.drafts.leave(origin, str(error))
+
+    def _own_audit(self, text: str, origin: Origin, model: _Model) -> None:
+        """Add a source of failing rows for an audit of the project."""
+        name, arguments = call(text, model.dialect)
+        if name not in self.audits:
+            raise UntranslatableError(f"there is no audit `{name}` that is known")
+        place, headed = self.audits[name]
+        if arguments or "defaults" in headed.properties:
+            raise UntranslatableError("audits with arguments have no counterpart")
+        if len(headed.statements) != 1:
+            raise UntranslatableError("it has no query, or several statements")
+        dialect = headed.text("dialect") or model.dialect
+        query = re.sub(r"@this_model\b", model.target.name, headed.statements[0], flags=re.I)
+        query = _without_macros(query, dialect)
+        this = (model.target.name.lower(),)
+
+        def resolve(names: tuple[str, ...]) -> Target | None:
+            is_this = tuple(n.lower() for n in names) == this
+            return model.target if is_this else self.resolve(names)
+
+        translated = translate(query, dialect, resolve)
+        only_warns = (headed.text("blocking") or "true").lower() == "false"
+        notes = (f"the audit at {place.path}:{place.line}", *translated.notes)
+        add_failing(
+            self.drafts,
+            origin,
+            translated.sql,
+            translated.reads,
+            only_warns=only_warns,
+            notes=notes,
+        )
+
+    # -------------------------------------------------------------------------------------- tests
+
+    def read_tests(self) -> None:
+        """Add the unit tests."""
+        for path, _ in self._files("tests", ".yaml", ".yml"):
+            body: Any = read_yaml(self.root / path, self.root)
+            for name, test in (body or {}).items():
+                if not isinstance(test, Mapping):
+                    continue
+                origin = Origin("unit test", str(name), path, line_of(name, test.line))
+                target = self.resolve(tuple(_parts_of(str(test.get("model")))))
+                try:
+                    if target is None:
+                        raise UntranslatableError(f"`{test.get('model')}` is not carried")
+                    case = self._case(test, target)
+                except UntranslatableError as error:
+                    self.drafts.leave(origin, str(error))
+                    continue
+                place = f"tests/{target.name}.yml"
+                self.drafts.cases.append(Case(origin, target.name, place, case))
+
+    def _case(self, test: Mapping, target: Target) -> dict[str, Any]:
+        """Return a test as our files of tests have it."""
+        unknown = test.keys() - {"model", "inputs", "outputs", "vars", "description"}
+        if unknown:
+            raise UntranslatableError(f"`{min(unknown)}` has no counterpart")
+        inputs: dict[str, Any] = {}
+        for name, rows in (test.get("inputs") or {}).items():
+            read = self.resolve(tuple(_parts_of(str(name))))
+            if read is None:
+                raise UntranslatableError(f"the input `{name}` is not carried")
+            inputs[read.name] = _rows(rows)
+        case: dict[str, Any] = {"source": target.name, "inputs": inputs}
+        outputs: Any = test.get("outputs") or {}
+        if "query" in outputs:
+            case["expect"] = _rows(outputs["query"])
+        if outputs.get("ctes"):
+            case["ctes"] = {str(cte): _rows(rows) for cte, rows in outputs["ctes"].items()}
+        time = (test.get("vars") or {}).get("execution_time")
+        if time:
+            case["clock"] = str(time)
+        return case
+
+    # ------------------------------------------------------------------------------------- others
+
+    def list_others(self) -> None:
+        """List the files that only SQLMesh can run."""
+        for directory, kind in (("models", "model"), ("macros", "macro"), ("signals", "signal")):
+            for path, _ in self._files(directory, ".py"):
+                if self._text(path).strip():
+                    origin = Origin(kind, PurePosixPath(path).stem, path)
+                    self.drafts.leave(origin, f"a {kind} in Python: only SQLMesh can run it")
+        for path, _ in self._files("metrics", ".sql"):
+            self.drafts.leave(Origin("metric", PurePosixPath(path).stem, path), _COUNTERPARTS)
+        used = " ".join(
+            m.headed.properties["audits"].value.lower()
+            for m in self.models
+            if "audits" in m.headed.properties
+        )
+        for name, (origin, _) in self.audits.items():
+            if not re.search(rf"\b{re.escape(name)}\b", used):
+                self.drafts.leave(origin, "no model has it")
+
+    def remove_readers(self) -> None:
+        """Leave what reads something that is not carried."""
+        for target in self.targets.values():
+            if target.name not in self.drafts.sources:
+                without_readers(self.drafts, target.name)
+
+
+def _engine(config: Mapping) -> str | None:
+    """Return the dialect of the default gateway's connection."""
+    gateways: Any = config.get("gateways") or {}
+    first = next(iter(gateways.values()), {}) if isinstance(gateways, dict) else {}
+    gateway = gateways.get(config.get("default_gateway"), first) if gateways else {}
+    kind = (gateway.get("connection") or {}).get("type") if isinstance(gateway, dict) else None
+    return {"mssql": "tsql", "motherduck": "duckdb"}.get(str(kind), kind)
+
+
+def _parts_of(name: str) -> list[str]:
+    """Return the parts of a name of a table, without quotes."""
+    try:
+        return [part.name for part in exp.to_table(name).parts]
+    except SqlglotError:
+        return name.split(".")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, _, value = text.strip().partition(" ")
+    return key.lower(), value.strip()
+
+
+def _line_of(text: str, name: str) -> int:
+    return text[: max(text.find(name), 0)].count("\n") + 1
+
+
+def _bounded(query: str, start: str | None) -> str:
+    """Return a query in which the bounds of a range are those of all of a model's time."""
+
+    def bound(match: re.Match[str]) -> str:
+        form = _STARTS.get(match[3].lower())
+        if form is None:
+            return match[0]
+        if start is None or match.re is _TO:
+            return f"{match['before']}{match['column']} IS NOT NULL"
+        return f"{match['before']}{match['column']} >= {form.format(day=start)}"
+
+    for pattern in (_BETWEEN, _FROM, _TO):
+        query = pattern.sub(bound, query)
+    return query
+
+
+def _without_macros(query: str, dialect: str) -> str:
+    """Return a query that has no macros.
+
+    Raises
+    ------
+    UntranslatableError
+        It has one.
+    """
+    macros = _macros_in(query, dialect)
+    if macros:
+        raise UntranslatableError(f"`{macros[0]}` is known only to SQLMesh")
+    return query
+
+
+def _macros_in(query: str, dialect: str) -> list[str]:
+    """Return the macros and templates in a query, outside strings and comments."""
+    macros: list[str] = []
+    for token in tokenized(query, dialect):
+        rest = query[token.start :]
+        match = re.match(r"@\{?\w+|@@\w+|\{\{|\{%", rest)
+        if match:
+            macros.append(match[0])
+    if re.match(r"\s*JINJA_\w+", query):
+        macros.insert(0, "JINJA_QUERY_BEGIN")
+    return macros
+
+
+def _rows(body: Any) -> Any:
+    """Return the rows of a test: a list, or a query."""
+    if isinstance(body, dict):
+        if "query" in body:
+            return str(body["query"])
+        if "rows" not in body or body.keys() - {"rows", "partial"}:
+            raise UntranslatableError("its rows have a form that has no counterpart")
+        body = body["rows"]
+    return plain(body)
