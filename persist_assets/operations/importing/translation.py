@@ -6,6 +6,7 @@ The text of the author stays where it means the same in Spark; else sqlglot writ
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -169,25 +170,31 @@ def _first_line(error: Exception) -> str:
 def _means(text: str, spark: str) -> bool:
     """Whether a text is Spark's SQL, and means what a statement says that sqlglot wrote.
 
-    sqlglot reads words of other dialects as if they were Spark's (`::text`), but writes none.
+    sqlglot reads what only other dialects have as if it were Spark's (`::text`, `SELECT a, FROM t`),
+    but writes none of it.
     """
     try:
         tree = sqlglot.parse_one(text, read="spark")
         same = tree.sql("spark", pretty=True, unsupported_level=ErrorLevel.RAISE) == spark
-        return same and _words(text) <= _words(spark)
+        words, signs = _words_and_signs(text)
+        all_words, all_signs = _words_and_signs(spark)
+        return same and words <= all_words and signs == all_signs
     except (SqlglotError, RecursionError):
         return False
 
 
-def _words(text: str) -> set[str]:
-    """Return the words of a text, without its comments and strings."""
-    tokens = sqlglot.tokenize(text, read="spark")
-    return {
-        word
-        for token in tokens
-        if token.token_type is not TokenType.STRING
-        for word in re.findall(r"\w+", token.text.upper())
-    }
+def _words_and_signs(text: str) -> tuple[set[str], Counter[TokenType]]:
+    """Return the words of a text, and how often each sign but parentheses stands in it."""
+    words: set[str] = set()
+    signs = Counter[TokenType]()
+    for token in sqlglot.tokenize(text, read="spark"):
+        if token.token_type is TokenType.STRING:
+            continue
+        inside = re.findall(r"\w+", token.text.upper())
+        words.update(inside)
+        if not inside and token.token_type not in (TokenType.L_PAREN, TokenType.R_PAREN):
+            signs[token.token_type] += 1
+    return words, signs
 
 
 def _rename(

@@ -255,6 +255,7 @@ def test_other_dialects_are_translated_and_doubts_are_noted(tmp_path: Path, new:
     files = {
         "models/kept.sql": "select p.id from {{ ref('people') }} p",
         "models/written.sql": "select id::text as id, paid / id as x from {{ ref('people') }}",
+        "models/comma.sql": "select id, name, from {{ ref('people') }}",
         "models/digits.sql": "select id::numeric as id from {{ ref('people') }}",
     }
     imported, _ = carry(dbt(tmp_path, files), new, "postgres")
@@ -263,6 +264,7 @@ def test_other_dialects_are_translated_and_doubts_are_noted(tmp_path: Path, new:
     assert notes["written"][0] == "translated from postgres"
     assert "look at `/`" in notes["written"][1]
     assert "CAST(id AS STRING)" in (new / "sources" / "written.sql").read_text()
+    assert "  name\nFROM people" in (new / "sources" / "comma.sql").read_text()
     assert "digits" in left(imported)["model", "digits"]
 
 

@@ -87,7 +87,7 @@ def test_a_project_that_others_wrote_is_carried_but_for_its_odd_models(new: Path
     assert not project.problems
     text = (new / "sources" / "orders.sql").read_text()
     assert "-- Incremental table loading orders table from raw." in text
-    assert "FROM raw_orders\nWHERE\n  ds >= '2023-01-01'" in text
+    assert "FROM raw_orders AS orders\nWHERE\n  ds >= '2023-01-01'" in text
     orders = source(project, "orders").annotation
     assert orders.automation == "@daily"
     assert {c.name for c in orders.checks} >= {"not_null_waiter_id", "unique_id_ds"}
