@@ -170,8 +170,8 @@ def _first_line(error: Exception) -> str:
 def _means(text: str, spark: str) -> bool:
     """Whether a text is Spark's SQL, and means what a statement says that sqlglot wrote.
 
-    sqlglot reads what only other dialects have as if it were Spark's (`::text`, `SELECT a, FROM t`),
-    but writes none of it.
+    sqlglot reads what only other dialects have as if it were Spark's (`::text`, a comma before
+    FROM), but writes none of it.
     """
     try:
         tree = sqlglot.parse_one(text, read="spark")
