@@ -106,7 +106,7 @@ def _report(
         reviewed = review(invocation.settings, project, invocation.ledger, against, chosen)
     except SourcesError as error:
         for problem in error.problems:
-            print_problem(problem)
+            print_problem(invocation, problem)
         return Report(against, problems=tuple(error.problems), exit_code=exit_code(SourcesError))
     report = Report(against, reviewed)
     if build:
