@@ -218,7 +218,8 @@ def first_place(path: str, nodes: Iterable[Any]) -> Location:
     if not metas:
         return Location(path)
     first = min(metas, key=lambda meta: meta["start"])
-    return Location(path, first["line"], first["col"] - (first["end"] - first["start"]))
+    place = first.get("path", path)  # the file of a function that is inlined
+    return Location(place, first["line"], first["col"] - (first["end"] - first["start"]))
 
 
 def _function_in(tree: Any, column: Any, columns: Collection[str]) -> str | None:

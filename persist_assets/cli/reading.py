@@ -414,7 +414,6 @@ def _locating_errors(invocation: Invocation) -> Generator[None]:
 
 def _parse(invocation: Invocation, text: str, run: str | None) -> tuple[Query, str | None]:
     """Return the query, and its language if it is not SQL."""
-    from persist_assets.compiler.frontends.sql import parse_query
     from persist_assets.core import languages
 
     file, colon, name = text.partition(f"{MALLOY}:")
@@ -422,7 +421,7 @@ def _parse(invocation: Invocation, text: str, run: str | None) -> tuple[Query, s
         if run is not None:
             raise SettingsError("--run needs a Malloy file before it", hint="FILE.malloy")
         invocation.texts["query"] = text
-        return parse_query(text), None
+        return invocation.loaded.parse(text), None
     path = malloy_path(invocation.settings, (file + MALLOY) if colon else text)
     if (run is None) == (not colon):
         message = (

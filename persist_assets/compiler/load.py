@@ -8,7 +8,6 @@ import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cache
-from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 
@@ -23,11 +22,14 @@ from persist_assets.compiler.cache import (
     save_names,
 )
 from persist_assets.compiler.compile import compile_project, nothing_collected, resolve_query
+from persist_assets.compiler.definitions import find_definitions, parse_again
 from persist_assets.compiler.editing import Editing
 from persist_assets.compiler.files import decode, names_in_bytes
 from persist_assets.compiler.frontends.python import OUTSIDE, digest_of
+from persist_assets.compiler.frontends.sql import parse_query
+from persist_assets.compiler.frontends.sql_inlining import NO_DEFINITIONS, Definitions
 from persist_assets.compiler.malloy.declarations import SUFFIX as MALLOY
-from persist_assets.compiler.malloy.project import UNKNOWN_UPSTREAM, Models, with_trees
+from persist_assets.compiler.malloy.project import UNKNOWN_UPSTREAM, Models
 from persist_assets.compiler.names import Keys, source_id
 from persist_assets.compiler.programs import with_programs
 from persist_assets.compiler.registry import FRONTENDS, NAMES
@@ -132,6 +134,7 @@ class Loaded:
     project: Project
     compilation: Compilation
     models: Models
+    definitions: Definitions = NO_DEFINITIONS
 
     def query(self, path: str, *, name: str | None = None, text: str | None = None) -> Query:
         """Return a query over one of the project's Malloy files.
@@ -159,6 +162,22 @@ class Loaded:
             return self.models.query(self.compilation, path, name, text)
         except SourcesError as error:  # it may read what is broken elsewhere
             raise SourcesError([*error.problems, *self.project.errors]) from error
+
+    def parse(self, text: str) -> Query:
+        """Return a query in SQL that is in no file of the project.
+
+        Raises
+        ------
+        SourcesError
+            It is not a single query, or it has errors.
+        """
+        query = parse_query(text, None, self.definitions)
+        if not query.variables:
+            return query
+        reads = [self.project.by_id[s] for s in self.bind(query)]
+        columns = {c.name.lower() for source in reads for c in source.columns}
+        # In Spark, columns come before variables.
+        return parse_query(text, None, self.definitions.without(columns))
 
     def bind(self, query: Query, language: str | None = None) -> tuple[SourceID, ...]:
         """Return the SourceIDs of the references in a query that is in no file of the project.
@@ -307,20 +326,21 @@ def _compile(
         cached = editing.cache or load_cache(place)
         texts: dict[str, str] = {}
         find = _finder(texts, contents, read)
-        files, declarations = _parse_files(contents, texts, cached.files, find, problems)
+        known = find_definitions(settings, contents, problems)
+        files, declarations = _parse_files(contents, texts, cached.files, find, problems, known)
         declarations, unplaced = _placed(settings, declarations, unread)
         raws = _raw_facts(settings, declarations, problems, unplaced, editing)
         malloys = {path: text for path, text in texts.items() if path.endswith(MALLOY)}
         models = Models(malloys, settings.malloy, connection, settings.timezone.key, read)
+        models.definitions = known.qualified()
         models.progress = progress or models.progress
-        parse = _parser(texts, models, find)
         meanings = cached.meanings
 
         def compile_with(
             malloy_files: Sequence[Parsed], former: Compilation | None = None
         ) -> Compilation:
             nonlocal meanings
-            memory = Memory(meanings, parse=parse)
+            memory = Memory(meanings, parse=parse_again(texts, find, known, models))
             editing.keep(files, memory.used)
             compilation = compile_project(
                 [*declarations, *(d for file in malloy_files for d in file.declarations)],
@@ -347,20 +367,7 @@ def _compile(
             save_names(settings.root, sorted(names))
         place = place if remember else None
         project = _finished(settings, compilation, files, malloys, place)
-    return Loaded(project, compilation, models)
-
-
-def _parser(
-    texts: Mapping[str, str], models: Models, find: Find
-) -> Callable[[str], list[Declaration]]:
-    """Return a function that returns the declarations of a file with their trees."""
-
-    def parse(path: str) -> list[Declaration]:
-        if path in models.texts:
-            return with_trees(models.files[path].declarations)
-        return FRONTENDS[PurePosixPath(path).suffix](texts[path], path, find)[0]
-
-    return parse
+    return Loaded(project, compilation, models, known)
 
 
 def _compile_models(
@@ -390,6 +397,7 @@ def _parse_files(
     cached: Mapping[str, Parsed],
     find: Find,
     problems: list[Problem],
+    definitions: Definitions,
 ) -> tuple[dict[str, Parsed], list[Declaration]]:
     """Return the declarations by file, and all declarations, with trees for files that were parsed.
 
@@ -403,6 +411,8 @@ def _parse_files(
         The cached declarations by path; unchanged files are not parsed.
     problems
         Output: the problems of the files are added.
+    definitions
+        The functions and variables that queries may use.
     """
     files: dict[str, Parsed] = {}
     declarations: list[Declaration] = []
@@ -415,13 +425,13 @@ def _parse_files(
         texts[path] = text
         if suffix not in FRONTENDS:
             continue
-        content = sha256(text.encode()).hexdigest()
+        content = definitions.content(text)
         file = cached.get(path)
         if file is not None and file.content == content and _reads_alike(file, find):
             declarations += file.declarations
         else:
             try:
-                declared, wrong, looked = FRONTENDS[suffix](text, path, find)
+                declared, wrong, looked = FRONTENDS[suffix](text, path, find, definitions)
             except PersistError:
                 raise
             except Exception as error:

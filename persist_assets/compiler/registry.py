@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from persist_assets.compiler.frontends import python, sql_names
 from persist_assets.compiler.frontends.python import Looked, parse_python, with_functions
 from persist_assets.compiler.frontends.sql import parse_sql
+from persist_assets.compiler.frontends.sql_inlining import NO_DEFINITIONS, Definitions
 from persist_assets.compiler.malloy import declarations
 
 if TYPE_CHECKING:
@@ -20,19 +21,24 @@ if TYPE_CHECKING:
     from persist_assets.core.model.sources import Declaration
 
 
-def _sql(text: str, path: str, find: Find) -> tuple[list[Declaration], list[Problem], Looked]:
-    declarations, problems = parse_sql(text, path)
+Parsing = tuple[list["Declaration"], list["Problem"], Looked]
+
+
+def _sql(text: str, path: str, find: Find, definitions: Definitions = NO_DEFINITIONS) -> Parsing:
+    declarations, problems = parse_sql(text, path, definitions)
     declarations, more, looked = with_functions(declarations, find)
     return declarations, [*problems, *more], looked
 
 
-FRONTENDS: Mapping[
-    str, Callable[[str, str, Find], tuple[list[Declaration], list[Problem], Looked]]
-] = {
+def _python(text: str, path: str, find: Find, _: Definitions = NO_DEFINITIONS) -> Parsing:
+    return parse_python(text, path, find)
+
+
+FRONTENDS: Mapping[str, Callable[..., Parsing]] = {
     ".sql": _sql,
-    ".py": parse_python,
+    ".py": _python,
 }
-"""Suffix → parse(text, path relative to the project root, what finds other files).
+"""Suffix → parse(text, path relative to the project root, what finds other files, definitions).
 
 It returns the declarations of the file, its problems, and the other files that it depends on."""
 

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from persist_assets.compiler.files import is_source
+from persist_assets.compiler.frontends.sql_functions import DEFINES
 from persist_assets.compiler.malloy.declarations import SUFFIX as MALLOY
 from persist_assets.compiler.registry import FRONTENDS
 from persist_assets.core.errors import Location, PersistError, Problem
@@ -65,7 +66,7 @@ def ignored_files(settings: Settings) -> Iterator[Problem]:
 def empty_files(settings: Settings, project: Project) -> Iterator[Problem]:
     """Yield notes on files of SQL and Python that define no source.
 
-    Modules that other files import are left out.
+    Modules that other files import are left out, and files with functions or variables.
     """
     directory = settings.root / settings.sources
     files = [
@@ -83,6 +84,8 @@ def empty_files(settings: Settings, project: Project) -> Iterator[Problem]:
     }
     for path in sorted(files):
         relative = path.relative_to(settings.root).as_posix()
+        if path.suffix == ".sql" and DEFINES.search(path.read_text(errors="replace")):
+            continue
         if relative not in defining and path.stem not in imported and path.suffix != MALLOY:
             is_python = path.suffix == ".py"
             hint = "decorate a function with @table of persist_assets" if is_python else None

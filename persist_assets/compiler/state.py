@@ -70,7 +70,7 @@ class RawFacts:
     options: tuple[tuple[str, str], ...] = ()
 
 
-def _never(path: str) -> Iterable[Declaration]:
+def _never(path: str, hidden: Collection[str] = ()) -> Iterable[Declaration]:
     raise AssertionError(f"{path} was declared without trees")
 
 
@@ -85,12 +85,12 @@ class Memory:
     used
         The meanings that a compilation needed; it adds them.
     parse
-        Returns the declarations of a file, with trees.
+        Returns the declarations of a file, with trees. Names that it also gets are no variables.
     """
 
     cached: Mapping[str, Meaning] = field(default_factory=dict[str, Meaning])
     used: dict[str, Meaning] = field(default_factory=dict[str, Meaning])
-    parse: Callable[[str], Iterable[Declaration]] = _never
+    parse: Callable[..., Iterable[Declaration]] = _never
 
 
 def _go_on() -> None:
@@ -130,6 +130,8 @@ class Unit:
         The other sources that its checks read.
     key
         A digest of everything that its meaning depends on: its words, and the keys of its inputs.
+    hidden
+        The variables that are columns in its query.
     """
 
     declaration: Declaration
@@ -141,6 +143,7 @@ class Unit:
     compared: tuple[SourceID, ...] = ()
     broken: bool = False
     key: str = ""
+    hidden: tuple[str, ...] = ()
     source: Source | None = None
     meaning: Meaning | None = None
     raw_face: Face | None = None
@@ -215,8 +218,11 @@ class Compilation:
     def parsed(self, unit: Unit) -> Query | None:
         """Return the query of a unit with its tree, by parsing its file again."""
         if unit.source_id not in self.trees:
-            declared = self.memory.parse(unit.declaration.location.path)
-            self.trees |= {source_id(d): d.query for d in declared}
+            path = unit.declaration.location.path
+            declared = {source_id(d): d.query for d in self.memory.parse(path, unit.hidden)}
+            if unit.hidden:
+                declared = {unit.source_id: declared[unit.source_id]}
+            self.trees = {**declared, **self.trees}
         return self.trees[unit.source_id]
 
     def focused(self) -> Collection[Unit]:

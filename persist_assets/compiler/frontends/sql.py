@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import replace
 from hashlib import sha256
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -33,18 +33,30 @@ from persist_assets.compiler.frontends.intervals import KEYWORD, missing_keyword
 from persist_assets.compiler.frontends.misplaced_calls import MisplacedCall, misplaced_calls
 from persist_assets.compiler.frontends.motly import Line
 from persist_assets.compiler.frontends.parameters import bounds, joined, unfounded
+from persist_assets.compiler.frontends.sql_functions import Refused, defines, read_definition
+from persist_assets.compiler.frontends.sql_inlining import (
+    NO_DEFINITIONS,
+    Broken,
+    Definitions,
+    Inlined,
+    inline,
+    relocate,
+)
 from persist_assets.compiler.frontends.sql_names import created
 from persist_assets.compiler.frontends.sql_trees import (
     BRACKETS,
+    Comment,
     after_sample,
     column_comment,
     column_definitions,
     comment_text,
+    comments_in,
     double_quoted,
     option_value,
     property_of,
     statements_of,
     tables_read,
+    words_of,
     wrong_calls,
 )
 from persist_assets.compiler.frontends.syntax import Invalid, explain, find_refused
@@ -76,10 +88,11 @@ from persist_assets.core.raw_options import wrong_option
 from persist_assets.core.spark_types import UnknownTypeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from sqlglot.tokenizer_core import Token
 
+    from persist_assets.compiler.frontends.sql_functions import Definition
     from persist_assets.core.model.annotations import Annotation
 
 
@@ -90,7 +103,9 @@ _NO_COLUMNS = frozenset(("CONSTRAINT", "PRIMARY", "FOREIGN", "UNIQUE", "CHECK"))
 """Words that start another clause in a table's list of columns."""
 
 
-def parse_sql(text: str, path: str) -> tuple[list[Declaration], list[Problem]]:
+def parse_sql(
+    text: str, path: str, definitions: Definitions = NO_DEFINITIONS
+) -> tuple[list[Declaration], list[Problem]]:
     """Return the declarations of an SQL file, and its problems.
 
     Parameters
@@ -99,25 +114,40 @@ def parse_sql(text: str, path: str) -> tuple[list[Declaration], list[Problem]]:
         The file.
     path
         Its path relative to the project root, for locations.
+    definitions
+        The functions and variables of the project.
     """
-    file = _File(text, path)
+    file = _File(text, path, definitions=definitions)
     return file.declarations, file.problems
 
 
-def parse_query(text: str, place: Location | None = None) -> Query:
+def parse_definitions(text: str, path: str) -> list[Definition]:
+    """Return the functions and variables that an SQL file defines."""
+    file = _File(text, path, statements=False)
+    if file.problems:
+        return []  # they are reported with its declarations
+    statements = statements_of(tokenize(file.text))
+    return [read_definition(file, tokens) for tokens in statements if defines(tokens)]
+
+
+def parse_query(
+    text: str, place: Location | None = None, definitions: Definitions = NO_DEFINITIONS
+) -> Query:
     """Return a query that is in no SQL file.
 
     Parameters
     ----------
     place
         The location reported for all of it; None: locations in its own text.
+    definitions
+        The functions and variables of the project.
 
     Raises
     ------
     SourcesError
         It is not a single query.
     """
-    file = _File(text, "query", statements=False, place=place)
+    file = _File(text, "query", statements=False, place=place, definitions=definitions)
     try:
         if file.problems:
             raise SourcesError(file.problems)
@@ -135,35 +165,18 @@ def parse_query(text: str, place: Location | None = None) -> Query:
         if file.problems:
             raise SourcesError(file.problems)
         return query
-    except _Refused as refused:
+    except (Refused, Broken) as refused:
         raise SourcesError([refused.problem]) from refused
 
 
-class _Refused(Exception):
+class _Refused(Refused):
     """A statement cannot be parsed."""
-
-    def __init__(
-        self, code: str, message: str, location: Location, hint: str | None = None
-    ) -> None:
-        self.problem = Problem(code, message, location, hint)
 
 
 class _Said(Exception):
     """A statement cannot be parsed, and that has been reported."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Comment:
-    start: int
-    end: int
-    text: str
-
-    @property
-    def is_annotation(self) -> bool:
-        return self.text.startswith("--@")
-
-
-_COMMENT = re.compile(r"--[^\n]*|/\*")
 _ALMOST = re.compile(r"(?:--\s+|/\*\s*)@\s*(\w+)")
 
 
@@ -171,9 +184,15 @@ class _File:
     """One file that is being read: its text, statements, declarations and problems."""
 
     def __init__(
-        self, text: str, path: str, *, statements: bool = True, place: Location | None = None
+        self,
+        text: str,
+        path: str,
+        *,
+        statements: bool = True,
+        place: Location | Callable[[int], Location] | None = None,
+        definitions: Definitions = NO_DEFINITIONS,
     ) -> None:
-        self.text, self.path, self.place = text, path, place
+        self.text, self.path, self.place, self.definitions = text, path, place, definitions
         self.line_starts = [0, *(m.end() for m in re.finditer("\n", text))]
         self.put_in: list[int] = []
         self.declarations: list[Declaration] = []
@@ -216,11 +235,13 @@ class _File:
     # ------------------------------------------------------------------------------- places
 
     def location(self, offset: int) -> Location:
-        if self.place is not None:
+        if isinstance(self.place, Location):
             return self.place
         for place in reversed(self.put_in):
             if place < offset:
                 offset -= min(len(KEYWORD), offset - place)
+        if self.place is not None:
+            return self.place(offset)
         line = bisect_right(self.line_starts, offset)
         return Location(self.path, line, offset - self.line_starts[line - 1] + 1)
 
@@ -236,27 +257,12 @@ class _File:
 
     # ----------------------------------------------------------------------------- comments
 
-    def comments(self, start: int, end: int) -> Iterator[_Comment]:
-        """Yield the comments in a part of the text without tokens."""
-        while match := _COMMENT.search(self.text, start, end):
-            stop = match.end() if match[0] != "/*" else self._block_end(match.start(), end)
-            yield _Comment(match.start(), stop, self.text[match.start() : stop])
-            start = stop
-
-    def _block_end(self, start: int, end: int) -> int:
-        depth = 0
-        for mark in re.compile(r"/\*|\*/").finditer(self.text, start, end):
-            depth += 1 if mark[0] == "/*" else -1
-            if depth == 0:
-                return mark.end()
-        return end
-
     def lead(self, start: int, end: int) -> tuple[list[Line], str | None]:
         """Return the annotation lines and the description in the text above a statement."""
         lines: list[Line] = []
         prose: list[str] = []
         previous_end = start
-        for comment in self.comments(start, end):
+        for comment in comments_in(self.text, start, end):
             between = self.text[previous_end : comment.start]
             previous_end = comment.end
             if start and comment.start < self._line_end(start):
@@ -277,7 +283,7 @@ class _File:
         end = self.text.find("\n", offset)
         return end if end >= 0 else len(self.text)
 
-    def almost(self, comment: _Comment) -> None:
+    def almost(self, comment: Comment) -> None:
         match = _ALMOST.match(comment.text)
         if match and (match[1] in KEYS or did_you_mean(match[1], KEYS)):
             message = "this comment looks like an annotation but is not one"
@@ -288,7 +294,7 @@ class _File:
 
     def dangling(self, start: int, end: int) -> None:
         """Report annotations in a part of the text where they annotate nothing."""
-        for comment in self.comments(start, end) if "--@" in self.text[start:end] else ():
+        for comment in comments_in(self.text, start, end) if "--@" in self.text[start:end] else ():
             if comment.is_annotation:
                 message = "this annotation is not attached to anything"
                 hint = "put annotations on their own lines, directly above the CREATE"
@@ -299,6 +305,9 @@ class _File:
 
     def statement(self, tokens: Sequence[Token], previous_end: int) -> None:
         end = tokens[0].start
+        if defines(tokens):
+            self.dangling(previous_end, tokens[-1].end)
+            return
         lines, description = self.lead(previous_end, end)
         for before, after in pairwise(tokens):
             if after.start - before.end > 3:
@@ -321,8 +330,8 @@ class _File:
         except Exception as error:
             place = self.declared[1] if self.declared else self.location(end)
             failure = unexpected(error, "this statement", place)
-            if not isinstance(error, _Said):
-                self.problems.append(error.problem if isinstance(error, _Refused) else failure)
+            if not isinstance(error, _Said | Broken):
+                self.problems.append(error.problem if isinstance(error, Refused) else failure)
         # Its name is known, so references to it are not errors.
         if self.declared is not None:
             self.declarations.append(Declaration(self.declared[0], SQL, self.declared[1]))
@@ -344,7 +353,7 @@ class _File:
             "statement",
             f"`{words[0]}` does not declare a source",
             start,
-            "use CREATE VIEW … AS … and CREATE TABLE … USING … statements",
+            "use CREATE VIEW … AS …, CREATE TABLE … USING …, CREATE FUNCTION, DECLARE VARIABLE",
         )
 
     def view(
@@ -650,6 +659,9 @@ class _File:
         tree = self.parse(self.typed(words))
         if not isinstance(tree, exp.Query | exp.Values):
             raise _Refused("syntax", "expected a query", self.location(tokens[0].start), "SELECT …")
+        inlined = inline(self, tokens, tree, self.definitions)
+        if inlined is not None:
+            return self.with_meaning(inlined, column_names)
         base = tokens[0].start
         text = self.text[base : tokens[-1].end + 1]
         misleading = misleading_comment(text)
@@ -670,35 +682,26 @@ class _File:
             text,
             references,
             column_names,
-            sha256("\0".join(self.words(spark_tokens, references)).encode()).hexdigest(),
+            sha256("\0".join(words_of(spark_tokens, self.text, references)).encode()).hexdigest(),
             what_is_lost(tokens, self.text),
             bounded,
             tuple((name, n, self.location(at)) for name, n, at in wrong_calls(tokens, tree)),
             tuple(self.misplaced(c) for c in misplaced_calls(tokens, self.text, tree)),
             tuple((text, self.location(at)) for text, at in double_quoted(tokens, self.text)),
-            tree,
+            tree=tree,
         )
 
     def misplaced(self, call: MisplacedCall) -> tuple[str, Problem]:
         place = self.location(call.offset)
         return call.function, Problem(call.code, call.message, place, call.hint, call.severity)
 
-    def words(self, tokens: Sequence[Token], references: Sequence[Reference]) -> Iterator[str]:
-        """Yield the words of a query; for a reference, its number, and its name if it matters."""
-        base = tokens[0].start
-        places = {base + r.start: (i, r) for i, r in enumerate(references)}
-        behind = -1
-        for token in tokens:
-            if token.start < behind:
-                continue
-            if token.start in places:
-                number, reference = places[token.start]
-                behind = base + reference.end
-                # Unless an alias hides it, the name as written also qualifies columns.
-                name = "" if reference.alias_at is None else reference.parts[-1].lower()
-                yield f"reference {number} {name}"
-            else:
-                yield self.text[token.start : token.end + 1]
+    def with_meaning(self, inlined: Inlined, column_names: tuple[str, ...]) -> Query:
+        """Return a query in which functions and variables are inlined."""
+        file = _File(inlined.text, self.path, statements=False, place=inlined.locate())
+        query = file.query(tokenize(file.text), column_names)
+        self.problems += file.problems
+        relocate(query.tree, file.location, self.path)
+        return replace(query, variables=inlined.variables)
 
     def reference(self, table: exp.Table, tokens: Sequence[Token], base: int) -> Reference:
         parts = table.parts

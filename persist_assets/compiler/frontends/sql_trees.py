@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
 
     from sqlglot.tokenizer_core import Token
 
+    from persist_assets.core.model.queries import Reference
+
 
 BRACKETS = {
     TokenType.L_PAREN: 1,
@@ -22,6 +26,40 @@ BRACKETS = {
     TokenType.R_BRACKET: -1,
 }
 """By how much a token changes the depth of brackets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comment:
+    """A comment, with its offsets."""
+
+    start: int
+    end: int
+    text: str
+
+    @property
+    def is_annotation(self) -> bool:
+        """Whether it is an annotation."""
+        return self.text.startswith("--@")
+
+
+_COMMENT = re.compile(r"--[^\n]*|/\*")
+
+
+def comments_in(text: str, start: int, end: int) -> Iterator[Comment]:
+    """Yield the comments in a part of a text without tokens."""
+    while match := _COMMENT.search(text, start, end):
+        stop = match.end() if match[0] != "/*" else _block_end(text, match.start(), end)
+        yield Comment(match.start(), stop, text[match.start() : stop])
+        start = stop
+
+
+def _block_end(text: str, start: int, end: int) -> int:
+    depth = 0
+    for mark in re.compile(r"/\*|\*/").finditer(text, start, end):
+        depth += 1 if mark[0] == "/*" else -1
+        if depth == 0:
+            return mark.end()
+    return end
 
 
 def statements_of(tokens: Sequence[Token]) -> Iterator[Sequence[Token]]:
@@ -106,6 +144,24 @@ def tables_read(tree: exp.Expr) -> list[exp.Table]:
                 children = value if isinstance(value, list) else (value,)
                 stack += [(child, visible) for child in children if isinstance(child, exp.Expr)]
     return sorted(tables, key=lambda table: table.parts[0].meta["start"])
+
+
+def words_of(tokens: Sequence[Token], text: str, references: Sequence[Reference]) -> Iterator[str]:
+    """Yield the words of a query; for a reference, its number, and its name if it matters."""
+    base = tokens[0].start
+    places = {base + r.start: (i, r) for i, r in enumerate(references)}
+    behind = -1
+    for token in tokens:
+        if token.start < behind:
+            continue
+        if token.start in places:
+            number, reference = places[token.start]
+            behind = base + reference.end
+            # Unless an alias hides it, the name as written also qualifies columns.
+            name = "" if reference.alias_at is None else reference.parts[-1].lower()
+            yield f"reference {number} {name}"
+        else:
+            yield text[token.start : token.end + 1]
 
 
 def double_quoted(tokens: Sequence[Token], text: str) -> Iterator[tuple[str, int]]:

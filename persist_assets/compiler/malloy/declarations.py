@@ -18,6 +18,7 @@ from persist_assets.compiler.frontends.annotation_values import IDENTIFIER
 from persist_assets.compiler.frontends.annotations import misplaced, read_annotation
 from persist_assets.compiler.frontends.motly import Line
 from persist_assets.compiler.frontends.sql import parse_query
+from persist_assets.compiler.frontends.sql_inlining import NO_DEFINITIONS, Definitions
 from persist_assets.core.errors import Location, Problem, SourcesError
 from persist_assets.core.languages import MALLOY
 from persist_assets.core.model.columns import Column
@@ -48,7 +49,9 @@ _KINDS = {
 _OWN_COLUMNS = "make it a query: `source: NAME is … -> { select: * }`"
 
 
-def declare(model: MalloyModel) -> tuple[list[Declaration], list[Problem]]:
+def declare(
+    model: MalloyModel, definitions: Definitions = NO_DEFINITIONS
+) -> tuple[list[Declaration], list[Problem]]:
     """Return the declarations of a file, and its problems.
 
     Some sources are for Malloy's own readers only: those without rows of their own (such as a table
@@ -57,7 +60,7 @@ def declare(model: MalloyModel) -> tuple[list[Declaration], list[Problem]]:
     problems = list(model.problems)
     declarations: list[Declaration] = []
     for source in model.sources:
-        declaration, wrong = _declaration(model, source)
+        declaration, wrong = _declaration(model, source, definitions)
         problems += wrong
         if declaration is not None:
             declarations.append(declaration)
@@ -198,20 +201,22 @@ def _place(text: str, path: str, at: int) -> Location:
     return Location(path, text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at))
 
 
-def parse_malloys(sql: str, place: Location) -> Query:
+def parse_malloys(sql: str, place: Location, definitions: Definitions = NO_DEFINITIONS) -> Query:
     """Return a query that Malloy wrote.
 
     Parameters
     ----------
     place
         The location of the definition behind it; the generated lines are of no use to users.
+    definitions
+        The functions and variables that it may use.
 
     Raises
     ------
     SourcesError
         It cannot be parsed.
     """
-    query = parse_query(sql, place)
+    query = parse_query(sql, place, definitions)
     for call in query.tree.find_all(exp.Uuid):
         # A key that identifies rows while arrays are unnested; no column shows it.
         if isinstance(call.parent, exp.Alias) and call.parent.alias == "__distinct_key":
@@ -220,7 +225,7 @@ def parse_malloys(sql: str, place: Location) -> Query:
 
 
 def _declaration(
-    model: MalloyModel, source: MalloySource
+    model: MalloyModel, source: MalloySource, definitions: Definitions
 ) -> tuple[Declaration | None, list[Problem]]:
     lines = [
         (Line(n.text[2:], replace(n.location, column=n.location.column + 2)), n.inherited)
@@ -262,7 +267,7 @@ def _declaration(
     if not IDENTIFIER.fullmatch(source.name):
         return None, problems
     try:
-        query = parse_malloys(source.sql, source.location)
+        query = parse_malloys(source.sql, source.location, definitions)
     except SourcesError as error:
         return broken, [*problems, *error.problems]
     return replace(declaration, query=query), problems

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from persist_assets.compiler.cache import Parsed, parsed
 from persist_assets.compiler.frontends.python import digest_of, with_functions
+from persist_assets.compiler.frontends.sql_inlining import NO_DEFINITIONS, Definitions
 from persist_assets.compiler.malloy.bridge import PROGRAM, Connection, Refused, Session
 from persist_assets.compiler.malloy.declarations import (
     ALL_ROWS_OF,
@@ -68,6 +69,8 @@ class Models:
         Returns the text of any file of the project; raises OSError or ValueError.
     progress
         Called before each compilation, with the numbers of compiled files and of all.
+    definitions
+        The functions and variables that their SQL may use.
     files
         Their declarations by path, for the cache.
     failed
@@ -80,6 +83,7 @@ class Models:
     timezone: str
     read: Callable[[str], str]
     progress: Callable[[int, int], None] = lambda done, n: None
+    definitions: Definitions = NO_DEFINITIONS
     files: dict[str, Parsed] = field(default_factory=dict[str, Parsed])
     failed: dict[str, Parsed] = field(default_factory=dict[str, Parsed])
 
@@ -154,7 +158,7 @@ class Models:
             result = session.compile_query(path, name=name, text=text)
         if result.sql is None:
             raise SourcesError(result.problems)
-        return parse_malloys(result.sql, Location(path))
+        return parse_malloys(result.sql, Location(path), self.definitions)
 
     def _session(self, answers: _Answers) -> Session:
         settings = self.settings
@@ -210,7 +214,7 @@ class Models:
             return not answers.refused
         self.failed.pop(path, None)
         try:
-            declarations, problems = declare(model)
+            declarations, problems = declare(model, self.definitions)
         except PersistError:
             raise
         except Exception as error:
@@ -236,7 +240,8 @@ class Models:
     def _content(self, text: str) -> str:
         settings = self.settings
         circumstances = (settings.connection, settings.givens, settings.virtual)
-        return digest("malloy", _program(), self.connection, repr(circumstances), text)
+        known = self.definitions.digest if self.definitions.names else ""
+        return digest("malloy", _program(), self.connection, repr(circumstances), text, known)
 
     def _unchanged(self, path: str, file: Parsed | None) -> Parsed | None:
         """Return the cached declarations of a file if it and its imports are unchanged."""
@@ -308,7 +313,7 @@ class _Answers:
     def find(self, sql: str) -> Columns:
         """Return the columns of a query by the present sources."""
         try:
-            query = parse_malloys(sql, Location("query"))
+            query = parse_malloys(sql, Location("query"), self.models.definitions)
         except SourcesError as error:
             raise _refusal(error.problems) from error
         if sql.startswith(ALL_ROWS_OF) and len(query.references) != 1:

@@ -209,13 +209,20 @@ def _compile_query(compilation: Compilation, unit: Unit) -> None:
     query = declaration.query
     assert query is not None
     upstream = [compilation.units[b] for b in unit.bindings]
+    columns = {name for u in upstream for name in _columns_of(u) or ()}
+    unit.hidden = tuple(v for v in query.variables if v in columns)
+    if unit.hidden:  # in Spark, columns come before variables
+        compilation.trees.pop(unit.source_id, None)
+        query = compilation.parsed(unit)
+        assert query is not None
+        declaration = unit.declaration = replace(declaration, query=query)
     hidden = [
         problem
         for reference, read in zip(query.references, upstream, strict=True)
         for problem in hidden_versions(declaration.language, reference, read.source)
     ]
     compilation.problems += _mistaken_texts(query, upstream)
-    wrong = [*hidden, *_wrong_calls(compilation, query)]
+    wrong = [*hidden, *_unclear_variables(query, upstream), *_wrong_calls(compilation, query)]
     compilation.problems += wrong
     if any(problem.severity == "error" for problem in wrong):
         unit.broken = True
@@ -247,6 +254,33 @@ def _compile_query(compilation: Compilation, unit: Unit) -> None:
             return
     compilation.memory.used[unit.key] = unit.meaning = meaning
     _made(unit, declaration, query, meaning)
+
+
+def _columns_of(unit: Unit) -> set[str] | None:
+    """Return the names of the columns of an input in lower case; None: they are unknown."""
+    names = unit.face().names
+    if names is None or unit.source is None:
+        return None
+    return {n.lower() for n in (*names, *(c.name for c in unit.source.columns))}
+
+
+def _unclear_variables(query: Query, upstream: Sequence[Unit]) -> list[Problem]:
+    """Return the problems of names that are variables, or columns of inputs that are unknown."""
+    unknown = next((u for u in upstream if _columns_of(u) is None), None)
+    if unknown is None:
+        return []
+    name, place = unknown.declaration.name, query.references[0].location
+    return [
+        Problem(
+            "variable",
+            f"`{variable}` is a variable, or a column of `{name}`: its columns are unknown until "
+            "it is computed",
+            place,
+            "for the variable, write system.session.NAME",
+        )
+        for variable in query.variables
+        if variable != "system"
+    ]
 
 
 def _mistaken_texts(query: Query, upstream: Sequence[Unit]) -> list[Problem]:

@@ -82,6 +82,9 @@ class Query:
         each with the function.
     double_quoted
         The texts in double quotes that could be names, with their places.
+    variables
+        The names that mean inlined variables (``x``; ``session`` of ``session.x``), unless there
+        are columns of these names.
     tree
         The parsed text: the compiler's input. It is dropped afterwards, and missing if the query's
         meaning may be cached.
@@ -96,6 +99,7 @@ class Query:
     wrong_calls: tuple[tuple[str, int | None, Location], ...] = field(default=(), compare=False)
     misplaced_calls: tuple[tuple[str, Problem], ...] = field(default=(), compare=False)
     double_quoted: tuple[tuple[str, Location], ...] = field(default=(), compare=False)
+    variables: tuple[str, ...] = field(default=(), compare=False)
     tree: Any = field(default=None, compare=False, repr=False, hash=False)
 
 

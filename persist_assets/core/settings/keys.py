@@ -132,6 +132,10 @@ KEYS: Mapping[str, Key] = {
         dict,
         'settings of the Spark session: `"spark.driver.memory" = "4g"`',
     ),
+    "variables": Key(
+        dict,
+        "values of SQL variables: [more](functions.md#variables)",
+    ),
     "malloy": Key(
         dict,
         "how Malloy files are compiled: [more](settings.md#malloy)",
@@ -171,33 +175,38 @@ ENV_KEYS: Mapping[str, Key] = {
     ),
     "warehouse": Key(
         str,
-        "override the project's values. Settings of `spark`, givens and virtual tables are "
-        "overridden one by one, `harmless` and `build_ids` each as a whole",
+        "override the project's values. Settings of `spark`, variables, givens and virtual tables "
+        "are overridden one by one, `harmless` and `build_ids` each as a whole",
     ),
     "strict": Key(
         bool,
-        "override the project's values. Settings of `spark`, givens and virtual tables are "
-        "overridden one by one, `harmless` and `build_ids` each as a whole",
+        "override the project's values. Settings of `spark`, variables, givens and virtual tables "
+        "are overridden one by one, `harmless` and `build_ids` each as a whole",
     ),
     "parallel": Key(
         int,
-        "override the project's values. Settings of `spark`, givens and virtual tables are "
-        "overridden one by one, `harmless` and `build_ids` each as a whole",
+        "override the project's values. Settings of `spark`, variables, givens and virtual tables "
+        "are overridden one by one, `harmless` and `build_ids` each as a whole",
     ),
     "views": Key(
         str,
-        "override the project's values. Settings of `spark`, givens and virtual tables are "
-        "overridden one by one, `harmless` and `build_ids` each as a whole",
+        "override the project's values. Settings of `spark`, variables, givens and virtual tables "
+        "are overridden one by one, `harmless` and `build_ids` each as a whole",
     ),
     "spark": Key(
         dict,
-        "override the project's values. Settings of `spark`, givens and virtual tables are "
-        "overridden one by one, `harmless` and `build_ids` each as a whole",
+        "override the project's values. Settings of `spark`, variables, givens and virtual tables "
+        "are overridden one by one, `harmless` and `build_ids` each as a whole",
+    ),
+    "variables": Key(
+        dict,
+        "override the project's values. Settings of `spark`, variables, givens and virtual tables "
+        "are overridden one by one, `harmless` and `build_ids` each as a whole",
     ),
     "malloy": Key(
         dict,
-        "override the project's values. Settings of `spark`, givens and virtual tables are "
-        "overridden one by one, `harmless` and `build_ids` each as a whole",
+        "override the project's values. Settings of `spark`, variables, givens and virtual tables "
+        "are overridden one by one, `harmless` and `build_ids` each as a whole",
     ),
 }
 """The keys of `[env.NAME]`; those that the project has too are overridden there."""

@@ -47,6 +47,7 @@ from persist_assets.core.settings.spark import (
 )
 from persist_assets.core.settings.upstreams import read_upstreams, read_webhook
 from persist_assets.core.settings.values import Given, Malloy, Settings, resolve_path
+from persist_assets.core.settings.variables import read_variables
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -130,6 +131,9 @@ def _settings(
     project_warehouse = resolve_path(root, entries.get("warehouse", f"{STATE}/warehouse"))
     spark_entries: dict[str, Any] = {**entries.get("spark", {}), **overrides.get("spark", {})}
     malloy = _malloy(entries.get("malloy", {}), overrides.get("malloy", {}), section)
+    variables = read_variables(
+        entries.get("variables", {}), overrides.get("variables", {}), section
+    )
     entries = {**entries, **overrides}
     sources = _sources(root, entries.get("sources", "sources"))
     spark_values = spark_keys(spark_entries)
@@ -167,6 +171,7 @@ def _settings(
         upstreams=read_upstreams(entries.get("upstream", {})),
         webhook=read_webhook(entries.get("sla", {})),
         selectors=read_selectors(root, entries.get("selectors", {})),
+        variables=variables,
         **spark_values,
     )
 

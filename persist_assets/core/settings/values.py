@@ -24,6 +24,7 @@ from persist_assets.core.settings.spark import (
     is_harmless,
     may_add_functions,
 )
+from persist_assets.core.variables import Setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +157,8 @@ class Settings:
         Whom missed deadlines are told; empty: nobody.
     selectors
         Selections with names, in their order in the file.
+    variables
+        Values of SQL variables by name; sorted pairs.
     """
 
     root: Path
@@ -188,6 +191,7 @@ class Settings:
     webhook: str = ""
     selectors: tuple[Selector, ...] = ()
     temporary: tuple[str, ...] = ()
+    variables: tuple[tuple[str, Setting], ...] = ()
 
     @property
     def environments(self) -> tuple[str, ...]:

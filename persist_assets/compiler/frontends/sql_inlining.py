@@ -1,0 +1,682 @@
+"""Functions and variables → the queries that use them, with their meaning inlined. Pure.
+
+A call becomes the function's own text, in which the texts of the arguments, cast to the declared
+types, stand for the parameters, as Spark's functions in SQL have it; a variable becomes its value.
+Everything that looks at a query later sees the result only: names, meanings, BuildIDs, rows.
+
+The invariant: an inlined call has the rows of Spark's own call. A name means in the result what it
+means where it was written; what would be computed several times has the same value each time. A
+call for which that is not certain is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+
+from persist_assets.analysis.functions import SPARKS, TIME_WINDOWS, UNIT_FIRST, VOLATILE
+from persist_assets.analysis.syntax import calls_in
+from persist_assets.compiler.frontends.sql_functions import (
+    Code,
+    Misread,
+    Parameter,
+    Refused,
+    SqlFunction,
+    SqlVariable,
+    Text,
+    spelled,
+)
+from persist_assets.compiler.frontends.sql_trees import BRACKETS
+from persist_assets.core.dialect import function_named, plain
+from persist_assets.core.errors import Location, Problem, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+    from sqlglot.tokenizer_core import Token
+
+    from persist_assets.compiler.frontends.sql_functions import Definition
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a text, and the places of its characters."""
+
+    text: str
+    place: Callable[[int], Location]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The place of a parameter in a function's text.
+
+    Attributes
+    ----------
+    repeated
+        What stands there may be evaluated several times for a row: it is in a lambda function.
+    """
+
+    name: str
+    repeated: bool
+
+
+Part = Piece | Slot
+
+
+class Broken(Exception):
+    """A query calls a function whose definition has an error, which is reported there."""
+
+    def __init__(self, name: str, location: Location) -> None:
+        self.problem = Problem("function", f"the definition of `{name}` has an error", location)
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """The text of a function with places for its arguments.
+
+    Attributes
+    ----------
+    lambdas
+        The names of the parameters of its lambda functions, in lower case.
+    """
+
+    parts: tuple[Part, ...]
+    lambdas: frozenset[str]
+    volatile: bool
+
+    def slots(self, name: str) -> list[Slot]:
+        """Return the places of a parameter."""
+        return [p for p in self.parts if isinstance(p, Slot) and p.name == name]
+
+
+@dataclass(slots=True, eq=False)
+class Definitions:
+    """The functions and variables of a project, by name in lower case.
+
+    Attributes
+    ----------
+    broken
+        Names whose definitions have errors.
+    problems
+        These errors.
+    columns
+        Names that mean columns in queries, and variables only with a qualifier.
+    """
+
+    functions: dict[str, SqlFunction] = field(default_factory=dict[str, SqlFunction])
+    variables: dict[str, SqlVariable] = field(default_factory=dict[str, SqlVariable])
+    broken: set[str] = field(default_factory=set[str])
+    problems: list[Problem] = field(default_factory=list[Problem])
+    columns: frozenset[str] = frozenset()
+    _templates: dict[str, Template] = field(default_factory=dict[str, Template])
+    _open: list[str] = field(default_factory=list[str])
+
+    @property
+    def names(self) -> set[str]:
+        """All names that are defined, rightly or not."""
+        return {*self.functions, *self.variables, *self.broken}
+
+    @property
+    def digest(self) -> str:
+        """A digest of what queries see of them, and of the places that errors name."""
+        parts = [f"{v.name} {v.value}" for v in self.variables.values()]
+        parts += sorted(self.broken)
+        for function in self.functions.values():
+            parts.append(f"{function.signature} {function.returns} {function.columns}")
+            parts += (spelled(p.default) for p in function.parameters.values() if p.default)
+            for part in self.template(function).parts:
+                parts.append(f"{part.text} {part.place(0)}" if isinstance(part, Piece) else "")
+        return sha256("\0".join(parts).encode()).hexdigest()
+
+    def content(self, text: str) -> str:
+        """Return a digest of a text, and of the definitions if it mentions any of them."""
+        content = sha256(text.encode()).hexdigest()
+        if self.names and not self.names.isdisjoint(_WORD.findall(text.lower())):
+            return sha256(f"{content} {self.digest}".encode()).hexdigest()
+        return content
+
+    def qualified(self) -> Definitions:
+        """Return these definitions with variables that need their qualifier: ``session.x``."""
+        return self.without(self.variables)
+
+    def without(self, variables: Collection[str]) -> Definitions:
+        """Return these definitions, with columns that have the names of some variables."""
+        return replace(self, columns=frozenset(variables))
+
+    def template(self, function: SqlFunction) -> Template:
+        """Return the text of a function.
+
+        Raises
+        ------
+        Refused
+            It cannot be inlined.
+        Broken
+            It calls a function with an error.
+        """
+        name = function.name.lower()
+        if name not in self._templates:
+            if name in self._open:
+                names = [self.functions[n].name for n in (*self._open, name)]
+                message = f"`{function.name}` calls itself: {' → '.join(names)}"
+                hint = "SQL functions cannot be recursive; write a Python source"
+                raise Refused("function", message, function.location, hint)
+            self._open.append(name)
+            try:
+                self._templates[name] = _template(self, function)
+            finally:
+                self._open.pop()
+        return self._templates[name]
+
+
+_WORD = re.compile(r"\w+")
+
+
+def define(definitions: Iterable[Definition], reserved: Collection[str] = ()) -> Definitions:
+    """Return the definitions of all files.
+
+    Parameters
+    ----------
+    reserved
+        The functions that the session has, by the settings.
+    """
+    known = Definitions()
+    places: dict[tuple[bool, str], Location] = {}
+    for definition in definitions:
+        if isinstance(definition, Misread):
+            known.problems.append(definition.problem)
+            if definition.name is not None:
+                known.broken.add(definition.name.lower())
+            continue
+        name, is_function = definition.name.lower(), isinstance(definition, SqlFunction)
+        first = places.setdefault((is_function, name), definition.location)
+        if first is not definition.location:
+            message = f"`{definition.name}` is already defined at {first}"
+            known.problems.append(Problem("duplicate-name", message, definition.location))
+            known.broken.add(name)
+        elif is_function and name in reserved:
+            message = f"`{definition.name}` is a function of the session, too"
+            hint = "rename it, or remove it from `functions` in persist.toml"
+            known.problems.append(Problem("function", message, definition.location, hint))
+            known.broken.add(name)
+        elif isinstance(definition, SqlFunction):
+            known.functions[name] = definition
+        else:
+            known.variables[name] = definition
+    for name in known.broken:
+        known.functions.pop(name, None)
+        known.variables.pop(name, None)
+    for name, function in [*known.functions.items()]:
+        try:
+            known.template(function)
+        except Broken:
+            known.broken.add(name)
+        except Refused as refused:
+            known.problems.append(refused.problem)
+            known.broken.add(name)
+    for name in known.broken:
+        known.functions.pop(name, None)
+    return known
+
+
+NO_DEFINITIONS = Definitions()
+"""A project without functions and variables."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inlined:
+    """A query with the meaning of its functions and variables.
+
+    Attributes
+    ----------
+    variables
+        The names that mean variables (``x``; ``session`` of ``session.x``), unless there are
+        columns of these names.
+    """
+
+    pieces: tuple[Piece, ...]
+    variables: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The text of the query."""
+        return "".join(p.text for p in self.pieces)
+
+    def locate(self) -> Callable[[int], Location]:
+        """Return a function for the places of the characters of the text."""
+        starts = [0]
+        for piece in self.pieces:
+            starts.append(starts[-1] + len(piece.text))
+
+        def location(offset: int) -> Location:
+            n = min(bisect_right(starts, offset), len(self.pieces)) - 1
+            return self.pieces[n].place(offset - starts[n])
+
+        return location
+
+
+def inline(
+    file: Text, tokens: Sequence[Token], tree: Any, definitions: Definitions
+) -> Inlined | None:
+    """Return a query with the meaning of its functions and variables; None if it has none.
+
+    Raises
+    ------
+    Refused
+        That is not certain.
+    Broken
+        The definition of one of them has an error.
+    """
+    if definitions.names.isdisjoint(t.text.lower() for t in tokens):
+        return None
+    inlining = _Inlining(definitions, Code(file, tokens, tree))
+    if not inlining.replaced:
+        return None
+    parts = inlining.render(0, len(tokens))
+    pieces = tuple(p for p in parts if isinstance(p, Piece))
+    return Inlined(pieces, tuple(sorted(inlining.variables)))
+
+
+def relocate(tree: Any, location: Callable[[int], Location], path: str) -> None:
+    """Let the parts of an inlined query say where they are in files."""
+    for node in tree.walk():
+        start = node.meta.get("start")
+        if start is not None:
+            place = location(start)
+            node.meta["line"] = place.line
+            node.meta["col"] = place.column + node.meta["end"] - start
+            if place.path != path:
+                node.meta["path"] = place.path
+
+
+def _template(definitions: Definitions, function: SqlFunction) -> Template:
+    body = function.body
+    inlining = _Inlining(definitions, body, function)
+    place = body.location()
+    parts = inlining.render(0, len(body.tokens))
+    parts = [_fixed("CAST(", place), *parts, _fixed(f" AS {function.returns})", place)]
+    shadowed = inlining.lambdas & function.parameters.keys()
+    if shadowed:
+        message = f"`{min(shadowed)}` names a parameter and a parameter of a lambda function"
+        raise Refused("function", message, place, "rename one of them")
+    return Template(tuple(parts), frozenset(inlining.lambdas), inlining.volatile)
+
+
+def _fixed(text: str, place: Location) -> Piece:
+    return Piece(text, lambda _: place)
+
+
+MAX_LENGTH = 100_000
+"""The maximum length of an inlined call, as calls in arguments multiply."""
+
+_COMPLEX = {
+    "aggregate": "aggregates",
+    "generator": "generates rows",
+    "table": "generates rows",
+    "window": "has a window",
+}
+"""What functions of a kind do that no function in SQL can do."""
+
+_NAMED_BY_ARGUMENTS = frozenset(("struct", "arrays_zip"))
+"""Functions that name fields of their result as their arguments."""
+
+
+class _Inlining:
+    """A query or the body of a function in which calls, parameters and variables are replaced.
+
+    Attributes
+    ----------
+    replaced
+        By the index of its first token: the index after its last token, and what is put there.
+    variables
+        The names that mean variables, unless there are columns of these names.
+    """
+
+    def __init__(
+        self, definitions: Definitions, code: Code, function: SqlFunction | None = None
+    ) -> None:
+        self.definitions, self.code, self.function = definitions, code, function
+        self.tokens, self.text = code.tokens, code.file.text
+        self.replaced: dict[int, tuple[int, Callable[[], list[Part]]]] = {}
+        self.lambdas, self.variables, self.volatile = set[str](), set[str](), False
+        self.index: dict[int, int] = {}
+        for i, token in enumerate(code.tokens):
+            self.index.setdefault(token.start, i)
+        nodes = [*code.tree.walk()]
+        self.aliases = {*_aliases(nodes)}
+        if function is not None:
+            self.check_body(function, nodes)
+        for node in nodes:
+            match node:
+                case exp.Anonymous():
+                    self.call(node)
+                case exp.Column() if not isinstance(node.this, exp.Star):
+                    self.column(node)
+                case exp.Lambda():
+                    self.lambdas |= {e.name.lower() for e in node.expressions}
+                case _:
+                    pass
+
+    # -------------------------------------------------------------------------- rendering
+
+    def place(self, at: int) -> Location:
+        return self.code.file.location(self.tokens[at].start)
+
+    def node_place(self, node: Any) -> Location:
+        starts = [n.meta["start"] for n in node.walk() if "start" in n.meta]
+        return self.code.file.location(min(starts)) if starts else self.code.location()
+
+    def render(self, first: int, end: int) -> list[Part]:
+        """Return the tokens in a range, with replacements."""
+        parts: list[Part] = []
+        at, offset = first, self.tokens[first].start
+        while at < end:
+            if at in self.replaced:
+                parts.append(self.piece(offset, self.tokens[at].start))
+                at, make = self.replaced[at]
+                parts += make()
+                offset = self.tokens[at - 1].end + 1
+            else:
+                at += 1
+        return [*parts, self.piece(offset, self.tokens[end - 1].end + 1)]
+
+    def piece(self, start: int, end: int) -> Piece:
+        location = self.code.file.location
+        return Piece(self.text[start:end], lambda at: location(start + at))
+
+    # -------------------------------------------------------------------------- variables
+
+    def column(self, node: Any) -> None:
+        parts = [p for p in node.parts]
+        names = [plain(p.name).lower() for p in parts]
+        first = self.index.get(parts[0].meta.get("start", -1))
+        if first is None or _is_unit(node):
+            return
+        if names[0] == "session" or names[:2] == ["system", "session"]:
+            self.explicit(first, names)
+        elif self.function is not None:
+            self.parameter(self.function, node, first, names)
+        elif len(names) == 1 and names[0] not in self.aliases | self.definitions.columns:
+            variable = self.definitions.variables.get(names[0])
+            if variable is not None:
+                self.variables.add(names[0])
+                self.put(first, first + 1, variable)
+
+    def explicit(self, first: int, names: list[str]) -> None:
+        """Replace ``session.x``, unless a table or column has this name."""
+        n = 2 if names[0] == "system" else 1
+        hidden = names[0] in self.aliases | self.definitions.columns
+        variable = self.definitions.variables.get(names[n]) if len(names) > n else None
+        if variable is not None and not hidden:
+            self.variables.add(names[0])
+            self.put(first, first + 2 * n + 1, variable)
+
+    def put(self, first: int, end: int, variable: SqlVariable) -> None:
+        place = self.place(first)
+        self.replaced[first] = end, lambda: [_fixed(variable.value, place)]
+
+    # ------------------------------------------------------------------------- parameters
+
+    def parameter(self, function: SqlFunction, node: Any, first: int, names: list[str]) -> None:
+        """Replace a parameter in the body of a function."""
+        repeated = node.find_ancestor(exp.Lambda) is not None
+        own = names[0] == function.name.lower() and len(names) > 1
+        name, n = (names[1], 3) if own else (names[0], 1)
+        if name in function.parameters:
+            if _takes_names(node):
+                hint = "name the fields: named_struct('a', …)"
+                message = f"the result of this call has a field named `{name}`"
+                raise Refused("function", message, self.node_place(node), hint)
+            self.replaced[first] = first + n, lambda: [Slot(name, repeated)]
+        elif len(names) == 1 and function_named(node):
+            return
+        elif len(names) == 1 and name in self.definitions.variables:
+            self.put(first, first + 1, self.definitions.variables[name])
+        elif len(names) == 1 and name in self.definitions.broken:
+            raise Broken(name, self.node_place(node))
+        else:
+            parameters = ", ".join(p.name for p in function.parameters.values()) or "none"
+            message = f"`{'.'.join(names)}` is no parameter of `{function.name}`"
+            hint = did_you_mean(name, function.parameters) or f"its parameters: {parameters}"
+            raise Refused("function", message, self.node_place(node), hint)
+
+    def check_body(self, function: SqlFunction, nodes: Sequence[Any]) -> None:
+        """Refuse what the body of a function cannot have."""
+        for node in nodes:
+            inner = node is not self.code.tree and isinstance(node, exp.Query)
+            if inner or (function.returns is None and node is self.code.tree):
+                message = f"`{function.name}` reads tables, and cannot be inlined"
+                hint = "write a view, and join it"
+                raise Refused("function", message, self.node_place(node), hint)
+            if isinstance(node, exp.Star | exp.Placeholder | exp.Parameter):
+                message = f"`{function.name}` is a function of its parameters only"
+                raise Refused("function", message, self.code.location())
+        for name, node in calls_in(self.code.tree):
+            self.volatile |= self.varies(name)
+            what = _COMPLEX.get("window" if name in TIME_WINDOWS else SPARKS.get(name, ""))
+            if node.find_ancestor(exp.Window) is not None:
+                what = _COMPLEX["window"]
+            if what:
+                message = f"`{function.name}` {what}: `{name}`"
+                hint = "functions compute one value from others of the same row"
+                raise Refused("function", message, self.node_place(node), hint)
+
+    # ------------------------------------------------------------------------------ calls
+
+    def call(self, node: Any) -> None:
+        """Replace the call of a function."""
+        name = plain(node.name).lower()
+        at = self.index.get(node.meta.get("start", -1))
+        if at is None or (at and self.tokens[at - 1].text == "."):
+            return
+        if name in self.definitions.broken:
+            raise Broken(name, self.place(at))
+        function = self.definitions.functions.get(name)
+        if function is None:
+            return
+        place = self.place(at)
+        template = self.definitions.template(function)
+        self.volatile |= template.volatile
+        spans, end = self.arguments(at, node)
+        self.check_position(function, node, end, place)
+        bound = self.bind(function, spans, node, place)
+
+        def make() -> list[Part]:
+            texts: dict[str, list[Part]] = {}
+            for parameter, given in bound:
+                inner = self.render(*given) if given else _default(parameter, place)
+                begin, stop = _fixed("CAST(", place), _fixed(f" AS {parameter.type})", place)
+                texts[parameter.name.lower()] = [begin, *inner, stop]
+            parts = [*_filled(template.parts, texts)]
+            if sum(len(p.text) for p in parts if isinstance(p, Piece)) > MAX_LENGTH:
+                hint = "compute parts of it in columns of a subquery"
+                raise Refused("function", "this call becomes too long a text", place, hint)
+            return parts
+
+        self.replaced[at] = end, make
+        for (parameter, given), argument in zip(bound, _in_order(bound, spans, node), strict=True):
+            if given is not None:
+                self.check_argument(function, template, parameter, argument, given)
+
+    def arguments(self, at: int, node: Any) -> tuple[list[tuple[int, int]], int]:
+        """Return the ranges of tokens of a call's arguments, and the index after the call."""
+        spans: list[tuple[int, int]] = []
+        depth, first, end = 0, at + 2, len(self.tokens)
+        for i in range(at + 1, len(self.tokens)):
+            token = self.tokens[i]
+            depth += BRACKETS.get(token.token_type, 0)
+            if depth == 0:
+                end = i
+                break
+            if depth == 1 and token.text == ",":
+                spans.append((first, i))
+                first = i + 1
+        if end > first or spans:
+            spans.append((first, end))
+        if len(spans) != len(node.expressions):
+            hint = "write casts as CAST(… AS …)"
+            raise Refused(
+                "function", "the arguments of this call are unclear", self.place(at), hint
+            )
+        return spans, end + 1
+
+    def check_position(self, function: SqlFunction, node: Any, end: int, place: Location) -> None:
+        """Refuse calls where the result would be something else, or have another name."""
+        after = self.tokens[end].text.upper() if end < len(self.tokens) else ""
+        if after in ("OVER", "FILTER", "WITHIN") or isinstance(node.parent, exp.Window):
+            message = f"`{function.name}` does not aggregate, so {after} cannot follow"
+            raise Refused("function", message, place)
+        is_table = isinstance(node.parent, exp.Table | exp.Lateral)
+        if is_table != (function.returns is None):
+            kind = "a value" if function.returns else "a table"
+            hint = "use it in FROM" if function.returns is None else "use it in SELECT or WHERE"
+            raise Refused("function", f"`{function.name}` returns {kind}", place, hint)
+        if any(isinstance(a, exp.Distinct | exp.Star | exp.Ordered) for a in node.expressions):
+            raise Refused("function", f"`{function.name}` takes single values only", place)
+        if _takes_names(node) or (self.function is None and _names_column(node)):
+            hint = f"for example: {function.name}(…) AS {function.name.lower()}"
+            message = f"the result of `{function.name}` needs a name here"
+            raise Refused("function-name", message, place, hint)
+
+    def bind(
+        self, function: SqlFunction, spans: Sequence[tuple[int, int]], node: Any, place: Location
+    ) -> list[tuple[Parameter, tuple[int, int] | None]]:
+        """Return the tokens that a call passes for each parameter, None for its default."""
+        bound: dict[str, tuple[int, int]] = {}
+        names = [*function.parameters]
+        hint = function.signature
+        for n, (span, argument) in enumerate(zip(spans, node.expressions, strict=True)):
+            if isinstance(argument, exp.Kwarg):
+                name = argument.this.name.lower()
+                span = span[0] + 2, span[1]
+                if name not in names:
+                    message = f"`{function.name}` has no parameter `{name}`"
+                    raise Refused("argument-count", message, place, hint)
+            elif n >= len(names):
+                break
+            else:
+                name = names[n]
+            if name in bound:
+                message = f"`{function.name}` gets two arguments for `{name}`"
+                raise Refused("argument-count", message, place, hint)
+            bound[name] = span
+        missing = [p.name for k, p in function.parameters.items() if k not in bound]
+        missing = [name for name in missing if not function.parameters[name.lower()].default]
+        if missing or len(spans) > len(names):
+            takes = f"{len(names)} argument{'s' * (len(names) != 1)}"
+            message = f"`{function.name}` takes {takes}, not {len(spans)}"
+            raise Refused("argument-count", message, place, hint)
+        return [(p, bound.get(k)) for k, p in function.parameters.items()]
+
+    def check_argument(
+        self,
+        function: SqlFunction,
+        template: Template,
+        parameter: Parameter,
+        argument: Any,
+        given: tuple[int, int],
+    ) -> None:
+        """Refuse an argument that means something else where the parameter stands."""
+        place = self.place(given[0])
+        slots = template.slots(parameter.name.lower())
+        several = len(slots) > 1 or any(s.repeated for s in slots)
+        varies = sorted({name for name, _ in calls_in(argument) if self.varies(name)})
+        reads = argument.find(exp.Query) is not None
+        if several and (varies or reads):
+            what = f"`{varies[0]}`" if varies else "this query"
+            message = (
+                f"`{function.name}` uses `{parameter.name}` several times, and {what} might "
+                "have another value each time"
+            )
+            hint = "compute the argument in a column of a subquery"
+            raise Refused("function", message, place, hint)
+        named = {i.name.lower() for i in argument.find_all(exp.Identifier)}
+        captured = sorted(named & template.lambdas) if slots else []
+        if captured:
+            message = f"`{captured[0]}` is also a name in a lambda function of `{function.name}`"
+            raise Refused("function", message, place, "rename it there, or here")
+
+    def varies(self, name: str) -> bool:
+        """Whether calls of a function can have different values for the same row."""
+        function = self.definitions.functions.get(name)
+        if function is not None:
+            return self.definitions.template(function).volatile
+        return name in VOLATILE or name == "tablesample"
+
+
+def _in_order(
+    bound: Sequence[tuple[Parameter, tuple[int, int] | None]],
+    spans: Sequence[tuple[int, int]],
+    node: Any,
+) -> Iterator[Any]:
+    """Yield the arguments of a call in the order of the parameters."""
+    by_end = {s[1]: a for s, a in zip(spans, node.expressions, strict=True)}
+    for _, given in bound:
+        yield by_end[given[1]] if given is not None else None
+
+
+def _default(parameter: Parameter, place: Location) -> list[Part]:
+    code = parameter.default
+    assert code is not None
+    return [_fixed(spelled(code), place)]
+
+
+def _filled(parts: Iterable[Part], texts: Mapping[str, list[Part]]) -> Iterator[Part]:
+    """Yield parts with texts in the places of parameters."""
+    for part in parts:
+        if not isinstance(part, Slot):
+            yield part
+            continue
+        for inner in texts[part.name]:
+            is_slot = isinstance(inner, Slot)
+            yield replace(inner, repeated=inner.repeated or part.repeated) if is_slot else inner
+
+
+def _aliases(nodes: Iterable[Any]) -> Iterator[str]:
+    """Yield the names that a query gives to columns and tables."""
+    for node in nodes:
+        if isinstance(node, exp.Alias | exp.PivotAlias):
+            yield node.alias.lower()
+        elif isinstance(node, exp.TableAlias):
+            yield from (n.name.lower() for n in (node.this, *node.columns) if n is not None)
+        elif isinstance(node, exp.Aliases):
+            yield from (e.name.lower() for e in node.expressions)
+        elif isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier):
+            yield node.name.lower()
+
+
+def _is_unit(node: Any) -> bool:
+    """Whether a name is a unit of time: ``dateadd(day, 1, d)``."""
+    call = node.parent
+    is_call = isinstance(call, exp.Anonymous) and plain(call.name).lower() in UNIT_FIRST
+    return is_call and call.expressions[0] is node
+
+
+def _takes_names(node: Any) -> bool:
+    """Whether a call around an argument names a field of its result as the argument."""
+    call = node.parent
+    if isinstance(call, exp.PropertyEQ):  # the parser has put the name there
+        own = [p.meta.get("start") for p in getattr(node, "parts", ())]
+        return call.this.meta.get("start") in (None, *own)
+    name = plain(call.name).lower() if isinstance(call, exp.Anonymous) else ""
+    return name in _NAMED_BY_ARGUMENTS or isinstance(call, exp.Struct)
+
+
+def _names_column(node: Any) -> bool:
+    """Whether a column of a query has its name from an expression around a call."""
+    below, above = node, node.parent
+    while above is not None and not isinstance(above, exp.Select):
+        below, above = above, above.parent
+    if above is None or below.arg_key != "expressions" or isinstance(below, exp.Alias):
+        return False
+    if isinstance(below, exp.Aliases | exp.PivotAlias):
+        return False
+    query = above
+    while isinstance(query.parent, exp.SetOperation | exp.Subquery | exp.Paren):
+        query = query.parent
+    in_from = isinstance(query.parent, exp.From | exp.Join | exp.Lateral | exp.CTE | exp.Table)
+    return query.parent is None or in_from

@@ -1,0 +1,325 @@
+"""Functions and variables of SQL: inlined in the meanings of the queries that use them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from persist_assets.compiler.load import Loaded, load
+from persist_assets.core.settings.load import load_settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from persist_assets.core.model.project import Project
+
+FUNCTIONS = """
+CREATE FUNCTION twice(x INT) RETURNS INT RETURN x + x;
+CREATE FUNCTION four(x INT) RETURNS INT COMMENT 'four times' RETURN twice(twice(x));
+CREATE FUNCTION rounded(x DOUBLE, digits INT DEFAULT 2) RETURNS DECIMAL(10, 2)
+  RETURN round(x, rounded.digits);
+CREATE FUNCTION unused(x INT) RETURNS INT RETURN x;
+DECLARE VARIABLE lowest INT DEFAULT 2;
+DECLARE VARIABLE region STRING DEFAULT 'north';
+"""
+TABLE = "CREATE TABLE t (n INT, price DOUBLE, region STRING) USING parquet LOCATION 'data/t';\n"
+A = "--@ persist\nCREATE VIEW a AS SELECT four(n) AS m, rounded(price) AS p FROM t;\n"
+B = "--@ persist\nCREATE VIEW b AS SELECT n FROM t WHERE n > lowest;\n"
+
+
+def loaded(root: Path, environment: str | None = None, settings: str = "", **files: str) -> Loaded:
+    (root / "sources").mkdir(exist_ok=True)
+    if settings:
+        (root / "persist.toml").write_text(settings)
+    for name, text in files.items():
+        (root / "sources" / f"{name}.sql").write_text(text)
+    return load(load_settings(root, environment=environment, environ={}))
+
+
+def sound(root: Path, environment: str | None = None, settings: str = "", **files: str) -> Project:
+    project = loaded(root, environment, settings, **files).project
+    assert not project.problems, [str(p) for p in project.problems]
+    return project
+
+
+def build_ids(project: Project) -> dict[str, str]:
+    return {s.name: s.build_id for s in project.persisted}
+
+
+def text_of(project: Project, name: str) -> str:
+    source = next(s for s in project.sources if s.name == name)
+    assert source.query is not None
+    return source.query.text
+
+
+def problems(root: Path, **files: str) -> list[str]:
+    return [str(p).split("\n")[0] for p in loaded(root, **files).project.errors]
+
+
+@pytest.mark.proves("W20")
+def test_functions_of_any_file_are_inlined_in_the_queries_of_others(tmp_path: Path) -> None:
+    project = sound(tmp_path, f=FUNCTIONS, q=TABLE + A)
+    twice = "CAST(CAST({0} AS int) + CAST({0} AS int) AS int)"
+    inner = twice.format("CAST(n AS int)")
+    four = f"CAST({twice.format(inner)} AS int)"
+    assert text_of(project, "a") == (
+        f"SELECT {four} AS m, CAST(round(CAST(price AS double), CAST(2 AS int)) AS decimal(10,2))"
+        " AS p FROM t"
+    )
+    written = TABLE + (
+        f"--@ persist\nCREATE VIEW a AS SELECT {four} AS m, "
+        "CAST(round(CAST(price AS double), CAST(2 AS int)) AS decimal(10,2)) AS p FROM t;"
+    )
+    assert build_ids(sound(tmp_path, f="CREATE VIEW x AS SELECT 1 AS y", q=written)) == build_ids(
+        project
+    )
+
+
+@pytest.mark.proves("W20")
+@pytest.mark.parametrize(
+    ("before", "after", "changed"),
+    [
+        ("RETURN x + x", "RETURN x * 3", {"a"}),  # called by a function that is called
+        ("RETURN x + x", "/* x */ RETURN  x -- x\n  + x", set[str]()),
+        ("'four times'", "'4 times'", set[str]()),
+        ("twice(x INT)", "twice( y  INTEGER )", {"a"}),  # the body then has an unknown name
+        ("RETURN x;", "RETURN -x;", set[str]()),
+        ("DEFAULT 2)", "DEFAULT 1)", {"a"}),
+        ("lowest INT DEFAULT 2", "lowest INT DEFAULT 3", {"b"}),
+        ("lowest INT DEFAULT 2", "lowest INT DEFAULT /* two */ 2", set[str]()),
+        ("'north'", "'south'", set[str]()),
+    ],
+)
+def test_an_edit_changes_the_meaning_of_what_it_can_change(
+    tmp_path: Path, before: str, after: str, changed: set[str]
+) -> None:
+    """The second project is compiled with the cache of the first one."""
+    first = build_ids(sound(tmp_path, f=FUNCTIONS, a=TABLE + A, b=B))
+    assert before in FUNCTIONS
+    project = loaded(tmp_path, f=FUNCTIONS.replace(before, after)).project
+    second = build_ids(project)
+    assert {name for name in first if first[name] != second.get(name)} == changed
+    restored = build_ids(loaded(tmp_path, f=FUNCTIONS).project)
+    assert restored == first
+
+
+@pytest.mark.proves("W20")
+def test_errors_in_functions_name_their_own_file_and_line(tmp_path: Path) -> None:
+    text = "\nCREATE FUNCTION f(x INT) RETURNS INT\n  RETURN nosuch(x);"
+    assert problems(tmp_path, f=text, q="CREATE VIEW a AS SELECT f(1) AS x, 2 AS y") == [
+        "sources/f.sql:3:10: error: unknown function `nosuch` [unknown-function]"
+    ]
+    assert problems(tmp_path, f=text.replace("nosuch(x)", "x + y")) == [
+        "sources/f.sql:3:14: error: `y` is no parameter of `f` [function]"
+    ]
+
+
+CALLS = [
+    ("four(1, 2) AS x", "8: error: `four` takes 1 argument, not 2 [argument-count]"),
+    ("four() AS x", "8: error: `four` takes 1 argument, not 0 [argument-count]"),
+    ("four(y => 1) AS x", "8: error: `four` has no parameter `y` [argument-count]"),
+    ("four(1, x => 1) AS x", "8: error: `four` gets two arguments for `x` [argument-count]"),
+    ("four(DISTINCT n) AS x", "8: error: `four` takes single values only [function]"),
+    (
+        "four(n) OVER () AS x",
+        "8: error: `four` does not aggregate, so OVER cannot follow [function]",
+    ),
+    ("four(n)", "8: error: the result of `four` needs a name here [function-name]"),
+    ("four(n) + 1", "8: error: the result of `four` needs a name here [function-name]"),
+    ("struct(four(n)) AS x", "15: error: the result of `four` needs a name here [function-name]"),
+    (
+        "twice(CAST(rand() AS INT)) AS x",
+        "14: error: `twice` uses `x` several times, and `rand` might have another value each time "
+        "[function]",
+    ),
+    (
+        "twice((SELECT max(n) FROM t)) AS x",
+        "14: error: `twice` uses `x` several times, and this query might have another value each "
+        "time [function]",
+    ),
+    (
+        "each(array(1), e) AS x",
+        "23: error: `e` is also a name in a lambda function of `each` [function]",
+    ),
+    (
+        "each(array(1), randn()) AS x",
+        "23: error: `each` uses `y` several times, and `randn` might have another value each time "
+        "[function]",
+    ),
+    (
+        "session.nothing AS x",
+        "8: error: `session` is not a table in this query [unknown-column]",
+    ),
+]
+
+
+@pytest.mark.proves("W20")
+@pytest.mark.parametrize(("call", "message"), CALLS)
+def test_calls_that_cannot_be_inlined_with_certainty_are_refused(
+    tmp_path: Path, call: str, message: str
+) -> None:
+    each = (
+        "CREATE FUNCTION each(xs ARRAY<INT>, y INT) RETURNS ARRAY<INT> "
+        "RETURN transform(xs, e -> e + y)"
+    )
+    query = f"{TABLE}CREATE VIEW v AS\nSELECT {call} FROM t"
+    assert problems(tmp_path, f=FUNCTIONS + each, q=query) == [f"sources/q.sql:3:{message}"]
+
+
+DEFINITIONS = [
+    ("CREATE FUNCTION abs(x INT) RETURNS INT RETURN x", "has a function `abs` of its own"),
+    ("CREATE FUNCTION f(x INT) RETURNS INT RETURN f(x)", "`f` calls itself: f → f"),
+    ("CREATE FUNCTION f(x INT) RETURNS INT RETURN sum(x)", "`f` aggregates: `sum`"),
+    ("CREATE FUNCTION f(x INT) RETURNS INT RETURN explode(array(x))", "generates rows: `explode`"),
+    ("CREATE FUNCTION f(x INT) RETURNS INT RETURN rank() OVER (ORDER BY x)", "has a window"),
+    ("CREATE FUNCTION f(x INT) RETURNS INT RETURN (SELECT max(n) FROM t)", "reads tables"),
+    ("CREATE FUNCTION f(x INT) RETURN x", "`f` says no type after RETURNS"),
+    ("CREATE FUNCTION f(x INT) RETURNS INT", "`f` has no RETURN"),
+    ("CREATE FUNCTION f(x INT, X INT) RETURNS INT RETURN x", "two parameters have the name `X`"),
+    ("CREATE FUNCTION f(x INT NOT NULL) RETURNS INT RETURN x", "cannot be NOT NULL"),
+    ("CREATE FUNCTION f(x VARCHAR(3)) RETURNS INT RETURN 1", "no types CHAR and VARCHAR"),
+    ("CREATE FUNCTION f(x INT4) RETURNS INT RETURN x", "unknown type `INT4`"),
+    ("CREATE FUNCTION f(x INT DEFAULT rand()) RETURNS INT RETURN x", "default of `x` is not const"),
+    (
+        "CREATE FUNCTION f(x INT) RETURNS INT LANGUAGE PYTHON RETURN x",
+        "expected SQL after LANGUAGE",
+    ),
+    ("CREATE FUNCTION f(x INT) RETURNS INT BEGIN RETURN x", "unexpected `BEGIN`"),
+    ("CREATE FUNCTION f AS 'com.example.F'", "classes cannot be functions of a project"),
+    ("CREATE FUNCTION a.f(x INT) RETURNS INT RETURN x", "the name of the function has a qualifier"),
+    ("CREATE FUNCTION f(x INT) RETURNS STRING RETURN to_json(struct(x))", "field named `x`"),
+    (
+        "CREATE FUNCTION f(xs ARRAY<INT>, x INT) RETURNS INT RETURN size(filter(xs, x -> x > 1))",
+        "`x` names a parameter and a parameter of a lambda function",
+    ),
+    ("CREATE FUNCTION f(x INT) RETURNS INT RETURN x +", "something is missing after"),
+    ("DECLARE VARIABLE v INT DEFAULT 'abc'", "`v`: 'abc' is not an int"),
+    ("DECLARE VARIABLE v TINYINT DEFAULT 300", "`v`: 300 is not a tinyint"),
+    ("DECLARE VARIABLE v DATE DEFAULT '2024-02-30'", "`v`: '2024-02-30' is not a date"),
+    ("DECLARE VARIABLE v DATE DEFAULT current_date", "the value of `v` is not constant"),
+    ("DECLARE v = 3", "the variable `v` has no type"),
+    ("DECLARE VARIABLE v NUMBER", "unknown type `NUMBER`"),
+]
+
+
+@pytest.mark.proves("W20")
+@pytest.mark.parametrize(("definition", "message"), DEFINITIONS)
+def test_definitions_that_cannot_be_inlined_are_errors_at_their_place(
+    tmp_path: Path, definition: str, message: str
+) -> None:
+    """They are reported once, and what uses them has no errors of its own."""
+    query = "CREATE VIEW v AS SELECT f(1) AS x, 1 AS y" if "FUNCTION f" in definition else "SELECT"
+    files = {"f": f"\n{definition};", **({"q": query} if query != "SELECT" else {})}
+    [problem] = problems(tmp_path, **files)
+    assert message in problem, problem
+    assert problem.startswith("sources/f.sql:2:"), problem
+
+
+@pytest.mark.proves("W20")
+def test_two_definitions_of_one_name_are_an_error(tmp_path: Path) -> None:
+    text = "CREATE FUNCTION f(x INT) RETURNS INT RETURN x;\nDECLARE v INT;"
+    assert problems(tmp_path, a=text, b=text) == [
+        "sources/b.sql:1:17: error: `f` is already defined at sources/a.sql:1:17 [duplicate-name]",
+        "sources/b.sql:2:9: error: `v` is already defined at sources/a.sql:2:9 [duplicate-name]",
+    ]
+    [problem] = loaded(tmp_path, settings='functions = ["f"]', a=text, b="").project.errors
+    assert problem.message == "`f` is a function of the session, too"
+
+
+def test_calls_that_multiply_are_refused(tmp_path: Path) -> None:
+    call = "n"
+    for _ in range(20):
+        call = f"twice({call})"
+    [problem] = problems(
+        tmp_path, f=FUNCTIONS, q=f"{TABLE}CREATE VIEW v AS SELECT {call} AS x FROM t"
+    )
+    assert problem.endswith("this call becomes too long a text [function]")
+
+
+SETTINGS = """
+[variables]
+lowest = 7
+start = 2024-01-01
+rate = { type = "decimal(4,2)", value = "1.5" }
+
+[env.dev.variables]
+lowest = 1
+
+[env.prod]
+"""
+
+
+@pytest.mark.proves("W21")
+def test_values_of_variables_belong_to_environments_and_to_what_reads_them(tmp_path: Path) -> None:
+    c = "--@ persist\nCREATE VIEW c AS SELECT n * rate AS r FROM t WHERE start < current_date();"
+    dev = sound(tmp_path, "dev", SETTINGS, f=FUNCTIONS, a=TABLE + A, b=B, c=c)
+    prod = sound(tmp_path, "prod")
+    assert text_of(dev, "b").endswith("n > CAST(1 AS int)")
+    assert text_of(prod, "b").endswith("n > CAST(7 AS int)")
+    assert "n * CAST('1.5' AS decimal(4,2)) AS r" in text_of(dev, "c")
+    assert "CAST('2024-01-01' AS date) < current_date()" in text_of(dev, "c")
+    different = {name for name, b in build_ids(dev).items() if b != build_ids(prod)[name]}
+    assert different == {"b"}
+
+
+@pytest.mark.proves("W21")
+def test_columns_come_before_variables(tmp_path: Path) -> None:
+    query = (
+        TABLE + "CREATE VIEW v AS SELECT region, session.region AS r, system.session.lowest AS l "
+        "FROM t WHERE region = 'x' AND n > lowest;\n"
+        "CREATE VIEW w AS SELECT n AS lowest FROM t ORDER BY lowest;\n"
+        "CREATE VIEW x AS SELECT region AS r, lowest + 1 AS l FROM w;\n"
+    )
+    project = sound(tmp_path, f=FUNCTIONS, q=query)
+    assert text_of(project, "v") == (
+        "SELECT region, CAST('north' AS string) AS r, CAST(2 AS int) AS l "
+        "FROM t WHERE region = 'x' AND n > CAST(2 AS int)"
+    )
+    assert text_of(project, "w") == "SELECT n AS lowest FROM t ORDER BY lowest"
+    assert text_of(project, "x") == "SELECT CAST('north' AS string) AS r, lowest + 1 AS l FROM w"
+    assert text_of(sound(tmp_path), "v") == text_of(project, "v")  # with the cache
+    struct = (
+        "CREATE TABLE s (session STRUCT<lowest: INT>) USING parquet LOCATION 'data/s';\n"
+        "CREATE VIEW y AS SELECT session.lowest AS a, system.session.lowest AS b FROM s;\n"
+    )
+    assert text_of(sound(tmp_path, s=struct), "y") == (
+        "SELECT session.lowest AS a, CAST(2 AS int) AS b FROM s"
+    )
+    query = loaded(tmp_path).parse("SELECT region, lowest FROM t")
+    assert query.text == "SELECT region, CAST(2 AS int) FROM t"
+
+
+WRONG_SETTINGS = [
+    ('[variables]\nlowest = "a"', "persist.toml:2:1: error: `variables.lowest`: 'a' is not an int"),
+    ("[variables]\nx = [1]", "`variables.x` has no value"),
+    ('[variables]\nx = { type = "date", value = "2024-13-01" }', "'2024-13-01' is not a date"),
+    (
+        '[variables]\nx = { type = "datum", value = "a" }',
+        "`variables.x` has the unknown type `datum`",
+    ),
+    ('[variables]\nx = { type = "int" }', "`variables.x` must have a type and a value"),
+    ('[variables]\n"a b" = 1', "invalid name of a variable: `a b`"),
+    ("[variables]\nx = 1\nX = 2", "`variables.X` differs from `x` in case only"),
+    ('[variables]\nx = 1\n[env.dev.variables]\nx = "a"', "`variables.x`: 'a' is not an int"),
+    (
+        '[variables]\nx = 1\n[env.dev.variables]\nx = { type = "string", value = "a" }',
+        "`variables.x` has another type than in the project: int",
+    ),
+]
+
+
+@pytest.mark.proves("W21")
+@pytest.mark.parametrize(("settings", "message"), WRONG_SETTINGS)
+def test_values_that_do_not_fit_are_errors_at_their_place(
+    tmp_path: Path, settings: str, message: str
+) -> None:
+    from persist_assets.core.errors import SettingsError
+
+    try:
+        errors = [str(p) for p in loaded(tmp_path, settings=settings, f=FUNCTIONS).project.errors]
+    except SettingsError as error:
+        errors = [f"{error.location}: error: {error.message}"]
+    assert len(errors) == 1
+    assert message in errors[0]
+    assert errors[0].startswith(f"persist.toml:{len(settings.splitlines())}:1")
