@@ -1,10 +1,9 @@
 """Make the environment: a virtual one with this project and everything it is developed with.
 
-Works with and without `uv`; needs nothing but Python and Java to be there.
+Works with and without `uv`; needs nothing but Python: where no Java is found,
+the one that is installed here is used.
 """
 
-import os
-import re
 import shutil
 import subprocess
 import sys
@@ -12,29 +11,12 @@ import venv
 from pathlib import Path
 
 EXTRAS = "demo,dev,malloy,postgres"
-JAVA_HINT = (
-    "install Java 17 or 21 (Debian: apt-get install openjdk-17-jre-headless; "
-    "macOS: brew install openjdk@17), or set JAVA_HOME to it"
-)
-
-
-def check_java() -> None:
-    """Say so in one sentence if Spark cannot run."""
-    home = os.environ.get("JAVA_HOME")
-    java = f"{home}/bin/java" if home else shutil.which("java")
-    if not java or not Path(java).exists():
-        raise SystemExit(f"Spark needs Java, and there is none: {JAVA_HINT}")
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    version = re.search(r'version "(\d+)', said)
-    if version and int(version[1]) < 17:
-        raise SystemExit(f"Spark needs Java 17 or 21, {java} is Java {version[1]}: {JAVA_HINT}")
 
 
 def main(target: Path) -> None:
     """Make `target`, an environment with the pinned versions of everything."""
     if sys.version_info < (3, 11):  # noqa: UP036 - whoever runs this may have an older one
         raise SystemExit(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}")
-    check_java()
     python = target / "bin" / "python"
     uv = shutil.which("uv")
     arguments = ["-c", "requirements.lock", "-e", f".[{EXTRAS}]"]
