@@ -60,19 +60,11 @@ def check(
             hint="with --data it runs the checks of the selected ones",
         )
     from persist_assets.compiler.programs import never_followed
-    from persist_assets.compiler.remarks import (
-        empty_files,
-        ignored_files,
-        missing_modules,
-        useless_selectors,
-    )
+    from persist_assets.compiler.remarks import remarks_on
 
     project = invocation.loaded.project
     # Only here, because it derives programs, which loading does not.
-    settings = invocation.settings
-    remarks = [*ignored_files(settings)]
-    remarks += (*empty_files(settings, project), *missing_modules(settings, project))
-    remarks += useless_selectors(settings, project)
+    remarks = remarks_on(invocation.settings, project)
     analysis = _analysed(invocation) if spark else None
     analysed = analysis.problems if analysis else ()
     problems = in_order([*project.problems, *never_followed(project), *remarks, *analysed])

@@ -65,10 +65,10 @@ def plan(
     for problem in _warnings(invocation.project, planned):
         print_problem(invocation, problem)
     if not invocation.project.persisted:
-        from persist_assets.compiler.remarks import ignored_files
+        from persist_assets.compiler.remarks import ignored_files, list_files
 
         err.print("[cyan]note[/]: no source is persisted: write `--@ persist` above a CREATE VIEW")
-        for problem in ignored_files(invocation.settings):
+        for problem in ignored_files(invocation.settings, list_files(invocation.settings)):
             print_problem(invocation, problem)
     holdings = find_holdings(invocation.observer.ingestion, chosen)
     checks = invocation.observer.changed_checks(planned)

@@ -167,7 +167,7 @@ def _show_file(invocation: Invocation, file: str) -> None:
 
 _FACTS = (
     *("kind", "persisted", "build_id", "malloy_build_id", "group", "owners", "tags"),
-    *("freshness", "time_column", "reads", "selects", "readers", "external"),
+    *("freshness", "time_column", "defaults", "reads", "selects", "readers", "external"),
 )
 
 
@@ -194,6 +194,7 @@ def _document(invocation: Invocation, source: Source) -> dict[str, Any]:
         "tags": dict(annotation.tags),
         "group": source.group,
         "time_column": annotation.time_column,
+        "defaults": annotation.defaults,
         "freshness": _freshness(annotation.freshness),
         "malloy_build_id": next(iter(source.malloy_ids), None),
         "definition": source.query.text if source.query else None,

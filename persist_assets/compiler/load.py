@@ -22,6 +22,7 @@ from persist_assets.compiler.cache import (
     save_names,
 )
 from persist_assets.compiler.compile import compile_project, nothing_collected, resolve_query
+from persist_assets.compiler.defaults import Defaults
 from persist_assets.compiler.definitions import find_definitions, parse_again
 from persist_assets.compiler.editing import Editing
 from persist_assets.compiler.files import decode, names_in_bytes
@@ -320,7 +321,7 @@ def _compile(
         The state of an editor.
     """
     know_stores(settings.stores, settings.patience)
-    connection = digest_connection(settings.connection)
+    connection, defaults = digest_connection(settings.connection), Defaults(settings)
     place = _cache_file(settings, connection)
     with nothing_collected():
         cached = editing.cache or load_cache(place)
@@ -330,10 +331,8 @@ def _compile(
         files, declarations = _parse_files(contents, texts, cached.files, find, problems, known)
         declarations, unplaced = _placed(settings, declarations, unread)
         raws = _raw_facts(settings, declarations, problems, unplaced, editing)
-        malloys = {path: text for path, text in texts.items() if path.endswith(MALLOY)}
-        models = Models(malloys, settings.malloy, connection, settings.timezone.key, read)
-        models.definitions = known.qualified()
-        models.progress = progress or models.progress
+        models = _models(settings, texts, read, progress)
+        malloys, models.definitions = models.texts, known.qualified()
         meanings = cached.meanings
 
         def compile_with(
@@ -342,12 +341,13 @@ def _compile(
             nonlocal meanings
             memory = Memory(meanings, parse=parse_again(texts, find, known, models))
             editing.keep(files, memory.used)
+            declared, wrong = defaults.apply(declarations, problems, malloy_files)
             compilation = compile_project(
-                [*declarations, *(d for file in malloy_files for d in file.declarations)],
+                declared,
                 keys=_keys(settings),
                 connection=connection,
                 raws=raws,
-                problems=[*problems, *(p for file in malloy_files for p in file.problems)],
+                problems=wrong,
                 memory=memory,
                 former=former,
                 unread=unread,
@@ -365,9 +365,22 @@ def _compile(
             save_cache(place, files, used)
             names = {d.name for file in files.values() for d in file.declarations}
             save_names(settings.root, sorted(names))
-        place = place if remember else None
-        project = _finished(settings, compilation, files, malloys, place)
+        project = _finished(settings, compilation, files, malloys, place if remember else None)
     return Loaded(project, compilation, models, known)
+
+
+def _models(
+    settings: Settings,
+    texts: Mapping[str, str],
+    read: Callable[[str], str],
+    progress: Progress | None,
+) -> Models:
+    """Return the Malloy files among files."""
+    malloys = {path: text for path, text in texts.items() if path.endswith(MALLOY)}
+    connection, zone = digest_connection(settings.connection), settings.timezone.key
+    models = Models(malloys, settings.malloy, connection, zone, read)
+    models.progress = progress or models.progress
+    return models
 
 
 def _compile_models(
@@ -460,7 +473,8 @@ def _finished(
     """Return a compiled project with its queries, and with its needs from external tables."""
     queries = tuple(q for path in malloys if path in files for q in files[path].queries)
     programs = place.with_suffix(".programs") if place else None
-    content = digest(*(f"{path} {file.content}" for path, file in sorted(files.items())))
+    contents = (f"{path} {file.content}" for path, file in sorted(files.items()))
+    content = digest(repr(settings.defaults), *contents)
     project, externals = (
         replace(compilation.project, queries=queries, needs=()),
         compilation.externals,

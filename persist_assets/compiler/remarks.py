@@ -1,4 +1,4 @@
-"""What `check` remarks of a project: ignored files, modules not installed, useless selectors."""
+"""What `check` remarks of a project: ignored files, modules not installed, useless settings."""
 
 from __future__ import annotations
 
@@ -7,20 +7,33 @@ import re
 import sys
 from contextlib import suppress
 from importlib.util import find_spec
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from persist_assets.compiler.files import is_source
 from persist_assets.compiler.frontends.sql_functions import DEFINES
 from persist_assets.compiler.malloy.declarations import SUFFIX as MALLOY
 from persist_assets.compiler.registry import FRONTENDS
-from persist_assets.core.errors import Location, PersistError, Problem
+from persist_assets.core.errors import Location, PersistError, Problem, did_you_mean
+from persist_assets.core.wants import matcher
 from persist_assets.planning.selection import select
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
     from persist_assets.core.model.project import Project
     from persist_assets.core.settings.values import Settings
+
+
+def remarks_on(settings: Settings, project: Project) -> Iterator[Problem]:
+    """Yield all remarks. The sources directory is walked once."""
+    files = list_files(settings)
+    yield from ignored_files(settings, files)
+    yield from empty_files(settings, project, files)
+    yield from missing_modules(settings, project)
+    yield from useless_defaults(settings, project, files)
+    yield from useless_selectors(settings, project)
 
 
 def useless_selectors(settings: Settings, project: Project) -> Iterator[Problem]:
@@ -37,14 +50,81 @@ def useless_selectors(settings: Settings, project: Project) -> Iterator[Problem]
     yield from problems
 
 
-def ignored_files(settings: Settings) -> Iterator[Problem]:
-    """Yield notes on files in the sources directory that are not read, one for each suffix."""
+def list_files(settings: Settings) -> list[Path]:
+    """Return all files in the sources directory, sorted."""
+    directory = settings.root / settings.sources
+    return sorted(path for path in directory.rglob("*") if path.is_file())
+
+
+def useless_defaults(
+    settings: Settings, project: Project, files: Iterable[Path]
+) -> Iterator[Problem]:
+    """Yield warnings of defaults that match no file, or that change no source.
+
+    Parameters
+    ----------
+    files
+        As `list_files` returns them.
+    """
+    directory = settings.root / settings.sources
+    below = [p.relative_to(directory) for p in files]
+    paths = [p.as_posix() for p in below if is_source(p)]
+    missing: set[str] = set()
+    for default in settings.defaults:
+        pattern, key, place = default.pattern, default.key, default.location
+        fits = matcher(pattern)
+        if not any(map(fits, paths)):
+            if pattern not in missing:
+                message = f'`[defaults."{pattern}"]` matches no file of sources'
+                hint = _pattern_hint(pattern, settings.sources, paths)
+                yield Problem("defaults", message, place, hint, "warning")
+            missing.add(pattern)
+            continue
+        matching = [
+            source.annotation
+            for source in project.sources
+            if fits(source.location.path.removeprefix(f"{settings.sources}/"))
+        ]
+        is_set = any(key in (*dict(a.keys), *a.removed) for a in matching)
+        if not (is_set or default.value == "false" or project.errors):
+            message = f'`[defaults."{pattern}"] {key}` has no effect'
+            hint = f"no source that it matches {_NEEDED.get(key, 'is persisted')}"
+            yield Problem("defaults", message, place, hint, "warning")
+
+
+_NEEDED = {
+    "persist": "is a view in SQL; Malloy and Python say `persist` in the file",
+    "backfill": "has partitions",
+    "hard_deletes": "has refresh=snapshot",
+    "on_change": "has refresh=incremental, strict or snapshot",
+}
+"""What a source needs to follow a default; for all other keys that it is persisted."""
+
+
+def _pattern_hint(pattern: str, sources: str, paths: Iterable[str]) -> str:
+    """Return what to write instead of a pattern that matches nothing."""
+    above = {parent.as_posix() for path in paths for parent in PurePosixPath(path).parents}
+    plain = pattern.removeprefix(f"{sources}/").rstrip("/*")
+    if plain in above:
+        return f'write "{plain}/**": patterns are paths below {sources}, with * and **'
+    similar = did_you_mean(pattern, {f"{directory}/**" for directory in above})
+    return similar or f"patterns are paths of files below {sources}, with * and **"
+
+
+def ignored_files(settings: Settings, files: Iterable[Path]) -> Iterator[Problem]:
+    """Yield notes on files in the sources directory that are not read, one for each suffix.
+
+    Parameters
+    ----------
+    files
+        As `list_files` returns them.
+    """
     known = (*FRONTENDS, MALLOY)
     by_reason: dict[tuple[str, str | None], list[str]] = {}
     directory = settings.root / settings.sources
-    for path in sorted(directory.rglob("*")):
+    for path in files:
         below = path.relative_to(directory)
-        if is_source(below) or not path.is_file():
+        if is_source(below):
             continue
         if any(part.startswith((".", "__")) for part in below.parts):
             continue
@@ -63,17 +143,18 @@ def ignored_files(settings: Settings) -> Iterator[Problem]:
         yield Problem("ignored-file", message, Location(paths[0]), hint, "note")
 
 
-def empty_files(settings: Settings, project: Project) -> Iterator[Problem]:
+def empty_files(settings: Settings, project: Project, files: Iterable[Path]) -> Iterator[Problem]:
     """Yield notes on files of SQL and Python that define no source.
 
     Modules that other files import are left out, and files with functions or variables.
+
+    Parameters
+    ----------
+    files
+        As `list_files` returns them.
     """
     directory = settings.root / settings.sources
-    files = [
-        path
-        for path in directory.rglob("*")
-        if is_source(path.relative_to(directory)) and path.is_file() and not path.is_symlink()
-    ]
+    files = [p for p in files if is_source(p.relative_to(directory)) and not p.is_symlink()]
     defining = {s.location.path for s in (*project.sources, *project.broken)}
     defining |= {problem.location.path for problem in project.errors}
     imported = {
@@ -82,7 +163,7 @@ def empty_files(settings: Settings, project: Project) -> Iterator[Problem]:
         if p.suffix == ".py"
         for name in _IMPORTED.findall(p.read_text(errors="replace"))
     }
-    for path in sorted(files):
+    for path in files:
         relative = path.relative_to(settings.root).as_posix()
         if path.suffix == ".sql" and DEFINES.search(path.read_text(errors="replace")):
             continue

@@ -16,7 +16,7 @@ from persist_assets.compiler.files import is_source
 from persist_assets.compiler.load import load
 from persist_assets.compiler.malloy.declarations import SUFFIX as MALLOY
 from persist_assets.compiler.programs import never_followed
-from persist_assets.compiler.remarks import empty_files, ignored_files, missing_modules
+from persist_assets.compiler.remarks import remarks_on
 from persist_assets.compiler.state import Focus
 from persist_assets.core.errors import Location, PersistError, Problem, in_order
 from persist_assets.core.settings.keys import SETTINGS_FILE
@@ -153,10 +153,5 @@ class Workspace:
             return state
         project, settings = state.loaded.project, state.settings
         with confined(self.root):
-            remarks = (
-                *never_followed(project),
-                *ignored_files(settings),
-                *empty_files(settings, project),
-                *missing_modules(settings, project),
-            )
+            remarks = (*never_followed(project), *remarks_on(settings, project))
         return replace(state, problems=tuple(in_order([*state.problems, *remarks])))

@@ -26,6 +26,7 @@ from persist_assets.core.model.annotations import (
     Partitioning,
     Wanted,
 )
+from persist_assets.core.settings.keys import SETTINGS_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -121,10 +122,11 @@ def read_annotation(
     except Bad as bad:
         problems.append(bad.problem)
     try:
-        _complete_want(fields, dict(places))
+        complete_want(fields, dict(places))
     except Bad as bad:
         problems.append(bad.problem)
-    return Annotation(**fields, keys=tuple(places)), problems  # pyright: ignore[reportArgumentType]
+    removed = tuple(name for name, tag in (root.properties or {}).items() if tag.deleted)
+    return Annotation(**fields, keys=tuple(places), removed=removed), problems  # pyright: ignore[reportArgumentType]
 
 
 def _unknown(name: str, tag: Tag) -> Problem:
@@ -185,7 +187,7 @@ def _complete(fields: dict[str, object], places: Mapping[str, Location]) -> None
     )
 
 
-def _complete_want(fields: dict[str, object], places: Mapping[str, Location]) -> None:
+def complete_want(fields: dict[str, object], places: Mapping[str, Location]) -> None:
     """Combine the keys of wants into one value; time partitions determine their period."""
     parts: Any = fields.pop("want", None)
     if parts is None:
@@ -316,6 +318,23 @@ def misplaced(declaration: Declaration) -> Iterator[Problem]:
         ):
             message = "a build cannot add rows to a view"
             yield Problem("annotation-misplaced", message, place, "remove materialized=view")
+
+
+def of_default(problem: Problem, place: Location) -> Problem:
+    """Return the problem of an annotation, at its source if a default has caused it.
+
+    A file with errors is not built. `persist.toml` is no such file.
+
+    Parameters
+    ----------
+    place
+        The location of the source.
+    """
+    if problem.location.path != SETTINGS_FILE:
+        return problem
+    message = f"{problem.message} (it has a default: {problem.location})"
+    hint = "write another value above the source, or another pattern in persist.toml"
+    return replace(problem, message=message, location=place, hint=hint)
 
 
 def _misplaced_by(declaration: Declaration, place: Location) -> Iterator[Problem]:

@@ -381,6 +381,8 @@ class _File:
                 location,
                 "remove LOCAL, or do not persist it",
             )
+        if "LOCAL" in words:
+            annotation = replace(annotation, persist=False)  # by default, too
         columns = [e for e in head.this.expressions] if isinstance(head.this, exp.Schema) else []
         return Declaration(
             name=name,

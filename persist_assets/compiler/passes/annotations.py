@@ -15,6 +15,7 @@ from persist_assets.analysis.functions import (
     VOLATILE,
 )
 from persist_assets.analysis.syntax import called
+from persist_assets.compiler.frontends.annotations import of_default
 from persist_assets.core.contracts import breaches, incomparable, listed, promised_by
 from persist_assets.core.dialect import function_named, parse, plain
 from persist_assets.core.errors import (
@@ -78,7 +79,8 @@ def check_annotations(compilation: Compilation) -> None:
             places = dict(source.annotation.keys)
             subject = Subject(compilation, unit, source, places, tables, table_names)
             for rule in (*RULES, *(COLUMN_RULES if source.columns else ())):
-                compilation.problems += rule(subject)
+                place = source.location
+                compilation.problems += (of_default(p, place) for p in rule(subject))
 
 
 # ------------------------------------------------------------------------------------------ rules

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal
 
+from persist_assets.core.settings.keys import SETTINGS_FILE
+
 if TYPE_CHECKING:
     from persist_assets.core.errors import Location
     from persist_assets.core.model.checks import Check
@@ -207,7 +209,9 @@ class Annotation:
     tags
         Sorted pairs; a bare tag has the value ``""``.
     keys
-        The keys that are written, with their locations.
+        The keys that are written, with their locations; those of defaults are in `persist.toml`.
+    removed
+        The keys that ``-key`` removes, for which there are no defaults.
     """
 
     persist: bool | None = None
@@ -235,6 +239,12 @@ class Annotation:
     want: Wanted | None = None
     checks: tuple[Check, ...] = ()
     keys: tuple[tuple[str, Location], ...] = field(default=(), compare=False)
+    removed: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def defaults(self) -> dict[str, str]:
+        """Where `persist.toml` has the keys that are no part of the file."""
+        return {key: str(at) for key, at in self.keys if at.path == SETTINGS_FILE}
 
     @property
     def refresh_value(self) -> str:

@@ -153,6 +153,11 @@ KEYS: Mapping[str, Key] = {
         "`webhook`: the URL to which Dagster's sensor `persist_wants` sends missed deadlines, "
         "each as a JSON event. If it does not answer, the sensor tries again at its next tick",
     ),
+    "defaults": Key(
+        dict,
+        'annotations for the sources of whole directories: `[defaults."staging/**"]` '
+        "([more](annotations.md#defaults-for-directories))",
+    ),
     "selectors": Key(
         dict,
         "names for selections: `selector:NAME` ([more](cli.md#saved-selectors))",

@@ -24,6 +24,7 @@ from persist_assets.core.object_stores import (
     unknown_scheme,
 )
 from persist_assets.core.settings.checks import check_keys, section_of
+from persist_assets.core.settings.defaults import read_defaults
 from persist_assets.core.settings.durations import read_duration
 from persist_assets.core.settings.keys import (
     ENV_KEYS,
@@ -170,6 +171,7 @@ def _settings(
         patience=_patience(entries),
         upstreams=read_upstreams(entries.get("upstream", {})),
         webhook=read_webhook(entries.get("sla", {})),
+        defaults=read_defaults(root, entries.get("defaults", {})),
         selectors=read_selectors(root, entries.get("selectors", {})),
         variables=variables,
         **spark_values,

@@ -60,6 +60,9 @@ def find_place(text: str, keys: tuple[str, ...], environment: str = "") -> Locat
     for name in (f"env.{environment}.{dotted}", dotted):
         if name in places:
             return Location(SETTINGS_FILE, *places[name])
+    for name, place in places.items():
+        if name.startswith(f"{dotted}."):  # a table that only its parts name: freshness.window
+            return Location(SETTINGS_FILE, *place)
     above = [name for name in places if dotted.startswith(f"{name}.")]
     if not above:
         return Location(SETTINGS_FILE)

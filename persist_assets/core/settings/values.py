@@ -89,6 +89,28 @@ class Selector:
     location: Location
 
 
+@dataclass(frozen=True, slots=True)
+class Default:
+    """One annotation that `persist.toml` gives to the sources of some files.
+
+    Attributes
+    ----------
+    pattern
+        Which files, by their paths below the sources directory.
+    key
+        The key of the annotation.
+    value
+        Its value in JSON, which nobody has looked at.
+    location
+        Where the key stands.
+    """
+
+    pattern: str
+    key: str
+    value: str
+    location: Location
+
+
 Given = str | int | float | bool | None | tuple["Given", ...]
 
 
@@ -155,6 +177,8 @@ class Settings:
         Other graphs, by name.
     webhook
         Whom missed deadlines are told; empty: nobody.
+    defaults
+        Annotations of whole directories, in the order of the file.
     selectors
         Selections with names, in their order in the file.
     variables
@@ -192,6 +216,7 @@ class Settings:
     selectors: tuple[Selector, ...] = ()
     temporary: tuple[str, ...] = ()
     variables: tuple[tuple[str, Setting], ...] = ()
+    defaults: tuple[Default, ...] = ()
 
     @property
     def environments(self) -> tuple[str, ...]:

@@ -8,7 +8,12 @@ import pytest
 
 from persist_assets.compiler.frontends.sql import parse_query
 from persist_assets.compiler.load import load_project
-from persist_assets.compiler.remarks import empty_files, ignored_files, missing_modules
+from persist_assets.compiler.remarks import (
+    empty_files,
+    ignored_files,
+    list_files,
+    missing_modules,
+)
 from persist_assets.core.errors import SettingsError
 from persist_assets.core.settings.load import load_settings
 from persist_assets.core.settings.spark import may_add_functions
@@ -345,7 +350,7 @@ def test_files_that_define_no_source_are_mentioned(tmp_path: Path) -> None:
         (tmp_path / "sources" / name).write_text(text)
     settings = load_settings(tmp_path)
     hint = "decorate a function with @table of persist_assets"
-    assert worded(empty_files(settings, load_project(settings))) == [
+    assert worded(empty_files(settings, load_project(settings), list_files(settings))) == [
         ("dbt_model.py:1:1: note: this file defines no source", hint),
         ("empty.sql:1:1: note: this file defines no source", None),
         ("uses.py:1:1: note: this file defines no source", hint),
@@ -362,7 +367,8 @@ def test_files_that_are_ignored_are_mentioned(tmp_path: Path) -> None:
         (tmp_path / "sources" / silent).parent.mkdir(exist_ok=True)
         (tmp_path / "sources" / silent).touch()
     ignored = "note: this file is ignored"
-    assert worded(ignored_files(load_settings(tmp_path))) == [
+    settings = load_settings(tmp_path)
+    assert worded(ignored_files(settings, list_files(settings))) == [
         (f"Z.SQL:1:1: {ignored}: its name ends in .SQL", "rename it to Z.sql"),
         (
             f"_old/y.sql:1:1: {ignored}, and so is 1 more: its name begins with _, or its directory"
