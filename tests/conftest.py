@@ -157,7 +157,7 @@ def compiled(files: Mapping[str, str], *, sources_dir: str = "sources") -> Proje
 def with_programs_of(files: Mapping[str, str]) -> Project:
     """Compile files to a project that knows how its tables are maintained."""
 
-    def parse(path: str) -> Any:
+    def parse(path: str, _hidden: object) -> Any:
         text = files[path.removeprefix("sources/")]
         return FRONTENDS[PurePosixPath(path).suffix](text, path, lambda _: None)[0]
 

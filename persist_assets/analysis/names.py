@@ -281,7 +281,7 @@ def _left_out(binding: Binding, star: Any, entries: list[Entry]) -> dict[int, _P
         names = tuple(plain(p.name).lower() for p in parts)
         matches = _lookup(names, scope)
         if not matches and len(parts) < 3 and all(is_certain(entry.name) for entry in entries):
-            _report_unknown(binding, item, names[-1], [entry.name for entry in entries])
+            _report_unknown(binding, item, ".".join(names), [entry.name for entry in entries])
         if len(matches) != 1:
             raise Unanalysable(f"because * EXCEPT names `{'.'.join(names)}`")
         entry, used = matches[0]

@@ -44,7 +44,7 @@ def project_of(
     inputs: str, decorator: str = TABLE, body: str = "return orders", more: str = ""
 ) -> Project:
     text = f"{HEAD}{more}@{decorator}\ndef f({inputs}):\n    {body}\n"
-    memory = Memory(parse=lambda path: FRONTENDS[".sql"](RAW, path, lambda _: None)[0])
+    memory = Memory(parse=lambda path, _: FRONTENDS[".sql"](RAW, path, lambda _: None)[0])
     compilation = compilation_of({"r.sql": RAW, "f.py": text}, memory=memory)
     assert not compilation.project.errors
     return with_programs(compilation.project, compilation)
