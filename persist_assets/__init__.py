@@ -1,6 +1,7 @@
 """Persistent sources for Dagster on Spark.
 
-`load_sources` turns a directory of annotated queries into Dagster assets; `source`, `model`,
+`load_sources` turns a directory of annotated queries into Dagster assets, and so does
+`PersistedSourcesComponent` in a `defs.yaml`; `source`, `model`,
 `table` and `incremental_table` stand above functions that are sources; see docs/python.md.
 Importing this package is cheap: Dagster, Spark and Delta are imported when they are used.
 """
@@ -18,11 +19,13 @@ if TYPE_CHECKING:
         table,
     )
     from persist_assets.plugin.assets import load_sources
+    from persist_assets.plugin.component import PersistedSourcesComponent
     from persist_assets.plugin.runs import rerun
     from persist_assets.plugin.translator import AssetTranslator
 
 __all__ = [
     "AssetTranslator",
+    "PersistedSourcesComponent",
     "incremental_filter",
     "incremental_table",
     "load_sources",
@@ -36,6 +39,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "AssetTranslator": "persist_assets.plugin.translator",
+    "PersistedSourcesComponent": "persist_assets.plugin.component",
     "incremental_filter": "persist_assets.decorators",
     "incremental_table": "persist_assets.decorators",
     "load_sources": "persist_assets.plugin.assets",
@@ -53,3 +57,8 @@ def __getattr__(name: str) -> Any:
 
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the names of the package's face; Dagster looks for components among them."""
+    return [*__all__]

@@ -7,6 +7,7 @@ import sys
 PACKAGE = "persist_assets"
 EXPORTS = (
     "AssetTranslator",
+    "PersistedSourcesComponent",
     "incremental_filter",
     "incremental_table",
     "load_sources",

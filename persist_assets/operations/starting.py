@@ -42,7 +42,8 @@ _FIRSTS: Mapping[Language, str] = {
     "python": "counts_by",
 }
 """How the name of the source over existing data begins in each language."""
-_ALWAYS = ("persist.toml", "definitions.py", ".gitignore", ".github/workflows/persist.yml")
+_ALWAYS = ("persist.toml", ".gitignore")
+_UNLESS_COMPONENT = ("definitions.py", ".github/workflows/persist.yml")
 _SAMPLE_DATA = ("data/flights.csv", "data/airlines.csv", "data/LICENSE.txt")
 _AS_KEYS = ("string", "date", "boolean", "int", "bigint", "smallint", "tinyint")
 """Types of columns by which the first source groups, the best one first."""
@@ -101,7 +102,11 @@ def _type(kind: str) -> str:
 
 
 def begin(
-    directory: Path, languages: Collection[Language], data: Mapping[str, Inspected]
+    directory: Path,
+    languages: Collection[Language],
+    data: Mapping[str, Inspected],
+    *,
+    is_component: bool = False,
 ) -> tuple[list[str], str]:
     """Write the files of a new project; return their paths, and the name of a source.
 
@@ -109,6 +114,8 @@ def begin(
     ----------
     data
         What is known of existing data, by location; empty: sample data is written.
+    is_component
+        It is part of a project of Dagster's, which has definitions and a workflow of its own.
 
     Raises
     ------
@@ -116,7 +123,8 @@ def begin(
         Some of the files exist.
     """
     chosen: list[Language] = [language for language in LANGUAGES if language in languages]
-    files = {path: template(path) for path in _ALWAYS}
+    needed = _ALWAYS if is_component else (*_ALWAYS, *_UNLESS_COMPONENT)
+    files = {path: template(path) for path in needed}
     if data:
         key, sources = _over(data, chosen)
         first = f"{_FIRSTS[chosen[0]]}_{key}"
