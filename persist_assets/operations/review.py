@@ -21,6 +21,7 @@ from persist_assets.core.settings.load import load_settings
 from persist_assets.engine.data_diff import NotCompared, compare_snapshots
 from persist_assets.operations.revisions import find_place
 from persist_assets.operations.verify import key_of
+from persist_assets.planning.changed_checks import changed_checks, checks_of_builds
 from persist_assets.planning.diff import compare, of_project
 from persist_assets.planning.planner import plan
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from persist_assets.core.errors import Problem
-    from persist_assets.core.model.checks import CheckResult
+    from persist_assets.core.model.checks import Check, CheckResult
     from persist_assets.core.model.columns import Column
     from persist_assets.core.model.plans import Step
     from persist_assets.core.model.project import Project
@@ -220,7 +221,7 @@ def review(
         if chosen is not None and change.source_id in after and change.source_id not in chosen:
             continue
         source, step = project.by_id.get(change.source_id), steps.get(change.source_id)
-        checks = _check_changes(place, ledger, change, source)
+        checks = _check_changes(place, ledger, project, change)
         if change.change == "same" and not checks:
             continue
         readers = _readers(project, change.source_id) if source else ()
@@ -311,33 +312,27 @@ def column_changes(
     )
 
 
-def _check_changes(
-    place: Place, ledger: Ledger, change: Change, source: Source | None
-) -> CheckChanges:
+def _check_changes(place: Place, ledger: Ledger, project: Project, change: Change) -> CheckChanges:
     """Return how the checks of a source differ from those that its table there went through."""
+    source = project.by_id.get(change.source_id)
     if source is None or change.change == "removed":
         return CheckChanges()
-    after = {c.name: _in_words(c.definition, c.blocking) for c in source.checks}
-    before: dict[str, str] = {}
+    before: Sequence[Check | CheckResult] = ()
     if place.project is not None:
         then = place.project.by_id.get(change.source_id)
-        before = {c.name: _in_words(c.definition, c.blocking) for c in then.checks} if then else {}
+        before = checks_of_builds(place.project, then) if then else ()
     elif snapshot := (place.tables or {}).get(change.source_id):
-        results = ledger.builds.fetch_checks(snapshot.build_uid)
-        before = {r.name: _in_words(r.definition, r.blocking) for r in results}
+        before = ledger.builds.fetch_checks(snapshot.build_uid)
+    changes = changed_checks(project, source, before)
     return CheckChanges(
-        tuple(text for name, text in after.items() if name not in before),
-        tuple(text for name, text in before.items() if name not in after),
+        tuple(c.after for c in changes if c.after is not None and c.before is None),
+        tuple(c.before for c in changes if c.before is not None and c.after is None),
         tuple(
-            Altered(name, before[name], text)
-            for name, text in after.items()
-            if name in before and before[name] != text
+            Altered(c.name, c.before, c.after)
+            for c in changes
+            if c.before is not None and c.after is not None
         ),
     )
-
-
-def _in_words(definition: str, blocking: bool) -> str:
-    return definition if blocking else f"{definition} (warns only)"
 
 
 # ----------------------------------------------------------------------------------- differing rows

@@ -44,8 +44,13 @@ class ChangedCheck:
         return f"check {self.change}: {texts}"
 
 
+def checks_of_builds(project: Project, source: Source) -> tuple[Check, ...]:
+    """Return the checks that builds of a source run: its own, and those of what it reads inline."""
+    return (*source.checks, *project.guards(source), *project.checks_of_views(source))
+
+
 def changed_checks(
-    project: Project, source: Source, last: Iterable[CheckResult]
+    project: Project, source: Source, last: Iterable[Check | CheckResult]
 ) -> tuple[ChangedCheck, ...]:
     """Return the checks of a source, and of views that it reads, that its last build did not run.
 
@@ -54,10 +59,9 @@ def changed_checks(
     Parameters
     ----------
     last
-        The results of that build.
+        The results of that build, or the checks that it would have run.
     """
-    checks = (*source.checks, *project.guards(source), *project.checks_of_views(source))
-    after = {c.name: _in_words(c) for c in checks}
+    after = {c.name: _in_words(c) for c in checks_of_builds(project, source)}
     sharing = tuple(f"{s.key}:" for s in project.by_build_id[source.build_id] if s is not source)
     before = {
         r.name: _in_words(r)

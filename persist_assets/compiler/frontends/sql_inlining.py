@@ -487,8 +487,8 @@ class _Inlining:
 
         def make() -> list[Part]:
             texts: dict[str, list[Part]] = {}
-            for parameter, given in bound:
-                inner = self.render(*given) if given else _default(parameter, place)
+            for parameter, span in bound:
+                inner = self.render(*span) if span else _default(parameter, place)
                 begin, stop = _fixed("CAST(", place), _fixed(f" AS {parameter.type})", place)
                 texts[parameter.name.lower()] = [begin, *inner, stop]
             parts = [*_filled(template.parts, texts)]
@@ -498,9 +498,9 @@ class _Inlining:
             return parts
 
         self.replaced[at] = end, make
-        for (parameter, given), argument in zip(bound, _in_order(bound, spans, node), strict=True):
-            if given is not None:
-                self.check_argument(function, template, parameter, argument, given)
+        for (parameter, span), argument in zip(bound, _in_order(bound, spans, node), strict=True):
+            if span is not None:
+                self.check_argument(function, template, parameter, argument, span)
 
     def arguments(self, at: int, node: Any) -> tuple[list[tuple[int, int]], int]:
         """Return the ranges of tokens of a call's arguments, and the index after the call."""
@@ -578,10 +578,10 @@ class _Inlining:
         template: Template,
         parameter: Parameter,
         argument: Any,
-        given: tuple[int, int],
+        span: tuple[int, int],
     ) -> None:
         """Refuse an argument that means something else where the parameter stands."""
-        place = self.place(given[0])
+        place = self.place(span[0])
         slots = template.slots(parameter.name.lower())
         several = len(slots) > 1 or any(s.repeated for s in slots)
         varies = sorted({name for name, _ in calls_in(argument) if self.varies(name)})
@@ -615,8 +615,8 @@ def _in_order(
 ) -> Iterator[Any]:
     """Yield the arguments of a call in the order of the parameters."""
     by_end = {s[1]: a for s, a in zip(spans, node.expressions, strict=True)}
-    for _, given in bound:
-        yield by_end[given[1]] if given is not None else None
+    for _, span in bound:
+        yield by_end[span[1]] if span is not None else None
 
 
 def _default(parameter: Parameter, place: Location) -> list[Part]:
