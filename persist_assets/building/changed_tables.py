@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -316,8 +316,10 @@ class ChangedTables:
         names = [f"k{n}" for n in range(len(touched.columns))]
 
         def keys() -> DataFrame:
-            rows = engine.session.read.parquet(*map(spark_pattern, touched.files))
-            return rows.select(rows.columns[: len(names)]).toDF(*names)
+            read = engine.session.read.parquet  # of each build: their columns have other names
+            builds = [read(*map(spark_pattern, files)) for files in touched.files]
+            keys_of = (b.select(b.columns[: len(names)]).toDF(*names) for b in builds)
+            return reduce(lambda some, more: some.union(more), keys_of)
 
         digest = sha256(repr(touched.files).encode()).hexdigest()
         view = engine.view(f"touched~{digest[:24]}", keys)

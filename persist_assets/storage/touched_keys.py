@@ -4,7 +4,7 @@ A build that brings a table up to date by keys writes many rows again as they we
 in the same files as rows that changed. The keys that it touched are kept in a directory of the
 build, and its commit names the version since which no row with another key differs:
 
-    version 7  ── touched: {"base": 5, "columns": ["customer_id"]} ──►  version 5  ──► …
+    version 7  ── {"base": 5, "columns": ["customer_id"], "n_files": 1} ──►  version 5  ──► …
 
 Keys that are not certain are None, and all rows of the files are compared.
 """
@@ -12,7 +12,7 @@ Keys that are not certain are None, and all rows of the files are compared.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from persist_assets.core.errors import StorageError
 from persist_assets.storage.delta_tables import read_commit
@@ -36,19 +36,27 @@ class Touched:
         The version since which no row with another key differs.
     columns
         The key columns, as the table names them.
+    n_files
+        The number of files with the keys. If some of them are gone, the others are not all keys.
     """
 
     base: int
     columns: tuple[str, ...]
+    n_files: int
 
     @property
     def as_metadata(self) -> str:
         """Return the metadata of the commit."""
-        return json.dumps({"base": self.base, "columns": self.columns})
+        return json.dumps(asdict(self))
 
 
-def keep_keys(place: str, root: str, build_uid: str) -> bool:
-    """Copy the files with the keys that a build touched beside its own; return False if too large.
+def keep_keys(place: str, root: str, build_uid: str) -> int:
+    """Copy the files with the keys that a build touched beside its own, unless they are too large.
+
+    Returns
+    -------
+    int
+        The number of files; 0: none was copied.
 
     Parameters
     ----------
@@ -62,23 +70,25 @@ def keep_keys(place: str, root: str, build_uid: str) -> bool:
     """
     files = [file for file in list_files(place) if file.name.endswith(".parquet")]
     if sum(file.bytes for file in files) > _MOST_BYTES:
-        return False
+        return 0
     for number, file in enumerate(files):
         copy_file(file.location, f"{root}/{build_uid}/{_DIRECTORY}/part-{number}.parquet")
-    return True
+    return len(files)
 
 
-def keys_since(root: str, then: int, now: int) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+def keys_since(
+    root: str, then: int, now: int
+) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]] | None:
     """Return the keys that differ between two versions of a table of ours; None: not known.
 
     Returns
     -------
     columns, files
-        The key columns, and the files that have the keys in their first columns.
+        The key columns, and for each build, the files that have the keys in their first columns.
     """
-    every_columns: list[tuple[str, ...]] = []
-    files: list[str] = []
-    while now > then and len(every_columns) < _MOST_VERSIONS:
+    columns: set[tuple[str, ...]] = set()
+    files: list[tuple[str, ...]] = []
+    while now > then and len(files) < _MOST_VERSIONS:
         try:
             commit = read_commit(root, now)
         except StorageError:
@@ -88,11 +98,11 @@ def keys_since(root: str, then: int, now: int) -> tuple[tuple[str, ...], tuple[s
         touched = json.loads(commit[TOUCHED])
         directory = f"{root}/{commit['persist.build']}/{_DIRECTORY}"
         kept = [f.location for f in list_files(directory) if f.name.endswith(".parquet")]
-        if not kept:
+        if len(kept) != touched["n_files"]:
             return None
-        files += kept
-        every_columns.append(tuple(touched["columns"]))
+        files.append(tuple(kept))
+        columns.add(tuple(touched["columns"]))
         now = touched["base"]
-    if now != then or len({*every_columns}) != 1:
+    if now != then or len(columns) != 1:
         return None
-    return every_columns[0], tuple(files)
+    return columns.pop(), tuple(files)

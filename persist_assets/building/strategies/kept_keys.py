@@ -46,5 +46,5 @@ def kept_keys(
     if [c.type for c in present] != key_types or any(map(_UNCOMPARABLE.search, key_types)):
         return None
     root = reader.settings.table_root(base.table)
-    is_kept = keep_keys(place, root, task.build_uid)
-    return Touched(base.version, tuple(columns)) if is_kept else None
+    n_files = keep_keys(place, root, task.build_uid)
+    return Touched(base.version, tuple(columns), n_files) if n_files else None

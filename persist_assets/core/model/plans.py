@@ -137,13 +137,13 @@ class TouchedKeys:
     columns
         The key columns, as the table names them.
     files
-        Parquet files with the keys, in their first columns.
+        For each build, Parquet files with the keys, in their first columns.
     more
         By how many rows the table grew, according to its log; None if unknown.
     """
 
     columns: tuple[str, ...]
-    files: tuple[str, ...]
+    files: tuple[tuple[str, ...], ...]
     more: int | None = None
 
 

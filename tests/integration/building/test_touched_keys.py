@@ -25,9 +25,11 @@ TABLES = {
     "by_keys": "SELECT usr, avg(length(name)) AS mean, count(DISTINCT note) AS notes FROM dim GROUP BY usr",
     "merged": "SELECT sum(usr) AS s, usr % 20 AS bucket, count(*) AS n FROM dim GROUP BY usr % 20",
     "by_rows": "SELECT usr, upper(name) AS name FROM dim",
+    "mixed": "SELECT usr % 20 AS bucket, max(usr) AS last FROM dim GROUP BY usr % 20",
     "unread": "SELECT usr, lower(name) AS name FROM dim",
 }
 READERS = {
+    "of_mixed": "SELECT sum(last) AS s FROM mixed",
     "of_keys": "SELECT count(*) AS n, sum(usr) AS s FROM by_keys WHERE mean > 2",
     "of_merged": "SELECT n, count(*) AS buckets FROM merged GROUP BY n",
     "of_rows": "SELECT name, sum(usr) AS s FROM by_rows GROUP BY name",
@@ -71,6 +73,9 @@ def test_readers_look_only_at_the_keys_that_builds_of_a_table_touched(
     raw = DeltaTable(str(root / "raw" / "dim"))
     build(enter(root), *TABLES, *READERS)
 
+    put_rows(root / "raw" / "dim", USERS, [(80, "n1", "x")], grows=True)
+    assert method_of(build(enter(root), "mixed")["mixed"]) == "merge"
+    raw = DeltaTable(str(root / "raw" / "dim"))
     raw.update({"name": "'longer'"}, predicate="usr = 3")
     raw.delete("usr = 23")
     works = build(enter(root), *TABLES)
@@ -81,13 +86,18 @@ def test_readers_look_only_at_the_keys_that_builds_of_a_table_touched(
     for name, work in works.items():
         assert work.snapshot is not None
         table = DeltaTable(enter(root).settings.table_root(work.table), work.snapshot.version)
-        assert (TOUCHED in table.history(1)[0]) == (name in KEYS), name
+        assert (TOUCHED in table.history(1)[0]) == (name != "unread"), name
+
+    # Keys of builds by different methods are in columns of different names.
+    keys = change_of(build(enter(root), "of_mixed")["of_mixed"]).keys
+    assert keys is not None
+    assert (keys.columns, len(keys.files)) == (("bucket",), 2)
 
     # A second build of the tables, and then their readers.
     raw.update({"name": "'longest'"}, predicate="usr = 5")
     raw.delete("usr = 26")
     build(enter(root), *KEYS)
-    readers = build(enter(root), *READERS)
+    readers = build(enter(root), *(f"of_{name.removeprefix('by_')}" for name in KEYS))
     for work, (name, columns) in zip(readers.values(), KEYS.items(), strict=True):
         keys = change_of(work).keys
         assert keys is not None, name

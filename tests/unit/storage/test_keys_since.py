@@ -12,7 +12,7 @@ from persist_assets.storage.touched_keys import TOUCHED, Touched, keys_since
 if TYPE_CHECKING:
     from pathlib import Path
 
-ROOT_FILES = "part-0.parquet"
+FILE = "part-0.parquet"
 
 
 def commit(root: Path, version: int, touched: Touched | None, *, kept: bool = True) -> None:
@@ -25,21 +25,21 @@ def commit(root: Path, version: int, touched: Touched | None, *, kept: bool = Tr
     if kept and touched is not None:
         directory = root / f"b{version}" / "touched"
         directory.mkdir(parents=True)
-        (directory / ROOT_FILES).touch()
+        (directory / FILE).touch()
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A table: each version touched keys since the one before, except 3 (undone) and 6 (none)."""
     for version, base in ((1, 0), (2, 1), (4, 2), (5, 4), (7, 6)):
-        commit(tmp_path, version, Touched(base, ("a", "b")))
+        commit(tmp_path, version, Touched(base, ("a", "b"), 1))
     commit(tmp_path, 3, None)
     commit(tmp_path, 6, None)
     return tmp_path
 
 
-def files(root: Path, *versions: int) -> tuple[str, ...]:
-    return tuple(f"{root}/b{version}/touched/{ROOT_FILES}" for version in versions)
+def files(root: Path, *versions: int) -> tuple[tuple[str], ...]:
+    return tuple((f"{root}/b{version}/touched/{FILE}",) for version in versions)
 
 
 @pytest.mark.parametrize(
@@ -61,11 +61,12 @@ def test_keys_that_are_not_certain_are_none(root: Path, then: int, now: int) -> 
 
 
 def test_keys_of_other_columns_are_not_mixed(root: Path) -> None:
-    commit(root, 8, Touched(7, ("a",)))
+    commit(root, 8, Touched(7, ("a",), 1))
     assert keys_since(str(root), 7, 8) == (("a",), files(root, 8))
     assert keys_since(str(root), 6, 8) is None
 
 
-def test_keys_whose_files_are_gone_are_none(root: Path) -> None:
-    commit(root, 8, Touched(7, ("a", "b")), kept=False)
+@pytest.mark.parametrize("n_files", [1, 2])
+def test_keys_of_which_a_file_is_gone_are_none(root: Path, n_files: int) -> None:
+    commit(root, 8, Touched(7, ("a", "b"), n_files), kept=n_files > 1)
     assert keys_since(str(root), 7, 8) is None
