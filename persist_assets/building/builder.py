@@ -20,7 +20,7 @@ import os
 import socket
 import threading
 import uuid
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -39,7 +39,7 @@ from persist_assets.building.strategies.slices import without_shared
 from persist_assets.building.strategies.strategy import Task
 from persist_assets.building.strategies.temporary import TemporaryTables
 from persist_assets.building.tables import Tables
-from persist_assets.core.errors import BuildError, ConflictError, PersistError
+from persist_assets.core.errors import BuildError, ConflictError, PersistError, StorageError
 from persist_assets.core.model.annotations import VALID_FROM, VALID_TO
 from persist_assets.core.model.columns import Column
 from persist_assets.core.model.snapshots import Build, Snapshot, Written
@@ -707,7 +707,8 @@ class Builder:
             if work.state == "open":
                 message = str(error) if isinstance(error, Exception) else "interrupted"
                 self._record_failed(work, message or type(error).__name__)
-                self.tables.discard(self.settings.table_root(work.table), work.build.build_uid)
+                with suppress(StorageError):  # otherwise the next build of the table does it
+                    self.tables.discard(self.settings.table_root(work.table), work.build.build_uid)
             raise
         finally:
             with self._lock:

