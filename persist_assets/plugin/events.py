@@ -202,7 +202,9 @@ def told_of_checks(
 
     Checks of other sources that share its table are left out.
     """
-    names = {c.name: name for name, c in checks_in_dagster(builder.project, source).items()}
+    # The run may be of another environment than the definitions, where the source has other code.
+    run_source = builder.project.by_id[source.source_id]
+    names = {c.name: name for name, c in checks_in_dagster(builder.project, run_source).items()}
     for result in results:
         if result.name in names:
             severity = dg.AssetCheckSeverity
