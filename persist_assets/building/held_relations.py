@@ -118,6 +118,7 @@ class HeldRelations:
         self._firsts: dict[str, str] = {}
         self._of_probes: dict[tuple[frozenset[SourceID], ...], dict[str, _Uses]] = {}
         self._columns: dict[SourceID, tuple[tuple[int, str], ...]] = {}
+        self._n_users: dict[SourceID, int] = {}
         self._lock = threading.RLock()
 
     def hold(self, name: str, frame: DataFrame, planned: _Planned | None = None) -> DataFrame:
@@ -270,7 +271,10 @@ class HeldRelations:
 
     def n_users_of(self, table: SourceID) -> int:
         """Return how many sources may use the changed rows of a table."""
-        return len(self._readers(frozenset((table,)))) or 1
+        with self._lock:
+            if table not in self._n_users:
+                self._n_users[table] = len(self._readers(frozenset((table,)))) or 1
+            return self._n_users[table]
 
     def uses_of_probe(
         self,

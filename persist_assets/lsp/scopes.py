@@ -259,10 +259,10 @@ class _Reader:
 
     def ctes(self, level: Sequence[int], outer: Sequence[Table]) -> list[Table]:
         """Return the common table expressions of a group, the last one first."""
-        found: list[Table] = []
+        tables: list[Table] = []
         words = [self.word(n) for n in level]
         if "WITH" not in words:
-            return found
+            return tables
         at = words.index("WITH") + 1
         while at < len(level):
             name, at = level[at], at + 1
@@ -271,14 +271,14 @@ class _Reader:
             if at + 1 >= len(level) or words[at] != "AS" or level[at + 1] not in self.closing:
                 break
             opened = level[at + 1]
-            query = self.inner(opened, [*found, *outer])
+            query = self.inner(opened, [*tables, *outer])
             token = self.tokens[name]
-            found.insert(0, Table(token.text, (token.text,), token.start, token.end + 1, query))
+            tables.insert(0, Table(token.text, (token.text,), token.start, token.end + 1, query))
             at += 2
             if at >= len(level) or not self.is_comma(level[at]):
                 break
             at += 1
-        return found
+        return tables
 
     def inner(self, opened: int, ctes: Sequence[Table]) -> Select:
         """Return the first SELECT between two brackets."""

@@ -308,10 +308,10 @@ def _answer_about_places(server: Server) -> None:
     @server.feature(types.TEXT_DOCUMENT_HOVER)
     async def _(params: types.HoverParams) -> types.Hover | None:
         at = await server.place(params)
-        told = describe(*at) if at else None
-        if told is None:
+        text = describe(*at) if at else None
+        if text is None:
             return None
-        return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, told))
+        return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, text))
 
     @server.feature(types.TEXT_DOCUMENT_DEFINITION)
     async def _(params: types.DefinitionParams) -> types.Location | None:

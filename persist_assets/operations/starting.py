@@ -42,8 +42,9 @@ _FIRSTS: Mapping[Language, str] = {
     "python": "counts_by",
 }
 """How the name of the source over existing data begins in each language."""
-_ALWAYS = ("persist.toml", ".gitignore")
-_UNLESS_COMPONENT = ("definitions.py", ".github/workflows/persist.yml")
+_COMPONENT_FILES = ("persist.toml", ".gitignore")
+PROJECT_FILES = (*_COMPONENT_FILES, "definitions.py", ".github/workflows/persist.yml")
+"""The files of the template that each new project has."""
 _SAMPLE_DATA = ("data/flights.csv", "data/airlines.csv", "data/LICENSE.txt")
 _AS_KEYS = ("string", "date", "boolean", "int", "bigint", "smallint", "tinyint")
 """Types of columns by which the first source groups, the best one first."""
@@ -123,8 +124,7 @@ def begin(
         Some of the files exist.
     """
     chosen: list[Language] = [language for language in LANGUAGES if language in languages]
-    needed = _ALWAYS if is_component else (*_ALWAYS, *_UNLESS_COMPONENT)
-    files = {path: template(path) for path in needed}
+    files = {path: template(path) for path in (_COMPONENT_FILES if is_component else PROJECT_FILES)}
     if data:
         key, sources = _over(data, chosen)
         first = f"{_FIRSTS[chosen[0]]}_{key}"
@@ -144,10 +144,15 @@ def begin(
     if present:
         message = f"{directory / present[0]} exists already"
         raise SettingsError(message, hint="name a new directory: persist init DIR")
+    write_files(directory, files)
+    return [*files], first
+
+
+def write_files(directory: Path, files: Mapping[str, bytes]) -> None:
+    """Write files by their paths in a directory; directories are made."""
     for path, content in files.items():
         (directory / path).parent.mkdir(parents=True, exist_ok=True)
         (directory / path).write_bytes(content)
-    return [*files], first
 
 
 def _model(language: Language, name: str) -> str:

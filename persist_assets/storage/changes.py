@@ -215,8 +215,8 @@ def delta_change(root: str, then: int, now: int, files: str | None = None) -> Ch
 
 def _touched_keys(root: str, old: Any, new: Any) -> TouchedKeys | None:
     """Return the keys that our builds touched between two versions, None if not all kept them."""
-    kept = keys_since(root, old.version(), new.version())
-    return kept and TouchedKeys(*kept, _more_rows(_counted(old, root), _counted(new, root)))
+    keys = keys_since(root, old.version(), new.version())
+    return keys and TouchedKeys(*keys, _more_rows(_counted(old, root), _counted(new, root)))
 
 
 def change_of_copy(former: str, then: int, root: str, now: int) -> Change | None:

@@ -97,10 +97,10 @@ def keys_since(
             return None
         touched = json.loads(commit[TOUCHED])
         directory = f"{root}/{commit['persist.build']}/{_DIRECTORY}"
-        kept = [f.location for f in list_files(directory) if f.name.endswith(".parquet")]
-        if len(kept) != touched["n_files"]:
+        present = [f.location for f in list_files(directory) if f.name.endswith(".parquet")]
+        if len(present) != touched["n_files"]:
             return None
-        files.append(tuple(kept))
+        files.append(tuple(present))
         columns.add(tuple(touched["columns"]))
         now = touched["base"]
     if now != then or len(columns) != 1:

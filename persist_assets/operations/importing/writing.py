@@ -14,7 +14,12 @@ from persist_assets.compiler.load import compile_files
 from persist_assets.core.errors import NotFoundError, SettingsError
 from persist_assets.core.settings.load import load_settings
 from persist_assets.operations.importing.drafts import Draft, Left, text_of
-from persist_assets.operations.starting import template, written_name
+from persist_assets.operations.starting import (
+    PROJECT_FILES,
+    template,
+    write_files,
+    written_name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,7 +29,6 @@ if TYPE_CHECKING:
     from persist_assets.core.settings.values import Settings
     from persist_assets.operations.importing.drafts import Drafts, Origin, Rule
 
-_ALWAYS = ("persist.toml", "definitions.py", ".gitignore", ".github/workflows/persist.yml")
 _TESTS = "sources/tests"
 """The directory of sources whose rows are failures."""
 
@@ -92,7 +96,7 @@ def write(drafts: Drafts, directory: Path) -> Imported:
         first = f": {drafts.left[0].origin.path}: {drafts.left[0].reason}" if drafts.left else ""
         raise NotFoundError(message + first, hint="name the directory of the project")
     imported = Imported(left=drafts.left)
-    files: dict[str, bytes] = {path: template(path) for path in _ALWAYS}
+    files: dict[str, bytes] = {path: template(path) for path in PROJECT_FILES}
     for name, draft in sorted(drafts.sources.items()):
         text, by_line, _ = text_of(draft)
         files[draft.path] = text.encode()
@@ -105,9 +109,7 @@ def write(drafts: Drafts, directory: Path) -> Imported:
     files |= drafts.copies
     files |= _tests(drafts, imported)
     imported.carried = [*dict.fromkeys(imported.carried)]  # one audit may be several checks
-    for path, content in files.items():
-        (directory / path).parent.mkdir(parents=True, exist_ok=True)
-        (directory / path).write_bytes(content)
+    write_files(directory, files)
     imported.files = [*files]
     return imported
 

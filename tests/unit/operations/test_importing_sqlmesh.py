@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 from conftest import ROOT
+from importing import carried, left
 from typer.testing import CliRunner
 
 from persist_assets.cli import app
-from persist_assets.compiler.load import load_project
 from persist_assets.core.errors import NotFoundError, SettingsError
-from persist_assets.core.settings.load import load_settings
 from persist_assets.operations.cases import read_cases
 from persist_assets.operations.importing.sqlmesh import import_sqlmesh
-from persist_assets.operations.importing.writing import write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,17 +44,8 @@ def sqlmesh(tmp_path: Path, files: dict[str, str]) -> Path:
 
 
 def carry(root: Path, new: Path, dialect: str | None = None) -> tuple[Imported, Project]:
-    """Import a project; all that is carried compiles, but for tables without columns."""
-    imported = write(import_sqlmesh(root, dialect), new)
-    project = load_project(load_settings(new))
-    unknown = {raw.path for raw in imported.to_fill_in}
-    assert [p for p in project.errors if p.location.path not in unknown] == []
-    return imported, project
-
-
-def left(imported: Imported) -> dict[tuple[str, str], str]:
-    """Return the reasons of what is not carried, by kind and name."""
-    return {(entry.origin.kind, entry.origin.name): entry.reason for entry in imported.left}
+    """Import a project, and compile what is carried."""
+    return carried(import_sqlmesh(root, dialect), new)
 
 
 def source(project: Project, name: str) -> Source:
