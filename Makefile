@@ -12,16 +12,19 @@ export PYTHONUTF8 := 1
 
 BRIDGE := persist_assets/compiler/malloy/bridge_js
 BUNDLE := $(BRIDGE)/dist/bridge.cjs
+VENDOR := persist_assets/web/vendor
+VENDORED := $(VENDOR)/dist/NOTICES.txt
 
 TEST_NODE := tests/node/node_modules/.package-lock.json
 
-.PHONY: help setup bridge test-tools demo ui quick test test-all nightly mutations bench lint types acceptance reference docs lock clean
+.PHONY: help setup bridge vendor test-tools demo ui quick test test-all nightly mutations bench lint types acceptance reference docs lock clean
 
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 setup: $(VENV)/installed ## Make the environment, and nothing else.
 	@$(MAKE) --no-print-directory -s bridge || echo "Malloy files will not compile, those of the demo neither; all else works"
+	@$(MAKE) --no-print-directory -s vendor || echo "the dashboard and the catalog site will be plain, without charts"
 
 $(VENV)/installed: pyproject.toml requirements.lock
 	@$(PYTHON) scripts/setup.py $(VENV)
@@ -32,7 +35,12 @@ bridge: $(BUNDLE) ## Bundle Malloy's compiler.
 $(BUNDLE): $(wildcard $(BRIDGE)/src/* $(BRIDGE)/*.json $(BRIDGE)/*.mjs) | $(VENV)/installed
 	@$(BIN)/python scripts/npm.py $(BRIDGE) "ci --no-audit --no-fund" "run build"
 
-test-tools: setup $(BUNDLE) $(TEST_NODE) ## Install what only tests need, and name missing programs.
+vendor: $(VENDORED) ## Fetch the style sheet and the charts of the dashboard.
+
+$(VENDORED): $(wildcard $(VENDOR)/*.json $(VENDOR)/*.mjs) | $(VENV)/installed
+	@$(BIN)/python scripts/npm.py $(VENDOR) "ci --no-audit --no-fund" "run build"
+
+test-tools: setup $(BUNDLE) $(VENDORED) $(TEST_NODE) ## Install what only tests need, and name missing programs.
 	@command -v chromium >/dev/null || { echo "the tests need Chromium: apt-get install chromium"; exit 1; }
 	@$(BIN)/python tests/support/jvm.py
 

@@ -87,6 +87,9 @@ class Refresh:
         Whether rows were compared; those of nondeterministic sources are not.
     expected
         The seconds that the plan expected of both ways; None: it did not compare them.
+    shared_s
+        The seconds that it spent on rows that other sources use too, less its share of these
+        seconds: see `Effort.seconds_shared`.
     """
 
     method: str
@@ -98,6 +101,7 @@ class Refresh:
     difference: str | None = None
     compared: bool = True
     expected: Estimates | None = None
+    shared_s: float = 0.0
 
 
 class Bench:
@@ -161,6 +165,10 @@ class Bench:
                     compared=not source.volatile and source.name not in self.uncompared,
                     expected=work.step.expected,
                 )
+            last = builder.ledger.builds.fetch_last(self.settings.environment)
+        for source in self.project.persisted:
+            effort = last[source.source_id].effort
+            refreshed[source.name].shared_s = effort.seconds_shared if effort else 0.0
         return refreshed
 
     def compute(self) -> dict[str, Cost]:

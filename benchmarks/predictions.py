@@ -5,8 +5,10 @@
                     └─► the same with refresh=whole: the seconds to compute all rows
 
 The three projects share a session and the raw tables, which change in rounds (`maintenance.py`). A
-choice is right if the chosen way took fewer seconds in its project. A table that the second project
-does not maintain leaves no choice, so it does not count.
+choice is right if the chosen way took fewer seconds in its project. Work that several tables of a
+run share is charged to each of them in part, as in the ledger: without the first one, the others
+would have to do it. A table that the second project does not maintain leaves no choice, so it does
+not count.
 """
 
 from __future__ import annotations
@@ -65,19 +67,19 @@ def print_choices(rounds: Sequence[Mapping[str, Refreshed]]) -> None:
     chosen_s = best_s = 0.0
     for number, refreshed in enumerate(rounds[1:], 1):
         for name, auto in refreshed["auto"].items():
-            delta, whole = refreshed["incremental"][name], refreshed["whole"][name]
+            delta = refreshed["incremental"][name]
             if delta.method in ("whole", "reuse"):
                 continue
+            delta_s, whole_s = delta.cost.wall - delta.shared_s, refreshed["whole"][name].cost.wall
             chose_whole = auto.method == "whole"
-            seconds = whole.cost.wall if chose_whole else delta.cost.wall
-            n_choices, chosen_s = n_choices + 1, chosen_s + seconds
-            best_s += min(delta.cost.wall, whole.cost.wall)
-            if chose_whole == (whole.cost.wall < delta.cost.wall):
+            n_choices, chosen_s = n_choices + 1, chosen_s + (whole_s if chose_whole else delta_s)
+            best_s += min(delta_s, whole_s)
+            if chose_whole == (whole_s < delta_s):
                 n_right += 1
                 continue
             print(
-                f"  round {number}, {name}: {auto.method}; maintained in {delta.cost.wall:.2f} s,"
-                f" whole in {whole.cost.wall:.2f} s; {auto.reason or auto.expected}"
+                f"  round {number}, {name}: {auto.method}; maintained in {delta_s:.2f} s,"
+                f" whole in {whole_s:.2f} s; {auto.reason or auto.expected}"
             )
     print(f"plans chose the cheaper way in {n_right} of {n_choices} builds")
     print(f"what they chose took {chosen_s:.1f} s, and the cheaper ways {best_s:.1f} s")

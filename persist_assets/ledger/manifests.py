@@ -185,6 +185,7 @@ class Manifests(Part):
         snapshots: Mapping[BuildID, Snapshot],
         *,
         malloy: Mapping[BuildID, BuildID] | None = None,
+        by: str | None = None,
         why: str | None = None,
     ) -> int:
         """Publish the snapshots of another environment; return the number of the change.
@@ -197,6 +198,8 @@ class Manifests(Part):
             The snapshots to publish.
         malloy
             Malloy's BuildIDs in `target` from now on, each with ours; None: unchanged.
+        by
+            The user to record; None: the user of this process.
 
         Raises
         ------
@@ -218,7 +221,7 @@ class Manifests(Part):
             data = {"environment": target, "from": sources[0], "entries": len(entries)}
             bring_taints(connection, target, [s.build_uid for s in snapshots.values()], sources)
             idx = self._events.append(connection, "promoted", data)
-            move = {"kind": "promote", "why": why or f"from {sources[0]}"}
+            move = _by(by) | {"kind": "promote", "why": why or f"from {sources[0]}"}
             move_entries(self._events, connection, idx, target, entries, move)
             if malloy is not None:
                 set_malloy(connection, idx, target, malloy)
@@ -301,7 +304,15 @@ class Manifests(Part):
         return n_entries
 
     @repeated
-    def roll_back(self, environment: str, to: int, *, expected: int, why: str | None = None) -> int:
+    def roll_back(
+        self,
+        environment: str,
+        to: int,
+        *,
+        expected: int,
+        by: str | None = None,
+        why: str | None = None,
+    ) -> int:
         """Put a manifest back to its state right after a change; return the new change.
 
         Parameters
@@ -310,6 +321,8 @@ class Manifests(Part):
             The change, 0 for before the first one.
         expected
             The latest change of the manifest, as far as the caller knows.
+        by
+            The user to record; None: the user of this process.
 
         Raises
         ------
@@ -320,8 +333,8 @@ class Manifests(Part):
         later = sa.and_(manifest_changes.c.change_id > to, manifest_changes.c.kind != "collect")
         with self._write() as connection:
             data = {"to": to}
-            why = why or f"to {to}"
-            idx = self._take_back(connection, environment, later, expected, why, data)
+            move = _by(by) | {"kind": "rollback", "why": why or f"to {to}"}
+            idx = self._take_back(connection, environment, later, expected, move, data)
             set_malloy(connection, idx, environment, _malloy_ids(connection, environment, at=to))
         return idx
 
@@ -332,6 +345,7 @@ class Manifests(Part):
         moved: Mapping[int, Collection[BuildID]],
         *,
         expected: int,
+        by: str | None = None,
         why: str,
     ) -> int:
         """Undo single changes of a manifest but not later ones; return the new change.
@@ -340,8 +354,8 @@ class Manifests(Part):
         ----------
         moved
             The changes, each with the entries to undo: no later change has moved these.
-        expected
-            The latest change of the manifest, as far as the caller knows.
+        expected, by
+            See `roll_back`.
 
         Raises
         ------
@@ -351,7 +365,8 @@ class Manifests(Part):
         these = manifest_changes.c.change_id.in_(moved)
         with self._write() as connection:
             data = {"undone": sorted(moved)}
-            return self._take_back(connection, environment, these, expected, why, data, moved)
+            move = _by(by) | {"kind": "rollback", "why": why}
+            return self._take_back(connection, environment, these, expected, move, data, moved)
 
     def _take_back(
         self,
@@ -359,7 +374,7 @@ class Manifests(Part):
         environment: str,
         changes: sa.ColumnElement[bool],
         expected: int,
-        why: str,
+        move: Mapping[str, Any],
         data: Mapping[str, Any],
         only: Mapping[int, Collection[BuildID]] | None = None,
     ) -> int:
@@ -383,7 +398,6 @@ class Manifests(Part):
         refuse_collected(connection, {uid for uid in entries.values() if uid})
         values = {"environment": environment, **data, "entries": len(entries)}
         idx = self._events.append(connection, "rolled-back", values)
-        move = {"kind": "rollback", "why": why}
         move_entries(self._events, connection, idx, environment, entries, move)
         changed = {row.build_id: row.change_id for row in undone}
         self._events.append_all(connection, _restored_states(connection, environment, changed))
@@ -457,6 +471,11 @@ def move_entries(
     ]
     if new:
         connection.execute(manifest_entries.insert(), new)
+
+
+def _by(user: str | None) -> dict[str, Any]:
+    """Return the column of a change for the user who asked for it; empty: the process's user."""
+    return {} if user is None else {"by": user}
 
 
 def _user() -> str:

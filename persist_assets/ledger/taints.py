@@ -86,6 +86,16 @@ class Taints(Part):
         return {uid: frozenset(keys) for uid, keys in marks.items()}
 
     @repeated
+    def preview(
+        self,
+        environments: Sequence[str],
+        decide: Callable[[Mapping[BuildID, Snapshot], Collection[Snapshot]], Taint],
+    ) -> Taint:
+        """Return the rows that `record` would taint."""
+        with self._read() as connection:
+            return _decide(connection, environments, decide)
+
+    @repeated
     def record(
         self,
         environments: Sequence[str],
@@ -102,13 +112,8 @@ class Taints(Part):
         decide
             Chooses the rows, given the manifest of these environments and all snapshots.
         """
-        alive = sa.select(builds).where(
-            builds.c.state == "succeeded", builds.c.collected_at.is_(None)
-        )
         with self._write() as connection:  # so that nothing is published meanwhile
-            rows = connection.execute(published(*environments))
-            manifest = {row.build_id: snapshot_of(row) for row in rows}
-            taint = decide(manifest, [snapshot_of(row) for row in connection.execute(alive)])
+            taint = _decide(connection, environments, decide)
             values = {"environment": environments[0], "by": by}
             tainted = [
                 ("partition-tainted", {**values, "partition_ref": ref, "build_id": build_id})
@@ -118,6 +123,17 @@ class Taints(Part):
             marks = [(environments[0], u, k) for u, keys in taint.marks.items() for k in keys]
             _mark(connection, marks)
         return taint
+
+
+def _decide(
+    connection: Connection,
+    environments: Sequence[str],
+    decide: Callable[[Mapping[BuildID, Snapshot], Collection[Snapshot]], Taint],
+) -> Taint:
+    alive = sa.select(builds).where(builds.c.state == "succeeded", builds.c.collected_at.is_(None))
+    rows = connection.execute(published(*environments))
+    manifest = {row.build_id: snapshot_of(row) for row in rows}
+    return decide(manifest, [snapshot_of(row) for row in connection.execute(alive)])
 
 
 def keep_taints(connection: Connection, environment: str, build_uid: str, kept: Kept) -> None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from persist_assets.building.catalog_views import show
-from persist_assets.building.observe import beneath
+from persist_assets.building.observe import Observer, beneath
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core.errors import ConflictError, NotFoundError, SettingsError, StorageError
 from persist_assets.core.model.snapshots import Build, RawVersion, Snapshot
@@ -35,15 +35,23 @@ if TYPE_CHECKING:
 
 
 def promote(
-    builder: Builder,
+    builder: Builder | Observer,
     target: str,
     selected: Iterable[SourceID],
     *,
     allow_stale: bool = False,
     dry_run: bool = False,
+    by: str | None = None,
     why: str | None = None,
 ) -> tuple[Promotion, int | None]:
     """Publish some sources in `target` as readers of the builder's environment see them.
+
+    Parameters
+    ----------
+    builder
+        An observer is enough unless `target` has views in a catalog, which Spark updates.
+    by
+        The user to record; None: the user of this process.
 
     Returns
     -------
@@ -68,6 +76,9 @@ def promote(
         settings.root / settings.sources
     )
     target_project = require(load_project(target_settings))
+    engine = None if isinstance(builder, Observer) else builder.engine
+    if target_settings.views and engine is None and not dry_run:
+        raise _needs_spark(target, f"persist promote {settings.environment} {target}")
     promotion = decide(
         builder.project,
         target_project,
@@ -87,30 +98,58 @@ def promote(
             target,
             promotion.snapshots,
             malloy=target_project.malloy,
+            by=by,
             why=why,
         )
     # Even if nothing moved: an earlier promotion may have died before this point.
     export_manifest(target_settings, ledger)
-    show(target_settings, ledger, builder.engine, [builder.project.by_id[s] for s in selected])
+    if engine is not None:
+        show(target_settings, ledger, engine, [builder.project.by_id[s] for s in selected])
     return promotion, change
 
 
-def roll_back(
+def _needs_spark(environment: str, command: str) -> SettingsError:
+    return SettingsError(
+        f"`{environment}` has views in a catalog, which only a process with Spark updates",
+        hint=f"run {command}",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """The effect of a rollback.
+
+    Attributes
+    ----------
+    to
+        The change to whose state the manifest returns, 0: before the first; None: to a state that
+        it never had.
+    undone
+        The changes that are undone, the latest first.
+    expected
+        The latest change of the manifest when this was decided.
+    gone
+        The tables of the earlier state that were deleted; if there are any, nothing can be done.
+    """
+
+    to: int | None
+    undone: tuple[ManifestChange, ...]
+    expected: int
+    gone: tuple[str, ...]
+
+
+def plan_rollback(
     settings: Settings,
     ledger: Ledger,
     *,
     to: int | None = None,
     steps: int = 1,
     run: str | None = None,
-    why: str | None = None,
-    builder: Builder | None = None,
-) -> ManifestChange:
-    """Reset an environment's manifest to an earlier state, and return the change.
+) -> Rollback:
+    """Return what `roll_back` would do.
 
     Parameters
     ----------
-    builder
-        Updates the views through which others read sources, if the environment has such views.
     to
         The change whose result is restored; None: undo the last `steps` steps that are not undone
         yet (`steps_of`).
@@ -122,8 +161,7 @@ def roll_back(
     NotFoundError
         There is no such change or run.
     ConflictError
-        A table of the earlier state is gone, the environment has changed in the meantime, or a
-        later run published the same tables as `run`. Nothing was changed.
+        A later run published the same tables as `run`.
     """
     environment = settings.environment
     history = ledger.manifests.fetch_history(environment)
@@ -145,22 +183,60 @@ def roll_back(
         )
         undone = [c for step in undone_steps for c in step]
         to = _Standing(history).change_without({c.change_id for c in undone})
-    undone = sorted(undone, key=lambda c: c.change_id, reverse=True)
+    undone = tuple(sorted(undone, key=lambda c: c.change_id, reverse=True))
     earlier = {move.build_id: move.before for change in undone for move in change.moves}
     gone = sorted(
         f"{snapshot.table} version {snapshot.version}"
         for snapshot in earlier.values()
         if snapshot and not _is_there(settings, ledger, snapshot)
     )
-    if gone:
-        raise ConflictError(f"cannot roll back: {', '.join(gone)} is gone")
-    expected = history[0].change_id
-    if to is not None:
-        ledger.manifests.roll_back(environment, to, expected=expected, why=why)
+    return Rollback(to, undone, history[0].change_id, tuple(gone))
+
+
+def roll_back(
+    settings: Settings,
+    ledger: Ledger,
+    *,
+    to: int | None = None,
+    steps: int = 1,
+    run: str | None = None,
+    expected: int | None = None,
+    by: str | None = None,
+    why: str | None = None,
+    builder: Builder | None = None,
+) -> ManifestChange:
+    """Reset an environment's manifest to an earlier state, and return the change.
+
+    Parameters
+    ----------
+    to, steps, run
+        See `plan_rollback`.
+    expected
+        The latest change of the manifest, as far as the user knows; None: any.
+    by
+        The user to record; None: the user of this process.
+    builder
+        Updates the views through which others read sources, if the environment has such views.
+
+    Raises
+    ------
+    NotFoundError
+        There is no such change or run.
+    ConflictError
+        A table of the earlier state is gone, the environment has changed in the meantime, or a
+        later run published the same tables as `run`. Nothing was changed.
+    """
+    environment = settings.environment
+    rollback = plan_rollback(settings, ledger, to=to, steps=steps, run=run)
+    if rollback.gone:
+        raise ConflictError(f"cannot roll back: {', '.join(rollback.gone)} is gone")
+    latest = rollback.expected if expected is None else expected
+    if rollback.to is not None:
+        ledger.manifests.roll_back(environment, rollback.to, expected=latest, by=by, why=why)
     else:
-        moved = {c.change_id: c.moved for c in undone}
+        moved = {c.change_id: c.moved for c in rollback.undone}
         reason = why or f"without {', '.join(map(str, sorted(moved)))}"
-        ledger.manifests.undo(environment, moved, expected=expected, why=reason)
+        ledger.manifests.undo(environment, moved, expected=latest, by=by, why=reason)
     export_manifest(settings, ledger)
     change = ledger.manifests.fetch_history(environment, limit=1)[0]
     _show_moved(builder, change.moves)

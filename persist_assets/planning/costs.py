@@ -103,12 +103,12 @@ def _n_reads(program: Program | Merging, table: SourceID) -> int:
     return sum(text.count(name) for text in program.statements for name in names)
 
 
-def _correction(costs: Sequence[Cost]) -> float:
-    """Return how many times as long as expected by sizes the last two builds took, on average.
+def _correction(costs: Sequence[Cost], n_builds: int = 2) -> float:
+    """Return how many times as long as expected by sizes the last builds took, on average.
 
     Some builds find that no row differs, which is quick. They count, because no plan knows before.
     """
-    ratios = [c.seconds / c.by_size_s for c in costs if c.by_size_s][:2]
+    ratios = [c.seconds / c.by_size_s for c in costs if c.by_size_s][:n_builds]
     return sum(ratios) / len(ratios) if ratios else 1.0
 
 
@@ -116,11 +116,12 @@ def is_worth_measuring(expected: Estimates, costs: Sequence[Cost]) -> bool:
     """Whether to compute all rows although maintenance is expected to be cheaper.
 
     The first builds of each kind take longer than later ones, because Spark starts and compiles
-    code. So if two builds that maintained the table were not much faster than the one that computed
-    all rows, all rows are computed a second time.
+    code. So if the second build that maintained the table was not much faster than the one that
+    computed all rows, all rows are computed a second time.
     """
     n_whole = sum(c.maintenance == "whole" for c in costs)
-    is_close = expected.delta_s * _CLOSE > expected.whole_s
+    like_the_last_s = (expected.by_size_s or expected.delta_s) * _correction(costs, n_builds=1)
+    is_close = like_the_last_s * _CLOSE > expected.whole_s
     return n_whole == 1 and len(costs) > 2 and is_close
 
 

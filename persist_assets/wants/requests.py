@@ -244,10 +244,17 @@ def evaluate_now(
     return evaluation, request
 
 
-def taint(observer: Observer, ref: PartitionRef, *, by: str) -> list[PartitionRef]:
+def taint(
+    observer: Observer, ref: PartitionRef, *, by: str, dry_run: bool = False
+) -> list[PartitionRef]:
     """Record that the rows of a partition must not be used, nor those computed from them.
 
     Until they are rebuilt, readers compute these rows instead.
+
+    Parameters
+    ----------
+    dry_run
+        Record nothing.
 
     Returns
     -------
@@ -268,25 +275,7 @@ def taint(observer: Observer, ref: PartitionRef, *, by: str) -> list[PartitionRe
             f"`{place.source.name}` keeps a history, which cannot be recomputed",
             hint=f"start it over: persist build {place.source.key} --full-refresh",
         )
-    all_keys = order.get(place.source.source_id, ())
-    tainted: dict[SourceID, Collection[str]] = {
-        sharing.source_id: all_keys if place.key is None else (place.key,)
-        for sharing in project.by_build_id[place.source.build_id]
-    }
-    for reader in project.persisted:
-        if reader.source_id in tainted:
-            continue
-        reached: set[str] = set()
-        read = project.reach(reader.bindings, lambda s: s.persisted)
-        tainted_upstreams = [s for s in read if s.source_id in tainted]
-        if tainted_upstreams and reader.keeps_history:
-            log.warning("`%s` keeps a history: its existing versions stay", reader.name)
-            continue
-        for upstream in tainted_upstreams:
-            keys, zone = tainted[upstream.source_id], observer.settings.timezone.key
-            reached |= {*reached_by(project, reader, upstream, keys, order, zone)}
-        if tainted_upstreams:
-            tainted[reader.source_id] = [k for k in order.get(reader.source_id, ()) if k in reached]
+    tainted = _reached(observer, place, order)
     full = ref_of(place.source.key, place.key)
 
     def decide(manifest: Mapping[BuildID, Snapshot], snapshots: Collection[Snapshot]) -> Taint:
@@ -316,9 +305,39 @@ def taint(observer: Observer, ref: PartitionRef, *, by: str) -> list[PartitionRe
         present = {s.build_uid for b, s in manifest.items() if b in project.by_build_id}
         return Taint(refs, _with_readers(marks, snapshots, present))
 
-    taint = observer.ledger.taints.record(observer.settings.environments, decide, by=by)
+    taints, environments = observer.ledger.taints, observer.settings.environments
+    if dry_run:
+        return [*taints.preview(environments, decide).refs]
+    taint = taints.record(environments, decide, by=by)
     export_manifest(observer.settings, observer.ledger)
     return [*taint.refs]
+
+
+def _reached(
+    observer: Observer, place: Place, order: Mapping[SourceID, tuple[str, ...]]
+) -> dict[SourceID, Collection[str]]:
+    """Return the partitions whose rows are computed from those of a place, by source."""
+    project, zone = observer.project, observer.settings.timezone.key
+    all_keys = order.get(place.source.source_id, ())
+    tainted: dict[SourceID, Collection[str]] = {
+        sharing.source_id: all_keys if place.key is None else (place.key,)
+        for sharing in project.by_build_id[place.source.build_id]
+    }
+    for reader in project.persisted:
+        if reader.source_id in tainted:
+            continue
+        reached: set[str] = set()
+        read = project.reach(reader.bindings, lambda s: s.persisted)
+        tainted_upstreams = [s for s in read if s.source_id in tainted]
+        if tainted_upstreams and reader.keeps_history:
+            log.warning("`%s` keeps a history: its existing versions stay", reader.name)
+            continue
+        for upstream in tainted_upstreams:
+            keys = tainted[upstream.source_id]
+            reached |= {*reached_by(project, reader, upstream, keys, order, zone)}
+        if tainted_upstreams:
+            tainted[reader.source_id] = [k for k in order.get(reader.source_id, ()) if k in reached]
+    return tainted
 
 
 def _sharing_rows(snapshot: Snapshot, snapshots: Iterable[Snapshot]) -> Iterator[str]:

@@ -15,7 +15,8 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from persist_assets.building.observe import Observer
@@ -29,10 +30,12 @@ from persist_assets.wants.upstreams import sync_all
 from persist_assets.web.access import TOKENS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import TypeVar
 
+    from persist_assets.core.model.plans import Plan
     from persist_assets.core.model.project import Project
+    from persist_assets.core.model.queries import SourceID
     from persist_assets.core.settings.values import Settings
     from persist_assets.core.wants import Evaluation, Request, Want
     from persist_assets.ledger.ledger import Ledger
@@ -48,10 +51,22 @@ _TICK_S = 30.0
 """How often to check whether more can be built, in seconds."""
 _SOON_S = 5.0
 """How long a request for metrics waits for a plan, in seconds."""
+_PLAN_AGE = timedelta(seconds=30)
+"""How long a plan is shown while no event occurs: raw data may change without one."""
 _LONGEST_REST_S = 60.0
 """The longest pause between two evaluations, in seconds."""
 _LOOK_S = 0.2
 """How often to look at the log while a client waits for it, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What a build of everything would do, at an instant and at a position of the log."""
+
+    plan: Plan
+    project: Project
+    at: datetime
+    position: int
 
 
 class Graph:
@@ -90,6 +105,8 @@ class Graph:
         self._compiling = threading.Lock()
         self._project: tuple[object, Project] | None = None
         self._looking: asyncio.Future[Observer] | None = None
+        self._planned: Planned | None = None
+        self._replanning: asyncio.Future[Planned] | None = None
         self._position = 0
         self._moved, self._awaited, self._wanted = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -166,6 +183,41 @@ class Graph:
             async with asyncio.timeout(_SOON_S):
                 await asyncio.shield(self._looking)
         return self._project and self._project[1]
+
+    @property
+    def keys(self) -> Mapping[SourceID, str]:
+        """The asset keys of the sources compiled last; empty if none have been."""
+        project = self._project[1] if self._project is not None else None
+        return {s: source.key for s, source in project.by_id.items()} if project else {}
+
+    async def recent_plan(self) -> Planned | None:
+        """Return what a build of everything would do, as of at most half a minute ago.
+
+        If planning takes long, return the last plan, which says when it was made; None if there is
+        none yet.
+
+        Raises
+        ------
+        PersistError
+            No plan can be made.
+        """
+        position = await self.read(self.ledger.events.position)
+        last = self._planned
+        if last and last.position == position and self.clock() - last.at < _PLAN_AGE:
+            return last
+        # A request that timed out leaves its plan to the next one.
+        if self._replanning is None or self._replanning.done():
+            self._replanning = asyncio.ensure_future(self.plan(self._make_plan))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SOON_S):
+                await asyncio.shield(self._replanning)
+        return self._planned
+
+    def _make_plan(self) -> Planned:
+        position, observer = self.ledger.events.position(), self.observer()
+        plan = observer.plan([s.source_id for s in observer.project.persisted])
+        self._planned = Planned(plan, observer.project, observer.started_at, position)
+        return self._planned
 
     def _signature(self) -> object:
         """Return a value that changes when files of the sources change."""

@@ -54,6 +54,7 @@ def test_a_want_is_made_seen_and_taken_back_in_the_dashboard(
         page.goto(service.url)
         page.get_by_label("Token").fill(WRITE)
         page.get_by_role("button", name="Log in").click()
+        page.get_by_role("link", name="Wants").click()
 
         # With the keyboard alone; the answer is said aloud, the want is in the list.
         page.get_by_text("Ask for a partition").press("Enter")
@@ -108,7 +109,7 @@ def test_a_want_is_made_seen_and_taken_back_in_the_dashboard(
 
         # It fits a phone.
         page.set_viewport_size({"width": 360, "height": 740})
-        for path in ("/", "/timeline", "/sla", "/partitions", "/events", "/environments"):
+        for path in ("/", "/wants", "/timeline", "/sla", "/partitions", "/events", "/environments"):
             page.goto(service.url + path)
             assert page.evaluate("document.documentElement.scrollWidth") <= 360, path
         assert not [e for e in errors if "401" not in e], errors
@@ -122,7 +123,7 @@ def test_pages_work_without_javascript_and_readers_get_no_forms(
     write_data(root)
     with serving(root, env={"PERSIST_TOKENS": TOKENS}) as service, service.client(None) as client:
         client.post("/login", data={"token": READ})
-        page = client.get("/").text
+        page = client.get("/wants").text
         assert "Ask for a partition" not in page and "Log out" in page
         token = page.split('name="form_token" value="')[1].split('"')[0]
         sent = {"partition_ref": "m/total", "form_token": token}
@@ -140,7 +141,7 @@ def test_what_is_wanted_in_the_dashboard_is_built(
     root = make_shared_project({"m.sql": SOURCES})
     write_data(root)
     with serving(root, "--build") as service:
-        page.goto(service.url)
+        page.goto(service.url + "/wants")
         page.get_by_text("Ask for a partition").click()
         page.get_by_label("Partition", exact=True).fill("m/daily/2024-01-02")
         page.get_by_role("button", name="Ask for it").click()
@@ -152,4 +153,5 @@ def test_what_is_wanted_in_the_dashboard_is_built(
         page.get_by_role("link", name="Partitions").click()
         page.get_by_text("2024-01-02: available").wait_for(state="attached")
         page.get_by_role("link", name="Environments").click()
-        page.get_by_role("row").filter(has_text="daily@sources/m.sql").wait_for()
+        page.get_by_role("link", name="dev", exact=True).click()
+        page.get_by_role("row").filter(has_text="m/daily").first.wait_for()

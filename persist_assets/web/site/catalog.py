@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from persist_assets.core.model.checks import CheckResult
     from persist_assets.core.model.project import Project
@@ -57,8 +57,15 @@ class Knowledge:
     methods: Mapping[SourceID, tuple[str, Effort | None]]
 
 
-def read_knowledge(settings: Settings, project: Project, ledger: Ledger) -> Knowledge:
+def read_knowledge(
+    settings: Settings, project: Project, ledger: Ledger, *, only: Collection[SourceID] = ()
+) -> Knowledge:
     """Return the ledger's records; this takes a query for each environment and checked source.
+
+    Parameters
+    ----------
+    only
+        The sources to read the records of; empty: all.
 
     Raises
     ------
@@ -68,6 +75,8 @@ def read_knowledge(settings: Settings, project: Project, ledger: Ledger) -> Know
     # Sources that cannot be compiled have no BuildID now; readers still read their last table.
     build_ids: dict[SourceID, BuildID | None] = {b.source_id: None for b in project.broken}
     build_ids |= {s.source_id: s.build_id for s in project.persisted}
+    if only:
+        build_ids = {s: build_ids[s] for s in only if s in build_ids}
     standings: dict[SourceID, list[Standing]] = {}
     for environment in ledger.manifests.fetch_environments():
         manifest = ledger.manifests.fetch(environment)
@@ -80,7 +89,7 @@ def read_knowledge(settings: Settings, project: Project, ledger: Ledger) -> Know
                 standing = Standing(environment, snapshot, snapshot.build_id == build_id)
                 standings.setdefault(source_id, []).append(standing)
     read = ledger.manifests.fetch(*settings.environments)
-    snapshots = {s.source_id: read[s.build_id] for s in project.persisted if s.build_id in read}
+    snapshots = {s: read[b] for s, b in build_ids.items() if b is not None and b in read}
     checks = {
         source_id: {c.definition: c for c in ledger.builds.fetch_checks(snapshot.build_uid)}
         for source_id, snapshot in snapshots.items()

@@ -201,7 +201,16 @@ def test_a_want_is_recorded_and_pages_are_shown_while_an_evaluation_goes_on(
             body = {"partition_ref": "m/daily/2024-01-02"}
             made = await client.post(WANTS, json=body)
             assert made.status_code == 201, made.text
-            for path in (WANTS, "/api/v1/sla", "/", "/timeline", "/sla", "/partitions", "/metrics"):
+            for path in (
+                WANTS,
+                "/api/v1/sla",
+                "/",
+                "/wants",
+                "/timeline",
+                "/sla",
+                "/partitions",
+                "/metrics",
+            ):
                 assert (await client.get(path)).status_code == 200, path
         assert not evaluation.done()
         go_on.set()
@@ -508,7 +517,7 @@ def test_a_form_needs_its_session_and_what_that_gave_it(served: Served) -> None:
             and "m/totl&lt;b&gt;" in wrong.text
             and "totl<b>" not in wrong.text
         )
-        for path in ("/timeline", "/sla", "/partitions", "/events", "/environments"):
+        for path in ("/wants", "/timeline", "/sla", "/partitions", "/events", "/environments"):
             shown = client.get(path)
             assert shown.status_code == 200 and "<h1>" in shown.text, path
         forged = httpx.Cookies({"persist_session": "ops|99999999999|00|" + "0" * 64})

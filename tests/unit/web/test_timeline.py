@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from persist_assets.core.wants import Want
-from persist_assets.web.dashboard import draw_timeline
+from persist_assets.web.dashboard.timeline import draw_timeline
 
 NOW = datetime(2024, 1, 5, tzinfo=UTC)
 HOUR = timedelta(hours=1)

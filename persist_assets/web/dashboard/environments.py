@@ -1,0 +1,173 @@
+"""Environments: what their readers get, how that changed, and how two of them differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from persist_assets.core.errors import NotFoundError, SettingsError, did_you_mean
+from persist_assets.core.settings.load import load_settings
+from persist_assets.operations.environments import steps_of
+from persist_assets.planning.diff import differ, in_words
+from persist_assets.web.dashboard.frame import Paged, parameter
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from persist_assets.core.model.queries import SourceID
+    from persist_assets.core.model.snapshots import Build
+    from persist_assets.core.settings.values import Settings
+    from persist_assets.web.access import Caller
+    from persist_assets.web.dashboard.frame import Frame
+    from persist_assets.web.graph import Graph
+
+_CHANGES = 50
+_LATEST = 5
+
+
+@dataclass(frozen=True, slots=True)
+class SourceDiffers:
+    """A source that readers of two environments see differently.
+
+    Attributes
+    ----------
+    here, there
+        The builds that they read; None: nothing.
+    what
+        The difference in words.
+    """
+
+    source_id: SourceID
+    here: Build | None
+    there: Build | None
+    what: str
+
+
+def compare(here: Mapping[SourceID, Build], there: Mapping[SourceID, Build]) -> list[SourceDiffers]:
+    """Return the sources of which two environments read other tables, in order.
+
+    Parameters
+    ----------
+    here, there
+        The build that readers of each environment get of each source.
+    """
+    differing: list[SourceDiffers] = []
+    for source_id in sorted({*here, *there}):
+        a, b = here.get(source_id), there.get(source_id)
+        what = _difference(a, b)
+        if what:
+            differing.append(SourceDiffers(source_id, a, b, what))
+    return differing
+
+
+def _difference(here: Build | None, there: Build | None) -> str:
+    if here is None or there is None:
+        return "only there" if here is None else "only here"
+    a, b = here.snapshot, there.snapshot
+    if a is not None and b is not None and a.build_uid == b.build_uid:
+        return ""
+    if here.build_id != there.build_id:
+        if here.digests is not None and there.digests is not None:
+            return in_words(differ(there.digests, here.digests)) or "an input has another meaning"
+        return "another definition"
+    if a is not None and b is not None and a.content == b.content:
+        return ""
+    return "the same definition of other data"
+
+
+def find_names(graph: Graph) -> list[str]:
+    """Return all environments: the served one, declared ones, and those with tables."""
+    settings = graph.settings
+    known = graph.ledger.manifests.fetch_environments()
+    return sorted({settings.environment, *(n for n in settings.declared if "*" not in n), *known})
+
+
+def settings_of(graph: Graph, environment: str) -> Settings:
+    """Return the settings of an environment of the same ledger.
+
+    Raises
+    ------
+    NotFoundError
+        There is no such environment.
+    SettingsError
+        It has another ledger.
+    """
+    settings, names = graph.settings, find_names(graph)
+    if environment == settings.environment:
+        return settings
+    if environment not in names:
+        raise NotFoundError(
+            f"no environment `{environment[:100]}`", hint=did_you_mean(environment, names)
+        )
+    other = load_settings(settings.root, environment=environment)
+    other = other.with_sources(settings.root / settings.sources)
+    if other.ledger != settings.ledger:
+        raise SettingsError(f"`{environment}` has another ledger, which this service does not read")
+    return other
+
+
+async def show_environments(frame: Frame, request: Request, caller: Caller) -> Response:
+    """Show all environments, each with its size and its latest changes."""
+    graph = frame.graph
+
+    def look() -> list[dict[str, Any]]:
+        ledger = graph.ledger
+        return [
+            {
+                "name": name,
+                "entries": len(entries),
+                "rows": sum(s.rows for s in entries.values()),
+                "bytes": sum(s.bytes for s in entries.values()),
+                "history": ledger.manifests.fetch_history(name, limit=_LATEST),
+            }
+            for name in find_names(graph)
+            for entries in (ledger.manifests.fetch(name),)
+        ]
+
+    environments = await graph.read(look)
+    return frame.page(
+        request, caller, "environments.html", "Environments", environments=environments
+    )
+
+
+async def show_environment(frame: Frame, request: Request, caller: Caller) -> Response:
+    """Show what readers of an environment get, how that changed, and how another one differs."""
+    graph, name = frame.graph, request.path_params["name"]
+    against = parameter(request, "against")
+
+    def look() -> dict[str, Any]:
+        ledger, settings = graph.ledger, settings_of(graph, name)
+        entries = sorted(ledger.manifests.fetch(name).values(), key=lambda s: s.source_id)
+        history = ledger.manifests.fetch_history(name)
+        undone_next = steps_of(history)
+        differing = None
+        if against:
+            others = settings_of(graph, against).environments
+            differing = compare(
+                ledger.builds.fetch_current(*settings.environments),
+                ledger.builds.fetch_current(*others),
+            )
+        return {
+            "entries": Paged.of(entries, request),
+            "history": history[:_CHANGES],
+            "latest": history[0].change_id if history else None,
+            "may_undo": bool(undone_next),
+            "reads": settings.environments[1:],
+            "differing": differing,
+            "others": [other for other in find_names(graph) if other != name],
+            "position": ledger.events.position(),
+        }
+
+    values = await graph.read(look)
+    return frame.page(
+        request,
+        caller,
+        "environment.html",
+        f"Environment {name}",
+        name=name,
+        against=against,
+        **values,
+    )

@@ -1,0 +1,236 @@
+"""What all pages have in common: who may see them, their forms, links and templates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, quote, urlencode
+
+from starlette.responses import HTMLResponse, RedirectResponse
+
+from persist_assets._paths import DASHBOARD
+from persist_assets.core.errors import NotFoundError
+from persist_assets.web.access import SESSION, Refused
+from persist_assets.web.layout import templates
+from persist_assets.web.site.descriptions import BOX, Descriptions
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from typing import TypeVar
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from persist_assets.core.errors import PersistError
+    from persist_assets.core.model.project import Project
+    from persist_assets.web.access import Access, Caller
+    from persist_assets.web.graph import Graph
+
+    Item = TypeVar("Item")
+
+PAGES = (
+    ("/", "Overview"),
+    ("/sources", "Sources"),
+    ("/runs", "Runs"),
+    ("/wants", "Wants"),
+    ("/partitions", "Partitions"),
+    ("/environments", "Environments"),
+    ("/timeline", "Timeline"),
+    ("/sla", "Missed deadlines"),
+    ("/events", "Events"),
+)
+"""The pages in the navigation."""
+PER_PAGE = 50
+"""The maximum number of rows of a table on one page."""
+_LONGEST_QUERY = 200
+
+
+def to_source(name: str) -> str:
+    """Return the address of a source's page, by its asset key or SourceID."""
+    return f"/sources/{quote(name, safe='/@')}"
+
+
+def to_partition(ref: str) -> str:
+    """Return the address of a partition's page, or of the grid of a partitioned source."""
+    return f"/partitions/{quote(ref)}"
+
+
+def to_run(run_id: str) -> str:
+    """Return the address of a run's page."""
+    return f"/runs/{quote(run_id, safe='')}"
+
+
+def to_want(want_id: str) -> str:
+    """Return the address of a want's page."""
+    return f"/wants/{quote(want_id, safe='')}"
+
+
+def to_environment(name: str) -> str:
+    """Return the address of an environment's page."""
+    return f"/environments/{quote(name, safe='')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Paged:
+    """A part of a list.
+
+    Attributes
+    ----------
+    number, count
+        The number of this page, from one, and the number of pages.
+    """
+
+    items: Sequence[Any]
+    number: int
+    count: int
+    total: int
+
+    @classmethod
+    def of(cls, items: Sequence[Item], request: Request, size: int = PER_PAGE) -> Paged:
+        """Return the page that a request asks for; the last one if there are fewer."""
+        count = max(1, -(-len(items) // size))
+        text = request.query_params.get("page", "1")
+        number = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 1
+        number = min(max(number, 1), count)
+        return cls(items[(number - 1) * size : number * size], number, count, len(items))
+
+
+class Frame:
+    """What all pages share.
+
+    Attributes
+    ----------
+    graph
+        The service's state.
+    access
+        Who may see and do what.
+    """
+
+    def __init__(self, graph: Graph, access: Access) -> None:
+        self.graph, self.access = graph, access
+        self._templates = templates(DASHBOARD / "templates")
+        links = (to_source, to_partition, to_run, to_want, to_environment)
+        self._templates.filters |= {link.__name__: link for link in links}
+        self._described: tuple[Project, Descriptions] | None = None
+
+    # ------------------------------------------------------------------------- who may see
+
+    def shown(
+        self, act: Callable[[Frame, Request, Caller], Awaitable[Response]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """Wrap a page so that only callers who have logged in see it."""
+
+        async def serve(request: Request) -> Response:
+            caller = self.access.of_cookie(request.cookies.get(SESSION))
+            if caller is None:
+                path = request.url.path
+                return RedirectResponse(f"/login?next={quote(path)}", 303)
+            try:
+                return await act(self, request, caller)
+            except NotFoundError as error:
+                return self.problem(request, caller, "Not found", error, 404)
+
+        return serve
+
+    def changed(
+        self, act: Callable[[Frame, Request, Caller, Mapping[str, str]], Awaitable[Response]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """Wrap an action so that only our own forms, sent by permitted callers, trigger it."""
+
+        async def serve(request: Request) -> Response:
+            cookie = request.cookies.get(SESSION)
+            caller = self.access.of_cookie(cookie)
+            if caller is None:
+                return RedirectResponse("/login", 303)
+            form = await read_form(request)
+            if not self.access.is_form_token(cookie, form.get("form_token", "")):
+                raise Refused(403, "cross-site", "invalid form token")
+            if not caller.may("write") and request.url.path != "/logout":
+                raise Refused(403, "forbidden", f"the token `{caller.name}` is read-only")
+            return await act(self, request, caller, form)
+
+        return serve
+
+    # ----------------------------------------------------------------------------- content
+
+    def descriptions(self, project: Project) -> Descriptions:
+        """Return what is known of the sources of a project without the ledger."""
+        if self._described is None or self._described[0] is not project:
+            texts = dict[str, str]()
+            root = self.graph.settings.root
+            for path in {s.location.path for s in (*project.sources, *project.broken)}:
+                try:
+                    texts[path] = (root / path).read_text(encoding="utf-8-sig")
+                except (OSError, UnicodeDecodeError):
+                    continue  # the page says that the file cannot be read
+            described = Descriptions(project, texts, lambda key: to_source("/".join(key))[1:])
+            self._described = project, described
+        return self._described[1]
+
+    def problem(
+        self, request: Request, caller: Caller, title: str, error: PersistError, status: int
+    ) -> Response:
+        """Return a page that says why something cannot be shown or done."""
+        wrong = error.message.partition("\n")[0]
+        return self.page(
+            request, caller, "problem.html", title, status, wrong=wrong, hint=error.hint
+        )
+
+    def page(
+        self,
+        request: Request,
+        caller: Caller | None,
+        template: str,
+        title: str,
+        status: int = 200,
+        **values: Any,
+    ) -> Response:
+        """Return a page made of a template and its values."""
+
+        def link(**changes: Any) -> str:
+            """Return the address of this page with other parameters; None removes one."""
+            parameters = {**request.query_params, **changes}
+            parameters = {k: v for k, v in parameters.items() if v not in (None, "")}
+            return f"{request.url.path}?{urlencode(parameters)}".removesuffix("?")
+
+        text = self._templates.get_template(template).render(
+            title=title,
+            environment=self.graph.settings.environment,
+            pages=PAGES,
+            here=f"/{request.url.path.split('/')[1]}",
+            caller=caller,
+            may_write=bool(caller and caller.may("write")),
+            is_open=self.access.is_open,
+            form_token=self.access.form_token(request.cookies.get(SESSION)),
+            keys_by_id=self.graph.keys,
+            now=self.graph.clock(),
+            link=link,
+            up="/",
+            box=BOX,
+            query=request.query_params,
+            **values,
+        )
+        return HTMLResponse(text, status)
+
+
+def parameter(request: Request, name: str, default: str = "") -> str:
+    """Return a parameter of a page's address, shortened, without characters no name has."""
+    return request.query_params.get(name, default).strip().replace("\0", "")[:_LONGEST_QUERY]
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """Return the fields of a form; of repeated names, the last one.
+
+    Raises
+    ------
+    Refused
+        It is no form, or has too many fields.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/x-www-form-urlencoded":
+        raise Refused(415, "no-form", "this must be sent by a form of the dashboard")
+    text = (await request.body()).decode(errors="replace")
+    try:
+        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=50))
+    except ValueError:
+        raise Refused(400, "no-form", "the form has too many fields") from None
