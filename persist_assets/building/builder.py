@@ -550,10 +550,8 @@ class Builder:
             was published.
         """
         if work.source.keeps_history and not self._is_last(work):
-            raise ConflictError(
-                f"the history of `{work.source.name}` changed during the build",
-                hint="try again",
-            )
+            message = f"the history of `{work.source.name}` changed during the build"
+            raise ConflictError(message, hint="try again")
         self._commit(work)
         publication = self._publication(work)
         self.ledger.builds.publish(publication, malloy=self.project.malloy)
@@ -688,9 +686,9 @@ class Builder:
         return f"{self.run_id or 'a build'} on {socket.gethostname()}, process {os.getpid()}"
 
     @delayed_interrupts()
-    def _record_failed(self, work: PendingBuild, error: str) -> None:
+    def _record_failed(self, work: PendingBuild, error: str, checks: Sequence[Any] = ()) -> None:
         request_id = self.request.request_id if self.request else None
-        self.ledger.builds.record_failed(work.build, error, request_id=request_id)
+        self.ledger.builds.record_failed(work.build, error, request_id=request_id, checks=checks)
 
     @contextmanager
     def _recorded(self, work: PendingBuild) -> Generator[None]:
@@ -706,7 +704,8 @@ class Builder:
                 error.location = place_of(error, self.settings.root) or work.source.location
             if work.state == "open":
                 message = str(error) if isinstance(error, Exception) else "interrupted"
-                self._record_failed(work, message or type(error).__name__)
+                checks = getattr(error, "results", ())  # of checks that failed
+                self._record_failed(work, message or type(error).__name__, checks)
                 with suppress(StorageError):  # otherwise the next build of the table does it
                     self.tables.discard(self.settings.table_root(work.table), work.build.build_uid)
             raise

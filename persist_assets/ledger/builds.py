@@ -122,16 +122,26 @@ class Builds(Part):
             self._events.append(connection, "build-started", {**event_data(build), **cause})
 
     @repeated
-    def record_failed(self, build: Build, error: str, *, request_id: str | None = None) -> None:
+    def record_failed(
+        self,
+        build: Build,
+        error: str,
+        *,
+        request_id: str | None = None,
+        checks: Sequence[CheckResult] = (),
+    ) -> None:
         """Record that a build failed, unless it has ended. Readers see no change.
 
         Parameters
         ----------
         request_id
             The request that the build belongs to, if any.
+        checks
+            The results of its checks, as far as they were run.
         """
+        values = {"checks": [asdict(c) for c in checks]} if checks else {}
         with self._write() as connection:
-            self._fail(connection, build, error, build_request_id=request_id)
+            self._fail(connection, build, error, values, build_request_id=request_id)
 
     @repeated
     def record_interrupted(self, table: str, *, alive: Sequence[str] = ()) -> list[str]:
@@ -244,11 +254,18 @@ class Builds(Part):
         if malloy is not None:
             set_malloy(connection, idx, build.environment, malloy)
 
-    def _fail(self, connection: Connection, build: Build, error: str, **data: Any) -> None:
-        """Record that a build failed, unless it has ended."""
+    def _fail(
+        self,
+        connection: Connection,
+        build: Build,
+        error: str,
+        columns: Mapping[str, Any] | None = None,
+        **data: Any,
+    ) -> None:
+        """Record that a build failed, unless it has ended; `columns` are more of its row."""
         started = sa.and_(builds.c.build_uid == build.build_uid, builds.c.state == "started")
         # PostgreSQL's text type holds every character but NUL.
-        values = {"error": error.replace("\0", "")}
+        values = {**(columns or {}), "error": error.replace("\0", "")}
         values |= {"state": "failed", "finished_at": self._clock()}
         if connection.execute(builds.update().where(started).values(**values)).rowcount:
             data = {**event_data(build), **data, "error": error}

@@ -12,15 +12,16 @@ from markupsafe import Markup
 from persist_assets._paths import VENDORED, WEB
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
-_STYLES = (VENDORED / "pico.min.css", VENDORED / "uPlot.min.css", WEB / "static" / "style.css")
+SHEETS = (VENDORED / "pico.min.css", VENDORED / "uPlot.min.css", WEB / "static" / "style.css")
 
 
-def style() -> str:
-    """Return the style sheet of all pages; without the vendored parts, it is our own only."""
+def style(sheets: Sequence[Path] = SHEETS) -> str:
+    """Return the style sheet of all pages; without the vendored sheets, it is our own only."""
     texts: list[str] = []
-    for path in _STYLES:
+    for path in sheets:
         with suppress(FileNotFoundError):
             texts.append(path.read_text(encoding="utf-8"))
     return "\n".join(texts)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import shutil
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT, need
 from serving import READ, SOURCES, TOKENS, WRITE, serving, write_data
+from support.duckdb_engine import DuckDBEngine
 
+from persist_assets.building.builder import Builder
+from persist_assets.compiler.load import load_project, require
 from persist_assets.core.settings.load import load_settings
 from persist_assets.core.wants import Want
 from persist_assets.ledger.ledger import Ledger
@@ -155,3 +160,110 @@ def test_what_is_wanted_in_the_dashboard_is_built(
         page.get_by_role("link", name="Environments").click()
         page.get_by_role("link", name="dev", exact=True).click()
         page.get_by_role("row").filter(has_text="m/daily").first.wait_for()
+
+
+PAGES = (
+    "/",
+    "/sources",
+    "/sources/m/total",
+    "/runs",
+    "/runs/run-2",
+    "/wants",
+    "/partitions",
+    "/partitions/m/daily",
+    "/partitions/m/daily/2024-01-02",
+    "/environments",
+    "/environments/dev?against=prod",
+    "/promote?from=dev&to=prod",
+    "/rollback?environment=dev",
+    "/taint?ref=m/total",
+    "/retry?ref=m/daily/2024-01-02",
+    "/timeline",
+    "/sla",
+    "/events",
+)
+
+
+@pytest.fixture
+def built(make_shared_project: Callable[..., Path]) -> Path:
+    """Return a project whose source `m/total` was built three times, once in vain."""
+    root = make_shared_project({"m.sql": SOURCES}, settings="[env.prod]\n")
+    settings = load_settings(root)
+    ledger = Ledger(settings.ledger)
+    for n in range(3):
+        write_data(root)
+        table = pa.table(
+            {
+                "day": pa.array([date(2024, 1, 1)] * n, pa.date32()),
+                "n": pa.array([1] * n, pa.int32()),
+            }
+        )
+        pq.write_table(table, root / "f" / f"more-{n}.parquet")
+        project = require(load_project(settings))
+        builder = Builder(settings, project, ledger, DuckDBEngine(settings), run_id=f"run-{n}")
+        builder.build(project.by_id["total@sources/m.sql"])
+    ledger.close()
+    return root
+
+
+@pytest.mark.slow
+@pytest.mark.proves("W24", "W25")
+def test_every_page_is_for_a_wall_a_phone_and_the_dark(built: Path, page: Any) -> None:
+    errors: list[str] = []
+    page.on("console", lambda m: errors.append(m.text) if m.type == "error" else None)
+    page.on("pageerror", lambda e: errors.append(str(e)))
+    with serving(built) as service:
+        for width, scheme in ((1600, "light"), (390, "dark")):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.emulate_media(color_scheme=scheme)
+            for path in PAGES:
+                page.goto(service.url + path)
+                page.get_by_role("heading", level=1).wait_for()
+                assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+                back = page.evaluate("getComputedStyle(document.body).backgroundColor")
+                light = sum(map(int, back[4:-1].split(",")[:3])) / 3
+                assert (light > 128) == (scheme == "light"), (path, back)
+        shot(page, "dashboard-phone")
+
+        # Builds are drawn; the table beside the charts has the same values; times are local.
+        page.set_viewport_size({"width": 1280, "height": 900})
+        page.goto(service.url + "/sources/m/total")
+        page.locator(".chart canvas").first.wait_for()
+        assert page.locator(".chart canvas").count() == 3
+        assert page.get_by_role("region", name="Builds").get_by_role("row").count() == 4
+        shown = page.locator("time").first
+        assert shown.text_content() != shown.get_attribute("datetime")
+        shot(page, "dashboard-source")
+
+        # With the keyboard alone: search, open a source, and confirm what its button asks.
+        page.keyboard.press("/")
+        page.keyboard.type("total")
+        page.keyboard.press("Enter")
+        page.get_by_role("region", name="Sources").get_by_role("link", name="m/total").press(
+            "Enter"
+        )
+        page.get_by_role("button", name="Taint").press("Enter")
+        page.get_by_role("heading", name="Taint m/total?").wait_for()
+        page.get_by_role("button", name="Taint them").press("Enter")
+        page.get_by_text("tainted").first.wait_for()
+        page.goto(service.url + "/sources/m/total")
+        page.get_by_text("tainted").first.wait_for()
+
+        # The first page changes by itself.
+        page.goto(service.url)
+        tile = page.get_by_role("link", name="1 tainted")
+        tile.wait_for()
+        ledger = Ledger(load_settings(built).ledger)
+        builder = Builder(
+            (settings := load_settings(built)),
+            require(load_project(settings)),
+            ledger,
+            DuckDBEngine(settings),
+            run_id="later",
+        )
+        builder.build(builder.project.by_id["total@sources/m.sql"])
+        page.get_by_role("link", name="0 tainted").wait_for()
+        page.get_by_role("row").filter(has_text="later").wait_for()
+        shot(page, "dashboard-overview")
+        ledger.close()
+    assert not errors, errors

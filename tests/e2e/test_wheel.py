@@ -59,7 +59,7 @@ def build(clone: Path, *options: str, **variables: str) -> subprocess.CompletedP
 
 
 @pytest.mark.slow
-@pytest.mark.proves("S21")
+@pytest.mark.proves("S21", "W26")
 def test_a_clone_is_built_into_a_wheel_that_compiles_malloy_without_npm(
     clone: Path, make_project: Callable[..., Path]
 ) -> None:
@@ -73,6 +73,10 @@ def test_a_clone_is_built_into_a_wheel_that_compiles_malloy_without_npm(
     bridge = place / "persist_assets" / "compiler" / "malloy" / "bridge_js"
     assert (bridge / "dist" / "NOTICES.txt").exists()
     assert not (bridge / "node_modules").exists()
+    vendored = place / "persist_assets" / "web" / "vendor" / "dist"
+    notices = (vendored / "NOTICES.txt").read_text()
+    for package, file in (("@picocss/pico", "pico.min.css"), ("uplot", "uPlot.iife.min.js")):
+        assert package in notices and (vendored / file).exists()
     project = make_project(
         {
             "t.sql": "CREATE TABLE t (a INT) USING parquet LOCATION 't';",

@@ -125,6 +125,8 @@ class Frame:
             if caller is None:
                 path = request.url.path
                 return RedirectResponse(f"/login?next={quote(path)}", 303)
+            if not self.graph.keys:
+                await self.graph.project()  # pages name sources by their keys
             try:
                 return await act(self, request, caller)
             except NotFoundError as error:
