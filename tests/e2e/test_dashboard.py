@@ -151,7 +151,7 @@ def test_what_is_wanted_in_the_dashboard_is_built(
         page.get_by_label("Partition", exact=True).fill("m/daily/2024-01-02")
         page.get_by_role("button", name="Ask for it").click()
         page.get_by_role("status").filter(has_text="m/daily/2024-01-02 is").wait_for()
-        page.get_by_text("Nothing is wanted that is so").wait_for(timeout=240_000)
+        page.get_by_text("No wants match").wait_for(timeout=240_000)
         page.get_by_label("State").select_option("satisfied")
         page.get_by_role("button", name="Filter").click()
         page.get_by_role("row").filter(has_text="m/daily/2024-01-02").wait_for()

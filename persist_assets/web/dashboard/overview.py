@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from persist_assets.core.errors import PersistError
@@ -52,7 +51,6 @@ async def show_overview(frame: Frame, request: Request, caller: Caller) -> Respo
         caller,
         "overview.html",
         "Overview",
-        counts=Counter(s.state for s in statuses),
         of_state=of_state,
         expected={source_id: cost[0].seconds for source_id, cost in costs.items() if cost},
         misses=misses,

@@ -96,7 +96,8 @@
   source.onopen = () => { status.textContent = ""; };
   source.onerror = () => { status.textContent = "not connected: what is shown may be old"; };
   source.onmessage = (message) => {
-    if (live) { soon(300); return; }
+    // Pages about all sources take some work to make, so they follow less closely.
+    if (live) { soon(live.dataset.every ? 2000 : 300); return; }
     if (document.getElementById("pause").checked) return;
     const event = JSON.parse(message.data);
     const row = document.createElement("tr");
