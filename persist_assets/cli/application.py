@@ -217,22 +217,31 @@ class Invocation:
                 raise SourcesError(self.loaded.project.errors) from error
             raise
 
-    def select(self, patterns: Sequence[str] | None) -> tuple[SourceID, ...]:
+    def select(
+        self, patterns: Sequence[str] | None, *, views: bool = False
+    ) -> tuple[SourceID, ...]:
         """Return the persisted sources that patterns select; all if there are no patterns.
 
         Those that the option `--exclude` selects are left out.
+
+        Parameters
+        ----------
+        views
+            Sources that are not persisted are selected too, except raw tables.
         """
-        chosen = tuple(s.source_id for s in self.project.persisted)
+        every = (s for s in self.project.sources if s.persisted or (views and s.raw is None))
+        chosen = tuple(s.source_id for s in every)
         if patterns:
-            chosen = self.find(patterns)
-        excluded = self.find(self.exclude)
+            chosen = self.find(patterns, views=views)
+        excluded = self.find(self.exclude, views=views)
         return tuple(s for s in chosen if s not in excluded)
 
-    def find(self, patterns: Sequence[str]) -> tuple[SourceID, ...]:
+    def find(self, patterns: Sequence[str], *, views: bool = False) -> tuple[SourceID, ...]:
         """Return the persisted sources that patterns select; none if there are no patterns."""
         from persist_assets.planning.selection import select
 
-        return select(self.project, patterns, self.states, self.settings.selectors)
+        selectors = self.settings.selectors
+        return select(self.project, patterns, self.states, selectors, views=views)
 
     def states(self) -> "dict[SourceID, frozenset[State]]":
         """Return the states of the tables of all persisted sources, according to a plan."""

@@ -20,15 +20,17 @@ from persist_assets.cli.application import (
     quiet,
 )
 from persist_assets.core.errors import (
-    ConflictError,
     NotFoundError,
     Problem,
     SettingsError,
+    SourcesError,
     in_order,
 )
 from persist_assets.core.model.checks import Check, CheckResult
+from persist_assets.core.model.project import Project
+from persist_assets.core.model.queries import SourceID
 from persist_assets.core.model.sources import Source
-from persist_assets.planning.selection import find_source
+from persist_assets.planning.selection import select
 
 if TYPE_CHECKING:
     from persist_assets.operations.analyser import Analysis
@@ -54,10 +56,10 @@ def check(
     if data:
         _check_data(invocation, selection)
         return
-    if selection or invocation.exclude:
+    if (selection or invocation.exclude) and not spark:
         raise SettingsError(
             "`persist check` compiles all sources",
-            hint="with --data it runs the checks of the selected ones",
+            hint="add --spark to ask Spark about the selected ones, or --data to run their checks",
         )
     from persist_assets.compiler.programs import never_followed
     from persist_assets.compiler.remarks import remarks_on
@@ -65,7 +67,7 @@ def check(
     project = invocation.loaded.project
     # Only here, because it derives programs, which loading does not.
     remarks = remarks_on(invocation.settings, project)
-    analysis = _analysed(invocation) if spark else None
+    analysis = _analysed(invocation, selection) if spark else None
     analysed = analysis.problems if analysis else ()
     problems = in_order([*project.problems, *never_followed(project), *remarks, *analysed])
     n_errors = sum(problem.severity == "error" for problem in problems)
@@ -106,7 +108,8 @@ def _check_data(invocation: Invocation, selection: Sequence[str] | None) -> None
     """Run the checks of selected sources over their rows, and print the results."""
     from persist_assets.operations.data_checks import check_data
 
-    sources = [s for s in _chosen(invocation, selection) if s.checks]
+    by_id = invocation.project.by_id
+    sources = [by_id[s] for s in invocation.select(selection, views=True) if by_id[s].checks]
     with quiet(invocation):
         checked = [*check_data(invocation.reader(), sources)] if sources else []
     if invocation.as_json:
@@ -122,28 +125,6 @@ def _check_data(invocation: Invocation, selection: Sequence[str] | None) -> None
     errors = [c.error for c in checked if c.error is not None]
     if errors:
         raise typer.Exit(exit_code(type(errors[0])))
-
-
-def _chosen(invocation: Invocation, selection: Sequence[str] | None) -> list[Source]:
-    """Return the persisted sources that a selection chooses, and the others that it names."""
-    project = invocation.project
-    if not selection:
-        persisted = {*invocation.select(None)}
-        return [s for s in project.sources if s.source_id in persisted or not s.is_leaf]
-    named = {pattern: _unpersisted(invocation, pattern) for pattern in selection}
-    rest = [pattern for pattern, source in named.items() if source is None]
-    chosen = {s.source_id for s in named.values() if s is not None}
-    chosen |= {*invocation.select(rest)} if rest else set()
-    return [s for s in project.sources if s.source_id in chosen]
-
-
-def _unpersisted(invocation: Invocation, name: str) -> Source | None:
-    """Return the source that a pattern names, if it has a query and no table."""
-    try:
-        source = find_source(invocation.project, name)
-    except (NotFoundError, ConflictError):
-        return None  # it is a selection, or an error that is reported there
-    return None if source.is_leaf else source
 
 
 def _checked_json(checked: "CheckedSource") -> dict[str, Any]:
@@ -212,11 +193,34 @@ def print_check(check: Mapping[str, Any]) -> None:
         out.print(f"[dim]      {escape(where)}[/]", soft_wrap=True)
 
 
-def _analysed(invocation: Invocation) -> "Analysis":
+def _analysed(invocation: Invocation, selection: Sequence[str] | None) -> "Analysis":
+    """Have Spark analyse the selected queries, or all."""
     from persist_assets.operations.analyser import analyse
 
+    project, chosen = invocation.loaded.project, None
+    if selection or invocation.exclude:
+        chosen = _with_queries(invocation, project, selection)
     with quiet(invocation):
-        return analyse(invocation.root, invocation.loaded.project, invocation.engine)
+        return analyse(invocation.root, project, invocation.engine, chosen)
+
+
+def _with_queries(
+    invocation: Invocation, project: Project, selection: Sequence[str] | None
+) -> list[SourceID]:
+    """Return the selected sources, persisted or not, of a project that may have errors."""
+
+    def find(patterns: Sequence[str]) -> Sequence[SourceID]:
+        selectors = invocation.settings.selectors
+        return select(project, patterns, invocation.states, selectors, views=True)
+
+    try:
+        every = [s.source_id for s in project.sources if s.raw is None]
+        chosen, excluded = find(selection) if selection else every, find(invocation.exclude)
+    except NotFoundError as error:
+        if project.errors:  # what could not be compiled may have the name
+            raise SourcesError(project.errors) from error
+        raise
+    return [s for s in chosen if s not in excluded]
 
 
 def source_json(source: Source) -> dict[str, Any]:

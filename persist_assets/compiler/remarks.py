@@ -1,4 +1,4 @@
-"""What `check` remarks of a project: ignored files, modules not installed, useless settings."""
+"""What `check` remarks of a project: ignored files, useless settings, checks that no build runs."""
 
 from __future__ import annotations
 
@@ -34,6 +34,26 @@ def remarks_on(settings: Settings, project: Project) -> Iterator[Problem]:
     yield from missing_modules(settings, project)
     yield from useless_defaults(settings, project, files)
     yield from useless_selectors(settings, project)
+    yield from unread_checks(project)
+
+
+def unread_checks(project: Project) -> Iterator[Problem]:
+    """Yield warnings of checks that no build runs: nothing that is persisted reads their source."""
+    if project.errors:  # what could not be compiled may read it
+        return
+    read_by_builds = project.reach(
+        (b for s in project.persisted for b in s.bindings), lambda s: s.is_leaf
+    )
+    read_ids = {s.source_id for s in read_by_builds}
+    for source in project.sources:
+        if source.checks and not source.is_leaf and source.source_id not in read_ids:
+            message = (
+                f"no build runs the checks of `{source.name}`: "
+                "it is not persisted, and nothing that is persisted reads it"
+            )
+            hint = f"run them with `persist check --data {source.name}`, or persist it"
+            place = source.checks[0].location or source.location
+            yield Problem("unread-checks", message, place, hint, "warning")
 
 
 def useless_selectors(settings: Settings, project: Project) -> Iterator[Problem]:
@@ -42,11 +62,13 @@ def useless_selectors(settings: Settings, project: Project) -> Iterator[Problem]
         return
     problems: dict[Problem, None] = {}  # an error of one is also of those that name it
     for selector in settings.selectors:
-        try:
-            select(project, [f'selector:"{selector.name}"'], selectors=settings.selectors)
-        except PersistError as error:
-            place = error.location or selector.location
-            problems[Problem("selector", error.message, place, error.hint, "warning")] = None
+        for pattern in (f'selector:"{selector.name}"', *selector.patterns):
+            try:
+                select(project, [pattern], selectors=settings.selectors)
+            except PersistError as error:
+                place = error.location or selector.location
+                problems[Problem("selector", error.message, place, error.hint, "warning")] = None
+                break  # the errors of its parts are the same
     yield from problems
 
 

@@ -19,7 +19,7 @@ from persist_assets.planning.render import splice, splices
 from persist_assets.storage.types import columns_of_struct
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from persist_assets.core.model.project import Project
@@ -35,7 +35,7 @@ class Analysis:
     Attributes
     ----------
     n_queries
-        The number of queries that it analysed.
+        The number of the chosen queries that it analysed.
     problems
         Errors of queries, and notes on sources that it could not analyse.
     """
@@ -44,33 +44,67 @@ class Analysis:
     problems: tuple[Problem, ...]
 
 
-def analyse(root: Path, project: Project, engine: Engine) -> Analysis:
+def analyse(
+    root: Path, project: Project, engine: Engine, chosen: Collection[SourceID] | None = None
+) -> Analysis:
     """Have Spark analyse the query of each source over empty tables; nothing is read.
 
     Parameters
     ----------
     root
         The project root, for the places of errors.
+    chosen
+        Only these sources; None: all. What they read is analysed too where its columns have types
+        that only Spark knows, but its errors are left to an analysis of it.
 
     Raises
     ------
     StorageError
         Spark cannot be reached.
     """
-    run = _Run(root, engine)
+    chosen = {*project.by_id} if chosen is None else {*chosen}
+    run = _Run(root, engine, chosen)
+    analysed, shown = _needed(project, chosen)
     try:
         for source in project.sources:  # each after those that it reads
-            run.analyse(source, project)
+            if source.source_id in analysed:
+                run.analyse(source, project)
+            elif source.source_id in shown:
+                run.declare(source)
     finally:
         engine.forget()
     return Analysis(run.n_queries, tuple(run.problems))
 
 
-class _Run:
-    """One analysis: the columns of sources, so far as they are known, and their empty views."""
+def _needed(project: Project, chosen: Collection[SourceID]) -> tuple[set[SourceID], set[SourceID]]:
+    """Return the sources to analyse, and those of which the columns are needed."""
+    analysed: set[SourceID] = set()
+    shown: set[SourceID] = set()
+    stack = [*chosen]
+    while stack:
+        source_id = stack.pop()
+        if source_id in analysed:
+            continue
+        analysed.add(source_id)
+        for read in project.by_id[source_id].reads:
+            shown.add(read)
+            columns = project.by_id[read].columns
+            if not columns or any(c.type is None for c in columns):
+                stack.append(read)
+    return analysed, shown
 
-    def __init__(self, root: Path, engine: Engine) -> None:
-        self._root, self._engine = root, engine
+
+class _Run:
+    """One analysis: the columns of sources, so far as they are known, and their empty views.
+
+    Parameters
+    ----------
+    chosen
+        The sources of which problems are reported.
+    """
+
+    def __init__(self, root: Path, engine: Engine, chosen: Collection[SourceID]) -> None:
+        self._root, self._engine, self._chosen = root, engine, chosen
         self._prefix = f"empty-{uuid.uuid4().hex[:8]}"
         self._columns: dict[SourceID, Sequence[tuple[str, str]]] = {}
         self._unknown: dict[SourceID, str] = {}
@@ -78,22 +112,31 @@ class _Run:
         self.problems: list[Problem] = []
         self.n_queries = 0
 
+    def declare(self, source: Source) -> None:
+        """Learn the columns of a source as it declares them."""
+        self._learn(source, {})
+
     def analyse(self, source: Source, project: Project) -> None:
         """Analyse the query of a source, if it has one, and learn the columns of the source."""
-        query = source.query
+        query, is_chosen = source.query, source.source_id in self._chosen
         if query is None or source.function is not None:
-            self._learn(source, {})
+            self.declare(source)
             return
         names = [self._view(project.by_id[b]) for b in source.bindings]
         unknown = next((b for b in source.bindings if b in self._unknown), None)
         if unknown is not None:
             key, why = project.by_id[unknown].key, self._unknown[unknown]
             message = f"Spark did not analyse `{source.name}`: it reads `{key}`, {why}"
-            self.problems.append(Problem("not-analysed", message, source.location, None, "note"))
-            self._learn(source, {})
+            hint = None
+            if unknown not in self._chosen and why == _WRONG:
+                hint = f"analyse that one: persist check --spark {key}"
+            if is_chosen:
+                note = Problem("not-analysed", message, source.location, hint, "note")
+                self.problems.append(note)
+            self.declare(source)
             return
         text = splice(query, names)
-        self.n_queries += 1
+        self.n_queries += is_chosen
         try:
             schema = self._engine.session.sql(text).schema.jsonValue()
         except Exception as error:
@@ -141,8 +184,9 @@ class _Run:
             ". "
         )
         message = message.replace(f"{self._prefix}-", "")
-        self.problems.append(Problem("spark", f"Spark: {message}", place))
-        self._unknown[source.source_id] = "which has an error"
+        if source.source_id in self._chosen:
+            self.problems.append(Problem("spark", f"Spark: {message}", place))
+        self._unknown[source.source_id] = _WRONG
 
     def _place(self, source: Source, query: Query, names: Sequence[str], error: str) -> Location:
         """Return the place in its file that an error of Spark is about."""
@@ -163,6 +207,7 @@ class _Run:
         return Location(path, line, offset - (text.rfind("\n", 0, offset) + 1) + 1)
 
 
+_WRONG = "which has an error"
 _POSITION = re.compile(r"\bline (\d+),? pos (\d+)")
 
 

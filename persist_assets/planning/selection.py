@@ -95,6 +95,8 @@ def select(
     patterns: Iterable[str],
     states: Callable[[], Mapping[SourceID, frozenset[State]]] = dict,
     selectors: Iterable[Selector] = (),
+    *,
+    views: bool = False,
 ) -> tuple[SourceID, ...]:
     """Return the persisted sources that any of the patterns means, in dependency order.
 
@@ -107,12 +109,14 @@ def select(
         Returns the states of persisted sources; called only if a pattern uses states.
     selectors
         The saved selections that patterns may name.
+    views
+        Sources that are not persisted are selected too, except raw tables.
 
     Raises
     ------
     NotFoundError
-        A pattern is no selection, names nothing, or nothing persisted. A pattern with states may
-        select nothing.
+        A pattern is no selection, names nothing, or nothing that can be selected. A pattern with
+        states may select nothing.
     ConflictError
         Several sources have the name.
     SettingsError
@@ -121,8 +125,8 @@ def select(
     chosen: set[SourceID] = set()
     by_name = {s.name: s for s in selectors}
     for pattern in patterns:
-        chosen |= _Reading(project, pattern, states, by_name).selected()
-    return tuple(s.source_id for s in project.persisted if s.source_id in chosen)
+        chosen |= _Reading(project, pattern, states, by_name, views=views).selected()
+    return tuple(s.source_id for s in project.sources if s.source_id in chosen)
 
 
 _SPACE = re.compile(r"\s*")
@@ -145,6 +149,8 @@ class _Reading:
     ----------
     within
         The selectors whose patterns lead to this one, the outermost first.
+    views
+        See `select`.
     """
 
     def __init__(
@@ -154,25 +160,34 @@ class _Reading:
         states: Callable[[], Mapping[SourceID, frozenset[State]]],
         selectors: Mapping[str, Selector],
         within: tuple[str, ...] = (),
+        *,
+        views: bool = False,
     ) -> None:
         self._project, self._pattern, self._states = project, pattern, states
-        self._selectors, self._within = selectors, within
+        self._selectors, self._within, self._views = selectors, within, views
         self._at = self._depth = 0
         self._plain: list[Source] = []
         self._used: list[Selector] = []
         self._asks_states = False
 
     def selected(self) -> set[SourceID]:
-        source_ids = self._whole()
-        persisted = {s for s in source_ids if self._project.by_id[s].persisted}
-        if persisted or self._asks_states:
-            return persisted
-        if len(self._plain) == 1 and not self._plain[0].persisted:
-            raise _not_persisted(self._plain[0])
+        selectable = self._selectable(self._whole())
+        if selectable or self._asks_states:
+            return selectable
+        if len(self._plain) == 1 and not self._selectable([self._plain[0].source_id]):
+            raise _not_selectable(self._plain[0], views=self._views)
+        what = "source with a query" if self._views else "persisted source"
         raise NotFoundError(
-            f"`{self._pattern}` selects no persisted source",
+            f"`{self._pattern}` selects no {what}",
             location=self._used[0].location if self._used else None,
         )
+
+    def _selectable(self, source_ids: Iterable[SourceID]) -> set[SourceID]:
+        """Return those of some sources that can be selected."""
+        by_id = self._project.by_id
+        return {
+            s for s in source_ids if by_id[s].persisted or (self._views and by_id[s].raw is None)
+        }
 
     def _whole(self) -> set[SourceID]:
         source_ids = self._expression()
@@ -229,9 +244,9 @@ class _Reading:
         return source_ids
 
     def _ends(self, sources: set[SourceID], which: str) -> set[SourceID]:
-        """Return the persisted sources that read none of the others, or that none of them reads."""
+        """Return the sources that read none of the others, or that none of them reads."""
         project = self._project
-        sources = {s for s in sources if project.by_id[s].persisted}
+        sources = self._selectable(sources)
         above = {s.source_id: s.reads for s in project.sources}
         edges = above if which == "roots" else project.readers
         return {s for s in sources if not (_walk({s}, edges, None) & sources) - {s}}
@@ -280,7 +295,9 @@ class _Reading:
         self._used.append(selector)
         source_ids: set[SourceID] = set()
         for pattern in selector.patterns:
-            reading = _Reading(self._project, pattern, self._states, self._selectors, path)
+            reading = _Reading(
+                self._project, pattern, self._states, self._selectors, path, views=self._views
+            )
             try:
                 source_ids |= reading._whole()
             except PersistError as error:
@@ -329,7 +346,10 @@ def _names(project: Project) -> set[str]:
     return {s.name for s in project.sources} | {s.key for s in project.sources}
 
 
-def _not_persisted(source: Source) -> NotFoundError:
+def _not_selectable(source: Source, *, views: bool) -> NotFoundError:
+    if views:
+        hint = "name a source that reads it"
+        return NotFoundError(f"`{source.name}` is a raw table, which has no query", hint=hint)
     hint = "it is a raw table, which is read, not built"
     if source.query:
         mark = "--@" if source.location.path.endswith(".sql") else "#@"

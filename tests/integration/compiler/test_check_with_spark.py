@@ -65,3 +65,30 @@ def test_spark_analyses_each_query_over_empty_tables(tmp_path: Path, spark: Any)
         "sources/a.sql:17:13: note: Spark did not analyse `computed`: it reads `b/made`, whose columns"
         " are known once it is computed [not-analysed]",
     ]
+
+
+@pytest.mark.proves("W7")
+def test_a_selection_is_analysed_alone_with_the_types_that_it_needs(
+    tmp_path: Path, spark: Any
+) -> None:
+    (tmp_path / "sources").mkdir()
+    (tmp_path / "persist.toml").touch()
+    (tmp_path / "sources" / "a.sql").write_text(SQL.replace("* FROM made", "z FROM typed"))
+    settings = load_settings(tmp_path)
+    project = load_project(settings)
+    engine = SparkEngine(settings, lambda: spark)
+
+    def seen(*names: str) -> tuple[int, list[tuple[str, str, str | None]]]:
+        chosen = [f"{name}@sources/a.sql" for name in names]
+        analysis = analyse(tmp_path, project, engine, chosen)
+        return analysis.n_queries, [
+            (p.code, p.message.split("`")[1], p.hint) for p in analysis.problems
+        ]
+
+    assert seen("right") == (1, []), "the types of `typed` are Spark's, which is not counted"
+    assert seen("history", "renamed") == (2, [])
+    assert seen("right", "bad") == (2, [("spark", "o", None)])
+    hint = "analyse that one: persist check --spark a/bad"
+    assert seen("follows") == (0, [("not-analysed", "follows", hint)])
+    assert seen("follows", "bad") == (1, [("spark", "o", None), ("not-analysed", "follows", None)])
+    assert seen() == (0, [])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from conftest import compiled
 
+from persist_assets.compiler.remarks import unread_checks
+
 RAW = "CREATE TABLE t (a INT, b STRING) USING parquet LOCATION 't';\n"
 READER = "--@ persist\nCREATE VIEW r AS SELECT a FROM v;\n"
 
@@ -117,3 +119,30 @@ def test_keep_failures_is_refused_where_it_means_nothing(check: str, problem: st
         {"m.sql": f"{RAW}--@ check {{ {check} }}\nCREATE VIEW v AS SELECT a FROM t;\n"}
     )
     assert problem in found
+
+
+CHECKED = "--@ check.not_null=a\nCREATE VIEW v AS SELECT a FROM t;\n"
+TEMPORARY = CHECKED.replace("--@ check", "--@ persist materialized=temporary\n--@ check")
+
+
+@pytest.mark.proves("W22")
+@pytest.mark.parametrize(
+    ("sql", "names"),
+    [
+        (CHECKED, "v"),
+        (TEMPORARY, "v"),
+        (CHECKED + "CREATE VIEW w AS SELECT a FROM v;\n", "v"),
+        (CHECKED + "--@ persist check.relationship.a='v.a'\nCREATE VIEW r AS SELECT a FROM t WHERE a > 0;\n", "v"),
+        (CHECKED + READER, ""),
+        (TEMPORARY + READER, ""),
+        (CHECKED + "CREATE VIEW w AS SELECT a FROM v;\n" + READER.replace("FROM v", "FROM w"), ""),
+        (CHECKED.replace("--@", "--@ persist"), ""),
+        (CHECKED + "CREATE VIEW wrong AS SELECT b FROM v;\n", ""),
+    ],
+)  # fmt: skip
+def test_check_warns_of_checks_that_no_build_runs(sql: str, names: str) -> None:
+    remarks = [*unread_checks(compiled({"m.sql": RAW + sql}))]
+    assert [p.message.split("`")[1] for p in remarks] == names.split()
+    for remark in remarks:
+        assert (remark.severity, remark.location.path) == ("warning", "sources/m.sql")
+        assert remark.hint == "run them with `persist check --data v`, or persist it"

@@ -7,8 +7,9 @@ from typing import Literal, cast
 import pytest
 from conftest import compiled
 
-from persist_assets.core.errors import ConflictError, NotFoundError
+from persist_assets.core.errors import ConflictError, Location, NotFoundError
 from persist_assets.core.model.plans import Reason, ReasonCode, Step
+from persist_assets.core.settings.values import Selector
 from persist_assets.planning.selection import State, find_source, select, states_of
 
 PROJECT = compiled(
@@ -184,3 +185,36 @@ def test_a_step_shows_the_states_of_its_table(
 
     step = Step("q@sources/a.sql", action, "build", (), tuple(map(reason, codes)))
     assert states_of(step, PROJECT) == states
+
+
+@pytest.mark.proves("W22")
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("v", "v@sources/a.sql"),
+        ("path:sources/d", "p@sources/d/b.sql late_by_day@sources/d/c.py"),
+        ("sinks(v+ and not kind:python)", "r@sources/a.sql"),
+        ("roots(t+2)", "p@sources/a.sql p@sources/d/b.sql other@sources/a.sql"),
+        ("t+1 and path:sources/d", "p@sources/d/b.sql"),
+        ("state:missing or v", "v@sources/a.sql r@sources/a.sql other@sources/a.sql"),
+        ("selector:views", "v@sources/a.sql p@sources/d/b.sql"),
+    ],
+)
+def test_views_are_selected_where_they_are_asked_for(pattern: str, expected: str) -> None:
+    views = Selector("views", ("v", "d/b/p"), Location("persist.toml"))
+    chosen = select(PROJECT, [pattern], lambda: STATES, [views], views=True)
+    assert {*chosen} == {*expected.split()}
+
+
+@pytest.mark.proves("W22")
+@pytest.mark.parametrize(
+    ("pattern", "says"),
+    [
+        ("t", "`t` is a raw table, which has no query\n    hint: name a source that reads it"),
+        ("t and v", "`t and v` selects no source with a query"),
+    ],
+)
+def test_raw_tables_are_not_selected_with_views(pattern: str, says: str) -> None:
+    with pytest.raises(NotFoundError) as error:
+        select(PROJECT, [pattern], views=True)
+    assert says in str(error.value)

@@ -122,3 +122,13 @@ def test_check_warns_of_selectors_that_cannot_be_used(tmp_path: Path) -> None:
     problems = [*useless_selectors(load_settings(tmp_path, environment="dev"), PROJECT)]
     assert [p.location.line for p in problems] == [8, 10, 11, 12, 13, 14]
     assert {p.severity for p in problems} == {"warning"}
+
+
+@pytest.mark.proves("W13")
+def test_check_warns_of_a_part_of_a_selector_that_selects_nothing(tmp_path: Path) -> None:
+    (tmp_path / "persist.toml").write_text('[selectors]\nx = ["p", "v"]\ny = ["p and r", "q"]\n')
+    problems = [*useless_selectors(load_settings(tmp_path, environment="dev"), PROJECT)]
+    assert [(p.location.line, p.message) for p in problems] == [
+        (2, "`v` is not persisted"),
+        (3, "`p and r` selects no persisted source"),
+    ]
