@@ -31,6 +31,7 @@ from persist_assets.core.trust import confined
 from persist_assets.engine.data_diff import NotCompared, RowsDiffer
 from persist_assets.operations.cases import read_cases
 from persist_assets.operations.testing import Outcome, run_cases
+from persist_assets.planning.changed_checks import checks_of_builds
 
 if TYPE_CHECKING:
     from persist_assets.core.model.checks import CheckResult
@@ -57,14 +58,28 @@ def ci(
     markdown: Annotated[
         Path | None, typer.Option("--markdown", metavar="FILE", help="Also write the Markdown.")
     ] = None,
+    fail_on: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fail-on",
+            metavar="DIFFERENCE",
+            help="Fail for rebuilds, columns, checks, rows or warnings; can be repeated.",
+        ),
+    ] = None,
     end: Annotated[
         bool, typer.Option("--end", help="End the environment of --env and delete its tables.")
     ] = False,
 ) -> None:
     """Review a change: what is rebuilt, why and for how long; with --build what comes of it."""
     from persist_assets.operations import review_text
+    from persist_assets.operations.review_rules import read_rules
 
     if end:
+        if selection or invocation.exclude or against or build or fail_on or markdown:
+            raise SettingsError(
+                "`persist ci --end` ends the environment of --env, and takes nothing else",
+                hint="for example, persist ci --end --env pr-123",
+            )
         _end(invocation)
         return
     if against is None:
@@ -74,8 +89,9 @@ def ci(
             f"`--build` would build the change in `{against}` itself",
             hint="name an environment for the change: --env pr-123",
         )
+    rules = read_rules(fail_on or (), is_built=build)
     with nullcontext() if build else confined(invocation.root):
-        report = _report(invocation, against, selection, build=build, sample=sample)
+        report = _report(invocation, against, selection, rules, build=build, sample=sample)
     text = review_text.markdown(report)
     if markdown is not None:
         markdown.parent.mkdir(parents=True, exist_ok=True)
@@ -92,12 +108,20 @@ def _report(
     invocation: Invocation,
     against: str,
     selection: Sequence[str] | None,
+    rules: Sequence[str],
     *,
     build: bool,
     sample: int,
 ) -> "Report":
-    """Return the report of a change; errors of its sources are a part of it."""
+    """Return the report of a change; errors of its sources are a part of it.
+
+    Parameters
+    ----------
+    rules
+        The names of those that it must not break.
+    """
     from persist_assets.operations.review import Report, review
+    from persist_assets.operations.review_rules import require_tables, violations
 
     try:
         project = invocation.project
@@ -108,11 +132,14 @@ def _report(
         for problem in error.problems:
             print_problem(invocation, problem)
         return Report(against, problems=tuple(error.problems), exit_code=exit_code(SourcesError))
-    report = Report(against, reviewed)
+    require_tables(reviewed, rules)
+    report = Report(against, reviewed, shows_rows=sample > 0)
     if build:
         report = _built(invocation, report, reviewed, sample)
         report = _tested(invocation, report, selection)
-    return report
+    broken = violations(report, rules)
+    code = report.exit_code or (1 if broken else 0)
+    return replace(report, violations=broken, exit_code=code)
 
 
 def _built(invocation: Invocation, report: "Report", reviewed: "Review", sample: int) -> "Report":
@@ -164,9 +191,10 @@ def _failed_checks(
     failed: dict[SourceID, Sequence[CheckResult]] = {}
     for build in builds:
         uid = build.snapshot.build_uid if build.snapshot else build.build_uid
-        current = {c.definition for c in invocation.project.by_id[build.source_id].checks}
+        source = invocation.project.by_id[build.source_id]
+        current = {(c.name, c.definition) for c in checks_of_builds(invocation.project, source)}
         results = invocation.ledger.builds.fetch_checks(uid)
-        if failing := [c for c in results if not c.passed and c.definition in current]:
+        if failing := [c for c in results if not c.passed and (c.name, c.definition) in current]:
             failed[build.source_id] = failing
     return failed
 
@@ -245,6 +273,10 @@ def _report_json(report: "Report") -> dict[str, Any]:
         "tests": None if report.tests is None else [outcome_json(o) for o in report.tests],
         "run_id": report.run.run_id if report.run else None,
         "notes": [*(review.notes if review else ()), *report.notes],
+        "violations": [
+            {"rule": v.rule, "source_id": v.source_id, "reason": v.reason}
+            for v in report.violations
+        ],
     }
 
 

@@ -6,13 +6,12 @@ them.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
 from persist_assets.core.errors import ConflictError
-from persist_assets.core.model.checks import CheckResult, FailedPartition
 from persist_assets.core.model.snapshots import Build, Cost, Effort, Holding, Snapshot
 from persist_assets.ledger.collection import INTERRUPTED, forgotten, holdings, unreached
 from persist_assets.ledger.connection import in_parts
@@ -24,6 +23,7 @@ from persist_assets.ledger.rows import (
     ENTRY,
     build_of,
     build_values,
+    check_result_of,
     cost_of,
     event_data,
     published,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection
 
+    from persist_assets.core.model.checks import CheckResult
     from persist_assets.core.model.queries import BuildID, SourceID
     from persist_assets.core.model.snapshots import BuildState
     from persist_assets.core.wants import Want
@@ -566,7 +567,7 @@ class Builds(Part):
         )
         with self._read() as connection:
             rows = connection.scalars(query).all()
-        results = (_check_result(values) for row in rows for values in row or ())
+        results = (check_result_of(values) for row in rows for values in row or ())
         return [*{r.name: r for r in results}.values()]
 
     @repeated
@@ -585,22 +586,32 @@ class Builds(Part):
         query = sa.select(builds.c.source_id, builds.c.checks).join(latest, is_latest)
         with self._read() as connection:
             rows = connection.execute(query.where(is_done)).all()
-        return {source_id: [_check_result(v) for v in values or ()] for source_id, values in rows}
+        return {source_id: [check_result_of(v) for v in values or ()] for source_id, values in rows}
 
     @repeated
     def fetch_passed(self, *environments: str) -> dict[BuildID, set[str]]:
-        """Return the definitions of the checks that each published snapshot has passed."""
+        """Return the definitions of the checks that each published snapshot has passed.
+
+        The latest result counts. Among the builds of the environments are those that only read
+        what is published: they have no entries of their own.
+        """
+        entry = builds.alias()
+        is_entry = builds.c.build_uid == entry.c.build_uid
         query = (
             sa.select(builds.c.build_id, builds.c.checks)
-            .join(manifest_entries, ENTRY)
+            .join(entry, entry.c.snapshot_uid == builds.c.snapshot_uid)
+            .join(manifest_entries, manifest_entries.c.build_uid == entry.c.build_uid)
             .where(manifest_entries.c.environment.in_(environments))
+            .where(sa.or_(is_entry, builds.c.environment.in_(environments)))
+            .where(builds.c.state == "succeeded")
+            .order_by(builds.c.started_at)
         )
-        passed: dict[str, set[str]] = {}
+        results: dict[str, dict[str, bool]] = {}
         with self._read() as connection:
             for build_id, checks in connection.execute(query):
-                definitions = {c["definition"] for c in checks or () if c["passed"]}
-                passed.setdefault(build_id, set()).update(definitions)
-        return passed
+                by_definition = results.setdefault(build_id, {})
+                by_definition.update((c["definition"], c["passed"]) for c in checks or ())
+        return {b: {d for d, passed in r.items() if passed} for b, r in results.items()}
 
     @repeated
     def fetch_table_names(self) -> list[str]:
@@ -711,9 +722,3 @@ def _require_lease(connection: Connection, lease: Lease) -> None:
             f"the lease on {lease.name} was lost during the build",
             hint="the build sent no heartbeat for too long; try again",
         )
-
-
-def _check_result(values: Mapping[str, Any]) -> CheckResult:
-    result = CheckResult(**values)
-    places = tuple(FailedPartition(**place) for place in values.get("partitions", ()))
-    return replace(result, sample=tuple(result.sample), partitions=places)

@@ -18,6 +18,7 @@ from persist_assets.ledger.processes import has_ended
 from persist_assets.ledger.rows import (
     ENTRY,
     build_values,
+    check_result_of,
     published,
     refuse_collected,
     snapshot_of,
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection
 
-    from persist_assets.core.model.queries import BuildID
+    from persist_assets.core.model.checks import CheckResult
+    from persist_assets.core.model.queries import BuildID, SourceID
     from persist_assets.core.model.snapshots import Build, Snapshot
     from persist_assets.core.wants import PartitionRef
     from persist_assets.ledger.log import EventLog
@@ -74,6 +76,35 @@ class Manifests(Part):
         with self._read() as connection:
             rows = connection.execute(query).all()
         return snapshot_of(rows[-1]) if rows else None
+
+    @repeated
+    def fetch_checks(
+        self, source_id: SourceID, snapshot: Snapshot, *environments: str
+    ) -> list[CheckResult]:
+        """Return the results of the checks of a source when environments last published its table.
+
+        Builds of other environments that reuse the table run checks of their own, which do not
+        count here.
+
+        Parameters
+        ----------
+        environments
+            The environment, and those that it reads.
+        """
+        entries = sa.select(manifest_entries.c.build_uid).where(
+            manifest_entries.c.environment.in_(environments)
+        )
+        is_own = builds.c.environment.in_(environments)
+        is_promoted = builds.c.build_uid.in_(entries)
+        query = (
+            sa.select(builds.c.checks)
+            .where(builds.c.snapshot_uid == snapshot.build_uid, builds.c.source_id == source_id)
+            .where(builds.c.state == "succeeded", sa.or_(is_own, is_promoted))
+            .order_by(builds.c.started_at.desc(), builds.c.build_uid)
+        )
+        with self._read() as connection:
+            results = connection.scalar(query.limit(1))
+        return [check_result_of(values) for values in results or ()]
 
     @repeated
     def fetch_elsewhere(self, *environments: str) -> dict[BuildID, list[Snapshot]]:

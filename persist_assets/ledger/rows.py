@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
 from persist_assets.core.errors import ConflictError
+from persist_assets.core.model.checks import CheckResult, FailedPartition
 from persist_assets.core.model.columns import Column, Parts
 from persist_assets.core.model.snapshots import (
     Build,
@@ -245,3 +246,10 @@ def build_of(row: Row[Any]) -> Build:
         computed_s=row.computed_seconds,
         effort=Effort(**row.effort) if row.effort else None,
     )
+
+
+def check_result_of(values: Mapping[str, Any]) -> CheckResult:
+    """Return a result of a check from its columns."""
+    result = CheckResult(**values)
+    places = tuple(FailedPartition(**place) for place in values.get("partitions", ()))
+    return replace(result, sample=tuple(result.sample), partitions=places)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from persist_assets.building.failing_rows import FAILURES, failures_table
 from persist_assets.building.strategies.temporary import TEMPORARY, temporary_lease
 from persist_assets.core.errors import ConflictError, SettingsError, StorageError
-from persist_assets.core.settings.load import load_settings
+from persist_assets.core.settings.load import environments_of, load_settings
 from persist_assets.external.coverage import COPIES, copy_id, copy_root
 from persist_assets.ledger.manifest_file import export_manifest
 from persist_assets.ledger.processes import has_ended
@@ -136,21 +136,42 @@ def end_environment(
     Raises
     ------
     SettingsError
-        The environment is not one of a pattern, so others may rely on it.
+        The environment is not one of a pattern, or it is the default one: others may rely on it.
     ConflictError
-        A build or a want of the environment is under way.
+        A build or a want of the environment is under way, or another environment reads it.
     """
     name = settings.environment
-    if not settings.is_temporary(name):
+    default, *others = environments_of(settings.root)
+    if not settings.is_temporary(name) or name == default:
         raise SettingsError(
             f"`{name}` is not an environment of a pull request: only those can be ended",
             hint='declare their names as a pattern in persist.toml: [env."pr-*"]',
         )
+    for other in (default, *others, *settings.temporary):
+        example = f"{other[:-1]}0" if other.endswith("*") else other
+        if name in load_settings(settings.root, environment=example).reads:
+            raise ConflictError(
+                f"{name} cannot end: `{other}` reads it",
+                hint=f'change `reads` of [env."{other}"] in persist.toml',
+            )
     n_entries = ledger.manifests.end(name)
-    collected = collect(settings, project, ledger)
+    collected = [*_forget_failures(settings, ledger), *collect(settings, project, ledger)]
     settings.manifest_path.unlink(missing_ok=True)
     settings.manifest_path.with_name(f"{settings.manifest_path.name}.lock").unlink(missing_ok=True)
     return n_entries, collected
+
+
+def _forget_failures(settings: Settings, ledger: Ledger) -> Iterable[Collected]:
+    """Delete the rows that checks of an environment keep."""
+    directory = f"{FAILURES}/{ledger.events.log_id()}/{settings.environment}"
+    for warehouse in _warehouses(settings):
+        root = f"{warehouse.rstrip('/')}/{directory}"
+        if _is_linked(root, warehouse):
+            continue
+        size = sum(file.bytes for file in list_own(root))
+        if size:
+            delete_directory(root)
+            yield Collected(directory, (), size)
 
 
 def _sweep(
@@ -314,7 +335,16 @@ def _sweep_failures(
         for c in s.checks
         if c.keep_failures
     }
-    others = {*settings.declared, *ledger.manifests.fetch_environments()} - {settings.environment}
+    others = {*settings.declared, *ledger.manifests.fetch_environments()}
+    own = settings.environment
+
+    def is_needed(table: str) -> bool:
+        name = table.partition("/")[0]
+        if name == own:
+            return f"{ledger.events.log_id()}/{table}" in needed
+        # Before it publishes anything, an environment of a pattern is in no manifest.
+        return name in others or settings.is_temporary(name)
+
     directory = f"{FAILURES}/{ledger.events.log_id()}"
     for warehouse in _warehouses(settings):
         root = f"{warehouse.rstrip('/')}/{directory}"
@@ -325,7 +355,7 @@ def _sweep_failures(
             table = file.location.removeprefix(f"{root}/").rsplit("/", 2)[0]
             bytes_of[table] = bytes_of.get(table, 0) + file.bytes
         for table, size in sorted(bytes_of.items()):
-            if table.partition("/")[0] in others or f"{ledger.events.log_id()}/{table}" in needed:
+            if is_needed(table):
                 continue
             if not dry_run:
                 delete_directory(f"{root}/{table}")

@@ -17,9 +17,10 @@ from persist_assets.building.observe import Observer
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core.contracts import alike
 from persist_assets.core.errors import SettingsError
+from persist_assets.core.settings.keys import SETTINGS_FILE
 from persist_assets.core.settings.load import load_settings
 from persist_assets.engine.data_diff import NotCompared, compare_snapshots
-from persist_assets.operations.revisions import find_place
+from persist_assets.operations.revisions import find_place, is_other_settings_file
 from persist_assets.operations.verify import key_of
 from persist_assets.planning.changed_checks import changed_checks, checks_of_builds
 from persist_assets.planning.diff import compare, of_project
@@ -127,7 +128,7 @@ class Review:
     sources
         Those that differ, in dependency order, and then those that are gone.
     n_same
-        How many others there are.
+        How many of the others are selected.
     notes
         What readers of the review should know.
     tables
@@ -140,6 +141,15 @@ class Review:
     notes: tuple[str, ...]
     tables: Mapping[SourceID, Snapshot] | None
     build_ids: Mapping[SourceID, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A source with a difference that a rule forbids."""
+
+    rule: str
+    source_id: SourceID
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +168,10 @@ class Report:
         The checks that failed, by source, whether they block or not.
     tests
         None if they did not run.
+    violations
+        The differences that must not be.
+    shows_rows
+        Whether examples of rows are shown.
     exit_code
         Zero if nothing is wrong.
     """
@@ -175,6 +189,8 @@ class Report:
         default_factory=dict[str, "RowsDiffer | NotCompared"]
     )
     notes: tuple[str, ...] = ()
+    violations: tuple[Violation, ...] = ()
+    shows_rows: bool = True
     exit_code: int = 0
 
 
@@ -221,7 +237,7 @@ def review(
         if chosen is not None and change.source_id in after and change.source_id not in chosen:
             continue
         source, step = project.by_id.get(change.source_id), steps.get(change.source_id)
-        checks = _check_changes(place, ledger, project, change)
+        checks = _check_changes(place, settings, ledger, project, change)
         if change.change == "same" and not checks:
             continue
         readers = _readers(project, change.source_id) if source else ()
@@ -238,19 +254,29 @@ def review(
             )
         )
     n_stale = sum(s.action == "build" and k not in differing for k, s in steps.items())
-    notes = [*_notes(against, place, n_stale)]
-    n_same = len(after) - sum(r.source_id in after for r in reviewed)
+    selected = after.keys() if chosen is None else after.keys() & {*chosen}
+    n_left_out = len((differing & after.keys()) - selected)
+    notes = [*_notes(against, place, n_stale, n_left_out)]
+    if place.kind == "files" and is_other_settings_file(settings, against):
+        notes.append(
+            f"{SETTINGS_FILE} is another one in {against}: both sides are compiled with this one, "
+            "so its changes are not part of the review"
+        )
+    n_same = len(selected) - sum(r.source_id in after for r in reviewed)
     build_ids = {s.source_id: s.build_id for s in project.persisted}
     return Review(against, tuple(reviewed), n_same, tuple(notes), place.tables, build_ids)
 
 
-def _notes(against: str, place: Place, n_stale: int) -> Sequence[str]:
+def _notes(against: str, place: Place, n_stale: int, n_left_out: int) -> Sequence[str]:
     notes: list[str] = []
     if place.tables is not None and not place.tables:
         notes.append(f"{against} has no tables in this ledger, so every source is new to it")
-    if n_stale:
+    if n_stale and place.tables is not None:
         verb = "is" if n_stale == 1 else "are"
         notes.append(f"{n_stale} more {verb} stale in {against}, because of newer data")
+    if n_left_out:
+        verb = "source differs and is" if n_left_out == 1 else "sources differ and are"
+        notes.append(f"{n_left_out} more {verb} not selected")
     return notes
 
 
@@ -312,8 +338,16 @@ def column_changes(
     )
 
 
-def _check_changes(place: Place, ledger: Ledger, project: Project, change: Change) -> CheckChanges:
-    """Return how the checks of a source differ from those that its table there went through."""
+def _check_changes(
+    place: Place, settings: Settings, ledger: Ledger, project: Project, change: Change
+) -> CheckChanges:
+    """Return how the checks of a source differ from those that its table there went through.
+
+    Parameters
+    ----------
+    settings
+        Those of the environment compared with.
+    """
     source = project.by_id.get(change.source_id)
     if source is None or change.change == "removed":
         return CheckChanges()
@@ -322,7 +356,9 @@ def _check_changes(place: Place, ledger: Ledger, project: Project, change: Chang
         then = place.project.by_id.get(change.source_id)
         before = checks_of_builds(place.project, then) if then else ()
     elif snapshot := (place.tables or {}).get(change.source_id):
-        before = ledger.builds.fetch_checks(snapshot.build_uid)
+        before = ledger.manifests.fetch_checks(
+            change.source_id, snapshot, *settings.environments
+        ) or ledger.builds.fetch_checks(snapshot.build_uid)
     changes = changed_checks(project, source, before)
     return CheckChanges(
         tuple(c.after for c in changes if c.after is not None and c.before is None),

@@ -94,7 +94,9 @@ def _failures(report: Report) -> Iterable[str]:
     """Yield what went wrong while the change was built and tested, line by line."""
     for b in report.run.builds if report.run else ():
         if b.action in ("failed", "skipped"):
-            yield f"- {b.action}: {_code(b.source_id)}: {_code(b.error or '')}"
+            why = b.error or ""
+            why = why if report.shows_rows else why.partition("\n")[0]
+            yield f"- {b.action}: {_code(b.source_id)}: {_code(why)}"
     for source_id, results in report.checks.items():
         for c in results:
             kind = "check failed" if c.blocking else "warning of a check"
@@ -102,6 +104,8 @@ def _failures(report: Report) -> Iterable[str]:
     for outcome in report.tests or ():
         if outcome.status != "passed":
             yield from _test(outcome)
+    for v in report.violations:
+        yield f"- {_code(f'--fail-on {v.rule}')}: {_code(v.source_id)}: {_code(v.reason)}"
 
 
 def _test(outcome: Outcome) -> Iterable[str]:
@@ -161,7 +165,9 @@ def _rows_in_short(difference: RowsDiffer | NotCompared | None, build: BuildDocu
         parts = [f"+{difference.added:,}", f"−{difference.removed:,}"]
         parts += [f"~{difference.changed:,}"] if difference.changed is not None else []
         differs = difference.added or difference.removed or difference.changed
-        return " ".join(parts) if differs else "the same"
+        text = " ".join(parts) if differs else "the same"
+        uncompared = [_code(u.column) for u in difference.uncompared if u.before and u.after]
+        return f"{text}, not compared: {', '.join(uncompared[:5])}" if uncompared else text
     if build is not None and build.action == "failed":
         return "failed"
     if difference is not None:
@@ -223,7 +229,8 @@ def _rows(difference: RowsDiffer, r: Reviewed) -> str:
     lines = [f"- rows: {counts}{key}: {', '.join(parts)}"]
     lines += [
         f"- column not compared: {_code(u.column)}: {_code(u.before)} → {_code(u.after)}"
-        for u in (() if r.columns.is_known else difference.uncompared)
+        for u in difference.uncompared
+        if not r.columns.is_known or (u.before and u.after)
     ]
     if by_column := shares(difference):
         lines += ["", *_heads("column", "rows that differ", "share")]

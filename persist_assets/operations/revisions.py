@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 from persist_assets.compiler.files import is_source
 from persist_assets.compiler.load import compile_files
 from persist_assets.core.errors import NotFoundError, SourcesError, StorageError, did_you_mean
+from persist_assets.core.settings.keys import SETTINGS_FILE
 from persist_assets.core.settings.load import load_settings
 from persist_assets.planning.diff import Standings, of_builds, of_project
 
@@ -159,6 +160,16 @@ def find_commit(settings: Settings, ref: str) -> str | None:
         settings, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}"
     )
     return output.decode().strip() if output is not None else None
+
+
+def is_other_settings_file(settings: Settings, ref: str) -> bool:
+    """Whether a revision has another `persist.toml` than the project."""
+    if ref == WORKING_TREE:
+        return False
+    then = _git(settings, "cat-file", "blob", f"{ref}:./{SETTINGS_FILE}") or b""
+    file = settings.root / SETTINGS_FILE
+    now = file.read_bytes() if file.exists() else b""
+    return then.split() != now.split()
 
 
 def load_revision(settings: Settings, ref: str, commit: str) -> Project:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -10,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from support.duckdb_engine import MakeEngine, engine_of
 
-from persist_assets.core.errors import ConflictError, SettingsError
+from persist_assets.core.errors import ConflictError, PersistError, SettingsError
 from persist_assets.core.model.snapshots import Build
 from persist_assets.core.wants import Want
 from persist_assets.operations.environments import promote
@@ -76,8 +78,9 @@ def build_all(builder: Builder, *names: str) -> None:
             builder.build(source)
 
 
-def seen(builder: Builder, against: str = "prod") -> Review:
-    return review(builder.settings, builder.project, builder.ledger, against)
+def seen(builder: Builder, against: str = "prod", *names: str) -> Review:
+    chosen = [s.source_id for s in builder.project.persisted if s.name in names] if names else None
+    return review(builder.settings, builder.project, builder.ledger, against, chosen)
 
 
 @pytest.mark.proves("W12")
@@ -143,6 +146,75 @@ def test_a_review_tells_of_changed_checks_alone_of_newer_data_and_of_an_empty_en
 
 
 @pytest.mark.proves("W12")
+def test_checks_are_compared_with_those_of_the_last_build_in_the_environment(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    build_all(enter(root, "prod"))
+    edit(root, **{"not_null=[a, b]": "not_null=[a]"})
+    build_all(enter(root, "prod"))
+    assert seen(enter(root, "pr-1")).sources == (), "prod has built without the removed check"
+    edit(root, **{"not_null=[a]": "not_null=[a] unique=[a]"})
+    for _ in range(2):  # the builds of the pull request check the table of prod
+        (p,) = seen(enter(root, "pr-1")).sources
+        assert (p.checks.added, p.checks.removed) == (("a unique",), ())
+        build_all(enter(root, "pr-1"))
+
+
+@pytest.mark.proves("W12")
+def test_checks_that_passed_in_a_pull_request_do_not_keep_it_from_being_promoted(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    build_all(enter(root, "prod"))
+    edit(root, **{"not_null=[a, b]": "not_null=[a, b] unique=[a]", "a + b AS c": "a - b AS c"})
+    build_all(enter(root, "pr-1"), "p")
+    edit(root, **{"unique=[a]": "unique=[a, b]", "a - b AS c": "a + b AS c"})
+    pull = enter(root, "pr-1")
+    refused = [r.reason for r in promote(pull, "prod", ["p@sources/m.sql"])[0].refused]
+    assert refused == ["its table has not passed these checks: a, b unique"]
+    build_all(pull, "p", "of_a", "of_c")  # the table of prod, which the pull request only reads
+    assert promote(pull, "prod", ["p@sources/m.sql"])[0].refused == ()
+    edit(root, **{"a + b AS c": "a * b AS c"})
+    build_all(enter(root, "pr-1"), "p", "of_c")
+    edit(root, **{"unique=[a, b]": "unique=[b]"})
+    pull = enter(root, "pr-1")
+    build_all(pull, "p")
+    promotion, change = promote(pull, "prod", ["p@sources/m.sql", "of_c@sources/m.sql"])
+    assert change is not None, promotion.refused
+    assert seen(enter(root, "pr-2")).sources == (), "of the build that was promoted"
+
+
+@pytest.mark.proves("W12")
+def test_sources_that_differ_and_are_not_selected_do_not_count_as_the_same(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    build_all(enter(root, "prod"))
+    edit(root, **{"a + b AS c": "a - b AS c"})
+    found = seen(enter(root, "pr-1"), "prod", "p", "gone")
+    assert [r.source_id for r in found.sources] == ["p@sources/m.sql"]
+    assert found.n_same == 1
+    assert found.notes == ("1 more source differs and is not selected",)
+
+
+@pytest.mark.proves("W12")
+def test_a_revision_with_other_settings_is_mentioned(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    def git(*arguments: str) -> None:
+        subprocess.run(["git", *arguments], cwd=root, check=True, capture_output=True)
+
+    git("init", "-q")
+    git("add", "sources", "persist.toml")
+    author = ("-c", "user.name=x", "-c", "user.email=x@x")
+    git(*author, "commit", "-q", "-m", "first")
+    builder = enter(root, "pr-1")
+    assert seen(builder, "HEAD").notes == (), "of newer data nothing is known"
+    with (root / "persist.toml").open("a") as file:
+        file.write('[defaults."*"]\nrefresh = "whole"\n')
+    (note,) = seen(enter(root, "pr-1"), "HEAD").notes
+    assert note.startswith("persist.toml is another one in HEAD")
+
+
+@pytest.mark.proves("W12")
 def test_the_end_of_an_environment_leaves_nothing_of_it_but_what_was_promoted(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
@@ -191,3 +263,29 @@ def test_an_environment_that_others_rely_on_or_that_is_in_use_does_not_end(
     with pytest.raises(ConflictError, match="the want w1 is not met yet"):
         end_environment(pull.settings, pull.project, pull.ledger)
     assert len(prod.ledger.manifests.fetch("prod")) == 1
+
+
+@pytest.mark.proves("W12")
+@pytest.mark.parametrize(
+    ("settings", "name", "error", "says"),
+    [
+        ('[env."pr-*"]\n[env.qa]\nreads = "pr-1"\n', "pr-1", ConflictError, "`qa` reads it"),
+        ('[env."pr-*"]\n[env."qa-*"]\nreads = "pr-1"\n', "pr-1", ConflictError, "`qa-*` reads it"),
+        ('environment = "main"\n[env."m*"]\n', "main", SettingsError, "`main` is not an environment of"),
+    ],
+)  # fmt: skip
+def test_an_environment_that_settings_rely_on_does_not_end(
+    make_project: Callable[..., Path],
+    enter: Callable[..., Builder],
+    settings: str,
+    name: str,
+    error: type[PersistError],
+    says: str,
+) -> None:
+    root = make_project({"m.sql": SOURCES}, settings)
+    write(root, [1, 2])
+    builder = enter(root, name)
+    build_all(builder, "p")
+    with pytest.raises(error, match=re.escape(says)):
+        end_environment(builder.settings, builder.project, builder.ledger)
+    assert len(builder.ledger.manifests.fetch(name)) == 1

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from persist_assets.core.errors import Location, Problem
 from persist_assets.core.model.plans import Reason, Step
-from persist_assets.engine.data_diff import ChangedRow, NotCompared, RowsDiffer
-from persist_assets.operations.documents.builds import RunDocument
+from persist_assets.engine.data_diff import ChangedRow, NotCompared, RowsDiffer, Uncompared
+from persist_assets.operations.documents.builds import BuildDocument, RunDocument
 from persist_assets.operations.review import (
     CheckChanges,
     ColumnChanges,
@@ -72,6 +75,30 @@ def test_the_first_lines_tell_the_outcome() -> None:
     wrong = markdown(Report("prod", problems=(problem,), exit_code=3))
     assert "❌ persist: 1 error in the sources, so nothing was compared" in wrong
     assert "- `s.sql:3:4`: ``a|b`c" in wrong
+
+
+@pytest.mark.proves("W12")
+def test_columns_that_were_not_compared_are_not_called_the_same() -> None:
+    retyped = RowsDiffer(
+        uncompared=(Uncompared("n", "int", "bigint"), Uncompared("new", None, "int"))
+    )
+    text = markdown(report(reviewed(), rows={"a@s.sql": retyped}))
+    assert "| the same, not compared: `n` |" in text
+    assert "- column not compared: `n`: `int` → `bigint`" in text
+    assert "`new`" not in text
+
+
+@pytest.mark.proves("W12")
+@pytest.mark.parametrize("shows_rows", [True, False])
+def test_no_row_is_shown_where_none_is_to_be(shows_rows: bool) -> None:
+    error = 's.sql:1:1: `a` failed unique_k (2 rows); it was not published\n    unique_k: {"k": 7}'
+    nothing: dict[str, Any] = dict.fromkeys(BuildDocument.model_fields)
+    nothing |= {"source_id": "a@s.sql", "build_id": "b", "action": "failed", "error": error}
+    build = BuildDocument.model_validate(nothing)
+    run = RunDocument(run_id="r", published=False, builds=[build])
+    made = replace(report(reviewed(), shows_rows=shows_rows, exit_code=1), run=run)
+    assert ('{"k": 7}' in markdown(made)) == shows_rows
+    assert "failed unique_k (2 rows)" in markdown(made)
 
 
 @pytest.mark.proves("W12")
