@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.checks import Check, CheckResult
     from persist_assets.core.model.sources import Source
     from persist_assets.core.settings.values import Settings
+    from persist_assets.ledger.ledger import Ledger
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +46,20 @@ def failures_table(settings: Settings, log_id: str, source: Source, check: str) 
     return settings.table_name(f"{FAILURES}/{log_id}/{settings.environment}/{source.key}@{check}")
 
 
-def is_kept_as_declared(check: Check, result: CheckResult) -> bool:
-    """Whether an earlier result has kept failing rows if the check says so now, and only then."""
-    return result.passed or (check.keep_failures > 0) == (result.kept_in is not None)
+def failures_root(settings: Settings, ledger: Ledger, source: Source, check: str) -> str:
+    """Return the directory of that table."""
+    return settings.table_root(failures_table(settings, ledger.events.log_id(), source, check))
+
+
+def is_kept_as_declared(reader: Reader, source: Source, check: Check, result: CheckResult) -> bool:
+    """Whether an earlier result has kept failing rows if and where the check says so now.
+
+    Rows of a build in another environment are in a table of that environment.
+    """
+    if result.passed:
+        return True
+    where = failures_root(reader.settings, reader.ledger, source, check.name)
+    return result.kept_in == (where if check.keep_failures else None)
 
 
 def keep_failing_rows(

@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, timedelta
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.core.dialect import quote
@@ -129,9 +130,9 @@ def judged(check: Check, parted: Parted, rows: Callable[[], DataFrame], ask: Ask
 def failing_rows(
     check: Check, result: CheckResult, parted: Parted, rows: DataFrame, ask: Ask
 ) -> DataFrame | None:
-    """Return some or all rows that fail a check that is evaluated for each partition.
+    """Return some rows that fail a check that is evaluated for each partition.
 
-    None if no single row fails it.
+    All of them if the check keeps them; None if no single row fails it.
 
     Raises
     ------
@@ -139,8 +140,12 @@ def failing_rows(
         Its function fails.
     """
     if check.kind == "function":
-        answer = ask(_rows_of(rows, result.partitions[0].key, parted))
-        return None if isinstance(answer, bool) else answer
+        places = result.partitions if check.keep_failures else result.partitions[:1]
+        answers = (ask(_rows_of(rows, place.key, parted)) for place in places)
+        frames = [answer for answer in answers if not isinstance(answer, bool)]
+        if not frames:
+            return None
+        return reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), frames)
     if check.kind != "unique":
         return None
     keyed, names = _keyed(rows, parted)

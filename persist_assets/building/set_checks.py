@@ -173,7 +173,7 @@ def reused_results(
         result = previous.get(check.name)
         if result is None or result.definition != check.definition or check.fickle:
             return None
-        if not is_kept_as_declared(check, result):
+        if not is_kept_as_declared(reader, source, check, result):
             return None
         result = replace(result, blocking=check.blocking)
         if check.kind == "freshness":

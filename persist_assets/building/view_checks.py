@@ -96,9 +96,10 @@ class ViewChecks:
     def _results_of(
         self, view: Source, source: Source, world: World, previous: Mapping[str, CheckResult]
     ) -> tuple[CheckResult, ...]:
-        checks = bound(view.checks_for_readers, self._reader.observer.clock())
+        reader = self._reader
+        checks = bound(view.checks_for_readers, reader.observer.clock())
         rests_on = self._rests_on(view, source, checks, world)
-        before = [_as_before(c, previous.get(c.name), rests_on) for c in checks]
+        before = [_as_before(reader, view, c, previous.get(c.name), rests_on) for c in checks]
         known = tuple(r for r in before if r is not None)
         if len(known) == len(checks):
             return known
@@ -164,14 +165,16 @@ def results_over(
     return results
 
 
-def _as_before(check: Check, result: CheckResult | None, rests_on: str) -> CheckResult | None:
+def _as_before(
+    reader: Reader, view: Source, check: Check, result: CheckResult | None, rests_on: str
+) -> CheckResult | None:
     """Return an earlier result of a check as one of now; None if the check has to run."""
     if result is None or result.definition != check.definition:
         return None
     former, _, rest = (result.basis or "").partition(" ")
     if former != rests_on or check.fickle or reads_clock(check):
         return None
-    if not is_kept_as_declared(check, result):
+    if not is_kept_as_declared(reader, view, check, result):
         return None
     result = replace(result, blocking=check.blocking)
     if check.kind != "freshness":

@@ -100,39 +100,68 @@ def _is_fact(name: str, value: object) -> bool:
 
 def _show_failures(invocation: Invocation, source: Source, name: str, limit: int) -> None:
     """Show the rows that failed a check when it ran last."""
-    from persist_assets.building.failing_rows import failures_table, read_failures
+    from persist_assets.building.failing_rows import failures_root, read_failures
 
-    names = [c.name for c in source.checks]
-    if name not in names:
-        raise NotFoundError(
-            f"`{source.name}` has no check `{name}`",
-            hint=did_you_mean(name, names) or f"known checks: {', '.join(names) or 'none'}",
-        )
-    if not next(c.keep_failures for c in source.checks if c.name == name):
-        hint = "add the property keep_failures=true to the check"
-        raise NotFoundError(f"`{name}` keeps no failing rows", hint=hint)
+    source, name = _check_of(invocation.project, source, name)
     settings = invocation.settings
-    table = failures_table(settings, invocation.ledger.events.log_id(), source, name)
-    root = settings.table_root(table)
+    root = failures_root(settings, invocation.ledger, source, name)
     rows = read_failures(root)
     values = rows.slice(0, limit).to_pylist() if rows is not None else []
     n = rows.num_rows if rows is not None else 0
+    snapshot = invocation.ledger.manifests.find_snapshot(
+        settings.environment, source.build_id, reads=settings.reads
+    )
+    n_failed = next(
+        (c["failed_rows"] for c in _checks(invocation, source, snapshot) if c["name"] == name), None
+    )
     if invocation.as_json:
         columns = rows.column_names if rows is not None else []
         shown = [[*row.values()] for row in values]
         where = root if rows is not None else None
         document = {"source_id": source.source_id, "check": name, "kept_in": where, "kept_rows": n}
-        print_json({**document, "columns": columns, "rows": shown, "truncated": n > limit})
+        document |= {"columns": columns, "rows": shown, "truncated": n > limit}
+        print_json({**document, "failed_rows": n_failed})
         return
     if rows is None:
         where = f"`{settings.environment}`"
-        out.print(escape(f"no rows are kept in {where}: none failed, or the check did not run"))
+        if not n_failed:
+            out.print(escape(f"no rows are kept in {where}: none failed, or the check did not run"))
+            return
+        why = (
+            f"{n_failed:,} rows of the published table fail: it was checked in another environment"
+        )
+        out.print(escape(f"no rows are kept in {where}, but {why}"), soft_wrap=True)
+        hint = f"persist check --data {source.key} --env {settings.environment}"
+        out.print(f"  hint: {escape(hint)}", soft_wrap=True)
         return
     printed = table_of(*map(escape, rows.column_names))
     for row in values:
         printed.add_row(*(escape(str(value)) for value in row.values()))
     out.print(printed)
     out.print(f"[dim]{len(values):,} of {n:,} rows kept in {escape(root)}[/]", soft_wrap=True)
+
+
+def _check_of(project: Project, source: Source, name: str) -> tuple[Source, str]:
+    """Return the source and the name of a check that keeps rows, its own or one of its views.
+
+    Raises
+    ------
+    NotFoundError
+        There is none with this name, or it keeps no rows.
+    """
+    checks = {c.name: (source, c) for c in source.checks}
+    for view in project.views(source):
+        checks |= {f"{view.key}:{c.name}": (view, c) for c in view.checks}
+    if name not in checks:
+        raise NotFoundError(
+            f"`{source.name}` has no check `{name}`",
+            hint=did_you_mean(name, checks) or f"known checks: {', '.join(checks) or 'none'}",
+        )
+    source, check = checks[name]
+    if not check.keep_failures:
+        hint = "add the property keep_failures=true to the check"
+        raise NotFoundError(f"`{name}` keeps no failing rows", hint=hint)
+    return source, check.name
 
 
 def _show_file(invocation: Invocation, file: str) -> None:
@@ -263,23 +292,29 @@ def _checks(
     checks = source.checks_for_readers if source.is_inline else source.checks
     if source.persisted:
         checks += project.checks_of_views(source)
-    checked = [snapshot] if snapshot else []
+    checked = [(source, snapshot)] if snapshot else []
     if source.is_inline and checks:
-        checked = _snapshots_of_readers(invocation, source)
-    results = {r.name: r for s in checked for r in ledger.builds.fetch_checks(s.build_uid)}
+        checked = _readers_built(invocation, source)
+    environments = invocation.settings.environments
+    results = {
+        r.name: r
+        for reader, table in checked
+        for r in ledger.manifests.fetch_checks(reader.source_id, table, *environments)
+        or ledger.builds.fetch_checks(table.build_uid)
+    }
     return [
         check_json(check, results.get(check.name), check.name.removeprefix(f"{source.key}:"))
         for check in checks
     ]
 
 
-def _snapshots_of_readers(invocation: Invocation, view: Source) -> list[Snapshot]:
-    """Return the tables that are computed from a view, the latest last."""
+def _readers_built(invocation: Invocation, view: Source) -> list[tuple[Source, Snapshot]]:
+    """Return the sources that are computed from a view with their tables, the latest last."""
     project, settings = invocation.project, invocation.settings
     manifest = invocation.ledger.manifests.fetch(*settings.environments)
     readers = (s for s in project.persisted if view in project.views(s))
-    snapshots = (manifest[s.build_id] for s in readers if s.build_id in manifest)
-    return sorted(snapshots, key=lambda s: s.built_at)
+    tables = [(s, manifest[s.build_id]) for s in readers if s.build_id in manifest]
+    return sorted(tables, key=lambda pair: pair[1].built_at)
 
 
 def _table(settings: Settings, snapshot: Snapshot) -> dict[str, Any]:

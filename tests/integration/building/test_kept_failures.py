@@ -20,7 +20,8 @@ from persist_assets.building.failing_rows import read_failures
 from persist_assets.cli import app
 from persist_assets.core.errors import CheckFailedError
 from persist_assets.operations.data_checks import check_data
-from persist_assets.operations.gc import collect
+from persist_assets.operations.environments import promote
+from persist_assets.operations.gc import collect, end_environment
 
 if TYPE_CHECKING:
     from persist_assets.core.model.sources import Source
@@ -167,6 +168,61 @@ def test_a_collection_deletes_rows_that_no_check_keeps(make: Make) -> None:
     left = make(root=root)
     collect(left.settings, left.project, left.ledger)
     assert [*kept(left)] == [every[0]], "nobody has published anything in prod"
+
+
+@pytest.mark.proves("W23")
+def test_rows_of_a_pull_request_stay_until_its_environment_ends(make: Make) -> None:
+    root = make().settings.root
+    (root / "persist.toml").write_text('[env.prod]\n[env."pr-*"]\nreads = "prod"\n')
+    pull = make(root=root, environment="pr-1")
+    with pytest.raises(CheckFailedError):
+        pull.build(named(pull, "r"))
+    every = ["pr-1/m/r@expr_small", "pr-1/m/v@unique_a"]
+    prod = make(root=root, environment="prod")
+    collect(prod.settings, prod.project, prod.ledger)
+    assert sorted(kept(prod)) == every, "nothing has been published in it"
+    n_entries, collected = end_environment(pull.settings, pull.project, pull.ledger)
+    assert n_entries == 0
+    assert [c.table.rpartition("/")[2] for c in collected] == ["pr-1"]
+    assert kept(prod) == {}
+
+
+@pytest.mark.proves("W23")
+def test_each_environment_keeps_the_rows_that_fail_in_it(make: Make) -> None:
+    sql = SOURCES.replace("keep_failures=2", "keep_failures=2 severity=warn")
+    dev = make(sql)
+    assert dev.build(named(dev, "r")).action == "built"
+    prod = make(sql, dev.settings.root, "prod")
+    assert prod.build(named(prod, "r")).action == "reused"
+    expected = ["m/r@expr_small", "m/v@unique_a"]
+    assert sorted(kept(prod)) == [f"{e}/{table}" for e in ("dev", "prod") for table in expected]
+    for environment in ("dev", "prod"):
+        checks = show(prod, "r", "--env", environment)["checks"]
+        (small,) = (c for c in checks if c["name"] == "expr_small")
+        assert small["kept_rows"] == 2
+        assert f"/{environment}/" in small["kept_in"]
+
+
+@pytest.mark.proves("W23")
+def test_failures_that_are_kept_elsewhere_are_not_taken_for_none(make: Make) -> None:
+    sql = SOURCES.replace("keep_failures=2", "keep_failures=2 severity=warn")
+    dev = make(sql)
+    dev.build(named(dev, "r"))
+    promote(dev, "prod", ["r@sources/m.sql"])
+    root = str(dev.settings.root)
+    arguments = ["show", "r", "--failures", "expr_small", "--env", "prod", "--project", root]
+    shown = CliRunner().invoke(app, arguments)
+    assert shown.exit_code == 0
+    lines = shown.stdout.splitlines()
+    assert lines == [
+        "no rows are kept in `prod`, but 3 rows of the published table fail: it was checked in another"
+        " environment",
+        "  hint: persist check --data m/r --env prod",
+    ]
+    assert show(dev, "r", "--failures", "expr_small", "--env", "prod")["failed_rows"] == 3
+    assert show(dev, "r", "--failures", "expr_small")["failed_rows"] == 3
+    with_view = show(dev, "r", "--failures", "m/v:unique_a")
+    assert (with_view["source_id"], with_view["kept_rows"]) == ("v@sources/m.sql", 2)
 
 
 @pytest.mark.proves("W22")
