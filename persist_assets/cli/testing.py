@@ -82,7 +82,7 @@ def cases_of(
         ids: set[str] = set()
         for pattern in some:
             declared = find_declared(project, pattern)
-            ids |= {*(declared or invocation.find([pattern]))}
+            ids |= {*(declared or invocation.find([pattern], views=True))}
         return ids
 
     wanted, excluded = sources(patterns or ()), sources(invocation.exclude)

@@ -119,7 +119,9 @@ class Names:
         if fits:
             names = ", ".join(".".join(key) for key, _ in fits)
             message = f"`{written}` is ambiguous: {names}"
-            return Problem("ambiguous-name", message, reference.location, "qualify the name")
+            whole = next((s for key, s in fits if len(key) <= len(parts)), None)
+            hint = f"qualify the name, or write `{whole}`" if whole else "qualify the name"
+            return Problem("ambiguous-name", message, reference.location, hint)
         hint = did_you_mean(
             reference.parts[-1], {k[-1] for many in self.by_name.values() for k, _ in many}
         )

@@ -39,6 +39,7 @@ from persist_assets.ledger.taints import bring_taints
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
+    from datetime import datetime, timedelta
 
     from sqlalchemy.engine import Connection
 
@@ -305,10 +306,15 @@ class Manifests(Part):
         return idx
 
     @repeated
-    def end(self, environment: str) -> int:
+    def end(self, environment: str, *, longest: timedelta) -> int:
         """Forget an environment, the history of its manifest and its needs of external tables.
 
         Garbage collection deletes what only this environment read, without keeping it for a while.
+
+        Parameters
+        ----------
+        longest
+            For how long a build is assumed to be alive whose process is on another machine.
 
         Returns
         -------
@@ -322,7 +328,7 @@ class Manifests(Part):
         """
         here = manifest_changes.c.environment == environment
         with self._write() as connection:
-            _refuse_under_way(connection, environment)
+            _refuse_under_way(connection, environment, self._now(connection) - longest)
             own = sa.select(manifest_changes.c.change_id).where(here)
             connection.execute(manifest_moves.delete().where(manifest_moves.c.change_id.in_(own)))
             connection.execute(manifest_changes.delete().where(here))
@@ -435,16 +441,25 @@ class Manifests(Part):
         return idx
 
 
-def _refuse_under_way(connection: Connection, environment: str) -> None:
-    """Refuse to end an environment in which something is still being built or wanted."""
+def _refuse_under_way(connection: Connection, environment: str, since: datetime) -> None:
+    """Refuse to end an environment in which something is still being built or wanted.
+
+    Parameters
+    ----------
+    since
+        Builds that started before are not alive.
+    """
     query = sa.select(builds.c.source_id, builds.c.process).where(
-        builds.c.environment == environment, builds.c.state == "started"
+        builds.c.environment == environment,
+        builds.c.state == "started",
+        builds.c.started_at > since,
     )
     alive = [row.source_id for row in connection.execute(query) if not has_ended(row.process)]
     if alive:
         raise ConflictError(
             f"{environment} cannot end: {alive[0]} is being built in it",
-            hint="wait until the build has ended, or stop it",
+            hint="wait until the build has ended, or stop it; one whose machine is gone counts as"
+            " ended a day after it began",
         )
     query = sa.select(wants.c.want_id).where(
         wants.c.environment == environment, wants.c.state.in_(ACTIVE)

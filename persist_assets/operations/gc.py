@@ -154,7 +154,7 @@ def end_environment(
                 f"{name} cannot end: `{other}` reads it",
                 hint=f'change `reads` of [env."{other}"] in persist.toml',
             )
-    n_entries = ledger.manifests.end(name)
+    n_entries = ledger.manifests.end(name, longest=LONGEST)
     collected = [*_forget_failures(settings, ledger), *collect(settings, project, ledger)]
     settings.manifest_path.unlink(missing_ok=True)
     settings.manifest_path.with_name(f"{settings.manifest_path.name}.lock").unlink(missing_ok=True)

@@ -75,7 +75,10 @@ def find_source(project: Project, name: str) -> Source:
         keys += ["/".join((*key, "…")) for key in project.unread if may_mean(key, above)]
         if len(keys) == 1:
             return matches[0]
-        raise ConflictError(f"`{name}` is ambiguous: {', '.join(keys)}", hint="qualify the name")
+        n_parts = len(re.split(r"[/.]", name))
+        whole = next((s for s in matches if len(s.asset_key) <= n_parts), None)
+        hint = f"qualify the name, or use {whole.source_id}" if whole else "qualify the name"
+        raise ConflictError(f"`{name}` is ambiguous: {', '.join(keys)}", hint=hint)
     raise NotFoundError(f"unknown source `{name}`", hint=did_you_mean(name, _names(project)))
 
 

@@ -18,6 +18,7 @@ from deltalake import write_deltalake
 
 from persist_assets import load_sources
 from persist_assets.building.builder import Builder
+from persist_assets.building.failing_rows import read_failures
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core.errors import CheckFailedError
 from persist_assets.core.model.annotations import Cadence, Dimension, Partitioning
@@ -324,6 +325,22 @@ def test_only_partitions_that_are_computed_are_asked(make: Make) -> None:
         assert Counter(asked) == {"function_few": 1, "function_small": 1}
     finally:
         module.ask = ask
+
+
+@pytest.mark.slow
+@pytest.mark.proves("W23")
+def test_rows_of_all_partitions_that_a_function_returns_are_kept(make: Make) -> None:
+    kept = PYTHON.replace(
+        '"severity": "warn"},\n})', '"severity": "warn", "keep_failures": True},\n})'
+    )
+    assert kept != PYTHON
+    builder = make(python=kept)
+    put(builder.settings.root, (1, "a", 3), (2, "a", 1), (3, "b", 4), (3, "c", 5))
+    small = built(builder)["function_small"]
+    assert places(small) == days(d1=1, d3=2)
+    assert small.kept_rows == 3
+    rows = read_failures(small.kept_in or "").to_pylist()
+    assert sorted(row["n"] for row in rows) == [3, 4, 5]
 
 
 def test_a_partition_that_fails_keeps_others_from_being_published(make: Make) -> None:

@@ -117,6 +117,29 @@ def test_two_sources_never_have_one_key(
 
 
 @pytest.mark.proves("W10")
+@pytest.mark.parametrize("name", ["orders", "orders.orders"])
+def test_a_name_that_cannot_be_qualified_has_a_way_out(
+    make_project: MakeProject, name: str
+) -> None:
+    view = "--@ persist\nCREATE VIEW orders AS SELECT a FROM t;\n"
+    reader = "--@ persist\nCREATE VIEW r AS SELECT a FROM {};\n"
+    files = {"raw.sql": RAW, "orders.sql": view, "sub/orders.sql": view.replace("a F", "b AS a F")}
+    root = make_project({**files, "sub/r.sql": reader.format(name)}, LAYOUT)
+    (problem,) = load(load_settings(root)).project.errors
+    assert problem.hint == "qualify the name, or write `orders@sources/orders.sql`"
+    root = make_project(
+        {**files, "sub/r.sql": reader.format("`orders@sources/orders.sql`")}, LAYOUT
+    )
+    project = loaded(root)
+    assert project.by_id["r@sources/sub/r.sql"].reads == ("orders@sources/orders.sql",)
+    with pytest.raises(ConflictError) as error:
+        find_source(project, name)
+    assert error.value.hint == "qualify the name, or use orders@sources/orders.sql"
+    assert find_source(project, "orders@sources/orders.sql").key == "orders"
+    assert find_source(project, "sub/orders").key == "sub/orders"
+
+
+@pytest.mark.proves("W10")
 def test_a_full_key_still_means_its_source(make_project: MakeProject) -> None:
     full = "staging/stg_orders/stg_orders"
     more = "CREATE VIEW reader AS SELECT o.a FROM staging.stg_orders.stg_orders o"

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from persist_assets.cli.application import Invocation
+from persist_assets.cli.testing import cases_of
 from persist_assets.core.errors import SourcesError
 from persist_assets.operations.cases import Case, Number, Rows, read_cases
 from persist_assets.operations.testing import at_clock, minus, up_to_cte
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -149,3 +152,27 @@ def test_calls_of_the_clock_become_a_time(sql: str, changed: str) -> None:
 def test_a_query_is_cut_after_its_expressions(text: str, name: str, rest: str | None) -> None:
     cut = up_to_cte(text, name)
     assert (None if cut is None else text[cut:]) == rest
+
+
+@pytest.mark.proves("W5")
+@pytest.mark.parametrize(
+    ("patterns", "exclude", "expected"),
+    [
+        ([], [], "of_p of_v"),
+        (["tag:staging"], [], "of_v"),
+        (["path:sources/m.sql"], ["tag:staging"], "of_p"),
+        (["+p"], [], "of_p of_v"),
+        (["selector:views"], [], "of_v"),
+    ],
+)
+def test_selections_choose_the_tests_of_views_too(
+    make_project: Callable[..., Path], patterns: list[str], exclude: list[str], expected: str
+) -> None:
+    sql = "CREATE TABLE t (a INT) USING parquet LOCATION 't';\n"
+    sql += "--@ tags=staging\nCREATE VIEW v AS SELECT a FROM t;\n"
+    sql += "--@ persist\nCREATE VIEW p AS SELECT a FROM v;\n"
+    root = make_project({"m.sql": sql}, '[selectors]\nviews = "tag:staging"\n')
+    listed = cases(root, "".join(f"of_{n}: {{source: {n}, expect: []}}\n" for n in "vp"))
+    invocation = Invocation(project_dir=root, exclude=exclude)
+    chosen = cases_of(invocation, listed, patterns or None)
+    assert sorted(case.name for case in chosen) == expected.split()
