@@ -11,13 +11,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from commands import clean_environ, document, persist
 from conftest import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 NOT_RUN = ("Install", "Comment")
 """The steps of the examples that need a package registry or a CI server."""
@@ -155,6 +157,45 @@ def test_the_examples_review_a_change_and_end_its_environment(
     assert (root / ".persist" / "manifests" / "prod.json").read_bytes() == before
     refused = persist("ci", "--end", "--env", "prod", cwd=root)
     assert (refused.returncode, "pr-*" in refused.stderr) == (2, True)
+
+
+VIEWS = """\
+CREATE TABLE t (a BIGINT, b STRING) USING parquet LOCATION 'raw/t';
+--@ check { not_null=b { severity=warn } }
+CREATE VIEW v AS SELECT a, b FROM t;
+--@ persist
+--@ check { unique=a }
+CREATE VIEW p AS SELECT a, b FROM v;
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.proves("W12")
+def test_a_review_fails_on_rows_and_on_warnings_of_views(
+    make_shared_project: Callable[..., Path],
+) -> None:
+    root = make_shared_project({"m.sql": VIEWS}, '[env.prod]\n[env."pr-*"]\nreads = "prod"\n')
+    (root / "raw" / "t").mkdir(parents=True)
+    values = {"a": pa.array([1, 2], pa.int64()), "b": ["x", None]}
+    pq.write_table(pa.table(values), root / "raw/t/p.parquet")
+    document("build", "--env", "prod", cwd=root)
+    edit(root / "sources" / "m.sql", {"SELECT a, b FROM v": "SELECT a, upper(b) AS b FROM v"})
+    build = ("ci", "--against", "prod", "--build", "--env", "pr-1", "--json")
+    passed = document(*build, cwd=root)
+    (source,) = passed["sources"]
+    assert [c["name"] for c in source["failed_checks"]] == ["m/v:not_null_b"]
+    assert (passed["exit_code"], passed["violations"]) == (0, [])
+    named = persist(*build, "--fail-on", "warnings", "--fail-on", "rows", cwd=root)
+    assert named.returncode == 1
+    assert [(v["rule"], v["reason"]) for v in json.loads(named.stdout)["violations"]] == [
+        ("warnings", "it fails b not null in m/v: 1 rows"),
+        ("rows", "rows differ: 0 added, 0 removed, 1 changed"),
+    ]
+    edit(root / "sources" / "m.sql", {"SELECT a, upper(b) AS b FROM v": "SELECT 1L AS a, b FROM v"})
+    failed = persist(*build[:-1], "--sample", "0", cwd=root)
+    assert failed.returncode == 1
+    assert "failed unique_a (2 rows)" in failed.stdout
+    assert '{"a"' not in failed.stdout, "no row is shown"
 
 
 def test_the_jobs_of_the_workflow_exclude_each_other() -> None:

@@ -7,6 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
+import time
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 from conftest import ROOT, need
 from malloy import there
+from tutorial import environ_of, follow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +34,39 @@ main()
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """Return a copy of the tracked files that the package is built from: there is no bundle."""
+    return copied(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the wheel of a clone."""
+    made = copied(tmp_path_factory.mktemp("wheel"))
+    done = build(made)  # a source distribution, and the wheel from it
+    assert done.returncode == 0, done.stderr
+    (path,) = (made / "out").glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def programs(wheel: Path) -> Path:
+    """Return the programs of an environment in which only the wheel is installed.
+
+    What the wheel depends on is read from the environment of the tests, which has the project's
+    files too: the wheel comes before them.
+    """
+    root = wheel.parent / "environment"
+    uv = [need(found_uv(), "install uv")]
+    offline = ["--offline", "--no-config"]
+    subprocess.run([*uv, "venv", "-q", *offline, "-p", sys.executable, str(root)], check=True)
+    python = ["-p", str(root / "bin" / "python")]
+    install = [*uv, "pip", "install", "-q", *offline, *python, "--no-deps", str(wheel)]
+    subprocess.run(install, check=True)
+    (packages,) = (root / "lib").glob("python*/site-packages")
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return root / "bin"
+
+
+def copied(directory: Path) -> Path:
     paths = ["persist_assets", "scripts", "pyproject.toml", "README.md", "LICENSE", ".gitignore"]
     tracked = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *paths],
@@ -41,14 +77,18 @@ def clone(tmp_path: Path) -> Path:
     )
     for name in tracked.stdout.split("\0"):
         if name and (ROOT / name).exists():
-            (tmp_path / "clone" / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, tmp_path / "clone" / name)
-    return tmp_path / "clone"
+            (directory / "clone" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, directory / "clone" / name)
+    return directory / "clone"
+
+
+def found_uv() -> str | None:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return shutil.which("uv", path=path)
 
 
 def build(clone: Path, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    uv = need(shutil.which("uv", path=path), "install uv")
+    uv = need(found_uv(), "install uv")
     return subprocess.run(
         [uv, "build", *options, "--out-dir", str(clone / "out"), str(clone)],
         env={**os.environ, **variables},
@@ -61,12 +101,9 @@ def build(clone: Path, *options: str, **variables: str) -> subprocess.CompletedP
 @pytest.mark.slow
 @pytest.mark.proves("S21", "W26")
 def test_a_clone_is_built_into_a_wheel_that_compiles_malloy_without_npm(
-    clone: Path, make_project: Callable[..., Path]
+    wheel: Path, tmp_path: Path, make_project: Callable[..., Path]
 ) -> None:
-    done = build(clone)  # a source distribution, and the wheel from it
-    assert done.returncode == 0, done.stderr
-    (wheel,) = (clone / "out").glob("*.whl")
-    place = clone / "installed"
+    place = tmp_path / "installed"
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(place)
     assert (place / "persist_assets" / "py.typed").exists()
@@ -87,7 +124,7 @@ def test_a_clone_is_built_into_a_wheel_that_compiles_malloy_without_npm(
     node = Path(need(there(), "bundle Malloy's compiler: make bridge")).parent
     checked = subprocess.run(
         [sys.executable, "-P", "-c", SCRIPT.format(place=str(place))],
-        env={"PYTHONPATH": str(place), "PATH": str(node), "HOME": str(clone)},
+        env={"PYTHONPATH": str(place), "PATH": str(node), "HOME": str(tmp_path)},
         cwd=project,
         capture_output=True,
         text=True,
@@ -112,3 +149,44 @@ def test_a_wheel_is_not_built_without_the_compiler(clone: Path) -> None:
     assert done.returncode != 0
     assert "the package needs Malloy's compiler" in done.stderr + done.stdout
     assert "make bridge" in done.stderr + done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.proves("W27")
+def test_the_tutorial_runs_from_the_wheel(programs: Path, tmp_path: Path, servers: None) -> None:
+    follow(tmp_path, programs)
+
+
+@pytest.mark.slow
+@pytest.mark.proves("W27")
+def test_a_new_project_has_a_table_within_a_minute(
+    programs: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    places = {"PERSIST_CACHE": str(tmp_path / "cache"), "PERSIST_SPARK_HOME": str(tmp_path)}
+    env, root = {**environ_of(programs), **places}, tmp_path / "shop"
+
+    def run(command: str, cwd: Path = root) -> str:
+        done = subprocess.run(
+            command, shell=True, cwd=cwd, env=env, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, f"$ {command}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    which = "import persist_assets; print(persist_assets.__file__)"
+    assert run(f'python -c "{which}"', tmp_path).startswith(str(programs.parent))
+    request.addfinalizer(lambda: run("persist spark stop"))
+    began = time.monotonic()
+    run("persist init shop", tmp_path)
+    assert "built" in run("persist build")
+    assert time.monotonic() - began < 60, "the first table, with Spark's start"
+    source = root / "sources" / "marts" / "daily_delays.sql"
+    text = source.read_text()
+    edited = text.replace("count(*) AS n_flights", "count(*) AS n_flights, 2 * count(*) AS twice")
+    assert edited != text
+    source.write_text(edited)
+    assert "column twice added" in run("persist plan")
+    assert "1 test: 1 passed" in run("persist test")
+    assert "built" in run("persist build")
+    assert "1 from dev to prod, 0 refused" in run("persist promote dev prod")
+    counted = "SELECT sum(twice) > sum(n_flights) AS is_new FROM daily_delays"
+    assert "true" in run(f'persist query --env prod "{counted}"').lower()

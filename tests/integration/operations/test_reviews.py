@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from datetime import UTC, datetime, timedelta
@@ -11,7 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.duckdb_engine import MakeEngine, engine_of
+from typer.testing import CliRunner
 
+from persist_assets.cli import app
 from persist_assets.core.errors import ConflictError, PersistError, SettingsError
 from persist_assets.core.model.snapshots import Build
 from persist_assets.core.wants import Want
@@ -22,6 +25,8 @@ from persist_assets.operations.review import Altered, Review, review
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from typer.testing import Result
 
     from persist_assets.building.builder import Builder
 
@@ -76,6 +81,10 @@ def build_all(builder: Builder, *names: str) -> None:
     for source in builder.project.persisted:
         if not names or source.name in names:
             builder.build(source)
+
+
+def invoked(root: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(app, [*arguments, "--project", str(root)])
 
 
 def seen(builder: Builder, against: str = "prod", *names: str) -> Review:
@@ -212,6 +221,52 @@ def test_a_revision_with_other_settings_is_mentioned(
         file.write('[defaults."*"]\nrefresh = "whole"\n')
     (note,) = seen(enter(root, "pr-1"), "HEAD").notes
     assert note.startswith("persist.toml is another one in HEAD")
+
+
+@pytest.mark.proves("W12")
+def test_a_review_fails_on_the_differences_that_are_named(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    build_all(enter(root, "prod"))
+    edit(
+        root,
+        **{"a + b AS c": "a - b AS d", "not_null=[a, b]": "not_null=[a]", "SELECT c": "SELECT d"},
+    )
+
+    def outcome(*arguments: str) -> tuple[int, list[tuple[str, str, str]]]:
+        done = invoked(root, "ci", "--against", "prod", "--json", *arguments)
+        broken = json.loads(done.stdout).get("violations", [])
+        return done.exit_code, [(v["rule"], v["source_id"][0], v["reason"]) for v in broken]
+
+    assert outcome() == (0, [])
+    gone = [("columns", "p", "the column c is gone"), ("columns", "o", "the column c is gone")]
+    assert outcome("--fail-on", "columns") == (1, gone)
+    checks = [("checks", "p", "no longer checked: b not null")]
+    assert outcome("--fail-on", "checks,columns") == (1, [*checks, *gone])
+    built = [("rebuilds", name, "a build computes its table") for name in "po"]
+    assert outcome("of_c", "--fail-on", "rebuilds") == (1, built[1:])
+    assert outcome("--fail-on", "rebuilds", "--exclude", "p or of_c") == (0, [])
+    assert outcome("--fail-on", "rows") == (2, [])
+    assert (
+        "- `--fail-on columns`"
+        in invoked(root, "ci", "--against", "prod", "--fail-on", "columns").stdout
+    )
+    refused = invoked(
+        root, "ci", "--against", "HEAD", "--build", "--fail-on", "rows", "--env", "pr-1"
+    )
+    assert refused.exit_code == 4, "there is no such revision"
+
+
+@pytest.mark.proves("W12")
+@pytest.mark.parametrize("more", [["pr-2"], ["--against", "prod"], ["--build"], ["--exclude", "p"]])
+def test_the_end_takes_no_other_arguments(
+    root: Path, enter: Callable[..., Builder], more: list[str]
+) -> None:
+    pull = enter(root, "pr-1")
+    build_all(pull, "p")
+    done = invoked(root, "ci", "--end", "--env", "pr-1", *more)
+    assert (done.exit_code, "takes nothing else" in done.stderr) == (2, True)
+    assert len(pull.ledger.manifests.fetch("pr-1")) == 1
 
 
 @pytest.mark.proves("W12")

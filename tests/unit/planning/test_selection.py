@@ -198,11 +198,13 @@ def test_a_step_shows_the_states_of_its_table(
         ("t+1 and path:sources/d", "p@sources/d/b.sql"),
         ("state:missing or v", "v@sources/a.sql r@sources/a.sql other@sources/a.sql"),
         ("selector:views", "v@sources/a.sql p@sources/d/b.sql"),
+        ("selector:ends", "p@sources/d/b.sql"),
     ],
 )
 def test_views_are_selected_where_they_are_asked_for(pattern: str, expected: str) -> None:
     views = Selector("views", ("v", "d/b/p"), Location("persist.toml"))
-    chosen = select(PROJECT, [pattern], lambda: STATES, [views], views=True)
+    ends = Selector("ends", ("sinks(t+1 and path:sources/d)",), Location("persist.toml"))
+    chosen = select(PROJECT, [pattern], lambda: STATES, [views, ends], views=True)
     assert {*chosen} == {*expected.split()}
 
 
