@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from persist_assets.building.partition_checks import Parted
 from persist_assets.building.set_checks import bound, check_results
 from persist_assets.building.view_checks import results_over
-from persist_assets.core.errors import CheckFailedError, PersistError
+from persist_assets.core.errors import CheckFailedError, ConflictError, PersistError
 from persist_assets.core.partitions import filled_keys
 
 if TYPE_CHECKING:
@@ -58,11 +58,17 @@ def check_data(reader: Reader, sources: Iterable[Source]) -> Iterator[CheckedSou
     that its query returns now.
     """
     manifest = reader.ledger.manifests.fetch(*reader.settings.environments)
+    tainted = reader.observer.tainted(manifest)
     for source in sources:
         snapshot = manifest.get(source.build_id) if source.persisted else None
         checked = CheckedSource(source, snapshot)
         if not checked.is_built:
             yield checked
+            continue
+        if snapshot is not None and source.source_id in tainted:
+            why = f"the table of `{source.name}` is tainted, so nobody reads it"
+            error = ConflictError(why, hint=f"build it first: persist build {source.key}")
+            yield replace(checked, error=error)
             continue
         try:
             if snapshot is not None:

@@ -19,6 +19,7 @@ from persist_assets.building.builder import Builder
 from persist_assets.building.failing_rows import read_failures
 from persist_assets.cli import app
 from persist_assets.core.errors import CheckFailedError
+from persist_assets.ledger.taints import Taint
 from persist_assets.operations.data_checks import check_data
 from persist_assets.operations.environments import promote
 from persist_assets.operations.gc import collect, end_environment
@@ -243,6 +244,17 @@ def test_checks_run_on_demand_over_present_rows(make: Make) -> None:
     assert table.has_failed
     assert later.ledger.manifests.fetch("dev") == before
     assert read_failures(table.results[0].kept_in or "").num_rows == 2
+    uid = before[sources[1].build_id].build_uid
+    later.ledger.taints.record(["dev"], lambda *_: Taint({}, {uid: [""]}), by="me")
+    tainted = make(SOURCES, builder.settings.root)
+    (table,) = check_data(tainted.reader, [named(tainted, "r")])
+    assert (table.results, str(table.error).splitlines()) == (
+        (),
+        [
+            "the table of `r` is tainted, so nobody reads it",
+            "    hint: build it first: persist build m/r",
+        ],
+    )
     os.remove(later.settings.root / "raw/t/p.parquet")
     broken = make(SOURCES, builder.settings.root)
     (view,) = check_data(broken.reader, [named(broken, "v")])
