@@ -589,31 +589,6 @@ class Builds(Part):
         return {source_id: [check_result_of(v) for v in values or ()] for source_id, values in rows}
 
     @repeated
-    def fetch_passed(self, *environments: str) -> dict[BuildID, set[str]]:
-        """Return the definitions of the checks that each published snapshot has passed.
-
-        The latest result counts. Among the builds of the environments are those that only read
-        what is published: they have no entries of their own.
-        """
-        entry = builds.alias()
-        is_entry = builds.c.build_uid == entry.c.build_uid
-        query = (
-            sa.select(builds.c.build_id, builds.c.checks)
-            .join(entry, entry.c.snapshot_uid == builds.c.snapshot_uid)
-            .join(manifest_entries, manifest_entries.c.build_uid == entry.c.build_uid)
-            .where(manifest_entries.c.environment.in_(environments))
-            .where(sa.or_(is_entry, builds.c.environment.in_(environments)))
-            .where(builds.c.state == "succeeded")
-            .order_by(builds.c.started_at)
-        )
-        results: dict[str, dict[str, bool]] = {}
-        with self._read() as connection:
-            for build_id, checks in connection.execute(query):
-                by_definition = results.setdefault(build_id, {})
-                by_definition.update((c["definition"], c["passed"]) for c in checks or ())
-        return {b: {d for d, passed in r.items() if passed} for b, r in results.items()}
-
-    @repeated
     def fetch_table_names(self) -> list[str]:
         """Return the names of all tables that a build ever started to write, sorted."""
         with self._read() as connection:

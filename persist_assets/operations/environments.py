@@ -86,7 +86,7 @@ def promote(
         ledger.manifests.fetch(*settings.environments),
         ledger.manifests.fetch(target),
         ledger.manifests.fetch(*target_settings.environments),
-        ledger.builds.fetch_passed(*settings.environments),
+        ledger.manifests.fetch_passed(*settings.environments),
         allow_stale=allow_stale,
     )
     if dry_run or promotion.refused:

@@ -149,10 +149,10 @@ def test_another_ledger_takes_over_the_tables_of_its_warehouse(
     assert planned(enter(root)) == ["reuse", "reuse"]
     assert total(enter(root)) == 5
     # Whether it passed its checks is found out, not believed.
-    assert other.ledger.builds.fetch_passed("dev") == {b: set() for b in then}
+    assert other.ledger.manifests.fetch_passed("dev") == {b: set() for b in then}
     assert build(enter(root)) == ["reused", "reused"]
     q = other.project.by_id["q@sources/m.sql"]
-    assert other.ledger.builds.fetch_passed("dev")[q.build_id] == {"s not null"}
+    assert other.ledger.manifests.fetch_passed("dev")[q.build_id] == {"s not null"}
     # And it goes on from there.
     write(root, [10])
     assert build(enter(root)) == ["built", "built"]
