@@ -25,7 +25,7 @@ from persist_assets.cli.application import (
 )
 from persist_assets.cli.build import run_build
 from persist_assets.cli.reading import rows_json
-from persist_assets.cli.testing import cases_of, outcome_json
+from persist_assets.cli.testing import cases_of, make_writable, outcome_json
 from persist_assets.core.errors import SettingsError, SourcesError
 from persist_assets.core.trust import confined
 from persist_assets.engine.data_diff import NotCompared, RowsDiffer
@@ -75,12 +75,8 @@ def ci(
     from persist_assets.operations.review_rules import read_rules
 
     if end:
-        if selection or invocation.exclude or against or build or fail_on or markdown:
-            raise SettingsError(
-                "`persist ci --end` ends the environment of --env, and takes nothing else",
-                hint="for example, persist ci --end --env pr-123",
-            )
-        _end(invocation)
+        others = (selection, invocation.exclude, against, build, fail_on, markdown)
+        _end(invocation, is_alone=not any(others))
         return
     if against is None:
         raise SettingsError("`persist ci` needs --against", hint="for example, --against prod")
@@ -90,11 +86,12 @@ def ci(
             hint="name an environment for the change: --env pr-123",
         )
     rules = read_rules(fail_on or (), is_built=build)
+    if markdown is not None:
+        make_writable(markdown)
     with nullcontext() if build else confined(invocation.root):
         report = _report(invocation, against, selection, rules, build=build, sample=sample)
     text = review_text.markdown(report)
     if markdown is not None:
-        markdown.parent.mkdir(parents=True, exist_ok=True)
         markdown.write_text(text, encoding="utf-8")
     if invocation.as_json:
         print_json(_report_json(report))
@@ -215,10 +212,15 @@ def _tested(invocation: Invocation, report: "Report", selection: Sequence[str] |
     return replace(report, tests=tuple(outcomes), exit_code=code)
 
 
-def _end(invocation: Invocation) -> None:
-    """End the environment of a pull request."""
+def _end(invocation: Invocation, *, is_alone: bool) -> None:
+    """End the environment of a pull request, unless there are other arguments."""
     from persist_assets.operations.gc import end_environment
 
+    if not is_alone:
+        raise SettingsError(
+            "`persist ci --end` ends the environment of --env, and takes nothing else",
+            hint="for example, persist ci --end --env pr-123",
+        )
     invocation.keep_going = True  # its sources may have errors
     settings = invocation.settings
     n_entries, collected = end_environment(settings, invocation.project, invocation.ledger)

@@ -1,5 +1,6 @@
 """`test`."""
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,6 +50,8 @@ def test(
     if recorded is not None:
         _record(invocation, recorded, n_rows)
         return
+    if junit is not None:
+        make_writable(junit)
     cases = cases_of(invocation, read_cases(invocation.root), selection)
     outcomes: list[Outcome] = []
     if cases:
@@ -152,6 +155,25 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
             for difference in outcome.differences
         ],
     }
+
+
+def make_writable(path: Path) -> None:
+    """Make the directory of a file that is written once the work is done.
+
+    Raises
+    ------
+    SettingsError
+        It cannot be written.
+    """
+    problem = "it is a directory" if path.is_dir() else None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            problem = problem or "no permission"
+    except OSError as error:
+        problem = error.strerror
+    if problem:
+        raise SettingsError(f"cannot write {path}: {problem}", hint="name another file")
 
 
 def _write_junit(path: Path, outcomes: Sequence[Outcome]) -> None:

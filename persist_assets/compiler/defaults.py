@@ -148,6 +148,7 @@ def _rule(default: Default) -> _Rule:
         return _Rule(default.pattern, key, KEYS[key].read(_tag(value, place), key), place)
     except Bad as bad:
         message, hint = f"{name}: {bad.problem.message}", bad.problem.hint
+        hint = "write persist = true, or persist = false" if key == "persist" else hint
         raise SettingsError(message, hint=hint, location=place) from bad
 
 

@@ -92,15 +92,29 @@ def useless_defaults(
     below = [p.relative_to(directory) for p in files]
     paths = [p.as_posix() for p in below if is_source(p)]
     missing: set[str] = set()
-    for default in settings.defaults:
+    matching_paths = [{*filter(matcher(d.pattern), paths)} for d in settings.defaults]
+    for n, default in enumerate(settings.defaults):
         pattern, key, place = default.pattern, default.key, default.location
         fits = matcher(pattern)
-        if not any(map(fits, paths)):
+        later = [
+            (d.pattern, matching_paths[n] & its_paths)
+            for d, its_paths in zip(
+                settings.defaults[n + 1 :], matching_paths[n + 1 :], strict=True
+            )
+            if d.key == key
+        ]
+        if not matching_paths[n]:
             if pattern not in missing:
                 message = f'`[defaults."{pattern}"]` matches no file of sources'
                 hint = _pattern_hint(pattern, settings.sources, paths)
                 yield Problem("defaults", message, place, hint, "warning")
             missing.add(pattern)
+            continue
+        if matching_paths[n] == {path for _, its_paths in later for path in its_paths}:
+            deciding = next(p for p, its_paths in reversed(later) if its_paths)
+            message = f'`[defaults."{pattern}"] {key}` has no effect'
+            hint = f'[defaults."{deciding}"] below it decides: write general patterns first'
+            yield Problem("defaults", message, place, hint, "warning")
             continue
         matching = [
             source.annotation

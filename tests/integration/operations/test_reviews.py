@@ -258,6 +258,23 @@ def test_a_review_fails_on_the_differences_that_are_named(
 
 
 @pytest.mark.proves("W12")
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    build_all(enter(root, "prod"))
+    (root / "file").touch()
+    for name, why in (("sources", "it is a directory"), ("file/x.md", "File exists")):
+        done = invoked(root, "ci", "--against", "prod", "--markdown", str(root / name))
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert f"cannot write {root / name}: {why}" in done.stderr
+        done = invoked(root, "test", "--junit", str(root / name))
+        assert (done.exit_code, done.stdout) == (2, "")
+    written = root / "new" / "review.md"
+    invoked(root, "ci", "--against", "prod", "--markdown", str(written))
+    assert written.read_text().startswith("<!-- persist ci -->")
+
+
+@pytest.mark.proves("W12")
 @pytest.mark.parametrize("more", [["pr-2"], ["--against", "prod"], ["--build"], ["--exclude", "p"]])
 def test_the_end_takes_no_other_arguments(
     root: Path, enter: Callable[..., Builder], more: list[str]

@@ -273,6 +273,44 @@ def test_defaults_that_change_nothing_are_mentioned(make_project: MakeProject) -
     ]
 
 
+@pytest.mark.proves("W11")
+def test_a_default_that_later_patterns_take_back_everywhere_is_mentioned(
+    make_project: MakeProject,
+) -> None:
+    root = make_project(
+        {"raw.sql": RAW, "staging/v.sql": VIEW, "staging/old/w.sql": VIEW.replace(" v ", " w ")},
+        '[defaults."staging/**"]\npersist = true\nowner = "team:a"\n[defaults."staging/old/*"]\n'
+        'owner = "team:b"\n[defaults."staging/*"]\nowner = "team:c"\n[defaults."**"]\n'
+        'persist = false\n[defaults."raw.sql"]\nowner = "team:c"\n',
+    )
+    settings = load_settings(root)
+    project = load_project(settings)
+    assert not project.errors
+    assert [
+        (p.location.line, p.message, p.hint)
+        for p in useless_defaults(settings, project, list_files(settings))
+    ] == [
+        (
+            2,
+            '`[defaults."staging/**"] persist` has no effect',
+            '[defaults."**"] below it decides: write general patterns first',
+        ),
+        (
+            3,
+            '`[defaults."staging/**"] owner` has no effect',
+            '[defaults."staging/*"] below it decides: write general patterns first',
+        ),
+    ]
+
+
+@pytest.mark.proves("W11")
+def test_persist_is_true_or_false(make_project: MakeProject) -> None:
+    root = make_project({"v.sql": VIEW}, '[defaults."**"]\npersist = "yes"\n')
+    with pytest.raises(SettingsError) as error:
+        load_project(load_settings(root))
+    assert error.value.hint == "write persist = true, or persist = false"
+
+
 def test_cached_files_follow_changed_defaults(
     make_project: MakeProject, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
