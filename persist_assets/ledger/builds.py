@@ -334,24 +334,16 @@ class Builds(Part):
         return build_of(rows[0]) if rows else None
 
     @repeated
-    def fetch_last(self, environment: str) -> dict[SourceID, Build]:
-        """Return the latest finished build of every source in an environment."""
-        ranked = (
-            sa.select(
-                builds,
-                sa.func.row_number()
-                .over(
-                    partition_by=builds.c.source_id,
-                    order_by=(builds.c.started_at.desc(), builds.c.build_uid),
-                )
-                .label("recency"),
-            )
-            .where(builds.c.environment == environment, builds.c.state != "started")
-            .subquery()
-        )
+    def fetch_last(
+        self, environment: str, *, source_id: SourceID | None = None
+    ) -> dict[SourceID, Build]:
+        """Return the latest finished build of every source in an environment, or of one source."""
+        ended = sa.and_(builds.c.environment == environment, builds.c.state != "started")
+        if source_id is not None:
+            ended = sa.and_(ended, builds.c.source_id == source_id)
+        query = _latest(builds.c.started_at, ended).order_by(builds.c.build_uid.desc())
         with self._read() as connection:
-            rows = connection.execute(sa.select(ranked).where(ranked.c.recency == 1))
-            return {row.source_id: build_of(row) for row in rows}
+            return {row.source_id: build_of(row) for row in connection.execute(query)}
 
     def fetch_current(
         self, *environments: str, source_id: SourceID | None = None
@@ -378,20 +370,16 @@ class Builds(Part):
             .where(manifest_entries.c.environment == environment)
         )
         # Sources with one BuildID share an entry, which names the build of only one of them.
-        sharing = (
-            sa.select(builds, builds.c.finished_at.label("at"))
-            .join(
-                manifest_entries,
-                sa.and_(
-                    manifest_entries.c.environment == builds.c.environment,
-                    manifest_entries.c.build_id == builds.c.build_id,
-                ),
-            )
-            .where(builds.c.environment == environment, builds.c.state == "succeeded")
+        present = sa.exists().where(
+            manifest_entries.c.environment == builds.c.environment,
+            manifest_entries.c.build_id == builds.c.build_id,
         )
+        done = [builds.c.environment == environment, builds.c.state == "succeeded", present]
         if source_id is not None:
-            this = builds.c.source_id == source_id
-            entries, sharing = entries.where(this), sharing.where(this)
+            entries = entries.where(builds.c.source_id == source_id)
+            done.append(builds.c.source_id == source_id)
+        at = builds.c.finished_at
+        sharing = _latest(at, sa.and_(*done)).add_columns(at.label("at"))
         with self._read() as connection:
             rows = [*connection.execute(entries), *connection.execute(sharing)]
         rows.sort(key=lambda row: (row.at, row.build_uid))
@@ -688,6 +676,14 @@ class Builds(Part):
             if dry_run:
                 trial.rollback()
         return tables
+
+
+def _latest(instant: sa.Column[Any], test: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    """Return the query for each source's builds with the latest instant of those that pass."""
+    last = sa.select(builds.c.source_id, sa.func.max(instant).label("last")).where(test)
+    last = last.group_by(builds.c.source_id).subquery()
+    is_last = sa.and_(builds.c.source_id == last.c.source_id, instant == last.c.last)
+    return sa.select(builds).join(last, is_last).where(test)
 
 
 def _require_lease(connection: Connection, lease: Lease) -> None:

@@ -16,6 +16,7 @@ from persist_assets.ledger.log import EventLog
 from persist_assets.ledger.manifests import Manifests
 from persist_assets.ledger.partitions import Partitions
 from persist_assets.ledger.requests import Requests
+from persist_assets.ledger.runs import Runs
 from persist_assets.ledger.taints import Taints
 from persist_assets.ledger.upstreams import Upstreams
 from persist_assets.ledger.wants import Wants
@@ -43,7 +44,7 @@ class Ledger:
     ----------
     events
         The event log that all parts build on, and how the ledger was opened.
-    builds, manifests, wants, requests, partitions, upstreams, copies, taints, leases
+    builds, runs, manifests, wants, requests, partitions, upstreams, copies, taints, leases
         The parts of the ledger.
 
     Raises
@@ -60,6 +61,7 @@ class Ledger:
     def __init__(self, url: str, *, clock: Callable[[], datetime] = _now) -> None:
         self.events = EventLog(url, clock)
         self.builds = Builds(self.events)
+        self.runs = Runs(self.events)
         self.manifests = Manifests(self.events)
         self.wants = Wants(self.events)
         self.requests = Requests(self.events)

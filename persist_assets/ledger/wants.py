@@ -223,6 +223,21 @@ class Wants(Part):
         with self._read() as connection:
             return [*select_wants(connection, test, limit).values()]
 
+    @repeated
+    def fetch_overdue(self, environment: str, now: datetime) -> dict[PartitionRef, datetime]:
+        """Return the partitions with active wants past their deadlines, each with the earliest."""
+        query = (
+            sa.select(wants.c.partition_ref, sa.func.min(wants.c.deadline))
+            .where(
+                wants.c.environment == environment,
+                wants.c.state.in_(ACTIVE),
+                wants.c.deadline < now,
+            )
+            .group_by(wants.c.partition_ref)
+        )
+        with self._read() as connection:
+            return {ref: deadline for ref, deadline in connection.execute(query)}
+
     def record_misses(self, missed: Iterable[tuple[Want, Blame]]) -> int:
         """Record missed deadlines and what each want waited for; return how many are new.
 
@@ -265,17 +280,21 @@ class Wants(Part):
             )
         query = query.order_by(sla_misses.c.deadline.desc(), sla_misses.c.want_id).limit(limit)
         with self._read() as connection:
-            return [
-                Miss(
-                    row.want_id,
-                    row.partition_ref,
-                    row.deadline,
-                    row.missed_at,
-                    row.delivered_at,
-                    row.blame,
-                )
-                for row in connection.execute(query)
-            ]
+            return [_miss_of(row) for row in connection.execute(query)]
+
+    @repeated
+    def find_miss(self, want_id: str) -> Miss | None:
+        """Return the missed deadline of a want, or None."""
+        query = sa.select(sla_misses).where(sla_misses.c.want_id == want_id)
+        with self._read() as connection:
+            row = connection.execute(query).first()
+        return _miss_of(row) if row is not None else None
+
+
+def _miss_of(row: Row[Any]) -> Miss:
+    return Miss(
+        row.want_id, row.partition_ref, row.deadline, row.missed_at, row.delivered_at, row.blame
+    )
 
 
 def create_wants(event_log: EventLog, connection: Connection, created: Iterable[Want]) -> None:

@@ -11,7 +11,7 @@ from persist_assets.building.catalog_views import show
 from persist_assets.building.observe import Observer, beneath
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core.errors import ConflictError, NotFoundError, SettingsError, StorageError
-from persist_assets.core.model.snapshots import Build, RawVersion, Snapshot
+from persist_assets.core.model.snapshots import Build, Move, RawVersion, Snapshot
 from persist_assets.core.settings.load import load_settings
 from persist_assets.ledger.manifest_file import Refused, export_manifest, parse_manifest
 from persist_assets.planning.promotion import Promotion, decide
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from persist_assets.building.builder import Builder
-    from persist_assets.core.model.queries import SourceID
-    from persist_assets.core.model.snapshots import ManifestChange, Move
+    from persist_assets.core.model.queries import BuildID, SourceID
+    from persist_assets.core.model.snapshots import ManifestChange
     from persist_assets.core.settings.values import Settings
     from persist_assets.ledger.ledger import Ledger
     from persist_assets.ledger.manifest_file import Entry, ManifestFile
@@ -41,6 +41,7 @@ def promote(
     *,
     allow_stale: bool = False,
     dry_run: bool = False,
+    expected: str | None = None,
     by: str | None = None,
     why: str | None = None,
 ) -> tuple[Promotion, int | None]:
@@ -50,6 +51,8 @@ def promote(
     ----------
     builder
         An observer is enough unless `target` has views in a catalog, which Spark updates.
+    expected
+        The digest of the promotion, as far as the user knows it; None: any.
     by
         The user to record; None: the user of this process.
 
@@ -64,7 +67,7 @@ def promote(
     SettingsError
         Both environments are the same, or `target` does not exist.
     ConflictError
-        The environment has changed in the meantime.
+        An environment has changed in the meantime.
     """
     settings, ledger = builder.settings, builder.ledger
     if target == settings.environment:
@@ -91,6 +94,11 @@ def promote(
     )
     if dry_run or promotion.refused:
         return promotion, None
+    if expected is not None and promotion.digest != expected:
+        raise ConflictError(
+            f"{settings.environment} or {target} changed meanwhile",
+            hint="look at the promotion again",
+        )
     change = None
     if promotion.snapshots:
         change = ledger.manifests.promote(
@@ -136,6 +144,22 @@ class Rollback:
     undone: tuple[ManifestChange, ...]
     expected: int
     gone: tuple[str, ...]
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        """The effect on each entry that gets other rows: what readers get now, and then."""
+        now: dict[BuildID, Snapshot | None] = {}
+        then: dict[BuildID, Snapshot | None] = {}
+        for change in self.undone:
+            for move in change.moves:
+                now.setdefault(move.build_id, move.after)
+                then[move.build_id] = move.before
+        moves = (Move(build_id, then[build_id], now[build_id]) for build_id in now)
+        return tuple(m for m in moves if _uid(m.before) != _uid(m.after))
+
+
+def _uid(snapshot: Snapshot | None) -> str | None:
+    return snapshot.build_uid if snapshot is not None else None
 
 
 def plan_rollback(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,12 @@ class Promotion:
     snapshots: Mapping[BuildID, Snapshot]
     sources: tuple[Source, ...]
     refused: tuple[Refusal, ...]
+
+    @property
+    def digest(self) -> str:
+        """A text that differs between promotions that publish different snapshots."""
+        moved = sorted((b, s.build_uid) for b, s in self.snapshots.items())
+        return hashlib.sha256(repr(moved).encode()).hexdigest()
 
 
 def decide(

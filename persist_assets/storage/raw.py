@@ -88,6 +88,24 @@ class Pin:
         return sum(counts) if self.rows and len(counts) == len(self.rows) else None
 
 
+_LOGINS = re.compile(r"(?<=://)([^\s/?#@:]*):[^\s/?#@]*@")
+_PARAMETERS = re.compile(
+    r"([?&;][^\s=&;]*(?:password|pwd|token|secret|signature|sig|key|credential)[^\s=&;]*=)[^\s&;'\"]+",
+    re.I,
+)
+
+
+def without_secrets(text: str) -> str:
+    """Return a text with dots in place of the passwords and keys in its addresses.
+
+    Examples
+    --------
+    >>> without_secrets("s3a://me:mine@bucket/t and https://h/t?sig=abc&page=2")
+    's3a://me:…@bucket/t and https://h/t?sig=…&page=2'
+    """
+    return _PARAMETERS.sub(r"\1…", _LOGINS.sub(r"\1:…@", text))
+
+
 def public_options(raw: RawTable) -> tuple[tuple[str, str], ...]:
     """Return the options of a raw table that decide what is read, without credentials."""
     return tuple((k, v) for k, v in raw.options if not SECRETS.search(k))

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from persist_assets.building.builder import Builder
     from persist_assets.building.observe import Observer
     from persist_assets.building.stages import PendingBuild
+    from persist_assets.core.model.plans import Plan
     from persist_assets.core.model.project import Project
     from persist_assets.core.model.queries import BuildID, SourceID
     from persist_assets.core.model.snapshots import Snapshot
@@ -182,11 +183,22 @@ def _above(project: Project, sources: Iterable[SourceID]) -> set[SourceID]:
     return {s.source_id for s in reached if s.persisted}
 
 
+def plan_wanted(observer: Observer, refs: Iterable[PartitionRef]) -> Plan:
+    """Return what a build of some partitions would do, with everything upstream of them.
+
+    Partitions that cannot be built yet, or any more, are left out.
+    """
+    return _plan(observer, _targets(observer, refs))
+
+
+def _plan(observer: Observer, targets: _Targets) -> Plan:
+    return observer.plan(targets.chosen, partition_keys=targets.partition_keys)
+
+
 def find_current(observer: Observer, refs: Iterable[PartitionRef]) -> set[PartitionRef]:
     """Return the partitions that can be built, but that a build would not change."""
     targets = _targets(observer, refs)
-    planned = observer.plan(targets.chosen, partition_keys=targets.partition_keys)
-    steps = {step.source_id: step for step in planned.steps}
+    steps = {step.source_id: step for step in _plan(observer, targets).steps}
     current: set[PartitionRef] = set()
     for ref, place in targets.places.items():
         step = steps[place.source.source_id]

@@ -94,7 +94,8 @@ def _refused(request: Request, error: Exception) -> Response:
 
 def _failed(request: Request, error: Exception) -> Response:
     assert isinstance(error, PersistError)
-    log.info("action=refuse path=%s error=%s", request.url.path, error.message)
+    # Both may hold what a client made up, such as the ends of lines.
+    log.info("action=refuse path=%r error=%r", request.scope["path"], error.message)
     return problem(api.refusal(error))
 
 

@@ -15,7 +15,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -61,12 +61,19 @@ _LOOK_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What a build of everything would do, at an instant and at a position of the log."""
+    """What a build of everything would do, at an instant and at a position of the log.
+
+    Attributes
+    ----------
+    is_old
+        A newer plan is due, and takes long.
+    """
 
     plan: Plan
     project: Project
     at: datetime
     position: int
+    is_old: bool = False
 
 
 class Graph:
@@ -106,6 +113,7 @@ class Graph:
         self._project: tuple[object, Project] | None = None
         self._looking: asyncio.Future[Observer] | None = None
         self._planned: Planned | None = None
+        self._unplannable: PersistError | None = None
         self._replanning: asyncio.Future[Planned] | None = None
         self._position = 0
         self._moved, self._awaited, self._wanted = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -201,21 +209,35 @@ class Graph:
         PersistError
             No plan can be made.
         """
-        position = await self.read(self.ledger.events.position)
-        last = self._planned
-        if last and last.position == position and self.clock() - last.at < _PLAN_AGE:
-            return last
+        if (recent := await self._recent()) is not None:
+            return recent
         # A request that timed out leaves its plan to the next one.
         if self._replanning is None or self._replanning.done():
             self._replanning = asyncio.ensure_future(self.plan(self._make_plan))
+            self._replanning.add_done_callback(lambda f: f.cancelled() or f.exception())
         with suppress(TimeoutError):
             async with asyncio.timeout(_SOON_S):
-                await asyncio.shield(self._replanning)
-        return self._planned
+                return await asyncio.shield(self._replanning)
+        if self._unplannable is not None:  # so the last plan does not stay for ever
+            raise self._unplannable
+        return self._planned and replace(self._planned, is_old=True)
+
+    async def _recent(self) -> Planned | None:
+        """Return the last plan, unless something has happened since or the sources changed."""
+        last, position = self._planned, await self.read(self.ledger.events.position)
+        if last is None or last.position != position or self.clock() - last.at >= _PLAN_AGE:
+            return None
+        is_compiled = self._project is not None and self._project[1] is last.project
+        return last if is_compiled else None
 
     def _make_plan(self) -> Planned:
-        position, observer = self.ledger.events.position(), self.observer()
-        plan = observer.plan([s.source_id for s in observer.project.persisted])
+        try:
+            position, observer = self.ledger.events.position(), self.observer()
+            plan = observer.plan([s.source_id for s in observer.project.persisted])
+        except PersistError as error:
+            self._unplannable = error
+            raise
+        self._unplannable = None
         self._planned = Planned(plan, observer.project, observer.started_at, position)
         return self._planned
 

@@ -1,15 +1,16 @@
-"""Templates of pages: everything is escaped, and a missing value is an error."""
+"""Templates of pages: texts are escaped, without passwords, and a missing value is an error."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from persist_assets._paths import VENDORED, WEB
+from persist_assets.storage.raw import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,10 +36,17 @@ def templates(*directories: Path) -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=_public,
     )
     environment.filters["when"] = _when
     environment.filters["seconds"] = _duration
     return environment
+
+
+def _public(value: Any) -> Any:
+    """Return a value as pages show it: errors and code may quote addresses with passwords."""
+    is_text = isinstance(value, str) and not isinstance(value, Markup)
+    return without_secrets(value) if is_text else value
 
 
 def _when(instant: str | datetime | None) -> Markup:

@@ -62,7 +62,7 @@ def test_a_want_is_made_seen_and_taken_back_in_the_dashboard(
         page.get_by_role("link", name="Wants").click()
 
         # With the keyboard alone; the answer is said aloud, the want is in the list.
-        page.get_by_text("Ask for a partition").press("Enter")
+        page.get_by_text("Create a want").press("Enter")
         page.get_by_label("Partition", exact=True).fill("m/daily/2024-01-02")
         page.get_by_label("Late after").fill("9h")
         page.get_by_label("Why").fill("for the nine o'clock report, R&D")
@@ -129,7 +129,7 @@ def test_pages_work_without_javascript_and_readers_get_no_forms(
     with serving(root, env={"PERSIST_TOKENS": TOKENS}) as service, service.client(None) as client:
         client.post("/login", data={"token": READ})
         page = client.get("/wants").text
-        assert "Ask for a partition" not in page and "Log out" in page
+        assert "Create a want" not in page and "Log out" in page
         token = page.split('name="form_token" value="')[1].split('"')[0]
         sent = {"partition_ref": "m/total", "form_token": token}
         assert client.post("/wants", data=sent).status_code == 403
@@ -147,9 +147,9 @@ def test_what_is_wanted_in_the_dashboard_is_built(
     write_data(root)
     with serving(root, "--build") as service:
         page.goto(service.url + "/wants")
-        page.get_by_text("Ask for a partition").click()
+        page.get_by_text("Create a want").click()
         page.get_by_label("Partition", exact=True).fill("m/daily/2024-01-02")
-        page.get_by_role("button", name="Ask for it").click()
+        page.get_by_role("button", name="Create", exact=True).click()
         page.get_by_role("status").filter(has_text="m/daily/2024-01-02 is").wait_for()
         page.get_by_text("No wants match").wait_for(timeout=240_000)
         page.get_by_label("State").select_option("satisfied")
@@ -267,3 +267,88 @@ def test_every_page_is_for_a_wall_a_phone_and_the_dark(built: Path, page: Any) -
         shot(page, "dashboard-overview")
         ledger.close()
     assert not errors, errors
+
+
+CONTRASTS = """
+() => {
+  const canvas = document.createElement("canvas");
+  canvas.width = canvas.height = 1;
+  const pen = canvas.getContext("2d", { willReadFrequently: true });
+  const over = (colours) => {
+    pen.clearRect(0, 0, 1, 1);
+    for (const [colour, alpha] of colours) {
+      pen.globalAlpha = alpha; pen.fillStyle = colour; pen.fillRect(0, 0, 1, 1);
+    }
+    return [...pen.getImageData(0, 0, 1, 1).data].slice(0, 3);
+  };
+  const light = (rgb) => {
+    const [r, g, b] = rgb.map((v) => v / 255).map((v) => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
+    return .2126 * r + .7152 * g + .0722 * b;
+  };
+  const main = document.getElementById("main");
+  const states = ["building", "failed", "late", "tainted", "unbuilt", "stale", "unknown", "current", "available",
+    "missing", "waiting", "requested", "failing", "satisfied", "expired", "cancelled", "reused", "started"];
+  for (const state of states) {
+    main.insertAdjacentHTML("beforeend", `<span class="state ${state}">${state}</span>
+      <ul class="grid"><li><a class="cell ${state}" href="/"><span>x</span></a></li></ul>
+      <a class="tile ${state}" href="/"><strong>0</strong> ${state}</a>`);
+  }
+  for (const name of ["wrong", "notice", "error", "warning", "hint"]) {
+    main.insertAdjacentHTML("beforeend", `<p class="${name}">${name}</p>`);
+  }
+  const poor = [];
+  for (const element of document.querySelectorAll("body *")) {
+    const text = [...element.childNodes].filter((n) => n.nodeType === 3 && n.data.trim());
+    if (!text.length || element.closest("svg, script, .hidden, .skip, .uplot, option")) continue;
+    const above = [];
+    for (let e = element; e; e = e.parentElement) above.unshift(getComputedStyle(e));
+    const opacity = above.reduce((o, style) => o * Number(style.opacity), 1);
+    const layers = [["white", 1], ...above.map((style) => [style.backgroundColor, 1])];
+    const [a, b] = [light(over(layers)), light(over([...layers, [getComputedStyle(element).color, opacity]]))];
+    const ratio = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+    if (ratio < 4.5) poor.push(`${element.tagName}.${element.className} ${text[0].data.trim()}: ${ratio.toFixed(2)}`);
+  }
+  return [...new Set(poor)];
+}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.proves("W24")
+def test_all_text_has_enough_contrast(built: Path, page: Any) -> None:
+    with serving(built) as service:
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            for path in ("/", "/sources/m/total", "/wants", "/partitions", "/taint?ref=m/total"):
+                page.goto(service.url + path)
+                page.get_by_role("heading", level=1).wait_for()
+                assert page.evaluate(CONTRASTS) == [], (scheme, path)
+
+
+@pytest.mark.slow
+@pytest.mark.proves("W24")
+def test_a_page_that_changes_keeps_its_focus_and_where_it_was_scrolled(
+    built: Path, page: Any
+) -> None:
+    ledger = Ledger(load_settings(built).ledger)
+    ledger.wants.create([Want(f"w{n}", "m/total", "dev", datetime.now(UTC)) for n in range(3)])
+    with serving(built) as service:
+        page.set_viewport_size({"width": 390, "height": 700})
+        page.goto(service.url + "/wants")
+        # The third of several equal buttons, in a table that was scrolled sideways.
+        cancel = page.get_by_role("button", name="Cancel the want of m/total")
+        cancel.nth(2).focus()
+        page.evaluate("document.querySelector('#live .scroll').scrollLeft = 60")
+        ledger.wants.create([Want("later", "m/daily/2024-01-01", "dev", datetime.now(UTC))])
+        page.get_by_role("row").filter(has_text="m/daily/2024-01-01").wait_for()
+        focused = "document.activeElement.closest('tr').dataset.want"
+        assert page.evaluate(focused) == "w0", "the oldest want is the last row"
+        assert page.evaluate("document.querySelector('#live .scroll').scrollLeft") == 60
+
+        # A page whose session or service is gone says so.
+        page.goto(service.url + "/")
+        page.evaluate("document.getElementById('live').dataset.every = 0.1")
+        service.process.terminate()
+        service.process.wait(20)
+        page.get_by_role("status").filter(has_text="not connected").wait_for()
+    ledger.close()

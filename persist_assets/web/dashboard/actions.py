@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import uuid
+from datetime import UTC
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from starlette.responses import RedirectResponse
 
 from persist_assets.building.observe import Observer
 from persist_assets.compiler.load import load_project, sound
-from persist_assets.core.errors import NotFoundError, PersistError, SettingsError
+from persist_assets.core.errors import PersistError, SettingsError
+from persist_assets.core.partitions import filled_keys, window_end
 from persist_assets.core.wants import ACTIVE, Want, ref_of
 from persist_assets.operations.environments import plan_rollback, promote, roll_back
-from persist_assets.wants.requests import resolve, taint
-from persist_assets.web.dashboard.environments import find_names, settings_of
+from persist_assets.wants.requests import plan_wanted, resolve, taint
+from persist_assets.web.api import refusal
+from persist_assets.web.dashboard.environments import settings_of
 from persist_assets.web.dashboard.frame import parameter, to_environment, to_partition
 
 if TYPE_CHECKING:
@@ -24,12 +27,12 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from persist_assets.planning.promotion import Promotion
+    from persist_assets.wants.requests import Place
     from persist_assets.web.access import Caller
     from persist_assets.web.dashboard.frame import Frame
     from persist_assets.web.graph import Graph
 
 _LONGEST = 2000
-_STATUS = {NotFoundError: 404, SettingsError: 422}
 
 
 async def _confirmed(
@@ -43,8 +46,7 @@ async def _confirmed(
     try:
         result = await frame.graph.plan(act)
     except PersistError as error:
-        status = next((s for kind, s in _STATUS.items() if isinstance(error, kind)), 409)
-        return frame.problem(request, caller, title, error, status)
+        return frame.problem(request, caller, title, error, refusal(error).status)
     if isinstance(result, dict):
         return frame.page(request, caller, "confirm.html", title, **result)
     return result
@@ -62,19 +64,31 @@ async def confirm_taint(frame: Frame, request: Request, caller: Caller) -> Respo
     ref = parameter(request, "ref")
 
     def act() -> dict[str, Any]:
-        refs = taint(frame.graph.observer(), ref, by=caller.name, dry_run=True)
+        observer = frame.graph.observer()
+        refs = taint(observer, ref, by=caller.name, dry_run=True)
+        if len(refs) < 2 and not _is_built(observer, resolve(observer, ref)):
+            refs = []
         return {
             "action": "/taint",
             "fields": {"ref": ref},
             "button": "Taint them",
             "refs": refs,
-            "explanation": "Readers stop using these rows until they are built again."
+            "explanation": "Readers compute these rows themselves until they are built again."
             if refs
-            else f"{ref} has not been built, so that there is nothing to taint.",
+            else f"{ref} has not been built, so there is nothing to taint.",
             "is_possible": bool(refs),
         }
 
     return await _confirmed(frame, request, caller, f"Taint {ref}?", act)
+
+
+def _is_built(observer: Observer, place: Place) -> bool:
+    """Whether readers get rows of a source, or of a partition."""
+    snapshot = observer.manifest().get(place.source.build_id)
+    if snapshot is None or place.key is None or snapshot.partitions is None:
+        return snapshot is not None
+    keys = observer.keys()[place.source.source_id]
+    return place.key in filled_keys(keys, snapshot.partitions.filled)
 
 
 async def do_taint(
@@ -94,29 +108,40 @@ async def do_taint(
 
 
 async def confirm_retry(frame: Frame, request: Request, caller: Caller) -> Response:
-    """Show what a build of a source or partition would do now."""
+    """Show what a build of a source or partition, and of everything upstream, would do now."""
     ref = parameter(request, "ref")
 
     def act() -> dict[str, Any]:
         observer = frame.graph.observer()
         place = resolve(observer, ref)
-        source_id = place.source.source_id
-        keys = {source_id: (place.key,)} if place.key is not None else None
-        plan = observer.plan([source_id], partition_keys=keys)
-        steps = [s for s in plan.steps if s.action == "build"]
+        full = ref_of(place.source.key, place.key)
+        steps = [s for s in plan_wanted(observer, [full]).steps if s.action == "build"]
         return {
             "action": "/retry",
-            "fields": {"ref": ref_of(place.source.key, place.key)},
-            "button": "Build it",
+            "fields": {"ref": full},
+            "button": "Build",
             "steps": [(observer.project.by_id[s.source_id], s) for s in steps],
-            "explanation": "This asks for the partition, and tries failed builds again at once."
-            if steps
-            else f"{ref} is up to date, so that a build would change nothing.",
+            "explanation": _build_in_words(observer, place, full, is_current=not steps),
             "problems": frame.graph.find_problems(),
             "is_possible": True,
         }
 
     return await _confirmed(frame, request, caller, f"Build {ref}?", act)
+
+
+def _build_in_words(observer: Observer, place: Place, ref: str, *, is_current: bool) -> str:
+    partition = place.source.annotation.partition
+    if place.key is not None and partition is not None:
+        end = window_end(partition, place.key)
+        if end > observer.started_at:
+            at = end.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+            return f"{ref} is built once its window has ended, at {at}."
+    if is_current:
+        return f"{ref} and everything upstream of it are up to date: a build would change nothing."
+    return (
+        "This creates a want and evaluates all wants. Those that failed are tried again at once, "
+        "so that more may be built than this."
+    )
 
 
 async def do_retry(
@@ -142,7 +167,7 @@ async def do_retry(
             open_wants = [recorded]
         await graph.evaluate("manual", force=True)
     except PersistError as error:
-        return frame.problem(request, caller, f"Build {ref}?", error, 409)
+        return frame.problem(request, caller, f"Build {ref}?", error, refusal(error).status)
     return RedirectResponse(f"/wants?made={quote(open_wants[0].want_id)}", 303)
 
 
@@ -158,10 +183,16 @@ def _observer_in(graph: Graph, environment: str) -> Observer:
 
 
 def _promote(
-    graph: Graph, origin: str, target: str, *, allow_stale: bool, by: str, dry_run: bool
+    graph: Graph,
+    origin: str,
+    target: str,
+    *,
+    allow_stale: bool,
+    by: str,
+    expected: str | None = None,
+    dry_run: bool = False,
 ) -> Promotion:
-    if target not in find_names(graph):
-        settings_of(graph, target)  # says which environments there are
+    settings_of(graph, target)  # it must exist, and be in this ledger
     observer = _observer_in(graph, origin)
     promotion, _ = promote(
         observer,
@@ -169,6 +200,7 @@ def _promote(
         [s.source_id for s in observer.project.persisted],
         allow_stale=allow_stale,
         dry_run=dry_run,
+        expected=expected,
         by=by,
         why=f"from {origin}, in the dashboard",
     )
@@ -185,15 +217,24 @@ async def confirm_promotion(frame: Frame, request: Request, caller: Caller) -> R
             frame.graph, origin, target, allow_stale=allow_stale, by=caller.name, dry_run=True
         )
         moved = [(s, promotion.snapshots.get(s.build_id)) for s in promotion.sources]
+        in_words = _promotion_in_words(promotion, origin, target)
+        has_views = bool(moved and settings_of(frame.graph, target).views)
+        if has_views:
+            in_words = _views_in_words(target, f"persist promote {origin} {target}")
         return {
             "action": "/promote",
-            "fields": {"from": origin, "to": target, "allow_stale": "yes" if allow_stale else ""},
+            "fields": {
+                "from": origin,
+                "to": target,
+                "allow_stale": "yes" if allow_stale else "",
+                "expected": promotion.digest,
+            },
             "button": f"Promote to {target}",
             "moved": moved,
             "refused": promotion.refused,
-            "explanation": _promotion_in_words(promotion, origin, target),
+            "explanation": in_words,
             "may_allow_stale": bool(promotion.refused) and not allow_stale,
-            "is_possible": bool(moved) and not promotion.refused,
+            "is_possible": bool(moved) and not promotion.refused and not has_views,
         }
 
     return await _confirmed(frame, request, caller, f"Promote {origin} to {target}?", act)
@@ -201,27 +242,36 @@ async def confirm_promotion(frame: Frame, request: Request, caller: Caller) -> R
 
 def _promotion_in_words(promotion: Promotion, origin: str, target: str) -> str:
     if promotion.refused:
-        return "Nothing is promoted while something is refused."
+        return "Nothing is promoted while a source is refused."
     if not promotion.sources:
-        return f"Readers of {target} already get what {origin} has."
+        return f"{target} already has the tables of {origin}."
     return f"Readers of {target} then get these tables. Nothing is copied."
+
+
+def _views_in_words(environment: str, command: str) -> str:
+    return f"{environment} has views in a catalog, which need Spark. Run {command} instead."
 
 
 async def do_promotion(
     frame: Frame, request: Request, caller: Caller, form: Mapping[str, str]
 ) -> Response:
-    """Promote what the confirmation showed, as far as it is still the same."""
+    """Promote what the confirmation showed; if that has changed, show it again."""
     origin, target = _text(form, "from"), _text(form, "to")
     allow_stale = form.get("allow_stale") == "yes"
 
     def act() -> Response:
         promotion = _promote(
-            frame.graph, origin, target, allow_stale=allow_stale, by=caller.name, dry_run=False
+            frame.graph,
+            origin,
+            target,
+            allow_stale=allow_stale,
+            by=caller.name,
+            expected=_text(form, "expected"),
         )
         if promotion.refused:
-            return RedirectResponse(
-                f"/promote?from={quote(origin)}&to={quote(target)}", 303
-            )  # it has changed since, and is shown again
+            stale = {"allow_stale": "yes"} if allow_stale else {}
+            again = urlencode({"from": origin, "to": target, **stale})
+            return RedirectResponse(f"/promote?{again}", 303)
         return RedirectResponse(to_environment(target), 303)
 
     return await _confirmed(frame, request, caller, f"Promote {origin} to {target}?", act)
@@ -231,28 +281,42 @@ async def do_promotion(
 
 
 def _change_id(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
+    """Return the number of a change, or None for no text.
+
+    Raises
+    ------
+    SettingsError
+        The text is not the number of a change.
+    """
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 16):
+        raise SettingsError(f"`{text[:50]}` is not the number of a change")
+    return int(text)
 
 
 async def confirm_rollback(frame: Frame, request: Request, caller: Caller) -> Response:
     """Show what a rollback would undo: to a change, or the last step."""
-    environment, to = parameter(request, "environment"), _change_id(parameter(request, "to"))
+    environment, to = parameter(request, "environment"), parameter(request, "to")
 
     def act() -> dict[str, Any]:
         settings = settings_of(frame.graph, environment)
-        rollback = plan_rollback(settings, frame.graph.ledger, to=to)
-        gone = f"These tables are gone: {', '.join(rollback.gone)}." if rollback.gone else ""
+        rollback = plan_rollback(settings, frame.graph.ledger, to=_change_id(to))
+        in_words = "Readers get the earlier tables again. Nothing is copied."
+        if rollback.gone:
+            in_words = f"This is impossible: these tables are gone: {', '.join(rollback.gone)}."
+        elif settings.views:
+            in_words = _views_in_words(environment, f"persist rollback --env {environment}")
+        elif not rollback.moves:
+            in_words = "Readers keep the tables that they get now."
         return {
             "action": "/rollback",
-            "fields": {
-                "environment": environment,
-                "to": "" if to is None else str(to),
-                "expected": str(rollback.expected),
-            },
+            "fields": {"environment": environment, "to": to, "expected": str(rollback.expected)},
             "button": "Roll back",
             "undone": rollback.undone,
-            "explanation": gone or "Readers get the earlier tables again. Nothing is copied.",
-            "is_possible": not rollback.gone,
+            "moves": rollback.moves,
+            "explanation": in_words,
+            "is_possible": not rollback.gone and not settings.views,
         }
 
     title = f"Roll back {environment}?"
@@ -263,20 +327,21 @@ async def do_rollback(
     frame: Frame, request: Request, caller: Caller, form: Mapping[str, str]
 ) -> Response:
     """Roll back, unless the environment has changed since the confirmation was shown."""
-    environment, to = _text(form, "environment"), _change_id(form.get("to", ""))
+    environment = _text(form, "environment")
 
     def act() -> Response:
         settings = settings_of(frame.graph, environment)
+        command = f"persist rollback --env {environment}"
         if settings.views:
-            raise SettingsError(
-                f"`{environment}` has views in a catalog, which only a process with Spark updates",
-                hint=f"run persist rollback --env {environment}",
-            )
+            raise SettingsError(_views_in_words(environment, command))
+        expected = _change_id(_text(form, "expected"))
+        if expected is None:
+            raise SettingsError("the form does not say which change it was made for")
         roll_back(
             settings,
             frame.graph.ledger,
-            to=to,
-            expected=_change_id(form.get("expected", "")),
+            to=_change_id(_text(form, "to")),
+            expected=expected,
             by=caller.name,
             why="in the dashboard",
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.core.errors import NotFoundError, SettingsError, did_you_mean
@@ -12,7 +12,7 @@ from persist_assets.planning.diff import differ, in_words
 from persist_assets.web.dashboard.frame import Paged, parameter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from starlette.requests import Request
     from starlette.responses import Response
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.snapshots import Build
     from persist_assets.core.settings.values import Settings
+    from persist_assets.ledger.ledger import Ledger
     from persist_assets.web.access import Caller
     from persist_assets.web.dashboard.frame import Frame
     from persist_assets.web.graph import Graph
@@ -61,6 +62,19 @@ def compare(here: Mapping[SourceID, Build], there: Mapping[SourceID, Build]) -> 
         if what:
             differing.append(SourceDiffers(source_id, a, b, what))
     return differing
+
+
+def find_read(ledger: Ledger, environments: Sequence[str]) -> dict[SourceID, Build]:
+    """Return the build whose rows readers get of each source.
+
+    Parameters
+    ----------
+    environments
+        The environment, and those that it reads.
+    """
+    published = ledger.builds.fetch_published(*environments)
+    current = ledger.builds.fetch_current(*environments)
+    return {s: replace(published.get(b.build_id, b), source_id=s) for s, b in current.items()}
 
 
 def _difference(here: Build | None, there: Build | None) -> str:
@@ -139,26 +153,30 @@ async def show_environment(frame: Frame, request: Request, caller: Caller) -> Re
     against = parameter(request, "against")
 
     def look() -> dict[str, Any]:
-        ledger, settings = graph.ledger, settings_of(graph, name)
+        ledger, position = graph.ledger, graph.ledger.events.position()
+        reads, views, wrong = (), "", ""
+        try:
+            settings = settings_of(graph, name)
+            reads, views = settings.environments[1:], settings.views
+        except SettingsError as error:  # it is still in the ledger, but `persist.toml` has lost it
+            wrong = error.message.splitlines()[0]
         entries = sorted(ledger.manifests.fetch(name).values(), key=lambda s: s.source_id)
         history = ledger.manifests.fetch_history(name)
-        undone_next = steps_of(history)
         differing = None
         if against:
             others = settings_of(graph, against).environments
-            differing = compare(
-                ledger.builds.fetch_current(*settings.environments),
-                ledger.builds.fetch_current(*others),
-            )
+            differing = compare(find_read(ledger, (name, *reads)), find_read(ledger, others))
         return {
+            "wrong": wrong,
             "entries": Paged.of(entries, request),
             "history": history[:_CHANGES],
             "latest": history[0].change_id if history else None,
-            "may_undo": bool(undone_next),
-            "reads": settings.environments[1:],
+            "may_change": caller.may("write") and not (wrong or views),
+            "may_undo": bool(steps_of(history)),
+            "reads": reads,
             "differing": differing,
             "others": [other for other in find_names(graph) if other != name],
-            "position": ledger.events.position(),
+            "position": position,
         }
 
     values = await graph.read(look)

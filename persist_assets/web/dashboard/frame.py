@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, urlencode
@@ -9,8 +10,9 @@ from urllib.parse import parse_qsl, quote, urlencode
 from starlette.responses import HTMLResponse, RedirectResponse
 
 from persist_assets._paths import DASHBOARD
-from persist_assets.core.errors import NotFoundError
+from persist_assets.core.errors import PersistError
 from persist_assets.web.access import SESSION, Refused
+from persist_assets.web.api import refusal
 from persist_assets.web.layout import templates
 from persist_assets.web.site.descriptions import BOX, Descriptions
 
@@ -21,12 +23,13 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from persist_assets.core.errors import PersistError
     from persist_assets.core.model.project import Project
-    from persist_assets.web.access import Access, Caller
+    from persist_assets.web.access import Access, Caller, Right
     from persist_assets.web.graph import Graph
 
     Item = TypeVar("Item")
+
+log = logging.getLogger(__name__)
 
 PAGES = (
     ("/", "Overview"),
@@ -42,7 +45,7 @@ PAGES = (
 """The pages in the navigation."""
 PER_PAGE = 50
 """The maximum number of rows of a table on one page."""
-_LONGEST_QUERY = 200
+_LONGEST_QUERY = 2000
 
 
 def to_source(name: str) -> str:
@@ -123,21 +126,34 @@ class Frame:
         async def serve(request: Request) -> Response:
             caller = self.access.of_cookie(request.cookies.get(SESSION))
             if caller is None:
-                path = request.url.path
-                return RedirectResponse(f"/login?next={quote(path)}", 303)
+                query = request.url.query
+                page = f"{path_of(request)}{f'?{query}' if query else ''}"
+                return RedirectResponse(f"/login?next={quote(page, safe='')}", 303)
             if not self.graph.keys:
                 await self.graph.project()  # pages name sources by their keys
-            try:
-                return await act(self, request, caller)
-            except NotFoundError as error:
-                return self.problem(request, caller, "Not found", error, 404)
+            return await self._answer(request, caller, act(self, request, caller))
 
         return serve
 
+    async def _answer(
+        self, request: Request, caller: Caller, answer: Awaitable[Response]
+    ) -> Response:
+        """Return an answer, or the page that says why there is none."""
+        try:
+            return await answer
+        except PersistError as error:
+            status = refusal(error).status
+            if status != 404:
+                log.info("action=refuse path=%r error=%r", request.scope["path"], error.message)
+            title = "Not found" if status == 404 else "Not available"
+            return self.problem(request, caller, title, error, status)
+
     def changed(
-        self, act: Callable[[Frame, Request, Caller, Mapping[str, str]], Awaitable[Response]]
+        self,
+        act: Callable[[Frame, Request, Caller, Mapping[str, str]], Awaitable[Response]],
+        right: Right = "write",
     ) -> Callable[[Request], Awaitable[Response]]:
-        """Wrap an action so that only our own forms, sent by permitted callers, trigger it."""
+        """Wrap an action so that only our own forms, sent by callers with a right, trigger it."""
 
         async def serve(request: Request) -> Response:
             cookie = request.cookies.get(SESSION)
@@ -147,9 +163,9 @@ class Frame:
             form = await read_form(request)
             if not self.access.is_form_token(cookie, form.get("form_token", "")):
                 raise Refused(403, "cross-site", "invalid form token")
-            if not caller.may("write") and request.url.path != "/logout":
+            if not caller.may(right):
                 raise Refused(403, "forbidden", f"the token `{caller.name}` is read-only")
-            return await act(self, request, caller, form)
+            return await self._answer(request, caller, act(self, request, caller, form))
 
         return serve
 
@@ -193,13 +209,13 @@ class Frame:
             """Return the address of this page with other parameters; None removes one."""
             parameters = {**request.query_params, **changes}
             parameters = {k: v for k, v in parameters.items() if v not in (None, "")}
-            return f"{request.url.path}?{urlencode(parameters)}".removesuffix("?")
+            return f"{path_of(request)}?{urlencode(parameters)}".removesuffix("?")
 
         text = self._templates.get_template(template).render(
             title=title,
             environment=self.graph.settings.environment,
             pages=PAGES,
-            here=f"/{request.url.path.split('/')[1]}",
+            here=f"/{path_of(request).split('/')[1]}",
             caller=caller,
             may_write=bool(caller and caller.may("write")),
             is_open=self.access.is_open,
@@ -213,6 +229,11 @@ class Frame:
             **values,
         )
         return HTMLResponse(text, status)
+
+
+def path_of(request: Request) -> str:
+    """Return the path of a request, as an address has it."""
+    return quote(request.scope["path"], safe="/@")
 
 
 def parameter(request: Request, name: str, default: str = "") -> str:

@@ -2,99 +2,115 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from persist_assets.core.errors import PersistError
-from persist_assets.web.dashboard.runs import group_runs
+from persist_assets.core.errors import LedgerError, PersistError
 from persist_assets.web.dashboard.status import STATES, Facts, describe
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
     from starlette.requests import Request
     from starlette.responses import Response
 
     from persist_assets.core.model.plans import Plan
     from persist_assets.core.model.project import Project
-    from persist_assets.core.model.snapshots import Build
-    from persist_assets.core.wants import Miss, Want
     from persist_assets.web.access import Caller
     from persist_assets.web.dashboard.frame import Frame
     from persist_assets.web.dashboard.status import SourceStatus
     from persist_assets.web.graph import Graph, Planned
 
 _SHOWN = 20
-_LATE = 500
-_RECENT = 200
+_RUNS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Standings:
+    """The states of all persisted sources.
+
+    Attributes
+    ----------
+    project
+        The sources, as planned if there is a plan; None: none have been compiled.
+    planned
+        The plan that the states follow from, or None.
+    wrong
+        Why there is no plan; empty: there is one, or planning takes long.
+    """
+
+    statuses: Sequence[SourceStatus]
+    project: Project | None
+    planned: Planned | None
+    wrong: str
+
+    @property
+    def old_plan_at(self) -> datetime | None:
+        """When the plan was made, if that is not just now."""
+        return self.planned.at if self.planned is not None and self.planned.is_old else None
 
 
 async def show_overview(frame: Frame, request: Request, caller: Caller) -> Response:
     """Show what needs attention in the environment."""
     graph = frame.graph
-    statuses, planned, wrong = await read_statuses(graph)
     environment = graph.settings.environment
+    position = await graph.read(graph.ledger.events.position)
+    standings = await read_statuses(graph)
+    of_state = {state: [s for s in standings.statuses if state in s.states] for state in STATES}
 
-    def look() -> tuple[list[Miss], list[Want], list[str], list[Build], int]:
+    def look() -> dict[str, Any]:
         ledger = graph.ledger
-        misses = ledger.wants.fetch_misses(environment, only_open=True, limit=_SHOWN)
-        late = ledger.wants.fetch_late(environment, graph.clock(), limit=_SHOWN)
-        builds = ledger.builds.fetch(environment=environment, limit=_RECENT)
-        return misses, late, find_problems(graph), builds, ledger.events.position()
-
-    misses, late, problems, builds, position = await graph.read(look)
-    of_state = {state: [s for s in statuses if state in s.states] for state in STATES}
-    costs = await graph.read(
-        lambda: graph.ledger.builds.fetch_costs_of_sources(
+        costs = ledger.builds.fetch_costs_of_sources(
             [s.source.source_id for s in of_state["building"]]
         )
-    )
+        problems = find_problems(graph)
+        return {
+            "misses": ledger.wants.fetch_misses(environment, only_open=True, limit=_SHOWN),
+            "late": ledger.wants.fetch_late(environment, graph.clock(), limit=_SHOWN),
+            "problems": [*problems, *([standings.wrong] if standings.wrong else [])],
+            "runs": ledger.runs.fetch(environment, limit=_RUNS),
+            "expected": {source_id: cost[0].seconds for source_id, cost in costs.items() if cost},
+        }
+
+    values = await graph.read(look)
     return frame.page(
         request,
         caller,
         "overview.html",
         "Overview",
         of_state=of_state,
-        expected={source_id: cost[0].seconds for source_id, cost in costs.items() if cost},
-        misses=misses,
-        late=late,
-        problems=[*problems, *([wrong] if wrong else [])],
-        errors=len(planned.project.errors) if planned else 0,
-        planned_at=planned.at if planned else None,
-        runs=group_runs(builds)[:5],
+        errors=len(standings.project.errors) if standings.project else 0,
+        planned_at=standings.planned.at if standings.planned else None,
         n_shown=_SHOWN,
         position=position,
+        **values,
     )
 
 
-async def read_statuses(graph: Graph) -> tuple[list[SourceStatus], Planned | None, str]:
-    """Return the states of all persisted sources, and the plan that they follow from.
-
-    Returns
-    -------
-    statuses, planned, wrong
-        `wrong` says why there is no plan; empty: there is one, or planning takes long.
-    """
+async def read_statuses(graph: Graph) -> Standings:
+    """Return the states of all persisted sources."""
     planned, wrong = None, ""
     try:
         planned = await graph.recent_plan()
+    except LedgerError:
+        raise
     except PersistError as error:
         wrong = f"Which sources are stale is unknown: {error.message.splitlines()[0]}"
     project = planned.project if planned is not None else await graph.project()
     if project is None:
-        return [], planned, wrong or "The sources are being compiled."
+        return Standings([], None, planned, wrong or "The sources are being compiled.")
     plan = planned.plan if planned is not None else None
     statuses = await graph.read(lambda: find_statuses(graph, project, plan))
-    return statuses, planned, wrong
+    return Standings(statuses, project, planned, wrong)
 
 
 def find_statuses(graph: Graph, project: Project, plan: Plan | None) -> list[SourceStatus]:
     """Return the states of all persisted sources; this takes some queries of the ledger."""
     settings, ledger, now = graph.settings, graph.ledger, graph.clock()
     environment = settings.environment
-    misses = ledger.wants.fetch_misses(environment, only_open=True, limit=_LATE)
-    late = ledger.wants.fetch_late(environment, now, limit=_LATE)
-    deadlines = [(m.partition_ref, m.deadline) for m in misses]
-    deadlines += [(w.partition_ref, w.deadline) for w in late if w.deadline is not None]
     late_s: dict[str, float] = {}
-    for ref, deadline in deadlines:
+    for ref, deadline in ledger.wants.fetch_overdue(environment, now).items():
         named = project.find_named(ref)
         if named is not None:
             key, seconds = named[0].key, (now - deadline).total_seconds()

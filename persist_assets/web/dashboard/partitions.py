@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from persist_assets.core.wants import ref_of
 from persist_assets.wants.requests import resolve
 from persist_assets.web.dashboard.frame import Paged
+from persist_assets.web.dashboard.runs import without_dead
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -34,6 +35,9 @@ def find_states(graph: Graph, refs: Iterable[str]) -> dict[str, str]:
     """
     refs = [*refs]
     recorded, requested = graph.ledger.partitions.fetch_states(graph.settings.environment, refs)
+    for parent in graph.settings.environments[1:]:  # whose tables are read, too
+        missing = [ref for ref in refs if ref not in recorded]
+        recorded = graph.ledger.partitions.fetch_states(parent, missing)[0] | recorded
     states = {**dict.fromkeys(refs, "missing"), **recorded, **requested}
     return states | {ref: state for ref, state in recorded.items() if state == "available"}
 
@@ -108,7 +112,10 @@ def _partition(
 ) -> dict[str, Any]:
     ledger, environment = graph.ledger, graph.settings.environment
     ref = ref_of(source.key, key)
-    builds = ledger.builds.fetch(source_id=source.source_id, environment=environment, limit=_BUILDS)
+    builds = without_dead(
+        ledger.builds.fetch(source_id=source.source_id, environment=environment, limit=_BUILDS),
+        ledger.runs.fetch_dead(environment),
+    )
     wants = ledger.wants.fetch(environment, refs=[ref], limit=_SHOWN)
     return {
         "ref": ref,

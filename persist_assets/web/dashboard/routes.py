@@ -70,7 +70,6 @@ def pages(graph: Graph, access: Access) -> list[BaseRoute]:
         ("/retry", actions.do_retry),
         ("/promote", actions.do_promotion),
         ("/rollback", actions.do_rollback),
-        ("/logout", session.log_out),
     )
 
     async def login(request: Request) -> Response:
@@ -79,6 +78,7 @@ def pages(graph: Graph, access: Access) -> list[BaseRoute]:
     return [
         *(Route(path, frame.shown(act), methods=["GET"]) for path, act in get),
         *(Route(path, frame.changed(act), methods=["POST"]) for path, act in post),
+        Route("/logout", frame.changed(session.log_out, "read"), methods=["POST"]),
         Route("/login", login, methods=["GET", "POST"]),
         Route("/static/style.css", _style),
         Route("/static/charts.js", _charts),

@@ -3,40 +3,42 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from persist_assets.core.errors import NotFoundError
-from persist_assets.web.dashboard.frame import parameter
+from persist_assets.web.dashboard.frame import PER_PAGE, Paged, parameter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from starlette.requests import Request
     from starlette.responses import Response
 
     from persist_assets.core.model.snapshots import Build, ManifestChange
     from persist_assets.core.wants import Request as BuildRequest
+    from persist_assets.ledger.runs import Run
     from persist_assets.web.access import Caller
     from persist_assets.web.dashboard.frame import Frame
 
-_BUILDS = 500
+_BUILDS = 200
 _LATEST = 200
+_INTERRUPTED = "interrupted: its process has ended"
 WIDTH = 160
 """The width of the bars that show when the builds of a run took place, in pixels."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """The builds of one run, as far as they were read.
+    """All builds of one run.
 
     Attributes
     ----------
     run_id
-        None: its builds belong to no run.
+        None: its single build belongs to no run.
     finished_at
-        None: a build has not ended.
+        The end of the last build that has ended; None: a build is under way.
     """
 
     run_id: str | None
@@ -69,18 +71,26 @@ def outcome(build: Build) -> str:
     return build.action if build.state == "succeeded" else build.state
 
 
-def group_runs(builds: Iterable[Build]) -> list[RunSummary]:
-    """Return the runs of some builds, the latest first."""
-    groups: dict[str, list[Build]] = {}
-    for build in builds:
-        groups.setdefault(build.run_id or build.build_uid, []).append(build)
-    runs: list[RunSummary] = []
-    for group in groups.values():
-        ordered = sorted(group, key=lambda b: (b.started_at, b.build_uid))
-        ends = [b.finished_at for b in group if b.finished_at is not None]
-        end = max(ends) if len(ends) == len(group) else None
-        runs.append(RunSummary(group[0].run_id, tuple(ordered), ordered[0].started_at, end))
-    return sorted(runs, key=lambda run: run.started_at, reverse=True)
+def summarise(builds: Sequence[Build]) -> RunSummary:
+    """Return a run, given all of its builds, of which there is at least one."""
+    ordered = sorted(builds, key=lambda b: (b.started_at, b.build_uid))
+    ends = [b.finished_at for b in builds if b.finished_at is not None]
+    is_over = all(b.state != "started" for b in builds)
+    end = max(ends, default=ordered[0].started_at) if is_over else None
+    return RunSummary(builds[0].run_id, tuple(ordered), ordered[0].started_at, end)
+
+
+def without_dead(builds: Iterable[Build], dead: Collection[str]) -> list[Build]:
+    """Return builds, of which those are failed that can never end.
+
+    Parameters
+    ----------
+    dead
+        The uids of builds whose processes have ended: see `Runs.fetch_dead`.
+    """
+    return [
+        replace(b, state="failed", error=_INTERRUPTED) if b.build_uid in dead else b for b in builds
+    ]
 
 
 def draw_bars(run: RunSummary, now: datetime) -> list[Bar]:
@@ -95,64 +105,75 @@ def draw_bars(run: RunSummary, now: datetime) -> list[Bar]:
     return bars
 
 
+def _place(request: Request) -> tuple[datetime, str] | None:
+    """Return the start and the name of the run that a page follows, or None."""
+    at, name = parameter(request, "before"), parameter(request, "run")
+    try:
+        instant = datetime.fromisoformat(at)
+        return (instant if instant.tzinfo else instant.replace(tzinfo=UTC)).astimezone(UTC), name
+    except (ValueError, OverflowError):
+        return None
+
+
 async def show_runs(frame: Frame, request: Request, caller: Caller) -> Response:
-    """Show the latest runs, or those before an instant."""
-    graph, text = frame.graph, parameter(request, "before")
-    before = None
-    if text:
-        try:
-            before = datetime.fromisoformat(text)
-            before = before if before.tzinfo else before.replace(tzinfo=UTC)
-        except ValueError:
-            before = None
+    """Show the latest runs, or those that follow another one."""
+    graph, before = frame.graph, _place(request)
 
-    def look() -> tuple[list[Build], int]:
-        ledger, environment = graph.ledger, graph.settings.environment
-        builds = ledger.builds.fetch(environment=environment, started_before=before, limit=_BUILDS)
-        return builds, ledger.events.position()
+    def look() -> tuple[int, list[Run]]:
+        position, environment = graph.ledger.events.position(), graph.settings.environment
+        return position, graph.ledger.runs.fetch(environment, before=before, limit=PER_PAGE)
 
-    builds, position = await graph.read(look)
-    runs = group_runs(builds)
-    is_cut = len(builds) == _BUILDS
-    if is_cut and len(runs) > 1:
-        runs = runs[:-1]  # its first builds may be missing
-    older = runs[-1].started_at.isoformat() if is_cut and runs else None
+    position, runs = await graph.read(look)
+    last = runs[-1] if len(runs) == PER_PAGE else None
     return frame.page(
-        request, caller, "runs.html", "Runs", runs=runs, older=older, position=position
+        request,
+        caller,
+        "runs.html",
+        "Runs",
+        runs=runs,
+        last=last,
+        is_later=before is not None,
+        position=position,
     )
 
 
 async def show_run(frame: Frame, request: Request, caller: Caller) -> Response:
     """Show the builds of a run, what they published, and the wants that they were for."""
-    run_id, graph = request.path_params["run_id"], frame.graph
-    environment = graph.settings.environment
+    name, graph = request.path_params["run_id"], frame.graph
 
-    def look() -> tuple[list[Build], list[ManifestChange], list[BuildRequest], int]:
+    def look() -> tuple[int, list[Build], list[ManifestChange], list[BuildRequest]]:
         ledger = graph.ledger
-        builds = ledger.builds.fetch(run_id=run_id)
-        where = builds[0].environment if builds else environment
-        changes = ledger.manifests.fetch_history(where, limit=_LATEST)
-        requests = ledger.requests.fetch(where, limit=_LATEST)
+        position = ledger.events.position()
+        builds = [] if "\0" in name else ledger.builds.fetch(run_id=name)
+        if not builds and "\0" not in name:  # a build that belongs to no run
+            builds = [b for b in ledger.builds.fetch(build_uid=name) if b.run_id is None]
+        if not builds:
+            return position, [], [], []
+        environment = builds[0].environment
+        changes = ledger.manifests.fetch_history(environment, limit=_LATEST)
+        requests = ledger.requests.fetch(environment, limit=_LATEST)
         return (
-            builds,
-            [c for c in changes if c.run_id == run_id],
-            [r for r in requests if r.run_id == run_id],
-            ledger.events.position(),
+            position,
+            without_dead(builds, ledger.runs.fetch_dead(environment)),
+            [c for c in changes if c.run_id == name],
+            [r for r in requests if r.run_id == name],
         )
 
-    builds, changes, requests, position = await graph.read(look)
+    position, builds, changes, requests = await graph.read(look)
     if not builds:
-        raise NotFoundError(f"no run `{run_id[:100]}`", hint="the ledger knows runs that built")
-    (run,) = group_runs(builds)
+        raise NotFoundError(f"no run `{name[:100]}`", hint="“Runs” lists them")
+    run, environment = summarise(builds), builds[0].environment
     return frame.page(
         request,
         caller,
         "run.html",
-        f"Run {run_id[:8]}",
+        f"Run {name[:8]}" if run.run_id else f"Build {name[:8]}",
         run=run,
-        bars=draw_bars(run, graph.clock()),
+        name=name,
+        bars=Paged.of(draw_bars(run, graph.clock()), request, _BUILDS),
         width=WIDTH,
         changes=changes,
         requests=requests,
+        elsewhere=None if environment == graph.settings.environment else environment,
         position=position,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from starlette.responses import RedirectResponse
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 
     from persist_assets.web.access import Caller
     from persist_assets.web.dashboard.frame import Frame
+
+
+_ACTIONS = ("/taint", "/retry", "/promote", "/rollback")
+"""The pages that ask for confirmation."""
 
 
 async def log_in(frame: Frame, request: Request) -> Response:
@@ -41,15 +46,15 @@ async def log_in(frame: Frame, request: Request) -> Response:
 
 
 def _own_page(path: str) -> str:
-    r"""Return a path if it is one of our pages, and the first page otherwise.
+    r"""Return an address if it is that of one of our pages, and the first page otherwise.
 
     Examples
     --------
-    >>> [_own_page(p) for p in ("/sources/a/b", "//evil.example/sources", "/\\\\evil.example")]
-    ['/sources/a/b', '/', '/']
+    >>> [_own_page(p) for p in ("/sources/a%20b?page=2", "//evil.example", "/sources\\evil")]
+    ['/sources/a%20b?page=2', '/', '/']
     """
-    first = f"/{path.removeprefix('/').partition('/')[0]}"
-    is_ours = path.startswith("/") and first in {page for page, _ in PAGES} and first != "/"
+    match = re.match(r"/[a-z]+(?=[/?]|$)", path)
+    is_ours = match is not None and match[0] in {*_ACTIONS, *(page for page, _ in PAGES)}
     return path if is_ours and "\\" not in path else "/"
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from persist_assets.core.errors import NotFoundError, did_you_mean
 from persist_assets.web.dashboard.frame import Paged, parameter
 from persist_assets.web.dashboard.overview import read_statuses
+from persist_assets.web.dashboard.runs import without_dead
 from persist_assets.web.dashboard.status import STATES
 from persist_assets.web.site.catalog import read_knowledge
 
@@ -89,11 +90,12 @@ def draw_charts(builds: Iterable[Build]) -> list[Chart]:
 async def show_sources(frame: Frame, request: Request, caller: Caller) -> Response:
     """Show the persisted sources, filtered and in an order; others are found by searching."""
     graph = frame.graph
-    statuses, planned, wrong = await read_statuses(graph)
+    position = await graph.read(graph.ledger.events.position)
+    standings = await read_statuses(graph)
+    statuses, project = standings.statuses, standings.project
     state, words = parameter(request, "state"), parameter(request, "q").lower().split()
     others: list[Source | Broken] = []
-    if words and planned is not None:
-        project = planned.project
+    if words and project is not None:
 
         def search() -> tuple[list[SourceStatus], list[Source | Broken]]:
             described = frame.descriptions(project)
@@ -110,7 +112,6 @@ async def show_sources(frame: Frame, request: Request, caller: Caller) -> Respon
     sort = parameter(request, "sort", "source")
     order = SORTS.get(sort.removeprefix("-"), SORTS["source"])
     listed = sorted(statuses, key=order, reverse=sort.startswith("-"))
-    position = await graph.read(graph.ledger.events.position)
     return frame.page(
         request,
         caller,
@@ -118,11 +119,13 @@ async def show_sources(frame: Frame, request: Request, caller: Caller) -> Respon
         "Sources",
         listed=Paged.of(listed, request),
         others=others[:_BUILDS],
+        n_others=len(others),
         state=state,
         states=STATES,
         sort=sort,
-        problems=[wrong] if wrong else [],
-        broken=planned.project.broken if planned and not words else (),
+        problems=[standings.wrong] if standings.wrong else [],
+        old_plan_at=standings.old_plan_at,
+        broken=project.broken if project is not None and not words else (),
         position=position,
     )
 
@@ -158,48 +161,59 @@ async def show_source(frame: Frame, request: Request, caller: Caller) -> Respons
 
     project, described = await graph.glance(compiled)
     source = find_source(project, name)
-    statuses, _, wrong = await read_statuses(graph)
-    is_sound = source.source_id in project.by_id
+    position = await graph.read(graph.ledger.events.position)
+    standings = await read_statuses(graph)
+    sound = project.by_id.get(source.source_id)
+    partitioned = sound is not None and sound.annotation.partition is not None
 
     def look() -> dict[str, Any]:
         ledger, environment = graph.ledger, graph.settings.environment
         knowledge = read_knowledge(graph.settings, project, ledger, only=[source.source_id])
         values = (
-            described.source(project.by_id[source.source_id], knowledge)
-            if is_sound
+            described.source(sound, knowledge)
+            if sound is not None
             else described.broken(source, knowledge)  # pyright: ignore[reportArgumentType]
         )
-        builds = ledger.builds.fetch(
-            source_id=source.source_id, environment=environment, limit=_BUILDS
+        builds = without_dead(
+            ledger.builds.fetch(source_id=source.source_id, environment=environment, limit=_BUILDS),
+            ledger.runs.fetch_dead(environment),
         )
-        wants = [
-            want
-            for pattern in (source.key, f"{source.key}/**")
-            for want in ledger.wants.fetch(environment, pattern=pattern, limit=_WANTS)
-        ]
+        wants = ledger.wants.fetch(environment, refs=[source.key], limit=_WANTS)
+        if partitioned:
+            pattern = f"{source.key}/**"  # matches partitions of sources in directories, too
+            of_partitions = ledger.wants.fetch(environment, pattern=pattern, limit=_WANTS)
+            wants += [w for w in of_partitions if _is_of(project, source, w)]
         checked = [b for b in builds if b.state != "started" and b.action == "built"][:_CHECKED]
-        results = {b.build_uid: ledger.builds.fetch_checks(b.build_uid) for b in checked}
+        results = ledger.runs.fetch_checks(source.source_id, [b.build_uid for b in checked])
         return {
             **values,
-            "standing": next((s for s in statuses if s.source.source_id == source.source_id), None),
             "builds": Paged.of(builds, request, 20),
+            "is_cut": len(builds) == _BUILDS,
             "charts": draw_charts(builds),
             "checked": check_grid(checked[::-1], results),
             "wants": _latest(wants),
-            "position": ledger.events.position(),
         }
 
     values = await graph.read(look)
+    of_source = (s for s in standings.statuses if s.source.source_id == source.source_id)
     return frame.page(
         request,
         caller,
         "source.html",
         source.key,
         entries=described.entries,
-        wrong=wrong,
-        partitioned=is_sound and project.by_id[source.source_id].annotation.partition is not None,
+        wrong=standings.wrong,
+        standing=next(of_source, None),
+        old_plan_at=standings.old_plan_at,
+        partitioned=partitioned,
+        position=position,
         **values,
     )
+
+
+def _is_of(project: Project, source: Source | Broken, want: Want) -> bool:
+    named = project.find_named(want.partition_ref)
+    return named is not None and named[0].source_id == source.source_id
 
 
 def _latest(wants: Iterable[Want]) -> list[Want]:

@@ -78,7 +78,7 @@ class Facts:
     steps
         The steps of a plan of everything; None: there is no plan.
     late_s
-        By asset key, how many seconds the latest of its open wants is past its deadline.
+        By asset key, how many seconds the most overdue of its open wants is past its deadline.
     """
 
     now: datetime

@@ -67,13 +67,14 @@ async def _list_wants(
 
     def look() -> tuple[list[Want], int, list[str]]:
         environment, ledger = graph.settings.environment, graph.ledger
+        position = ledger.events.position()
         wants = ledger.wants.fetch(
             environment,
             states=ACTIVE if state == "active" else states,  # pyright: ignore[reportArgumentType]
             pattern=pattern or None,
             limit=_SHOWN,
         )
-        return wants[::-1], ledger.events.position(), find_problems(graph)
+        return wants[::-1], position, find_problems(graph)
 
     wants, position, problems = await graph.read(look)
     want_id = request.query_params.get("made", "")[:255]
@@ -89,6 +90,7 @@ async def _list_wants(
         "Wants",
         status,
         wants=[WantDocument.model_validate(w).as_json() for w in wants],
+        is_cut=len(wants) == _SHOWN,
         state=state,
         states=("active", "all", *get_args(WantState)),
         pattern=pattern,
@@ -208,10 +210,11 @@ async def show_want(frame: Frame, request: Request, caller: Caller) -> Response:
         events, _ = ledger.events.search(
             max(position - _HISTORY, 0), environment=environment, refs=[ref]
         )
-        misses = ledger.wants.fetch_misses(environment, limit=_SHOWN)
-        miss = next((m for m in misses if m.want_id == want.want_id), None)
+        miss = ledger.wants.find_miss(want.want_id)
         return {
-            "waits": waits_document(ledger, graph.settings, ref)["waits_for"],
+            "waits": waits_document(ledger, graph.settings, ref)["waits_for"]
+            if environment == graph.settings.environment
+            else [],
             "build_request": ledger.requests.find(want.request_id) if want.request_id else None,
             "events": events[::-1],
             "miss": MissDocument.of(miss, graph.clock()).as_json() if miss else None,
@@ -219,9 +222,15 @@ async def show_want(frame: Frame, request: Request, caller: Caller) -> Response:
         }
 
     values = await graph.read(look)
-    document = WantDocument.model_validate(want).as_json()
     return frame.page(
-        request, caller, "want.html", f"Want of {ref}", want=document, active=ACTIVE, **values
+        request,
+        caller,
+        "want.html",
+        f"Want of {ref}",
+        want=WantDocument.model_validate(want).as_json(),
+        is_open_want=want.state in ACTIVE,
+        elsewhere=None if environment == graph.settings.environment else environment,
+        **values,
     )
 
 

@@ -77,10 +77,11 @@ def read_knowledge(
     build_ids |= {s.source_id: s.build_id for s in project.persisted}
     if only:
         build_ids = {s: build_ids[s] for s in only if s in build_ids}
+    one = next(iter(only)) if len(only) == 1 else None
     standings: dict[SourceID, list[Standing]] = {}
     for environment in ledger.manifests.fetch_environments():
         manifest = ledger.manifests.fetch(environment)
-        current = ledger.builds.fetch_current(environment)
+        current = ledger.builds.fetch_current(environment, source_id=one)
         for source_id, build_id in build_ids.items():
             snapshot = manifest.get(build_id) if build_id else None
             if snapshot is None and source_id in current:
@@ -95,7 +96,7 @@ def read_knowledge(
         for source_id, snapshot in snapshots.items()
         if project.by_id[source_id].checks
     }
-    last = ledger.builds.fetch_last(settings.environment)
+    last = ledger.builds.fetch_last(settings.environment, source_id=one)
     by_uid = ledger.builds.fetch_methods({s.build_uid for s in snapshots.values()})
     methods = {
         source_id: by_uid[snapshot.build_uid]

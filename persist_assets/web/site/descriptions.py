@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from persist_assets.core.model.checks import in_units
 from persist_assets.core.model.columns import ColumnRef
 from persist_assets.planning.lineage import neighbours
-from persist_assets.storage.raw import SECRETS, public_options
+from persist_assets.storage.raw import SECRETS, public_options, without_secrets
 from persist_assets.web.site.excerpts import Passage, Place, passages
 from persist_assets.web.site.graph_svg import HEIGHT, WIDTH, draw
 
@@ -148,7 +148,7 @@ class Descriptions:
         source_id = source.source_id
         results = knowledge.checks.get(source_id, {})
         last = knowledge.last.get(source_id)
-        is_shown = source.raw is None or len(_public(source.raw)) == len(source.raw.options)
+        is_shown = source.raw is None or not _has_secrets(source.raw)
         return {
             "entry": self.entries[source_id],
             "facts": _facts(source),
@@ -174,7 +174,10 @@ class Descriptions:
         passage, problems = self._passages.get(source_id), self._problems.get(source_id, [])
         # Options may contain secrets; in a source that cannot be compiled, it is unknown which do.
         standings = knowledge.standings.get(source_id, ())
-        is_shown = passage is None or not re.search(r"(?i)\boptions\b", passage.text)
+        is_shown = passage is None or not (
+            re.search(r"(?i)\boptions\b", passage.text)
+            or without_secrets(passage.text) != passage.text
+        )
         return {
             "entry": self.entries[source_id],
             "facts": [("Language", language), ("SourceID", source_id)],
@@ -230,7 +233,7 @@ def _facts(source: Source) -> list[tuple[str, str]]:
         ("Owners", ", ".join(annotation.owners)),
         ("Tags", ", ".join(f"{k}={v}" if v else k for k, v in annotation.tags)),
         ("Format", raw.format if raw else ""),
-        ("Location", (raw.location or "") if raw else ""),
+        ("Location", without_secrets(raw.location or "") if raw else ""),
         ("Options", ", ".join(f"{k}={v}" for k, v in _public(raw)) if raw else ""),
         ("SourceID", source.source_id),
         ("BuildID", source.build_id),
@@ -293,7 +296,14 @@ def _dimension(dimension: Dimension) -> str:
 
 def _public(raw: RawTable) -> list[tuple[str, str]]:
     """Return the options of a raw table that contain no secret."""
-    return [(k, v) for k, v in public_options(raw) if not SECRETS.search(v)]
+    return [
+        (k, v) for k, v in public_options(raw) if not SECRETS.search(v) and without_secrets(v) == v
+    ]
+
+
+def _has_secrets(raw: RawTable) -> bool:
+    location = raw.location or ""
+    return without_secrets(location) != location or len(_public(raw)) < len(raw.options)
 
 
 def _passages(project: Project, texts: Mapping[str, str]) -> dict[SourceID, Passage]:

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from serving import READ, WRITE
+from support.browser import Browser, browse
 from support.duckdb_engine import MakeEngine, engine_of
 
 from persist_assets.core.errors import CheckFailedError
-from persist_assets.web.access import parse_tokens
-from persist_assets.web.app import make_app
-from persist_assets.web.graph import Graph
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import Callable
     from pathlib import Path
 
     from persist_assets.building.builder import Builder
@@ -38,7 +33,6 @@ CREATE VIEW top AS SELECT max(s) AS s FROM total;
 CREATE VIEW small AS SELECT a FROM t;
 """
 SETTINGS = "[env.prod]\n[env.qa]\n"
-TOKENS = parse_tokens(f"dash:read:{READ},ops:write:{WRITE}")
 
 
 @pytest.fixture
@@ -65,53 +59,6 @@ def build(builder: Builder, *names: str) -> None:
     for source in builder.project.persisted:
         if not names or source.name in names:
             builder.build(source)
-
-
-class Browser:
-    """A client of the service in this process that has logged in, or that need not."""
-
-    def __init__(self, client: httpx.AsyncClient) -> None:
-        self.client = client
-
-    async def see(self, path: str, status: int = 200) -> str:
-        """Return the text of a page without its tags."""
-        answer = await self.client.get(path)
-        assert answer.status_code == status, (path, answer.status_code, answer.text)
-        assert "onerror=alert" not in re.sub(r"&lt;.*?&gt;", "", answer.text)
-        return " ".join(re.sub("<[^>]+>", " ", answer.text).split())
-
-    async def confirm(self, path: str) -> httpx.Response:
-        """Send the form of the page that asks for confirmation."""
-        page = (await self.client.get(path)).text
-        action = re.findall(r'<form method="post" action="(/[a-z]+)" class="inline">', page)[-1]
-        assert action != "/logout", "the page has no form"
-        form = page.split(f'action="{action}"')[1].split("</form>")[0]
-        fields = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', form))
-        return await self.client.post(action, data=fields)
-
-
-def browse(
-    builder: Builder, act: Callable[[Browser], Awaitable[None]], token: str | None = None
-) -> None:
-    """Have a browser of the builder's environment act; with a token, it logs in."""
-
-    @asynccontextmanager
-    async def served() -> AsyncGenerator[Browser]:
-        graph = Graph(builder.settings, builder.ledger)
-        graph.start()
-        app = make_app(graph, TOKENS if token else {})
-        transport = httpx.ASGITransport(app=app, client=("127.0.0.1", 1))
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-            if token:
-                await client.post("/login", data={"token": token})
-            yield Browser(client)
-        await graph.close()
-
-    async def run() -> None:
-        async with served() as browser:
-            await act(browser)
-
-    asyncio.run(run())
 
 
 def links(text: str) -> set[str]:
@@ -264,8 +211,8 @@ def test_a_promotion_shows_what_moves_and_what_is_refused(
         assert builder.ledger.manifests.fetch("prod") == builder.ledger.manifests.fetch("dev")
         (change,) = builder.ledger.manifests.fetch_history("prod")
         assert (change.kind, change.by) == ("promote", "ops")
-        assert "get the same tables" in await browser.see("/environments/dev?against=prod")
-        assert "already get" in await browser.see("/promote?from=dev&to=prod")
+        assert "get the same rows" in await browser.see("/environments/dev?against=prod")
+        assert "already has" in await browser.see("/promote?from=dev&to=prod")
         assert "no environment" in await browser.see("/promote?from=dev&to=prd", 404)
 
     browse(builder, act, WRITE)

@@ -15,7 +15,7 @@ from persist_assets.core.model.plans import Reason, Step
 from persist_assets.core.model.snapshots import Build, Partitions, Snapshot
 from persist_assets.web.dashboard.environments import compare
 from persist_assets.web.dashboard.partitions import has_built
-from persist_assets.web.dashboard.runs import WIDTH, draw_bars, group_runs, outcome
+from persist_assets.web.dashboard.runs import WIDTH, draw_bars, outcome, summarise, without_dead
 from persist_assets.web.dashboard.sources import check_grid, draw_charts
 from persist_assets.web.dashboard.status import Facts, SourceStatus, describe
 
@@ -123,19 +123,24 @@ def test_a_table_is_late_beyond_its_freshness_window(hours: int, late: bool) -> 
 # ---------------------------------------------------------------------------------------- pictures
 
 
-def test_builds_are_grouped_by_run_and_a_run_ends_with_its_last_build() -> None:
-    builds = [build("a", 3), build("b", 0, seconds=90), build("c", 1, run_id="s"), build("d", 9)]
-    first, second = group_runs([*builds[:3], replace(builds[3], run_id=None)])[1:]
-    assert (first.run_id, second.run_id) == ("s", "r")
-    assert [b.build_uid for b in second.builds] == ["b", "a"]
-    assert second.seconds == 3 * 60 + 30
-    (going_on,) = group_runs([build("a", 0), build("b", 1, "started", None)])
+def test_a_run_ends_with_its_last_build() -> None:
+    run = summarise([build("a", 3), build("b", 0, seconds=90)])
+    assert [b.build_uid for b in run.builds] == ["b", "a"]
+    assert run.seconds == 3 * 60 + 30
+    going_on = summarise([build("a", 0), build("b", 1, "started", None)])
     assert going_on.finished_at is None and going_on.seconds is None
     assert going_on.counts == {"built": 1, "started": 1}
 
 
+def test_a_run_whose_process_is_gone_is_over() -> None:
+    builds = [build("a", 0), build("b", 1, "started", None)]
+    over = summarise(without_dead(builds, {"b"}))
+    assert over.seconds == 30 and over.counts == {"built": 1, "failed": 1}
+    assert "interrupted" in (over.builds[1].error or "")
+
+
 def test_the_bars_of_a_run_are_within_it() -> None:
-    (run,) = group_runs(
+    run = summarise(
         [build("a", 0, seconds=0), build("b", 5, seconds=60), build("c", 5, "started", None)]
     )
     for now in (NOW, NOW + timedelta(minutes=10)):

@@ -44,7 +44,6 @@
   };
 
   const show = (within) => { localise(within); draw(within); };
-  show(document);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { if (live) refresh(); });
 
   document.addEventListener("keydown", (event) => {
@@ -52,6 +51,8 @@
     const find = document.getElementById("find");
     if (find) { event.preventDefault(); find.focus(); }
   });
+  const raw = live ? live.innerHTML : ""; // as it was sent
+  show(document);
   if (!live && !log) return;
 
   // ------------------------------------------------------------------------------------- events
@@ -59,23 +60,43 @@
   const source = new EventSource("/stream" + (place ? "?since=" + encodeURIComponent(place) : ""));
   let due = null;
 
-  const refresh = async () => {
-    due = null;
-    if (live.contains(document.activeElement) && document.activeElement.matches("input, select")) return;
-    const url = new URL(location.href);
-    url.searchParams.delete("made");
-    const answer = await fetch(url, { credentials: "same-origin" });
-    if (!answer.ok) return;
-    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    const fresh = page.getElementById("live");
-    if (!fresh) return;
-    const focused = document.activeElement;
-    const href = live.contains(focused) ? focused.getAttribute("href") : null;
+  const LOST = "not connected: what is shown may be old";
+  // What has the focus stays focused: the same link or button of the new page, or its n-th twin.
+  const FOCUSABLE = "a[href], button, summary, [tabindex]";
+  const named = (e) => [e.tagName, e.getAttribute("href"), e.getAttribute("aria-label"), e.querySelector("time") ? "" : e.textContent].join("|");
+  const twins = (e) => [...live.querySelectorAll(FOCUSABLE)].filter((other) => named(other) === named(e));
+  let shown = raw;
+
+  const replace = (fresh) => {
+    if (fresh.innerHTML === shown) return; // so that nothing is read aloud twice
+    const draft = document.activeElement;
+    if (live.contains(draft) && draft.matches("input, select")) return;
+    const focused = live.contains(draft) ? draft : null;
+    const n = focused ? twins(focused).indexOf(focused) : -1;
     const open = [...live.querySelectorAll("details")].map((d) => d.open);
+    const scrolled = [...live.querySelectorAll(".scroll")].map((e) => e.scrollLeft);
+    shown = fresh.innerHTML;
     live.replaceChildren(...fresh.childNodes);
     live.querySelectorAll("details").forEach((d, n) => { d.open = Boolean(open[n]); });
     show(live);
-    if (href) live.querySelector(`a[href="${CSS.escape(href)}"]`)?.focus();
+    live.querySelectorAll(".scroll").forEach((e, n) => { e.scrollLeft = scrolled[n] || 0; });
+    if (focused) {
+      const same = twins(focused);
+      (same[n] || same[0] || document.getElementById("main")).focus({ preventScroll: true });
+    }
+  };
+  const refresh = async () => {
+    due = null;
+    const url = new URL(location.href);
+    url.searchParams.delete("made");
+    let fresh = null;
+    try {
+      const answer = await fetch(url, { credentials: "same-origin" });
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      fresh = answer.ok && !answer.redirected ? page.getElementById("live") : null;
+    } catch { /* the service does not answer */ }
+    status.textContent = fresh ? "" : LOST;
+    if (fresh) replace(fresh);
   };
   const soon = (ms) => { if (live && due === null) due = setTimeout(refresh, ms); };
   if (live && live.dataset.every) setInterval(() => soon(0), 1000 * Number(live.dataset.every));
@@ -94,7 +115,7 @@
   };
 
   source.onopen = () => { status.textContent = ""; };
-  source.onerror = () => { status.textContent = "not connected: what is shown may be old"; };
+  source.onerror = () => { status.textContent = LOST; };
   source.onmessage = (message) => {
     // Pages about all sources take some work to make, so they follow less closely.
     if (live) { soon(live.dataset.every ? 2000 : 300); return; }
