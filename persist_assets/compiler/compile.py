@@ -6,8 +6,10 @@ import gc
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from persist_assets.compiler.frontends.sql_inlining import NO_DEFINITIONS, Definitions
 from persist_assets.compiler.names import Names
 from persist_assets.compiler.passes.annotations import check_annotations
+from persist_assets.compiler.passes.conditions import inline_conditions
 from persist_assets.compiler.passes.meanings import compile_meaning, hidden_versions
 from persist_assets.compiler.passes.names import collect, resolve_names
 from persist_assets.compiler.passes.order import put_in_order, take_over
@@ -43,6 +45,7 @@ def compile_project(
     former: Compilation | None = None,
     unread: Iterable[str] = (),
     functions: Collection[str] | None = None,
+    definitions: Definitions = NO_DEFINITIONS,
     focus: Focus | None = None,
 ) -> Compilation:
     """Compile declarations.
@@ -68,13 +71,15 @@ def compile_project(
         The paths of unreadable files; their problems are in `problems`.
     functions
         The functions besides Spark's own that queries may call; None: any.
+    definitions
+        The functions and variables that conditions of checks may use; queries have them inlined.
     focus
         What of the project is compiled; None: everything.
     """
     memory = memory or Memory()
     compilation = Compilation(connection, raws, list(problems), memory)
     compilation.former = former
-    compilation.functions = functions
+    compilation.functions, compilation.definitions = functions, definitions
     compilation.focus = focus or compilation.focus
     compilation.unread = keys.of_unread(unread)
     ordered = sorted(
@@ -133,6 +138,7 @@ PASSES: tuple[Callable[[Compilation], None], ...] = (
     resolve_names,
     put_in_order,
     compile_meaning,
+    inline_conditions,
     check_annotations,
 )
 

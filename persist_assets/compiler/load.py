@@ -352,6 +352,7 @@ def _compile(
                 former=former,
                 unread=unread,
                 functions=settings.known_functions,
+                definitions=known,
                 focus=editing.focus,
             )
             if not memory.used.keys() <= meanings.keys():

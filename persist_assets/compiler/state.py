@@ -15,6 +15,7 @@ from persist_assets.analysis.semantics import (
 )
 from persist_assets.analysis.syntax import calls_in, first_place
 from persist_assets.compiler.frontends.sql import parse_query
+from persist_assets.compiler.frontends.sql_inlining import NO_DEFINITIONS, Definitions
 from persist_assets.compiler.names import Names, source_id
 from persist_assets.core.errors import (
     PersistError,
@@ -176,6 +177,8 @@ class Compilation:
         Asset keys, without names of sources, of unreadable files.
     functions
         The functions besides Spark's own that queries may call; None: any.
+    definitions
+        The functions and variables that conditions of checks may use.
     focus
         What of it is compiled; other units get no source.
     """
@@ -192,6 +195,7 @@ class Compilation:
     doubts: dict[SourceID, tuple[SourceID, ...]] = field(default_factory=dict)
     unread: tuple[tuple[str, ...], ...] = ()
     functions: Collection[str] | None = None
+    definitions: Definitions = NO_DEFINITIONS
     focus: Focus = _EVERYTHING
 
     def report(self, code: str, message: str, unit: Unit, hint: str | None = None) -> None:

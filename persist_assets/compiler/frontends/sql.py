@@ -124,7 +124,7 @@ def parse_sql(
 def parse_definitions(text: str, path: str) -> list[Definition]:
     """Return the functions and variables that an SQL file defines."""
     file = _File(text, path, statements=False)
-    if file.problems:
+    if any(p.code != "annotation-dangling" for p in file.problems):
         return []  # they are reported with its declarations
     statements = statements_of(tokenize(file.text))
     return [read_definition(file, tokens) for tokens in statements if defines(tokens)]

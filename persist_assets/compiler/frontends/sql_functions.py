@@ -430,10 +430,15 @@ def _check_name(name: str, location: Location) -> None:
 
 def spelled(code: Code) -> str:
     """Return code as one line without comments, in which white space tells nothing."""
+    return one_line(code.tokens, code.file.text)
+
+
+def one_line(tokens: Sequence[Token], text: str) -> str:
+    """Return the tokens of a text as one line without comments."""
     words: list[str] = []
-    end = code.tokens[0].start
-    for token in code.tokens:
+    end = tokens[0].start
+    for token in tokens:
         if token.end >= end:  # some spans have several tokens: 1L
-            words += " " * (token.start > end), code.file.text[token.start : token.end + 1]
+            words += " " * (token.start > end), text[token.start : token.end + 1]
             end = token.end + 1
     return "".join(words)

@@ -343,11 +343,13 @@ def history_adds_its_columns(subject: Subject) -> Iterator[Problem]:
 def conditions_fit(subject: Subject) -> Iterator[Problem]:
     """Require that a check's condition is boolean, looks at one row, and names columns."""
     source = subject.source
+    written = {c.name: c.expression for c in subject.unit.written.annotation.checks}
     for check in source.annotation.checks:
         if check.expression is None:
             continue
         place = check.location or subject.places["check"]
-        unfit = unfit_condition(check.expression, VOLATILE | SESSION, source.columns)
+        text = written.get(check.name)
+        unfit = unfit_condition(check.expression, VOLATILE | SESSION, source.columns, text)
         if unfit:
             yield Problem("check", unfit, place)
             continue
@@ -418,7 +420,10 @@ _VALUES = (exp.Literal, exp.Null, exp.Neg, exp.Add, exp.Sub, exp.Mul, exp.Div, e
 
 
 def unfit_condition(
-    text: str, moving: frozenset[str], columns: Sequence[Column] = ()
+    text: str,
+    moving: frozenset[str],
+    columns: Sequence[Column] = (),
+    written: str | None = None,
 ) -> str | None:
     """Return why a text is not a condition on one row, or None.
 
@@ -428,8 +433,10 @@ def unfit_condition(
         Nondeterministic functions, which must not be called.
     columns
         The columns of the row whose types are known.
+    written
+        The text for messages, if functions are inlined in `text`.
     """
-    tree = parse(text)
+    tree, text = parse(text), written or text
     if not isinstance(tree, exp.Condition):
         return f"`{text}` is not a condition"
     whole = tree.unnest()
