@@ -31,7 +31,7 @@ from persist_assets.compiler.frontends.sql import parse_query
 from persist_assets.compiler.frontends.sql_inlining import NO_DEFINITIONS, Definitions
 from persist_assets.compiler.malloy.declarations import SUFFIX as MALLOY
 from persist_assets.compiler.malloy.project import UNKNOWN_UPSTREAM, Models
-from persist_assets.compiler.names import Keys, source_id
+from persist_assets.compiler.names import Keys, source_id, unclear_parameters
 from persist_assets.compiler.programs import with_programs
 from persist_assets.compiler.registry import FRONTENDS, NAMES
 from persist_assets.compiler.state import Focus, Memory, RawFacts, as_broken
@@ -173,10 +173,13 @@ class Loaded:
             It is not a single query, or it has errors.
         """
         query = parse_query(text, None, self.definitions)
-        if not query.variables:
+        if not (query.variables or query.parameters):
             return query
         reads = [self.project.by_id[s] for s in self.bind(query)]
-        columns = {c.name.lower() for source in reads for c in source.columns}
+        known = [(s.name, {c.name.lower() for c in s.columns} or None) for s in reads]
+        if wrong := unclear_parameters(query, known):
+            raise SourcesError(wrong)
+        columns = {name for _, names in known for name in names or ()}
         # In Spark, columns come before variables.
         return parse_query(text, None, self.definitions.without(columns))
 

@@ -13,7 +13,7 @@ from persist_assets.core.errors import (
     Problem,
     did_you_mean,
 )
-from persist_assets.core.languages import MALLOY
+from persist_assets.core.languages import MALLOY, SQL
 from persist_assets.core.model.project import may_mean
 from persist_assets.core.model.sources import FILE_FORMATS, Declaration
 from persist_assets.core.settings.keys import LAYOUTS
@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import (
         Collection,
         Iterable,
+        Sequence,
     )
 
-    from persist_assets.core.model.queries import Reference, SourceID
+    from persist_assets.core.model.queries import Query, Reference, SourceID
 
 
 def source_id(declaration: Declaration) -> SourceID:
@@ -148,6 +149,7 @@ class Names:
         """Return the name of another possible meaning of a reference; None: there is none."""
         if not (self.guessed or self.unread) or _is_source_id(reference):
             return None
+        path, language = _written_in(reference, path, language)
         every = [s for _, s in self._fitting(reference, path, language)]
         above = reference.parts[:-1]
         is_own = not above and any(s.partition("@")[2] == path for s in every)
@@ -160,6 +162,7 @@ class Names:
         if _is_source_id(reference):
             written = reference.parts[0]
             return [((written,), written)] if written in self.source_ids else []
+        path, language = _written_in(reference, path, language)
         parts = tuple(part.lower() for part in reference.parts)
         named = self.by_name.get(parts[-1], [])
         keys = {s: k for k, s in reversed(named) if may_mean(k, parts)}
@@ -178,6 +181,44 @@ class Names:
             hint = f"move {path} into the sources directory"
         message = f"unknown source `{written}`"
         return Problem("unknown-name", message, place, hint)
+
+
+def _written_in(
+    reference: Reference, path: str | None, language: str | None
+) -> tuple[str | None, str | None]:
+    """Return the file and the language of a reference: those of a function that is inlined."""
+    written = reference.location.path
+    return (written, SQL) if written.endswith(".sql") else (path, language)
+
+
+def unclear_parameters(
+    query: Query, columns: Sequence[tuple[str, Collection[str] | None]]
+) -> list[Problem]:
+    """Return the problems of names that mean a parameter of a table function, or a column.
+
+    Parameters
+    ----------
+    columns
+        For each reference, the name of the source, and its columns in lower case; None: they are
+        unknown until it is computed.
+    """
+    problems: list[Problem] = []
+    for parameter in query.parameters:
+        for reference, (source, names) in zip(query.references, columns, strict=True):
+            if not parameter.may_read(reference):
+                continue
+            message = f"`{parameter.name}` means a parameter here, or a column of `{source}`"
+            hint = f"for the parameter, write {parameter.written}"
+            if names is None:
+                message += ", whose columns are unknown until it is computed"
+                hint = f"read a view that names its columns: SELECT a, b FROM {source}"
+            elif parameter.name not in names:
+                continue
+            elif parameter.name == parameter.written.split(".")[0].lower():
+                hint = "rename the function"
+            problems.append(Problem("function", message, parameter.location, hint))
+            break
+    return problems
 
 
 def _is_source_id(reference: Reference) -> bool:

@@ -69,7 +69,10 @@ def mentions(state: State) -> Iterator[Mention]:
             fits = compilation.names.find(reference, path, declared.language)
             if len(fits) == 1:
                 name, place = reference.parts[-1], reference.location
-                yield from _spans(text, place, name, fits[0][1], unit, reference)
+                # It is in the file of a function, if that is inlined.
+                written = texts.get(place.path) or state.text(place.path)
+                texts[place.path] = written
+                yield from _spans(written, place, name, fits[0][1], unit, reference)
         for check in declared.annotation.checks:
             if check.against is not None and check.location is not None:
                 name = check.against.source_id.partition("@")[0]

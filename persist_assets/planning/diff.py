@@ -426,11 +426,14 @@ def _select_items(tokens: Sequence[Token]) -> tuple[list[list[Token]], int]:
 def line_of(source: Source, column: str) -> int:
     """Return the line of a file that defines a column of a source, else the line of the source."""
     query = source.query
-    if query is None or not query.references or source.language != SQL:
+    own = (
+        r for r in (query.references if query else ()) if r.location.path == source.location.path
+    )
+    reference = next(own, None)
+    if query is None or reference is None or source.language != SQL:
         return source.location.line
     start = items(query).starts.get(column)
     if start is None:
         return source.location.line
-    reference = query.references[0]
     first = reference.location.line - query.text.count("\n", 0, reference.start)
     return first + query.text.count("\n", 0, start)

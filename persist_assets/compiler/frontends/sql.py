@@ -703,7 +703,7 @@ class _File:
         query = file.query(tokenize(file.text), column_names)
         self.problems += file.problems
         relocate(query.tree, file.location, self.path)
-        return replace(query, variables=inlined.variables)
+        return replace(query, variables=inlined.variables, parameters=inlined.parameters)
 
     def reference(self, table: exp.Table, tokens: Sequence[Token], base: int) -> Reference:
         parts = table.parts

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
-from persist_assets.analysis.functions import SPARKS, TIME_WINDOWS, UNIT_FIRST, VOLATILE
+from persist_assets.analysis.functions import SPARKS, TIME_WINDOWS, VOLATILE
 from persist_assets.analysis.syntax import calls_in
 from persist_assets.compiler.frontends.sql_functions import (
     Code,
@@ -31,41 +31,41 @@ from persist_assets.compiler.frontends.sql_functions import (
     Text,
     spelled,
 )
+from persist_assets.compiler.frontends.sql_places import (
+    aliases,
+    is_unit,
+    names_column,
+    takes_names,
+)
+from persist_assets.compiler.frontends.sql_tables import (
+    common_tables,
+    has_plain_names,
+    names_of_tables,
+    wrapping,
+    wrong_argument,
+    wrong_body,
+    wrong_call,
+)
+from persist_assets.compiler.frontends.sql_templates import (
+    Part,
+    Piece,
+    Slot,
+    Template,
+    default,
+    filled,
+    fixed,
+)
 from persist_assets.compiler.frontends.sql_trees import BRACKETS
-from persist_assets.core.dialect import function_named, plain
+from persist_assets.core.dialect import function_named, plain, quote
 from persist_assets.core.errors import Location, Problem, did_you_mean
+from persist_assets.core.model.queries import InlinedParameter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from sqlglot.tokenizer_core import Token
 
     from persist_assets.compiler.frontends.sql_functions import Definition
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A part of a text, and the places of its characters."""
-
-    text: str
-    place: Callable[[int], Location]
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """The place of a parameter in a function's text.
-
-    Attributes
-    ----------
-    repeated
-        What stands there may be evaluated several times for a row: it is in a lambda function.
-    """
-
-    name: str
-    repeated: bool
-
-
-Part = Piece | Slot
 
 
 class Broken(Exception):
@@ -73,25 +73,6 @@ class Broken(Exception):
 
     def __init__(self, name: str, location: Location) -> None:
         self.problem = Problem("function", f"the definition of `{name}` has an error", location)
-
-
-@dataclass(frozen=True, slots=True)
-class Template:
-    """The text of a function with places for its arguments.
-
-    Attributes
-    ----------
-    lambdas
-        The names of the parameters of its lambda functions, in lower case.
-    """
-
-    parts: tuple[Part, ...]
-    lambdas: frozenset[str]
-    volatile: bool
-
-    def slots(self, name: str) -> list[Slot]:
-        """Return the places of a parameter."""
-        return [p for p in self.parts if isinstance(p, Slot) and p.name == name]
 
 
 @dataclass(slots=True, eq=False)
@@ -146,7 +127,8 @@ class Definitions:
 
     def without(self, variables: Collection[str]) -> Definitions:
         """Return these definitions, with columns that have the names of some variables."""
-        return replace(self, columns=frozenset(variables))
+        # In queries of functions, too, these names mean columns.
+        return replace(self, columns=frozenset(variables), _templates={})
 
     def template(self, function: SqlFunction) -> Template:
         """Return the text of a function.
@@ -236,10 +218,13 @@ class Inlined:
     variables
         The names that mean variables (``x``; ``session`` of ``session.x``), unless there are
         columns of these names.
+    parameters
+        The names that mean parameters of table functions.
     """
 
     pieces: tuple[Piece, ...]
     variables: tuple[str, ...]
+    parameters: tuple[InlinedParameter, ...] = ()
 
     @property
     def text(self) -> str:
@@ -278,7 +263,8 @@ def inline(
         return None
     parts = inlining.render(0, len(tokens))
     pieces = tuple(p for p in parts if isinstance(p, Piece))
-    return Inlined(pieces, tuple(sorted(inlining.variables)))
+    parameters = tuple(dict.fromkeys(inlining.parameters))
+    return Inlined(pieces, tuple(sorted(inlining.variables)), parameters)
 
 
 def relocate(tree: Any, location: Callable[[int], Location], path: str) -> None:
@@ -298,16 +284,21 @@ def _template(definitions: Definitions, function: SqlFunction) -> Template:
     inlining = _Inlining(definitions, body, function)
     place = body.location()
     parts = inlining.render(0, len(body.tokens))
-    parts = [_fixed("CAST(", place), *parts, _fixed(f" AS {function.returns})", place)]
+    before, after = wrapping(function)
+    parts = [fixed(before, place), *parts, fixed(after, place)]
     shadowed = inlining.lambdas & function.parameters.keys()
     if shadowed:
         message = f"`{min(shadowed)}` names a parameter and a parameter of a lambda function"
         raise Refused("function", message, place, "rename one of them")
-    return Template(tuple(parts), frozenset(inlining.lambdas), inlining.volatile)
-
-
-def _fixed(text: str, place: Location) -> Piece:
-    return Piece(text, lambda _: place)
+    template = Template(tuple(parts), frozenset(inlining.lambdas), inlining.volatile)
+    if function.returns is not None:
+        return template
+    return replace(
+        template,
+        reads=names_of_tables(body.tree) | inlining.reads,
+        variables=frozenset(inlining.variables),
+        parameters=tuple(inlining.parameters),
+    )
 
 
 MAX_LENGTH = 100_000
@@ -321,9 +312,6 @@ _COMPLEX = {
 }
 """What functions of a kind do that no function in SQL can do."""
 
-_NAMED_BY_ARGUMENTS = frozenset(("struct", "arrays_zip"))
-"""Functions that name fields of their result as their arguments."""
-
 
 class _Inlining:
     """A query or the body of a function in which calls, parameters and variables are replaced.
@@ -334,6 +322,10 @@ class _Inlining:
         By the index of its first token: the index after its last token, and what is put there.
     variables
         The names that mean variables, unless there are columns of these names.
+    parameters
+        The names that mean parameters of table functions.
+    reads
+        The tables that table functions read which it calls, by names in lower case.
     """
 
     def __init__(
@@ -343,11 +335,14 @@ class _Inlining:
         self.tokens, self.text = code.tokens, code.file.text
         self.replaced: dict[int, tuple[int, Callable[[], list[Part]]]] = {}
         self.lambdas, self.variables, self.volatile = set[str](), set[str](), False
+        self.reads, self.parameters = set[str](), list[InlinedParameter]()
+        self.constants: list[tuple[SqlFunction, Any]] = []
         self.index: dict[int, int] = {}
+        self.has_plain_names = True
         for i, token in enumerate(code.tokens):
             self.index.setdefault(token.start, i)
         nodes = [*code.tree.walk()]
-        self.aliases = {*_aliases(nodes)}
+        self.aliases = {*aliases(nodes)}
         if function is not None:
             self.check_body(function, nodes)
         for node in nodes:
@@ -360,6 +355,8 @@ class _Inlining:
                     self.lambdas |= {e.name.lower() for e in node.expressions}
                 case _:
                     pass
+        for called, argument in self.constants:
+            self.check_constant(called, argument)
 
     # -------------------------------------------------------------------------- rendering
 
@@ -394,12 +391,14 @@ class _Inlining:
         parts = [p for p in node.parts]
         names = [plain(p.name).lower() for p in parts]
         first = self.index.get(parts[0].meta.get("start", -1))
-        if first is None or _is_unit(node):
+        if first is None or is_unit(node):
             return
         if names[0] == "session" or names[:2] == ["system", "session"]:
             self.explicit(first, names)
-        elif self.function is not None:
+        elif self.function is not None and self.function.returns is not None:
             self.parameter(self.function, node, first, names)
+        elif self.function is not None and self.is_parameter(self.function, names):
+            self.parameter_in_query(self.function, node, first, names)
         elif len(names) == 1 and names[0] not in self.aliases | self.definitions.columns:
             variable = self.definitions.variables.get(names[0])
             if variable is not None:
@@ -417,7 +416,7 @@ class _Inlining:
 
     def put(self, first: int, end: int, variable: SqlVariable) -> None:
         place = self.place(first)
-        self.replaced[first] = end, lambda: [_fixed(variable.value, place)]
+        self.replaced[first] = end, lambda: [fixed(variable.value, place)]
 
     # ------------------------------------------------------------------------- parameters
 
@@ -427,7 +426,7 @@ class _Inlining:
         own = names[0] == function.name.lower() and len(names) > 1
         name, n = (names[1], 3) if own else (names[0], 1)
         if name in function.parameters:
-            if _takes_names(node):
+            if takes_names(node):
                 hint = "name the fields: named_struct('a', …)"
                 message = f"the result of this call has a field named `{name}`"
                 raise Refused("function", message, self.node_place(node), hint)
@@ -444,11 +443,56 @@ class _Inlining:
             hint = did_you_mean(name, function.parameters) or f"its parameters: {parameters}"
             raise Refused("function", message, self.node_place(node), hint)
 
+    def is_parameter(self, function: SqlFunction, names: Sequence[str]) -> bool:
+        """Whether a name in the query of a table function may mean one of its parameters."""
+        if len(names) > 1 and names[0] == function.name.lower():
+            return names[1] in function.parameters
+        return names[0] in function.parameters and (len(names) == 1 or names[0] not in self.aliases)
+
+    def parameter_in_query(
+        self, function: SqlFunction, node: Any, first: int, names: list[str]
+    ) -> None:
+        """Replace a parameter in the query of a table function."""
+        own = len(names) > 1 and names[0] == function.name.lower()
+        name, n = (names[1], 3) if own else (names[0], 1)
+        place, written = self.node_place(node), f"{function.name}.{name}"
+        if not own and (name in self.aliases or not self.has_plain_names):
+            message = f"`{name}` can mean a column here, or the parameter of `{function.name}`"
+            raise Refused("function", message, place, f"for the parameter, write {written}")
+        if takes_names(node) or names_column(node, outermost=False):
+            message = f"the parameter `{name}` needs a name here"
+            raise Refused("function-name", message, place, f"for example: {written} AS {name}")
+        location, tokens = self.code.file.location, self.tokens
+        start, end = location(tokens[0].start), location(tokens[-1].start)
+        self.parameters.append(InlinedParameter(names[0], written, place, start, end))
+        repeated = node.find_ancestor(exp.Lambda) is not None
+        self.replaced[first] = first + n, lambda: [Slot(name, repeated)]
+
+    def check_query(self, function: SqlFunction, nodes: Sequence[Any]) -> None:
+        """Refuse what the query of a table function cannot have."""
+        called = (self.definitions.functions.get(name) for name, _ in calls_in(self.code.tree))
+        tables = [f for f in called if f is not None and f.returns is None]
+        self.aliases |= {name.lower() for f in tables for name, _ in f.columns}
+        self.has_plain_names = has_plain_names(
+            self.code.tree, {f.name.lower() for f in tables}, self.aliases
+        )
+        wrong = wrong_body(function, self.aliases)
+        if wrong:
+            raise Refused("function", wrong[0], self.code.location(), wrong[1])
+        for node in nodes:
+            if isinstance(node, exp.Placeholder | exp.Parameter):
+                message = f"`{function.name}` is a function of its parameters only"
+                raise Refused("function", message, self.node_place(node))
+
     def check_body(self, function: SqlFunction, nodes: Sequence[Any]) -> None:
         """Refuse what the body of a function cannot have."""
+        for name, _ in calls_in(self.code.tree):
+            self.volatile |= self.varies(name)
+        if function.returns is None:
+            self.check_query(function, nodes)
+            return
         for node in nodes:
-            inner = node is not self.code.tree and isinstance(node, exp.Query)
-            if inner or (function.returns is None and node is self.code.tree):
+            if node is not self.code.tree and isinstance(node, exp.Query):
                 message = f"`{function.name}` reads tables, and cannot be inlined"
                 hint = "write a view, and join it"
                 raise Refused("function", message, self.node_place(node), hint)
@@ -456,7 +500,6 @@ class _Inlining:
                 message = f"`{function.name}` is a function of its parameters only"
                 raise Refused("function", message, self.code.location())
         for name, node in calls_in(self.code.tree):
-            self.volatile |= self.varies(name)
             what = _COMPLEX.get("window" if name in TIME_WINDOWS else SPARKS.get(name, ""))
             if node.find_ancestor(exp.Window) is not None:
                 what = _COMPLEX["window"]
@@ -483,15 +526,19 @@ class _Inlining:
         self.volatile |= template.volatile
         spans, end = self.arguments(at, node)
         self.check_position(function, node, end, place)
+        if function.returns is None:
+            self.call_table(function, template, node, place)
         bound = self.bind(function, spans, node, place)
 
         def make() -> list[Part]:
             texts: dict[str, list[Part]] = {}
             for parameter, span in bound:
-                inner = self.render(*span) if span else _default(parameter, place)
-                begin, stop = _fixed("CAST(", place), _fixed(f" AS {parameter.type})", place)
+                inner = self.render(*span) if span else default(parameter, place)
+                begin, stop = fixed("CAST(", place), fixed(f" AS {parameter.type})", place)
                 texts[parameter.name.lower()] = [begin, *inner, stop]
-            parts = [*_filled(template.parts, texts)]
+            parts = [*filled(template.parts, texts)]
+            if function.returns is None and not node.parent.args.get("alias"):
+                parts.append(fixed(f" AS {quote(function.name)}", place))
             if sum(len(p.text) for p in parts if isinstance(p, Piece)) > MAX_LENGTH:
                 hint = "compute parts of it in columns of a subquery"
                 raise Refused("function", "this call becomes too long a text", place, hint)
@@ -501,6 +548,30 @@ class _Inlining:
         for (parameter, span), argument in zip(bound, _in_order(bound, spans, node), strict=True):
             if span is not None:
                 self.check_argument(function, template, parameter, argument, span)
+
+    def call_table(
+        self, function: SqlFunction, template: Template, node: Any, place: Location
+    ) -> None:
+        """Take over what the query of a table function reads and names."""
+        self.constants += ((function, argument) for argument in node.expressions)
+        self.reads |= template.reads
+        self.variables |= template.variables
+        self.parameters += template.parameters
+        hidden = sorted(template.reads & common_tables(self.code.tree))
+        if hidden:
+            message = f"`{function.name}` reads `{hidden[0]}`, a common table expression here"
+            raise Refused("function", message, place, "rename the common table expression")
+
+    def check_constant(self, function: SqlFunction, argument: Any) -> None:
+        """Refuse an argument of a table function that is not constant."""
+
+        def is_replaced(node: Any) -> bool:
+            first = self.index.get(node.parts[0].meta.get("start", -1))
+            return first in self.replaced or is_unit(node)
+
+        wrong = wrong_argument(function, argument, is_replaced)
+        if wrong:
+            raise Refused("function", wrong[1][0], self.node_place(wrong[0]), wrong[1][1])
 
     def arguments(self, at: int, node: Any) -> tuple[list[tuple[int, int]], int]:
         """Return the ranges of tokens of a call's arguments, and the index after the call."""
@@ -535,9 +606,14 @@ class _Inlining:
             kind = "a value" if function.returns else "a table"
             hint = "use it in FROM" if function.returns is None else "use it in SELECT or WHERE"
             raise Refused("function", f"`{function.name}` returns {kind}", place, hint)
+        wrong = wrong_call(function, node, after) if is_table else None
+        if wrong:
+            raise Refused("function", wrong[0], place, wrong[1])
         if any(isinstance(a, exp.Distinct | exp.Star | exp.Ordered) for a in node.expressions):
             raise Refused("function", f"`{function.name}` takes single values only", place)
-        if _takes_names(node) or (self.function is None and _names_column(node)):
+        in_query = self.function is None or self.function.returns is None
+        names = in_query and names_column(node, outermost=self.function is None)
+        if takes_names(node) or names:
             hint = f"for example: {function.name}(…) AS {function.name.lower()}"
             message = f"the result of `{function.name}` needs a name here"
             raise Refused("function-name", message, place, hint)
@@ -583,16 +659,19 @@ class _Inlining:
         """Refuse an argument that means something else where the parameter stands."""
         place = self.place(span[0])
         slots = template.slots(parameter.name.lower())
-        several = len(slots) > 1 or any(s.repeated for s in slots)
+        is_table = function.returns is None
+        several = is_table or len(slots) > 1 or any(s.repeated for s in slots)
         varies = sorted({name for name, _ in calls_in(argument) if self.varies(name)})
         reads = argument.find(exp.Query) is not None
         if several and (varies or reads):
             what = f"`{varies[0]}`" if varies else "this query"
+            uses = "for each row" if is_table else "several times"
             message = (
-                f"`{function.name}` uses `{parameter.name}` several times, and {what} might "
+                f"`{function.name}` uses `{parameter.name}` {uses}, and {what} might "
                 "have another value each time"
             )
             hint = "compute the argument in a column of a subquery"
+            hint = "a table function takes constants" if is_table else hint
             raise Refused("function", message, place, hint)
         named = {i.name.lower() for i in argument.find_all(exp.Identifier)}
         captured = sorted(named & template.lambdas) if slots else []
@@ -617,66 +696,3 @@ def _in_order(
     by_end = {s[1]: a for s, a in zip(spans, node.expressions, strict=True)}
     for _, span in bound:
         yield by_end[span[1]] if span is not None else None
-
-
-def _default(parameter: Parameter, place: Location) -> list[Part]:
-    code = parameter.default
-    assert code is not None
-    return [_fixed(spelled(code), place)]
-
-
-def _filled(parts: Iterable[Part], texts: Mapping[str, list[Part]]) -> Iterator[Part]:
-    """Yield parts with texts in the places of parameters."""
-    for part in parts:
-        if not isinstance(part, Slot):
-            yield part
-            continue
-        for inner in texts[part.name]:
-            is_slot = isinstance(inner, Slot)
-            yield replace(inner, repeated=inner.repeated or part.repeated) if is_slot else inner
-
-
-def _aliases(nodes: Iterable[Any]) -> Iterator[str]:
-    """Yield the names that a query gives to columns and tables."""
-    for node in nodes:
-        if isinstance(node, exp.Alias | exp.PivotAlias):
-            yield node.alias.lower()
-        elif isinstance(node, exp.TableAlias):
-            yield from (n.name.lower() for n in (node.this, *node.columns) if n is not None)
-        elif isinstance(node, exp.Aliases):
-            yield from (e.name.lower() for e in node.expressions)
-        elif isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier):
-            yield node.name.lower()
-
-
-def _is_unit(node: Any) -> bool:
-    """Whether a name is a unit of time: ``dateadd(day, 1, d)``."""
-    call = node.parent
-    is_call = isinstance(call, exp.Anonymous) and plain(call.name).lower() in UNIT_FIRST
-    return is_call and call.expressions[0] is node
-
-
-def _takes_names(node: Any) -> bool:
-    """Whether a call around an argument names a field of its result as the argument."""
-    call = node.parent
-    if isinstance(call, exp.PropertyEQ):  # the parser has put the name there
-        own = [p.meta.get("start") for p in getattr(node, "parts", ())]
-        return call.this.meta.get("start") in (None, *own)
-    name = plain(call.name).lower() if isinstance(call, exp.Anonymous) else ""
-    return name in _NAMED_BY_ARGUMENTS or isinstance(call, exp.Struct)
-
-
-def _names_column(node: Any) -> bool:
-    """Whether a column of a query has its name from an expression around a call."""
-    below, above = node, node.parent
-    while above is not None and not isinstance(above, exp.Select):
-        below, above = above, above.parent
-    if above is None or below.arg_key != "expressions" or isinstance(below, exp.Alias):
-        return False
-    if isinstance(below, exp.Aliases | exp.PivotAlias):
-        return False
-    query = above
-    while isinstance(query.parent, exp.SetOperation | exp.Subquery | exp.Paren):
-        query = query.parent
-    in_from = isinstance(query.parent, exp.From | exp.Join | exp.Lateral | exp.CTE | exp.Table)
-    return query.parent is None or in_from

@@ -350,7 +350,7 @@ class _Queue:
     """
 
     def __init__(self, models: Models) -> None:
-        self.waiting = dict.fromkeys(models.texts)
+        self.waiting, self._definitions = dict.fromkeys(models.texts), models.definitions
         self._names: dict[str, list[Sequence[Reference]]] = {}
         self._importers: dict[str, list[str]] = {}
         self._tried: set[str] = set()
@@ -361,7 +361,7 @@ class _Queue:
                 mentioned = mentions(models.text(path), path)
             except Refused:
                 continue
-            self._names[path] = _references(mentioned.queries)
+            self._names[path] = _references(mentioned.queries, self._definitions)
             for imported in mentioned.imports:
                 if imported not in models.texts and imported not in self._importers:
                     todo.append(imported)
@@ -393,17 +393,17 @@ class _Queue:
     def wait(self, path: str, refused: Sequence[str], compilation: Compilation) -> None:
         """Let a file wait until its refused requests can be answered."""
         self._tried.add(path)
-        names = self._names[path] = _references(refused)
+        names = self._names[path] = _references(refused, self._definitions)
         if all(map(compilation.knows, names)):
             self._stuck.add(path)
 
 
-def _references(queries: Iterable[str]) -> list[Sequence[Reference]]:
+def _references(queries: Iterable[str], definitions: Definitions) -> list[Sequence[Reference]]:
     """Return the inputs of queries, as far as the queries can be parsed."""
     references: list[Sequence[Reference]] = []
     for sql in queries:
         with suppress(SourcesError):
-            references.append(parse_malloys(sql, Location("query")).references)
+            references.append(parse_malloys(sql, Location("query"), definitions).references)
     return references
 
 

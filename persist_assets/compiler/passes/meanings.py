@@ -23,7 +23,7 @@ from persist_assets.analysis.semantics import (
     understand_function,
 )
 from persist_assets.compiler.malloy.declarations import ALL_ROWS_OF
-from persist_assets.compiler.names import source_id
+from persist_assets.compiler.names import source_id, unclear_parameters
 from persist_assets.compiler.passes.annotations import unfit_condition
 from persist_assets.compiler.passes.names import resolve_unit
 from persist_assets.compiler.state import Compilation, Unit
@@ -222,7 +222,9 @@ def _compile_query(compilation: Compilation, unit: Unit) -> None:
         for problem in hidden_versions(declaration.language, reference, read.source)
     ]
     compilation.problems += _mistaken_texts(query, upstream)
-    wrong = [*hidden, *_unclear_variables(query, upstream), *_wrong_calls(compilation, query)]
+    known = [(u.declaration.name, _columns_of(u)) for u in upstream]
+    unclear = [*_unclear_variables(query, upstream), *unclear_parameters(query, known)]
+    wrong = [*hidden, *unclear, *_wrong_calls(compilation, query)]
     compilation.problems += wrong
     if any(problem.severity == "error" for problem in wrong):
         unit.broken = True

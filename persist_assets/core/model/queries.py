@@ -57,6 +57,36 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
+class InlinedParameter:
+    """A name in the inlined query of a table function that means its parameter.
+
+    It would mean a column if a table that this query reads had one of that name.
+
+    Attributes
+    ----------
+    name
+        The name in lower case, or its qualifier: ``f`` of ``f.x``.
+    written
+        What means the parameter for certain: ``f.x``.
+    start, end
+        The places of the first and the last token of the function's query.
+    """
+
+    name: str
+    written: str
+    location: Location
+    start: Location
+    end: Location
+
+    def may_read(self, reference: Reference) -> bool:
+        """Whether a reference is one of the function's query."""
+        place, start, end = reference.location, self.start, self.end
+        return place.path == start.path and (
+            (start.line, start.column) <= (place.line, place.column) <= (end.line, end.column)
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Query:
     """The text of a query with the places where it names other sources.
 
@@ -85,6 +115,8 @@ class Query:
     variables
         The names that mean inlined variables (``x``; ``session`` of ``session.x``), unless there
         are columns of these names.
+    parameters
+        The names that mean parameters of inlined table functions.
     tree
         The parsed text: the compiler's input. It is dropped afterwards, and missing if the query's
         meaning may be cached.
@@ -100,6 +132,7 @@ class Query:
     misplaced_calls: tuple[tuple[str, Problem], ...] = field(default=(), compare=False)
     double_quoted: tuple[tuple[str, Location], ...] = field(default=(), compare=False)
     variables: tuple[str, ...] = field(default=(), compare=False)
+    parameters: tuple[InlinedParameter, ...] = field(default=(), compare=False)
     tree: Any = field(default=None, compare=False, repr=False, hash=False)
 
 

@@ -1,0 +1,69 @@
+"""What stands at a place in a tree of SQL: names of columns, of fields, of units. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+
+from persist_assets.analysis.functions import UNIT_FIRST
+from persist_assets.core.dialect import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+_NAMED_BY_ARGUMENTS = frozenset(("struct", "arrays_zip"))
+"""Functions that name fields of their result as their arguments."""
+
+
+def aliases(nodes: Iterable[Any]) -> Iterator[str]:
+    """Yield the names that a query gives to columns and tables."""
+    for node in nodes:
+        if isinstance(node, exp.Alias | exp.PivotAlias):
+            yield node.alias.lower()
+        elif isinstance(node, exp.TableAlias):
+            yield from (n.name.lower() for n in (node.this, *node.columns) if n is not None)
+        elif isinstance(node, exp.Aliases):
+            yield from (e.name.lower() for e in node.expressions)
+        elif isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier):
+            yield node.name.lower()
+
+
+def is_unit(node: Any) -> bool:
+    """Whether a name is a unit of time: ``dateadd(day, 1, d)``."""
+    call = node.parent
+    is_call = isinstance(call, exp.Anonymous) and plain(call.name).lower() in UNIT_FIRST
+    return is_call and call.expressions[0] is node
+
+
+def takes_names(node: Any) -> bool:
+    """Whether a call around an argument names a field of its result as the argument."""
+    call = node.parent
+    if isinstance(call, exp.PropertyEQ):  # the parser has put the name there
+        own = [p.meta.get("start") for p in getattr(node, "parts", ())]
+        return call.this.meta.get("start") in (None, *own)
+    name = plain(call.name).lower() if isinstance(call, exp.Anonymous) else ""
+    return name in _NAMED_BY_ARGUMENTS or isinstance(call, exp.Struct)
+
+
+def names_column(node: Any, *, outermost: bool = True) -> bool:
+    """Whether a column of a query has its name from an expression around a call.
+
+    Parameters
+    ----------
+    outermost
+        The columns of the outermost query have names, too.
+    """
+    below, above = node, node.parent
+    while above is not None and not isinstance(above, exp.Select):
+        below, above = above, above.parent
+    if above is None or below.arg_key != "expressions" or isinstance(below, exp.Alias):
+        return False
+    if isinstance(below, exp.Aliases | exp.PivotAlias):
+        return False
+    query = above
+    while isinstance(query.parent, exp.SetOperation | exp.Subquery | exp.Paren):
+        query = query.parent
+    in_from = isinstance(query.parent, exp.From | exp.Join | exp.Lateral | exp.CTE | exp.Table)
+    return in_from or (outermost and query.parent is None)

@@ -1,0 +1,181 @@
+"""Functions that return tables: what their queries and calls must be. Pure.
+
+A call in FROM becomes a subquery. So its arguments must be constants, and no name of the function's
+query may mean something of the query that calls it. Calls for which that is uncertain are refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+
+from persist_assets.analysis.functions import SPARKS
+from persist_assets.analysis.syntax import calls_in
+from persist_assets.compiler.frontends.sql_trees import tables_read
+from persist_assets.core.dialect import function_named, quote
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from persist_assets.compiler.frontends.sql_functions import SqlFunction
+
+    Refusal = tuple[str, str | None]
+    """A message, and a way out."""
+
+
+def wrapping(function: SqlFunction) -> tuple[str, str]:
+    """Return what stands before and after the text of a function where it is inlined.
+
+    Its value, or the columns of its table by position, get the declared types and names.
+    """
+    if function.returns is not None:
+        return "CAST(", f" AS {function.returns})"
+    names = [quote(name) for name, _ in function.columns]
+    typed = (
+        f"CAST({name} AS {kind}) AS {name}"
+        for name, (_, kind) in zip(names, function.columns, strict=True)
+    )
+    head = f"(SELECT {', '.join(typed)} FROM ("
+    return head, f") AS {quote(function.name)}({', '.join(names)}))"
+
+
+def wrong_body(function: SqlFunction, names: Collection[str]) -> Refusal | None:
+    """Return why the query of a function cannot be inlined, or None.
+
+    Parameters
+    ----------
+    names
+        The names that the query gives to columns and tables, or reads tables by, in lower case.
+    """
+    if not function.columns:
+        hint = f"RETURNS TABLE (a INT, …): the names and types of the columns of `{function.name}`"
+        return "expected columns after TABLE", hint
+    if function.name.lower() in names:
+        return f"`{function.name}` is also a name in its own query", "rename it there"
+    n, declared = _n_columns(function.body.tree), len(function.columns)
+    plural = "s" * (declared != 1)
+    if n not in (None, declared):
+        return f"`{function.name}` returns {declared} column{plural}, but its query has {n}", None
+    return None
+
+
+def _n_columns(tree: Any) -> int | None:
+    """Return the number of columns of a query; None: its text does not show it."""
+    while isinstance(tree, exp.SetOperation | exp.Subquery):
+        tree = tree.this
+    if not isinstance(tree, exp.Select) or not tree.expressions:
+        return None
+    unclear = any(e.is_star or isinstance(e, exp.Aliases) for e in tree.expressions)
+    generates = any(SPARKS.get(n) in _MANY for e in tree.expressions for n, _ in calls_in(e))
+    return None if unclear or generates else len(tree.expressions)
+
+
+_MANY = ("generator", "table")
+"""Kinds of functions that make rows, of several columns."""
+
+
+def has_plain_names(tree: Any, functions: Collection[str], names: Collection[str]) -> bool:
+    """Whether all names of columns in a query are columns of the tables that it reads, or aliases.
+
+    Functions that generate rows, VALUES, PIVOT and the fields of structs bring other names.
+
+    Parameters
+    ----------
+    functions
+        The functions in FROM whose columns are known.
+    names
+        The names of tables, and others, in lower case.
+    """
+    for node in tree.walk():
+        if isinstance(node, exp.Lateral | exp.Pivot | exp.Unnest):
+            return False
+        if isinstance(node, exp.Values) and node is not tree:
+            return False
+        is_call = isinstance(node, exp.Table) and not isinstance(node.this, exp.Identifier)
+        if is_call and node.this.name.lower() not in functions:
+            return False
+        if isinstance(node, exp.Column) and isinstance(node.this, exp.Star):
+            if node.parts[0].name.lower() in names:
+                continue
+            return False  # the fields of a struct
+    return all(SPARKS.get(name) not in _MANY for name, _ in calls_in(tree))
+
+
+def names_of_tables(tree: Any) -> frozenset[str]:
+    """Return the names without a qualifier by which a query reads tables, in lower case."""
+    return frozenset(t.name.lower() for t in tables_read(tree) if len(t.parts) == 1)
+
+
+def common_tables(tree: Any) -> frozenset[str]:
+    """Return the names of all common table expressions in a query, in lower case."""
+    return frozenset(c.alias.lower() for c in tree.find_all(exp.CTE))
+
+
+def wrong_call(function: SqlFunction, call: Any, after: str) -> Refusal | None:
+    """Return why a call cannot be inlined where it stands, or None.
+
+    Parameters
+    ----------
+    call
+        Its node: what is in FROM.
+    after
+        The token behind it, in upper case.
+    """
+    name = function.name
+    if isinstance(call.parent, exp.Lateral):
+        hint = "write a view that has the rows of all arguments, and join it"
+        return f"LATERAL would call `{name}` for each row", hint
+    if after == "TABLESAMPLE":
+        return (
+            f"rows of `{name}` cannot be sampled here",
+            f"(SELECT * FROM {name}(…)) TABLESAMPLE …",
+        )
+    if not _stands_alone(call.parent):
+        hint = f"name its rows: WITH x AS (SELECT * FROM {name}(…)) …, and use x here"
+        return f"`{name}` is called in a subquery that can read columns around it", hint
+    return None
+
+
+def _stands_alone(table: Any) -> bool:
+    """Whether no subquery around a table can read columns of the queries around it."""
+    node, above = table, table.parent
+    while above is not None:
+        is_part = isinstance(above, exp.Select | exp.Join)
+        is_value = is_part and node.arg_key in ("expressions", "on")
+        if is_value or not isinstance(above, _RELATIONS):
+            return False
+        node, above = above, above.parent
+    return True
+
+
+_RELATIONS = (
+    *(exp.From, exp.Join, exp.Table, exp.Subquery, exp.Paren),
+    *(exp.Select, exp.SetOperation, exp.CTE, exp.With, exp.Create),
+)
+"""What can be above a table that is no part of an expression."""
+
+
+def wrong_argument(
+    function: SqlFunction, argument: Any, is_replaced: Callable[[Any], bool]
+) -> tuple[Any, Refusal] | None:
+    """Return what in an argument is not constant, and why it is refused; None: nothing.
+
+    Parameters
+    ----------
+    is_replaced
+        Whether a name is replaced by a constant: a variable, or a parameter of another function.
+    """
+    for node in argument.walk():
+        if isinstance(node, exp.Query | exp.Subquery):
+            hint = "a table function takes constants: join its rows, or write a view"
+            return node, (f"an argument of `{function.name}` is a query", hint)
+        if not isinstance(node, exp.Column) or is_replaced(node):
+            continue
+        name = function_named(node)
+        if name is not None:
+            return node, (f"`{name}` could be a column here", f"write {name}()")
+        message = f"an argument of `{function.name}` reads the column `{node.sql('spark')}`"
+        hint = "a table function takes constants: join its rows, or write a view"
+        return node, (message, hint)
+    return None
