@@ -2,7 +2,8 @@
 
 `load_sources` turns a directory of annotated queries into Dagster assets, and so does
 `PersistedSourcesComponent` in a `defs.yaml`; `source`, `model`,
-`table` and `incremental_table` stand above functions that are sources; see docs/python.md.
+`table` and `incremental_table` stand above functions that are sources, and `udf` above those that
+queries call; see docs/python.md.
 Importing this package is cheap: Dagster, Spark and Delta are imported when they are used.
 """
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
         model,
         source,
         table,
+        udf,
     )
     from persist_assets.plugin.assets import load_sources
     from persist_assets.plugin.component import PersistedSourcesComponent
@@ -33,6 +35,7 @@ __all__ = [
     "rerun",
     "source",
     "table",
+    "udf",
 ]
 
 __version__ = "0.1.0"
@@ -47,6 +50,7 @@ _HOMES = {
     "rerun": "persist_assets.plugin.runs",
     "source": "persist_assets.decorators",
     "table": "persist_assets.decorators",
+    "udf": "persist_assets.decorators",
 }
 
 

@@ -1,4 +1,4 @@
-"""What stands above functions that are sources.
+"""What stands above functions that are sources, or that queries call.
 
 When a file of sources is compiled these are found by their names and nothing is run. When it is
 imported they return functions as they are, so that tests call them with frames of their own.
@@ -86,6 +86,28 @@ def incremental_table(function: Any = None, /, **keys: object) -> Any:
         Those of annotations, as for `model`: ``time_column`` or ``watermark``, ``lookback``, ….
     """
     return _as_it_is(function)
+
+
+def udf(*, returns: str, deterministic: bool = True) -> Callable[[F], F]:
+    """Declare a function that queries in SQL call, for values of one row.
+
+    Parameters
+    ----------
+    returns
+        The type of its result, as Spark's SQL has it: ``int``, ``array<string>``.
+    deterministic
+        It has the same result for the same arguments, whenever it is called. Write it out if the
+        code uses random values or the clock.
+
+    Examples
+    --------
+    >>> @udf(returns="string")
+    ... def plain(text):
+    ...     return text.strip().lower()
+    >>> plain(" A ")
+    'a'
+    """
+    return lambda function: function
 
 
 NARROW: ContextVar[Callable[[Any, str], Any] | None] = ContextVar("narrow", default=None)

@@ -17,6 +17,7 @@ from persist_assets.analysis.functions import (
     GENERATORS,
     INTEGRAL,
     KNOWN,
+    PYTHON,
     SYNONYMS,
     TIME_WINDOWS,
     UNIT_FIRST,
@@ -564,7 +565,8 @@ def _within_group(binding: Binding, node: Any, select: Select) -> Expr:
 
 
 def _function(binding: Binding, name: str, args: Sequence[Any], select: Select) -> Expr:
-    if name not in KNOWN and name not in _KEYWORD_FUNCTIONS:
+    ours = name in KNOWN or name in _KEYWORD_FUNCTIONS or PYTHON.fullmatch(name)
+    if not ours:
         raise Unanalysable(f"of the function {name}, which is not one of Spark's own")
     if name in GENERATORS:
         raise Unanalysable(f"of {name} inside an expression")

@@ -229,3 +229,19 @@ def drawn_by(
     lots |= _LOTS_OF_FRAMES.intersection(methods)
     instants |= {"now", "utcnow", "today"}.intersection(methods) if not instants else set[str]()
     return lots, days, instants
+
+
+PYTHON = re.compile(r"(\w+)__py[0-9a-f]{16}")
+"""The names in inlined queries of the functions that a project defines in Python."""
+
+
+def python_function(text: str) -> str | None:
+    """Return a function of Python that an inlined query calls, by its name in files, or None.
+
+    Examples
+    --------
+    >>> python_function("SELECT 1 + net__py0123456789abcdef(x)")
+    'net'
+    """
+    match = PYTHON.search(text)
+    return match[1] if match else None

@@ -102,6 +102,7 @@ class Reader:
         self.ledger, self.pins = observer.ledger, observer.pins
         self.ingestion = observer.ingestion
         self.relations = HeldRelations(observer.project)
+        engine.define(self.project.udfs)
         self._run = uuid.uuid4().hex[:12]
         self._whole: dict[SourceID, Route] = {}
         self._called: dict[str, DataFrame] = {}

@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from persist_assets.compiler.frontends.python import SUFFIX as PYTHON
+from persist_assets.compiler.frontends.python_udfs import read_udfs
 from persist_assets.compiler.frontends.sql import parse_definitions
 from persist_assets.compiler.frontends.sql_functions import DEFINES, SqlVariable
 from persist_assets.compiler.frontends.sql_inlining import NO_DEFINITIONS, Definitions, define
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def find_definitions(
-    settings: Settings, contents: Mapping[str, bytes], problems: list[Problem]
+    settings: Settings, contents: Mapping[str, bytes], find: Find, problems: list[Problem]
 ) -> Definitions:
     """Return the functions and variables of a project.
 
@@ -37,10 +39,12 @@ def find_definitions(
         The settings, with the environment's values of variables.
     contents
         The files by path.
+    find
+        Returns the text of any file of the project, for what files of Python import.
     problems
         Output: what is wrong with them is added.
     """
-    defined = [*_in_files(contents)]
+    defined = [*_in_files(contents, find)]
     if not defined and not settings.variables:
         return NO_DEFINITIONS
     by_name = {d.name.lower(): d for d in defined if isinstance(d, SqlVariable)}
@@ -84,13 +88,15 @@ def parse_again(
     return parse
 
 
-def _in_files(contents: Mapping[str, bytes]) -> Iterator[Definition]:
+def _in_files(contents: Mapping[str, bytes], find: Find) -> Iterator[Definition]:
     for path, data in contents.items():
-        if not path.endswith(".sql"):
+        if not path.endswith((".sql", PYTHON)):
             continue
         try:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError:
             continue  # it is reported with its sources
-        if DEFINES.search(text):
+        if path.endswith(PYTHON):
+            yield from read_udfs(text, path, find)
+        elif DEFINES.search(text):
             yield from parse_definitions(text, path)

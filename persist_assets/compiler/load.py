@@ -330,7 +330,7 @@ def _compile(
         cached = editing.cache or load_cache(place)
         texts: dict[str, str] = {}
         find = _finder(texts, contents, read)
-        known = find_definitions(settings, contents, problems)
+        known = find_definitions(settings, contents, find, problems)
         files, declarations = _parse_files(contents, texts, cached.files, find, problems, known)
         declarations, unplaced = _placed(settings, declarations, unread)
         raws = _raw_facts(settings, declarations, problems, unplaced, editing)
@@ -480,7 +480,7 @@ def _finished(
     contents = (f"{path} {file.content}" for path, file in sorted(files.items()))
     content = digest(repr(settings.defaults), *contents)
     project, externals = (
-        replace(compilation.project, queries=queries, needs=()),
+        replace(compilation.project, queries=queries, needs=(), udfs=compilation.definitions.udfs),
         compilation.externals,
     )
     if externals:

@@ -192,6 +192,7 @@ def empty_files(settings: Settings, project: Project, files: Iterable[Path]) -> 
     directory = settings.root / settings.sources
     files = [p for p in files if is_source(p.relative_to(directory)) and not p.is_symlink()]
     defining = {s.location.path for s in (*project.sources, *project.broken)}
+    defining |= {udf.location.path for udf in project.udfs}
     defining |= {problem.location.path for problem in project.errors}
     imported = {
         name.rpartition(".")[2]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.analysis.deltas.definition import checked, define
-from persist_assets.analysis.functions import CLOCK, SESSION, VOLATILE
+from persist_assets.analysis.functions import CLOCK, SESSION, VOLATILE, python_function
 from persist_assets.analysis.pushdown.needs import leaf, opaque, relate
 from persist_assets.analysis.pushdown.search import find_needs
 from persist_assets.analysis.semantics import (
@@ -370,6 +370,8 @@ class Compilation:
             query = unit.declaration.query
             if unit.source is None or unit.declaration.function is not None or query is None:
                 raise NoRule(f"`{unit.declaration.name}` is computed by a Python function")
+            if name := python_function(query.text):
+                raise NoRule(f"of `{name}`, a function in Python")
             if query.tree is None:
                 query = self.parsed(unit)
             assert query is not None

@@ -15,6 +15,7 @@ EXPORTS = (
     "rerun",
     "source",
     "table",
+    "udf",
 )
 """What this package offers to the code of users."""
 

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from pyspark.sql import DataFrame, SparkSession
 
     from persist_assets.core.model.checks import Check, CheckResult
     from persist_assets.core.model.columns import Column
+    from persist_assets.core.model.queries import PythonUdf
     from persist_assets.core.model.snapshots import Snapshot
     from persist_assets.core.model.sources import Source
     from persist_assets.core.settings.values import Settings
@@ -53,6 +54,10 @@ class Engine(Protocol):
     @property
     def session(self) -> SparkSession:
         """The Spark session, for code that composes frames and for functions that ask for it."""
+        ...
+
+    def define(self, functions: Iterable[PythonUdf]) -> None:
+        """Let statements and checks call functions in Python by their registered names."""
         ...
 
     def parallelism(self) -> int:

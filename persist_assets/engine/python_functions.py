@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from persist_assets.core.model.checks import Check
-    from persist_assets.core.model.queries import Function
+    from persist_assets.core.model.queries import Function, PythonUdf
     from persist_assets.core.model.sources import Source
 
 
@@ -109,6 +109,29 @@ def ask(
         hint="a check must return the failing rows, or True or False",
         location=check.location,
     )
+
+
+def load_udf(udf: PythonUdf, root: Path) -> Callable[..., Any]:
+    """Return a function that queries call.
+
+    Its modules are its own, so that Spark sends it to workers by value.
+
+    Raises
+    ------
+    BuildError
+        Its file cannot be imported.
+    """
+    try:
+        modules = _Modules(udf.function, root)
+        return getattr(modules.load_file(udf.function.path), udf.function.name)
+    except PersistError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise BuildError(
+            f"`{udf.name}` cannot be imported: {_said(error)}",
+            hint=_hint(error, None),
+            location=place_of(error, root) or udf.location,
+        ) from error
 
 
 def _result(

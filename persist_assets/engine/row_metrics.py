@@ -376,3 +376,20 @@ def sharing(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
     pairs = zip(columns, names, strict=True)
     same = F.expr(" AND ".join(f"{quote(c)} = {quote(n)}" for c, n in pairs))
     return frame.join(keys, same, "left_semi").orderBy(*(quote(c) for c in columns))
+
+
+def n_true(conditions: Sequence[str], before: int = 0) -> str:
+    """Return an SQL expression that counts the true conditions; each implies the previous one.
+
+    It is a binary search: it evaluates few of the conditions.
+
+    Examples
+    --------
+    >>> n_true(["a >= 1", "a >= 2"])
+    'IF(a >= 2, 2, IF(a >= 1, 1, 0))'
+    """
+    if not conditions:
+        return str(before)
+    middle = len(conditions) // 2
+    more = n_true(conditions[middle + 1 :], before + middle + 1)
+    return f"IF({conditions[middle]}, {more}, {n_true(conditions[:middle], before)})"

@@ -28,12 +28,14 @@ from persist_assets.core.time_values import (
 from persist_assets.engine.activity import activity_of
 from persist_assets.engine.few_rows import in_few_files, in_session, is_classic, twin_of
 from persist_assets.engine.named_files import AS_NAMED, check_rows, padded
+from persist_assets.engine.python_udfs import Udfs
 from persist_assets.engine.row_metrics import (
     Measured,
     audit,
     columns_in,
     failing,
     measures,
+    n_true,
     read_measures,
     type_in,
 )
@@ -46,11 +48,12 @@ from persist_assets.storage.raw import Pin, missing_columns, partition_names
 from persist_assets.storage.types import delta_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
     from persist_assets.core.model.checks import Check, CheckResult
+    from persist_assets.core.model.queries import PythonUdf
     from persist_assets.core.model.snapshots import Snapshot
     from persist_assets.core.model.sources import Source
     from persist_assets.core.settings.values import Settings
@@ -84,6 +87,7 @@ class SparkEngine:
         self._get_session = session
         self._session: SparkSession | None = None
         self._twin: SparkSession | None = None
+        self._udfs = Udfs(settings.root)
         self._views: set[str] = set()
         self._checked: set[str] = set()
         self._parsed: dict[str, tuple[str, str | None, tuple[Column, ...], Mapping[str, str]]] = {}
@@ -97,6 +101,10 @@ class SparkEngine:
             if self._session is None:
                 self._session = open_session(self.settings, self._get_session)
             return self._session
+
+    def define(self, functions: Iterable[PythonUdf]) -> None:
+        """Let statements and checks call functions in Python by their registered names."""
+        self._udfs.define(functions)
 
     def parallelism(self) -> int:
         """Return the number of tasks that Spark runs at once."""
@@ -425,6 +433,7 @@ class SparkEngine:
         columns
             The names that the result must have, in order; empty: its own names.
         """
+        self._udfs.register(self.session, statement.sql)
         with translated("the query"):
             frame = self.session.sql(statement.sql)
             names = frame.columns  # with Spark Connect this calls the server, and may fail
@@ -549,7 +558,7 @@ class SparkEngine:
 
         n = min(len(bounds) + 1, max(1, round(self.size(frame) / _BYTES_OF_A_FILE)))
         chosen = [bounds[k * len(bounds) // n] for k in range(1, n)]
-        return frame.repartitionById(n, F.expr(_n_true(chosen))) if chosen else frame
+        return frame.repartitionById(n, F.expr(n_true(chosen))) if chosen else frame
 
     def measure(
         self, frame: DataFrame, checks: Sequence[Check], time_column: str | None, name: str
@@ -574,6 +583,7 @@ class SparkEngine:
         """Return rows that are measured while they are computed, and a function for the metrics."""
         from pyspark.sql import Observation
 
+        self._udfs.register(frame.sparkSession, *(c.expression for c in checks))
         observation = Observation()
         kind = type_in(frame, time_column) if time_column else None
         watched = frame.observe(observation, *measures(frame, checks, time_column, kind))
@@ -662,6 +672,7 @@ class SparkEngine:
 
     def failing(self, frame: DataFrame, check: Check) -> DataFrame | None:
         """Return the rows that fail a check, or their keys; None if no single row can fail it."""
+        self._udfs.register(frame.sparkSession, check.expression)
         return failing(frame, check)
 
     def unmatched(self, frame: DataFrame, column: str, others: DataFrame, other: str) -> DataFrame:
@@ -683,25 +694,9 @@ class SparkEngine:
         self, frame: DataFrame, checks: Sequence[Check], name: str
     ) -> tuple[CheckResult, ...]:
         """Check existing rows."""
+        self._udfs.register(frame.sparkSession, *(c.expression for c in checks))
         with translated(f"checking {name}"):
             return audit(frame, checks)
-
-
-def _n_true(conditions: Sequence[str], before: int = 0) -> str:
-    """Return an SQL expression that counts the true conditions; each implies the previous one.
-
-    It is a binary search: it evaluates few of the conditions.
-
-    Examples
-    --------
-    >>> _n_true(["a >= 1", "a >= 2"])
-    'IF(a >= 2, 2, IF(a >= 1, 1, 0))'
-    """
-    if not conditions:
-        return str(before)
-    middle = len(conditions) // 2
-    more = _n_true(conditions[middle + 1 :], before + middle + 1)
-    return f"IF({conditions[middle]}, {more}, {_n_true(conditions[:middle], before)})"
 
 
 def _pattern(staged: Staged) -> str:

@@ -11,6 +11,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from persist_assets.analysis.functions import python_function
 from persist_assets.core.dialect import quote
 from persist_assets.core.errors import BuildError, Location, PersistError, Problem
 from persist_assets.core.languages import SQL
@@ -121,6 +122,12 @@ class _Run:
         query, is_chosen = source.query, source.source_id in self._chosen
         if query is None or source.function is not None:
             self.declare(source)
+            return
+        if name := python_function(query.text):
+            message = f"Spark did not analyse `{source.name}`: it calls `{name}`, whose code"
+            message += " only builds run"
+            self.problems.append(Problem("not-analysed", message, source.location, None, "note"))
+            self._learn(source, {})
             return
         names = [self._view(project.by_id[b]) for b in source.bindings]
         unknown = next((b for b in source.bindings if b in self._unknown), None)

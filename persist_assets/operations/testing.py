@@ -84,6 +84,7 @@ def run_cases(
     settings: Settings, project: Project, engine: Engine, cases: Iterable[Case]
 ) -> Iterator[Outcome]:
     """Yield the result of each test, when it is asked for."""
+    engine.define(project.udfs)
     for case in cases:
         begun = time.perf_counter()
         try:

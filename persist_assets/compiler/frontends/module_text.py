@@ -20,7 +20,9 @@ Find = Callable[[str], str | None]
 """Returns the text of a file by its path relative to the project root, None if there is no file."""
 
 DECORATORS = ("source", "model", "table", "incremental_table")
-"""The decorators of this package."""
+"""The decorators of this package for sources."""
+UDF = "udf"
+"""The decorator for functions that queries call."""
 
 _HOMES = ([PACKAGE], [PACKAGE, "decorators"])
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
@@ -89,11 +91,15 @@ class Module:
         chain = chain_of(node.func if isinstance(node, ast.Call) else node)
         for origin in self.imports.get(chain[0], ()) if chain else ():
             *home, name = (*origin.dotted, *chain[1:])
-            if home in _HOMES and name in DECORATORS:
+            if home in _HOMES and name in (*DECORATORS, UDF):
                 return name
-        if PACKAGE in self.stars and len(chain) == 1 and chain[0] in DECORATORS:
+        if PACKAGE in self.stars and len(chain) == 1 and chain[0] in (*DECORATORS, UDF):
             return chain[0]
         return None
+
+    def is_udf(self, node: FunctionNode | ast.ClassDef) -> bool:
+        """Whether queries call a function."""
+        return any(self.ours(d) == UDF for d in node.decorator_list)
 
     def place(self, node: ast.AST) -> Location:
         """Return the location of a node."""

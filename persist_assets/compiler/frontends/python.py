@@ -220,7 +220,7 @@ class _File:
                 ours = [d for d in statement.decorator_list if self.module.ours(d)]
                 decorated.update(id(d.func if isinstance(d, ast.Call) else d) for d in ours)
                 self.check_assets(statement)
-                if ours or lines:
+                if (ours or lines) and not self.module.is_udf(statement):
                     used.update(c.location.line for c in lines)
                     self.function(statement, ours, lines)
             end = statement.end_lineno or statement.lineno
@@ -272,9 +272,9 @@ class _File:
                 continue
             decorators: list[ast.expr] = getattr(node, "decorator_list", [])
             stack += ((d, False) for d in decorators)
-            if isinstance(node, FunctionNode | ast.ClassDef) and any(
-                map(self.module.ours, decorators)
-            ):
+            is_ours = any(map(self.module.ours, decorators))
+            is_named = isinstance(node, FunctionNode | ast.ClassDef)
+            if is_ours and is_named and not self.module.is_udf(node):
                 self.stand_for(node)
             inside = inside or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
             stack += ((c, inside) for c in ast.iter_child_nodes(node) if c not in decorators)

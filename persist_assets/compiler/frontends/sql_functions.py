@@ -32,6 +32,8 @@ from persist_assets.core.variables import unfit
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from persist_assets.core.model.queries import PythonUdf
+
 
 class Refused(Exception):
     """A statement cannot be parsed."""
@@ -84,11 +86,20 @@ class Code:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parameter:
-    """A parameter of a function; `type` is Spark's name of its type."""
+    """A parameter of a function.
+
+    Attributes
+    ----------
+    type
+        Spark's name of its type; empty for a function in Python: any type.
+    is_optional
+        The function itself has a default, which only Python knows.
+    """
 
     name: str
     type: str
     default: Code | None
+    is_optional: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,7 +115,9 @@ class SqlFunction:
     columns
         Names and types of the columns of its table; empty: those of its query.
     body
-        What follows RETURN.
+        What follows RETURN; None for a function in Python.
+    udf
+        The function in Python that a call means.
     """
 
     name: str
@@ -112,15 +125,16 @@ class SqlFunction:
     parameters: Mapping[str, Parameter]
     returns: str | None
     columns: tuple[tuple[str, str], ...]
-    body: Code
+    body: Code | None
+    udf: PythonUdf | None = None
 
     @property
     def signature(self) -> str:
         """Its name and parameters, as a user writes them."""
-        written = (
-            f"{p.name} {p.type.upper()}{' DEFAULT …' if p.default else ''}"
-            for p in self.parameters.values()
-        )
+        written: list[str] = []
+        for p in self.parameters.values():
+            default = "DEFAULT …" if p.default or p.is_optional else ""
+            written.append(" ".join(filter(None, (p.name, p.type.upper(), default))))
         return f"{self.name}({', '.join(written)})"
 
 
@@ -291,7 +305,7 @@ class _Reader:
         self.next_is("IF", "NOT", "EXISTS")
         location = self.file.location(self.tokens[min(self.at, len(self.tokens) - 1)].start)
         name = self.name = self.read_name("function")
-        _check_name(name, location)
+        check_name(name, location)
         if self.next_is("AS"):
             hint = f'if the session has it: functions = ["{name}"] in persist.toml'
             raise self.refused("classes cannot be functions of a project", hint, "function")
@@ -419,7 +433,7 @@ def _literal(node: Any) -> str | int | bool | None:
     return None
 
 
-def _check_name(name: str, location: Location) -> None:
+def check_name(name: str, location: Location) -> None:
     """Refuse names of functions that calls could not reach."""
     call = parse(f"SELECT {name}(1)")
     node = call.expressions[0] if isinstance(call, exp.Select) else None

@@ -54,6 +54,7 @@ from persist_assets.compiler.frontends.sql_templates import (
     default,
     filled,
     fixed,
+    python_call,
 )
 from persist_assets.compiler.frontends.sql_trees import BRACKETS
 from persist_assets.core.dialect import function_named, plain, quote
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from sqlglot.tokenizer_core import Token
 
     from persist_assets.compiler.frontends.sql_functions import Definition
+    from persist_assets.core.model.queries import PythonUdf
 
 
 class Broken(Exception):
@@ -113,6 +115,11 @@ class Definitions:
             for part in self.template(function).parts:
                 parts.append(f"{part.text} {part.place(0)}" if isinstance(part, Piece) else "")
         return sha256("\0".join(parts).encode()).hexdigest()
+
+    @property
+    def udfs(self) -> tuple[PythonUdf, ...]:
+        """The functions in Python."""
+        return tuple(f.udf for f in self.functions.values() if f.udf is not None)
 
     def content(self, text: str) -> str:
         """Return a digest of a text, and of the definitions if it mentions any of them."""
@@ -281,6 +288,10 @@ def relocate(tree: Any, location: Callable[[int], Location], path: str) -> None:
 
 def _template(definitions: Definitions, function: SqlFunction) -> Template:
     body = function.body
+    if body is None:
+        assert function.udf is not None
+        parts = python_call(function.udf, [*function.parameters], function.location)
+        return Template(tuple(parts), frozenset(), not function.udf.deterministic)
     inlining = _Inlining(definitions, body, function)
     place = body.location()
     parts = inlining.render(0, len(body.tokens))
@@ -533,10 +544,16 @@ class _Inlining:
         def make() -> list[Part]:
             texts: dict[str, list[Part]] = {}
             for parameter, span in bound:
+                if span is None and parameter.is_optional:
+                    continue  # the function itself has the default
                 inner = self.render(*span) if span else default(parameter, place)
-                begin, stop = fixed("CAST(", place), fixed(f" AS {parameter.type})", place)
-                texts[parameter.name.lower()] = [begin, *inner, stop]
-            parts = [*filled(template.parts, texts)]
+                if parameter.type:
+                    begin, stop = fixed("CAST(", place), fixed(f" AS {parameter.type})", place)
+                    inner = [begin, *inner, stop]
+                texts[parameter.name.lower()] = inner
+            udf = function.udf
+            whole = python_call(udf, [*texts], place) if udf else template.parts
+            parts = [*filled(whole, texts)]
             if function.returns is None and not node.parent.args.get("alias"):
                 parts.append(fixed(f" AS {quote(function.name)}", place))
             if sum(len(p.text) for p in parts if isinstance(p, Piece)) > MAX_LENGTH:
@@ -640,11 +657,16 @@ class _Inlining:
                 message = f"`{function.name}` gets two arguments for `{name}`"
                 raise Refused("argument-count", message, place, hint)
             bound[name] = span
-        missing = [p.name for k, p in function.parameters.items() if k not in bound]
-        missing = [name for name in missing if not function.parameters[name.lower()].default]
+        unbound = [p for k, p in function.parameters.items() if k not in bound]
+        missing = [p.name for p in unbound if not (p.default or p.is_optional)]
         if missing or len(spans) > len(names):
             takes = f"{len(names)} argument{'s' * (len(names) != 1)}"
             message = f"`{function.name}` takes {takes}, not {len(spans)}"
+            raise Refused("argument-count", message, place, hint)
+        last = max((names.index(name) for name in bound), default=0)
+        skipped = [name for name in names[:last] if name not in bound]
+        if function.udf is not None and skipped:
+            message = f"`{function.name}` needs `{skipped[0]}` before other arguments"
             raise Refused("argument-count", message, place, hint)
         return [(p, bound.get(k)) for k, p in function.parameters.items()]
 

@@ -53,7 +53,8 @@ def wrong_body(function: SqlFunction, names: Collection[str]) -> Refusal | None:
         return "expected columns after TABLE", hint
     if function.name.lower() in names:
         return f"`{function.name}` is also a name in its own query", "rename it there"
-    n, declared = _n_columns(function.body.tree), len(function.columns)
+    n = _n_columns(function.body.tree) if function.body is not None else None
+    declared = len(function.columns)
     plural = "s" * (declared != 1)
     if n not in (None, declared):
         return f"`{function.name}` returns {declared} column{plural}, but its query has {n}", None

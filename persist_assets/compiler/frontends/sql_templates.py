@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from persist_assets.compiler.frontends.sql_functions import spelled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from persist_assets.compiler.frontends.sql_functions import Parameter
     from persist_assets.core.errors import Location
-    from persist_assets.core.model.queries import InlinedParameter
+    from persist_assets.core.model.queries import InlinedParameter, PythonUdf
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,20 @@ class Template:
     def slots(self, name: str) -> list[Slot]:
         """Return the places of a parameter."""
         return [p for p in self.parts if isinstance(p, Slot) and p.name == name]
+
+
+def python_call(udf: PythonUdf, names: Sequence[str], place: Location) -> Iterator[Part]:
+    """Yield the text of a call of a function in Python, with a place for each argument.
+
+    If its results vary, the text says so by a call of ``rand()``, which changes nothing else.
+    """
+    head, tail = ("", "") if udf.deterministic else ("nvl2(rand(), ", ", NULL)")
+    yield fixed(f"CAST({head}{udf.registered}(", place)
+    for n, name in enumerate(names):
+        if n:
+            yield fixed(", ", place)
+        yield Slot(name, repeated=False)
+    yield fixed(f"){tail} AS {udf.returns})", place)
 
 
 def fixed(text: str, place: Location) -> Piece:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
-from persist_assets.analysis.functions import ARGUMENTS, SPARKS, UNIT_FIRST
+from persist_assets.analysis.functions import ARGUMENTS, PYTHON, SPARKS, UNIT_FIRST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -185,6 +185,8 @@ def wrong_calls(tokens: Sequence[Token], tree: exp.Expr) -> Iterator[tuple[str, 
         name = tokens[i].text.lower()
         taken = ARGUMENTS.get(name)
         if name in _OF_GRAMMAR or (taken is None and name in SPARKS) or not name.isidentifier():
+            continue
+        if PYTHON.fullmatch(name):
             continue
         if i and tokens[i - 1].token_type in (TokenType.DOT, TokenType.DCOLON):
             continue

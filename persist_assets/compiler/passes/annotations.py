@@ -13,6 +13,7 @@ from persist_assets.analysis.functions import (
     GENERATORS,
     SESSION,
     VOLATILE,
+    python_function,
 )
 from persist_assets.analysis.syntax import called
 from persist_assets.compiler.frontends.annotations import of_default
@@ -240,6 +241,25 @@ def view_calls_no_function(subject: Subject) -> Iterator[Problem]:
     yield Problem("view", message, subject.places["materialized"], hint)
 
 
+def view_calls_no_udf(subject: Subject) -> Iterator[Problem]:
+    """Require that no view calls a function of Python, which only our sessions have."""
+    if subject.source.annotation.strategy != "view":
+        return
+    stack, seen = [subject.unit], set[str]()
+    while stack:
+        unit = stack.pop()
+        query = unit.declaration.query
+        name = python_function(query.text) if query and not unit.declaration.function else None
+        if name is not None:
+            message = f"`{subject.source.name}` calls `{name}`, a function in Python"
+            hint = "remove materialized=view"
+            yield Problem("view", message, subject.places["materialized"], hint)
+            return
+        below = (subject.compilation.units[b] for b in unit.bindings)
+        stack += (u for u in below if not u.declaration.persisted and u.source_id not in seen)
+        seen.update(unit.bindings)
+
+
 def checked_rows_are_read(subject: Subject) -> Iterator[Problem]:
     """Require that a check of a view sees the rows that the readers of the view get."""
     source = subject.source
@@ -369,6 +389,7 @@ RULES: tuple[Rule, ...] = (
     keys_are_columns,
     view_is_deterministic,
     view_calls_no_function,
+    view_calls_no_udf,
     checked_rows_are_read,
     relationships_compare,
 )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from persist_assets.core.errors import Location, Problem
     from persist_assets.core.model.checks import Check
     from persist_assets.core.model.deltas import Columns, Merging, NodeRule, Program
-    from persist_assets.core.model.queries import BuildID, SourceID
+    from persist_assets.core.model.queries import BuildID, PythonUdf, SourceID
     from persist_assets.core.model.sources import Source
 
 
@@ -130,6 +130,7 @@ class Project:
     broken: tuple[Broken, ...] = ()
     unread: tuple[tuple[str, ...], ...] = ()
     needs: tuple[Needed, ...] = ()
+    udfs: tuple[PythonUdf, ...] = ()
     needs_of: Callable[[SourceID], tuple[Needed, ...]] = field(
         default=lambda _: (), compare=False, repr=False
     )

@@ -190,3 +190,26 @@ class Function:
     def frames(self) -> tuple[Parameter, ...]:
         """The parameters that are other sources, in the order of the query's references."""
         return tuple(p for p in self.parameters if p.kind != "session")
+
+
+@dataclass(frozen=True, slots=True)
+class PythonUdf:
+    """A function in a file of Python that queries in SQL call.
+
+    Attributes
+    ----------
+    name
+        Its name in queries.
+    registered
+        Its name in Spark and in inlined queries: its name and a digest of all that decides its
+        results, so that sessions of several versions never mix them.
+    returns
+        Spark's name of the type of its result.
+    """
+
+    name: str
+    registered: str
+    function: Function
+    returns: str
+    deterministic: bool
+    location: Location = field(compare=False)
