@@ -23,6 +23,7 @@ from persist_assets.cli.external import held_json
 from persist_assets.compiler.malloy.declarations import SUFFIX as MALLOY
 from persist_assets.core.errors import NotFoundError, SourcesError, did_you_mean
 from persist_assets.core.model.annotations import Freshness, Kind
+from persist_assets.core.model.checks import CheckResult
 from persist_assets.core.model.project import Project
 from persist_assets.core.model.snapshots import Build, Effort, Snapshot
 from persist_assets.core.model.sources import Source
@@ -295,13 +296,12 @@ def _checks(
     checked = [(source, snapshot)] if snapshot else []
     if source.is_inline and checks:
         checked = _readers_built(invocation, source)
-    environments = invocation.settings.environments
-    results = {
-        r.name: r
-        for reader, table in checked
-        for r in ledger.manifests.fetch_checks(reader.source_id, table, *environments)
-        or ledger.builds.fetch_checks(table.build_uid)
-    }
+    results: dict[str, CheckResult] = {}
+    for reader, table in checked:
+        environments = invocation.settings.environments
+        last = ledger.manifests.fetch_checks(reader.source_id, table, *environments)
+        last = ledger.builds.fetch_checks(table.build_uid) if last is None else last
+        results |= {r.name: r for r in last}
     return [
         check_json(check, results.get(check.name), check.name.removeprefix(f"{source.key}:"))
         for check in checks

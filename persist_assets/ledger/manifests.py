@@ -81,8 +81,10 @@ class Manifests(Part):
     @repeated
     def fetch_checks(
         self, source_id: SourceID, snapshot: Snapshot, *environments: str
-    ) -> list[CheckResult]:
+    ) -> list[CheckResult] | None:
         """Return the results of the checks of a source when environments last published its table.
+
+        None if only another source with the same BuildID was built there.
 
         Builds of other environments that reuse the table run checks of their own, which do not
         count here.
@@ -104,8 +106,8 @@ class Manifests(Part):
             .order_by(builds.c.started_at.desc(), builds.c.build_uid)
         )
         with self._read() as connection:
-            results = connection.scalar(query.limit(1))
-        return [check_result_of(values) for values in results or ()]
+            row = connection.execute(query.limit(1)).first()
+        return [check_result_of(values) for values in row.checks or ()] if row else None
 
     @repeated
     def fetch_passed(self, *environments: str) -> dict[BuildID, set[str]]:

@@ -356,9 +356,8 @@ def _check_changes(
         then = place.project.by_id.get(change.source_id)
         before = checks_of_builds(place.project, then) if then else ()
     elif snapshot := (place.tables or {}).get(change.source_id):
-        before = ledger.manifests.fetch_checks(
-            change.source_id, snapshot, *settings.environments
-        ) or ledger.builds.fetch_checks(snapshot.build_uid)
+        last = ledger.manifests.fetch_checks(change.source_id, snapshot, *settings.environments)
+        before = ledger.builds.fetch_checks(snapshot.build_uid) if last is None else last
     changes = changed_checks(project, source, before)
     return CheckChanges(
         tuple(c.after for c in changes if c.after is not None and c.before is None),
