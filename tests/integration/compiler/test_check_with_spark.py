@@ -78,17 +78,15 @@ def test_a_selection_is_analysed_alone_with_the_types_that_it_needs(
     project = load_project(settings)
     engine = SparkEngine(settings, lambda: spark)
 
-    def seen(*names: str) -> tuple[int, list[tuple[str, str, str | None]]]:
+    def seen(*names: str) -> tuple[int, list[tuple[str, int, str | None]]]:
         chosen = [f"{name}@sources/a.sql" for name in names]
         analysis = analyse(tmp_path, project, engine, chosen)
-        return analysis.n_queries, [
-            (p.code, p.message.split("`")[1], p.hint) for p in analysis.problems
-        ]
+        return analysis.n_queries, [(p.code, p.location.line, p.hint) for p in analysis.problems]
 
     assert seen("right") == (1, []), "the types of `typed` are Spark's, which is not counted"
     assert seen("history", "renamed") == (2, [])
-    assert seen("right", "bad") == (2, [("spark", "o", None)])
+    assert seen("right", "bad") == (2, [("spark", 13, None)])
     hint = "analyse that one: persist check --spark a/bad"
-    assert seen("follows") == (0, [("not-analysed", "follows", hint)])
-    assert seen("follows", "bad") == (1, [("spark", "o", None), ("not-analysed", "follows", None)])
+    assert seen("follows") == (0, [("not-analysed", 16, hint)])
+    assert seen("follows", "bad") == (1, [("spark", 13, None), ("not-analysed", 16, None)])
     assert seen() == (0, [])
