@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import need
-from tutorial import follow, matches
+from tutorial import environ_of, follow, matches
 
 
 @pytest.mark.parametrize(
@@ -30,4 +30,4 @@ def test_what_is_shown_is_compared_line_by_line(shown: str, printed: str, same: 
 def test_the_tutorial_runs_as_it_is_written(tmp_path: Path, servers: None) -> None:
     programs = Path(sys.executable).parent
     need(str(programs / "persist") if (programs / "persist").exists() else None, "make setup")
-    follow(tmp_path, programs)
+    follow(tmp_path, environ_of(programs))

@@ -52,15 +52,14 @@ def environ_of(programs: Path) -> Mapping[str, str]:
     return {**clean_environ(), "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
 
 
-def follow(directory: Path, programs: Path) -> None:
+def follow(directory: Path, env: Mapping[str, str]) -> None:
     """Do what the tutorial says in an empty directory, and compare what its commands print.
 
     Parameters
     ----------
-    programs
-        The directory of the `persist` and the `python` that it uses.
+    env
+        The environment of the shell, with a `persist` and a `python`.
     """
-    env = environ_of(programs)
     ran: set[str] = set()
     for kind, what, text in steps():
         if kind == "write":
