@@ -7,6 +7,7 @@ The process that runs a request holds its lease, so that others notice when it d
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import uuid
@@ -256,8 +257,18 @@ def evaluate_now(
     return evaluation, request
 
 
+def digest_refs(refs: Iterable[PartitionRef]) -> str:
+    """Return a text that differs between different sets of partitions."""
+    return hashlib.sha256(repr(sorted({*refs})).encode()).hexdigest()
+
+
 def taint(
-    observer: Observer, ref: PartitionRef, *, by: str, dry_run: bool = False
+    observer: Observer,
+    ref: PartitionRef,
+    *,
+    by: str,
+    dry_run: bool = False,
+    expected: str | None = None,
 ) -> list[PartitionRef]:
     """Record that the rows of a partition must not be used, nor those computed from them.
 
@@ -267,6 +278,8 @@ def taint(
     ----------
     dry_run
         Record nothing.
+    expected
+        The digest of the partitions, as far as the user knows them (`digest_refs`); None: any.
 
     Returns
     -------
@@ -279,6 +292,8 @@ def taint(
         The reference names nothing.
     SettingsError
         It names a history, which cannot be recomputed.
+    ConflictError
+        Other partitions than the expected ones would be tainted. Nothing was recorded.
     """
     project, order = observer.project, observer.keys()
     place = resolve(observer, ref)
@@ -314,6 +329,10 @@ def taint(
                 marks.setdefault(uid, set()).update(marked)
         if place.key is not None or place.source.source_id not in order:
             refs = {full: place.source.build_id} | refs
+        if expected is not None and digest_refs(refs) != expected:
+            raise ConflictError(
+                f"other partitions are computed from {full} by now", hint="look at the taint again"
+            )
         present = {s.build_uid for b, s in manifest.items() if b in project.by_build_id}
         return Taint(refs, _with_readers(marks, snapshots, present))
 

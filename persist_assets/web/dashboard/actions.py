@@ -15,7 +15,7 @@ from persist_assets.core.errors import PersistError, SettingsError
 from persist_assets.core.partitions import filled_keys, window_end
 from persist_assets.core.wants import ACTIVE, Want, ref_of
 from persist_assets.operations.environments import plan_rollback, promote, roll_back
-from persist_assets.wants.requests import plan_wanted, resolve, taint
+from persist_assets.wants.requests import digest_refs, plan_wanted, resolve, taint
 from persist_assets.web.api import refusal
 from persist_assets.web.dashboard.environments import settings_of
 from persist_assets.web.dashboard.frame import parameter, to_environment, to_partition
@@ -70,7 +70,7 @@ async def confirm_taint(frame: Frame, request: Request, caller: Caller) -> Respo
             refs = []
         return {
             "action": "/taint",
-            "fields": {"ref": ref},
+            "fields": {"ref": ref, "expected": digest_refs(refs)},
             "button": "Taint them",
             "refs": refs,
             "explanation": "Readers compute these rows themselves until they are built again."
@@ -98,7 +98,8 @@ async def do_taint(
     ref = _text(form, "ref")
 
     def act() -> Response:
-        taint(frame.graph.observer(), ref, by=caller.name)
+        observer, expected = frame.graph.observer(), _text(form, "expected")
+        taint(observer, ref, by=caller.name, expected=expected)
         return RedirectResponse(to_partition(ref), 303)
 
     return await _confirmed(frame, request, caller, f"Taint {ref}?", act)

@@ -91,7 +91,7 @@ class Descriptions:
                 b.key,
                 b.asset_key[-1],
                 page_of(b.asset_key),
-                f"{_LANGUAGES.get(b.language, b.language)}, wrong",
+                f"{_LANGUAGES.get(b.language, b.language)}, with errors",
                 b.description or "",
                 is_broken=True,
             )

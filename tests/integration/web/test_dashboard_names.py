@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import html
 import re
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 import pytest
 from serving import READ, WRITE
-from support.browser import Browser, browse
+from starlette.requests import Request
+from support.browser import TOKENS, Browser, browse
 from support.duckdb_engine import MakeEngine, engine_of
 
 from persist_assets.core.model.snapshots import Build
 from persist_assets.core.settings.load import load_settings
 from persist_assets.core.wants import Want
 from persist_assets.ledger.ledger import Ledger
+from persist_assets.web.access import SESSION, Access, Caller
+from persist_assets.web.dashboard.events import EventStreams
+from persist_assets.web.dashboard.frame import Frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -233,3 +238,22 @@ def test_no_page_shows_a_password(make_project: Callable[..., Path]) -> None:
         assert "cannot connect" in await browser.see("/runs/r")
 
     browse_bare(root, act)
+
+
+def test_a_stream_of_events_ends_with_its_session(make_project: Callable[..., Path]) -> None:
+    async def act(browser: Browser) -> None:
+        access = Access(TOKENS, clock=time.time)
+        cookie = access.begin(Caller("dash", "read"))
+        headers = [(b"cookie", f"{SESSION}={cookie}".encode())]
+        scope = {"type": "http", "method": "GET", "path": "/stream", "headers": headers}
+        request = Request({**scope, "query_string": b"since=0"})
+        want = Want("w", "m/s", "dev", browser.graph.clock())
+        browser.graph.ledger.wants.create([want])
+        frame = Frame(browser.graph, access)
+        answer = await EventStreams().stream(frame, request, Caller("dash", "read"))
+        events: Any = answer.body_iterator  # type: ignore[attr-defined]
+        assert "retry" in await anext(events) and "want-created" in await anext(events)
+        access.end(cookie)
+        assert [event async for event in events] == []
+
+    browse_bare(make_project({"m.sql": SQL}), act)

@@ -259,6 +259,26 @@ def test_a_build_shows_what_is_built_upstream_of_it(
 
 
 @pytest.mark.proves("W25")
+def test_a_taint_is_refused_if_it_reaches_more_than_was_shown(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    builder = enter(root)
+    build(builder, "total")
+
+    async def act(browser: Browser) -> None:
+        action, fields = await browser.form("/taint?ref=m/total")
+        build(builder, "top")
+        for sent in (fields, {**fields, "expected": ""}):
+            answer = await browser.client.post(action, data=sent)
+            assert answer.status_code == 409, answer.text
+        assert not builder.ledger.taints.fetch("dev")
+        assert "2 partitions" in await browser.see("/taint?ref=m/total")
+        assert (await browser.confirm("/taint?ref=m/total")).status_code == 303
+
+    browse(builder, act, WRITE)
+
+
+@pytest.mark.proves("W25")
 def test_what_is_not_built_cannot_be_tainted(root: Path, enter: Callable[..., Builder]) -> None:
     async def act(browser: Browser) -> None:
         page = await browser.see("/taint?ref=m/total")

@@ -119,7 +119,7 @@ def test_pages_say_all_that_is_known_and_lead_to_each_other(
         "refresh incremental",
         "last build whole",
         "a bigint m/t .a m/q .s",
-        "not_null_a a not null keeps rows from readers passed",
+        "not_null_a a not null blocks publication passed",
         "a at least 2 warns failed : 1 rows",
         "--@ persist owner=",
         "CREATE VIEW p AS SELECT a, b FROM t WHERE a > 0;",
@@ -128,12 +128,12 @@ def test_pages_say_all_that_is_known_and_lead_to_each_other(
     ):
         assert said in p, (said, p)
     for environment in ("dev", "prod"):
-        assert re.search(rf"{environment} p-\w+ \d+ 2 [\d,]+ 20[\d-]+ [\d:]+Z 2 what this page", p)
+        assert re.search(rf"{environment} p-\w+ \d+ 2 [\d,]+ 20[\d-]+ [\d:]+Z 2 this one", p)
     q = pages["sources/m.q.html"].text
     assert "It is not built yet." in q and "Group sums" in q and "Reads m/v" in q
     assert "refresh auto" in q and "last build" not in q
     assert "m/p .a, " not in q and "s bigint m/p .a" in q
-    assert "Is read by py/doubled" in q
+    assert "Read by py/doubled" in q
     doubled = pages["sources/py.doubled.html"].text
     assert "Twice <b>.</b>" in doubled and "def doubled(q):" in doubled
 
@@ -188,11 +188,11 @@ def test_sources_that_are_wrong_are_shown_with_what_is_wrong(
     site = root / ".persist" / "docs"
     p, v = (Page(site / "sources" / f"m.{name}.html").text for name in "pv")
     assert "`nope` is not a column" in p and "SELECT a, nope FROM t" in p
-    assert re.search(r"dev p-\w+ .* another definition", p)  # readers have it still
+    assert re.search(r"dev p-\w+ .* another one", p)  # readers have it still
     assert "because of its whole file or its inputs" in v and "Reads m/p" in v
     problems = Page(site / "problems.html").text
     assert "sources/no.py:1" in problems and "sources/m.sql:7" in problems
-    assert "m/p SQL, wrong" in Page(site / "index.html").text
+    assert "m/p SQL, with errors" in Page(site / "index.html").text
 
 
 @pytest.mark.proves("P30")

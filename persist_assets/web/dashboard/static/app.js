@@ -117,7 +117,7 @@
   source.onopen = () => { status.textContent = ""; };
   source.onerror = () => { status.textContent = LOST; };
   source.onmessage = (message) => {
-    // Pages about all sources take some work to make, so they follow less closely.
+    // Pages that need plans or comparisons take some work to make, so they follow less closely.
     if (live) { soon(live.dataset.every ? 2000 : 300); return; }
     if (document.getElementById("pause").checked) return;
     const event = JSON.parse(message.data);
