@@ -257,3 +257,21 @@ def test_a_stream_of_events_ends_with_its_session(make_project: Callable[..., Pa
         assert [event async for event in events] == []
 
     browse_bare(make_project({"m.sql": SQL}), act)
+
+
+def test_no_client_adds_lines_to_the_log(
+    make_project: Callable[..., Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+
+    async def act(browser: Browser) -> None:
+        body = {"partition_ref": "x\naction=forged"}
+        answer = await browser.client.post("/api/v1/wants", json=body)
+        assert answer.status_code == 404
+        await browser.client.get("/promote%0Aaction=forged?from=x%0Aaction=forged")
+        await browser.client.get("/rollback?environment=dev&to=x%0Aaction=forged")
+
+    browse_bare(make_project({"m.sql": SQL}), act)
+    lines = [line for r in caplog.records for line in r.getMessage().splitlines()]
+    assert any("action=refuse" in line for line in lines)
+    assert not [line for line in lines if line.startswith("action=forged")], lines
