@@ -22,8 +22,18 @@ _FIXED_TYPES: dict[str, str] = {
     **dict.fromkeys(
         ("=", "<>", "<", "<=", "<=>", "and", "or", "not", "is null", "is", "in"), "boolean"
     ),
-    **dict.fromkeys(("boolean", "bool_or", "bool_and", "rlike", "like"), "boolean"),
+    **dict.fromkeys(("boolean", "bool_or", "bool_and", "rlike", "like", "ilike"), "boolean"),
+    **dict.fromkeys(("contains", "startswith", "endswith", "isnull", "isnotnull"), "boolean"),
+    **dict.fromkeys(("isnan", "equal_null", "array_contains"), "boolean"),
     **dict.fromkeys(("count", "count_if", "approx_count_distinct", "div"), "bigint"),
+    **dict.fromkeys(("crc32", "xxhash64", "factorial", "array_position"), "bigint"),
+    **dict.fromkeys(("unix_timestamp", "to_unix_timestamp"), "bigint"),
+    **dict.fromkeys(("unix_seconds", "unix_millis", "unix_micros"), "bigint"),
+    **dict.fromkeys(("length", "len", "char_length", "character_length"), "int"),
+    **dict.fromkeys(("octet_length", "bit_length", "ascii", "bit_count", "levenshtein"), "int"),
+    **dict.fromkeys(("instr", "locate", "position", "find_in_set", "regexp_instr"), "int"),
+    **dict.fromkeys(("regexp_count", "size", "cardinality", "array_size", "hash"), "int"),
+    **dict.fromkeys(("weekday", "weekofyear", "unix_date"), "int"),
     **dict.fromkeys(
         ("row_number", "rank", "dense_rank", "ntile", "year", "month", "dayofmonth"), "int"
     ),
@@ -31,6 +41,11 @@ _FIXED_TYPES: dict[str, str] = {
         ("hour", "minute", "second", "quarter", "dayofweek", "dayofyear", "datediff"), "int"
     ),
     **dict.fromkeys(("percent_rank", "cume_dist", "stddev_samp", "stddev_pop", "corr"), "double"),
+    **dict.fromkeys(("sqrt", "cbrt", "exp", "expm1", "ln", "log", "log10", "log2"), "double"),
+    **dict.fromkeys(("log1p", "pow", "power", "hypot", "sign", "signum", "rint"), "double"),
+    **dict.fromkeys(("sin", "cos", "tan", "asin", "acos", "atan", "atan2"), "double"),
+    **dict.fromkeys(("degrees", "radians", "months_between"), "double"),
+    **dict.fromkeys(("md5", "sha", "sha1", "sha2", "hex", "base64"), "string"),
     **dict.fromkeys(
         ("current_date", "to_date", "date_add", "date_sub", "make_date", "last_day"), "date"
     ),
@@ -141,6 +156,8 @@ def _of_call(op: str, words: tuple[str, ...], kinds: Sequence[str | None]) -> st
         return "double"
     if op in ("round", "abs", "negative") and first in _NUMERIC:
         return first
+    if op in ("ceil", "ceiling", "floor") and len(kinds) == 1 and first in _NUMERIC:
+        return "bigint"
     return None
 
 

@@ -543,6 +543,17 @@ def test_values_that_are_equal_and_differ_are_touched_although_their_number_stay
     assert any("HAVING sum" in sql for sql in program.held.values()) == is_net
 
 
+@pytest.mark.proves("T15")
+@pytest.mark.parametrize("summed", ["length(x)", "ceil(a / 2)", "levenshtein(x, 'ab')"])
+def test_sums_of_functions_of_integers_are_merged(summed: str) -> None:
+    query = f"SELECT k, sum({summed}) AS s FROM r GROUP BY k"
+    maintained, rng = Maintained(RAW, query, COLUMNS), random.Random(5)
+    assert maintained.merging(["r"]).states
+    for _ in range(20):
+        maintained.fill(rng, 4)
+        maintained.follow(rng, ["r"], merges=True)
+
+
 def test_a_total_in_a_subquery_is_computed_from_its_state() -> None:
     total = "(SELECT 2 * count(*) FROM r)"
     query = f"SELECT k, sum(a) AS s FROM r GROUP BY k HAVING sum(a) < {total}"
