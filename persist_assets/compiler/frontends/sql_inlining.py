@@ -35,6 +35,7 @@ from persist_assets.compiler.frontends.sql_places import (
     aliases,
     is_unit,
     names_column,
+    own_name,
     takes_names,
 )
 from persist_assets.compiler.frontends.sql_tables import (
@@ -399,13 +400,12 @@ class _Inlining:
     # -------------------------------------------------------------------------- variables
 
     def column(self, node: Any) -> None:
-        parts = [p for p in node.parts]
-        names = [plain(p.name).lower() for p in parts]
-        first = self.index.get(parts[0].meta.get("start", -1))
+        names = [plain(p.name).lower() for p in node.parts]
+        first = self.index.get(node.parts[0].meta.get("start", -1))
         if first is None or is_unit(node):
             return
         if names[0] == "session" or names[:2] == ["system", "session"]:
-            self.explicit(first, names)
+            self.explicit(first, names, node)
         elif self.function is not None and self.function.returns is not None:
             self.parameter(self.function, node, first, names)
         elif self.function is not None and self.is_parameter(self.function, names):
@@ -414,20 +414,20 @@ class _Inlining:
             variable = self.definitions.variables.get(names[0])
             if variable is not None:
                 self.variables.add(names[0])
-                self.put(first, first + 1, variable)
+                self.put(first, first + 1, variable, node)
 
-    def explicit(self, first: int, names: list[str]) -> None:
+    def explicit(self, first: int, names: list[str], node: Any) -> None:
         """Replace ``session.x``, unless a table or column has this name."""
         n = 2 if names[0] == "system" else 1
         hidden = names[0] in self.aliases | self.definitions.columns
         variable = self.definitions.variables.get(names[n]) if len(names) > n else None
         if variable is not None and not hidden:
             self.variables.add(names[0])
-            self.put(first, first + 2 * n + 1, variable)
+            self.put(first, first + 2 * n + 1, variable, node if len(names) == n + 1 else None)
 
-    def put(self, first: int, end: int, variable: SqlVariable) -> None:
-        place = self.place(first)
-        self.replaced[first] = end, lambda: [fixed(variable.value, place)]
+    def put(self, first: int, end: int, variable: SqlVariable, node: Any = None) -> None:
+        text, place = f"{variable.value}{own_name(node)}", self.place(first)
+        self.replaced[first] = end, lambda: [fixed(text, place)]
 
     # ------------------------------------------------------------------------- parameters
 

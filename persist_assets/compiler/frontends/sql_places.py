@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 
 from persist_assets.analysis.functions import UNIT_FIRST
-from persist_assets.core.dialect import plain
+from persist_assets.core.dialect import plain, quote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -45,6 +45,20 @@ def takes_names(node: Any) -> bool:
         return call.this.meta.get("start") in (None, *own)
     name = plain(call.name).lower() if isinstance(call, exp.Anonymous) else ""
     return name in _NAMED_BY_ARGUMENTS or isinstance(call, exp.Struct)
+
+
+def own_name(node: Any) -> str:
+    """Return `` AS `x` `` if a name is a whole column, which it names in Spark; otherwise nothing.
+
+    Parameters
+    ----------
+    node
+        The name, or None.
+    """
+    is_column = node is not None and isinstance(node.parent, exp.Select)
+    return (
+        f" AS {quote(node.parts[-1].name)}" if is_column and node.arg_key == "expressions" else ""
+    )
 
 
 def names_column(node: Any, *, outermost: bool = True) -> bool:

@@ -100,14 +100,12 @@ def find_names(graph: Graph) -> list[str]:
 
 
 def settings_of(graph: Graph, environment: str) -> Settings:
-    """Return the settings of an environment of the same ledger.
+    """Return the settings of an environment, which has the same ledger.
 
     Raises
     ------
     NotFoundError
         There is no such environment.
-    SettingsError
-        It has another ledger.
     """
     settings, names = graph.settings, find_names(graph)
     if environment == settings.environment:
@@ -117,10 +115,7 @@ def settings_of(graph: Graph, environment: str) -> Settings:
             f"no environment `{environment[:100]}`", hint=did_you_mean(environment, names)
         )
     other = load_settings(settings.root, environment=environment)
-    other = other.with_sources(settings.root / settings.sources)
-    if other.ledger != settings.ledger:
-        raise SettingsError(f"`{environment}` has another ledger, which this service does not read")
-    return other
+    return other.with_sources(settings.root / settings.sources)
 
 
 async def show_environments(frame: Frame, request: Request, caller: Caller) -> Response:

@@ -264,6 +264,22 @@ def test_values_of_variables_belong_to_environments_and_to_what_reads_them(tmp_p
 
 
 @pytest.mark.proves("W21")
+def test_a_variable_that_is_a_whole_column_names_it_as_in_spark(tmp_path: Path) -> None:
+    query = (
+        TABLE + "CREATE VIEW v AS SELECT Lowest, session.`Region`, lowest + 1 AS l, region AS r\n"
+        "FROM (SELECT system.session.region) UNION SELECT lowest, region, n, 'x' FROM t;\n"
+        "CREATE VIEW w AS SELECT Lowest, x.`Region` FROM v AS x ORDER BY lowest;\n"
+    )
+    project = sound(tmp_path, f=FUNCTIONS, q=query)
+    columns = {s.name: [c.name for c in s.known_columns] for s in project.sources}
+    assert columns["v"] == ["Lowest", "Region", "l", "r"]
+    assert columns["w"] == ["Lowest", "Region"]
+    assert text_of(project, "v").startswith(
+        "SELECT CAST(2 AS int) AS `Lowest`, CAST('north' AS string) AS `Region`,"
+    )
+
+
+@pytest.mark.proves("W21")
 def test_columns_come_before_variables(tmp_path: Path) -> None:
     query = (
         TABLE + "CREATE VIEW v AS SELECT region, session.region AS r, system.session.lowest AS l "
@@ -287,7 +303,7 @@ def test_columns_come_before_variables(tmp_path: Path) -> None:
         "SELECT session.lowest AS a, CAST(2 AS int) AS b FROM s"
     )
     query = loaded(tmp_path).parse("SELECT region, lowest FROM t")
-    assert query.text == "SELECT region, CAST(2 AS int) FROM t"
+    assert query.text == "SELECT region, CAST(2 AS int) AS `lowest` FROM t"
 
 
 WRONG_SETTINGS = [
