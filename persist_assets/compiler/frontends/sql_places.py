@@ -55,10 +55,9 @@ def own_name(node: Any) -> str:
     node
         The name, or None.
     """
-    is_column = node is not None and isinstance(node.parent, exp.Select)
-    return (
-        f" AS {quote(node.parts[-1].name)}" if is_column and node.arg_key == "expressions" else ""
-    )
+    if node is None or not isinstance(node.parent, exp.Select) or node.arg_key != "expressions":
+        return ""
+    return f" AS {quote(node.parts[-1].name)}"
 
 
 def names_column(node: Any, *, outermost: bool = True) -> bool:
