@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import httpx
+import pyarrow as pa
+import pyarrow.parquet as pq
 from serving import READ, WRITE
 
 from persist_assets.web.access import parse_tokens
@@ -17,6 +19,7 @@ from persist_assets.web.graph import Graph
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
+    from pathlib import Path
 
     from persist_assets.building.builder import Builder
 
@@ -73,3 +76,17 @@ def browse(
             await act(browser)
 
     asyncio.run(run())
+
+
+def put(root: Path, part: int, rows: int = 2) -> None:
+    """Add a file with some rows to the raw table `t`."""
+    (root / "raw" / "t").mkdir(parents=True, exist_ok=True)
+    table = pa.table({"a": pa.array([*range(rows)], pa.int32()), "b": ["x"] * rows})
+    pq.write_table(table, root / "raw" / "t" / f"{part}.parquet")
+
+
+def build(builder: Builder, *names: str) -> None:
+    """Build sources, or all of them."""
+    for source in builder.project.persisted:
+        if not names or source.name in names:
+            builder.build(source)

@@ -10,11 +10,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from serving import WRITE
-from support.browser import Browser, browse
+from support.browser import Browser, browse, build, put
 from support.duckdb_engine import MakeEngine, engine_of
 
 from persist_assets.core.model.snapshots import Build
@@ -51,20 +49,6 @@ def root(make_project: Callable[..., Path]) -> Path:
     made = make_project({"m.sql": SQL}, settings="[env.prod]\n[env.qa]\n")
     put(made, 0)
     return made
-
-
-def put(root: Path, part: int, rows: int = 2) -> None:
-    """Add a file with some rows to the raw table."""
-    (root / "raw" / "t").mkdir(parents=True, exist_ok=True)
-    table = pa.table({"a": pa.array([*range(rows)], pa.int32()), "b": ["x"] * rows})
-    pq.write_table(table, root / "raw" / "t" / f"{part}.parquet")
-
-
-def build(builder: Builder, *names: str) -> None:
-    """Build sources, or all of them."""
-    for source in builder.project.persisted:
-        if not names or source.name in names:
-            builder.build(source)
 
 
 def record(

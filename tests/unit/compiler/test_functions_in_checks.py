@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from support.compiled import loaded
 
-from persist_assets.compiler.load import Loaded, load
-from persist_assets.core.settings.load import load_settings
 from persist_assets.planning.changed_checks import changed_checks
 
 if TYPE_CHECKING:
@@ -23,14 +22,6 @@ DECLARE VARIABLE region STRING DEFAULT 'north';
 """
 TABLE = "CREATE TABLE t (n INT, price DOUBLE, region STRING) USING parquet LOCATION 'data/t';\n"
 NET = "CAST(CAST(price AS double) * CAST({} AS double) AS double)"
-
-
-def loaded(root: Path, environment: str | None = None, **files: str) -> Loaded:
-    (root / "sources").mkdir(exist_ok=True)
-    for name, text in files.items():
-        stem, _, suffix = name.partition("_")
-        (root / "sources" / f"{stem}.{suffix or 'sql'}").write_text(text)
-    return load(load_settings(root, environment=environment, environ={}))
 
 
 def conditions(project: Project, name: str) -> list[str]:

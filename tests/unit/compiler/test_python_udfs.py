@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from sqlglot import exp
+from support import compiled
+from support.compiled import build_ids, text_of
 
-from persist_assets.compiler.load import Loaded, load
+from persist_assets.compiler.load import Loaded
 from persist_assets.core.dialect import parse
 from persist_assets.core.model.deltas import NoRule
-from persist_assets.core.settings.load import load_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,28 +59,14 @@ C = "--@ persist\nCREATE VIEW c AS SELECT n FROM a;\n"
 
 
 def loaded(root: Path, **files: str) -> Loaded:
-    (root / "sources").mkdir(exist_ok=True)
     (root / "_rates.py").write_text(files.pop("rates", RATES))
-    for name, text in {"f_py": PYTHON, **files}.items():
-        stem, _, suffix = name.partition("_")
-        (root / "sources" / f"{stem}.{suffix or 'sql'}").write_text(text)
-    return load(load_settings(root, environ={}))
+    return compiled.loaded(root, f_py=files.pop("f_py", PYTHON), **files)
 
 
 def sound(root: Path, **files: str) -> Project:
     project = loaded(root, **files).project
     assert not project.problems, [str(p) for p in project.problems]
     return project
-
-
-def text_of(project: Project, name: str) -> str:
-    source = next(s for s in project.sources if s.name == name)
-    assert source.query is not None
-    return source.query.text
-
-
-def build_ids(project: Project) -> dict[str, str]:
-    return {s.name: s.build_id for s in project.persisted}
 
 
 @pytest.mark.proves("W30")

@@ -5,14 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-
-from persist_assets.compiler.load import Loaded, load
-from persist_assets.core.settings.load import load_settings
+from support.compiled import build_ids, loaded, sound, text_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from persist_assets.core.model.project import Project
 
 FUNCTIONS = """
 CREATE FUNCTION twice(x INT) RETURNS INT RETURN x + x;
@@ -26,31 +23,6 @@ DECLARE VARIABLE region STRING DEFAULT 'north';
 TABLE = "CREATE TABLE t (n INT, price DOUBLE, region STRING) USING parquet LOCATION 'data/t';\n"
 A = "--@ persist\nCREATE VIEW a AS SELECT four(n) AS m, rounded(price) AS p FROM t;\n"
 B = "--@ persist\nCREATE VIEW b AS SELECT n FROM t WHERE n > lowest;\n"
-
-
-def loaded(root: Path, environment: str | None = None, settings: str = "", **files: str) -> Loaded:
-    (root / "sources").mkdir(exist_ok=True)
-    if settings:
-        (root / "persist.toml").write_text(settings)
-    for name, text in files.items():
-        (root / "sources" / f"{name}.sql").write_text(text)
-    return load(load_settings(root, environment=environment, environ={}))
-
-
-def sound(root: Path, environment: str | None = None, settings: str = "", **files: str) -> Project:
-    project = loaded(root, environment, settings, **files).project
-    assert not project.problems, [str(p) for p in project.problems]
-    return project
-
-
-def build_ids(project: Project) -> dict[str, str]:
-    return {s.name: s.build_id for s in project.persisted}
-
-
-def text_of(project: Project, name: str) -> str:
-    source = next(s for s in project.sources if s.name == name)
-    assert source.query is not None
-    return source.query.text
 
 
 def problems(root: Path, **files: str) -> list[str]:

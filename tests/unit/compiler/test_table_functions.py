@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from support.compiled import loaded, sound, text_of
 
-from persist_assets.compiler.load import Loaded, load
 from persist_assets.core.errors import SourcesError
-from persist_assets.core.settings.load import load_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from persist_assets.core.model.project import Project
 
 TABLE = "CREATE TABLE t (n INT, price DOUBLE, day DATE) USING parquet LOCATION 'data/t';\n"
 SINCE = """
@@ -22,26 +20,6 @@ CREATE FUNCTION since(d DATE, least INT DEFAULT 1) RETURNS TABLE (day DATE, m BI
 DECLARE VARIABLE first_day DATE DEFAULT '2024-01-01';
 CREATE FUNCTION twice(x INT) RETURNS INT RETURN x + x;
 """
-
-
-def loaded(root: Path, **files: str) -> Loaded:
-    (root / "sources").mkdir(exist_ok=True)
-    for name, text in files.items():
-        stem, _, suffix = name.partition("_")
-        (root / "sources" / f"{stem}.{suffix or 'sql'}").write_text(text)
-    return load(load_settings(root, environ={}))
-
-
-def sound(root: Path, **files: str) -> Project:
-    project = loaded(root, **files).project
-    assert not project.problems, [str(p) for p in project.problems]
-    return project
-
-
-def text_of(project: Project, name: str) -> str:
-    source = next(s for s in project.sources if s.name == name)
-    assert source.query is not None
-    return source.query.text
 
 
 def view(query: str, name: str = "v") -> str:
