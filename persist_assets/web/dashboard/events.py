@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from persist_assets.core.model.snapshots import Event
     from persist_assets.web.access import Caller
     from persist_assets.web.dashboard.frame import Frame
 
 _SHOWN = 100
+_LOOKED_AT = (_SHOWN, 20 * _SHOWN, 200 * _SHOWN)
 _MOST_STREAMS = 100
 _HEARTBEAT_S = 15.0
 
@@ -31,12 +33,15 @@ async def show_events(frame: Frame, request: Request, caller: Caller) -> Respons
     graph = frame.graph
 
     def look() -> tuple[list[dict[str, Any]], int]:
-        position = graph.ledger.events.position()
-        events, _ = graph.ledger.events.search(
-            max(position - _SHOWN, 0), limit=_SHOWN, environment=graph.settings.environment
-        )
-        documents = [EventDocument.of(event).as_json() for event in events]
-        return documents[::-1], events[-1].idx if events else position
+        log, environment = graph.ledger.events, graph.settings.environment
+        position = log.position()
+        events: list[Event] = []
+        for n in _LOOKED_AT:  # another environment may have had all of the latest events
+            events, _ = log.search(max(position - n, 0), limit=n, environment=environment)
+            if len(events) >= _SHOWN or n >= position:
+                break
+        events = [e for e in events if e.idx <= position][-_SHOWN:]
+        return [EventDocument.of(event).as_json() for event in events[::-1]], position
 
     events, position = await graph.read(look)
     return frame.page(request, caller, "events.html", "Events", events=events, position=position)

@@ -396,3 +396,19 @@ def test_an_environment_that_is_no_longer_declared_has_a_page(
         assert "unknown environment" in page and "m/total" in page and "Roll back" not in page
 
     browse(enter(root), act, WRITE)
+
+
+@pytest.mark.proves("W24")
+def test_events_are_shown_although_another_environment_had_all_of_the_latest(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    builder = enter(root)
+    build(builder)
+    for n in range(101):
+        builder.ledger.wants.create([Want(f"w{n}", "m/total", "qa", NOW)])
+
+    async def look(browser: Browser) -> None:
+        page = await browser.see("/events")
+        assert "build-succeeded" in page and "want-created" not in page.split("build-started")[0]
+
+    browse(builder, look)
