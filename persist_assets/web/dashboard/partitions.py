@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from persist_assets.core.partitions import filled_keys
 from persist_assets.core.wants import ref_of
 from persist_assets.wants.requests import resolve
 from persist_assets.web.dashboard.frame import Paged
 from persist_assets.web.dashboard.runs import without_dead
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from persist_assets.core.model.snapshots import Build
+    from persist_assets.core.model.snapshots import Build, Snapshot
     from persist_assets.core.model.sources import Source
     from persist_assets.web.access import Caller
     from persist_assets.web.dashboard.frame import Frame
@@ -28,18 +30,54 @@ _BUILDS = 200
 _SHOWN = 20
 
 
-def find_states(graph: Graph, refs: Iterable[str]) -> dict[str, str]:
+Places = Mapping[str, "str | None"]
+"""Partition keys by reference; None: the source has no partitions."""
+
+
+def find_states(
+    graph: Graph,
+    source: Source,
+    places: Places,
+    order: Sequence[str],
+    snapshot: Snapshot | None,
+) -> dict[str, str]:
     """Return the state of each partition: ``missing`` if nothing is recorded.
 
-    A partition that is available stays so while it is built again.
+    A partition that is available stays so while it is built again. It is ``stale`` if only an
+    earlier definition of the source built it.
+
+    Parameters
+    ----------
+    order
+        All partition keys of the source, in order.
+    snapshot
+        What readers get of the source's current definition.
     """
-    refs = [*refs]
+    refs = [*places]
     recorded, requested = graph.ledger.partitions.fetch_states(graph.settings.environment, refs)
     for parent in graph.settings.environments[1:]:  # whose tables are read, too
         missing = [ref for ref in refs if ref not in recorded]
         recorded = graph.ledger.partitions.fetch_states(parent, missing)[0] | recorded
     states = {**dict.fromkeys(refs, "missing"), **recorded, **requested}
-    return states | {ref: state for ref, state in recorded.items() if state == "available"}
+    earlier = find_earlier(source, places, order, snapshot)
+    available = [ref for ref, state in recorded.items() if state == "available"]
+    return states | {ref: _available(ref in earlier, requested.get(ref)) for ref in available}
+
+
+def _available(is_of_earlier: bool, requested: str | None) -> str:
+    return requested or "stale" if is_of_earlier else "available"
+
+
+def find_earlier(
+    source: Source, places: Places, order: Sequence[str], snapshot: Snapshot | None
+) -> set[str]:
+    """Return the partitions that the current definition of a source has not built."""
+    if snapshot is None:
+        return {*places}
+    if source.annotation.partition is None or snapshot.partitions is None:
+        return set()
+    filled = filled_keys(order, snapshot.partitions.filled)
+    return {ref for ref, key in places.items() if key not in filled}
 
 
 async def show_partitions(frame: Frame, request: Request, caller: Caller) -> Response:
@@ -48,14 +86,15 @@ async def show_partitions(frame: Frame, request: Request, caller: Caller) -> Res
 
     def act() -> tuple[Paged, list[tuple[str, list[tuple[str, str, str]], int]]]:
         observer = graph.observer()
-        order = observer.keys()
+        order, manifest = observer.keys(), observer.manifest()
         paged = Paged.of(observer.project.persisted, request, _SOURCES)
         rows: list[tuple[str, list[tuple[str, str, str]], int]] = []
         for source in paged.items:
             keys: Sequence[str | None] = order.get(source.source_id, (None,))
-            cells = {ref_of(source.key, key): key or "all" for key in keys[-_CELLS:]}
-            states = find_states(graph, cells)
-            shown = [(ref, name, states[ref]) for ref, name in cells.items()]
+            cells = {ref_of(source.key, key): key for key in keys[-_CELLS:]}
+            every = order.get(source.source_id, ())
+            states = find_states(graph, source, cells, every, manifest.get(source.build_id))
+            shown = [(ref, key or "all", states[ref]) for ref, key in cells.items()]
             rows.append((source.key, shown, len(keys)))
         return paged, rows
 
@@ -71,19 +110,22 @@ async def show_partition(frame: Frame, request: Request, caller: Caller) -> Resp
         observer = graph.observer()
         place = resolve(observer, ref)
         keys = observer.keys().get(place.source.source_id)
+        snapshot = observer.manifest().get(place.source.build_id)
         if place.key is None and keys is not None:
-            return "grid.html", _grid(graph, request, place.source, keys)
-        return "partition.html", _partition(graph, place.source, place.key, keys or ())
+            return "grid.html", _grid(graph, request, place.source, keys, snapshot)
+        return "partition.html", _partition(graph, place.source, place.key, keys or (), snapshot)
 
     template, values = await graph.glance(act)
     title = values["ref"]
     return frame.page(request, caller, template, title, **values)
 
 
-def _grid(graph: Graph, request: Request, source: Source, keys: Sequence[str]) -> dict[str, Any]:
+def _grid(
+    graph: Graph, request: Request, source: Source, keys: Sequence[str], snapshot: Snapshot | None
+) -> dict[str, Any]:
     newest_first = Paged.of(keys[::-1], request, _IN_GRID)
     cells = {ref_of(source.key, key): key for key in newest_first.items[::-1]}
-    states = find_states(graph, cells)
+    states = find_states(graph, source, cells, keys, snapshot)
     return {
         "ref": source.key,
         "paged": newest_first,
@@ -108,7 +150,7 @@ def in_rows(
 
 
 def _partition(
-    graph: Graph, source: Source, key: str | None, keys: Sequence[str]
+    graph: Graph, source: Source, key: str | None, keys: Sequence[str], snapshot: Snapshot | None
 ) -> dict[str, Any]:
     ledger, environment = graph.ledger, graph.settings.environment
     ref = ref_of(source.key, key)
@@ -120,7 +162,7 @@ def _partition(
     return {
         "ref": ref,
         "key": source.key,
-        "state": find_states(graph, [ref])[ref],
+        "state": find_states(graph, source, {ref: key}, keys, snapshot)[ref],
         "builds": [b for b in builds if key is None or has_built(b, key, keys)][:_SHOWN],
         "n_builds": len(builds),
         "wants": wants[::-1],

@@ -412,3 +412,22 @@ def test_events_are_shown_although_another_environment_had_all_of_the_latest(
         assert "build-succeeded" in page and "want-created" not in page.split("build-started")[0]
 
     browse(builder, look)
+
+
+@pytest.mark.proves("W24")
+def test_partitions_of_an_earlier_definition_are_not_called_available(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    build(enter(root))
+    edited = SQL.replace("sum(a)", "sum(a + 1)")
+    (root / "sources" / "m.sql").write_text(edited)
+    builder = enter(root, run_id="second")
+
+    async def look(browser: Browser) -> None:
+        assert "all: stale" in await browser.see("/partitions")
+        assert "stale" in await browser.see("/partitions/m/total")
+        build(builder)
+        assert "stale" not in await browser.see("/partitions")
+        assert "available" in await browser.see("/partitions/m/total")
+
+    browse(builder, look)

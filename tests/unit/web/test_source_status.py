@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from persist_assets.core.model.annotations import Annotation
+from persist_assets.core.model.annotations import Annotation, Partitioning
 from persist_assets.core.model.checks import CheckResult
 from persist_assets.core.model.columns import Parts
 from persist_assets.core.model.plans import Reason, Step
-from persist_assets.core.model.snapshots import Build, Partitions, Snapshot
+from persist_assets.core.model.snapshots import Build, Filled, Partitions, Snapshot
 from persist_assets.web.dashboard.environments import compare
-from persist_assets.web.dashboard.partitions import has_built
+from persist_assets.web.dashboard.partitions import find_earlier, has_built
 from persist_assets.web.dashboard.runs import WIDTH, draw_bars, outcome, summarise, without_dead
 from persist_assets.web.dashboard.sources import check_grid, draw_charts
 from persist_assets.web.dashboard.status import Facts, SourceStatus, describe
@@ -35,8 +35,8 @@ class Named:
 
 
 def snapshot(uid: str = "u", rows: int = 3, **values: Any) -> Snapshot:
-    values: dict[str, Any] = {"built_at": NOW - timedelta(hours=2), "content": "c", **values}
-    return Snapshot(uid, "a@m.sql", "id-a", "a", 1, (), rows=rows, bytes=10 * rows, **values)
+    more: dict[str, Any] = {"built_at": NOW - timedelta(hours=2), "content": "c", **values}
+    return Snapshot(uid, "a@m.sql", "id-a", "a", 1, (), rows=rows, bytes=10 * rows, **more)
 
 
 def build(
@@ -185,6 +185,18 @@ def test_a_build_has_computed_the_partitions_between_its_first_and_last() -> Non
     assert not has_built(computed, "elsewhere", keys)
     assert not has_built(build("a", 0, snapshot=made, action="reused"), "9", keys)
     assert not has_built(build("f", 0, "failed"), "9", keys)
+
+
+def test_only_partitions_of_the_current_definition_are_available() -> None:
+    order = ("10", "9", "8")
+    places = {f"m/a/{key}": key for key in order}
+    daily: Any = Named(replace(Annotation(), partition=Partitioning(())))
+    filled = Partitions((Filled((("9", "8"),), ()),))
+    assert find_earlier(daily, places, order, None) == {*places}
+    assert find_earlier(daily, places, order, snapshot(partitions=filled)) == {"m/a/10"}
+    whole: Any = Named()
+    assert find_earlier(whole, {"m/a": None}, (), snapshot()) == set()
+    assert find_earlier(whole, {"m/a": None}, (), None) == {"m/a"}
 
 
 def test_two_environments_differ_in_what_their_readers_get() -> None:
