@@ -355,7 +355,7 @@ def test_whoever_asks_for_a_build_and_however_there_is_a_want_and_no_build_witho
     ):
         asked = client.post("/api/v1/wants", json={"partition_ref": "m/daily/2024-01-01"})
         assert asked.status_code == 201, asked.text
-        (token,) = {*re.findall(r'name="form_token" value="([^"]+)"', client.get("/").text)}
+        (token,) = {*re.findall(r'name="form_token" value="([^"]+)"', client.get("/wants").text)}
         form = {"partition_ref": "m/daily/2024-01-02", "form_token": token}
         assert client.post("/wants", data=form).status_code == 303
         schedule.evaluate_tick(context)
