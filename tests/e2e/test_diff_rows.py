@@ -145,6 +145,7 @@ def test_a_diff_of_environments_tells_sources_columns_and_rows(root: Path, spark
     assert build_p["rows"] == p["rows"]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_compared_is_told(root: Path, spark: Any) -> None:
     write(root, [(1, "x", 0.5), (1, "y", 1.0)])
     build(root, "prod", spark)

@@ -64,6 +64,7 @@ def test_a_follower_waits_for_data_and_tries_again_what_failed(
         follower.communicate()
 
 
+@pytest.mark.slow
 def test_a_ledger_that_does_not_answer_is_asked_again(make_project: Callable[..., Path]) -> None:
     settings = 'ledger = "postgresql+psycopg://127.0.0.1:9/none"\n'
     root = make_project({"m.sql": SOURCES}, settings)

@@ -112,6 +112,7 @@ def rows(root: Path, table: str) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: row["b"])
 
 
+@pytest.mark.slow
 def test_it_starts_once_says_where_it_is_and_keeps_its_token(places: Path) -> None:
     told = persist(places, "one", "spark", "start")
     assert told["running"]

@@ -9,6 +9,7 @@ import pytest
 from conftest import ROOT
 
 
+@pytest.mark.slow
 @pytest.mark.proves("S25")
 def test_the_list_of_functions_is_current(spark: Any) -> None:
     path = ROOT / "scripts" / "spark_functions.py"

@@ -62,6 +62,7 @@ def put(root: Path, values: list[int]) -> None:
     pq.write_table(rows, root / f"raw/t/{values[0]}.parquet")
 
 
+@pytest.mark.slow
 @pytest.mark.proves("K11")
 def test_a_function_of_python_keeps_wrong_rows_of_sql_from_being_published(
     root: Path, enter: Callable[..., Builder]

@@ -167,6 +167,7 @@ PLACES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P26", "K11")
 @pytest.mark.parametrize(("check", "where"), PLACES)
 def test_rows_that_fail_tell_their_partitions(
@@ -308,6 +309,7 @@ def test_partitions_that_stay_keep_what_came_of_them(make: Make, seed: int) -> N
             assert {row["day"] for row in rows} <= told[name].keys()
 
 
+@pytest.mark.slow
 def test_only_partitions_that_are_computed_are_asked(make: Make) -> None:
     builder = make(python=PYTHON)
     root = builder.settings.root

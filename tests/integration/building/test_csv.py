@@ -51,6 +51,7 @@ def refusal(builder: Builder, name: str) -> str:
     return raised.value.message
 
 
+@pytest.mark.slow
 def test_columns_go_by_name_and_bad_records_do_not_become_nulls(
     enter: Callable[..., Builder], make_project: Callable[..., Path]
 ) -> None:

@@ -95,6 +95,7 @@ def test_late_rows_ties_and_nulls_come_once(make_builder: Make) -> None:
     assert (how, same.version) == ("reused", snapshot.version)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "query", "hows"),
     [
@@ -232,6 +233,7 @@ def test_raw_data_that_is_put_back_and_written_on_is_computed_anew(
     assert rows == [1, 99, 100][: 3 if more else 2]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P18", "P31")
 def test_files_outside_of_the_windows_stay_as_they_are(make_builder: Make) -> None:
     builder = make_builder(DAILY)
@@ -326,6 +328,7 @@ def test_what_goes_is_measured_with_what_comes(make_builder: Make) -> None:
     assert built(make_builder(root=root))[0] == "windows"
 
 
+@pytest.mark.slow
 @pytest.mark.proves("M15")
 def test_a_collection_keeps_the_files_that_a_table_still_has(make_builder: Make) -> None:
     builder = make_builder(PLAIN, 'keep = "1 hour"\n')
@@ -476,6 +479,7 @@ def test_what_is_assumed_takes_the_rows_from_the_lookback_on(make_builder: Make)
     assert step.action == "reuse"
 
 
+@pytest.mark.slow
 @pytest.mark.proves("S17", "P35")
 @pytest.mark.parametrize("query", ["max(ts) AS ts, x", "CAST(max(ts) AS DATE) AS ts, x"])
 def test_times_before_what_is_assumed_are_warned_of(
@@ -532,6 +536,7 @@ def test_what_one_source_assumes_is_not_what_another_has(make_builder: Make) -> 
     assert {s.action for s in builder.plan(ids).steps} == {"reuse"}
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P35")
 def test_readers_of_what_is_trusted_follow_the_rows_that_it_has(make_builder: Make) -> None:
     def text(more: str, name: str = "q") -> str:
@@ -594,6 +599,7 @@ def test_force_computes_everything(make_builder: Make) -> None:
     assert (snapshot.parts, snapshot.rows) == ((), 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zone", ["America/Havana", "Europe/Berlin"])
 def test_days_of_zones_whose_clocks_are_put_back_at_midnight(
     make_builder: Make, spark: Any, zone: str
@@ -651,6 +657,7 @@ KEYED = ONE + (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P17")
 def test_each_key_has_its_last_row(make_builder: Make) -> None:
     builder = make_builder(KEYED)
@@ -693,6 +700,7 @@ def test_two_last_rows_of_a_key_are_an_error_unless_said_otherwise(make_builder:
     assert [r.x for r in builder.reader.load_snapshot(snapshot).collect()] == ["b"]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P17", "P18")
 def test_a_merge_touches_the_files_of_its_keys_alone(make_builder: Make) -> None:
     builder = make_builder(KEYED)
@@ -707,6 +715,7 @@ def test_a_merge_touches_the_files_of_its_keys_alone(make_builder: Make) -> None
     assert (how, third.parts, third.rows) == ("added", (first.build_uid,), 3)
 
 
+@pytest.mark.slow
 def test_without_a_watermark_a_key_may_come_once(make_builder: Make) -> None:
     builder = make_builder(KEYED.replace(" watermark=ts merge_key", " merge_key"))
     root = builder.settings.root

@@ -65,6 +65,7 @@ def build(builder: Builder, again: tuple[str, str] | None = None) -> int:
     return snapshot.rows
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     os.environ.get("PERSIST_TEST_SPARK") == "shared", reason="a server tells no client its status"
 )

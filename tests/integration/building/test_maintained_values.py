@@ -55,6 +55,7 @@ def build(builder: Builder, names: Sequence[str]) -> dict[str, str]:
     return methods
 
 
+@pytest.mark.slow
 @pytest.mark.proves("T8")
 def test_merged_sums_keep_their_digits_and_meaning(make_project: Make, enter: Enter) -> None:
     text = "CREATE TABLE z (k INT, d DECIMAL(38,18), p DECIMAL(18,4), t STRING)"
@@ -78,6 +79,7 @@ def test_merged_sums_keep_their_digits_and_meaning(make_project: Make, enter: En
     assert build(enter(root), ["sets", "one_set"]) == {"sets": "merge", "one_set": "merge"}
 
 
+@pytest.mark.slow
 @pytest.mark.proves("T8")
 def test_nulls_that_change_places_are_found_among_many_rows(
     make_project: Make, enter: Enter, monkeypatch: pytest.MonkeyPatch
@@ -98,6 +100,7 @@ def test_nulls_that_change_places_are_found_among_many_rows(
     assert build(enter(root), ["q"]) == {"q": "keys"}
 
 
+@pytest.mark.slow
 @pytest.mark.proves("T8", "T10")
 def test_a_table_that_changed_is_read_in_a_join_a_subquery_and_a_function_by_key(
     make_project: Make, enter: Enter

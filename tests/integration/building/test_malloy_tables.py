@@ -220,6 +220,7 @@ def test_queries_by_name_and_by_text_have_the_rows_they_have_inline(
     assert [now.query(**ask) for ask in asked] == [(rows, ()) for rows in before]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["view", "temporary"])
 def test_other_strategies_read_back_equal(run: Callable[..., Run], strategy: str) -> None:
     first = run()

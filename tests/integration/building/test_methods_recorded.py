@@ -59,6 +59,7 @@ def build(builder: Builder, name: str = "q", **more: Any) -> PendingBuild:
     return work
 
 
+@pytest.mark.slow
 @pytest.mark.proves("T6")
 def test_the_ledger_records_the_method_and_the_cost_of_each_strategy(
     make_project: Callable[..., Path], enter: Enter, spark: Any

@@ -533,6 +533,7 @@ def rows(builder: Builder, name: str) -> list[tuple[int, int]]:
     return sorted((r[0], r[-1]) for r in builder.read(named(builder, name)).collect())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("meanwhile", [False, True])
 def test_who_follows_what_is_only_assumed_follows_its_table(
@@ -558,6 +559,7 @@ def test_who_follows_what_is_only_assumed_follows_its_table(
     assert build(enter(root), "p", "inc", "parted") == ["reused"] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 def test_a_table_of_other_rows_is_not_taken_from_another_environment(
     make_project: Callable[..., Path], enter: Callable[..., Builder]

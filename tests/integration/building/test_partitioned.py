@@ -176,6 +176,7 @@ def test_a_backfill_gives_each_file_days_that_no_other_has(make_builder: Make) -
     assert builder.engine.session.conf.get("spark.sql.files.minPartitionNum", None) is None
 
 
+@pytest.mark.slow
 @pytest.mark.proves("K8", "P34")
 def test_only_partitions_that_a_change_can_reach_are_stale(make_builder: Make) -> None:
     builder = make_builder(RAW + DAILY + WEEKLY + TOTAL)
@@ -319,6 +320,7 @@ def test_a_table_whose_files_are_gone_is_built_again(make_builder: Make) -> None
     check(make_builder(root=root), "daily")
 
 
+@pytest.mark.slow
 @pytest.mark.proves("K8")
 def test_files_of_parquet_tell_which_partitions_they_reach(make_builder: Make) -> None:
     builder = make_builder(

@@ -79,6 +79,7 @@ def test_a_function_is_asked_for_what_is_new(make: Make) -> None:
     assert "TOO LATE" in texts(builder, build(builder, force=True)[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "body",
     [

@@ -139,6 +139,7 @@ def quiet(t):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P1", "P2")
 def test_tables_are_written_models_are_not_and_sources_are_called_in_every_run(
     make: Callable[..., Builder],

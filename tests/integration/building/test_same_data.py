@@ -302,6 +302,7 @@ def test_rows_that_are_put_back_are_those_of_their_version(root: Path, make: Mak
     assert stale(make(root)).keys() == ALL
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 @pytest.mark.proves("S31", "P18")
 def test_a_log_that_is_put_back_and_written_on_is_another(root: Path, make: Make) -> None:
@@ -411,6 +412,7 @@ def test_copies_are_up_to_date_after_commits_that_change_no_rows(
     assert stale(make(root)) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 @pytest.mark.proves("S31", "F16")
 def test_copies_grow_after_their_version_was_written_anew_and_vacuumed(

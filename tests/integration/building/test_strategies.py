@@ -174,6 +174,7 @@ def test_what_a_view_reads_is_kept_as_long_as_it(run: Callable[..., Run]) -> Non
     assert run(kept("view")).rows("mid") == [12]
 
 
+@pytest.mark.slow
 def test_a_view_is_checked_promoted_and_missed(run: Callable[..., Run]) -> None:
     sources = kept("view").replace("=view", "=view check { unique=[doubled] expr='doubled < 100' }")
     now = run(sources)

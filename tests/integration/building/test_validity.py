@@ -248,6 +248,7 @@ def test_versions_can_be_read_by_version_and_by_time(make: Make) -> None:
             assert sorted(row.a for row in so.collect()) == expected
 
 
+@pytest.mark.slow
 def test_what_comes_back_was_not_there_before_it_went(make: Make) -> None:
     text = PLAIN.replace("key=id", "key=id watermark=at").replace("id, a, b", "id, a, at")
     builder = make(text)
@@ -457,6 +458,7 @@ def test_a_history_goes_on_when_its_query_changes(make: Make) -> None:
     assert told(builder, build(builder)) == [(1, "c", 7.0, None)]
 
 
+@pytest.mark.slow
 def test_environments_have_histories_of_their_own(make: Make) -> None:
     settings = "[env.prod]\n[env.qa]\nreads = 'dev'\n"
     builder = make(settings=settings)
@@ -792,6 +794,7 @@ def texts(builder: Builder, *names: str) -> list[list[str]]:
     return [sorted(r["a"] for r in rows_of(builder, build(builder, n))) for n in names]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P8")
 def test_what_was_computed_without_a_table_of_older_code_follows_that_once_it_is_there(
     make: Make,

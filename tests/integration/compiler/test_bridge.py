@@ -311,6 +311,7 @@ def test_names_of_files_and_sources_may_be_any() -> None:
     assert f"FROM `{quoted}` as base" in (second.sources[0].sql or "")
 
 
+@pytest.mark.slow
 def test_files_questions_and_answers_may_be_long() -> None:
     columns = [(f"column_{n}", "string") for n in range(5000)]
     comment = "-- ü" * 100_000
@@ -529,6 +530,7 @@ def cpu_s() -> float:
     return sum(u.ru_utime + u.ru_stime for u in used)
 
 
+@pytest.mark.slow
 def test_a_hundred_files_cost_less_than_five_times_the_first_ten() -> None:
     files = {
         "sources/base.malloy": "##! experimental.persistence\nsource: flights is spark.table('flights') extend { measure: n is count() }\n"

@@ -221,6 +221,7 @@ def sql(compiler: Session, name: str) -> str:
     return query.sql
 
 
+@pytest.mark.slow
 @pytest.mark.proves("S4")
 @pytest.mark.parametrize("title", TITLES)
 def test_functions_have_the_values_they_have_on_duckdb(

@@ -407,6 +407,7 @@ def test_what_lies_outside_of_the_sources_may_be_imported_but_not_persisted(
 # --------------------------------------------------------------- values, virtual sources, time
 
 
+@pytest.mark.slow
 def test_givens_and_virtual_sources_have_the_values_of_their_environment(
     make_project: Callable[..., Path],
 ) -> None:
@@ -499,6 +500,7 @@ def test_what_is_known_needs_no_compiler_until_it_changes(
     assert by_name(changed)["m"].build_id != by_name(first)["m"].build_id
 
 
+@pytest.mark.slow
 def test_a_warm_load_takes_as_long_as_with_sql_alone(
     load: Make, make_project: Callable[..., Path]
 ) -> None:

@@ -189,6 +189,7 @@ source: unused_too is spark.sql("""SELECT plane AS p FROM seen""") extend {}
 SEEN = "CREATE VIEW seen AS SELECT carrier, plane FROM planes;"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exported", ["", "export { used }\n"])
 def test_what_is_remembered_holds_only_while_all_that_it_imports_compiles(
     load: Load, exported: str

@@ -282,6 +282,7 @@ def test_a_file_that_does_not_compile_stands_for_its_quoted_sources_too(make_pro
     assert {path for path, *_ in said(root)} == {"a.malloy"}
 
 
+@pytest.mark.slow
 def test_what_is_wrong_with_a_query_of_the_moment_is_said_in_its_own_lines(
     make_project: Make,
 ) -> None:

@@ -22,6 +22,7 @@ def tables(spark: Any) -> Iterator[Any]:
         spark.catalog.dropTempView(name)
 
 
+@pytest.mark.slow
 @pytest.mark.proves("W6")
 def test_spark_and_check_refuse_the_same_queries(tables: Any) -> None:
     from pyspark.errors import AnalysisException

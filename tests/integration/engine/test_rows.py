@@ -129,6 +129,7 @@ PAIRS: list[tuple[str, Any, Any, bool]] = [
 ]
 
 
+@pytest.mark.slow
 def test_values_are_the_same_if_nobody_can_tell_them_apart(frame: Callable[..., Any]) -> None:
     names = [f"v`w. {n}" for n in range(len(PAIRS))]
     schema = ", ".join(
@@ -321,6 +322,7 @@ def test_rows_with_a_key_differ_in_columns(frame: Callable[..., Any]) -> None:
     )
 
 
+@pytest.mark.slow
 def test_rounding_is_told_from_other_differences(frame: Callable[..., Any]) -> None:
     schema, near = "k STRING, x DOUBLE, y DOUBLE", 1 + 1e-13
     before = frame(schema, ("a", 1.0, 5.0), ("a", 1.0, 7.0), ("b", None, NAN), ("b", 0.0, 3e300))

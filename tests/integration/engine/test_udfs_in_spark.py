@@ -109,6 +109,7 @@ def build_all(builder: Builder) -> dict[str, str]:
     return {s.name: builder.build(s).action for s in builder.project.persisted}
 
 
+@pytest.mark.slow
 @pytest.mark.proves("W30")
 def test_builds_call_functions_in_python_and_an_edit_rebuilds_the_callers(
     make: Callable[..., Builder],

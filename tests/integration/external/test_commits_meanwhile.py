@@ -291,6 +291,7 @@ def test_nothing_is_lost_or_doubled_while_others_do_not_stop(
     assert check(builder, writer) == writer.head()
 
 
+@pytest.mark.slow
 @pytest.mark.proves("F26")
 def test_where_files_go_before_they_are_read_nothing_is_published(
     others: Callable[[str], tuple[Path, Others]], enter: Make, spark: Any

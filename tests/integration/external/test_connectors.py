@@ -169,6 +169,7 @@ CORNERS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_files_are_read_in_the_order_of_a_column(spark: Any, tmp_path: Path) -> None:
     for day, n in ((3, 600_000), (1, 700_000), (4, 800_000), (2, 650_000)):
         noise = pa.array(array("d", map(math.sin, range(day * n, (day + 1) * n))))

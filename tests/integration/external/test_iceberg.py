@@ -403,6 +403,7 @@ def test_what_is_deleted_by_equality_is_refused(spark: Any, tmp_path: Path) -> N
         source.snapshot(None, ["id"], source.pin())
 
 
+@pytest.mark.slow
 @pytest.mark.proves("F11")
 def test_partitions_are_what_metadata_says(spark: Any, tmp_path: Path) -> None:
     from pyiceberg.transforms import IdentityTransform, VoidTransform

@@ -107,6 +107,7 @@ def check(builder: Builder, lake: Written) -> None:
     assert held.rows == sum(n.values())
 
 
+@pytest.mark.slow
 @pytest.mark.proves("F14", "F18")
 def test_a_table_is_brought_once_and_its_appends_are_followed(
     root: Path, lake: Written, enter: Make
@@ -195,6 +196,7 @@ WEEKS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("F11", "F13", "F17")
 @pytest.mark.parametrize("is_parted", [False, True])
 def test_of_a_second_week_only_the_second_is_read(
@@ -273,6 +275,7 @@ def test_partitions_that_are_made_otherwise_are_followed(
     check_all(builder)
 
 
+@pytest.mark.slow
 @pytest.mark.proves("F11")
 def test_a_column_that_is_called_otherwise_is_what_it_was(
     root: Path, lake: Written, enter: Make

@@ -158,6 +158,7 @@ def test_who_sees_nothing_of_a_change_is_not_built(
     assert rows == [("a", 2), ("b", 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("F17")
 def test_who_sees_a_change_by_one_of_two_names_is_built(
     enter: Make, make_project: Callable[..., Path]
@@ -177,6 +178,7 @@ def test_who_sees_a_change_by_one_of_two_names_is_built(
     assert len(builder.ledger.copies.fetch()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.proves("F26")
 def test_what_is_large_is_not_read_before_it_is_approved(
     enter: Make, make_project: Callable[..., Path]
@@ -545,6 +547,7 @@ def test_files_of_versions_before_the_one_that_is_held_may_go(
     assert [t["why"] for t in told(enter(life.root))].count("it is new") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.proves("F26")
 def test_what_was_there_before_a_follower_began_is_never_there(
     enter: Make, make_project: Callable[..., Path]
@@ -631,6 +634,7 @@ def test_a_table_that_cannot_be_read_fails_its_readers_and_nothing_else(
     assert "there is no" in found["w"]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("F26")
 def test_a_filter_of_the_start_is_none_of_what_comes_later(
     enter: Make, make_project: Callable[..., Path]
@@ -698,6 +702,7 @@ def test_where_most_of_a_copy_changes_it_is_brought_anew(
     assert [r.n for s in ("n", "m") for r in now.read(_named(now, s)).collect()] == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("F23")
 @pytest.mark.parametrize("is_told", [True, False])
 def test_a_table_that_is_put_back_and_written_on_is_read_anew(

@@ -99,6 +99,7 @@ def make_engine(request: pytest.FixtureRequest) -> MakeEngine:
     return engine_of(request)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 @pytest.mark.proves("F19", "F24")
 @pytest.mark.parametrize("how", ["fails", "dies"])

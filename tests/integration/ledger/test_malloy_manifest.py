@@ -180,6 +180,7 @@ def test_a_strict_environment_is_strict_to_malloys_runtime_too(
     assert own(prod, "carriers") in carriers["sql"]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("M15")
 def test_malloy_finds_what_a_source_means_now_and_never_an_older_table(
     root: Path, enter: Callable[..., Builder], runtime: Callable[..., Any]

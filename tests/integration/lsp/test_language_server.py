@@ -232,6 +232,7 @@ source: shown is spark.table('miles') -> { group_by: carrier, total }
 }
 
 
+@pytest.mark.slow
 @pytest.mark.proves("W14")
 def test_a_source_is_renamed_in_all_files(tmp_path: Path) -> None:
     write(tmp_path, RENAMED)

@@ -66,6 +66,7 @@ def test_models_of_dbt_have_the_rows_that_dbt_built(tmp_path: Path) -> None:
     compare(tmp_path / "new", place / "rows")
 
 
+@pytest.mark.slow
 @pytest.mark.proves("W9")
 @pytest.mark.usefixtures("spark")
 def test_models_of_sqlmesh_have_the_rows_that_sqlmesh_built(tmp_path: Path) -> None:

@@ -447,6 +447,7 @@ CREATE VIEW plain AS SELECT k FROM d;
 """
 
 
+@pytest.mark.slow
 def test_what_cannot_be_compared_is_skipped_with_the_reason(make: Callable[..., Lab]) -> None:
     lab = make(KINDS)
     put(lab.root, 1, 5)
@@ -512,6 +513,7 @@ create view loans as select id from events where category = 'loans';
 """
 
 
+@pytest.mark.slow
 def test_external_tables_are_read_from_their_copies(make: Callable[..., Lab]) -> None:
     lab = make(EXTERNAL)
 

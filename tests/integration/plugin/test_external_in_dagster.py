@@ -276,6 +276,7 @@ def test_a_follower_is_woken_by_versions_and_by_nothing_else(
     assert look() == look() == []
 
 
+@pytest.mark.slow
 def test_what_is_wanted_of_external_tables_is_built_at_their_newest_version(
     root: Path, enter: Callable[..., Builder]
 ) -> None:

@@ -25,6 +25,7 @@ create view odd as select id from invoices where id % 2 = 1;
 """
 
 
+@pytest.mark.slow
 @pytest.mark.proves("F13", "F14", "F16", "F24")
 def test_versions_of_an_iceberg_table_are_followed(
     make_project: Callable[..., Path],

@@ -101,6 +101,7 @@ def run(load: Callable[..., dg.Definitions], instance: dg.DagsterInstance) -> Ca
 # ---------------------------------------------------------------------------------- at the same time
 
 
+@pytest.mark.slow
 @pytest.mark.proves("K14")
 def test_two_sources_of_two_seconds_are_built_within_three_and_a_half(
     make_builder: Callable[..., Builder], run: Callable[..., Any]
@@ -255,6 +256,7 @@ AROUND = RAW + (
 """Dagster asks for `a_top` first where `middle` is not selected, although it rests on `base`."""
 
 
+@pytest.mark.slow
 @pytest.mark.proves("S22")
 @pytest.mark.parametrize("settings", ["", "parallel = 1\n"])
 def test_a_source_is_built_once_and_after_what_it_rests_on_through_unselected_sources(

@@ -234,6 +234,7 @@ def test_one_process_s_session_is_not_torn_between_environments(root: Path) -> N
     dev.ledger.close()
 
 
+@pytest.mark.slow
 def test_ordinary_assets_have_tables_in_each_environment(
     make_project: Callable[..., Path],
     load: Callable[..., dg.Definitions],

@@ -43,6 +43,7 @@ def put(root: Path, name: str, **columns: list[Any]) -> None:
     pq.write_table(rows, root / f"raw/t/{name}.parquet")
 
 
+@pytest.mark.slow
 @pytest.mark.proves("W22", "W23")
 def test_readers_of_views_have_the_checks_of_the_views(
     make_project: Callable[..., Path],

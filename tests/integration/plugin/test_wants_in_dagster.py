@@ -304,6 +304,7 @@ def test_a_run_that_died_fails_its_request(locate: Callable[..., Location]) -> N
     assert ended.error == "its run ended without a reason"
 
 
+@pytest.mark.slow
 @pytest.mark.proves("D4")
 def test_wants_of_builds_tell_who_started_them(locate: Callable[..., Location]) -> None:
     location = locate()

@@ -78,6 +78,7 @@ def test_a_commit_whose_answer_was_lost_is_known_to_be_ours(bucket: str, proxy: 
     assert read_version(root, 2).files == (f"{root}/{UIDS[2]}/part-0.parquet",)
 
 
+@pytest.mark.slow
 @pytest.mark.proves("S18")
 def test_a_version_that_is_put_back_is_known_to_be_ours(bucket: str, proxy: Proxy) -> None:
     root = f"{bucket}/t"

@@ -234,6 +234,7 @@ def test_raw_files_of_a_bucket_are_pinned_by_name_size_and_time(bucket: str) -> 
     assert pin_raw(raw, where).version != first.version
 
 
+@pytest.mark.slow
 def test_a_file_that_changes_twice_in_a_second_has_two_versions(bucket: str) -> None:
     raw, where = RawTable("csv", "t"), f"{bucket}/t"
     pins: set[str | None] = set()

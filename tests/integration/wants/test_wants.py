@@ -397,6 +397,7 @@ CREATE VIEW apart AS SELECT max(n) AS n FROM f;
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 @pytest.mark.proves("D38")
 def test_what_is_tainted_is_not_read_until_it_is_built_again_nor_what_follows_from_it(

@@ -179,6 +179,7 @@ def test_a_miss_is_told_with_its_blame(served: Served, ledger: Ledger) -> None:
         assert "persist_evaluation_seconds_count" in metrics
 
 
+@pytest.mark.slow
 @pytest.mark.proves("S19")
 def test_a_want_is_recorded_and_pages_are_shown_while_an_evaluation_goes_on(
     tmp_path: Path,

@@ -14,6 +14,7 @@ from deltas import Maintained, NotComparable
 from persist_assets.core.model.deltas import NoRule
 
 
+@pytest.mark.slow
 @pytest.mark.random
 @pytest.mark.proves("T8")
 def test_random_queries_are_maintained() -> None:
