@@ -46,7 +46,7 @@ def lineage(
         edges = [{"from": _qualified(a), "to": _qualified(b)} for a, b in edges]
         print_json({"edges": edges})
         return
-    key_of = {s.source_id: s.key for s in invocation.project.sources}
+    key_of = invocation.project.keys
     for a, b in edges:
         left, right = (f"{key_of[c.source_id]}.{c.column}" for c in (a, b))
         out.print(f"{escape(left)} [dim]→[/] {escape(right)}", soft_wrap=True)

@@ -281,7 +281,6 @@ class Builds(Part):
         run_id: str | None = None,
         source_id: SourceID | None = None,
         environment: str | None = None,
-        started_before: datetime | None = None,
         succeeded_before: datetime | None = None,
         limit: int | None = None,
     ) -> list[Build]:
@@ -291,16 +290,14 @@ class Builds(Part):
         ----------
         build_uid, run_id, source_id, environment
             Only builds with this uid, of this run, of this source or in this environment.
-        started_before, succeeded_before
-            Only builds that started before this instant, or that also succeeded.
+        succeeded_before
+            Only builds that started before this instant and succeeded.
         """
         query = (
             sa.select(builds).order_by(builds.c.started_at.desc(), builds.c.build_uid).limit(limit)
         )
         if environment is not None:
             query = query.where(builds.c.environment == environment)
-        if started_before is not None:
-            query = query.where(builds.c.started_at < started_before)
         if succeeded_before is not None:
             earlier = builds.c.started_at < succeeded_before
             query = query.where(earlier, builds.c.state == "succeeded")

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from persist_assets.core.model.checks import CheckResult
     from persist_assets.core.model.queries import SourceID
 
-_NAMED = 3
+NAMED = 3
+"""How many sources of a run are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ class Runs(Part):
             place = sa.func.row_number().over(partition_by=_NAME, order_by=order).label("place")
             numbered = sa.select(_NAME.label("name"), builds.c.source_id, place)
             numbered = numbered.where(these).subquery()
-            early = sa.select(numbered).where(numbered.c.place <= _NAMED)
+            early = sa.select(numbered).where(numbered.c.place <= NAMED)
             named = connection.execute(early.order_by(numbered.c.place)).all()
         runs: list[Run] = []
         for name, started_at in starts.items():

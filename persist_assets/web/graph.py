@@ -195,8 +195,7 @@ class Graph:
     @property
     def keys(self) -> Mapping[SourceID, str]:
         """The asset keys of the sources compiled last; empty if none have been."""
-        project = self._project[1] if self._project is not None else None
-        return {s: source.key for s, source in project.by_id.items()} if project else {}
+        return self._project[1].keys if self._project is not None else {}
 
     async def recent_plan(self) -> Planned | None:
         """Return what a build of everything would do, as of at most half a minute ago.

@@ -13,7 +13,7 @@ from persist_assets._paths import VENDORED, WEB
 from persist_assets.storage.raw import without_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
 SHEETS = (VENDORED / "pico.min.css", VENDORED / "uPlot.min.css", WEB / "static" / "style.css")
@@ -21,8 +21,13 @@ SHEETS = (VENDORED / "pico.min.css", VENDORED / "uPlot.min.css", WEB / "static" 
 
 def style(sheets: Sequence[Path] = SHEETS) -> str:
     """Return the style sheet of all pages; without the vendored sheets, it is our own only."""
+    return read_present(sheets)
+
+
+def read_present(files: Iterable[Path]) -> str:
+    """Return the texts of the files that exist, one after the other."""
     texts: list[str] = []
-    for path in sheets:
+    for path in files:
         with suppress(FileNotFoundError):
             texts.append(path.read_text(encoding="utf-8"))
     return "\n".join(texts)

@@ -152,6 +152,11 @@ class Project:
         return {s.source_id: s for s in self.sources}
 
     @cached_property
+    def keys(self) -> Mapping[SourceID, str]:
+        """The asset keys of the sources, each in one string."""
+        return {s.source_id: s.key for s in self.sources}
+
+    @cached_property
     def readers(self) -> Mapping[SourceID, tuple[SourceID, ...]]:
         """The direct readers of each source."""
         readers: dict[SourceID, list[SourceID]] = {s.source_id: [] for s in self.sources}

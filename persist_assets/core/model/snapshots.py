@@ -316,6 +316,11 @@ class Build:
         return replace(self, maintenance=maintenance, computed_s=seconds)
 
     @property
+    def outcome(self) -> Literal["built", "reused", "failed", "started"]:
+        """Return what became of it."""
+        return self.action if self.state == "succeeded" else self.state
+
+    @property
     def seconds(self) -> float | None:
         """Its duration in seconds."""
         return (self.finished_at - self.started_at).total_seconds() if self.finished_at else None

@@ -12,13 +12,14 @@ from starlette.responses import RedirectResponse
 from persist_assets.building.observe import Observer
 from persist_assets.compiler.load import load_project, sound
 from persist_assets.core.errors import PersistError, SettingsError
-from persist_assets.core.partitions import filled_keys, window_end
+from persist_assets.core.partitions import window_end
 from persist_assets.core.wants import ACTIVE, Want, ref_of
 from persist_assets.operations.environments import plan_rollback, promote, roll_back
 from persist_assets.wants.requests import digest_refs, plan_wanted, resolve, taint
 from persist_assets.web.api import refusal
 from persist_assets.web.dashboard.environments import settings_of
 from persist_assets.web.dashboard.frame import parameter, to_environment, to_partition
+from persist_assets.web.dashboard.partitions import find_earlier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -85,10 +86,8 @@ async def confirm_taint(frame: Frame, request: Request, caller: Caller) -> Respo
 def _is_built(observer: Observer, place: Place) -> bool:
     """Whether readers get rows of a source, or of a partition."""
     snapshot = observer.manifest().get(place.source.build_id)
-    if snapshot is None or place.key is None or snapshot.partitions is None:
-        return snapshot is not None
-    keys = observer.keys()[place.source.source_id]
-    return place.key in filled_keys(keys, snapshot.partitions.filled)
+    keys = observer.keys().get(place.source.source_id, ())
+    return not find_earlier({place.source.key: place.key}, keys, snapshot)
 
 
 async def do_taint(
@@ -193,7 +192,7 @@ def _promote(
     expected: str | None = None,
     dry_run: bool = False,
 ) -> Promotion:
-    settings_of(graph, target)  # it must exist, and be in this ledger
+    settings_of(graph, target)  # it must exist
     observer = _observer_in(graph, origin)
     promotion, _ = promote(
         observer,
@@ -271,8 +270,8 @@ async def do_promotion(
         )
         if promotion.refused:
             stale = {"allow_stale": "yes"} if allow_stale else {}
-            again = urlencode({"from": origin, "to": target, **stale})
-            return RedirectResponse(f"/promote?{again}", 303)
+            parameters = urlencode({"from": origin, "to": target, **stale})
+            return RedirectResponse(f"/promote?{parameters}", 303)
         return RedirectResponse(to_environment(target), 303)
 
     return await _confirmed(frame, request, caller, f"Promote {origin} to {target}?", act)
@@ -332,8 +331,8 @@ async def do_rollback(
 
     def act() -> Response:
         settings = settings_of(frame.graph, environment)
-        command = f"persist rollback --env {environment}"
         if settings.views:
+            command = f"persist rollback --env {environment}"
             raise SettingsError(_views_in_words(environment, command))
         expected = _change_id(_text(form, "expected"))
         if expected is None:

@@ -31,15 +31,11 @@ _SHOWN = 20
 
 
 Places = Mapping[str, "str | None"]
-"""Partition keys by reference; None: the source has no partitions."""
+"""Partition keys by reference; None: a whole source."""
 
 
 def find_states(
-    graph: Graph,
-    source: Source,
-    places: Places,
-    order: Sequence[str],
-    snapshot: Snapshot | None,
+    graph: Graph, places: Places, order: Sequence[str], snapshot: Snapshot | None
 ) -> dict[str, str]:
     """Return the state of each partition: ``missing`` if nothing is recorded.
 
@@ -59,7 +55,7 @@ def find_states(
         missing = [ref for ref in refs if ref not in recorded]
         recorded = graph.ledger.partitions.fetch_states(parent, missing)[0] | recorded
     states = {**dict.fromkeys(refs, "missing"), **recorded, **requested}
-    earlier = find_earlier(source, places, order, snapshot)
+    earlier = find_earlier(places, order, snapshot)
     available = [ref for ref, state in recorded.items() if state == "available"]
     return states | {ref: _available(ref in earlier, requested.get(ref)) for ref in available}
 
@@ -68,16 +64,12 @@ def _available(is_of_earlier: bool, requested: str | None) -> str:
     return requested or "stale" if is_of_earlier else "available"
 
 
-def find_earlier(
-    source: Source, places: Places, order: Sequence[str], snapshot: Snapshot | None
-) -> set[str]:
-    """Return the partitions that the current definition of a source has not built."""
-    if snapshot is None:
-        return {*places}
-    if source.annotation.partition is None or snapshot.partitions is None:
-        return set()
+def find_earlier(places: Places, order: Sequence[str], snapshot: Snapshot | None) -> set[str]:
+    """Return the partitions, or whole sources, that the current definition has not built."""
+    if snapshot is None or snapshot.partitions is None:
+        return {*places} if snapshot is None else set()
     filled = filled_keys(order, snapshot.partitions.filled)
-    return {ref for ref, key in places.items() if key not in filled}
+    return {ref for ref, key in places.items() if key is not None and key not in filled}
 
 
 async def show_partitions(frame: Frame, request: Request, caller: Caller) -> Response:
@@ -93,7 +85,7 @@ async def show_partitions(frame: Frame, request: Request, caller: Caller) -> Res
             keys: Sequence[str | None] = order.get(source.source_id, (None,))
             cells = {ref_of(source.key, key): key for key in keys[-_CELLS:]}
             every = order.get(source.source_id, ())
-            states = find_states(graph, source, cells, every, manifest.get(source.build_id))
+            states = find_states(graph, cells, every, manifest.get(source.build_id))
             shown = [(ref, key or "all", states[ref]) for ref, key in cells.items()]
             rows.append((source.key, shown, len(keys)))
         return paged, rows
@@ -125,7 +117,7 @@ def _grid(
 ) -> dict[str, Any]:
     newest_first = Paged.of(keys[::-1], request, _IN_GRID)
     cells = {ref_of(source.key, key): key for key in newest_first.items[::-1]}
-    states = find_states(graph, source, cells, keys, snapshot)
+    states = find_states(graph, cells, keys, snapshot)
     return {
         "ref": source.key,
         "paged": newest_first,
@@ -162,7 +154,7 @@ def _partition(
     return {
         "ref": ref,
         "key": source.key,
-        "state": find_states(graph, source, {ref: key}, keys, snapshot)[ref],
+        "state": find_states(graph, {ref: key}, keys, snapshot)[ref],
         "builds": [b for b in builds if key is None or has_built(b, key, keys)][:_SHOWN],
         "n_builds": len(builds),
         "wants": wants[::-1],

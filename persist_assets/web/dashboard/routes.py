@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -21,7 +21,7 @@ from persist_assets.web.dashboard import (
     wants,
 )
 from persist_assets.web.dashboard.frame import Frame
-from persist_assets.web.layout import style
+from persist_assets.web.layout import read_present, style
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     Page = Callable[[Frame, Request, Caller], Awaitable[Response]]
     Action = Callable[[Frame, Request, Caller, Mapping[str, str]], Awaitable[Response]]
 
-_CHARTS = "uPlot.iife.min.js"
+_CHARTS = VENDORED / "uPlot.iife.min.js"
+"""The library that draws charts; without it, there are none."""
 
 
 def pages(graph: Graph, access: Access) -> list[BaseRoute]:
@@ -80,18 +81,16 @@ def pages(graph: Graph, access: Access) -> list[BaseRoute]:
         *(Route(path, frame.changed(act), methods=["POST"]) for path, act in post),
         Route("/logout", frame.changed(session.log_out, "read"), methods=["POST"]),
         Route("/login", login, methods=["GET", "POST"]),
-        Route("/static/style.css", _style),
-        Route("/static/charts.js", _charts),
+        Route("/static/style.css", _constant(style(), "text/css")),
+        Route("/static/charts.js", _constant(read_present((_CHARTS,)), "text/javascript")),
         Mount("/static", StaticFiles(directory=DASHBOARD / "static")),
     ]
 
 
-def _style(request: Request) -> Response:
-    return Response(style(), media_type="text/css")
+def _constant(text: str, media_type: str) -> Callable[[Request], Awaitable[Response]]:
+    """Return what answers each request with the same text."""
 
+    async def serve(request: Request) -> Response:
+        return Response(text, media_type=media_type)
 
-def _charts(request: Request) -> Response:
-    """Return the library that draws charts; nothing if it was not fetched."""
-    path = VENDORED / _CHARTS
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    return PlainTextResponse(text, media_type="text/javascript")
+    return serve

@@ -8,17 +8,17 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from persist_assets.core.errors import NotFoundError
+from persist_assets.ledger.runs import NAMED, Run
 from persist_assets.web.dashboard.frame import PER_PAGE, Paged, parameter
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from starlette.requests import Request
     from starlette.responses import Response
 
     from persist_assets.core.model.snapshots import Build, ManifestChange
     from persist_assets.core.wants import Request as BuildRequest
-    from persist_assets.ledger.runs import Run
     from persist_assets.web.access import Caller
     from persist_assets.web.dashboard.frame import Frame
 
@@ -30,34 +30,6 @@ WIDTH = 160
 
 
 @dataclass(frozen=True, slots=True)
-class RunSummary:
-    """All builds of one run.
-
-    Attributes
-    ----------
-    run_id
-        None: its single build belongs to no run.
-    finished_at
-        The end of the last build that has ended; None: a build is under way.
-    """
-
-    run_id: str | None
-    builds: tuple[Build, ...]
-    started_at: datetime
-    finished_at: datetime | None
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """The number of builds by outcome: built, reused, failed or started."""
-        return Counter(outcome(b) for b in self.builds)
-
-    @property
-    def seconds(self) -> float | None:
-        """The time from the start of the first build to the end of the last one."""
-        return (self.finished_at - self.started_at).total_seconds() if self.finished_at else None
-
-
-@dataclass(frozen=True, slots=True)
 class Bar:
     """When a build took place within its run; positions are in pixels."""
 
@@ -66,18 +38,20 @@ class Bar:
     width: float
 
 
-def outcome(build: Build) -> str:
-    """Return what became of a build: built, reused, failed or started."""
-    return build.action if build.state == "succeeded" else build.state
-
-
-def summarise(builds: Sequence[Build]) -> RunSummary:
+def summarise(builds: Sequence[Build]) -> Run:
     """Return a run, given all of its builds, of which there is at least one."""
-    ordered = sorted(builds, key=lambda b: (b.started_at, b.build_uid))
+    ordered = _in_order(builds)
+    first, started_at = ordered[0], ordered[0].started_at
     ends = [b.finished_at for b in builds if b.finished_at is not None]
     is_over = all(b.state != "started" for b in builds)
-    end = max(ends, default=ordered[0].started_at) if is_over else None
-    return RunSummary(builds[0].run_id, tuple(ordered), ordered[0].started_at, end)
+    end = max(ends, default=started_at) if is_over else None
+    sources = tuple(b.source_id for b in ordered[:NAMED])
+    counts = Counter(b.outcome for b in builds)
+    return Run(first.run_id or first.build_uid, started_at, end, counts, sources)
+
+
+def _in_order(builds: Iterable[Build]) -> list[Build]:
+    return sorted(builds, key=lambda b: (b.started_at, b.build_uid))
 
 
 def without_dead(builds: Iterable[Build], dead: Collection[str]) -> list[Build]:
@@ -93,12 +67,12 @@ def without_dead(builds: Iterable[Build], dead: Collection[str]) -> list[Build]:
     ]
 
 
-def draw_bars(run: RunSummary, now: datetime) -> list[Bar]:
-    """Return when each build of a run took place, on a common scale."""
+def draw_bars(run: Run, builds: Iterable[Build], now: datetime) -> list[Bar]:
+    """Return when each build of a run took place, on a common scale, the earliest first."""
     end = run.finished_at or max(now, run.started_at)
     scale = WIDTH / max((end - run.started_at).total_seconds(), 0.001)
     bars: list[Bar] = []
-    for build in run.builds:
+    for build in _in_order(builds):
         start = (build.started_at - run.started_at).total_seconds() * scale
         width = ((build.finished_at or end) - build.started_at).total_seconds() * scale
         bars.append(Bar(build, round(min(start, WIDTH - 2), 1), round(max(width, 2), 1)))
@@ -167,10 +141,10 @@ async def show_run(frame: Frame, request: Request, caller: Caller) -> Response:
         request,
         caller,
         "run.html",
-        f"Run {name[:8]}" if run.run_id else f"Build {name[:8]}",
+        f"Run {name[:8]}" if builds[0].run_id else f"Build {name[:8]}",
         run=run,
         name=name,
-        bars=Paged.of(draw_bars(run, graph.clock()), request, _BUILDS),
+        bars=Paged.of(draw_bars(run, builds, graph.clock()), request, _BUILDS),
         width=WIDTH,
         changes=changes,
         requests=requests,

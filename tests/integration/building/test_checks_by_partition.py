@@ -332,11 +332,11 @@ def test_only_partitions_that_are_computed_are_asked(make: Make) -> None:
 @pytest.mark.slow
 @pytest.mark.proves("W23")
 def test_rows_of_all_partitions_that_a_function_returns_are_kept(make: Make) -> None:
-    kept = PYTHON.replace(
+    keeping = PYTHON.replace(
         '"severity": "warn"},\n})', '"severity": "warn", "keep_failures": True},\n})'
     )
-    assert kept != PYTHON
-    builder = make(python=kept)
+    assert keeping != PYTHON
+    builder = make(python=keeping)
     put(builder.settings.root, (1, "a", 3), (2, "a", 1), (3, "b", 4), (3, "c", 5))
     small = built(builder)["function_small"]
     assert places(small) == days(d1=1, d3=2)

@@ -100,8 +100,8 @@ def named(builder: Builder, name: str) -> Source:
 
 
 def rows(builder: Builder, name: str) -> list[tuple[Any, ...]]:
-    found = [tuple(row) for row in builder.read(named(builder, name)).collect()]
-    return sorted(found, key=repr)
+    rows = [tuple(row) for row in builder.read(named(builder, name)).collect()]
+    return sorted(rows, key=repr)
 
 
 def build_all(builder: Builder) -> dict[str, str]:

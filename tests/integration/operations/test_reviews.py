@@ -198,10 +198,10 @@ def test_sources_that_differ_and_are_not_selected_do_not_count_as_the_same(
 ) -> None:
     build_all(enter(root, "prod"))
     edit(root, **{"a + b AS c": "a - b AS c"})
-    found = seen(enter(root, "pr-1"), "prod", "p", "gone")
-    assert [r.source_id for r in found.sources] == ["p@sources/m.sql"]
-    assert found.n_same == 1
-    assert found.notes == ("1 more source differs and is not selected",)
+    reviewed = seen(enter(root, "pr-1"), "prod", "p", "gone")
+    assert [r.source_id for r in reviewed.sources] == ["p@sources/m.sql"]
+    assert reviewed.n_same == 1
+    assert reviewed.notes == ("1 more source differs and is not selected",)
 
 
 @pytest.mark.proves("W12")

@@ -67,8 +67,8 @@ def browse_bare(root: Path, act: Callable[[Browser], object], token: str | None 
 
 
 def links(text: str) -> set[str]:
-    found = {html.unescape(h) for h in re.findall(r'href="(/[^"]*)"', text)}
-    return {h for h in found if not h.startswith("/static")}
+    hrefs = {html.unescape(h) for h in re.findall(r'href="(/[^"]*)"', text)}
+    return {h for h in hrefs if not h.startswith("/static")}
 
 
 @pytest.mark.proves("W24")

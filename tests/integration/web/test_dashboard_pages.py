@@ -46,8 +46,8 @@ def root(make_project: Callable[..., Path]) -> Path:
 
 
 def links(text: str) -> set[str]:
-    found = {h.replace("&amp;", "&") for h in re.findall(r'href="(/[^"#]*)"', text)}
-    return {h for h in found if not h.startswith("/static")}
+    hrefs = {h.replace("&amp;", "&") for h in re.findall(r'href="(/[^"#]*)"', text)}
+    return {h for h in hrefs if not h.startswith("/static")}
 
 
 @pytest.mark.proves("W24")

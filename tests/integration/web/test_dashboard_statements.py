@@ -81,8 +81,8 @@ def test_nothing_is_called_current_before_it_is_planned(
         page = await browser.see("/")
         assert "2 unknown" in page and "0 current" in page
         assert "being planned" in page and "All sources are current" not in page
-        found = await browser.see("/sources?q=top")
-        assert "m/top" in found and "m/total" not in found, "a search needs no plan"
+        searched = await browser.see("/sources?q=top")
+        assert "m/top" in searched and "m/total" not in searched, "a search needs no plan"
         is_over.set()
         await planning
         monkeypatch.setattr(web_graph, "_SOON_S", 20)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from persist_assets.core.model.annotations import Annotation, Partitioning
+from persist_assets.core.model.annotations import Annotation
 from persist_assets.core.model.checks import CheckResult
 from persist_assets.core.model.columns import Parts
 from persist_assets.core.model.plans import Reason, Step
 from persist_assets.core.model.snapshots import Build, Filled, Partitions, Snapshot
 from persist_assets.web.dashboard.environments import compare
 from persist_assets.web.dashboard.partitions import find_earlier, has_built
-from persist_assets.web.dashboard.runs import WIDTH, draw_bars, outcome, summarise, without_dead
+from persist_assets.web.dashboard.runs import WIDTH, draw_bars, summarise, without_dead
 from persist_assets.web.dashboard.sources import check_grid, draw_charts
 from persist_assets.web.dashboard.status import Facts, SourceStatus, describe
 
@@ -124,8 +124,9 @@ def test_a_table_is_late_beyond_its_freshness_window(hours: int, late: bool) -> 
 
 
 def test_a_run_ends_with_its_last_build() -> None:
-    run = summarise([build("a", 3), build("b", 0, seconds=90)])
-    assert [b.build_uid for b in run.builds] == ["b", "a"]
+    builds = [build("a", 3), build("b", 0, seconds=90)]
+    run = summarise(builds)
+    assert [bar.build.build_uid for bar in draw_bars(run, builds, NOW)] == ["b", "a"]
     assert run.seconds == 3 * 60 + 30
     going_on = summarise([build("a", 0), build("b", 1, "started", None)])
     assert going_on.finished_at is None and going_on.seconds is None
@@ -134,23 +135,23 @@ def test_a_run_ends_with_its_last_build() -> None:
 
 def test_a_run_whose_process_is_gone_is_over() -> None:
     builds = [build("a", 0), build("b", 1, "started", None)]
-    over = summarise(without_dead(builds, {"b"}))
+    ended = without_dead(builds, {"b"})
+    over = summarise(ended)
     assert over.seconds == 30 and over.counts == {"built": 1, "failed": 1}
-    assert "interrupted" in (over.builds[1].error or "")
+    assert "interrupted" in (ended[1].error or "")
 
 
 def test_the_bars_of_a_run_are_within_it() -> None:
-    run = summarise(
-        [build("a", 0, seconds=0), build("b", 5, seconds=60), build("c", 5, "started", None)]
-    )
+    builds = [build("a", 0, seconds=0), build("b", 5, seconds=60), build("c", 5, "started", None)]
+    run = summarise(builds)
     for now in (NOW, NOW + timedelta(minutes=10)):
-        for bar in draw_bars(run, now):
+        for bar in draw_bars(run, builds, now):
             assert 0 <= bar.x <= WIDTH and bar.width >= 2
 
 
 def test_outcomes_tell_reuse_from_failure() -> None:
-    assert outcome(build("a", 0, action="reused")) == "reused"
-    assert outcome(build("a", 0, "failed", action="reused")) == "failed"
+    assert build("a", 0, action="reused").outcome == "reused"
+    assert build("a", 0, "failed", action="reused").outcome == "failed"
 
 
 def test_charts_have_the_values_of_builds_in_order_of_time() -> None:
@@ -190,13 +191,11 @@ def test_a_build_has_computed_the_partitions_between_its_first_and_last() -> Non
 def test_only_partitions_of_the_current_definition_are_available() -> None:
     order = ("10", "9", "8")
     places = {f"m/a/{key}": key for key in order}
-    daily: Any = Named(replace(Annotation(), partition=Partitioning(())))
     filled = Partitions((Filled((("9", "8"),), ()),))
-    assert find_earlier(daily, places, order, None) == {*places}
-    assert find_earlier(daily, places, order, snapshot(partitions=filled)) == {"m/a/10"}
-    whole: Any = Named()
-    assert find_earlier(whole, {"m/a": None}, (), snapshot()) == set()
-    assert find_earlier(whole, {"m/a": None}, (), None) == {"m/a"}
+    assert find_earlier(places, order, None) == {*places}
+    assert find_earlier(places, order, snapshot(partitions=filled)) == {"m/a/10"}
+    assert find_earlier({"m/a": None}, (), snapshot()) == set()
+    assert find_earlier({"m/a": None}, (), None) == {"m/a"}
 
 
 def test_two_environments_differ_in_what_their_readers_get() -> None:
