@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -126,11 +127,12 @@ from test_ledger import a_build, publish
 from persist_assets.ledger.ledger import Ledger
 ledger = Ledger(sys.argv[1])
 print("ready", flush=True)
-sys.stdin.readline()
-for version in range(1, 80):
+version = 0
+for line in sys.stdin:  # one publication for each: neither of the two processes starves
+    version += 1
     publish(ledger, a_build(str(version)), version)
 ledger.close()
-print(json.dumps({"n": 79}))
+print(json.dumps({"n": version}))
 """
 
 
@@ -149,9 +151,11 @@ def test_what_is_promoted_while_it_is_published_is_what_was_decided_upon(
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n", process.communicate()
-    hammer.go([process])
     done = {"promoted": 0, "refused": 0}
-    while process.poll() is None:
+    until = time.monotonic() + 60
+    while done["promoted"] < 5 or not done["refused"]:
+        assert time.monotonic() < until, done
+        hammer.go([process])
         decided = ledger.manifests.fetch("dev")
         try:
             change = ledger.manifests.promote(("dev",), "prod", decided)
@@ -159,10 +163,9 @@ def test_what_is_promoted_while_it_is_published_is_what_was_decided_upon(
             assert "changed while it was being promoted" in error.message
             done["refused"] += 1
             continue
-        (told,) = ledger.manifests.fetch_history("prod", limit=1)
-        assert (told.change_id, {m.build_id: m.after for m in told.moves}) == (change, decided)
+        (latest,) = ledger.manifests.fetch_history("prod", limit=1)
+        assert (latest.change_id, {m.build_id: m.after for m in latest.moves}) == (change, decided)
         done["promoted"] += 1
-    hammer.finish([process], 10)
-    assert done["promoted"]
-    assert ledger.manifests.fetch("dev")["build-a"].version == 79
-    hammer.replay(ledger, ledger.events.fetch(limit=10_000))
+    (published,) = hammer.finish([process], 10)  # closes its input, which ends it
+    assert ledger.manifests.fetch("dev")["build-a"].version == published["n"]
+    hammer.replay(ledger, ledger.events.fetch(limit=1_000_000))
