@@ -22,7 +22,14 @@ from persist_assets.web.api import STATUS, description
 from persist_assets.web.metrics import METRICS
 
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "reference"
-TYPES = {str: "string", bool: "boolean", int: "integer", dict: "table", list: "list"}
+TYPES = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    dict: "table",
+    list: "list",
+}
 SECTIONS: Sequence[tuple[str, str, Mapping[str, keys.Key]]] = (
     ("", "Every key is optional; an unknown key is an error.", keys.KEYS),
     (
@@ -47,6 +54,7 @@ SECTIONS: Sequence[tuple[str, str, Mapping[str, keys.Key]]] = (
         keys.UPSTREAM_KEYS,
     ),
     ("[sla]", "What happens when a deadline is missed.", keys.SLA_KEYS),
+    ("[cost]", "Prices, for [`persist cost`](../operations.md#cost).", keys.COST_KEYS),
 )
 
 

@@ -28,6 +28,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "reviewing": ("ci",),
     "documenting": ("lineage", "docs"),
     "environments": ("manifest", "promote", "history", "state", "rollback", "gc", "doctor"),
+    "spending": ("cost",),
     "trusting": ("trust",),
     "wanting": ("evaluate", "taint", "sla", "events", "want"),
     "editing": ("lsp",),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from persist_assets.ledger.builds import Builds
 from persist_assets.ledger.copies import Copies
+from persist_assets.ledger.costs import Costs
 from persist_assets.ledger.leases import Leases
 from persist_assets.ledger.log import EventLog
 from persist_assets.ledger.manifests import Manifests
@@ -44,7 +45,7 @@ class Ledger:
     ----------
     events
         The event log that all parts build on, and how the ledger was opened.
-    builds, runs, manifests, wants, requests, partitions, upstreams, copies, taints, leases
+    builds, runs, costs, manifests, wants, requests, partitions, upstreams, copies, taints, leases
         The parts of the ledger.
 
     Raises
@@ -62,6 +63,7 @@ class Ledger:
         self.events = EventLog(url, clock)
         self.builds = Builds(self.events)
         self.runs = Runs(self.events)
+        self.costs = Costs(self.events)
         self.manifests = Manifests(self.events)
         self.wants = Wants(self.events)
         self.requests = Requests(self.events)

@@ -19,6 +19,7 @@ from persist_assets.core.object_stores import SCHEMES, SPARK_PACKAGES
 from persist_assets.ledger.log import KINDS
 from persist_assets.operations.documents.base import Document
 from persist_assets.operations.documents.builds import BuildDocument, RunDocument
+from persist_assets.operations.documents.costs import CostsDocument, SpentOnDocument
 from persist_assets.operations.documents.events import EventDocument
 from persist_assets.operations.documents.explanations import (
     NodeDocument,
@@ -81,6 +82,8 @@ def test_every_command_is_in_the_docs(command: str) -> None:
         ("evaluate", EvaluationDocument),
         ("sla", MissDocument),
         ("events", EventDocument),
+        ("cost", CostsDocument),
+        ("cost", SpentOnDocument),
     ],
 )
 def test_every_key_of_a_document_is_in_the_docs_in_its_order(

@@ -30,7 +30,8 @@ def check_keys(entries: Mapping[str, Any], known: Mapping[str, Key], *path: str)
                 hint=did_you_mean(key, known) or f"known keys: {', '.join(known)}",
                 location=at(*path, key),
             )
-        if type(value) is not known[key].type:
+        fits = (int, float) if known[key].type is float else (known[key].type,)
+        if type(value) not in fits:
             raise SettingsError(
                 f"`{section}{key}` must be {_KIND_NAMES[known[key].type]}, got {value!r}",
                 location=at(*path, key),
@@ -41,6 +42,7 @@ _KIND_NAMES = {
     str: "a string",
     bool: "true or false",
     int: "an integer",
+    float: "a number",
     dict: "a table",
     list: "a list",
 }

@@ -153,6 +153,10 @@ KEYS: Mapping[str, Key] = {
         "`webhook`: the URL to which Dagster's sensor `persist_wants` sends missed deadlines, "
         "each as a JSON event. If it does not answer, the sensor tries again at its next tick",
     ),
+    "cost": Key(
+        dict,
+        "prices, for `persist cost`: [more](operations.md#cost)",
+    ),
     "defaults": Key(
         dict,
         'annotations for the sources of whole directories: `[defaults."staging/**"]` '
@@ -213,6 +217,10 @@ ENV_KEYS: Mapping[str, Key] = {
         "override the project's values. Settings of `spark`, variables, givens and virtual tables "
         "are overridden one by one, `harmless` and `build_ids` each as a whole",
     ),
+    "cost": Key(
+        dict,
+        "prices of this environment; they override the project's one by one",
+    ),
 }
 """The keys of `[env.NAME]`; those that the project has too are overridden there."""
 
@@ -269,6 +277,28 @@ SLA_KEYS: Mapping[str, Key] = {
     ),
 }
 """The keys of `[sla]`."""
+
+COST_KEYS: Mapping[str, Key] = {
+    "currency": Key(
+        str,
+        "the currency of the prices, as it is printed",
+        default='"USD"',
+    ),
+    "compute_hour": Key(
+        float,
+        "the price of an hour in which a run builds: of your cluster, for example. Builds of one "
+        "run that run at the same time share it",
+    ),
+    "gb_written": Key(
+        float,
+        "the price of writing a gigabyte (10⁹ bytes)",
+    ),
+    "gb_month": Key(
+        float,
+        "the price of storing a gigabyte for a month (a twelfth of 365.25 days)",
+    ),
+}
+"""The keys of `[cost]`."""
 
 SPARK_KEYS: Mapping[str, Key] = {
     "shared": Key(

@@ -24,6 +24,7 @@ from persist_assets.core.object_stores import (
     unknown_scheme,
 )
 from persist_assets.core.settings.checks import check_keys, section_of
+from persist_assets.core.settings.costs import read_prices
 from persist_assets.core.settings.defaults import read_defaults
 from persist_assets.core.settings.durations import read_duration
 from persist_assets.core.settings.keys import (
@@ -135,6 +136,7 @@ def _settings(
     variables = read_variables(
         entries.get("variables", {}), overrides.get("variables", {}), section
     )
+    prices = read_prices(entries.get("cost", {}), overrides.get("cost", {}), section)
     entries = {**entries, **overrides}
     sources = _sources(root, entries.get("sources", "sources"))
     spark_values = spark_keys(spark_entries)
@@ -174,6 +176,7 @@ def _settings(
         defaults=read_defaults(root, entries.get("defaults", {})),
         selectors=read_selectors(root, entries.get("selectors", {})),
         variables=variables,
+        prices=prices,
         **spark_values,
     )
 

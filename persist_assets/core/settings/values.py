@@ -73,6 +73,30 @@ class Upstream:
 
 
 @dataclass(frozen=True, slots=True)
+class Prices:
+    """The prices of work and storage; None: it has no price.
+
+    Attributes
+    ----------
+    compute_hour
+        Of an hour in which a run builds.
+    gb_written
+        Of writing 10⁹ bytes.
+    gb_month
+        Of storing 10⁹ bytes for a month.
+    """
+
+    currency: str = "USD"
+    compute_hour: float | None = None
+    gb_written: float | None = None
+    gb_month: float | None = None
+
+    def __bool__(self) -> bool:
+        """Whether anything has a price."""
+        return {self.compute_hour, self.gb_written, self.gb_month} != {None}
+
+
+@dataclass(frozen=True, slots=True)
 class Selector:
     """A selection with a name.
 
@@ -183,6 +207,8 @@ class Settings:
         Selections with names, in their order in the file.
     variables
         Values of SQL variables by name; sorted pairs.
+    prices
+        The prices of work and storage.
     """
 
     root: Path
@@ -217,6 +243,7 @@ class Settings:
     temporary: tuple[str, ...] = ()
     variables: tuple[tuple[str, Setting], ...] = ()
     defaults: tuple[Default, ...] = ()
+    prices: Prices = Prices()
 
     @property
     def environments(self) -> tuple[str, ...]:
