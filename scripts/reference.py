@@ -54,6 +54,11 @@ SECTIONS: Sequence[tuple[str, str, Mapping[str, keys.Key]]] = (
         keys.UPSTREAM_KEYS,
     ),
     ("[sla]", "What happens when a deadline is missed.", keys.SLA_KEYS),
+    (
+        "[alerts.NAME]",
+        "A channel for [alerts](../operations.md#alerts).",
+        keys.ALERT_KEYS,
+    ),
     ("[cost]", "Prices, for [`persist cost`](../operations.md#cost).", keys.COST_KEYS),
 )
 

@@ -29,6 +29,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "documenting": ("lineage", "docs"),
     "environments": ("manifest", "promote", "history", "state", "rollback", "gc", "doctor"),
     "spending": ("cost",),
+    "alerting": ("alerts",),
     "trusting": ("trust",),
     "wanting": ("evaluate", "taint", "sla", "events", "want"),
     "editing": ("lsp",),

@@ -84,6 +84,8 @@ external_app = typer.Typer(help="Local copies of external tables.", no_args_is_h
 app.add_typer(external_app, name="external")
 want_app = typer.Typer(help="Requests for data, with deadlines.", no_args_is_help=True)
 app.add_typer(want_app, name="want")
+alerts_app = typer.Typer(help="Alerts and the channels that get them.", no_args_is_help=True)
+app.add_typer(alerts_app, name="alerts")
 _WIDE = 4000  # output that is not to a terminal gets whole lines
 err = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else _WIDE)
 out = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)

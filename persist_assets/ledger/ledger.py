@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from persist_assets.ledger.alerts import Alerts
 from persist_assets.ledger.builds import Builds
 from persist_assets.ledger.copies import Copies
 from persist_assets.ledger.costs import Costs
@@ -45,7 +46,8 @@ class Ledger:
     ----------
     events
         The event log that all parts build on, and how the ledger was opened.
-    builds, runs, costs, manifests, wants, requests, partitions, upstreams, copies, taints, leases
+    builds, runs, costs, manifests, wants, requests, partitions, upstreams, copies, taints, leases,
+    alerts
         The parts of the ledger.
 
     Raises
@@ -72,6 +74,7 @@ class Ledger:
         self.copies = Copies(self.events)
         self.taints = Taints(self.events)
         self.leases = Leases(self.events)
+        self.alerts = Alerts(self.events)
 
     def close(self) -> None:
         """Close every connection."""

@@ -316,6 +316,37 @@ def _record_effort(connection: Connection) -> None:
     connection.exec_driver_sql("ALTER TABLE builds ADD COLUMN effort JSON")
 
 
+def _record_alerts(connection: Connection) -> None:
+    """Add alerts, and the messages about them."""
+    instant = _instant(connection)
+    connection.exec_driver_sql(
+        "CREATE TABLE alerts (alert_id VARCHAR(64) NOT NULL PRIMARY KEY,"
+        " environment VARCHAR(64) NOT NULL, kind VARCHAR(16) NOT NULL, subject TEXT NOT NULL,"
+        f" since {instant} NOT NULL, details JSON NOT NULL, opened_at {instant} NOT NULL,"
+        f" closed_at {instant}, outcome VARCHAR(16),"
+        " CONSTRAINT ck_alerts_kind CHECK (kind IN ('deadline', 'failed', 'stale', 'silent')),"
+        " CONSTRAINT ck_alerts_outcome CHECK ((closed_at IS NULL) = (outcome IS NULL)))"
+    )
+    connection.exec_driver_sql(
+        "CREATE UNIQUE INDEX ix_alerts_open ON alerts (environment, kind, subject)"
+        " WHERE closed_at IS NULL"
+    )
+    connection.exec_driver_sql(
+        "CREATE INDEX ix_alerts_opened_at ON alerts (environment, opened_at)"
+    )
+    connection.exec_driver_sql(
+        "CREATE TABLE alert_messages (alert_id VARCHAR(64) NOT NULL REFERENCES alerts (alert_id),"
+        " phase VARCHAR(16) NOT NULL, channel VARCHAR(64) NOT NULL, state VARCHAR(16) NOT NULL,"
+        f" attempts INTEGER NOT NULL, due_at {instant} NOT NULL, sent_at {instant}, error TEXT,"
+        " CONSTRAINT pk_alert_messages PRIMARY KEY (alert_id, phase, channel),"
+        " CONSTRAINT ck_alert_messages_phase CHECK (phase IN ('opened', 'recovered')),"
+        " CONSTRAINT ck_alert_messages_state CHECK (state IN ('due', 'sent', 'abandoned')))"
+    )
+    connection.exec_driver_sql(
+        "CREATE INDEX ix_alert_messages_state ON alert_messages (state, due_at)"
+    )
+
+
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _record_parts,
     _record_changes,
@@ -332,6 +363,7 @@ MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _record_methods,
     _keep_states,
     _record_effort,
+    _record_alerts,
 )
 """The migrations from version n to n + 1, for every n from 1."""
 VERSION = 1 + len(MIGRATIONS)

@@ -194,6 +194,57 @@ upstreams = sa.Table(
     sa.PrimaryKeyConstraint("graph", "environment", name="pk_upstreams"),
 )
 
+# What somebody was, or is to be, alerted of. An alert is open until what it is about is over.
+alerts = sa.Table(
+    "alerts",
+    metadata,
+    sa.Column("alert_id", sa.String(64), primary_key=True),
+    sa.Column("environment", sa.String(64), nullable=False),
+    sa.Column("kind", sa.String(16), nullable=False),
+    # A want, a source or another graph, according to the kind.
+    sa.Column("subject", sa.Text, nullable=False),
+    sa.Column("since", Instant, nullable=False),
+    sa.Column("details", sa.JSON, nullable=False),
+    sa.Column("opened_at", Instant, nullable=False),
+    sa.Column("closed_at", Instant),
+    sa.Column("outcome", sa.String(16)),
+    sa.CheckConstraint("kind IN ('deadline', 'failed', 'stale', 'silent')", name="ck_alerts_kind"),
+    # An alert that is closed has an outcome: it recovered, or there is nothing to recover.
+    sa.CheckConstraint("(closed_at IS NULL) = (outcome IS NULL)", name="ck_alerts_outcome"),
+    # Of one thing there is one open alert.
+    sa.Index(
+        "ix_alerts_open",
+        "environment",
+        "kind",
+        "subject",
+        unique=True,
+        sqlite_where=sa.text("closed_at IS NULL"),
+        postgresql_where=sa.text("closed_at IS NULL"),
+    ),
+    sa.Index("ix_alerts_opened_at", "environment", "opened_at"),
+)
+
+# The messages about alerts, one for each channel and phase. A process that sends one first moves
+# its `due_at` to later, so that others leave it alone.
+alert_messages = sa.Table(
+    "alert_messages",
+    metadata,
+    sa.Column("alert_id", sa.ForeignKey("alerts.alert_id"), nullable=False),
+    sa.Column("phase", sa.String(16), nullable=False),
+    sa.Column("channel", sa.String(64), nullable=False),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("due_at", Instant, nullable=False),
+    sa.Column("sent_at", Instant),
+    # Why the last attempt failed.
+    sa.Column("error", sa.Text),
+    # A channel is told of each phase once.
+    sa.PrimaryKeyConstraint("alert_id", "phase", "channel", name="pk_alert_messages"),
+    sa.CheckConstraint("phase IN ('opened', 'recovered')", name="ck_alert_messages_phase"),
+    sa.CheckConstraint("state IN ('due', 'sent', 'abandoned')", name="ck_alert_messages_state"),
+    sa.Index("ix_alert_messages_state", "state", "due_at"),
+)
+
 # The needs of environments of external tables; the copies cover all of them.
 copy_needs = sa.Table(
     "copy_needs",

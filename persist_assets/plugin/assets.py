@@ -27,6 +27,7 @@ from persist_assets.core.model.sources import Source
 from persist_assets.core.settings.keys import KEEP_GOING, SETTINGS_FILE
 from persist_assets.core.settings.load import load_settings
 from persist_assets.plugin import beta
+from persist_assets.plugin.alerts import alerts_sensors
 from persist_assets.plugin.events import (
     CODE_VERSION,
     checks_in_dagster,
@@ -152,6 +153,7 @@ def load_sources(
             sensors=[
                 stale_sensor(runtime, _name_of("persist_stale", runtime)),
                 wants_sensor(runtime, _name_of("persist_wants", runtime), build_request),
+                *alerts_sensors(runtime, _name_of("persist_alerts", runtime)),
             ],
             resources={
                 PYSPARK: _pyspark(runtime),

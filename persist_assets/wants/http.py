@@ -61,7 +61,12 @@ def tell(url: str, document: Mapping[str, Any]) -> str | None:
 
 
 def ask(
-    url: str, token: str | None, content: bytes | None = None, *, within_s: float = TIMEOUT_S
+    url: str,
+    token: str | None,
+    content: bytes | None = None,
+    *,
+    within_s: float = TIMEOUT_S,
+    headers: Mapping[str, str] | None = None,
 ) -> tuple[int, Any]:
     """Return the status and the JSON of an answer; None if it is not JSON.
 
@@ -71,6 +76,8 @@ def ask(
     ----------
     content
         A JSON document to POST; None: GET.
+    headers
+        More headers to send.
 
     Raises
     ------
@@ -82,11 +89,11 @@ def ask(
     import httpx
 
     permit(url)
-    headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
+    sent = {"Accept": "application/json", "Accept-Encoding": "identity", **(headers or {})}
     if content is not None:
-        headers["Content-Type"] = "application/json"
+        sent["Content-Type"] = "application/json"
     if token is not None:
-        headers["Authorization"] = f"Bearer {token}"
+        sent["Authorization"] = f"Bearer {token}"
     method, body, deadline = "GET" if content is None else "POST", bytearray(), _now() + within_s
     logging.getLogger("httpx").setLevel(logging.WARNING)  # at INFO it logs URLs, webhooks' too
     try:
@@ -94,7 +101,7 @@ def ask(
             httpx.Client(
                 verify=_trusted(), proxy=_proxy(url), trust_env=False, timeout=within_s
             ) as client,
-            client.stream(method, url, content=content, headers=headers) as response,
+            client.stream(method, url, content=content, headers=sent) as response,
         ):
             for chunk in response.iter_raw():
                 body += chunk

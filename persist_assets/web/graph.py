@@ -24,6 +24,7 @@ from persist_assets.compiler.load import load_project, sound
 from persist_assets.core.errors import PersistError
 from persist_assets.core.settings.keys import SETTINGS_FILE
 from persist_assets.core.settings.user import make_private
+from persist_assets.operations.alerting.turn import take_turn
 from persist_assets.wants.requests import TAKERS, check_want, evaluate_now, find_untaken
 from persist_assets.wants.schedules import make_wants
 from persist_assets.wants.upstreams import sync_all
@@ -109,6 +110,7 @@ class Graph:
         self._reading = ThreadPoolExecutor(_READERS, "persist-read")
         self._planning = ThreadPoolExecutor(1, "persist-plan")
         self._glancing = ThreadPoolExecutor(1, "persist-glance")
+        self._alerting = ThreadPoolExecutor(1, "persist-alert")
         self._compiling = threading.Lock()
         self._project: tuple[object, Project] | None = None
         self._looking: asyncio.Future[Observer] | None = None
@@ -123,7 +125,9 @@ class Graph:
 
     def start(self) -> None:
         """Start watching the log and evaluating wants, in the event loop."""
-        loops = (self._watch, self._evaluate, *((self._build,) if self.builds else ()))
+        loops = [self._watch, self._evaluate]
+        if self.builds:
+            loops += [self._build, *((self._alert,) if self.settings.channels else ())]
         self._tasks = [asyncio.create_task(act()) for act in loops]
 
     def stop(self) -> None:
@@ -138,7 +142,7 @@ class Graph:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
-        for pool in (self._reading, self._planning, self._glancing):
+        for pool in (self._reading, self._planning, self._glancing, self._alerting):
             pool.shutdown(wait=False, cancel_futures=True)
 
     # ------------------------------------------------------------------------------- threads
@@ -343,6 +347,21 @@ class Graph:
                 log.warning("action=sync graph=%s problem=%s", result.graph, result.problem)
         await self.plan(lambda: make_wants(observer, "persist serve"))
         return "upstream" if any(result.available for result in synced) else "clock"
+
+    async def _alert(self) -> None:
+        """Send alerts from time to time, in a thread of its own: builds wait for no channel."""
+        loop = asyncio.get_running_loop()
+        while not self.stopping:
+            try:
+                observer = await self.glance(self.observer)
+                turn = await loop.run_in_executor(self._alerting, take_turn, observer)
+                for problem in turn.problems:
+                    log.warning("action=alert problem=%s", problem)
+            except PersistError as error:
+                log.warning("action=alert error=%s", error)
+            except Exception:
+                log.exception("action=alert")
+            await asyncio.sleep(_TICK_S)
 
     def _next_request(self) -> Request | None:
         """Return the oldest request that no run has started."""

@@ -17,6 +17,7 @@ from persist_assets.cli import EXIT_CODES, app
 from persist_assets.compiler.frontends.annotated_checks import _CHECKS
 from persist_assets.core.object_stores import SCHEMES, SPARK_PACKAGES
 from persist_assets.ledger.log import KINDS
+from persist_assets.operations.documents.alerts import AlertDocument
 from persist_assets.operations.documents.base import Document
 from persist_assets.operations.documents.builds import BuildDocument, RunDocument
 from persist_assets.operations.documents.costs import CostsDocument, SpentOnDocument
@@ -82,6 +83,7 @@ def test_every_command_is_in_the_docs(command: str) -> None:
         ("evaluate", EvaluationDocument),
         ("sla", MissDocument),
         ("events", EventDocument),
+        ("alerts list, alerts send, alerts test", AlertDocument),
         ("cost", CostsDocument),
         ("cost", SpentOnDocument),
     ],

@@ -153,6 +153,10 @@ KEYS: Mapping[str, Key] = {
         "`webhook`: the URL to which Dagster's sensor `persist_wants` sends missed deadlines, "
         "each as a JSON event. If it does not answer, the sensor tries again at its next tick",
     ),
+    "alerts": Key(
+        dict,
+        "channels for alerts: [more](operations.md#alerts)",
+    ),
     "cost": Key(
         dict,
         "prices, for `persist cost`: [more](operations.md#cost)",
@@ -266,6 +270,11 @@ UPSTREAM_KEYS: Mapping[str, Key] = {
         "the environment of the other graph whose events count",
         default="the one it serves",
     ),
+    "silent_after": Key(
+        str,
+        "an [alert](operations.md#alerts) is sent if no partition of it has arrived for so long: "
+        '`"26h"`',
+    ),
 }
 """The keys of `[upstream.NAME]`."""
 
@@ -277,6 +286,41 @@ SLA_KEYS: Mapping[str, Key] = {
     ),
 }
 """The keys of `[sla]`."""
+
+ALERT_KEYS: Mapping[str, Key] = {
+    "url_env": Key(
+        str,
+        "the environment variable with the [Apprise URL](https://github.com/caronc/apprise/wiki) "
+        "of the channel: `PERSIST_SECRET_…`, or [one that you allow]"
+        "(settings.md#untrusted-projects). Needs `pip install persist-assets[alerts]`",
+    ),
+    "webhook": Key(
+        str,
+        "instead of `url_env`: the URL to which alerts are posted as JSON, "
+        "[signed](operations.md#webhooks)",
+    ),
+    "secret_env": Key(
+        str,
+        "the environment variable with the secret that signs what is posted to `webhook`",
+    ),
+    "kinds": Key(
+        list,
+        "which alerts it gets: `deadline`, `failed`, `stale`, `silent`",
+        default="all",
+    ),
+    "select": Key(
+        list,
+        "only alerts about these sources: selections as on the command line. "
+        "Alerts about other graphs are always sent",
+        default="all",
+    ),
+    "environments": Key(
+        list,
+        "only alerts of these environments: names, or `pr-*`",
+        default="all",
+    ),
+}
+"""The keys of `[alerts.NAME]`."""
 
 COST_KEYS: Mapping[str, Key] = {
     "currency": Key(

@@ -23,6 +23,7 @@ from persist_assets.core.object_stores import (
     unfit_for_tables,
     unknown_scheme,
 )
+from persist_assets.core.settings.alerts import read_channels
 from persist_assets.core.settings.checks import check_keys, section_of
 from persist_assets.core.settings.costs import read_prices
 from persist_assets.core.settings.defaults import read_defaults
@@ -177,6 +178,7 @@ def _settings(
         selectors=read_selectors(root, entries.get("selectors", {})),
         variables=variables,
         prices=prices,
+        channels=read_channels(entries.get("alerts", {})),
         **spark_values,
     )
 

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from persist_assets.core.errors import SettingsError
 from persist_assets.core.settings.checks import check_keys, section_of
+from persist_assets.core.settings.durations import parse_duration
 from persist_assets.core.settings.keys import SLA_KEYS, UPSTREAM_KEYS
 from persist_assets.core.settings.places import at
 from persist_assets.core.settings.values import Upstream
@@ -52,23 +53,36 @@ def read_upstreams(entries: Mapping[str, Any]) -> tuple[Upstream, ...]:
         upstreams.append(
             Upstream(
                 name,
-                _http_url(keys[kind], "upstream", name, kind).rstrip("/"),
+                http_url(keys[kind], "upstream", name, kind).rstrip("/"),
                 tuple(patterns),
                 keys.get("token_env"),
                 keys.get("environment"),
                 kind == "dagster",
+                _silent_after(name, keys),
             )
         )
     return tuple(upstreams)
 
 
+def _silent_after(name: str, keys: Mapping[str, Any]) -> int | None:
+    text = keys.get("silent_after")
+    seconds = None if text is None else parse_duration(text)
+    if text is not None and seconds is None:
+        raise SettingsError(
+            f"`[upstream.{name}] silent_after`: `{text}` is not a duration",
+            hint='for example, "26h"',
+            location=at("upstream", name, "silent_after"),
+        )
+    return seconds
+
+
 def read_webhook(entries: Mapping[str, Any]) -> str:
     """Return the URL that late wants are reported to; empty where there is none."""
     check_keys(entries, SLA_KEYS, "sla")
-    return _http_url(entries["webhook"], "sla", "webhook") if "webhook" in entries else ""
+    return http_url(entries["webhook"], "sla", "webhook") if "webhook" in entries else ""
 
 
-def _http_url(url: str, *path: str) -> str:
+def http_url(url: str, *path: str) -> str:
     """Return a URL of the web, refused if it is none or holds a password."""
     what = f"{section_of(path[:-1])}{path[-1]}"
     try:

@@ -6,6 +6,7 @@ import errno
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 from urllib.parse import unquote
 from zoneinfo import ZoneInfo
 
@@ -62,6 +63,8 @@ class Upstream:
         The environment variable that holds the token for it.
     environment
         Only what happened in this environment of it counts; None: in any.
+    silent_after_s
+        After how many seconds without a new partition it counts as silent; None: never.
     """
 
     name: str
@@ -70,6 +73,53 @@ class Upstream:
     token_env: str | None = None
     environment: str | None = None
     dagster: bool = False
+    silent_after_s: int | None = None
+
+
+AlertKind = Literal["deadline", "failed", "stale", "silent"]
+"""The kinds of alerts.
+
+``deadline``
+    A want has missed its deadline.
+``failed``
+    The last build of a source, or of one of its partitions, failed.
+``stale``
+    A table is older than its freshness window.
+``silent``
+    Another graph does not answer, or has had no news for longer than expected.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """Where alerts are sent.
+
+    Attributes
+    ----------
+    url_env
+        The environment variable with its Apprise URL; None: it is a webhook.
+    webhook, secret_env
+        The URL of the webhook, and the environment variable with the secret that signs messages.
+    select
+        The selections of sources that it is about; empty: all.
+    environments
+        Names or patterns (``pr-*``); empty: all.
+    """
+
+    name: str
+    url_env: str | None
+    webhook: str | None
+    secret_env: str | None
+    kinds: tuple[AlertKind, ...]
+    select: tuple[str, ...] = ()
+    environments: tuple[str, ...] = ()
+
+    def is_for(self, environment: str) -> bool:
+        """Whether it gets alerts of an environment."""
+        return not self.environments or any(
+            environment == e or (e.endswith("*") and environment.startswith(e[:-1]))
+            for e in self.environments
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +259,8 @@ class Settings:
         Values of SQL variables by name; sorted pairs.
     prices
         The prices of work and storage.
+    channels
+        Where alerts are sent, by name.
     """
 
     root: Path
@@ -244,6 +296,7 @@ class Settings:
     variables: tuple[tuple[str, Setting], ...] = ()
     defaults: tuple[Default, ...] = ()
     prices: Prices = Prices()
+    channels: tuple[Channel, ...] = ()
 
     @property
     def environments(self) -> tuple[str, ...]:

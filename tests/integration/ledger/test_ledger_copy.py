@@ -22,6 +22,7 @@ from persist_assets.core.errors import ConflictError, LedgerError, LedgerTooNewE
 from persist_assets.core.model.snapshots import LocalCopy
 from persist_assets.core.wants import Blame, Evaluation, Want
 from persist_assets.ledger import transfer
+from persist_assets.ledger.alerts import Condition
 from persist_assets.ledger.connection import Database
 from persist_assets.ledger.leases import LEASE_S
 from persist_assets.ledger.ledger import Ledger
@@ -67,6 +68,8 @@ def fill(ledger: Ledger) -> None:
     ledger.copies.record(
         replace(copy, seen={"TRUE": 3}), expected=None, changes={"why": "it is new"}
     )
+    condition = Condition("failed", "a@s.sql", want.created_at, {"error": "é"})
+    ledger.alerts.record("dev", [(condition, ["ops"])], {}, want.created_at)
     with ledger.events.database.write() as connection:
         ledger.events.append(connection, "odd", {"a": [1.5, None, {"ü": True}]})
         connection.exec_driver_sql("UPDATE builds SET columns = '[ ]' WHERE build_uid = '4'")

@@ -12,6 +12,7 @@ from persist_assets.core.settings.load import find_root, load_settings
 from persist_assets.core.settings.places import find_place
 from persist_assets.core.settings.spark import is_harmless
 from persist_assets.core.settings.user import make_private, user_cache
+from persist_assets.core.settings.values import Prices
 
 
 def write(root: Path, text: str) -> Path:
@@ -53,6 +54,20 @@ def test_the_environment_is_said_by_the_option_then_the_variable_then_the_file(
         ("[upstream.u]\nulr = 'http://a'", "did you mean `url`?"),
         ("[upstream.'a b']\nurl = 'http://a'", "invalid upstream name `a b`"),
         ("[sla]\nwebhook = 'x'", "`x` is not an HTTP URL"),
+        ("[alerts]\nx = 1", "`alerts.x` must be a table"),
+        ("[alerts.'a b']\n", "invalid channel name `a b`"),
+        ("[alerts.x]\n", "`[alerts.x]` needs either `url_env` or `webhook`"),
+        ("[alerts.x]\nwebhook = 'https://h/x'", "`[alerts.x]` needs both `webhook` and"),
+        ("[alerts.x]\nurl_env = 'slack://a/b'", "`[alerts.x] url_env` must be the name of"),
+        ("[alerts.x]\nurl_env = 'X'\nkinds = ['late']", "unknown kind `late`"),
+        ("[alerts.x]\nurl_env = 'X'\nkinds = []", "`[alerts.x] kinds` must be a list of"),
+        ("[alerts.x]\nurl_env = 'X'\nselect = ['state:stale']", "cannot use `state:`"),
+        ("[upstream.u]\nurl = 'http://h'\nsilent_after = 'x'", "silent_after`: `x` is not a"),
+        ("[cost]\ncompute_hour = -1", "`compute_hour` must be a price of zero or more, got -1"),
+        ("[cost]\ncompute_hour = '2 EUR'", "`[cost] compute_hour` must be a number, got '2 EUR'"),
+        ("[cost]\ngb_month = nan", "`gb_month` must be a price of zero or more"),
+        ("[cost]\ncurrency = 'two words'", "`currency` must be a short code"),
+        ("[env.dev.cost]\nhour = 1", "unknown key `[env.dev.cost] hour`"),
         ("timezone = 'Mars/Olympus'", "unknown time zone `Mars/Olympus`"),
         ("sources = '../elsewhere'", "is outside the project"),
         ("sources = '/etc'", "is outside the project"),
@@ -432,3 +447,22 @@ def test_a_project_without_the_file_has_errors_all_the_same(tmp_path: Path) -> N
     root.mkdir()
     with pytest.raises(SettingsError, match="the warehouse cannot be"):
         load_settings(root, environ={})
+
+
+@pytest.mark.proves("Y2")
+def test_a_secret_that_somebody_writes_into_the_file_is_not_repeated(tmp_path: Path) -> None:
+    for key in ("url_env", "secret_env"):
+        other = 'webhook = "https://h/x"\n' if key == "secret_env" else ""
+        (tmp_path / "persist.toml").write_text(f'[alerts.x]\n{other}{key} = "slack://t0ken/x"\n')
+        with pytest.raises(SettingsError) as caught:
+            load_settings(tmp_path)
+        assert "t0ken" not in str(caught.value)
+
+
+@pytest.mark.proves("Y1")
+def test_an_environment_overrides_prices_one_by_one(tmp_path: Path) -> None:
+    text = (
+        "[cost]\ncurrency = 'EUR'\ncompute_hour = 2\ngb_month = 0.1\n[env.dev.cost]\ngb_month = 0"
+    )
+    (tmp_path / "persist.toml").write_text(text)
+    assert load_settings(tmp_path).prices == Prices("EUR", 2.0, None, 0.0)
