@@ -60,6 +60,11 @@ SECTIONS: Sequence[tuple[str, str, Mapping[str, keys.Key]]] = (
         keys.ALERT_KEYS,
     ),
     ("[cost]", "Prices, for [`persist cost`](../operations.md#cost).", keys.COST_KEYS),
+    (
+        "[retention]",
+        "How long [events](../settings.md#housekeeping) are kept.",
+        keys.RETENTION_KEYS,
+    ),
 )
 
 

@@ -34,6 +34,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "wanting": ("evaluate", "taint", "sla", "events", "want"),
     "editing": ("lsp",),
     "servers": ("serve", "spark", "ledger"),
+    "keeping": ("ledger",),
 }
 """The commands of each module. `persist --help` has them in this order."""
 

@@ -377,6 +377,9 @@ def events(
 ) -> None:
     """Tell what has happened, in order."""
     collected: list[Event] = []
+    trimmed = invocation.ledger.events.trimmed_to()
+    if since < trimmed:
+        err.print(f"hint: most events up to {trimmed} were archived: see `persist ledger trim`")
     while True:
         page, following = invocation.ledger.events.search(
             since, limit=limit, kinds=kind or (), patterns=pattern or ()

@@ -359,6 +359,31 @@ class Database:
             ) from error
         return copy
 
+    def vacuum(self) -> None:
+        """Return the space of deleted rows: on SQLite to the disk, on PostgreSQL to the tables.
+
+        SQLite writes the file anew, so writers wait, and the disk needs room for a second one.
+
+        Raises
+        ------
+        LedgerError
+            The database fails, for example because others use it all the time.
+        """
+        engine = self.engine.execution_options(isolation_level="AUTOCOMMIT")
+        with self._translated(), self._connected(engine) as connection:
+            if self.is_postgres:
+                connection.exec_driver_sql("VACUUM (ANALYZE) events")
+                return
+            raw = connection.connection.dbapi_connection
+            assert isinstance(raw, sqlite3.Connection)
+            try:
+                raw.execute("VACUUM")
+                raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            except sqlite3.Error as error:
+                hint = "try again when fewer builds run, and free some space"
+                message = f"the space of the ledger {self.shown} was not freed: {error}"
+                raise LedgerError(message, hint=hint) from error
+
     # -------------------------------------------------------------------------------- errors
 
     @contextmanager

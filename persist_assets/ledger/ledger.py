@@ -20,6 +20,7 @@ from persist_assets.ledger.partitions import Partitions
 from persist_assets.ledger.requests import Requests
 from persist_assets.ledger.runs import Runs
 from persist_assets.ledger.taints import Taints
+from persist_assets.ledger.trims import Trims
 from persist_assets.ledger.upstreams import Upstreams
 from persist_assets.ledger.wants import Wants
 
@@ -47,7 +48,7 @@ class Ledger:
     events
         The event log that all parts build on, and how the ledger was opened.
     builds, runs, costs, manifests, wants, requests, partitions, upstreams, copies, taints, leases,
-    alerts
+    alerts, trims
         The parts of the ledger.
 
     Raises
@@ -75,6 +76,7 @@ class Ledger:
         self.taints = Taints(self.events)
         self.leases = Leases(self.events)
         self.alerts = Alerts(self.events)
+        self.trims = Trims(self.events)
 
     def close(self) -> None:
         """Close every connection."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import sys
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,7 @@ KINDS: Mapping[str, str] = {
     "external-synced": "a copy of an external table was updated",
     "external-forgotten": "a copy that no environment uses was deleted",
     "lease-broken": "the holder of a lease is gone, and another process has taken it",
+    "events-trimmed": "old events were archived and deleted, up to the position `upto`",
 }
 """Every kind of event, with its meaning."""
 
@@ -184,6 +186,16 @@ class EventLog:
         return sha256(f"{first.version} {first.migrated_at.isoformat()}".encode()).hexdigest()[:32]
 
     @repeated
+    def trimmed_to(self) -> int:
+        """Return the position up to which old events were archived and deleted; 0: none were.
+
+        Of the events up to there, only those are left that `trims.py` keeps. A reader that has
+        read a part of them has missed some, and has to start over.
+        """
+        with self.database.read() as connection:
+            return trimmed_to(connection)
+
+    @repeated
     def fetch(self, since: int = 0, *, limit: int = 1000) -> list[Event]:
         """Return the events after position `since`, in order, at most `limit`."""
         query = sa.select(events).where(events.c.idx > since).order_by(events.c.idx).limit(limit)
@@ -233,7 +245,7 @@ class EventLog:
             head = connection.execute(
                 sa.select(counters.c.value).where(counters.c.name == "events")
             ).scalar_one()
-            last = min(head, since + max(_SCANNED, limit))
+            last = min(head, _last_scanned(connection, since, max(_SCANNED, limit)))
             query = sa.select(events).where(test, events.c.idx <= last)
             rows = connection.execute(query.order_by(events.c.idx).limit(limit)).all()
         following = rows[-1].idx if len(rows) == limit else max(last, since)
@@ -250,6 +262,23 @@ class EventLog:
         """Rebuild the projections from the events; return the number of events."""
         with self.database.write() as connection:
             return rebuild(connection)
+
+
+TRIMMED = "trimmed"
+"""The counter that holds the position up to which events were trimmed."""
+
+
+def trimmed_to(connection: Connection) -> int:
+    """Return the position up to which events were trimmed; 0: none were."""
+    return connection.scalar(sa.select(counters.c.value).where(counters.c.name == TRIMMED)) or 0
+
+
+def _last_scanned(connection: Connection, since: int, limit: int) -> int:
+    """Return the position of the last of `limit` events after a position; most may be trimmed."""
+    if since >= trimmed_to(connection):
+        return since + limit
+    query = sa.select(events.c.idx).where(events.c.idx > since).order_by(events.c.idx)
+    return connection.scalar(query.offset(limit - 1).limit(1)) or sys.maxsize
 
 
 class Part:

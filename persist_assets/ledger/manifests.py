@@ -608,7 +608,8 @@ def _restored_states(
     """
     here = events.c.environment == environment
     tainted = sa.select(events.c.partition_ref, events.c.data)
-    tainted = tainted.where(here, events.c.kind == "partition-tainted")
+    # The kind stands in the text of the query, as it does in that of the index `ix_events_tainted`.
+    tainted = tainted.where(here, events.c.kind == sa.literal_column("'partition-tainted'"))
     until: dict[PartitionRef, int] = {}
     for ref, data in connection.execute(tainted):
         build_id = data.get("build_id")

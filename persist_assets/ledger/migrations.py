@@ -347,6 +347,19 @@ def _record_alerts(connection: Connection) -> None:
     )
 
 
+def _prepare_trims(connection: Connection) -> None:
+    """Let a rebuild begin after events that were trimmed, and find taints and builds quickly."""
+    for statement in (
+        'CREATE TABLE base_rows ("position" BIGINT NOT NULL, part INTEGER NOT NULL,'
+        ' table_name VARCHAR(64) NOT NULL, "rows" JSON NOT NULL,'
+        ' CONSTRAINT pk_base_rows PRIMARY KEY ("position", part))',
+        "CREATE INDEX ix_events_tainted ON events (environment, partition_ref)"
+        " WHERE kind = 'partition-tainted'",
+        "CREATE INDEX ix_builds_environment ON builds (environment, source_id, started_at)",
+    ):
+        connection.exec_driver_sql(statement)
+
+
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _record_parts,
     _record_changes,
@@ -364,6 +377,7 @@ MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _keep_states,
     _record_effort,
     _record_alerts,
+    _prepare_trims,
 )
 """The migrations from version n to n + 1, for every n from 1."""
 VERSION = 1 + len(MIGRATIONS)

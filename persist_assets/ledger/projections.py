@@ -4,6 +4,9 @@
 that appends them, and with all events, in order, to rebuild the tables (`rebuild`): they hold
 nothing that the events do not. A build of many partitions appends very many events at once;
 successive events of one kind are applied together.
+
+Before events are trimmed, the rows of the tables are recorded as a base (`trims.py`): a rebuild
+begins with them, and applies the events that came after them.
 """
 
 from __future__ import annotations
@@ -19,8 +22,11 @@ from persist_assets.core.model.snapshots import Event
 from persist_assets.core.wants import ACTIVE, UNDER_WAY, Want, deadline, fewer, pause
 from persist_assets.ledger.connection import AT_ONCE, in_parts
 from persist_assets.ledger.tables import (
+    Instant,
     availability,
+    base_rows,
     build_requests,
+    counters,
     events,
     sla_misses,
     upstreams,
@@ -28,7 +34,7 @@ from persist_assets.ledger.tables import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from sqlalchemy.engine import Connection, Row
 
@@ -45,10 +51,10 @@ def apply(connection: Connection, new_events: Iterable[Event]) -> None:
 
 
 def rebuild(connection: Connection) -> int:
-    """Rebuild the tables from all events; return the number of events."""
+    """Rebuild the tables from the base and the events after it; return the number of events."""
     for table in reversed(PROJECTIONS):
         connection.execute(table.delete())
-    n, last = 0, 0
+    n, last = 0, _read_base(connection)
     while True:
         query = sa.select(events).where(events.c.idx > last).order_by(events.c.idx)
         rows = connection.execute(query.limit(AT_ONCE)).all()
@@ -56,6 +62,39 @@ def rebuild(connection: Connection) -> int:
         if not rows:
             return n
         n, last = n + len(rows), rows[-1].idx
+
+
+BASE = "base"
+"""The counter that names the position of the base."""
+
+
+def read_tables(connection: Connection, size: int) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yield the rows of the tables in parts of at most `size`, as a base records them."""
+    for table in PROJECTIONS:
+        query = sa.select(table).order_by(*table.primary_key.columns)
+        rows = connection.execution_options(yield_per=size).execute(query)
+        for part in rows.mappings().partitions():
+            yield table.name, [{k: _recorded(v) for k, v in row.items()} for row in part]
+
+
+def _recorded(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+def _read_base(connection: Connection) -> int:
+    """Put the rows of the base into the tables, and return its position; 0 if there is none."""
+    query = sa.select(counters.c.value).where(counters.c.name == BASE)
+    position: int = connection.scalar(query) or 0
+    tables = {table.name: table for table in PROJECTIONS}
+    this = base_rows.c.position == position
+    for (part,) in connection.execute(sa.select(base_rows.c.part).where(this)).all():
+        row = connection.execute(sa.select(base_rows).where(this, base_rows.c.part == part)).one()
+        table = tables[row.table_name]
+        instants = {c.name for c in table.columns if isinstance(c.type, Instant)}
+        values = [{k: instant(v) if k in instants else v for k, v in r.items()} for r in row.rows]
+        for some in in_parts(values):
+            connection.execute(table.insert(), [*some])
+    return position
 
 
 def instant(text: str | None) -> datetime | None:

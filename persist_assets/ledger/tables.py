@@ -67,6 +67,28 @@ events = sa.Table(
     sa.Column("task_id", sa.String(64)),
     sa.Column("job_label", sa.Text),
     sa.Index("ix_events_partition_ref", "partition_ref", "idx"),
+    # A rollback finds the few taints without reading all other events.
+    sa.Index(
+        "ix_events_tainted",
+        "environment",
+        "partition_ref",
+        sqlite_where=sa.text("kind = 'partition-tainted'"),
+        postgresql_where=sa.text("kind = 'partition-tainted'"),
+    ),
+)
+
+# The rows of the folds as they were when the log was last trimmed: a rebuild begins with those of
+# the position that the counter `base` names. Others belong to a trim that was interrupted.
+base_rows = sa.Table(
+    "base_rows",
+    metadata,
+    sa.Column("position", sa.BigInteger, nullable=False),
+    sa.Column("part", sa.Integer, nullable=False),
+    sa.Column("table_name", sa.String(64), nullable=False),
+    # A list of rows: values by column, instants as texts.
+    sa.Column("rows", sa.JSON, nullable=False),
+    # A part is recorded once.
+    sa.PrimaryKeyConstraint("position", "part", name="pk_base_rows"),
 )
 
 # The tables from here to `upstreams`, except `taints`, are folds of the events: only
@@ -341,6 +363,8 @@ builds = sa.Table(
     # A build that succeeded has a snapshot, and only such a build has one.
     sa.CheckConstraint("(state = 'succeeded') = (version IS NOT NULL)", name="ck_builds_snapshot"),
     sa.Index("ix_builds_source_id", "source_id", "started_at"),
+    # The builds of an environment's sources, the latest first, without those of other environments.
+    sa.Index("ix_builds_environment", "environment", "source_id", "started_at"),
     sa.Index("ix_builds_run_id", "run_id"),
     sa.Index("ix_builds_table_name", "table_name", "state"),
 )

@@ -149,7 +149,11 @@ def load_sources(
             assets=[*definitions, *elsewhere.values(), *assets],
             asset_checks=[sla_check(runtime, s) for s in project.persisted if is_due(s)],
             jobs=[build_request],
-            schedules=[_gc_schedule(runtime, gc_cron), *((scheduled,) if scheduled else ())],
+            schedules=[
+                _gc_schedule(runtime, gc_cron),
+                *((_trim_schedule(runtime),) if settings.retention.events_s else ()),
+                *((scheduled,) if scheduled else ()),
+            ],
             sensors=[
                 stale_sensor(runtime, _name_of("persist_stale", runtime)),
                 wants_sensor(runtime, _name_of("persist_wants", runtime), build_request),
@@ -214,6 +218,29 @@ def _gc_schedule(runtime: Runtime, cron: str) -> dg.ScheduleDefinition:
     graph = dg.GraphDefinition(name=name, node_defs=[op])
     job = graph.to_job(executor_def=dg.in_process_executor)
     return dg.ScheduleDefinition(name=name, job=job, cron_schedule=cron)
+
+
+def _trim_schedule(runtime: Runtime) -> dg.ScheduleDefinition:
+    """Return a schedule that trims the log once a day. The settings ask for it, so it is on."""
+    name = _name_of("persist_trim", runtime)
+
+    def trim(context: dg.OpExecutionContext) -> None:
+        try:
+            trimmed = runtime.trim()
+        except PersistError as error:
+            raise dg.Failure(str(error)) from error
+        context.add_output_metadata(
+            {"deleted": trimmed.deleted, "kept": trimmed.kept, "archive": trimmed.archive}
+        )
+
+    op = dg.op(name=f"{name}_op", description="Archive and delete old events of the log.")(trim)
+    graph = dg.GraphDefinition(name=name, node_defs=[op])
+    return dg.ScheduleDefinition(
+        name=name,
+        job=graph.to_job(executor_def=dg.in_process_executor),
+        cron_schedule="0 4 * * *",
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+    )
 
 
 @cache

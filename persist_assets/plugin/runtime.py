@@ -28,6 +28,7 @@ from persist_assets.engine.spark import SparkEngine
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.operations.gc import Collected, collect
 from persist_assets.operations.recovery import open_ledger
+from persist_assets.operations.trimming import Trimmed, trim
 
 log = logging.getLogger(__name__)
 
@@ -183,6 +184,11 @@ class Runtime:
         with self._lock:
             project = self._project(settings)
         return collect(settings, project, self._open_ledger())
+
+    def trim(self) -> Trimmed:
+        """Archive and delete old events, as the settings say: see `operations.trimming`."""
+        seconds = self.settings.retention.events_s
+        return trim(self.settings, self._open_ledger(), seconds)
 
     def pool(self, run_id: str, make: Callable[[], Pool]) -> Pool:
         """Return the pool of a run; it is created when a step first asks for it."""

@@ -191,6 +191,13 @@ def _report_deadlines(
     """
     ledger, environment = observer.ledger, observer.settings.environment
     since, head = cursor["told"], ledger.events.position()
+    trimmed = ledger.events.trimmed_to()
+    if since < trimmed:
+        messages.append(
+            f"the events up to {trimmed} were archived: deadlines that were missed before are not"
+            " reported"
+        )
+        since = trimmed
     late: list[Miss] | None = None
     while since < head:
         events, following = ledger.events.search(since, kinds=_SLA_KINDS)

@@ -171,7 +171,7 @@ def _read_service(
     upstream: Upstream, cursor: Mapping[str, Any], token: str | None
 ) -> Iterator[_Page]:
     """Yield the pages of a service's events after a cursor; see `persist serve`."""
-    idx, log_id = cursor.get("idx"), cursor.get("log_id")
+    idx, log_id, trimmed = (cursor.get(name) for name in ("idx", "log_id", "trimmed_to"))
     at = idx if isinstance(idx, int) else 0
     last, fits = at, [matcher(p) for p in upstream.patterns]
     for _ in range(_MOST_PAGES):
@@ -182,6 +182,7 @@ def _read_service(
             "kinds": [*_KINDS],
             **({"environment": upstream.environment} if upstream.environment else {}),
             **({"log_id": log_id} if log_id else {}),
+            **({"trimmed_to": trimmed} if trimmed else {}),
         }
         where = f"{upstream.url}/api/v1/events?{urlencode(parameters, doseq=True)}"
         status, answer = ask(where, token)
@@ -196,17 +197,20 @@ def _read_service(
             if at == 0 and not other:
                 raise NoAnswer("it refuses to return its history from the start")
             why = f"its history was reset: it had been read up to {at}"
+            if not other and at < (_trimmed_in(page) or 0):
+                why = f"its events after {at} were archived before they were read"
             at = last = 0
-            log_id = new_id
+            log_id, trimmed = new_id, _trimmed_in(page)
             beginning = {"idx": 0, "log_id": log_id, "began_anew": True}
             cursor = beginning
             yield _Page(beginning, {}, moved=True, reset=why)
             continue
-        log_id = new_id
+        log_id, trimmed = new_id, trimmed if at else _trimmed_in(page)
         states, following, head = _events(page, at, upstream, fits)
         served = page.get("environment")
         served_environment = {"environment": served} if isinstance(served, str) else {}
-        other = {"log_id": log_id, **served_environment}
+        begun = {"trimmed_to": trimmed} if trimmed else {}
+        other = {"log_id": log_id, **served_environment, **begun}
         far = following - last >= _FAR or any(cursor.get(k) != v for k, v in other.items())
         moved = bool(states) or far
         cursor = {**cursor, "idx": following, **other}
@@ -248,6 +252,12 @@ def _events(
             states.pop(ref, None)
             states[ref] = state
     return states, following, head
+
+
+def _trimmed_in(page: Mapping[str, Any]) -> int | None:
+    """Return up to where a log was trimmed when its reader began; None: it was not."""
+    position = page.get("trimmed_to")
+    return position if _is_whole(position) and position else None
 
 
 def _is_whole(value: Any) -> TypeGuard[int]:

@@ -140,22 +140,7 @@ async def list_events(graph: Graph, caller: Caller, query: EventsQuery) -> Answe
         raise Refused(422, "invalid", "`since` and `since_idx` mean the same: use only one of them")
     since = query.since_idx or query.since
     environment = query.environment or graph.settings.environment
-    log_id, head = await graph.read(
-        lambda: (graph.ledger.events.log_id(), graph.ledger.events.position())
-    )
-    if since > head or query.log_id not in (None, log_id):
-        detail = (
-            f"the cursor {since} is beyond the end of the log, {head}"
-            if query.log_id in (None, log_id)
-            else "the cursor belongs to another log"
-        )
-        raise Refused(
-            409,
-            "history-reset",
-            f"{detail}: its history was reset",
-            "read from the beginning, since_idx=0",
-            more={"head": head, "log_id": log_id},
-        )
+    log_id, head, trimmed = await graph.read(partial(_check_cursor, graph, query, since))
 
     def look(since: int) -> tuple[list[Event], int]:
         return graph.ledger.events.search(
@@ -173,7 +158,11 @@ async def list_events(graph: Graph, caller: Caller, query: EventsQuery) -> Answe
     clock = asyncio.get_running_loop().time
     deadline = clock() + query.wait
     while True:
+        begun = since
         events, since = await graph.read(partial(look, since))
+        now_trimmed = await graph.read(graph.ledger.events.trimmed_to)
+        if begun < now_trimmed != trimmed:  # while the events were read
+            raise _over(_missed(begun, now_trimmed), head, log_id, now_trimmed)
         head = max(head, since)
         if events or graph.stopping:
             break
@@ -193,7 +182,43 @@ async def list_events(graph: Graph, caller: Caller, query: EventsQuery) -> Answe
         head=head,
         log_id=log_id,
         environment=graph.settings.environment,
+        trimmed_to=trimmed,
     )
+
+
+def _check_cursor(graph: Graph, query: EventsQuery, since: int) -> tuple[str, int, int]:
+    """Return the log's identity, its end, and up to where it was trimmed.
+
+    Raises
+    ------
+    Refused
+        A reader with this cursor must start over: it has missed events, or read others.
+    """
+    log = graph.ledger.events
+    log_id, head, trimmed = log.log_id(), log.position(), log.trimmed_to()
+    problem = None
+    if query.log_id not in (None, log_id):
+        problem = "the cursor belongs to another log"
+    elif since > head:
+        problem = f"the cursor {since} is beyond the end of the log, {head}"
+    elif 0 < since < trimmed and query.trimmed_to != trimmed:
+        raise _over(_missed(since, trimmed), head, log_id, trimmed)
+    if problem is not None:
+        raise _over(f"{problem}: its history was reset", head, log_id, trimmed)
+    return log_id, head, trimmed
+
+
+def _missed(since: int, trimmed: int) -> str:
+    return f"events after the cursor {since} were archived and deleted, up to {trimmed}"
+
+
+def _over(problem: str, head: int, log_id: str, trimmed: int) -> Refused:
+    """Return the answer to a reader who has to start over."""
+    more = {"head": head, "log_id": log_id, "trimmed_to": trimmed}
+    hint = "read from the beginning, since_idx=0"
+    if trimmed:
+        hint += f", and send trimmed_to={trimmed} with all further requests"
+    return Refused(409, "history-reset", problem, hint, more=more)
 
 
 # ------------------------------------------------------------------------------------------- wants

@@ -29,6 +29,7 @@ class EventsDocument(Document):
     head: Count
     log_id: str
     environment: str
+    trimmed_to: Count
 
 
 class CreatedWantDocument(WantDocument):
@@ -94,3 +95,4 @@ class ProblemDocument(Document):
     problems: list[ProblemDetail] = Field(default_factory=list)
     head: Count = 0
     log_id: str = ""
+    trimmed_to: Count = 0

@@ -56,6 +56,8 @@ _PLAN_AGE = timedelta(seconds=30)
 """How long a plan is shown while no event occurs: raw data may change without one."""
 _LONGEST_REST_S = 60.0
 """The longest pause between two evaluations, in seconds."""
+_TRIM_S = 86_400.0
+"""The time from one trim of the log to the next, in seconds."""
 _LOOK_S = 0.2
 """How often to look at the log while a client waits for it, in seconds."""
 
@@ -128,6 +130,7 @@ class Graph:
         loops = [self._watch, self._evaluate]
         if self.builds:
             loops += [self._build, *((self._alert,) if self.settings.channels else ())]
+            loops += (self._trim,) if self.settings.retention.events_s else ()
         self._tasks = [asyncio.create_task(act()) for act in loops]
 
     def stop(self) -> None:
@@ -395,6 +398,30 @@ class Graph:
                 self.ledger.requests.fail(request.request_id, message)
 
         await self.read(look)
+
+    async def _trim(self) -> None:
+        """Archive and delete events once a day, as the settings say.
+
+        It has a thread of its own, and may be interrupted: the next trim completes it.
+        """
+        from persist_assets.operations.trimming import trim
+
+        seconds, pool = self.settings.retention.events_s, ThreadPoolExecutor(1, "persist-trim")
+
+        def go_on(done: int, last: int) -> None:
+            if self.stopping:
+                raise InterruptedError
+
+        def act() -> None:
+            with suppress(InterruptedError):
+                trim(self.settings, self.ledger, seconds, clock=self.clock, tell=go_on)
+
+        while not self.stopping:
+            try:
+                await asyncio.get_running_loop().run_in_executor(pool, act)
+            except PersistError as error:
+                log.warning("action=trim error=%s", error)
+            await asyncio.sleep(_TRIM_S)
 
     # -------------------------------------------------------------------------------- events
 

@@ -113,6 +113,8 @@ class EventsQuery(Input):
     """An alias of `since_idx`."""
     log_id: Text | Absent = None
     """The log of the position, as returned by an earlier response."""
+    trimmed_to: Position | Absent = None
+    """Up to where the log was trimmed when the reader began, as returned by an earlier response."""
     environment: Text | Absent = None
     """The environment; default: the served one; `*`: all."""
     partition_refs: Texts = []

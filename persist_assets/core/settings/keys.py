@@ -161,6 +161,10 @@ KEYS: Mapping[str, Key] = {
         dict,
         "prices, for `persist cost`: [more](operations.md#cost)",
     ),
+    "retention": Key(
+        dict,
+        "how long events are kept: [more](settings.md#housekeeping)",
+    ),
     "defaults": Key(
         dict,
         'annotations for the sources of whole directories: `[defaults."staging/**"]` '
@@ -343,6 +347,21 @@ COST_KEYS: Mapping[str, Key] = {
     ),
 }
 """The keys of `[cost]`."""
+
+RETENTION_KEYS: Mapping[str, Key] = {
+    "events": Key(
+        str,
+        "how long the ledger keeps events, at least an hour; older ones are archived and deleted "
+        "by Dagster's schedule `persist_trim` and by `persist serve --build`",
+        default="for ever",
+    ),
+    "archive": Key(
+        str,
+        "the directory of the archives: a path or a URI",
+        default='".persist/archive"',
+    ),
+}
+"""The keys of `[retention]`."""
 
 SPARK_KEYS: Mapping[str, Key] = {
     "shared": Key(

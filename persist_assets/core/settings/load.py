@@ -38,6 +38,7 @@ from persist_assets.core.settings.keys import (
     STORE_KEYS,
 )
 from persist_assets.core.settings.places import KeyPlace, at, place_in
+from persist_assets.core.settings.retention import read_retention
 from persist_assets.core.settings.selectors import read_selectors
 from persist_assets.core.settings.spark import (
     REFUSED,
@@ -179,6 +180,7 @@ def _settings(
         variables=variables,
         prices=prices,
         channels=read_channels(entries.get("alerts", {})),
+        retention=read_retention(entries.get("retention", {})),
         **spark_values,
     )
 

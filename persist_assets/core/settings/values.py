@@ -19,6 +19,7 @@ from persist_assets.core.object_stores import (
     scheme_of,
 )
 from persist_assets.core.settings.keys import OUT_OF_PROJECT, STATE
+from persist_assets.core.settings.retention import FOR_EVER, Retention
 from persist_assets.core.settings.spark import (
     NEVER_COUNTED,
     TIMEZONE,
@@ -261,6 +262,8 @@ class Settings:
         The prices of work and storage.
     channels
         Where alerts are sent, by name.
+    retention
+        How long the ledger keeps events.
     """
 
     root: Path
@@ -297,6 +300,7 @@ class Settings:
     defaults: tuple[Default, ...] = ()
     prices: Prices = Prices()
     channels: tuple[Channel, ...] = ()
+    retention: Retention = FOR_EVER
 
     @property
     def environments(self) -> tuple[str, ...]:

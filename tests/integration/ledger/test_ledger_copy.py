@@ -73,6 +73,7 @@ def fill(ledger: Ledger) -> None:
     with ledger.events.database.write() as connection:
         ledger.events.append(connection, "odd", {"a": [1.5, None, {"ü": True}]})
         connection.exec_driver_sql("UPDATE builds SET columns = '[ ]' WHERE build_uid = '4'")
+    ledger.trims.record_base()
     with ledger.leases.hold("x", "dead"), ledger.events.database.read() as connection:
         row = connection.execute(sa.select(leases)).mappings().one()
     with ledger.events.database.write() as connection:

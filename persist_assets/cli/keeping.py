@@ -1,0 +1,73 @@
+"""Commands that keep a ledger small and safe: trim, backup, restore."""
+
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from persist_assets.cli.application import Invocation, command, err, ledger_app, out, print_json
+from persist_assets.core.errors import SettingsError
+
+
+@command("trim", ledger_app)
+def ledger_trim(
+    invocation: Invocation,
+    older_than: Annotated[
+        str | None,
+        typer.Option(
+            "--older-than",
+            metavar="DURATION",
+            help="Delete older events: `90d`. Default: `[retention] events`.",
+        ),
+    ] = None,
+    archive: Annotated[
+        str | None,
+        typer.Option("--archive", metavar="DIR", help="Where the events are archived."),
+    ] = None,
+    vacuum: Annotated[
+        bool, typer.Option("--vacuum", help="Return the free space to the disk; writers wait.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing.")] = False,
+) -> None:
+    """Archive old events as Parquet, and delete those that nothing follows from any more."""
+    from persist_assets.core.settings.retention import parse_retention
+    from persist_assets.operations.trimming import trim
+
+    seconds = invocation.settings.retention.events_s
+    if older_than is not None:
+        seconds = parse_retention(older_than) or 0
+        if not seconds:
+            raise SettingsError(
+                f"`--older-than {older_than}` is not a duration of at least 1 hour",
+                hint='for example, --older-than 90d, or "12 hours"',
+            )
+    if not seconds:
+        raise SettingsError(
+            "it is not known how old the events are that may be deleted",
+            hint='use --older-than 90d, or set [retention] events = "90 days" in persist.toml',
+        )
+
+    def tell(done: int, last: int) -> None:
+        if invocation.verbose:
+            err.print(f"looked at the events up to {done:,} of {last:,}")
+
+    ledger = invocation.ledger
+    trimmed = trim(
+        invocation.settings, ledger, seconds, archive=archive, dry_run=dry_run, tell=tell
+    )
+    if vacuum and not dry_run:
+        ledger.events.database.vacuum()
+    if invocation.as_json:
+        counts = {"upto": trimmed.upto, "deleted": trimmed.deleted, "kept": trimmed.kept}
+        print_json({**counts, "archive": trimmed.archive, "files": [*trimmed.files]})
+        return
+    if not trimmed.deleted:
+        out.print("no event can be deleted")
+        return
+    action = "would archive and delete" if dry_run else "archived and deleted"
+    out.print(
+        f"{action} {trimmed.deleted:,} events up to position {trimmed.upto:,};"
+        f" {trimmed.kept:,} older ones are still needed"
+    )
+    if not dry_run:
+        out.print(f"[dim]{escape(trimmed.archive)}[/]", soft_wrap=True)
