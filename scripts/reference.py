@@ -37,6 +37,11 @@ SECTIONS: Sequence[tuple[str, str, Mapping[str, keys.Key]]] = (
         "One [environment](../settings.md#environments); its keys override the project's.",
         keys.ENV_KEYS,
     ),
+    (
+        "[env.NAME.publish]",
+        "Where an environment [publishes its tables](../publishing.md) under fixed names.",
+        keys.PUBLISH_KEYS,
+    ),
     ("[malloy]", "How [Malloy files](../settings.md#malloy) are compiled.", keys.MALLOY_KEYS),
     (
         "[spark]",

@@ -25,11 +25,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from persist_assets.building.catalog_views import check_catalog, show, shown_as
+from persist_assets.building.catalog_views import check_catalog, shown_as
 from persist_assets.building.checking import Checking
 from persist_assets.building.effort import effort_of
 from persist_assets.building.observe import Observer, Unpublished
 from persist_assets.building.progress import new_progress
+from persist_assets.building.publishing import announce
 from persist_assets.building.reader import Reader
 from persist_assets.building.set_checks import failure
 from persist_assets.building.stages import Computed, PendingBuild, Started
@@ -658,17 +659,17 @@ class Builder:
         )
 
     def _announce(self, works: Iterable[PendingBuild]) -> None:
-        """Export the manifest, and refresh the catalog views of what was published."""
-        sharing: list[Source] = []
+        """Export the manifest, and refresh the names under which others read what was published."""
+        sharing: list[SourceID] = []
         for work in works:
             work.state = "published"
             work.build = replace(
                 work.build, state="succeeded", finished_at=self.clock(), snapshot=work.snapshot
             )
             # Readers of all sources with this BuildID read it now.
-            sharing += self.project.by_build_id[work.source.build_id]
+            sharing += (s.source_id for s in self.project.by_build_id[work.source.build_id])
         export_manifest(self.settings, self.ledger)
-        show(self.settings, self.ledger, self.engine, sharing)
+        announce(self.settings, self.ledger, self.project, sharing, engine=self.engine)
 
     # ---------------------------------------------------------------------- leases and tidying
 

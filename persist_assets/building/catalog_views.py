@@ -8,11 +8,13 @@ process dies in between, the source's next publication repairs the view.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from persist_assets.core.dialect import quote
 from persist_assets.core.errors import BuildError, SettingsError, StorageError
 from persist_assets.core.object_stores import spark_pattern
+from persist_assets.core.partitions import literal_of
 from persist_assets.engine.session import translated
 from persist_assets.storage.delta_tables import read_snapshot
 
@@ -25,9 +27,18 @@ if TYPE_CHECKING:
     from persist_assets.engine.protocol import Engine
     from persist_assets.ledger.ledger import Ledger
 
+log = logging.getLogger(__name__)
+
+
+class UnreadableError(StorageError):
+    """Other programs cannot read a stored query, because it reads a raw table."""
+
 
 def shown_as(settings: Settings, source: Source) -> str | None:
     """Return the quoted name of a source's view, or None."""
+    if settings.publish is not None and settings.publish.catalog:
+        name = (source.annotation.name or source.name).rpartition(".")[2]
+        return ".".join(quote(part) for part in (*settings.publish.catalog.split("."), name))
     if not settings.views or source.annotation.name is None:
         return None
     name = settings.views.replace("{name}", source.annotation.name)
@@ -63,17 +74,49 @@ def show(settings: Settings, ledger: Ledger, engine: Engine, sources: Iterable[S
             continue
         # The ledger is read under the lease: the last state wins.
         with ledger.leases.hold(f"view {name}", "a publication"):
-            snapshot = _shown(settings, ledger, source)
+            snapshot = shown(settings, ledger, source)
+            query = _readable(settings, ledger, name, snapshot)
             with translated(f"showing {name}"):
-                engine.session.sql(
-                    f"CREATE OR REPLACE VIEW {name} AS {_query(settings, ledger, snapshot)}"
-                    if snapshot
-                    else f"DROP VIEW IF EXISTS {name}"
-                )
+                _replace(engine, source, name, query)
 
 
-def _shown(settings: Settings, ledger: Ledger, source: Source) -> Snapshot | None:
-    """Return the snapshot that readers of a source get; if it is not built, their last one."""
+def _readable(
+    settings: Settings, ledger: Ledger, name: str, snapshot: Snapshot | None
+) -> str | None:
+    """Return the query of a view; None: it must not exist, because no rows are there to show."""
+    if snapshot is None:
+        return None
+    try:
+        return _query(settings, ledger, snapshot)
+    except UnreadableError as error:
+        log.warning("%s: %s", name, error.message)
+        return None
+
+
+def _replace(engine: Engine, source: Source, name: str, query: str | None) -> None:
+    """Give a view another query; None: drop it.
+
+    CREATE OR REPLACE would drop the view of a Hive metastore before it creates it again, and
+    readers would fail in between.
+    """
+    session = engine.session
+    if query is None:
+        session.sql(f"DROP VIEW IF EXISTS {name}")
+        return
+    if session.catalog.tableExists(name):
+        session.sql(f"ALTER VIEW {name} AS {query}")
+    else:
+        session.sql(f"CREATE VIEW {name} AS {query}")
+    if source.description:
+        comment = literal_of(source.description)
+        session.sql(f"ALTER VIEW {name} SET TBLPROPERTIES ('comment' = {comment})")
+
+
+def shown(settings: Settings, ledger: Ledger, source: Source) -> Snapshot | None:
+    """Return the snapshot that readers of a source get; if it is not built, their last one.
+
+    None if the environment has never built it.
+    """
     present = ledger.manifests.find_snapshot(
         settings.environment, source.build_id, reads=settings.reads
     )
@@ -92,7 +135,7 @@ def _query(settings: Settings, ledger: Ledger, snapshot: Snapshot) -> str:
         for leaf in snapshot.view.leaves:
             read = ledger.builds.find_written(leaf.build_uid) if leaf.build_uid else None
             if read is None:
-                raise StorageError(
+                raise UnreadableError(
                     f"others cannot read {snapshot.table}: it reads the raw table {leaf.name}",
                     hint="remove its `name` or materialized=view",
                 )
@@ -124,7 +167,7 @@ def check_leaves(settings: Settings, source: Source, raw: Iterable[Source]) -> N
     BuildError
         It reads a raw table.
     """
-    name = shown_as(settings, source)
+    name = shown_as(settings, source) if settings.views else None
     for upstream in raw if name else ():
         raise BuildError(
             f"`{source.name}` cannot be the view {name}: it reads the raw table `{upstream.name}`",

@@ -30,6 +30,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "environments": ("manifest", "promote", "history", "state", "rollback", "gc", "doctor"),
     "spending": ("cost",),
     "alerting": ("alerts",),
+    "publishing": ("publish",),
     "trusting": ("trust",),
     "wanting": ("evaluate", "taint", "sla", "events", "want"),
     "editing": ("lsp",),

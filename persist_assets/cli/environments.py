@@ -76,7 +76,7 @@ def _import(invocation: Invocation, file: Path, *, dry_run: bool, why: str | Non
     from persist_assets.operations.environments import import_manifest
 
     settings = invocation.settings
-    builder = invocation.builder() if settings.views else None
+    builder = invocation.builder() if settings.has_views else None
     imported = import_manifest(
         settings, invocation.ledger, file, dry_run=dry_run, why=why, builder=builder
     )
@@ -362,7 +362,7 @@ def rollback(
     if to is not None and run is not None:
         raise SettingsError("--to and --run exclude each other", hint="choose one of them")
 
-    builder = invocation.builder() if invocation.settings.views else None
+    builder = invocation.builder() if invocation.settings.has_views else None
     change = environments.roll_back(
         invocation.settings,
         invocation.ledger,

@@ -80,6 +80,8 @@ def _named_locations(invocation: Invocation) -> Iterator[tuple[str, str]]:
         settings = load_settings(invocation.root, environment=environment)
         yield settings.ledger, "ledger"
         yield settings.warehouse, "warehouse"
+        if settings.publish is not None and settings.publish.path:
+            yield settings.publish.path, f"[env.{environment}.publish]"
         yield from _named_stores(settings)
         for upstream in settings.upstreams:
             yield upstream.url, f"[upstream.{upstream.name}]"

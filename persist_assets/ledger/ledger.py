@@ -17,6 +17,7 @@ from persist_assets.ledger.leases import Leases
 from persist_assets.ledger.log import EventLog
 from persist_assets.ledger.manifests import Manifests
 from persist_assets.ledger.partitions import Partitions
+from persist_assets.ledger.published import PublishedTables
 from persist_assets.ledger.requests import Requests
 from persist_assets.ledger.runs import Runs
 from persist_assets.ledger.taints import Taints
@@ -48,7 +49,7 @@ class Ledger:
     events
         The event log that all parts build on, and how the ledger was opened.
     builds, runs, costs, manifests, wants, requests, partitions, upstreams, copies, taints, leases,
-    alerts, trims
+    alerts, trims, published
         The parts of the ledger.
 
     Raises
@@ -77,6 +78,7 @@ class Ledger:
         self.leases = Leases(self.events)
         self.alerts = Alerts(self.events)
         self.trims = Trims(self.events)
+        self.published = PublishedTables(self.events)
 
     def close(self) -> None:
         """Close every connection."""

@@ -360,6 +360,19 @@ def _prepare_trims(connection: Connection) -> None:
         connection.exec_driver_sql(statement)
 
 
+def _publish(connection: Connection) -> None:
+    """Add the tables under fixed names; there are none yet."""
+    connection.exec_driver_sql(
+        "CREATE TABLE published_tables (environment VARCHAR(64) NOT NULL, place TEXT NOT NULL,"
+        " source_id TEXT NOT NULL, build_uid VARCHAR(64) NOT NULL, version BIGINT NOT NULL,"
+        f" described VARCHAR(64) NOT NULL, published_at {_instant(connection)} NOT NULL,"
+        " CONSTRAINT pk_published_tables PRIMARY KEY (place))"
+    )
+    connection.exec_driver_sql(
+        "CREATE INDEX ix_published_tables_environment ON published_tables (environment)"
+    )
+
+
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _record_parts,
     _record_changes,
@@ -378,6 +391,7 @@ MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _record_effort,
     _record_alerts,
     _prepare_trims,
+    _publish,
 )
 """The migrations from version n to n + 1, for every n from 1."""
 VERSION = 1 + len(MIGRATIONS)

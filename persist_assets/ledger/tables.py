@@ -431,6 +431,21 @@ malloy_entries = sa.Table(
     ),
 )
 
+# The tables under fixed names, and the build whose rows each has.
+published_tables = sa.Table(
+    "published_tables",
+    metadata,
+    sa.Column("environment", sa.String(64), nullable=False),
+    # One environment publishes at a place.
+    sa.Column("place", sa.Text, primary_key=True),
+    sa.Column("source_id", sa.Text, nullable=False),
+    sa.Column("build_uid", sa.String(64), nullable=False),
+    sa.Column("version", sa.BigInteger, nullable=False),
+    sa.Column("described", sa.String(64), nullable=False),
+    sa.Column("published_at", Instant, nullable=False),
+    sa.Index("ix_published_tables_environment", "environment"),
+)
+
 # The last transaction of each writer, by which a writer that lost its connection finds out whether
 # it was committed. Only on PostgreSQL, whose transaction numbers may be assigned twice after a
 # crash.

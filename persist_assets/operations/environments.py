@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from persist_assets.building.catalog_views import show
 from persist_assets.building.observe import Observer, beneath
+from persist_assets.building.publishing import announce
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core.errors import ConflictError, NotFoundError, SettingsError, StorageError
 from persist_assets.core.model.snapshots import Build, Move, RawVersion, Snapshot
@@ -80,7 +80,7 @@ def promote(
     )
     target_project = require(load_project(target_settings))
     engine = None if isinstance(builder, Observer) else builder.engine
-    if target_settings.views and engine is None and not dry_run:
+    if target_settings.has_views and engine is None and not dry_run:
         raise _needs_spark(target, f"persist promote {settings.environment} {target}")
     promotion = decide(
         builder.project,
@@ -111,8 +111,8 @@ def promote(
         )
     # Even if nothing moved: an earlier promotion may have died before this point.
     export_manifest(target_settings, ledger)
-    if engine is not None:
-        show(target_settings, ledger, engine, [builder.project.by_id[s] for s in selected])
+    moved = [s for s in selected if s in target_project.by_id]
+    announce(target_settings, ledger, target_project, moved, engine=engine)
     return promotion, change
 
 
@@ -263,7 +263,7 @@ def roll_back(
         ledger.manifests.undo(environment, moved, expected=latest, by=by, why=reason)
     export_manifest(settings, ledger)
     change = ledger.manifests.fetch_history(environment, limit=1)[0]
-    _show_moved(builder, change.moves)
+    _announce_moved(settings, ledger, builder, change.moves)
     return change
 
 
@@ -410,12 +410,16 @@ def _steps_of_run(
     return chosen
 
 
-def _show_moved(builder: Builder | None, moved: Iterable[Move | Snapshot]) -> None:
-    """Update the views through which others read sources whose entries have moved."""
-    if builder is not None:
-        ids = {i for m in moved for i in (m.source_id, m.build_id)}
-        sources = [s for s in builder.project.persisted if {s.source_id, s.build_id} & ids]
-        show(builder.settings, builder.ledger, builder.engine, sources)
+def _announce_moved(
+    settings: Settings, ledger: Ledger, builder: Builder | None, moved: Iterable[Move | Snapshot]
+) -> None:
+    """Update the names under which others read sources whose entries have moved."""
+    if builder is None and settings.publish is None:
+        return
+    project = builder.project if builder is not None else load_project(settings)
+    ids = {i for m in moved for i in (m.source_id, m.build_id)}
+    sources = [s.source_id for s in project.persisted if {s.source_id, s.build_id} & ids]
+    announce(settings, ledger, project, sources, engine=builder.engine if builder else None)
 
 
 def _is_there(settings: Settings, ledger: Ledger, snapshot: Snapshot) -> bool:
@@ -543,7 +547,7 @@ def import_entries(
                 settings.environment, chosen, malloy=dict(read.malloy), why=why
             )
         export_manifest(settings, ledger)
-        _show_moved(builder, moved)
+        _announce_moved(settings, ledger, builder, moved)
     new = frozenset(adopted & {s.build_id for s in moved})
     return Imported(moved, new, n_same, tuple(refused), read.strict, change)
 

@@ -19,6 +19,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from persist_assets.building.failing_rows import FAILURES, failures_table
+from persist_assets.building.publishing import find_left, publisher_of, remove_published
 from persist_assets.building.strategies.temporary import TEMPORARY, temporary_lease
 from persist_assets.core.errors import ConflictError, SettingsError, StorageError
 from persist_assets.core.settings.load import environments_of, load_settings
@@ -34,6 +35,7 @@ from persist_assets.storage.delta_deletions import (
 )
 from persist_assets.storage.delta_tables import LOG, find_table
 from persist_assets.storage.files import delete_directory, delete_file, is_linked, list_own
+from persist_assets.storage.published_tables import open_published, tidy_published
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -87,7 +89,7 @@ def collect(
         The sources that the environment defines.
     removed
         Also remove sources that are not in `project` from the environment's manifest, and delete
-        copies that none of its sources need.
+        copies that none of its sources need, and published tables that follow none of them.
     dry_run
         Only report what would be deleted.
 
@@ -109,6 +111,9 @@ def collect(
     collected = [_sweep(settings, ledger, h, clock(), dry_run=dry_run) for h in holdings]
     collected += _sweep_temporary(settings, ledger, dry_run=dry_run)
     collected += _sweep_failures(settings, project, ledger, dry_run=dry_run)
+    collected += _sweep_published(
+        settings, project, ledger, clock(), removed=removed, dry_run=dry_run
+    )
     read = {need.table for need in project.needs}
     needed = {copy_id(settings, s) for s in project.sources if s.source_id in read}
     copies = ledger.copies.fetch() if removed else ()
@@ -298,6 +303,37 @@ def _sweep_listings(settings: Settings, ledger: Ledger, now: datetime) -> None:
             version = listed_version(file.location)
             if old and version is not None and version not in needed:
                 delete_file(file.location)
+
+
+def _sweep_published(
+    settings: Settings,
+    project: Project,
+    ledger: Ledger,
+    now: datetime,
+    *,
+    removed: bool,
+    dry_run: bool,
+) -> Iterable[Collected]:
+    """Delete replaced files of published tables, and tables that follow no source any more."""
+    left = {*find_left(settings, ledger, project)} if removed else set[str]()
+    for place in ledger.published.fetch(settings.environment):
+        with ExitStack() as leases:
+            try:
+                lease = ledger.leases.hold(f"publish {place}", "a collection", wait_s=0)
+                leases.enter_context(lease)
+                table = open_published(place, publisher_of(settings, ledger))
+            except ConflictError as error:
+                log.warning("action=collect place=%s skipped: %s", place, error.message)
+                continue
+            size = 0
+            if place in left:
+                size = sum(file.bytes for file in list_own(place))
+                if not dry_run:
+                    remove_published(ledger, place)
+            elif table is not None:
+                size = tidy_published(place, table, settings.keep_s, now, dry_run=dry_run)
+        if size:
+            yield Collected(place, (), size)
 
 
 _TOKEN = re.compile(r"[0-9a-f]{32}")

@@ -273,7 +273,7 @@ def commit(
     try:
         return _commit(staged, metadata, pinned, base, kept_files)
     except (DeltaError, OSError) as error:
-        if _is_taken(error):
+        if is_taken(error):
             raise ConflictError(
                 f"another writer committed to {staged.root} at the same time", hint="try again"
             ) from error
@@ -287,13 +287,48 @@ def _commit(
     base: int | None,
     kept_files: Collection[str],
 ) -> int:
+    table = find_table(staged.root)
+    if table is not None:
+        if base is not None and table.version() != base:
+            table = restore(staged.root, table, base)
+        elif base is None and pinned is not None and table.version() > pinned:
+            table = restore(staged.root, table, pinned)
+    return write_files(table, staged, metadata, kept_files)
+
+
+def write_files(
+    table: Any,
+    staged: Staged,
+    metadata: Mapping[str, str],
+    kept_files: Collection[str] = (),
+    description: str | None = None,
+) -> int:
+    """Commit staged files on top of a version of a table, and return the new version.
+
+    Parameters
+    ----------
+    table
+        The `deltalake.DeltaTable` whose version is succeeded; None: the table is created.
+    metadata
+        Entries of the commit.
+    kept_files
+        The paths of the table's files that stay. If there are none, columns may change.
+    description
+        Of a table that is created.
+
+    Raises
+    ------
+    DeltaError, OSError
+        It was not written. If the version exists, `is_taken` is true of the error.
+    StorageError
+        Whether it was written is unknown.
+    """
     from deltalake import Schema
     from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
     now = int(time.time() * 1000)
     adds = [AddAction(f.path, f.bytes, {}, now, True, f.statistics) for f in staged.files]
     schema, hooks = Schema.from_json(staged.schema), _hooks()
-    table = find_table(staged.root)
     if table is None:
         uri, options = delta_place(staged.root)
 
@@ -303,6 +338,7 @@ def _commit(
                 schema,
                 adds,
                 mode="error",
+                description=description,
                 storage_options=options,
                 commit_properties=properties,
                 post_commithook_properties=hooks,
@@ -310,10 +346,6 @@ def _commit(
 
         _write_version(staged.root, 0, metadata, create)
         return 0
-    if base is not None and table.version() != base:
-        table = restore(staged.root, table, base)
-    elif base is None and pinned is not None and table.version() > pinned:
-        table = restore(staged.root, table, pinned)
     # delta-rs writes changed columns only if it replaces all files itself.
     mode, removes = "overwrite", list[RemoveAction]()
     if kept_files:
@@ -364,7 +396,7 @@ def _write_version(
         try:
             written = read_commit(root, version).get(COMMIT)
         except StorageError as unread:
-            if _is_taken(error) and not isinstance(unread.__cause__, FileNotFoundError):
+            if is_taken(error) and not isinstance(unread.__cause__, FileNotFoundError):
                 raise
             written = None
         if written != name:
@@ -373,7 +405,7 @@ def _write_version(
         return False
 
 
-def _is_taken(error: Exception) -> bool:
+def is_taken(error: Exception) -> bool:
     """Whether an error of delta-rs means that the version or table exists."""
     from deltalake.exceptions import CommitFailedError
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
+from uuid import uuid4
 
 from persist_assets.core.errors import SettingsError, StorageError
 from persist_assets.core.object_stores import (
@@ -322,6 +323,28 @@ def copy_file(source: str, target: str) -> None:
 
 
 _BLOCK_BYTES = 8 << 20
+
+
+def write_text(location: str, text: str) -> None:
+    """Write a file that readers see completely or not at all; directories are made.
+
+    Raises
+    ------
+    StorageError
+        It cannot be written.
+    """
+    with reached(location) as (system, path):
+        if not is_local(location):
+            with system.open_output_stream(path) as stream:  # an object appears when it is closed
+                stream.write(text.encode())
+            return
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        part = f"{path}.{uuid4().hex}.part"
+        with open(part, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
 
 
 def list_own(location: str) -> list[Found]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from persist_assets.building.publishing import share_manifest
 from persist_assets.building.scheduler import Pool
 from persist_assets.core.errors import (
     ConflictError,
@@ -341,6 +342,7 @@ def taint(
         return [*taints.preview(environments, decide).refs]
     taint = taints.record(environments, decide, by=by)
     export_manifest(observer.settings, observer.ledger)
+    share_manifest(observer.settings, observer.ledger)
     return [*taint.refs]
 
 

@@ -229,6 +229,10 @@ ENV_KEYS: Mapping[str, Key] = {
         dict,
         "prices of this environment; they override the project's one by one",
     ),
+    "publish": Key(
+        dict,
+        "where tables are published under fixed names: [more](publishing.md)",
+    ),
 }
 """The keys of `[env.NAME]`; those that the project has too are overridden there."""
 
@@ -248,6 +252,25 @@ MALLOY_KEYS: Mapping[str, Key] = {
     ),
 }
 """The keys of `[malloy]`."""
+
+PUBLISH_KEYS: Mapping[str, Key] = {
+    "path": Key(
+        str,
+        "a directory or bucket outside the warehouse. Each source has a Delta table at "
+        "`path/group/name` there, which follows builds, promotions and rollbacks",
+    ),
+    "catalog": Key(
+        str,
+        "a catalog or schema that outlives the Spark session. Each source has a view in it: "
+        "`unity.analytics`",
+    ),
+    "select": Key(
+        list,
+        "the sources to publish, as [selections](cli.md#select-sources)",
+        default="all persisted sources",
+    ),
+}
+"""The keys of `[env.NAME.publish]`."""
 
 UPSTREAM_KEYS: Mapping[str, Key] = {
     "url": Key(

@@ -38,6 +38,7 @@ from persist_assets.core.settings.keys import (
     STORE_KEYS,
 )
 from persist_assets.core.settings.places import KeyPlace, at, place_in
+from persist_assets.core.settings.publishing import read_publish
 from persist_assets.core.settings.retention import read_retention
 from persist_assets.core.settings.selectors import read_selectors
 from persist_assets.core.settings.spark import (
@@ -177,6 +178,7 @@ def _settings(
         webhook=read_webhook(entries.get("sla", {})),
         defaults=read_defaults(root, entries.get("defaults", {})),
         selectors=read_selectors(root, entries.get("selectors", {})),
+        publish=read_publish(root, section, overrides, warehouse, reads),
         variables=variables,
         prices=prices,
         channels=read_channels(entries.get("alerts", {})),

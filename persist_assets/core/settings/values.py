@@ -49,6 +49,25 @@ class Malloy:
 
 
 @dataclass(frozen=True, slots=True)
+class Publish:
+    """Where an environment publishes its tables under fixed names.
+
+    Attributes
+    ----------
+    path
+        The directory of Delta tables, an absolute path or a URI; empty: none.
+    catalog
+        The catalog or schema of views; empty: none.
+    select
+        Selections of the sources; empty: all persisted ones.
+    """
+
+    path: str
+    catalog: str
+    select: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Upstream:
     """Another graph whose partitions this one's wants may wait for.
 
@@ -264,6 +283,8 @@ class Settings:
         Where alerts are sent, by name.
     retention
         How long the ledger keeps events.
+    publish
+        Where tables are published under fixed names; None: nowhere.
     """
 
     root: Path
@@ -301,11 +322,17 @@ class Settings:
     prices: Prices = Prices()
     channels: tuple[Channel, ...] = ()
     retention: Retention = FOR_EVER
+    publish: Publish | None = None
 
     @property
     def environments(self) -> tuple[str, ...]:
         """The environment and those that it reads, nearest first."""
         return (self.environment, *self.reads)
+
+    @property
+    def has_views(self) -> bool:
+        """Whether it has views in a catalog, which only Spark updates."""
+        return bool(self.views or (self.publish and self.publish.catalog))
 
     def is_temporary(self, environment: str) -> bool:
         """Whether a pattern declares an environment, and nothing else does."""

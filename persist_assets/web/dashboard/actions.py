@@ -218,7 +218,7 @@ async def confirm_promotion(frame: Frame, request: Request, caller: Caller) -> R
         )
         moved = [(s, promotion.snapshots.get(s.build_id)) for s in promotion.sources]
         in_words = _promotion_in_words(promotion, origin, target)
-        has_views = bool(moved and settings_of(frame.graph, target).views)
+        has_views = bool(moved and settings_of(frame.graph, target).has_views)
         if has_views:
             in_words = _views_in_words(target, f"persist promote {origin} {target}")
         return {
@@ -305,7 +305,7 @@ async def confirm_rollback(frame: Frame, request: Request, caller: Caller) -> Re
         in_words = "Readers get the earlier tables again. Nothing is copied."
         if rollback.gone:
             in_words = f"This is impossible: these tables are gone: {', '.join(rollback.gone)}."
-        elif settings.views:
+        elif settings.has_views:
             in_words = _views_in_words(environment, f"persist rollback --env {environment}")
         elif not rollback.moves:
             in_words = "Readers keep the tables that they get now."
@@ -316,7 +316,7 @@ async def confirm_rollback(frame: Frame, request: Request, caller: Caller) -> Re
             "undone": rollback.undone,
             "moves": rollback.moves,
             "explanation": in_words,
-            "is_possible": not rollback.gone and not settings.views,
+            "is_possible": not rollback.gone and not settings.has_views,
         }
 
     title = f"Roll back {environment}?"
@@ -331,7 +331,7 @@ async def do_rollback(
 
     def act() -> Response:
         settings = settings_of(frame.graph, environment)
-        if settings.views:
+        if settings.has_views:
             command = f"persist rollback --env {environment}"
             raise SettingsError(_views_in_words(environment, command))
         expected = _change_id(_text(form, "expected"))

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -53,6 +53,14 @@ from persist_assets.storage.files import (
     know_stores,
     list_files,
     unreachable,
+)
+from persist_assets.storage.published_tables import (
+    PUBLISHER,
+    Description,
+    describe,
+    open_published,
+    publish_version,
+    tidy_published,
 )
 from persist_assets.storage.raw import find_columns, missing_columns, pin_raw
 from persist_assets.storage.types import delta_schema
@@ -534,3 +542,30 @@ def test_a_warehouse_is_a_file_uri_with_any_name(
     assert [b["action"] for b in json.loads(done.stdout)["builds"]] == ["reused", "built"]
     assert sorted(tuple(r) for r in builder.read(q).collect()) == [("x", 4), ("y", 2)]
     ledger.close()
+
+
+@pytest.mark.proves("X4")
+def test_a_published_table_follows_another_one_in_a_bucket(bucket: str, tmp_path: Path) -> None:
+    first = stage(f"{bucket}/wh/t", "1" * 32, 3)
+    commit(first, build_id="b", pinned=None)
+    more = stage(f"{bucket}/wh/t", "2" * 32, 5)
+    kept = [f.path for f in first.files]
+    commit(more, build_id="b", pinned=0, base=0, kept_files=kept)
+    description = Description("Numbers.", {"a": "A number."}, ("ops",))
+    for place in (f"{bucket}/lake/g/t", str(tmp_path / "lake")):
+        for version in (0, 1, 0):
+            table = open_published(place, "us")
+            source = (first.root, version)
+            publish_version(place, table, source, {PUBLISHER: "us"}, description)
+            describe(place, open_published(place, "us"), "us", description)
+            uri, options = delta_place(place)
+            published = DeltaTable(uri, storage_options=options)
+            assert published.to_pyarrow_table().num_rows == (8 if version else 3)
+            assert published.schema().fields[0].metadata == {"comment": "A number."}
+        with pytest.raises(ConflictError, match="another publisher"):
+            open_published(place, "others")
+        n_before = len(list_files(place))
+        now = datetime.now(UTC) + timedelta(days=2)
+        assert tidy_published(place, open_published(place, "us"), 0, now) > 0
+        assert len(list_files(place)) == n_before - 1
+        assert DeltaTable(uri, storage_options=options).to_pyarrow_table().num_rows == 3

@@ -1,0 +1,398 @@
+"""Tables under fixed names: which snapshot each of them has to have, and bringing it there.
+
+The ledger moves first; the published tables follow, one commit each. If the process dies in
+between, the next build of the source brings its table up to date, even if it reuses everything:
+the ledger records what each published table has.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from persist_assets.building.catalog_views import show, shown
+from persist_assets.core.digests import digest
+from persist_assets.core.errors import PersistError, SettingsError, StorageError
+from persist_assets.ledger.manifest_file import fetch_document
+from persist_assets.planning.selection import select
+from persist_assets.storage.files import delete_directory, write_text
+from persist_assets.storage.published_tables import (
+    PUBLISHER,
+    Description,
+    OvertakenError,
+    describe,
+    open_published,
+    publish_version,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.queries import SourceID
+    from persist_assets.core.model.snapshots import Snapshot
+    from persist_assets.core.model.sources import Source
+    from persist_assets.core.settings.values import Settings
+    from persist_assets.engine.protocol import Engine
+    from persist_assets.ledger.ledger import Ledger
+    from persist_assets.ledger.published import PublishedTable
+
+log = logging.getLogger(__name__)
+
+MANIFEST = "manifest.json"
+"""The name of an environment's manifest beside its tables under fixed names."""
+_AT_ONCE = 8
+_FEW = 8
+"""So many sources are looked up one by one, rather than in the whole manifest."""
+_ATTEMPTS = 5
+"""How often a table is published again that another process changes at the same time."""
+
+Action = Literal["published", "described", "removed", "current", "skipped", "failed"]
+_CHANGES = ("published", "described", "removed")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a table under a fixed name.
+
+    Attributes
+    ----------
+    action
+        ``published``: it has other rows now; ``described``: only other comments; ``removed``:
+        the environment no longer has rows for it; ``current``: it was up to date; ``skipped`` and
+        ``failed``: see `reason`.
+    build_uid
+        The build that it should have; None: the source is not built.
+    """
+
+    source_id: SourceID
+    place: str
+    action: Action
+    build_uid: str | None
+    reason: str | None = None
+
+
+def announce(
+    settings: Settings,
+    ledger: Ledger,
+    project: Project,
+    among: Collection[SourceID] | None = None,
+    *,
+    engine: Engine | None = None,
+) -> list[Outcome]:
+    """Let readers outside see what an environment's manifest names now; return what changed.
+
+    Parameters
+    ----------
+    among
+        The sources that may have moved; None: all.
+    engine
+        Updates views in a catalog; None: these stay as they are.
+
+    Raises
+    ------
+    StorageError
+        A table or a view could not be changed. The environment's own readers get the new rows
+        anyway.
+    """
+    outcomes = publish(settings, ledger, project, among)
+    share_manifest(settings, ledger)
+    if engine is not None:
+        show_views(settings, ledger, project, engine, among)
+    failed = [o for o in outcomes if o.action == "failed"]
+    if failed:
+        more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
+        raise StorageError(
+            f"the table at {failed[0].place} still has earlier rows{more}: {failed[0].reason}",
+            hint="persist publish tries again; so does the next build of the source",
+        )
+    return outcomes
+
+
+def share_manifest(settings: Settings, ledger: Ledger) -> None:
+    """Write an environment's manifest beside its tables under fixed names, if it has any.
+
+    If that fails, a warning is logged: the next change of the environment writes it.
+    """
+    if settings.publish is None or not settings.publish.path:
+        return
+    location = f"{settings.publish.path}/{MANIFEST}"
+    with ledger.leases.hold(f"publish {location}", "a publication"):
+        document = fetch_document(settings, ledger)
+        try:
+            write_text(location, json.dumps(document, indent=2, sort_keys=True) + "\n")
+        except StorageError as error:
+            log.warning("action=publish place=%s error=%s", location, error.message)
+
+
+def show_views(
+    settings: Settings,
+    ledger: Ledger,
+    project: Project,
+    engine: Engine,
+    among: Collection[SourceID] | None = None,
+) -> None:
+    """Bring the views of an environment up to date; see `announce`."""
+    sources = project.persisted
+    if settings.publish is not None and settings.publish.catalog:
+        addresses(settings, project)
+        sources = published_sources(settings, project)
+    show(settings, ledger, engine, [s for s in sources if among is None or s.source_id in among])
+
+
+def find_left(settings: Settings, ledger: Ledger, project: Project) -> list[str]:
+    """Return the places of published tables that no longer follow a source, sorted."""
+    places = {*addresses(settings, project).values()}
+    return [p for p in ledger.published.fetch(settings.environment) if p not in places]
+
+
+def fixed_name(source: Source) -> tuple[str, ...]:
+    """Return the name under which a source is published: its group and name, or annotated parts.
+
+    Source: `name` in its annotation; a dot separates parts.
+    """
+    name = source.annotation.name
+    if name is not None and "." in name:
+        return tuple(name.split("."))
+    return (source.group, name or source.name)
+
+
+def addresses(settings: Settings, project: Project) -> dict[SourceID, str]:
+    """Return the places of the tables that an environment publishes, by source.
+
+    Raises
+    ------
+    SettingsError
+        Two sources have the same place, or the selection is wrong.
+    """
+    publish = settings.publish
+    if publish is None:
+        return {}
+    places: dict[SourceID, str] = {}
+    owners: dict[str, Source] = {}
+    for source in published_sources(settings, project):
+        name = fixed_name(source)
+        address = name[-1:] if publish.catalog else name
+        other = owners.setdefault("/".join(address).lower(), source)
+        if other is not source:
+            raise SettingsError(
+                f"`{other.key}` and `{source.key}` are both published as {'/'.join(address)}",
+                hint=f"give one of them another `name`{'' if publish.catalog else ' or `group`'}",
+                location=source.location,
+            )
+        places[source.source_id] = "/".join((publish.path, *name))
+    return places if publish.path else {}
+
+
+def published_sources(settings: Settings, project: Project) -> list[Source]:
+    """Return the sources that an environment publishes.
+
+    Raises
+    ------
+    PersistError
+        The selection is wrong.
+    """
+    publish = settings.publish
+    if publish is None:
+        return []
+    if not publish.select:
+        return [*project.persisted]
+    try:
+        chosen = {*select(project, publish.select, selectors=settings.selectors)}
+    except PersistError as error:
+        error.message = f"`[env.{settings.environment}.publish] select`: {error.message}"
+        raise
+    return [s for s in project.persisted if s.source_id in chosen]
+
+
+def publish(
+    settings: Settings,
+    ledger: Ledger,
+    project: Project,
+    among: Collection[SourceID] | None = None,
+    *,
+    dry_run: bool = False,
+) -> list[Outcome]:
+    """Bring the tables under fixed names up to date with an environment's manifest.
+
+    Parameters
+    ----------
+    among
+        Only these sources; None: all.
+    dry_run
+        Only say what would be done, according to the ledger.
+
+    Raises
+    ------
+    SettingsError
+        See `addresses`.
+    """
+    places = addresses(settings, project)
+    chosen = {s: p for s, p in places.items() if among is None or s in among}
+    if not chosen:
+        return []
+    environment = settings.environment
+    recorded = ledger.published.fetch(environment)
+    tainted = ledger.taints.fetch(environment)
+    snapshots = _shown_to_readers(settings, ledger, [project.by_id[s] for s in chosen])
+    due: list[tuple[Source, str]] = []
+    outcomes: list[Outcome] = []
+    for source_id, place in chosen.items():
+        source = project.by_id[source_id]
+        snapshot = snapshots[source_id]
+        outcome = _as_recorded(source, place, snapshot, tainted, recorded.get(place))
+        if outcome.action in _CHANGES and not dry_run:
+            due.append((source, place))
+        else:
+            outcomes.append(outcome)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        outcomes += pool.map(lambda s: _publish_one(settings, ledger, *s), due)
+    return sorted(outcomes, key=lambda o: o.place)
+
+
+def _shown_to_readers(
+    settings: Settings, ledger: Ledger, sources: Sequence[Source]
+) -> dict[SourceID, Snapshot | None]:
+    """Return the snapshot that readers of each source get; see `shown`."""
+    if len(sources) <= _FEW:
+        return {s.source_id: shown(settings, ledger, s) for s in sources}
+    manifest = ledger.manifests.fetch(settings.environment)
+    latest = ledger.builds.fetch_current(settings.environment)
+    snapshots: dict[SourceID, Snapshot | None] = {}
+    for source in sources:
+        build = latest.get(source.source_id)
+        last = build.snapshot if build else None
+        snapshots[source.source_id] = manifest.get(source.build_id, last)
+    return snapshots
+
+
+def _as_recorded(
+    source: Source,
+    place: str,
+    snapshot: Snapshot | None,
+    tainted: Collection[str],
+    table: PublishedTable | None,
+) -> Outcome:
+    """Return what is to be done for a table, according to the ledger."""
+    if snapshot is None and table is not None:
+        return Outcome(source.source_id, place, "removed", None, "no longer built there")
+    if snapshot is None:
+        return Outcome(source.source_id, place, "skipped", None, "not built yet")
+    uid = snapshot.build_uid
+    if snapshot.view is not None:
+        reason = "a stored query has no files; publish it to a catalog"
+        return Outcome(source.source_id, place, "skipped", uid, reason)
+    if table is None or table.build_uid != uid:
+        if uid in tainted:
+            reason = "its rows are tainted, so the table keeps the earlier ones"
+            return Outcome(source.source_id, place, "skipped", uid, reason)
+        return Outcome(source.source_id, place, "published", uid)
+    same = table.described == _digest(description_of(source, snapshot))
+    return Outcome(source.source_id, place, "current" if same else "described", uid)
+
+
+def _publish_one(settings: Settings, ledger: Ledger, source: Source, place: str) -> Outcome:
+    """Bring one table up to date, whatever others do meanwhile."""
+    try:
+        with ledger.leases.hold(f"publish {place}", "a publication"):
+            return _follow(settings, ledger, source, place)
+    except PersistError as error:
+        return Outcome(source.source_id, place, "failed", None, error.message)
+
+
+def _follow(settings: Settings, ledger: Ledger, source: Source, place: str) -> Outcome:
+    """Bring one table up to date; see `_publish_one`, which holds its lease.
+
+    Raises
+    ------
+    PersistError
+        It could not be changed.
+    """
+    for attempt in range(_ATTEMPTS):
+        try:
+            table = open_published(place, publisher_of(settings, ledger))
+            # Only now: a version of the table that is newer than this one would be a conflict.
+            snapshot = shown(settings, ledger, source)
+            tainted = ledger.taints.fetch(settings.environment)
+            recorded = ledger.published.fetch(settings.environment).get(place)
+            outcome = _as_recorded(source, place, snapshot, tainted, recorded)
+            if snapshot is None and table is not None:
+                remove_published(ledger, place)
+            if outcome.action == "skipped" or snapshot is None:
+                return outcome
+            return _move(settings, ledger, source, place, table, snapshot)
+        except OvertakenError:
+            if attempt == _ATTEMPTS - 1:
+                raise
+    raise AssertionError("unreachable")
+
+
+def remove_published(ledger: Ledger, place: str) -> None:
+    """Delete a published table; the caller holds its lease.
+
+    Raises
+    ------
+    StorageError
+        A file cannot be deleted.
+    """
+    delete_directory(place)
+    ledger.published.forget(place)
+
+
+def _move(
+    settings: Settings,
+    ledger: Ledger,
+    source: Source,
+    place: str,
+    table: Any,
+    snapshot: Snapshot,
+) -> Outcome:
+    """Give an opened table the rows and the description of a snapshot, and record that."""
+    description = description_of(source, snapshot)
+    publisher = publisher_of(settings, ledger)
+    before = None if table is None else int(table.version())
+    version = publish_version(
+        place,
+        table,
+        (settings.table_root(snapshot.table), snapshot.version),
+        {
+            PUBLISHER: publisher,
+            "persist.build": snapshot.build_uid,
+            "persist.build_id": snapshot.build_id,
+            "persist.source": source.source_id,
+        },
+        description,
+    )
+    described = describe(place, open_published(place, publisher), publisher, description)
+    ledger.published.record(
+        settings.environment,
+        place,
+        source.source_id,
+        snapshot.build_uid,
+        version,
+        _digest(description),
+    )
+    action = "published" if version != before else "described" if described else "current"
+    log.info("action=publish place=%s version=%d build=%s", place, version, snapshot.build_uid)
+    return Outcome(source.source_id, place, action, snapshot.build_uid)
+
+
+def publisher_of(settings: Settings, ledger: Ledger) -> str:
+    """Return the name by which published tables know the ledger and environment they belong to."""
+    return f"{ledger.events.log_id()}/{settings.environment}"
+
+
+def description_of(source: Source, snapshot: Snapshot) -> Description:
+    """Return what the published table of a source says about itself."""
+    described = {c.name: c.description for c in source.known_columns if c.description}
+    present = {c.name for c in snapshot.columns}
+    comments = {name: text for name, text in described.items() if name in present}
+    return Description(source.description, comments, source.annotation.owners)
+
+
+def _digest(description: Description) -> str:
+    comments = tuple(sorted(description.comments.items()))
+    return digest(description.text or "", comments, description.owners)
