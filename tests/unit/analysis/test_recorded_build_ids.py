@@ -1,10 +1,13 @@
-"""BuildIDs stay what they are: one that moves rebuilds the tables of users."""
+"""BuildIDs stay what they are: one that moves gives users' tables another name."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from recorded import of_generated, of_pairs, recorded
+from conftest import need_node
+from recorded import changed, in_changelog, of_generated, of_kinds, of_pairs, recorded
+
+from persist_assets.core import digests
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -12,9 +15,9 @@ if TYPE_CHECKING:
 import pytest
 
 
-@pytest.mark.proves("H2")
+@pytest.mark.proves("H2", "X3")
 def test_the_build_ids_of_all_golden_pairs_are_the_recorded_ones() -> None:
-    assert of_pairs() == recorded()["pairs"]
+    assert not changed("pairs", of_pairs())
 
 
 @pytest.mark.slow
@@ -22,4 +25,31 @@ def test_the_build_ids_of_all_golden_pairs_are_the_recorded_ones() -> None:
 def test_the_build_ids_of_a_thousand_generated_sources_are_the_recorded_ones(
     tmp_path: Path,
 ) -> None:
-    assert of_generated(tmp_path) == recorded()["generated"]
+    assert not changed("generated", of_generated(tmp_path))
+
+
+@pytest.mark.proves("X3")
+def test_the_build_ids_of_sources_of_each_kind_are_the_recorded_ones(tmp_path: Path) -> None:
+    need_node()
+    now = of_kinds(tmp_path)
+    assert len({s.rpartition(".")[2] for s in now}) == 3  # languages
+    assert not changed("kinds", now)
+
+
+@pytest.mark.proves("X3")
+def test_who_changes_a_build_id_learns_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need_node()
+    monkeypatch.setattr(digests, "VERSION", "another")
+    message = changed("kinds", of_kinds(tmp_path))
+    assert message.startswith(f"{len(recorded()['kinds'])} BuildIDs of known queries changed")
+    for word in ("CHANGELOG.md", "ROWS", "recorded.py", "docs/architecture/upgrades.md"):
+        assert word in message
+
+
+@pytest.mark.proves("X3")
+def test_the_changelog_tells_of_each_change() -> None:
+    assert all(map(in_changelog, recorded()["changelog"]))
+    assert not in_changelog("")
+    assert not in_changelog("no release says this")
