@@ -40,6 +40,7 @@ from persist_assets.building.strategies.slices import without_shared
 from persist_assets.building.strategies.strategy import Task
 from persist_assets.building.strategies.temporary import TemporaryTables
 from persist_assets.building.tables import Tables
+from persist_assets.building.takeovers import lease_names, take_over
 from persist_assets.core.errors import BuildError, ConflictError, PersistError, StorageError
 from persist_assets.core.model.annotations import VALID_FROM, VALID_TO
 from persist_assets.core.model.columns import Column
@@ -227,6 +228,7 @@ class Builder:
         if (name := shown_as(self.settings, source)) is not None:
             check_catalog(self.engine, name)
         self.observer.pins.sync([source.source_id])
+        take_over(self.observer, self.run_id)
         with self._leased(source) as lease:
             world = self.observer.observe([source], is_whole)
             step = plan_step(
@@ -401,9 +403,8 @@ class Builder:
         partitions, step = present.partitions, work.step
         if partitions is not None and step.partitions is not None:
             partitions = replace(partitions, filled=step.partitions.filled)
-        present = replace(
-            present, as_of=step.as_of, current_at=work.started.current_at, partitions=partitions
-        )
+        now = {"current_at": work.started.current_at, "origin": work.started.origin}
+        present = replace(present, as_of=step.as_of, partitions=partitions, **now)
         self._reuse(work, present, world)
         work.inherited = self._is_inherited(work)
 
@@ -638,6 +639,7 @@ class Builder:
             time_column=self._time_column(source),
             partitions=work.step.partitions,
             states=computed.states,
+            origin=work.started.origin,
         )
 
     def _publication(self, work: PendingBuild) -> Publication:
@@ -675,10 +677,8 @@ class Builder:
 
     @contextmanager
     def _leased(self, source: Source) -> Generator[Lease]:
-        """Hold the lease on a BuildID; of a history also on the source, whatever it means."""
-        names = [f"build {source.build_id}"]
-        if source.keeps_history:
-            names.insert(0, f"history {self.settings.environment} {source.source_id}")
+        """Hold the leases for a build of a source; see `lease_names`."""
+        names = lease_names(self.observer, source)
         with ExitStack() as stack:
             holds = [self.ledger.leases.hold(n, self._holder(), over=self.over) for n in names]
             yield [stack.enter_context(hold) for hold in holds][-1]

@@ -30,6 +30,7 @@ from persist_assets.planning.deltas import unmaintainable
 from persist_assets.planning.increments import merged_spans, parted_by, time_type
 from persist_assets.planning.inputs import CONTENT, inputs, rests_alike
 from persist_assets.planning.planner import plan
+from persist_assets.planning.takeovers import find_takeovers
 from persist_assets.planning.world import World, is_history
 from persist_assets.storage.changes import (
     change_of_copy,
@@ -100,6 +101,10 @@ class Observer:
         When the run started: the instant of everything in it that reads the clock.
     unpublished
         By source, the finished builds of this run that are not published yet.
+    lock
+        Guards what builds of the run share.
+    takes_over
+        Whether a build of the run still has to look for tables to take over.
     """
 
     def __init__(
@@ -120,8 +125,11 @@ class Observer:
         self.ingestion = Ingestion(settings, project, ledger, self.started_at, engine)
         self.pins = Pins(self.ingestion, fed, self.started_at)
         self._unpublished: dict[SourceID, Unpublished] = {}
+        self._taken: set[str] = set()
+        self._takeovers: dict[object, dict[BuildID, list[Snapshot]]] = {}
+        self.takes_over = True
         self._raw_changes: dict[tuple[str, str, str, int | None], Change | None] = {}
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
 
     # ------------------------------------------------------------------------------------ plans
 
@@ -201,6 +209,7 @@ class Observer:
             tainted=self.tainted(manifest),
             seen=self.pins.seen(),
             behind=self.pins.pending(),
+            taken=frozenset(self._taken),
         )
         world = replace(
             world,
@@ -286,25 +295,46 @@ class Observer:
 
     def manifest(self) -> dict[BuildID, Snapshot]:
         """Return the snapshots that builds of this run read: published, or finished by it."""
-        manifest = self.ledger.manifests.fetch(*self.settings.environments)
-        with self._lock:
+        manifest = self.published()
+        with self.lock:
             unpublished = [(s, u.snapshot) for s, u in self._unpublished.items()]
         return manifest | {self.project.by_id[s].build_id: snapshot for s, snapshot in unpublished}
 
+    def published(self) -> dict[BuildID, Snapshot]:
+        """Return the snapshots that readers get, after an upgrade also under their new BuildIDs."""
+        manifest = self.ledger.manifests.fetch(*self.settings.environments)
+        return manifest | {
+            build_id: snapshots[0]
+            for build_id, snapshots in self._taken_over(manifest.values(), manifest).items()
+        }
+
+    def _taken_over(
+        self, snapshots: Iterable[Snapshot], present: Iterable[BuildID]
+    ) -> dict[BuildID, list[Snapshot]]:
+        """Return what sources take over of some snapshots; see `planning.takeovers`."""
+        snapshots, present = [*snapshots], frozenset(present)
+        key = frozenset((s.build_id, s.build_uid, s.known_at) for s in snapshots), present
+        with self.lock:
+            if key not in self._takeovers:
+                self._takeovers = {key: find_takeovers(self.project, snapshots, present)}
+            taken = self._takeovers[key]
+            self._taken.update(s.build_uid for some in taken.values() for s in some)
+        return taken
+
     def hold(self, source_id: SourceID, build: Unpublished) -> None:
         """Let builds of this run read a finished build before it is published."""
-        with self._lock:
+        with self.lock:
             self._unpublished[source_id] = build
 
     def release(self, source_id: SourceID) -> None:
         """Forget a finished build: it is published, or never will be."""
-        with self._lock:
+        with self.lock:
             self._unpublished.pop(source_id, None)
 
     def marks(self) -> dict[str, frozenset[str]]:
         """Return the tainted partitions by snapshot, including this run's unpublished builds."""
         marks = self.ledger.taints.fetch(*self.settings.environments)
-        with self._lock:
+        with self.lock:
             unpublished = [*self._unpublished.values()]
         for build in unpublished:
             uid, kept_rows = build.snapshot.build_uid, build.kept_rows
@@ -328,7 +358,7 @@ class Observer:
 
     def find_written(self, build_uid: str) -> Snapshot | None:
         """Return the snapshot that a build wrote; None: it was collected."""
-        with self._lock:
+        with self.lock:
             snapshots = [u.snapshot for u in self._unpublished.values()]
         unpublished = (s for s in snapshots if s.build_uid == build_uid)
         return next(unpublished, None) or self.ledger.builds.find_written(build_uid)
@@ -370,6 +400,8 @@ class Observer:
     ) -> dict[BuildID, list[Snapshot]]:
         """Return the tables of sources in other environments that exist and are not tainted."""
         everywhere = self.ledger.manifests.fetch_elsewhere(*self.settings.environments)
+        others = (snapshot for some in everywhere.values() for snapshot in some)
+        everywhere |= self._taken_over(others, {*manifest, *everywhere})
         tainted = self.ledger.taints.fetch() if everywhere else {}
         return {
             source.build_id: [
@@ -421,7 +453,9 @@ class Observer:
             ):
                 continue
             if snapshot is not None:
-                latest[source.source_id] = snapshot
+                named = manifest.get(source.build_id, snapshot)  # perhaps it was taken over
+                is_same = named.build_uid == snapshot.build_uid
+                latest[source.source_id] = named if is_same else snapshot
         return latest
 
     # ----------------------------------------------------------------------------- what changed
@@ -439,7 +473,7 @@ class Observer:
         These are the environment's own tables, and those that it reads of other environments.
         """
         changes: dict[SourceID, dict[SourceID, Change | None]] = {}
-        settled = self.ledger.manifests.fetch(*self.settings.environments)
+        settled = self.published()
         raws = self._raws_by_build_id()
         for source in sources:
             annotation = source.annotation
@@ -483,8 +517,12 @@ class Observer:
 
     def _costs(self, sources: Iterable[Source], world: World) -> dict[BuildID, Sequence[Cost]]:
         """Return what builds of the tables took that may be continued."""
-        build_ids = {s.build_id for s in sources if s.source_id in world.changes}
-        return self.ledger.builds.fetch_costs_of(build_ids) if build_ids else {}
+        continued = {s.build_id: s.source_id for s in sources if s.source_id in world.changes}
+        costs = self.ledger.builds.fetch_costs_of(continued) if continued else {}
+        # A table that was taken over was built under another BuildID.
+        others = {s: b for b, s in continued.items() if b not in costs}
+        former = self.ledger.builds.fetch_costs_of_sources(others) if others else {}
+        return costs | {others[s]: some for s, some in former.items()}
 
     def _sizes(self, sources: Iterable[Source], world: World) -> dict[SourceID, Volume]:
         """Return the sizes of raw tables and of built tables."""

@@ -616,7 +616,7 @@ class Reader:
         """Return the rows that readers of a source get now, from its table or computed."""
         if source.raw is not None:
             return self.rows(source, self.routed([source.source_id], {}))
-        manifest = self.ledger.manifests.fetch(*self.settings.environments)
+        manifest = self.observer.published()
         usable = source.persisted and source.source_id not in self.observer.tainted(manifest)
         snapshot = manifest.get(source.build_id) if usable else None
         if snapshot is not None and (snapshot := self._readable(source, snapshot)) is not None:

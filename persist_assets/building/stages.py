@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.checks import CheckResult
     from persist_assets.core.model.columns import Column
     from persist_assets.core.model.plans import Maintenance, Step
-    from persist_assets.core.model.snapshots import AsOf, Build, KeptState, Snapshot, View
+    from persist_assets.core.model.snapshots import AsOf, Build, KeptState, Origin, Snapshot, View
     from persist_assets.core.model.sources import Source
     from persist_assets.core.wants import PartitionRef
     from persist_assets.engine.row_metrics import Measured
@@ -51,6 +51,8 @@ class Started:
         The rows of another snapshot that it keeps.
     is_within
         It continues the environment's own table in place.
+    origin
+        The text from which all rows of its snapshot come; see `Snapshot.origin`.
     """
 
     source: Source
@@ -62,6 +64,7 @@ class Started:
     latest: Snapshot | None = None
     kept_rows: Kept | None = None
     is_within: bool = False
+    origin: Origin | None = None
 
     @property
     def keeps_files(self) -> bool:

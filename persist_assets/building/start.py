@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from persist_assets.building.stages import Started
 from persist_assets.building.strategies.incremental import check_fits
+from persist_assets.building.takeovers import origin_of
 from persist_assets.core.errors import BuildError, ConflictError, GoneError
 from persist_assets.core.model.plans import Increment
 from persist_assets.core.partitions import between, filled_keys
@@ -87,16 +88,18 @@ def start(observer: Observer, tables: Tables, source: Source, step: Step, world:
         stays = stays.difference(step.keys or ())
         is_read = step.base is None or stays_of == world.manifest.get(source.build_id)
         kept_rows = Kept(stays_of.build_uid, stays, own=is_read)
+    row_inputs = inputs(observer.project, source, world) or ()
     return Started(
         source=source,
         step=step,
         table=continued.table if continued else tables.name_for(source),
-        inputs=inputs(observer.project, source, world) or (),
+        inputs=row_inputs,
         current_at=_current_at(observer, source, world, step),
         before=before,
         latest=world.latest.get(source.source_id),
         kept_rows=kept_rows,
         is_within=base is not None,
+        origin=origin_of(observer.project, source, world, step, row_inputs),
     )
 
 

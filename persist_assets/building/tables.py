@@ -39,11 +39,9 @@ class Tables:
         It is the table that it last wrote in this environment, unless another environment owns it
         now.
         """
-        name, others = self.settings.table_name(source.table), set[str]()
-        snapshot = self.ledger.manifests.find_snapshot(self.settings.environment, source.build_id)
-        for environment, table in self.ledger.manifests.fetch_tables(source.build_id):
-            if environment != self.settings.environment:
-                others.add(table)
+        name, environment = self.settings.table_name(source.table), self.settings.environment
+        snapshot = self.ledger.manifests.find_snapshot(environment, source.build_id)
+        others = self.ledger.manifests.fetch_foreign(environment)  # under whatever BuildID
         tried = [
             *([snapshot.table] if snapshot else []),
             name,

@@ -367,7 +367,7 @@ def query(
     parsed, language = _parse(invocation, text, run)
     reader = invocation.reader(fallback=_fallback(fallback), local=local)
     bindings = invocation.loaded.bind(parsed, language)
-    manifest = invocation.ledger.manifests.fetch(*invocation.settings.environments)
+    manifest = reader.observer.published()
     needs = invocation.loaded.needs_of(parsed, bindings)
     statement, read = reader.statement(parsed, bindings, manifest, needs=needs)
     route = _route(invocation, statement, read)

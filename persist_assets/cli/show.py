@@ -310,8 +310,7 @@ def _checks(
 
 def _readers_built(invocation: Invocation, view: Source) -> list[tuple[Source, Snapshot]]:
     """Return the sources that are computed from a view with their tables, the latest last."""
-    project, settings = invocation.project, invocation.settings
-    manifest = invocation.ledger.manifests.fetch(*settings.environments)
+    project, manifest = invocation.project, invocation.observer.published()
     readers = (s for s in project.persisted if view in project.views(s))
     tables = [(s, manifest[s.build_id]) for s in readers if s.build_id in manifest]
     return sorted(tables, key=lambda pair: pair[1].built_at)

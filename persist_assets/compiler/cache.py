@@ -21,13 +21,11 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
 from hashlib import sha256
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from persist_assets._paths import PACKAGE
+from persist_assets.compiler.software import digest_code, name_software
 from persist_assets.core.settings.user import make_private, user_cache
 
 if TYPE_CHECKING:
@@ -266,10 +264,6 @@ def _forget_old(directory: Path) -> None:
                 file.unlink()
 
 
-@cache
 def _stamp() -> str:
-    """Return a digest of the code whose results are cached."""
-    code_digest = sha256(f"{sys.version} {version('sqlglot')}".encode())
-    for path in sorted(PACKAGE.rglob("*.py")):
-        code_digest.update(path.read_bytes())
-    return code_digest.hexdigest()
+    """Return a digest of the software whose results are cached."""
+    return sha256(f"{sys.version} {name_software()} {digest_code()}".encode()).hexdigest()

@@ -35,6 +35,7 @@ from persist_assets.compiler.names import Keys, source_id, unclear_parameters
 from persist_assets.compiler.programs import with_programs
 from persist_assets.compiler.registry import FRONTENDS, NAMES
 from persist_assets.compiler.state import Focus, Memory, RawFacts, as_broken
+from persist_assets.compiler.texts import with_texts
 from persist_assets.core.digests import digest, digest_connection
 from persist_assets.core.errors import (
     Location,
@@ -370,6 +371,7 @@ def _compile(
             names = {d.name for file in files.values() for d in file.declarations}
             save_names(settings.root, sorted(names))
         project = _finished(settings, compilation, files, malloys, place if remember else None)
+        project = with_texts(project, settings, compilation, files, find)
     return Loaded(project, compilation, models, known)
 
 
@@ -381,7 +383,7 @@ def _models(
 ) -> Models:
     """Return the Malloy files among files."""
     malloys = {path: text for path, text in texts.items() if path.endswith(MALLOY)}
-    connection, zone = settings.malloy_connection, settings.timezone.key
+    connection, zone = digest_connection(settings.connection), settings.timezone.key
     models = Models(malloys, settings.malloy, connection, zone, read)
     models.progress = progress or models.progress
     return models

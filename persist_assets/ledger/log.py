@@ -58,6 +58,7 @@ KINDS: Mapping[str, str] = {
     "upstream-synced": "the events of another graph were read",
     "promoted": "an environment has taken over the snapshots of another one",
     "rolled-back": "a manifest was put back to an earlier state",
+    "tables-taken-over": "after an upgrade, sources have the tables that their texts had before",
     "imported": "a manifest file was imported, or a lost ledger restored",
     "entries-collected": "a manifest has forgotten entries that no source has any more",
     "environment-ended": "an environment of a pull request was ended, and its manifest forgotten",

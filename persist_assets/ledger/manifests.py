@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from persist_assets.core.errors import ConflictError
 from persist_assets.core.model.snapshots import ManifestChange, Move
 from persist_assets.core.wants import ACTIVE
+from persist_assets.ledger.connection import in_parts
 from persist_assets.ledger.log import Part, repeated
 from persist_assets.ledger.processes import has_ended
 from persist_assets.ledger.rows import (
@@ -23,6 +24,7 @@ from persist_assets.ledger.rows import (
     refuse_collected,
     snapshot_of,
     snapshot_values,
+    taken_values,
 )
 from persist_assets.ledger.tables import (
     builds,
@@ -148,17 +150,6 @@ class Manifests(Part):
             for row in connection.execute(query):
                 snapshots.setdefault(row.build_id, []).append(snapshot_of(row))
         return snapshots
-
-    @repeated
-    def fetch_tables(self, build_id: BuildID) -> list[tuple[str, str]]:
-        """Return the environments that have a BuildID, each with the table's name."""
-        query = (
-            sa.select(manifest_entries.c.environment, builds.c.table_name)
-            .join(builds, ENTRY)
-            .where(manifest_entries.c.build_id == build_id)
-        )
-        with self._read() as connection:
-            return [(row.environment, row.table_name) for row in connection.execute(query)]
 
     @repeated
     def fetch_foreign(self, environment: str) -> frozenset[str]:
@@ -331,6 +322,55 @@ class Manifests(Part):
             current = _malloy_ids(connection, environment)
             set_malloy(connection, idx, environment, {**malloy, **current})
         return idx
+
+    @repeated
+    def take_over(
+        self,
+        environment: str,
+        takeovers: Sequence[tuple[BuildID, Build]],
+        *,
+        run_id: str | None,
+        malloy: Mapping[BuildID, BuildID],
+    ) -> int:
+        """Publish snapshots under other BuildIDs, all at once; return how many.
+
+        The entries of the former BuildIDs stay, for processes of the former release. Left out are
+        those that such a process has replaced meanwhile, and BuildIDs that were built meanwhile.
+
+        Parameters
+        ----------
+        takeovers
+            The former BuildIDs, each with the build to record. Builds of one BuildID are of sources
+            that share a table; its entry names the first one.
+        run_id
+            The run that does it.
+        malloy
+            Malloy's BuildIDs in the environment from now on, each with ours.
+        """
+        query = sa.select(manifest_entries.c.build_id, builds.c.snapshot_uid).join(builds, ENTRY)
+        with self._write() as connection:
+            here = query.where(manifest_entries.c.environment == environment)
+            present = {row.build_id: row.snapshot_uid for row in connection.execute(here)}
+            chosen = [
+                build
+                for former, build in takeovers
+                if build.snapshot is not None
+                and present.get(former) == build.snapshot.build_uid
+                and build.build_id not in present
+            ]
+            if not chosen:
+                return 0
+            checks = _checks_before(connection, environment, chosen)
+            connection.execute(builds.insert(), [taken_values(b, checks) for b in chosen])
+            entries: dict[BuildID, str | None] = {}
+            for build in chosen:
+                entries.setdefault(build.build_id, build.build_uid)
+            data = {"environment": environment, "entries": len(entries), "run_id": run_id}
+            idx = self._events.append(connection, "tables-taken-over", data)
+            change = {"kind": "build", "why": "same text, newer fingerprint", "run_id": run_id}
+            move_entries(self._events, connection, idx, environment, entries, change)
+            set_malloy(connection, idx, environment, malloy)
+        return len(entries)
 
     @repeated
     def end(self, environment: str, *, longest: timedelta) -> int:
@@ -544,6 +584,24 @@ def move_entries(
     ]
     if new:
         connection.execute(manifest_entries.insert(), new)
+
+
+def _checks_before(
+    connection: Connection, environment: str, adopted: Sequence[Build]
+) -> dict[tuple[str, SourceID], dict[str, dict[str, Any]]]:
+    """Return the latest result of each check by snapshot and source, as an environment has them."""
+    entries = sa.select(manifest_entries.c.build_uid).where(
+        manifest_entries.c.environment == environment
+    )
+    is_own = sa.or_(builds.c.environment == environment, builds.c.build_uid.in_(entries))
+    query = sa.select(builds.c.snapshot_uid, builds.c.source_id, builds.c.checks)
+    query = query.where(is_own, builds.c.state == "succeeded").order_by(builds.c.started_at)
+    results: dict[tuple[str, SourceID], dict[str, dict[str, Any]]] = {}
+    for part in in_parts(sorted({b.snapshot.build_uid for b in adopted if b.snapshot})):
+        for row in connection.execute(query.where(builds.c.snapshot_uid.in_(part))):
+            own = results.setdefault((row.snapshot_uid, row.source_id), {})
+            own.update((result["name"], result) for result in row.checks or ())
+    return results
 
 
 def _by(user: str | None) -> dict[str, Any]:

@@ -373,6 +373,13 @@ def _publish(connection: Connection) -> None:
     )
 
 
+def _record_texts(connection: Connection) -> None:
+    """Add from which text the rows of snapshots were computed; unknown for existing ones."""
+    connection.exec_driver_sql("ALTER TABLE builds ADD COLUMN text VARCHAR(64)")
+    connection.exec_driver_sql("ALTER TABLE builds ADD COLUMN software TEXT")
+    connection.exec_driver_sql("ALTER TABLE builds ADD COLUMN names JSON")
+
+
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _record_parts,
     _record_changes,
@@ -392,6 +399,7 @@ MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _record_alerts,
     _prepare_trims,
     _publish,
+    _record_texts,
 )
 """The migrations from version n to n + 1, for every n from 1."""
 VERSION = 1 + len(MIGRATIONS)

@@ -17,6 +17,7 @@ from persist_assets.core.model.snapshots import (
     Filled,
     KeptState,
     Leaf,
+    Origin,
     Partitions,
     RawVersion,
     Snapshot,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection, Row
 
+    from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.snapshots import AsOf, Runs
 
 ENTRY = manifest_entries.c.build_uid == builds.c.build_uid
@@ -107,6 +109,27 @@ def build_values(build: Build) -> dict[str, Any]:
     }
 
 
+def taken_values(
+    build: Build, checks: Mapping[tuple[str, SourceID], Mapping[str, Mapping[str, Any]]]
+) -> dict[str, Any]:
+    """Return the columns of `builds` of a build that only takes a snapshot over.
+
+    Parameters
+    ----------
+    checks
+        The results of checks that snapshots have, by snapshot and source, then by name.
+    """
+    snapshot = build.snapshot
+    assert snapshot is not None
+    return {
+        **build_values(build),
+        **snapshot_values(snapshot),
+        "table_name": snapshot.table,
+        "finished_at": build.finished_at,
+        "checks": [*checks.get((snapshot.build_uid, build.source_id), {}).values()],
+    }
+
+
 def _digests_values(build: Build) -> dict[str, Any] | None:
     if build.digests is None:
         return None
@@ -139,7 +162,22 @@ def snapshot_values(snapshot: Snapshot) -> dict[str, Any]:
         "time_column": snapshot.time_column,
         "partitions": _partitions_values(snapshot.partitions) if snapshot.partitions else None,
         "states": [[s.definition, s.rows] for s in snapshot.states] or None,
+        **_origin_values(snapshot.origin),
     }
+
+
+def _origin_values(origin: Origin | None) -> dict[str, Any]:
+    if origin is None:
+        return {"text": None, "software": None, "names": None}
+    names = [[build_id, text] for build_id, text in origin.names]
+    return {"text": origin.text, "software": origin.software, "names": names}
+
+
+def _origin(row: Row[Any]) -> Origin | None:
+    if row.text is None:
+        return None
+    names = tuple((build_id, text) for build_id, text in row.names or ())
+    return Origin(row.text, row.software, names)
 
 
 def _versions_values(versions: AsOf) -> list[list[str]]:
@@ -197,6 +235,7 @@ def snapshot_of(row: Row[Any]) -> Snapshot:
         time_column=row.time_column,
         partitions=_partitions(row.partitions, inputs) if row.partitions else None,
         states=tuple(KeptState(definition, n) for definition, n in row.states or ()),
+        origin=_origin(row),
     )
 
 

@@ -355,6 +355,12 @@ builds = sa.Table(
     sa.Column("computed_seconds", sa.Float),
     # What a build did that did not compute all rows; unknown for builds before version 16.
     sa.Column("effort", sa.JSON(none_as_null=True)),
+    # The text that all rows of the snapshot were computed from, the software by which it has this
+    # BuildID, and the texts of the BuildIDs that the snapshot names; unknown for snapshots before
+    # version 20, and for rows of several texts.
+    sa.Column("text", sa.String(64)),
+    sa.Column("software", sa.Text),
+    sa.Column("names", sa.JSON(none_as_null=True)),
     # Since when nothing may refer to the snapshot any more: its files may be deleted from then on.
     sa.Column("collected_at", Instant),
     # A build is in one of three states.

@@ -57,7 +57,7 @@ def check_data(reader: Reader, sources: Iterable[Source]) -> Iterator[CheckedSou
     A persisted source is checked over the table that its readers get now; another one over the rows
     that its query returns now.
     """
-    manifest = reader.ledger.manifests.fetch(*reader.settings.environments)
+    manifest = reader.observer.published()
     tainted = reader.observer.tainted(manifest)
     for source in sources:
         snapshot = manifest.get(source.build_id) if source.persisted else None

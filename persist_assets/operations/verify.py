@@ -153,8 +153,8 @@ class _Verifier:
     ) -> None:
         self.settings, self.project, self.ledger, self.engine = settings, project, ledger, engine
         self.sample = sample
-        self.manifest = ledger.manifests.fetch(*settings.environments)
         self.observer = Observer(settings, project, ledger, engine=engine)
+        self.manifest = self.observer.published()
         self.tainted = self.observer.tainted(self.manifest)
 
     def verify(self, source: Source) -> Verification:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from persist_assets.core.model.plans import Plan, Step
+from persist_assets.core.model.plans import Plan, Reason, Step
 from persist_assets.planning.inputs import versions_of
 from persist_assets.planning.partition_steps import partition_step
 from persist_assets.planning.table_steps import table_step
@@ -56,5 +56,17 @@ def plan(
             span = (spans or {}).get(source_id)
             chosen_spans = () if span is None else (span,)
             step = table_step(project, source, world, coming, expected, chosen_spans, force=force)
+        step = _with_takeover(step, world)
         coming[source_id] = replace(step, reads=to_read(project, source, step, world))
     return Plan(world.environment, tuple(coming.values()))
+
+
+TAKEN_OVER = Reason("taken-over", "same text, newer fingerprint: takes its table over")
+
+
+def _with_takeover(step: Step, world: World) -> Step:
+    """Return a step whose reasons say that it uses a table from before an upgrade."""
+    used = step.snapshot or step.base or step.goes_on_from
+    if used is None or used.build_uid not in world.taken:
+        return step
+    return replace(step, reasons=(TAKEN_OVER, *step.reasons))

@@ -138,7 +138,10 @@ def why_no_table(
         yield Reason(
             "upstream", _describe_input_change(upstream, difference, last), upstream.source_id
         )
-    if redefined or above:
+    upgraded = _why_not_taken_over(project, source, last, is_edited=redefined or bool(above))
+    if upgraded is not None:
+        yield upgraded
+    if redefined or above or upgraded is not None:
         return
     for upstream_id in source.reads:
         step = coming.get(upstream_id)
@@ -147,6 +150,32 @@ def why_no_table(
             yield Reason("upstream", f"the columns it reads of {name} changed", upstream_id)
             return
     yield Reason("upstream", "the definition of an input changed")
+
+
+def _why_not_taken_over(
+    project: Project, source: Source, last: Build, *, is_edited: bool
+) -> Reason | None:
+    """Return why the table of a source is not taken over after an upgrade; None: there was none.
+
+    Parameters
+    ----------
+    is_edited
+        Whether its definition, or that of an input, is known to differ.
+    """
+    origin = last.snapshot.origin if last.snapshot is not None else None
+    if last.snapshot is None or (origin is not None and origin.software == project.software):
+        return None
+    if origin is None:
+        return Reason("upgrade", "built by an older release, whose text was not recorded")
+    if not origin.text:
+        message = "newer fingerprint, and its rows were computed from several texts"
+    elif origin.text == project.text_of(source.source_id):
+        message = "newer fingerprint, and its table does not fit it"
+    elif is_edited:
+        return None
+    else:
+        message = "newer fingerprint, and a text changed since its rows were computed"
+    return Reason("upgrade", message)
 
 
 def _describe_change(source: Source, last: Build) -> str:

@@ -93,6 +93,8 @@ class World:
         For BuildIDs whose tables can be maintained, what their builds took, the latest first.
     sizes
         The sizes of raw tables and of tables in the manifest, as far as they are known.
+    taken
+        The UIDs of snapshots that are taken over under other BuildIDs; see `planning.takeovers`.
     """
 
     environment: str
@@ -124,6 +126,7 @@ class World:
     behind: Mapping[SourceID, str] = field(default_factory=dict[str, str])
     costs: Mapping[BuildID, Sequence[Cost]] = field(default_factory=dict[str, "Sequence[Cost]"])
     sizes: Mapping[SourceID, Volume] = field(default_factory=dict[str, "Volume"])
+    taken: Collection[str] = ()
 
     def version(self, reader: SourceID, upstream: Source) -> str:
         """Return the version of a raw table that a source's rows would rest on."""

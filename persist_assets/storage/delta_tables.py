@@ -238,13 +238,14 @@ def read_snapshot(root: str, snapshot: Snapshot) -> TableVersion:
         The store cannot be read.
     """
     version = read_version(root, snapshot.version)
+    # Under which BuildID it was written does not matter: it may have been taken over since.
     written = {path.removeprefix(f"{root}/").partition("/")[0] for path in version.files}
     if (
         (snapshot.rows and not written)
         or written - {snapshot.build_uid, *snapshot.parts}
         or (
             snapshot.parts
-            and find_writer(root, snapshot.version) != (snapshot.build_uid, snapshot.build_id)
+            and (find_writer(root, snapshot.version) or ("",))[0] != snapshot.build_uid
         )
     ):
         raise GoneError(

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import PlainTextResponse
 
+from persist_assets.planning.takeovers import with_takeovers
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -87,7 +89,7 @@ def _source_gauges(graph: Graph, project: Project) -> Iterator[tuple[str, Mappin
     """Yield the gauges of the project's persisted sources: names, and values by labels."""
     settings, ledger, now = graph.settings, graph.ledger, graph.clock()
     attempts = ledger.builds.fetch_attempts(settings.environment)
-    manifest = ledger.manifests.fetch(*settings.environments)
+    manifest = with_takeovers(project, ledger.manifests.fetch(*settings.environments))
     marks = ledger.taints.fetch(*settings.environments)
     success, failed, rows, age, late, tainted = (dict[str, float]() for _ in range(6))
     for source in project.persisted:

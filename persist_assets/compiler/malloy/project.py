@@ -12,14 +12,12 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
-from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from persist_assets.compiler.cache import Parsed, parsed
 from persist_assets.compiler.frontends.python import digest_of, with_functions
 from persist_assets.compiler.frontends.sql_inlining import NO_DEFINITIONS, Definitions
-from persist_assets.compiler.malloy.bridge import PROGRAM, Connection, Refused, Session
+from persist_assets.compiler.malloy.bridge import Connection, Refused, Session
 from persist_assets.compiler.malloy.declarations import (
     ALL_ROWS_OF,
     UNCERTAIN,
@@ -30,6 +28,7 @@ from persist_assets.compiler.malloy.declarations import (
     parse_malloys,
 )
 from persist_assets.compiler.passes.meanings import describe
+from persist_assets.compiler.software import digest_malloy
 from persist_assets.core.digests import digest
 from persist_assets.core.errors import Location, PersistError, Problem, SourcesError, unexpected
 from persist_assets.core.model.columns import Column
@@ -241,7 +240,7 @@ class Models:
         settings = self.settings
         circumstances = (settings.connection, settings.givens, settings.virtual)
         known = self.definitions.digest if self.definitions.names else ""
-        return digest("malloy", _program(), self.connection, repr(circumstances), text, known)
+        return digest("malloy", digest_malloy(), self.connection, repr(circumstances), text, known)
 
     def _unchanged(self, path: str, file: Parsed | None) -> Parsed | None:
         """Return the cached declarations of a file if it and its imports are unchanged."""
@@ -415,12 +414,3 @@ def _refusal(problems: Sequence[Problem]) -> Refused:
         return Refused(UNKNOWN_UPSTREAM)
     first = problems[0]
     return Refused(first.message + (f" ({first.hint})" if first.hint else ""))
-
-
-@cache
-def _program() -> str:
-    """Return a digest of the compiler."""
-    try:
-        return sha256(PROGRAM.read_bytes()).hexdigest()
-    except OSError:
-        return ""

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 ReasonCode = Literal[
     "new",
+    "taken-over",
+    "upgrade",
     "same-rows",
     "unchecked",
     "no-data",

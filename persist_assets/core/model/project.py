@@ -122,6 +122,10 @@ class Project:
         Returns the rules of the nodes of a source's query. It raises `NoRule` if there are none.
     remember
         Stores the programs that were derived, so that later processes find them.
+    text_of
+        Returns a digest of the text of a source and of everything beneath it; empty: unknown.
+    software
+        The name of the software that made the BuildIDs; empty: unknown.
     """
 
     sources: tuple[Source, ...] = ()
@@ -145,6 +149,8 @@ class Project:
     rules: Callable[[SourceID], tuple[NodeRule, ...]] = field(
         default=_no_columns, compare=False, repr=False
     )
+    text_of: Callable[[SourceID], str] = field(default=lambda _: "", compare=False, repr=False)
+    software: str = field(default="", compare=False, repr=False)
 
     @cached_property
     def by_id(self) -> Mapping[SourceID, Source]:

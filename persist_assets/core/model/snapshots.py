@@ -138,6 +138,26 @@ class KeptState:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """The text that the rows of a snapshot were computed from.
+
+    Attributes
+    ----------
+    text
+        A digest of the tokens of its source and of everything beneath it (`compiler.texts`); empty
+        if rows come from several texts.
+    software
+        The software by which this text has the snapshot's BuildID; see `compiler.software`.
+    names
+        The BuildIDs in the versions that the rows rest on, each with the text that it meant.
+    """
+
+    text: str
+    software: str
+    names: tuple[tuple[BuildID, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """An immutable version of a table: the result of a build.
 
@@ -172,6 +192,9 @@ class Snapshot:
         Its partitions; None: its source has none.
     states
         The states that lie beside its files, by which the next build maintains it.
+    origin
+        The text that all of its rows were computed from; None: a release that did not record it
+        wrote it, or nobody knows.
     """
 
     build_uid: str
@@ -193,6 +216,7 @@ class Snapshot:
     time_column: str | None = None
     partitions: Partitions | None = None
     states: tuple[KeptState, ...] = ()
+    origin: Origin | None = field(default=None, compare=False)
 
     @property
     def known_at(self) -> datetime:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.core.errors import LedgerError, PersistError
+from persist_assets.planning.takeovers import with_takeovers
 from persist_assets.web.dashboard.status import STATES, Facts, describe
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def find_statuses(graph: Graph, project: Project, plan: Plan | None) -> list[Sou
             late_s[key] = max(seconds, late_s.get(key, 0.0))
     facts = Facts(
         now,
-        ledger.manifests.fetch(*settings.environments),
+        with_takeovers(project, ledger.manifests.fetch(*settings.environments)),
         ledger.builds.fetch_last(environment),
         {
             build.source_id: build

@@ -1,0 +1,400 @@
+"""Upgrades rebuild nothing: tables are taken over by their texts, and only where that is certain."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+import sqlalchemy as sa
+from deltalake import write_deltalake
+from support.duckdb_engine import MakeEngine, engine_of
+
+from persist_assets.building.builder import Builder
+from persist_assets.compiler import texts
+from persist_assets.core import digests
+from persist_assets.ledger.tables import builds
+from persist_assets.planning.takeovers import with_takeovers
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Make = Callable[..., Builder]
+NOW = datetime(2024, 1, 15, 5, tzinfo=UTC)
+RAW = "CREATE TABLE t (day DATE, x INT) USING delta LOCATION 't';\n"
+SQL = """
+CREATE VIEW plain AS SELECT day, x, 'a  b' AS s FROM t WHERE x > 0;
+--@ persist refresh=incremental watermark=day
+CREATE VIEW added AS SELECT day, x + 1 AS y FROM t;
+--@ persist
+CREATE VIEW total AS SELECT day, sum(x) AS n FROM plain GROUP BY day;
+--@ persist
+CREATE VIEW above AS SELECT max(n) AS most FROM total;
+--@ persist materialized=view
+CREATE VIEW stored AS SELECT x FROM t WHERE x > 1;
+"""
+WHY = "same text, newer fingerprint: takes its table over"
+
+
+@pytest.fixture
+def make_engine(request: pytest.FixtureRequest) -> MakeEngine:
+    return engine_of(request)
+
+
+@pytest.fixture
+def make(enter: Make) -> Make:
+    """Return a function that makes a builder, a new run; each look at the clock is later."""
+    seconds = count()
+    return lambda root, **how: enter(
+        root, clock=lambda: NOW + timedelta(seconds=next(seconds)), **how
+    )
+
+
+@pytest.fixture
+def upgrade(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return what makes another release of this one: all BuildIDs are others then."""
+    return lambda: monkeypatch.setattr(digests, "VERSION", f"{digests.VERSION}'")
+
+
+@pytest.fixture
+def root(make_project: Callable[..., Path]) -> Path:
+    made = make_project({"m.sql": RAW + SQL})
+    put(made, 1, 2)
+    return made
+
+
+def put(root: Path, *days: int) -> None:
+    columns = {
+        "day": pa.array([date(2024, 1, day) for day in days], pa.date32()),
+        "x": pa.array([*days], pa.int32()),
+    }
+    write_deltalake(root / "t", pa.table(columns), mode="append")
+
+
+def edit(root: Path, before: str, after: str, name: str = "m.sql") -> None:
+    file = root / "sources" / name
+    text = file.read_text()
+    assert before in text
+    file.write_text(text.replace(before, after))
+
+
+def build(builder: Builder) -> dict[str, str]:
+    """Build everything; return what became of each source."""
+    return {s.name: builder.build(s).action for s in builder.project.persisted}
+
+
+def planned(builder: Builder) -> dict[str, tuple[str, list[str]]]:
+    steps = builder.plan([s.source_id for s in builder.project.persisted]).steps
+    names = builder.project.by_id
+    return {names[s.source_id].name: (s.action, [r.message for r in s.reasons]) for s in steps}
+
+
+def built(builder: Builder) -> set[str]:
+    return {name for name, (action, _) in planned(builder).items() if action == "build"}
+
+
+def read(builder: Builder, name: str) -> list[tuple[Any, ...]]:
+    source = next(s for s in builder.project.sources if s.name == name)
+    return sorted(tuple(row) for row in builder.read(source).collect())
+
+
+ALL = {"added", "total", "above", "stored"}
+
+
+@pytest.mark.proves("X1")
+def test_an_upgrade_builds_nothing(root: Path, make: Make, upgrade: Callable[[], None]) -> None:
+    first = make(root)
+    build(first)
+    rows, before = {name: read(first, name) for name in ALL}, first.ledger.manifests.fetch("dev")
+    upgrade()
+    later = make(root)
+    assert {*later.project.by_build_id}.isdisjoint(before)
+    assert planned(later) == dict.fromkeys(ALL, ("reuse", [WHY]))
+    assert later.ledger.manifests.fetch("dev") == before  # a plan changes nothing
+    position = later.ledger.events.position()
+    assert build(later) == dict.fromkeys(ALL, "reused")
+    assert planned(later) == dict.fromkeys(ALL, ("reuse", [WHY]))  # in this run
+    events = [e for e in later.ledger.events.fetch() if e.idx > position]
+    assert [e.data["entries"] for e in events if e.kind == "tables-taken-over"] == [len(ALL)]
+    assert events[0].kind == "tables-taken-over"
+    now = later.ledger.manifests.fetch("dev")
+    assert before.items() <= now.items()  # for processes of the former release
+    uids = {s.build_uid for b, s in now.items() if b in later.project.by_build_id}
+    assert uids == {s.build_uid for s in before.values()}
+    assert planned(make(root)) == dict.fromkeys(ALL, ("reuse", []))
+    assert {name: read(make(root), name) for name in ALL} == rows
+
+
+@pytest.mark.proves("X1")
+def test_readers_get_the_tables_at_once(
+    root: Path, make: Make, upgrade: Callable[[], None]
+) -> None:
+    build(make(root))
+    upgrade()
+    put(root, 3)  # who computed the query would see it
+    later = make(root)
+    assert {s.build_id for s in later.project.persisted} <= {*later.observer.manifest()}
+    assert read(later, "total") == [(date(2024, 1, 1), 1), (date(2024, 1, 2), 2)]
+    shown = with_takeovers(later.project, later.ledger.manifests.fetch("dev"))
+    assert shown == later.observer.published()
+
+
+@pytest.mark.proves("X1")
+def test_what_was_taken_over_goes_on(root: Path, make: Make, upgrade: Callable[[], None]) -> None:
+    build(make(root))
+    upgrade()
+    put(root, 3)  # a table that is stale by then is maintained as before
+    later = make(root)
+    plan = {
+        s.source_id: s for s in later.plan([s.source_id for s in later.project.persisted]).steps
+    }
+    assert plan["added@sources/m.sql"].maintenance == "append"
+    assert WHY in planned(later)["added"][1]
+    done = {s.name: later.build(s) for s in later.project.persisted}
+    assert (done["added"].action, done["added"].maintenance) == ("built", "append")
+    assert read(make(root), "added") == [(date(2024, 1, d), d + 1) for d in (1, 2, 3)]
+    assert read(make(root), "above") == [(3,)]
+    upgrade()
+    assert planned(make(root)) == dict.fromkeys(ALL, ("reuse", [WHY]))
+    assert build(make(root)) == dict.fromkeys(ALL, "reused")
+    put(root, 4)
+    again = make(root)
+    added = next(s for s in again.project.persisted if s.name == "added")
+    assert again.build(added).maintenance == "append"
+    assert len(read(again, "added")) == 4
+
+
+@pytest.mark.proves("X1")
+def test_a_rollback_takes_it_back_and_the_next_build_takes_over_again(
+    root: Path, make: Make, upgrade: Callable[[], None]
+) -> None:
+    build(make(root))
+    upgrade()
+    later = make(root)
+    ledger = later.ledger
+    before = {**ledger.manifests.fetch("dev")}
+    (last, *_) = ledger.manifests.fetch_history("dev")
+    later.build(next(s for s in later.project.persisted if s.name == "total"))
+    taken = ledger.manifests.fetch_history("dev")
+    assert [c.why for c in taken[:2]] == [None, "same text, newer fingerprint"]
+    assert len(taken[1].moves) == len(ALL)
+    ledger.manifests.roll_back("dev", last.change_id, expected=taken[0].change_id)
+    assert ledger.manifests.fetch("dev") == before
+    assert planned(make(root)) == dict.fromkeys(ALL, ("reuse", [WHY]))
+    assert build(make(root)) == dict.fromkeys(ALL, "reused")
+
+
+@pytest.mark.proves("X2")
+def test_what_changed_meanwhile_is_built(
+    root: Path, make: Make, upgrade: Callable[[], None]
+) -> None:
+    build(make(root))
+    upgrade()
+    edit(root, "x + 1 AS y", "x + 2 AS y")
+    assert built(make(root)) == {"added"}
+    edit(root, "x + 2 AS y", "x  +  1 -- one more\n AS y")  # layout and comments are no text
+    assert built(make(root)) == set()
+    edit(root, "'a  b'", "'a b'")  # of a view beneath, in a column that nobody uses
+    assert built(make(root)) == {"total", "above"}
+    assert build(make(root)) == {
+        **dict.fromkeys(ALL, "built"),
+        "added": "reused",
+        "stored": "reused",
+    }
+    assert built(make(root)) == set()
+
+
+@pytest.mark.proves("X2")
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("'t'", "'u'"),
+        ("x INT", "x BIGINT"),
+        ("materialized=view", "materialized=table"),
+        ("watermark=day", "watermark=day assume=exact"),
+    ],
+)
+def test_declarations_and_annotations_are_text(
+    before: str, after: str, root: Path, make: Make, upgrade: Callable[[], None]
+) -> None:
+    build(make(root))
+    shutil.copytree(root / "t", root / "u")
+    upgrade()
+    assert built(make(root)) == set()
+    edit(root, before, after)
+    assert built(make(root)) != set()
+
+
+@pytest.mark.proves("X2")
+def test_settings_are_text(root: Path, make: Make, upgrade: Callable[[], None]) -> None:
+    build(make(root))
+    upgrade()
+    with (root / "persist.toml").open("a") as file:
+        file.write('"spark.sql.ansi.enabled" = "false"\n')
+    assert built(make(root)) == ALL
+
+
+@pytest.mark.proves("X2")
+def test_a_table_that_was_only_reused_does_not_come_from_the_present_text(
+    root: Path, make: Make, upgrade: Callable[[], None]
+) -> None:
+    build(make(root))
+    edit(root, "SELECT x FROM t WHERE x > 1", "SELECT x FROM t WHERE 1 < x")
+    edit(root, "sum(x) AS n", "sum( x ) n")
+    assert build(make(root)) == dict.fromkeys(ALL, "reused")
+    upgrade()
+    assert built(make(root)) == {"stored", "total", "above"}
+    assert "a text changed" not in str(planned(make(root))["added"])
+
+
+@pytest.mark.proves("X2")
+def test_rows_that_come_from_two_texts_come_from_none(
+    root: Path, make: Make, upgrade: Callable[[], None]
+) -> None:
+    build(make(root))
+    edit(root, "SELECT day, x + 1 AS y", "SELECT day, 1 + x AS y")
+    put(root, 3)
+    assert build(make(root))["added"] == "built"  # an increment to rows of the other text
+    upgrade()
+    assert built(make(root)) == {"added"}
+    assert "rows were computed from several texts" in str(planned(make(root))["added"])
+
+
+@pytest.mark.proves("X2")
+def test_a_reader_of_a_table_of_another_text_comes_from_none(
+    root: Path, make: Make, upgrade: Callable[[], None]
+) -> None:
+    build(make(root))
+    edit(root, "sum(x) AS n", "sum(x) n")
+    edit(root, "max(n) AS most", "max(n) + 0 AS most")
+    done = build(make(root))
+    assert (done["total"], done["above"]) == ("reused", "built")
+    upgrade()
+    assert built(make(root)) == {"total", "above"}
+
+
+@pytest.mark.proves("X2")
+def test_a_release_that_computes_other_rows_takes_nothing_over(
+    root: Path, make: Make, upgrade: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(make(root))
+    upgrade()
+    monkeypatch.setattr(texts, "ROWS", {**texts.ROWS, "sql": 2})
+    assert built(make(root)) == ALL
+    monkeypatch.setattr(texts, "ROWS", {**texts.ROWS, "sql": 1, "history": 2})
+    assert built(make(root)) == set()
+
+
+@pytest.mark.proves("X2")
+def test_tables_of_releases_that_recorded_no_text_are_built(
+    root: Path, make: Make, upgrade: Callable[[], None]
+) -> None:
+    first = make(root)
+    build(first)
+    with first.ledger.events.database.write() as connection:
+        none = {"text": None, "software": None, "names": None}
+        connection.execute(builds.update().values(**none))
+    assert built(make(root)) == set()
+    assert build(make(root)) == dict.fromkeys(ALL, "reused")  # which records nothing
+    with first.ledger.events.database.read() as connection:
+        assert {*connection.scalars(sa.select(builds.c.text))} == {None}
+    upgrade()
+    reasons = planned(make(root))
+    assert {name for name, (action, _) in reasons.items() if action == "build"} == ALL
+    why = "built by an older release, whose text was not recorded"
+    assert all(why in messages for _, messages in reasons.values())
+
+
+@pytest.mark.proves("X2")
+def test_the_same_software_takes_nothing_over(root: Path, make: Make) -> None:
+    first = make(root)
+    build(first)
+    with first.ledger.events.database.write() as connection:  # as if something unknown differed
+        connection.execute(sa.text("PRAGMA defer_foreign_keys = ON"))
+        connection.execute(sa.text("UPDATE manifest_entries SET build_id = 'x' || build_id"))
+        connection.execute(sa.text("UPDATE builds SET build_id = 'x' || build_id"))
+    assert built(make(root)) == ALL
+
+
+@pytest.mark.proves("X2")
+def test_what_is_tainted_or_gone_is_built(
+    root: Path, make: Make, upgrade: Callable[[], None]
+) -> None:
+    first = make(root)
+    build(first)
+    manifest = first.ledger.manifests.fetch("dev")
+    by_name = {s.source_id.partition("@")[0]: s for s in manifest.values()}
+    with first.ledger.events.database.write() as connection:
+        values = {"e": "dev", "u": by_name["added"].build_uid}
+        connection.execute(sa.text("INSERT INTO taints VALUES (:e, :u, '')"), values)
+    shutil.rmtree(first.settings.table_root(by_name["total"].table))
+    upgrade()
+    later = make(root)
+    assert built(later) >= {"added", "total"}
+    done = build(later)
+    assert (done["added"], done["total"], done["stored"]) == ("built", "built", "reused")
+    event = next(e for e in later.ledger.events.fetch() if e.kind == "tables-taken-over")
+    assert event.data["entries"] == 2
+
+
+@pytest.mark.proves("X1")
+def test_an_environment_reuses_the_tables_of_another_one_across_an_upgrade(
+    make_project: Callable[..., Path], make: Make, upgrade: Callable[[], None]
+) -> None:
+    root = make_project({"m.sql": RAW + SQL}, '[env.dev]\nreads = "prod"\n[env.prod]\n')
+    put(root, 1, 2)
+    build(make(root, environment="prod"))
+    upgrade()
+    dev = make(root, environment="dev")
+    assert planned(dev) == dict.fromkeys(ALL, ("reuse", [WHY]))
+    put(root, 3)
+    prod_tables = {s.table: s.version for s in dev.ledger.manifests.fetch("prod").values()}
+    build(dev)
+    for table in dev.ledger.manifests.fetch("dev").values():
+        assert table.version == prod_tables.get(table.table, table.version)  # prod's stay as is
+    prod = make(root, environment="prod")
+    assert (
+        prod.build(next(s for s in prod.project.persisted if s.name == "added")).action == "built"
+    )
+    assert build(prod)["stored"] in ("reused", "built")
+    assert read(prod, "added") == read(make(root, environment="dev"), "added")
+    upgrade()
+    for environment in ("prod", "dev"):
+        assert built(make(root, environment=environment)) == set()
+
+
+@pytest.mark.proves("X1")
+def test_an_environment_finds_tables_of_one_that_it_does_not_read(
+    make_project: Callable[..., Path], make: Make, upgrade: Callable[[], None]
+) -> None:
+    root = make_project({"m.sql": RAW + SQL}, "[env.dev]\n[env.other]\n")
+    put(root, 1, 2)
+    build(make(root, environment="other"))
+    upgrade()
+    assert planned(make(root)) == dict.fromkeys(ALL, ("reuse", [WHY]))
+    assert build(make(root)) == dict.fromkeys(ALL, "reused")
+
+
+def test_a_process_of_the_former_release_goes_on_beside(
+    root: Path, make: Make, upgrade: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = make(root)
+    build(first)
+    version = digests.VERSION
+    upgrade()
+    build(make(root))
+    newer = digests.VERSION
+    put(root, 3)
+    monkeypatch.setattr(digests, "VERSION", version)
+    assert build(make(root))["added"] == "built"
+    monkeypatch.setattr(digests, "VERSION", newer)
+    put(root, 4)
+    assert build(make(root))["added"] == "built"
+    expected = [(date(2024, 1, d), d + 1) for d in (1, 2, 3, 4)]
+    assert read(make(root), "added") == expected
+    monkeypatch.setattr(digests, "VERSION", version)
+    assert read(make(root), "added") == expected[:3]
