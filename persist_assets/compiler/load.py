@@ -383,7 +383,7 @@ def _models(
 ) -> Models:
     """Return the Malloy files among files."""
     malloys = {path: text for path, text in texts.items() if path.endswith(MALLOY)}
-    connection, zone = digest_connection(settings.connection), settings.timezone.key
+    connection, zone = settings.malloy_connection, settings.timezone.key
     models = Models(malloys, settings.malloy, connection, zone, read)
     models.progress = progress or models.progress
     return models

@@ -35,5 +35,22 @@ def digest_connection(connection: Iterable[tuple[str, str]]) -> str:
     return digest("connection", tuple(connection))
 
 
+def malloy_digest(*parts: str | None) -> str:
+    """Return Malloy's digest of texts, as its function `makeDigest` computes it.
+
+    Source: `makeDigest` of the npm package @malloydata/malloy 0.0.431; lengths are in UTF-16 units.
+
+    Examples
+    --------
+    >>> malloy_digest("ab", None)[:12]
+    '894e6fb3efc2'
+    """
+    texts = (
+        "{undefined}" if part is None else f"{len(part.encode('utf-16-le')) // 2}:{part}"
+        for part in parts
+    )
+    return hashlib.sha256("/".join(texts).encode()).hexdigest()
+
+
 FORMAT = 1
 """The version of the language of predicates, stored with every predicate."""

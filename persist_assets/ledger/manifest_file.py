@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from filelock import FileLock
 
-from persist_assets.core.digests import digest_connection
 from persist_assets.core.model.columns import Column
 from persist_assets.core.model.snapshots import RawVersion
 from persist_assets.core.settings.load import load_settings
@@ -58,7 +57,7 @@ def manifest_document(
     named = {m: _malloy_json(m, b, entries[b]) for m, b in malloy.items() if b in entries}
     return {
         "entries": {**named, **entries},
-        "connections": {settings.malloy.connection: digest_connection(settings.connection)},
+        "connections": {settings.malloy.connection: settings.malloy_connection},
         "strict": settings.strict,
     }
 

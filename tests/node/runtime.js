@@ -1,24 +1,29 @@
-// What a Malloy runtime makes of a manifest file: reads {files, tables, digest, model, manifest,
-// strict, queries} as JSON on stdin; `manifest` is the text of the file or null, `queries` are texts
+// What a Malloy runtime makes of a manifest file: reads {files, tables, digest, stock, model,
+// manifest, strict, queries} as JSON on stdin; with `stock`, the connection is Malloy's own for
+// Databricks with this configuration, and its digest is that of the connection; `manifest` is the text of the file or null, `queries` are texts
 // (`run: …`), `strict` overrides what the file says unless null. Prints {builds: name → BuildID by
 // `makeDigest`, queries: [{sql} or {error}, …]}.
 const fs = require('fs');
 const {InMemoryURLReader, Manifest, Runtime, makeDigest, mkFieldDef} = require('@malloydata/malloy');
 const {BaseConnection} = require('@malloydata/malloy/connection');
 
-const {files, tables, digest, model, manifest, strict, queries} = JSON.parse(fs.readFileSync(0, 'utf8'));
+const asked = JSON.parse(fs.readFileSync(0, 'utf8'));
+const {files, tables, stock, model, manifest, strict, queries} = asked;
 const TYPES = {
   string: {type: 'string'},
   int: {type: 'number', numberType: 'integer'},
   bigint: {type: 'number', numberType: 'bigint'},
 };
 
+const own = stock && new (require('@malloydata/db-databricks').DatabricksConnection)('spark', stock);
+const digest = own ? own.getDigest() : asked.digest;
+
 class Fixed extends BaseConnection {
   get name() {
     return 'spark';
   }
   get dialectName() {
-    return 'databricks';
+    return own ? own.dialectName : 'databricks';
   }
   getDigest() {
     return digest;

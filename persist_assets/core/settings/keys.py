@@ -250,8 +250,20 @@ MALLOY_KEYS: Mapping[str, Key] = {
         dict,
         "the tables behind virtual sources: names of sources or raw tables",
     ),
+    "databricks": Key(
+        dict,
+        "the connection of Malloy's own tools, so that they find tables in the manifest: `host`, "
+        "`path`, `defaultCatalog`, `defaultSchema`, `setupSQL` as in its configuration "
+        "([more](malloy.md#malloys-own-tools))",
+    ),
 }
 """The keys of `[malloy]`."""
+
+DATABRICKS_KEYS: Mapping[str, Key] = {
+    key: Key(str, "as in the configuration of Malloy's Databricks connection")
+    for key in ("host", "path", "defaultCatalog", "defaultSchema", "setupSQL")
+}
+"""The keys of `[malloy.databricks]`, in the order in which Malloy's digest has them."""
 
 PUBLISH_KEYS: Mapping[str, Key] = {
     "path": Key(

@@ -29,6 +29,7 @@ from persist_assets.core.settings.costs import read_prices
 from persist_assets.core.settings.defaults import read_defaults
 from persist_assets.core.settings.durations import read_duration
 from persist_assets.core.settings.keys import (
+    DATABRICKS_KEYS,
     ENV_KEYS,
     KEYS,
     LAYOUTS,
@@ -285,7 +286,25 @@ def _malloy(entries: dict[str, Any], overrides: dict[str, Any], environment: str
         message = f"invalid connection name `{connection}`"
         raise SettingsError(message, location=at("malloy", "connection"))
     pairs = tuple((name, _given(name, value)) for name, value in sorted(givens.items()))
-    return Malloy(connection, pairs, tuple(sorted(virtual.items())))
+    databricks: dict[str, str] = {
+        **_databricks(entries, "malloy"),
+        **_databricks(overrides, "env", environment, "malloy"),
+    }
+    stock = tuple(databricks.get(key) for key in DATABRICKS_KEYS) if databricks else ()
+    return Malloy(connection, pairs, tuple(sorted(virtual.items())), stock)
+
+
+def _databricks(malloy: Mapping[str, Any], *path: str) -> dict[str, str]:
+    """Return the Databricks connection that settings of Malloy describe."""
+    entries: dict[str, str] = malloy.get("databricks", {})
+    check_keys(entries, DATABRICKS_KEYS, *path, "databricks")
+    if entries and "host" not in entries:
+        raise SettingsError(
+            f"`{section_of((*path, 'databricks')).strip()}` needs `host`",
+            hint='as in the connection of Malloy: host = "dbc-1234.cloud.databricks.com"',
+            location=at(*path, "databricks"),
+        )
+    return entries
 
 
 def _given(name: str, value: Any) -> Given:

@@ -10,6 +10,7 @@ from typing import Literal
 from urllib.parse import unquote
 from zoneinfo import ZoneInfo
 
+from persist_assets.core.digests import digest_connection, malloy_digest
 from persist_assets.core.errors import Location
 from persist_assets.core.object_stores import (
     PATIENCE,
@@ -41,11 +42,15 @@ class Malloy:
         Values of givens; sorted pairs.
     virtual
         The tables that virtual sources stand for, by their names; sorted pairs.
+    databricks
+        The host, path, default catalog, default schema and setup SQL of the Databricks connection
+        with which Malloy's own tools read the project; empty: they use none of Malloy's own.
     """
 
     connection: str
     givens: tuple[tuple[str, Given], ...]
     virtual: tuple[tuple[str, str], ...]
+    databricks: tuple[str | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,6 +373,13 @@ class Settings:
     def connection(self) -> tuple[tuple[str, str], ...]:
         """The part of every BuildID that tells of the session: sorted pairs."""
         return tuple(sorted((("dialect", "spark"), *self.changing, *self.build_ids)))
+
+    @property
+    def malloy_connection(self) -> str:
+        """The digest of the connection by which Malloy's own tools look tables up."""
+        if self.malloy.databricks:
+            return malloy_digest("databricks", *self.malloy.databricks)
+        return digest_connection(self.connection)
 
     @property
     def formerly_counted(self) -> tuple[tuple[str, str], ...]:

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from persist_assets.cli import app
 from persist_assets.compiler.malloy.bridge import PROGRAM
+from persist_assets.core.errors import SettingsError
 from persist_assets.core.settings.load import load_settings
 from persist_assets.operations.environments import import_manifest, promote, roll_back
 
@@ -77,13 +78,19 @@ def runtime(root: Path) -> Callable[..., Any]:
     node = need_node()
     scripts = ROOT / "tests" / "node"
 
-    def ask(*queries: str, strict: bool | None = None, digest: str | None = None) -> Any:
+    def ask(
+        *queries: str,
+        strict: bool | None = None,
+        digest: str | None = None,
+        stock: dict[str, str] | None = None,
+    ) -> Any:
         manifest = load_settings(root, environment="prod").manifest_path.read_text()
         asked = {
             "files": {"sources/m.malloy": (root / "sources" / "m.malloy").read_text()},
             "model": "sources/m.malloy",
             "tables": TABLES,
             "digest": digest or json.loads(manifest)["connections"]["spark"],
+            "stock": stock,
             "manifest": manifest,
             "strict": strict,
             "queries": queries,
@@ -165,6 +172,48 @@ def test_a_malloy_runtime_compiles_to_the_tables_of_an_exported_manifest(
     # A connection of another digest may have other rows: it finds nothing.
     (inlined,) = runtime(queries[2], digest="another")["queries"]
     assert "flown" in inlined["sql"] and "delta" not in inlined["sql"]
+
+
+@pytest.mark.slow
+@pytest.mark.proves("X7")
+def test_malloys_own_databricks_connection_finds_tables(
+    root: Path, enter: Callable[..., Builder], runtime: Callable[..., Any]
+) -> None:
+    prod = enter(root)
+    ids = {s.source_id: s.build_id for s in prod.project.persisted}
+    stock = {"host": "dbc-1.example.com", "path": "/sql/1.0/x", "defaultSchema": "größe 𝄞"}
+    query = "run: carriers -> { select: * }"
+    settings = "".join(
+        f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in stock.items()
+    )
+    toml = root / "persist.toml"
+    toml.write_text(f"[env.prod.malloy.databricks]\n{settings}{toml.read_text()}")
+    stocked = enter(root)
+    assert {s.source_id: s.build_id for s in stocked.project.persisted} == ids
+    assert build(stocked, "carriers") == ["built"]
+    (read,) = runtime(query, stock=stock)["queries"]
+    assert f"FROM {own(stocked, 'carriers')} as base" in read["sql"]
+    # Another connection may have other rows: it finds nothing.
+    for other in ({**stock, "host": "dbc-2.example.com"}, {**stock, "setupSQL": "SET x = 1"}):
+        (inlined,) = runtime(query, stock=other)["queries"]
+        assert "flown" in inlined["sql"] and "delta" not in inlined["sql"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ('path = "/sql"', "needs `host`"),
+        ("host = 1", "must be a string"),
+        ('host = "x"\ntoken = "secret"', "unknown key"),
+    ],
+)
+def test_an_unfit_databricks_connection_is_refused(
+    tmp_path: Path, settings: str, message: str
+) -> None:
+    (tmp_path / "persist.toml").write_text(f"[malloy.databricks]\n{settings}\n")
+    with pytest.raises(SettingsError, match=message) as caught:
+        load_settings(tmp_path)
+    assert caught.value.location is not None
 
 
 def test_a_strict_environment_is_strict_to_malloys_runtime_too(
