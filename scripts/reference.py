@@ -16,6 +16,7 @@ import typer
 from persist_assets.cli import EXIT_CODES, app
 from persist_assets.compiler.frontends import annotation_keys
 from persist_assets.core import errors
+from persist_assets.core.logs import ACTIONS, LIBRARY
 from persist_assets.core.settings import keys
 from persist_assets.ledger.log import KINDS
 from persist_assets.web.api import STATUS, description
@@ -214,6 +215,17 @@ def metrics() -> str:
     return head + table(("metric", "type", "meaning"), rows)
 
 
+def logs() -> str:
+    """Return the page of the actions of log lines."""
+    head = (
+        "# Actions of log lines\n\nThe guide is [Operations](../operations.md#logs). Log lines in"
+        " JSON have one of these as their `action`. None is ever renamed.\n\n"
+    )
+    rows = ((f"`{action}`", meaning) for action, meaning in ACTIONS.items())
+    library = (f"`{LIBRARY}`", "a line of another package")
+    return head + table(("action", "meaning"), iter((*rows, library)))
+
+
 def error_classes() -> Iterator[type[errors.PersistError]]:
     """Yield the classes of errors, each after its base."""
 
@@ -258,6 +270,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "api": api,
     "events": events,
     "metrics": metrics,
+    "logs": logs,
     "errors": error_page,
 }
 

@@ -34,18 +34,18 @@ from persist_assets.building.publishing import announce
 from persist_assets.building.reader import Reader
 from persist_assets.building.set_checks import failure
 from persist_assets.building.stages import Computed, PendingBuild, Started
-from persist_assets.building.start import check_started, plan_step, start
+from persist_assets.building.start import check_started, plan_step, start, wants_of
 from persist_assets.building.strategies.choose import maintenance_of, strategy_of
 from persist_assets.building.strategies.slices import without_shared
 from persist_assets.building.strategies.strategy import Task
 from persist_assets.building.strategies.temporary import TemporaryTables
 from persist_assets.building.tables import Tables
 from persist_assets.building.takeovers import lease_names, take_over
+from persist_assets.building.telling import during, tell_ended, tell_started
 from persist_assets.core.errors import BuildError, ConflictError, PersistError, StorageError
 from persist_assets.core.model.annotations import VALID_FROM, VALID_TO
 from persist_assets.core.model.columns import Column
 from persist_assets.core.model.snapshots import Build, Snapshot, Written
-from persist_assets.core.wants import Want
 from persist_assets.engine.interrupts import delayed_interrupts
 from persist_assets.engine.python_functions import place_of
 from persist_assets.ledger.builds import Publication
@@ -242,7 +242,7 @@ class Builder:
             )
             started = start(self.observer, self.tables, source, step, world)
             work = PendingBuild(started, self._new_build(started), lease)
-            with self._recorded(work):
+            with during(work), self._recorded(work):
                 self._record_started(work)
                 if step.snapshot is not None:
                     self._reuse_present(work, step.snapshot, world)
@@ -278,24 +278,10 @@ class Builder:
             started.table,
             base=started.before if started.is_within else None,
             kept=started.kept_rows,
-            wants=() if self.request else self._wanted_by(started, build),
+            wants=() if self.request else wants_of(started, build, self.origin),
             request_id=self.request.request_id if self.request else None,
         )
-
-    def _wanted_by(self, started: Started, build: Build) -> Sequence[Want]:
-        """Return the wants of a build that no want asked for."""
-        return tuple(
-            Want(
-                f"{build.build_uid}/{ref}",
-                ref,
-                build.environment,
-                build.started_at,
-                source={**self.origin, "build_uid": build.build_uid, "run_id": build.run_id},
-                state="building",
-                request_id=build.build_uid,
-            )
-            for ref in started.refs
-        )
+        tell_started(work)
 
     # ----------------------------------------------------------------------------- computing
 
@@ -361,6 +347,7 @@ class Builder:
                 computed.measured.timeless,
                 self._time_column(work.source),
                 "" if computed.measured.watermark else ", and there is no watermark",
+                extra={"action": "rows-left-out"},
             )
 
     def _reading(
@@ -668,6 +655,7 @@ class Builder:
             work.build = replace(
                 work.build, state="succeeded", finished_at=self.clock(), snapshot=work.snapshot
             )
+            tell_ended(work)
             # Readers of all sources with this BuildID read it now.
             sharing += (s.source_id for s in self.project.by_build_id[work.source.build_id])
         export_manifest(self.settings, self.ledger)
@@ -690,6 +678,7 @@ class Builder:
     def _record_failed(self, work: PendingBuild, error: str, checks: Sequence[Any] = ()) -> None:
         request_id = self.request.request_id if self.request else None
         self.ledger.builds.record_failed(work.build, error, request_id=request_id, checks=checks)
+        tell_ended(work, error)
 
     @contextmanager
     def _recorded(self, work: PendingBuild) -> Generator[None]:

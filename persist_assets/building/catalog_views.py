@@ -89,7 +89,7 @@ def _readable(
     try:
         return _query(settings, ledger, snapshot)
     except UnreadableError as error:
-        log.warning("%s: %s", name, error.message)
+        log.warning("%s: %s", name, error.message, extra={"action": "publish"})
         return None
 
 

@@ -86,7 +86,12 @@ def keep_failing_rows(
         staged, measured = reader.engine.write(rows, table, uuid.uuid4().hex, [], None, name)
         commit(staged, build_id=source.build_id, pinned=None)
     except PersistError as error:  # the failure is known, and matters more than the rows
-        log.warning("rows that fail %s were not kept: %s", check.name, error)
+        log.warning(
+            "rows that fail %s were not kept: %s",
+            check.name,
+            error,
+            extra={"action": "check-sample"},
+        )
         return result
     return replace(result, kept_in=root, kept_rows=measured.rows)
 

@@ -301,7 +301,7 @@ class Reader:
             raise StaleError(
                 message, hint=f"build it: persist build {source.key}", location=source.location
             )
-        log.warning("%s; %s", message, WHEN_OLD[fallback])
+        log.warning("%s; %s", message, WHEN_OLD[fallback], extra={"action": "reads-old"})
         return snapshot if fallback == "stale_ok" else None
 
     def stated(

@@ -320,7 +320,12 @@ def _sample(reader: Reader, bad: DataFrame, check: Check) -> tuple[str, ...]:
         with translated(f"looking at rows that fail {check.name}"):
             rows = reader.engine.sample(bad, names, SAMPLE)
     except BuildError as error:  # the failure is known, and matters more than the sample
-        log.warning("no sample of rows that fail %s: %s", check.name, error)
+        log.warning(
+            "no sample of rows that fail %s: %s",
+            check.name,
+            error,
+            extra={"action": "check-sample"},
+        )
         return ()
     return tuple(json.dumps(_short(json.loads(row)), ensure_ascii=False) for row in rows)
 
@@ -330,7 +335,12 @@ def _places(bad: DataFrame, check: Check, parted: Parted | None) -> tuple[Failed
     try:
         return failing_in(bad, parted) if parted else ()
     except BuildError as error:  # as for samples
-        log.warning("no partitions of rows that fail %s: %s", check.name, error)
+        log.warning(
+            "no partitions of rows that fail %s: %s",
+            check.name,
+            error,
+            extra={"action": "check-sample"},
+        )
         return ()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from persist_assets.building.stages import Started
 from persist_assets.building.strategies.incremental import check_fits
@@ -12,6 +12,7 @@ from persist_assets.building.takeovers import origin_of
 from persist_assets.core.errors import BuildError, ConflictError, GoneError
 from persist_assets.core.model.plans import Increment
 from persist_assets.core.partitions import between, filled_keys
+from persist_assets.core.wants import Want
 from persist_assets.ledger.taints import Kept
 from persist_assets.planning.age import unchecked
 from persist_assets.planning.inputs import inputs
@@ -23,12 +24,13 @@ from persist_assets.planning.world import UNVERSIONED
 from persist_assets.storage.delta_tables import is_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
     from datetime import datetime
 
     from persist_assets.building.observe import Observer
     from persist_assets.building.tables import Tables
     from persist_assets.core.model.plans import Step
+    from persist_assets.core.model.snapshots import Build
     from persist_assets.core.model.sources import Source
     from persist_assets.planning.world import World
 
@@ -103,6 +105,22 @@ def start(observer: Observer, tables: Tables, source: Source, step: Step, world:
     )
 
 
+def wants_of(started: Started, build: Build, origin: Mapping[str, Any]) -> tuple[Want, ...]:
+    """Return the wants of a build that no want asked for; `origin` says who did."""
+    return tuple(
+        Want(
+            f"{build.build_uid}/{ref}",
+            ref,
+            build.environment,
+            build.started_at,
+            source={**origin, "build_uid": build.build_uid, "run_id": build.run_id},
+            state="building",
+            request_id=build.build_uid,
+        )
+        for ref in started.refs
+    )
+
+
 def _current_at(observer: Observer, source: Source, world: World, step: Step) -> datetime:
     """Return when all data that a step rests on was last known to be current."""
     present = step.snapshot
@@ -137,7 +155,9 @@ def check_started(observer: Observer, started: Started, world: World, run_id: st
     if is_forbidden(source.annotation, step.reasons):
         raise refusal(source, step.why)
     if step.maintenance == "whole" and any(r.code == "whole" for r in step.reasons):
-        log.warning("`%s` is computed in full: %s", source.key, step.why)
+        log.warning(
+            "`%s` is computed in full: %s", source.key, step.why, extra={"action": "compute-all"}
+        )
 
 
 def check_inputs(observer: Observer, started: Started, world: World) -> None:

@@ -130,7 +130,13 @@ class ViewChecks:
         results = results_over(reader, view, checks, read, manifest)
         for result in results:
             if not result.passed and not result.blocking:
-                log.warning("`%s` fails %s: %s", view.key, result.definition, result.in_words)
+                log.warning(
+                    "`%s` fails %s: %s",
+                    view.key,
+                    result.definition,
+                    result.in_words,
+                    extra={"action": "check-failed"},
+                )
         return tuple(replace(r, basis=" ".join((rests_on, r.basis or ""))) for r in results)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,6 +22,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from persist_assets.cli.data_warnings import showing_data_warnings
 from persist_assets.cli.excerpts import excerpt
 from persist_assets.cli.progress import Compiling
 from persist_assets.core.errors import (
@@ -35,6 +37,7 @@ from persist_assets.core.errors import (
     SourcesError,
     StorageError,
 )
+from persist_assets.core.logs import FORMAT, log_as_json
 from persist_assets.core.model.project import Project
 from persist_assets.core.model.queries import SourceID
 from persist_assets.core.object_stores import full_disk, is_full
@@ -86,6 +89,7 @@ want_app = typer.Typer(help="Requests for data, with deadlines.", no_args_is_hel
 app.add_typer(want_app, name="want")
 alerts_app = typer.Typer(help="Alerts and the channels that get them.", no_args_is_help=True)
 app.add_typer(alerts_app, name="alerts")
+log = logging.getLogger(__name__)
 _WIDE = 4000  # output that is not to a terminal gets whole lines
 err = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else _WIDE)
 out = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
@@ -347,6 +351,13 @@ ToOption = Annotated[
 ]
 
 
+class LogFormat(StrEnum):
+    """The formats of what is written to stderr."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
 def _print_version(is_requested: bool) -> None:
     if is_requested:
         from importlib.metadata import version
@@ -365,8 +376,17 @@ def everywhere(
         bool,
         typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version."),
     ] = False,
+    log_format: Annotated[
+        LogFormat,
+        typer.Option("--log-format", envvar=FORMAT, help="What stderr gets: text, or JSON lines."),
+    ] = LogFormat.TEXT,
 ) -> None:
     """Remember the options that stand before the command."""
+    if log_format is LogFormat.JSON:
+        os.environ[FORMAT] = log_format  # of this process's children, too
+        err.quiet = True  # a copy of stderr has nothing but log lines
+        stream = os.fdopen(os.dup(2), "w", encoding="utf-8", buffering=1)
+        log_as_json(stream)
     ctx.obj = {"project": project, "env": env, "verbose": verbose}
 
 
@@ -461,6 +481,8 @@ def as_exit_codes(invocation: Invocation) -> Generator[None]:
             raise typer.Exit(exit_code(type(full))) from error
         err.print(f"[red]error[/]: {escape(f'{type(error).__name__}: {error}')}")
         err.print("  hint: this is a bug: run it again with -v and report the output")
+        if err.quiet:
+            log.exception("this is a bug", extra={"action": "command-failed", "code": "bug"})
         raise typer.Exit(1) from error
     finally:
         invocation.close()
@@ -505,6 +527,9 @@ def exit_code(error: type[PersistError]) -> int:
 
 def print_error(invocation: Invocation, error: PersistError) -> None:
     """Print an error on stderr, with the line that it is about."""
+    if err.quiet:
+        keys = {"action": "command-failed", "code": type(error).__name__, "hint": error.hint}
+        log.error("%s", error.message, extra={**keys, **_place_keys(error.location)})
     where = f"{error.location}: " if error.location else ""
     err.print(f"{escape(where)}[red]error[/]: {escape(error.message)}", soft_wrap=True)
     if error.location:
@@ -515,6 +540,10 @@ def print_error(invocation: Invocation, error: PersistError) -> None:
 
 def print_problem(invocation: Invocation, problem: Problem) -> None:
     """Print a problem on stderr, with the line that it is about."""
+    if err.quiet:
+        keys = {"action": "problem", "code": problem.code, "hint": problem.hint}
+        level = {"error": logging.ERROR, "warning": logging.WARNING}.get(problem.severity, 20)
+        log.log(level, "%s", problem.message, extra={**keys, **_place_keys(problem.location)})
     colour = {"error": "red", "warning": "yellow", "note": "cyan"}[problem.severity]
     text = escape(f"{problem.message} [{problem.code}]")
     err.print(f"{problem.location}: [{colour}]{problem.severity}[/]: {text}", soft_wrap=True)
@@ -522,6 +551,10 @@ def print_problem(invocation: Invocation, problem: Problem) -> None:
         _print_excerpt(invocation, problem.location)
     if problem.hint:
         err.print(f"  hint: {escape(problem.hint)}", soft_wrap=True)
+
+
+def _place_keys(place: Location | None) -> dict[str, Any]:
+    return {"path": place.path, "line": place.line, "column": place.column} if place else {}
 
 
 def _print_excerpt(invocation: Invocation, place: Location) -> None:
@@ -570,59 +603,6 @@ class _WarningPrinter(logging.Handler):
         err.print(f"[yellow]warning[/]: {escape(record.getMessage())}", soft_wrap=True)
 
 
-_READERS = (
-    rb"CSV\w+|Univocity\w+|Jackson\w+|JSON\w+|Xml\w+|Parquet\w+|Orc\w+|Avro\w+"
-    rb"|FailureSafeParser|FileScanRDD|\w*FileIndex|PartitioningUtils"
-)
-_DATA_WARNING = re.compile(
-    rb"^\S+ \S+ WARN (?P<message>(?:" + _READERS + rb"): .*\n(?:(?!\S+ \S+ [A-Z]+ ).*\n)*)",
-    re.MULTILINE,
-)
-"""A warning that Spark logs about the data that it reads, including its continuation lines."""
-_MOST_WARNINGS = 5
-
-
-def data_warnings(log: bytes) -> list[str]:
-    r"""Return Spark's warnings in its log about the data that it read, each once and on one line.
-
-    Examples
-    --------
-    >>> data_warnings(b"26/11/23 13:41:05 WARN CSVHeaderChecker: 2 columns\n Header: a\n")
-    ['CSVHeaderChecker: 2 columns Header: a']
-    """
-    texts = (match["message"].decode(errors="replace") for match in _DATA_WARNING.finditer(log))
-    return [*dict.fromkeys(" ".join(text.split()) for text in texts)]
-
-
-@contextmanager
-def _showing_data_warnings(settings: Settings) -> Generator[None]:
-    """Print Spark's warnings about data within the block on stderr."""
-    from persist_assets.engine.server import SERVER_LOG, server_directory
-
-    logs = [settings.state_dir / SPARK_LOG]
-    if settings.shared:
-        logs.append(server_directory(settings) / SERVER_LOG)
-    ends = [log.stat().st_size if log.exists() else 0 for log in logs]
-    try:
-        yield
-    finally:
-        for log, end in zip(logs, ends, strict=True):
-            _show_data_warnings(log, end)
-
-
-def _show_data_warnings(log: Path, since: int) -> None:
-    if not log.exists():
-        return
-    with log.open("rb") as file:
-        file.seek(since if log.stat().st_size >= since else 0)  # else it is another server
-        warnings = data_warnings(file.read())
-    for text in warnings[:_MOST_WARNINGS]:
-        err.print(f"[yellow]warning[/]: Spark: {escape(text)}", soft_wrap=True)
-    if len(warnings) > _MOST_WARNINGS:
-        more = len(warnings) - _MOST_WARNINGS
-        err.print(f"[yellow]warning[/]: {more} more in {log}", soft_wrap=True)
-
-
 @contextmanager
 def quiet(invocation: Invocation) -> Generator[None]:
     """Send the output of Spark, Dagster and user code to a log: stdout and stderr are ours.
@@ -632,7 +612,9 @@ def quiet(invocation: Invocation) -> Generator[None]:
     gc.enable()
     make_private(invocation.settings.state_dir)
     with (
-        nullcontext() if invocation.verbose else _showing_data_warnings(invocation.settings),
+        nullcontext()
+        if invocation.verbose
+        else showing_data_warnings(err, SPARK_LOG, invocation.settings),
         _diverted(invocation),
     ):
         yield

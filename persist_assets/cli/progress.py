@@ -84,7 +84,11 @@ class _Display:
                 if self._live is not None:
                     self._live.update(self._picture(), refresh=True)
             except Exception:
-                log.debug("the progress of builds cannot be shown", exc_info=True)
+                log.debug(
+                    "the progress of builds cannot be shown",
+                    exc_info=True,
+                    extra={"action": "progress"},
+                )
 
     def close(self) -> None:
         """Remove the display, and print what has ended since the last look."""
@@ -93,7 +97,9 @@ class _Display:
                 self._live.stop()
             self._print(self._progress.news())
         except Exception:
-            log.debug("the end of builds cannot be shown", exc_info=True)
+            log.debug(
+                "the end of builds cannot be shown", exc_info=True, extra={"action": "progress"}
+            )
 
     def _print(self, news: "Iterable[Begun | Ended]") -> None:
         from persist_assets.building.progress import Begun

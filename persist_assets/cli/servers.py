@@ -124,20 +124,26 @@ def serve(
     build: Annotated[
         bool, typer.Option("--build", help="Also build requests, one at a time.")
     ] = False,
+    access_log: Annotated[
+        bool, typer.Option("--access-log", help="Log each request; always, if logs are JSON.")
+    ] = False,
     proxy: Annotated[
         list[str] | None,
         typer.Option("--proxy", help="The address or network of a proxy in front of it."),
     ] = None,
 ) -> None:
     """Serve wants, events, partitions and deadlines over HTTP, and as pages, until it is ended."""
+    from persist_assets.core.logs import is_json
     from persist_assets.web.access import TOKENS, parse_tokens
     from persist_assets.web.app import is_busy
     from persist_assets.web.app import serve as run_service
 
     gc.enable()
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO if invocation.verbose else logging.WARNING
-    )
+    if not is_json():
+        level = logging.INFO if invocation.verbose else logging.WARNING
+        logging.basicConfig(stream=sys.stderr, level=level)
+        if access_log:
+            logging.getLogger("persist_assets.web.timing").setLevel(logging.INFO)
 
     def started(url: str) -> None:
         if invocation.as_json:

@@ -50,5 +50,5 @@ def activity_of(session: SparkSession) -> Activity | None:
             context.uiWebUrl,
         )
     except Exception:  # nothing rests on it
-        log.debug("Spark does not say what it does", exc_info=True)
+        log.debug("Spark does not say what it does", exc_info=True, extra={"action": "progress"})
         return None

@@ -139,6 +139,7 @@ def _warn_of_wait(job: Job) -> None:
         "of its cores; `persist spark status` lists the jobs of a shared server",
         job.tasks - job.completed,
         round(time.time() - (job.waits_since or 0)),
+        extra={"action": "spark-waits"},
     )
 
 

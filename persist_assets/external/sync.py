@@ -369,7 +369,9 @@ class Sync:
         """Read all needed rows of a later version, and warn."""
         if not self.external.starts_anywhere:
             raise unfollowed(self.source, head, why)
-        log.warning("`%s` is read again in full: %s", self.source.key, why)
+        log.warning(
+            "`%s` is read again in full: %s", self.source.key, why, extra={"action": "sync"}
+        )
         predicate, columns = self.coverage.predicate, self.coverage.columns
         rows, cost = self._read(predicate, columns, head)
         return self._put(copy, _Update(rows, head, predicate, columns, why, cost.rows or 0, cost))

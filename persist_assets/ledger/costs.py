@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 import sqlalchemy as sa
@@ -13,6 +14,7 @@ from persist_assets.ledger.log import Part, repeated
 from persist_assets.ledger.tables import builds
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
     from persist_assets.core.model.queries import SourceID
@@ -93,6 +95,38 @@ class Costs(Part):
                 Work(row.source_id, row.run, outcome, row.started_at, ended_at, row.written_bytes)
             )
         return work
+
+    @repeated
+    def count_times(
+        self, environment: str, bounds: Sequence[float]
+    ) -> dict[str, tuple[list[int], float]]:
+        """Return how many builds that computed rows took how long, by method, and their seconds.
+
+        Parameters
+        ----------
+        bounds
+            Upper bounds in seconds, ascending. Each count is of the builds up to its bound and
+            above the previous one; one more is of those above all.
+        """
+        seconds = builds.c.computed_seconds
+        upto = [sa.func.sum(sa.case((seconds <= b, 1), else_=0)).label(f"n{b}") for b in bounds]
+        query = (
+            sa.select(builds.c.maintenance, sa.func.count(), sa.func.sum(seconds), *upto)
+            .where(
+                builds.c.environment == environment,
+                builds.c.state == "succeeded",
+                builds.c.maintenance.is_not(None),
+                seconds.is_not(None),
+            )
+            .group_by(builds.c.maintenance)
+        )
+        with self._read() as connection:
+            rows = connection.execute(query).all()
+        times: dict[str, tuple[list[int], float]] = {}
+        for row in rows:
+            method, n, total, *counts = tuple(row)
+            times[method] = [b - a for a, b in pairwise((0, *counts, n))], float(total)
+        return times
 
     @repeated
     def fetch_stored(self, environment: str, until: datetime) -> list[Stored]:

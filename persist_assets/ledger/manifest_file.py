@@ -186,13 +186,20 @@ def _may_replace(path: Path, settings: Settings, ledger: Ledger) -> bool:
             " persist doctor --fix restores them",
             path,
             n,
+            extra={"action": "manifest"},
         )
         return False
     if n:
         copy = path.with_name(f"{path.stem}.before-{file_key[1][:8]}.json")
         if not copy.exists():
             shutil.copy2(path, copy)
-        log.warning("%s named %d builds that are not in the ledger: see %s", path, n, copy)
+        log.warning(
+            "%s named %d builds that are not in the ledger: see %s",
+            path,
+            n,
+            copy,
+            extra={"action": "manifest"},
+        )
     _owned_files.add(file_key)
     return True
 

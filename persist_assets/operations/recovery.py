@@ -74,7 +74,7 @@ def open_ledger(settings: Settings) -> Ledger:
     ledger = Ledger(settings.ledger)
     lost = find_lost(settings, ledger)
     if lost is not None:
-        log.warning("%s %s", lost, HINT)
+        log.warning("%s %s", lost, HINT, extra={"action": "recovery"})
     return ledger
 
 

@@ -154,7 +154,9 @@ def _derived(
             if merging.definitions == tuple(s.definition for s in base.states):
                 return merging
         except NoRule as error:
-            log.debug("`%s` is not merged: %s", source.key, error.reason)
+            log.debug(
+                "`%s` is not merged: %s", source.key, error.reason, extra={"action": "not-merged"}
+            )
     if source.annotation.by:
         why = unfit_keys(source, project.by_id, ("its table", base.columns))
         if why is not None:

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import sys
 import threading
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -22,6 +23,7 @@ from persist_assets.building.scheduler import Pool
 from persist_assets.building.stages import PendingBuild
 from persist_assets.compiler.load import load_project, nothing_collected, require, sound
 from persist_assets.core.errors import CheckFailedError, PersistError, SettingsError
+from persist_assets.core.logs import is_json, log_as_json
 from persist_assets.core.model.checks import CheckResult
 from persist_assets.core.model.sources import Source
 from persist_assets.core.settings.keys import KEEP_GOING, SETTINGS_FILE
@@ -127,12 +129,14 @@ def load_sources(
         defs = load_sources("sources")
     """
     directory = _directory(path)
+    if is_json():
+        log_as_json(sys.stderr)
     with nothing_collected():
         settings = load_settings(_root(directory)).with_sources(directory)
         project = load_project(settings)
         if keep_going if keep_going is not None else os.environ.get(KEEP_GOING) == "true":
             for problem in project.errors:
-                log.warning("left out: %s", problem)
+                log.warning("left out: %s", problem, extra={"action": "left-out"})
             project = sound(project)
         else:
             require(project)

@@ -32,7 +32,11 @@ def logged(context: Any, progress: Progress) -> Generator[None]:
             try:
                 context.log.info(progress.state().in_words(progress.activity()))
             except Exception:
-                log.debug("the progress of builds cannot be logged", exc_info=True)
+                log.debug(
+                    "the progress of builds cannot be logged",
+                    exc_info=True,
+                    extra={"action": "progress"},
+                )
 
     thread = threading.Thread(target=watch, daemon=True, name="progress in Dagster's log")
     thread.start()

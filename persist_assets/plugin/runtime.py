@@ -160,7 +160,7 @@ class Runtime:
         current = {s.build_id for s in project.persisted}
         problem = find_former_build_ids(settings, current, manifest)
         if problem is not None:
-            log.warning("%s", problem)
+            log.warning("%s", problem, extra={"action": "settings"})
 
     def _open_ledger(self) -> Ledger:
         with self._lock:

@@ -91,6 +91,7 @@ def ask(location: str, call: Callable[[], T], *, bounded: bool = False) -> T:
         log.warning(
             "%s throttles requests: retrying in %.1f s, for at most %d s more (`store_retry`)",
             store, wait, round(left),
+            extra={"action": "store-throttles"},
         )  # fmt: skip
         time.sleep(wait)
         pause = min(2 * pause, _LONGEST_PAUSE_S)
@@ -165,4 +166,5 @@ def _announce(store: str, after_s: float, limit_s: int) -> None:
         "waiting for %s, which has not responded for %d s; such requests are abandoned"
         " after %d s (`store_timeout`)",
         store, after_s, limit_s,
+        extra={"action": "store-waits"},
     )  # fmt: skip

@@ -363,7 +363,11 @@ def _reached(
         read = project.reach(reader.bindings, lambda s: s.persisted)
         tainted_upstreams = [s for s in read if s.source_id in tainted]
         if tainted_upstreams and reader.keeps_history:
-            log.warning("`%s` keeps a history: its existing versions stay", reader.name)
+            log.warning(
+                "`%s` keeps a history: its existing versions stay",
+                reader.name,
+                extra={"action": "taint"},
+            )
             continue
         for upstream in tainted_upstreams:
             keys = tainted[upstream.source_id]

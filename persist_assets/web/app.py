@@ -31,6 +31,7 @@ from persist_assets.web.access import (
 )
 from persist_assets.web.connections import LARGEST_HEAD, limited_protocol
 from persist_assets.web.graph import Graph
+from persist_assets.web.timing import Timed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -76,7 +77,10 @@ def make_app(graph: Graph, tokens: Mapping[str, Caller], *, has_proxy: bool = Fa
 
     return Starlette(
         routes=[*api.routes(graph, access), *dashboard.pages(graph, access)],
-        middleware=[Middleware(Gate, access=access, hosts=_LOOPBACK)],
+        middleware=[
+            Middleware(Timed, access=access, latencies=graph.latencies),
+            Middleware(Gate, access=access, hosts=_LOOPBACK),
+        ],
         exception_handlers={
             Refused: _refused,
             PersistError: _failed,

@@ -29,6 +29,7 @@ from persist_assets.wants.requests import TAKERS, check_want, evaluate_now, find
 from persist_assets.wants.schedules import make_wants
 from persist_assets.wants.upstreams import sync_all
 from persist_assets.web.access import TOKENS
+from persist_assets.web.timing import Latencies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -93,6 +94,8 @@ class Graph:
     ----------
     evaluations, evaluation_s
         The number of evaluations in this process, and their total time.
+    latencies
+        How long requests took.
     stopping
         Once set, waiting clients are answered at once.
     """
@@ -108,6 +111,7 @@ class Graph:
         self.builds = builds
         self.settings, self.ledger, self.clock = settings, ledger, clock
         self.evaluations, self.evaluation_s = 0, 0.0
+        self.latencies = Latencies()
         self.stopping, self.waiting = False, 0
         self._reading = ThreadPoolExecutor(_READERS, "persist-read")
         self._planning = ThreadPoolExecutor(1, "persist-plan")
@@ -299,10 +303,13 @@ class Graph:
         def act() -> tuple[Evaluation, Request | None]:
             began = time.monotonic()
             try:
-                return evaluate_now(self.observer(), trigger, force=force)
+                evaluation, request = evaluate_now(self.observer(), trigger, force=force)
             finally:
                 self.evaluations += 1
-                self.evaluation_s += time.monotonic() - began
+                self.evaluation_s += (seconds := time.monotonic() - began)
+            found = trigger, seconds, len(evaluation.partitions)
+            log.info("action=evaluated trigger=%s seconds=%.3f partitions=%d", *found)
+            return evaluation, request
 
         return await self.plan(act)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from starlette.responses import PlainTextResponse
 
 from persist_assets.planning.takeovers import with_takeovers
+from persist_assets.web.timing import BOUNDS, BUILD_BOUNDS, histogram
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -42,6 +43,14 @@ METRICS: Mapping[str, tuple[str, str]] = {
     "source_tainted": (
         "gauge",
         "Tainted partitions of a source; 1 for a tainted table without partitions.",
+    ),
+    "request_seconds": (
+        "histogram",
+        "Time to answer requests, by method, path and status, since the service began.",
+    ),
+    "build_seconds": (
+        "histogram",
+        "Time of builds that computed rows until these were written and checked, by method.",
     ),
     "evaluation_seconds": (
         "summary",
@@ -77,6 +86,16 @@ async def show_metrics(graph: Graph, caller: Caller, query: Nothing) -> Response
     if project is not None:
         for name, values in await graph.read(lambda: _source_gauges(graph, project)):
             write(name, values)
+    begin("request_seconds")
+    for (method, path, status), counted in sorted(graph.latencies.counted.items()):
+        labels = f'environment={label},method="{method}",path={json.dumps(path)},status="{status}"'
+        values = BOUNDS, counted.counts, counted.seconds
+        lines += histogram("persist_request_seconds", labels, *values)
+    begin("build_seconds")
+    times = await graph.read(lambda: graph.ledger.costs.count_times(environment, BUILD_BOUNDS))
+    for method, (counts, seconds) in sorted(times.items()):
+        labels = f"environment={label},method={json.dumps(method)}"
+        lines += histogram("persist_build_seconds", labels, BUILD_BOUNDS, counts, seconds)
     begin("evaluation_seconds")
     lines += [f"persist_evaluation_seconds_sum{{environment={label}}} {graph.evaluation_s:.6f}"]
     lines += [f"persist_evaluation_seconds_count{{environment={label}}} {graph.evaluations}"]

@@ -255,7 +255,7 @@ def or_all_rows(
         return computed
     if source.annotation.is_strict:
         raise refusal(source, why)
-    log.warning("`%s` is computed in full: %s", source.key, why)
+    log.warning("`%s` is computed in full: %s", source.key, why, extra={"action": "compute-all"})
     root = reader.settings.table_root(task.started.table)
     delete_directory(f"{root}/{task.build_uid}")
     frame = reader.compute(source, read)

@@ -158,10 +158,13 @@ def _find_window(task: Task, increment: Increment) -> Window | None:
             source.key,
             ", ".join(increment.late),
             increment.base.watermark,
+            extra={"action": "rows-left-out"},
         )
     if window is None:
         why = f"the windows of `{task.time_column}` in which rows can differ are unknown"
         if source.annotation.is_strict:
             raise refusal(source, why)
-        log.warning("`%s` is computed in full: %s", source.key, why)
+        log.warning(
+            "`%s` is computed in full: %s", source.key, why, extra={"action": "compute-all"}
+        )
     return window

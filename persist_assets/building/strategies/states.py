@@ -91,7 +91,12 @@ class WithStates:
             if merging is not None:
                 return self._write(task, merging, frame, read)
         except (BuildError, StorageError) as error:
-            log.warning("`%s` keeps no states: %s", task.source.key, error.message)
+            log.warning(
+                "`%s` keeps no states: %s",
+                task.source.key,
+                error.message,
+                extra={"action": "states"},
+            )
             root = task.reader.settings.table_root(task.started.table)
             delete_directory(f"{root}/{task.build_uid}")
         return Whole().write(task, scope, frame, read)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from commands import persist, printed
 
-from persist_assets.core.model.snapshots import Build
+from persist_assets.core.model.snapshots import Build, Snapshot
+from persist_assets.ledger.builds import Publication
 from persist_assets.ledger.collection import INTERRUPTED
 from persist_assets.ledger.ledger import Ledger
 
@@ -46,6 +48,22 @@ def test_work_is_that_of_an_environment_and_of_a_time(ledger: Ledger) -> None:
         ("s-b", "b", "failed"),
     ]
     assert [w.ended_at for w in work] == [NOW + timedelta(seconds=100), None]
+
+
+@pytest.mark.proves("Y3")
+def test_times_of_builds_are_counted_by_method_between_bounds(ledger: Ledger) -> None:
+    for n, (method, seconds) in enumerate(
+        [("whole", 0.5), ("whole", 1.0), ("whole", 7.0), ("merge", 2.0)]
+    ):
+        at = NOW + timedelta(seconds=n)
+        build = Build(f"b{n}", "s", f"i{n}", "d", "dev", None, "started", "built", at)
+        ledger.builds.record_started(build, "t")
+        done = replace(build, maintenance=method, computed_s=seconds)
+        snapshot = Snapshot(f"b{n}", "s", f"i{n}", "t", n, (), "3:a", 3, 300, at)
+        ledger.builds.publish(Publication(done, snapshot, []))
+    times = ledger.costs.count_times("dev", (1.0, 5.0))
+    assert times == {"whole": ([2, 0, 1], 8.5), "merge": ([0, 1, 0], 2.0)}
+    assert ledger.costs.count_times("prod", (1.0,)) == {}
 
 
 TEXT = """

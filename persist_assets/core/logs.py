@@ -1,0 +1,167 @@
+"""Log lines that programs read: one JSON object per line, with a stable `action`.
+
+A line is made of what its call says (``action=retry ledger=%s``, or ``extra={"action": …}``) and of
+what the code around it is about (`about`). `ACTIONS` is a contract: the name of an action does not
+change, and its keys stay.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+    from typing import TextIO
+
+FORMAT = "PERSIST_LOG_FORMAT"
+"""The environment variable that chooses the format of logs: ``text`` or ``json``."""
+PACKAGE_LOGGER = "persist_assets"
+
+ACTIONS: Mapping[str, str] = {
+    "alert": "alerts were looked for, and a message was not sent, or the look failed",
+    "build": "the service cannot build requests now; it tries again",
+    "build-ended": "a build has ended: `outcome`, `seconds`, `rows`, `written`, `bytes`, `method`, "
+    "`error`",
+    "build-started": "a build has started",
+    "check-failed": "rows of a view fail a check that does not block",
+    "check-sample": "rows that fail a check cannot be shown or kept",
+    "collect": "`persist gc` deleted something, or left it",
+    "command-failed": "a command ends with an error: `code`, `hint`, `path`, `line`, `column`",
+    "commit": "the answer to a commit was lost, and the commit is there",
+    "compile": "an editor's text could not be compiled: a defect",
+    "compute-all": "a table is computed in full although it could be maintained",
+    "evaluate": "wants could not be evaluated now; the next evaluation covers them",
+    "evaluated": "wants were evaluated: `trigger`, `seconds`, `partitions`",
+    "give-back": "a lease could not be given back; it expires",
+    "heartbeat": "a lease could not be renewed; it is tried again",
+    "leave-behind": "a build hangs, and its run ends without it",
+    "left-out": "a file with errors, and what reads it, was left out",
+    "manifest": "a manifest file does not fit the ledger",
+    "migrate": "the ledger was brought to a newer version",
+    "not-merged": "aggregates of a table are not merged with changes",
+    "problem": "a source or setting has a problem: `code`, `path`, `line`, `column`",
+    "progress": "the progress of builds cannot be shown",
+    "publish": "a table under a fixed name, or a view of a catalog, was brought up to date, or not",
+    "published": "readers see what a build made: `table`, `version`",
+    "reads-old": "a query reads a table that is older than its data",
+    "recovery": "the ledger is new, and tables of a lost one are there",
+    "refuse": "the service refused a request",
+    "request": "a build request has failed",
+    "http-request": "the service has answered: `method`, `path`, `status`, `ms`, `caller`, "
+    "`client`",
+    "retry": "the database of the ledger does not answer; the transaction is repeated",
+    "rows-left-out": "an incremental build does not take some rows into account",
+    "save-cache": "results of a compilation could not be kept",
+    "session": "the Spark server keeps its own value of a setting",
+    "settings": "settings may cause rebuilds that can be avoided",
+    "spark-waits": "a build waits for cores of Spark",
+    "states": "a table keeps no partial results",
+    "store-throttles": "an object store throttles requests, which are repeated",
+    "store-waits": "an object store does not answer",
+    "sync": "another graph cannot be read, or a copy is read again in full",
+    "taint": "a taint leaves the versions of a history",
+    "tidy": "files of a build that did not finish were removed",
+    "trim": "old events could not be archived now; it is tried again",
+    "watch": "the service cannot look at the log now; it tries again",
+}
+"""Every action, with its meaning."""
+
+LIBRARY = "library"
+"""The action of lines of other packages."""
+
+_about: ContextVar[Mapping[str, Any] | None] = ContextVar("persist_log_about", default=None)
+_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_KEY = re.compile(r"(\w+)=%(?:\.\d+)?[a-z]")
+
+
+@contextmanager
+def about(**values: Any) -> Generator[None]:
+    """Let the log lines of the block, in this thread, have these keys; those of None are left out.
+
+    Costs nothing unless logs are JSON.
+    """
+    token = _about.set({**(_about.get() or {}), **values})
+    try:
+        yield
+    finally:
+        _about.reset(token)
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats a record as one JSON object, without line breaks.
+
+    Examples
+    --------
+    >>> record = logging.makeLogRecord(
+    ...     {"name": "persist_assets.x", "msg": "action=retry ledger=%s", "args": ("a",)}
+    ... )
+    >>> line = json.loads(JsonFormatter().format(record))
+    >>> line["action"], line["ledger"], line["message"]
+    ('retry', 'a', 'action=retry ledger=a')
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "action": LIBRARY,
+            "message": record.getMessage(),
+        }
+        if record.name.split(".")[0] == PACKAGE_LOGGER:
+            values = {**(_about.get() or {}), **_keys_of(record)}
+            more = {k: v for k, v in vars(record).items() if k not in _ATTRIBUTES}
+            values |= more
+            line |= {k: v for k, v in values.items() if v is not None and k not in _RESERVED}
+        if record.exc_info and record.exc_info[0] is not None:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str, ensure_ascii=False)
+
+
+_RESERVED = frozenset({"time", "level", "logger", "message"})
+
+
+def _keys_of(record: logging.LogRecord) -> dict[str, Any]:
+    """Return the keys in the text of a call: ``action=retry ledger=%s`` has two."""
+    text = record.msg if isinstance(record.msg, str) else ""
+    if not text.startswith("action="):
+        return {}
+    values: dict[str, Any] = {"action": text.removeprefix("action=").split()[0]}
+    arguments = record.args if isinstance(record.args, tuple) else ()
+    for name, value in zip(_KEY.findall(text), arguments, strict=False):
+        plain = isinstance(value, (str, int, float, bool)) or value is None
+        values[name] = value if plain else str(value)
+    return values
+
+
+def is_json(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the environment asks for logs in JSON."""
+    return environ.get(FORMAT, "").lower() == "json"
+
+
+def log_as_json(stream: TextIO, level: int = logging.INFO) -> None:
+    """Write the log lines of this process as JSON: ours from `level`, others' from WARNING.
+
+    Handlers that the root logger has stay; our lines go to this one only. Repeating it changes
+    nothing.
+    """
+    logger, root = logging.getLogger(PACKAGE_LOGGER), logging.getLogger()
+    if any(isinstance(h.formatter, JsonFormatter) for h in logger.handlers):
+        return
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonFormatter())
+    logger.addHandler(handler)
+    logger.setLevel(level)
+    logger.propagate = False
+    others = logging.StreamHandler(stream)
+    others.setFormatter(JsonFormatter())
+    others.setLevel(logging.WARNING)
+    root.addHandler(others)
