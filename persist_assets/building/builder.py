@@ -41,7 +41,7 @@ from persist_assets.building.strategies.strategy import Task
 from persist_assets.building.strategies.temporary import TemporaryTables
 from persist_assets.building.tables import Tables
 from persist_assets.building.takeovers import lease_names, take_over
-from persist_assets.building.telling import during, tell_ended, tell_started
+from persist_assets.building.telling import during, publishing, tell_ended, tell_started
 from persist_assets.core.errors import BuildError, ConflictError, PersistError, StorageError
 from persist_assets.core.model.annotations import VALID_FROM, VALID_TO
 from persist_assets.core.model.columns import Column
@@ -281,7 +281,7 @@ class Builder:
             wants=() if self.request else wants_of(started, build, self.origin),
             request_id=self.request.request_id if self.request else None,
         )
-        tell_started(work)
+        tell_started(self.observer, work)
 
     # ----------------------------------------------------------------------------- computing
 
@@ -543,7 +543,8 @@ class Builder:
             raise ConflictError(message, hint="try again")
         self._commit(work)
         publication = self._publication(work)
-        self.ledger.builds.publish(publication, malloy=self.project.malloy)
+        with publishing([work]):
+            self.ledger.builds.publish(publication, malloy=self.project.malloy)
         self._announce([work])
         return publication.snapshot
 
@@ -571,9 +572,10 @@ class Builder:
                     )
                 work.lease = leases[build_id]
             publications = [self._publication(work) for work in works]
-            self.ledger.builds.publish_together(
-                publications, request_id=request.request_id, malloy=self.project.malloy
-            )
+            with publishing(works):
+                self.ledger.builds.publish_together(
+                    publications, request_id=request.request_id, malloy=self.project.malloy
+                )
             with self._lock:
                 self._parked.clear()
             for work in works:
@@ -655,7 +657,7 @@ class Builder:
             work.build = replace(
                 work.build, state="succeeded", finished_at=self.clock(), snapshot=work.snapshot
             )
-            tell_ended(work)
+            tell_ended(self.observer, work)
             # Readers of all sources with this BuildID read it now.
             sharing += (s.source_id for s in self.project.by_build_id[work.source.build_id])
         export_manifest(self.settings, self.ledger)
@@ -678,7 +680,7 @@ class Builder:
     def _record_failed(self, work: PendingBuild, error: str, checks: Sequence[Any] = ()) -> None:
         request_id = self.request.request_id if self.request else None
         self.ledger.builds.record_failed(work.build, error, request_id=request_id, checks=checks)
-        tell_ended(work, error)
+        tell_ended(self.observer, work, error)
 
     @contextmanager
     def _recorded(self, work: PendingBuild) -> Generator[None]:

@@ -24,6 +24,7 @@ from persist_assets.core.model.snapshots import RawVersion, Snapshot
 from persist_assets.core.partitions import boxes, expand, reached
 from persist_assets.core.partitions import keys as partition_keys
 from persist_assets.core.time_values import TIMES, is_ordered, parsed
+from persist_assets.core.tracing import span
 from persist_assets.external.ingestion import Ingestion
 from persist_assets.planning.changed_checks import changed_checks
 from persist_assets.planning.deltas import unmaintainable
@@ -156,15 +157,16 @@ class Observer:
             Whether the table of a snapshot exists.
         """
         names = [*selected]
-        world = self.observe((self.project.by_id[s] for s in names), exists)
-        planned = plan(
-            self.project,
-            names,
-            world,
-            force=force,
-            partition_keys=partition_keys,
-            spans=recompute_spans,
-        )
+        with span("plan", environment=self.settings.environment, sources=len(names)):
+            world = self.observe((self.project.by_id[s] for s in names), exists)
+            planned = plan(
+                self.project,
+                names,
+                world,
+                force=force,
+                partition_keys=partition_keys,
+                spans=recompute_spans,
+            )
         self.project.remember()
         return planned
 

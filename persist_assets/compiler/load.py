@@ -54,6 +54,7 @@ from persist_assets.core.object_stores import ICEBERG_SCHEMES, unknown_scheme
 from persist_assets.core.settings.keys import SETTINGS_FILE
 from persist_assets.core.settings.places import place_in
 from persist_assets.core.settings.spark import is_harmless
+from persist_assets.core.tracing import spanned
 from persist_assets.core.wants import warn_unknown_graphs
 from persist_assets.storage.files import know_stores
 from persist_assets.storage.raw import public_options
@@ -245,6 +246,7 @@ class Loaded:
         return tuple(map(needed, self.compilation.needs_of(query, bindings, externals)))
 
 
+@spanned("compile")
 def load(
     settings: Settings, progress: Progress | None = None, editing: Editing | None = None
 ) -> Loaded:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import persist_assets.analysis.predicates as p
 from persist_assets.core.errors import BuildError, StorageError, UnapprovedError
+from persist_assets.core.tracing import spanned
 from persist_assets.external.connectors import connect
 from persist_assets.external.connectors.protocol import Pruned
 from persist_assets.external.coverage import (
@@ -251,6 +252,7 @@ class Ingestion:
 
     # -------------------------------------------------------------------------------------- sync
 
+    @spanned("sync")
     def sync(
         self, source: Source, *, from_scratch: bool = False, approved: bool = False
     ) -> LocalCopy:

@@ -28,6 +28,7 @@ from persist_assets.core.errors import (
     did_you_mean,
 )
 from persist_assets.core.partitions import filled_keys, is_key, window_end, with_rows_of
+from persist_assets.core.tracing import spanned
 from persist_assets.core.wants import (
     UNDER_WAY,
     Evaluation,
@@ -212,6 +213,7 @@ def find_current(observer: Observer, refs: Iterable[PartitionRef]) -> set[Partit
     return current
 
 
+@spanned("evaluate")
 def evaluate_now(
     observer: Observer, trigger: str, *, force: bool = False
 ) -> tuple[Evaluation, Request | None]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard, cast
 from urllib.parse import urlencode
 
+from persist_assets.core.tracing import spanned
 from persist_assets.core.wants import matcher
 from persist_assets.wants.cycles import describe_cycles, find_cycles
 from persist_assets.wants.http import NoAnswer, ask, object_of, reason_in, token_of
@@ -90,6 +91,7 @@ def sync_all(observer: Observer, *, environ: Mapping[str, str] = os.environ) -> 
     return [sync(observer, u, environ=environ) for u in observer.settings.upstreams]
 
 
+@spanned("sync")
 def sync(
     observer: Observer, upstream: Upstream, *, environ: Mapping[str, str] = os.environ
 ) -> Synced:
