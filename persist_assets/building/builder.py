@@ -25,12 +25,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from persist_assets.building.catalog_views import check_catalog, shown_as
 from persist_assets.building.checking import Checking
 from persist_assets.building.effort import effort_of
 from persist_assets.building.observe import Observer, Unpublished
 from persist_assets.building.progress import new_progress
-from persist_assets.building.publishing import announce
+from persist_assets.building.publishing import announce, check_names
 from persist_assets.building.reader import Reader
 from persist_assets.building.set_checks import failure
 from persist_assets.building.stages import Computed, PendingBuild, Started
@@ -225,8 +224,7 @@ class Builder:
         PersistError
             Something else failed; the failure is recorded.
         """
-        if (name := shown_as(self.settings, source)) is not None:
-            check_catalog(self.engine, name)
+        check_names(self.settings, self.project, self.engine, source)
         self.observer.pins.sync([source.source_id])
         take_over(self.observer, self.run_id)
         with self._leased(source) as lease:

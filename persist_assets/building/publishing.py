@@ -12,13 +12,16 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
+from uuid import uuid4
 
-from persist_assets.building.catalog_views import show, shown
+from persist_assets.building.catalog_views import check_catalog, show, shown, shown_as
 from persist_assets.core.digests import digest
-from persist_assets.core.errors import PersistError, SettingsError, StorageError
+from persist_assets.core.errors import ConflictError, PersistError, SettingsError, StorageError
 from persist_assets.ledger.manifest_file import fetch_document
+from persist_assets.ledger.published import REMOVING
 from persist_assets.planning.selection import select
-from persist_assets.storage.files import delete_directory, write_text
+from persist_assets.storage.delta_tables import LOG
+from persist_assets.storage.files import delete_directory, list_files, list_own, write_text
 from persist_assets.storage.published_tables import (
     PUBLISHER,
     Description,
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
 
     from persist_assets.core.model.project import Project
     from persist_assets.core.model.queries import SourceID
-    from persist_assets.core.model.snapshots import Snapshot
+    from persist_assets.core.model.snapshots import Build, Snapshot
     from persist_assets.core.model.sources import Source
     from persist_assets.core.settings.values import Settings
     from persist_assets.engine.protocol import Engine
@@ -102,6 +105,9 @@ def announce(
     share_manifest(settings, ledger)
     if engine is not None:
         show_views(settings, ledger, project, engine, among)
+    for outcome in outcomes:
+        if outcome.build_uid and outcome.action in ("skipped", "removed"):
+            log.warning("%s: %s", outcome.place, outcome.reason)
     failed = [o for o in outcomes if o.action == "failed"]
     if failed:
         more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
@@ -184,7 +190,30 @@ def addresses(settings: Settings, project: Project) -> dict[SourceID, str]:
                 location=source.location,
             )
         places[source.source_id] = "/".join((publish.path, *name))
+    for name, source in owners.items():
+        parts = name.split("/")
+        for n in range(1, len(parts)):
+            other = owners.get("/".join(parts[:n]))
+            if other is not None:
+                raise SettingsError(
+                    f"`{source.key}` would be published inside the table of `{other.key}`",
+                    hint="give one of them another `name`",
+                    location=source.location,
+                )
     return places if publish.path else {}
+
+
+def check_names(settings: Settings, project: Project, engine: Engine, source: Source) -> None:
+    """Raise if others could not find the rows of a source under its fixed names.
+
+    Raises
+    ------
+    SettingsError
+        See `addresses`, and `check_catalog`.
+    """
+    addresses(settings, project)
+    if (name := shown_as(settings, source)) is not None:
+        check_catalog(engine, name)
 
 
 def published_sources(settings: Settings, project: Project) -> list[Source]:
@@ -215,6 +244,8 @@ def publish(
     among: Collection[SourceID] | None = None,
     *,
     dry_run: bool = False,
+    verify: bool = False,
+    take_over: bool = False,
 ) -> list[Outcome]:
     """Bring the tables under fixed names up to date with an environment's manifest.
 
@@ -224,6 +255,11 @@ def publish(
         Only these sources; None: all.
     dry_run
         Only say what would be done, according to the ledger.
+    verify
+        Also look at tables that are up to date according to the ledger: somebody may have deleted
+        or changed them.
+    take_over
+        Also change tables that another ledger or environment has published.
 
     Raises
     ------
@@ -232,25 +268,49 @@ def publish(
     """
     places = addresses(settings, project)
     chosen = {s: p for s, p in places.items() if among is None or s in among}
+    outcomes = _without_source(settings, ledger, project) if among is None else []
     if not chosen:
-        return []
+        return outcomes
     environment = settings.environment
-    recorded = ledger.published.fetch(environment)
+    recorded = ledger.published.fetch(
+        environment, *(chosen.values() if len(chosen) <= _FEW else ())
+    )
     tainted = ledger.taints.fetch(environment)
     snapshots = _shown_to_readers(settings, ledger, [project.by_id[s] for s in chosen])
     due: list[tuple[Source, str]] = []
-    outcomes: list[Outcome] = []
     for source_id, place in chosen.items():
         source = project.by_id[source_id]
         snapshot = snapshots[source_id]
         outcome = _as_recorded(source, place, snapshot, tainted, recorded.get(place))
-        if outcome.action in _CHANGES and not dry_run:
+        due_now = outcome.action in _CHANGES or (verify and outcome.action == "current")
+        if due_now and not dry_run:
             due.append((source, place))
         else:
             outcomes.append(outcome)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        outcomes += pool.map(lambda s: _publish_one(settings, ledger, *s), due)
+        outcomes += pool.map(
+            lambda d: _publish_one(settings, ledger, *d, verify=verify, take_over=take_over), due
+        )
     return sorted(outcomes, key=lambda o: o.place)
+
+
+def _without_source(settings: Settings, ledger: Ledger, project: Project) -> list[Outcome]:
+    """Return the tables that do not follow because their sources have errors."""
+    if not project.errors:
+        return []
+    latest = ledger.builds.fetch_current(settings.environment)
+    reason = f"its source has errors: {project.errors[0].message}"
+    return [
+        Outcome(table.source_id, place, "failed", None, reason)
+        for place, table in ledger.published.fetch(settings.environment).items()
+        if table.source_id not in project.by_id and not _has(table, latest.get(table.source_id))
+    ]
+
+
+def _has(table: PublishedTable, build: Build | None) -> bool:
+    """Whether a published table has the rows of a build."""
+    snapshot = build.snapshot if build is not None else None
+    return snapshot is not None and snapshot.build_uid == table.build_uid
 
 
 def _shown_to_readers(
@@ -283,8 +343,9 @@ def _as_recorded(
         return Outcome(source.source_id, place, "skipped", None, "not built yet")
     uid = snapshot.build_uid
     if snapshot.view is not None:
+        action = "skipped" if table is None else "removed"
         reason = "a stored query has no files; publish it to a catalog"
-        return Outcome(source.source_id, place, "skipped", uid, reason)
+        return Outcome(source.source_id, place, action, uid, reason)
     if table is None or table.build_uid != uid:
         if uid in tainted:
             reason = "its rows are tainted, so the table keeps the earlier ones"
@@ -294,16 +355,21 @@ def _as_recorded(
     return Outcome(source.source_id, place, "current" if same else "described", uid)
 
 
-def _publish_one(settings: Settings, ledger: Ledger, source: Source, place: str) -> Outcome:
+def _publish_one(
+    settings: Settings, ledger: Ledger, source: Source, place: str, *, verify: bool, take_over: bool
+) -> Outcome:
     """Bring one table up to date, whatever others do meanwhile."""
     try:
         with ledger.leases.hold(f"publish {place}", "a publication"):
-            return _follow(settings, ledger, source, place)
+            return _follow(settings, ledger, source, place, verify=verify, take_over=take_over)
     except PersistError as error:
-        return Outcome(source.source_id, place, "failed", None, error.message)
+        reason = f"{error.message}; {error.hint}" if error.hint else error.message
+        return Outcome(source.source_id, place, "failed", None, reason)
 
 
-def _follow(settings: Settings, ledger: Ledger, source: Source, place: str) -> Outcome:
+def _follow(
+    settings: Settings, ledger: Ledger, source: Source, place: str, *, verify: bool, take_over: bool
+) -> Outcome:
     """Bring one table up to date; see `_publish_one`, which holds its lease.
 
     Raises
@@ -313,31 +379,67 @@ def _follow(settings: Settings, ledger: Ledger, source: Source, place: str) -> O
     """
     for attempt in range(_ATTEMPTS):
         try:
-            table = open_published(place, publisher_of(settings, ledger))
+            table = _opened(settings, ledger, place, take_over=take_over)
             # Only now: a version of the table that is newer than this one would be a conflict.
             snapshot = shown(settings, ledger, source)
             tainted = ledger.taints.fetch(settings.environment)
-            recorded = ledger.published.fetch(settings.environment).get(place)
-            outcome = _as_recorded(source, place, snapshot, tainted, recorded)
-            if snapshot is None and table is not None:
-                remove_published(ledger, place)
-            if outcome.action == "skipped" or snapshot is None:
+            outcome = _as_recorded(source, place, snapshot, tainted, ledger.published.find(place))
+            if outcome.action == "removed":
+                remove_published(ledger, settings.environment, place, source.source_id)
+            if outcome.action in ("removed", "skipped") or snapshot is None:
                 return outcome
-            return _move(settings, ledger, source, place, table, snapshot)
+            return _move(
+                settings,
+                ledger,
+                source,
+                place,
+                table,
+                snapshot,
+                verify=verify,
+                take_over=take_over,
+            )
         except OvertakenError:
             if attempt == _ATTEMPTS - 1:
                 raise
     raise AssertionError("unreachable")
 
 
-def remove_published(ledger: Ledger, place: str) -> None:
+def _opened(settings: Settings, ledger: Ledger, place: str, *, take_over: bool) -> Any:
+    """Return the published table at a place, or None; complete its removal, if that has begun."""
+    recorded = ledger.published.find(place)
+    is_partial = recorded is not None and recorded.described == REMOVING
+    try:
+        table = open_published(place, publisher_of(settings, ledger), take_over=take_over)
+    except StorageError:  # part of its log is deleted already
+        if not is_partial:
+            raise
+    else:
+        if not is_partial:
+            return table
+    remove_published(ledger, settings.environment, place, recorded.source_id if recorded else "")
+    return None
+
+
+def remove_published(ledger: Ledger, environment: str, place: str, source_id: SourceID) -> None:
     """Delete a published table; the caller holds its lease.
 
     Raises
     ------
+    ConflictError
+        There is another table in its directory, or the directory is a symbolic link.
     StorageError
         A file cannot be deleted.
     """
+    files = list_own(place)
+    inner = f"/{LOG}/"
+    for file in files:
+        path = file.location.removeprefix(place)
+        if inner in path and not path.startswith(inner):
+            table = file.location.rpartition(inner)[0]
+            raise ConflictError(f"{place} was not deleted, because another table is at {table}")
+    if not files and list_files(place):
+        raise ConflictError(f"{place} is a symbolic link: delete it and its table yourself")
+    ledger.published.begin(environment, place, source_id, REMOVING)
     delete_directory(place)
     ledger.published.forget(place)
 
@@ -349,11 +451,15 @@ def _move(
     place: str,
     table: Any,
     snapshot: Snapshot,
+    *,
+    verify: bool,
+    take_over: bool,
 ) -> Outcome:
     """Give an opened table the rows and the description of a snapshot, and record that."""
     description = description_of(source, snapshot)
     publisher = publisher_of(settings, ledger)
-    before = None if table is None else int(table.version())
+    before, token = None if table is None else int(table.version()), uuid4().hex
+    ledger.published.begin(settings.environment, place, source.source_id, token)
     version = publish_version(
         place,
         table,
@@ -365,16 +471,11 @@ def _move(
             "persist.source": source.source_id,
         },
         description,
+        verify=verify,
     )
-    described = describe(place, open_published(place, publisher), publisher, description)
-    ledger.published.record(
-        settings.environment,
-        place,
-        source.source_id,
-        snapshot.build_uid,
-        version,
-        _digest(description),
-    )
+    table = open_published(place, publisher, take_over=take_over)
+    described = describe(place, table, publisher, description)
+    ledger.published.record(place, token, snapshot.build_uid, version, _digest(description))
     action = "published" if version != before else "described" if described else "current"
     log.info("action=publish place=%s version=%d build=%s", place, version, snapshot.build_uid)
     return Outcome(source.source_id, place, action, snapshot.build_uid)

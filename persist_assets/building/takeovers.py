@@ -6,6 +6,7 @@ import logging
 import uuid
 from typing import TYPE_CHECKING
 
+from persist_assets.building.publishing import publish, share_manifest
 from persist_assets.core.model.snapshots import Build, Origin
 from persist_assets.ledger.manifest_file import export_manifest
 from persist_assets.planning.diff import what_it_reads
@@ -90,6 +91,10 @@ def take_over(observer: Observer, run_id: str | None) -> int:
     if n:
         log.info("action=take-over environment=%s tables=%d", observer.settings.environment, n)
         export_manifest(observer.settings, observer.ledger)
+        for outcome in publish(observer.settings, observer.ledger, observer.project):
+            if outcome.action == "failed":  # the build of its source tries again
+                log.warning("%s is behind: %s", outcome.place, outcome.reason)
+        share_manifest(observer.settings, observer.ledger)
     return n
 
 

@@ -1,6 +1,7 @@
 """The command that brings tables under fixed names up to date."""
 
 from collections import Counter
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
@@ -18,6 +19,12 @@ from persist_assets.cli.application import (
 from persist_assets.cli.environments import DryRunOption
 from persist_assets.core.errors import SettingsError, StorageError
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from persist_assets.building.publishing import Outcome
+    from persist_assets.core.model.project import Project
+
 _COLOURS = {
     "published": "green",
     "described": "green",
@@ -30,7 +37,15 @@ _COLOURS = {
 
 @command("publish")
 def publish_(
-    invocation: Invocation, selection: SelectArgument = None, dry_run: DryRunOption = False
+    invocation: Invocation,
+    selection: SelectArgument = None,
+    dry_run: DryRunOption = False,
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over", help="Also change tables that another ledger or environment published."
+        ),
+    ] = False,
 ) -> None:
     """Bring the tables under fixed names up to date with the environment. Builds nothing."""
     from persist_assets.building import publishing
@@ -45,7 +60,15 @@ def publish_(
     selected = invocation.select(selection) if selection else None
     if not dry_run and settings.publish.catalog:
         publishing.show_views(settings, invocation.ledger, project, invocation.engine, selected)
-    outcomes = publishing.publish(settings, invocation.ledger, project, selected, dry_run=dry_run)
+    outcomes = publishing.publish(
+        settings,
+        invocation.ledger,
+        project,
+        selected,
+        dry_run=dry_run,
+        verify=True,
+        take_over=take_over,
+    )
     if not dry_run:
         publishing.share_manifest(settings, invocation.ledger)
     left = publishing.find_left(settings, invocation.ledger, project)
@@ -62,21 +85,28 @@ def publish_(
         ]
         print_json({"tables": tables, "left": list(left)})
     else:
-        table = table_of("source", "action", "place")
-        for o in outcomes:
-            action = f"[{_COLOURS[o.action]}]{o.action}[/]"
-            reason = f" [dim]{escape(o.reason)}[/]" if o.reason else ""
-            table.add_row(escape(project.by_id[o.source_id].key), action, escape(o.place) + reason)
-        if outcomes:
-            out.print(table)
-        for place in left:
-            message = f"{place} follows no source any more; persist gc --removed deletes it"
-            err.print(f"[yellow]warning[/]: {escape(message)}", soft_wrap=True)
-        counts = Counter(o.action for o in outcomes)
-        n_changed = len(outcomes) - sum(counts[a] for a in ("current", "skipped", "failed"))
-        out.print(
-            f"{n_changed} of {len(outcomes)} {'would be ' if dry_run else ''}changed, "
-            f"{counts['current']} current, {counts['skipped']} skipped, {counts['failed']} failed"
-        )
+        _print(project, outcomes, left, dry_run=dry_run)
     if any(o.action == "failed" for o in outcomes):
         raise typer.Exit(exit_code(StorageError))
+
+
+def _print(
+    project: "Project", outcomes: "Sequence[Outcome]", left: "Sequence[str]", *, dry_run: bool
+) -> None:
+    """Print what became of each table, and the tables that follow no source."""
+    table = table_of("source", "action", "place")
+    for o in outcomes:
+        action = f"[{_COLOURS[o.action]}]{o.action}[/]"
+        reason = f" [dim]{escape(o.reason)}[/]" if o.reason else ""
+        table.add_row(escape(project.by_id[o.source_id].key), action, escape(o.place) + reason)
+    if outcomes:
+        out.print(table)
+    for place in left:
+        message = f"{place} follows no source any more; persist gc --removed deletes it"
+        err.print(f"[yellow]warning[/]: {escape(message)}", soft_wrap=True)
+    counts = Counter(o.action for o in outcomes)
+    n_changed = len(outcomes) - sum(counts[a] for a in ("current", "skipped", "failed"))
+    out.print(
+        f"{n_changed} of {len(outcomes)} {'would be ' if dry_run else ''}changed, "
+        f"{counts['current']} current, {counts['skipped']} skipped, {counts['failed']} failed"
+    )

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from persist_assets.building.observe import Observer, beneath
-from persist_assets.building.publishing import announce
+from persist_assets.building.publishing import addresses, announce, show_views
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core.errors import ConflictError, NotFoundError, SettingsError, StorageError
 from persist_assets.core.model.snapshots import Build, Move, RawVersion, Snapshot
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from persist_assets.building.builder import Builder
+    from persist_assets.core.model.project import Project
     from persist_assets.core.model.queries import BuildID, SourceID
     from persist_assets.core.model.snapshots import ManifestChange
     from persist_assets.core.settings.values import Settings
@@ -92,6 +93,7 @@ def promote(
         ledger.manifests.fetch_passed(*settings.environments),
         allow_stale=allow_stale,
     )
+    addresses(target_settings, target_project)
     if dry_run or promotion.refused:
         return promotion, None
     if expected is not None and promotion.digest != expected:
@@ -111,7 +113,9 @@ def promote(
         )
     # Even if nothing moved: an earlier promotion may have died before this point.
     export_manifest(target_settings, ledger)
-    moved = [s for s in selected if s in target_project.by_id]
+    # Readers of all sources with these BuildIDs read them now.
+    ids = {target_project.by_id[s].build_id for s in selected if s in target_project.by_id}
+    moved = [s.source_id for s in target_project.persisted if s.build_id in ids]
     announce(target_settings, ledger, target_project, moved, engine=engine)
     return promotion, change
 
@@ -254,6 +258,7 @@ def roll_back(
     rollback = plan_rollback(settings, ledger, to=to, steps=steps, run=run)
     if rollback.gone:
         raise ConflictError(f"cannot roll back: {', '.join(rollback.gone)} is gone")
+    project = _publishing(settings, builder)
     latest = rollback.expected if expected is None else expected
     if rollback.to is not None:
         ledger.manifests.roll_back(environment, rollback.to, expected=latest, by=by, why=why)
@@ -263,7 +268,7 @@ def roll_back(
         ledger.manifests.undo(environment, moved, expected=latest, by=by, why=reason)
     export_manifest(settings, ledger)
     change = ledger.manifests.fetch_history(environment, limit=1)[0]
-    _announce_moved(settings, ledger, builder, change.moves)
+    _announce_moved(settings, ledger, project, builder, change.moves)
     return change
 
 
@@ -410,16 +415,41 @@ def _steps_of_run(
     return chosen
 
 
+def _publishing(settings: Settings, builder: Builder | None) -> Project | None:
+    """Return the project whose sources an environment publishes or shows; None: it does neither.
+
+    Sources in files with errors are missing in it: a rollback must not wait for their correction.
+
+    Raises
+    ------
+    PersistError
+        The sources to publish are not clear.
+    """
+    if builder is None and settings.publish is None:
+        return None
+    project = builder.project if builder is not None else load_project(settings)
+    if not project.errors:
+        addresses(settings, project)
+    return project
+
+
 def _announce_moved(
-    settings: Settings, ledger: Ledger, builder: Builder | None, moved: Iterable[Move | Snapshot]
+    settings: Settings,
+    ledger: Ledger,
+    project: Project | None,
+    builder: Builder | None,
+    moved: Iterable[Move | Snapshot],
 ) -> None:
     """Update the names under which others read sources whose entries have moved."""
-    if builder is None and settings.publish is None:
+    if project is None:
         return
-    project = builder.project if builder is not None else load_project(settings)
-    ids = {i for m in moved for i in (m.source_id, m.build_id)}
-    sources = [s.source_id for s in project.persisted if {s.source_id, s.build_id} & ids]
-    announce(settings, ledger, project, sources, engine=builder.engine if builder else None)
+    try:
+        announce(settings, ledger, project)
+    finally:
+        if builder is not None:
+            ids = {i for m in moved for i in (m.source_id, m.build_id)}
+            sources = [s.source_id for s in project.persisted if {s.source_id, s.build_id} & ids]
+            show_views(settings, ledger, project, builder.engine, sources)
 
 
 def _is_there(settings: Settings, ledger: Ledger, snapshot: Snapshot) -> bool:
@@ -517,6 +547,7 @@ def import_entries(
     partial
         Import the valid entries even if others are refused.
     """
+    project = _publishing(settings, builder)
     present = ledger.manifests.fetch(*settings.environments)
     now = datetime.now(UTC)
     refused = [*read.refused]
@@ -547,7 +578,7 @@ def import_entries(
                 settings.environment, chosen, malloy=dict(read.malloy), why=why
             )
         export_manifest(settings, ledger)
-        _announce_moved(settings, ledger, builder, moved)
+        _announce_moved(settings, ledger, project, builder, moved)
     new = frozenset(adopted & {s.build_id for s in moved})
     return Imported(moved, new, n_same, tuple(refused), read.strict, change)
 

@@ -316,22 +316,20 @@ def _sweep_published(
 ) -> Iterable[Collected]:
     """Delete replaced files of published tables, and tables that follow no source any more."""
     left = {*find_left(settings, ledger, project)} if removed else set[str]()
-    for place in ledger.published.fetch(settings.environment):
-        with ExitStack() as leases:
-            try:
-                lease = ledger.leases.hold(f"publish {place}", "a collection", wait_s=0)
-                leases.enter_context(lease)
-                table = open_published(place, publisher_of(settings, ledger))
-            except ConflictError as error:
-                log.warning("action=collect place=%s skipped: %s", place, error.message)
-                continue
-            size = 0
-            if place in left:
-                size = sum(file.bytes for file in list_own(place))
-                if not dry_run:
-                    remove_published(ledger, place)
-            elif table is not None:
-                size = tidy_published(place, table, settings.keep_s, now, dry_run=dry_run)
+    for place, table in ledger.published.fetch(settings.environment).items():
+        try:
+            with ledger.leases.hold(f"publish {place}", "a collection", wait_s=0):
+                opened = open_published(place, publisher_of(settings, ledger))
+                size = 0
+                if place in left:
+                    size = sum(file.bytes for file in list_own(place))
+                    if not dry_run:
+                        remove_published(ledger, settings.environment, place, table.source_id)
+                elif opened is not None:
+                    size = tidy_published(place, opened, settings.keep_s, now, dry_run=dry_run)
+        except (ConflictError, StorageError) as error:
+            log.warning("action=collect place=%s skipped: %s", place, error.message)
+            continue
         if size:
             yield Collected(place, (), size)
 

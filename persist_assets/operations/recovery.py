@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -129,7 +129,12 @@ def restore(settings: Iterable[Settings], ledger: Ledger) -> dict[str, Imported]
     read = [(s, parse_manifest(_read_text(s.manifest_path))) for s in ordered]
     return {
         one.environment: import_entries(
-            one, ledger, manifest, why="restored from the exported manifest", partial=True
+            # Tables under fixed names are still those of the lost ledger.
+            replace(one, publish=None),
+            ledger,
+            manifest,
+            why="restored from the exported manifest",
+            partial=True,
         )
         for one, manifest in read
         if manifest.entries

@@ -16,6 +16,7 @@ import errno
 import json
 import logging
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 from uuid import uuid4
 
-from persist_assets.core.errors import ConflictError, GoneError, StorageError
+from persist_assets.core.errors import ConflictError, GoneError, PersistError, StorageError
 from persist_assets.core.object_stores import is_local
 from persist_assets.storage.delta_commit import File, Staged, find_file, is_taken, write_files
 from persist_assets.storage.delta_tables import copy_path, file_sizes, find_table, read_commit
@@ -33,6 +34,7 @@ from persist_assets.storage.files import (
     delete_directory,
     delete_empty,
     delete_file,
+    list_files,
     list_own,
     permit_store,
     unreachable,
@@ -40,8 +42,10 @@ from persist_assets.storage.files import (
 from persist_assets.storage.waiting import ask
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from datetime import datetime
+
+    from persist_assets.storage.files import Found
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +54,15 @@ PUBLISHER = "persist.publisher"
 OWNERS = "persist.owners"
 """The property of a published table that lists the owners of its source."""
 _AT_ONCE = 8
+_OWN = re.compile(r"[0-9a-f]{32}/[^/]+$")
+"""The path of a linked file below the table's directory."""
+_UNFINISHED_LOG = re.compile(r"_delta_log/(?!\d{20}\.)")
+"""The path of a file that delta-rs left when it died before the table's first commit."""
+_DIRECTORY = re.compile(r"/[0-9a-f]{32}$")
+_AT_ROOT = re.compile(r"[^/]+\.parquet$")
+"""The path of a file that another writer put into the table."""
+_LONGEST_TEXT = 4000
+"""The length of a table's description at which delta-rs refuses to change it, in characters."""
 _UNFINISHED = timedelta(days=1)
 """How long a publication may take: younger files may be those of one that has not committed yet."""
 
@@ -73,8 +86,13 @@ class Description:
     owners: tuple[str, ...]
 
 
-def open_published(place: str, publisher: str) -> Any:
+def open_published(place: str, publisher: str, *, take_over: bool = False) -> Any:
     """Return the `deltalake.DeltaTable` at a fixed name; None: there is no table yet.
+
+    Parameters
+    ----------
+    take_over
+        Also return a table that another ledger or environment published.
 
     Raises
     ------
@@ -91,10 +109,12 @@ def open_published(place: str, publisher: str) -> Any:
     for version in () if owner else (int(table.version()), 0):
         with suppress(StorageError, OSError):  # the log may be shortened
             owner = owner or read_commit(place, version).get(PUBLISHER)
-    if owner != publisher:
+    if owner != publisher and not (owner and take_over):
+        hint = "publish elsewhere, or delete that table"
+        if owner:
+            hint += "; if its ledger or environment is gone: persist publish --take-over"
         raise ConflictError(
-            f"the table at {place} has another publisher, so it was left as it is",
-            hint="publish elsewhere, or delete that table",
+            f"the table at {place} has another publisher, so it was left as it is", hint=hint
         )
     return table
 
@@ -105,6 +125,8 @@ def publish_version(
     source: tuple[str, int],
     metadata: Mapping[str, str],
     description: Description,
+    *,
+    verify: bool = False,
 ) -> int:
     """Give a published table the rows of a version of another table; return its own version.
 
@@ -116,9 +138,13 @@ def publish_version(
         The directory and the version of the table in the warehouse.
     metadata
         Entries of the commit: `PUBLISHER`, and what was published.
+    verify
+        Also replace files that the table lists but that are gone from its directory.
 
     Raises
     ------
+    ConflictError
+        Others have partitioned the table, or have files in its directory, so it was left alone.
     GoneError
         The version in the warehouse is gone.
     OvertakenError
@@ -128,38 +154,104 @@ def publish_version(
     """
     from deltalake.exceptions import DeltaError
 
+    try:
+        return _publish(place, table, source, metadata, description, verify=verify)
+    except (DeltaError, OSError) as error:
+        if is_taken(error) and _is_overtaken(place, table):
+            message = f"another process changed the table at {place} at the same time"
+            raise OvertakenError(message, hint="try again") from error
+        raise unreachable(place, error, f"cannot publish the table at {place}") from error
+
+
+def _publish(
+    place: str,
+    table: Any,
+    source: tuple[str, int],
+    metadata: Mapping[str, str],
+    description: Description,
+    *,
+    verify: bool,
+) -> int:
+    """Return the version of a published table that has the rows; see `publish_version`."""
+    from deltalake.exceptions import DeltaError
+
     root, version = source
     origin = find_table(root, version)
     if origin is None:
         raise GoneError(f"version {version} of the table {root} is gone", hint="build it again")
-    files = {copy_path("", path): path for path in file_sizes(origin)}
     sizes = file_sizes(origin)
-    live = file_sizes(table) if table is not None else {}
-    if table is not None and _columns(table) != _columns(origin):
-        live = {}  # columns change only if all files are replaced
+    names = {copy_path("", path): path for path in sizes}
+    live = _live(place, table)
     present = {f"/{path.rpartition('/')[2]}": path for path in live}
-    stay = {n for n, path in files.items() if n in present and live[present[n]] == sizes[path]}
-    if table is not None and len(stay) == len(files) == len(file_sizes(table)):
-        return int(table.version())
+    stay: set[str] = set()
+    if table is not None and _columns(table) == _columns(origin):  # else all files are replaced
+        there = {f.location: f.bytes for f in list_files(place)} if verify else None
+        stay = {
+            name
+            for name, path in names.items()
+            if name in present and live[present[name]] == sizes[path]
+            if there is None or there.get(f"{place}/{present[name]}") == sizes[path]
+        }
+        if len(stay) == len(names) == len(live):
+            return int(table.version())
     directory = uuid4().hex
+    linked = f"{place}/{directory}"
     try:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             links = [
                 *pool.map(
-                    lambda name: _linked(root, files[name], sizes, place, f"{directory}{name}"),
-                    sorted({*files} - stay),
+                    lambda name: _linked(root, names[name], sizes, place, f"{directory}{name}"),
+                    sorted({*names} - stay),
                 )
             ]
-        staged = Staged(place, directory, _schema(origin, description), tuple(links))
-        kept = {present[name] for name in stay}
-        return write_files(table, staged, metadata, kept, description.text)
-    except (DeltaError, OSError) as error:
-        with suppress(StorageError):
-            delete_directory(f"{place}/{directory}")
-        if is_taken(error):
-            message = f"another process changed the table at {place} at the same time"
-            raise OvertakenError(message, hint="try again") from error
-        raise unreachable(place, error, f"cannot publish the table at {place}") from error
+    except (PersistError, OSError):
+        _discard(linked)
+        raise
+    staged = Staged(place, directory, _schema(origin, description), tuple(links))
+    kept = {present[name] for name in stay}
+    try:
+        return write_files(table, staged, metadata, kept, _text(description))
+    except (DeltaError, OSError):
+        _discard(linked)
+        raise
+
+
+def _discard(directory: str) -> None:
+    """Delete the files of a publication that has failed; what stays is garbage."""
+    with suppress(StorageError):
+        delete_directory(directory)
+
+
+def _live(place: str, table: Any) -> dict[str, int]:
+    """Return the files of a published table by path; check that it can be written.
+
+    Raises
+    ------
+    ConflictError
+        Others have partitioned the table, or there are files that are not of a table of ours.
+    """
+    if table is not None:
+        parted = table.metadata().partition_columns
+        if parted:
+            raise ConflictError(
+                f"others have partitioned the table at {place} by {', '.join(parted)}",
+                hint="delete its directory, then run persist publish",
+            )
+        return file_sizes(table)
+    for file in list_files(place):
+        path = file.location.removeprefix(f"{place.rstrip('/')}/")
+        if not _OWN.match(path) and not _UNFINISHED_LOG.match(path):
+            raise ConflictError(
+                f"{file.location} is not a file of a published table, so none was created there",
+                hint="move it, or publish elsewhere",
+            )
+    return {}
+
+
+def _is_overtaken(place: str, table: Any) -> bool:
+    """Whether a published table has a version that was not there when it was opened."""
+    newest = find_table(place)
+    return newest is not None and (table is None or newest.version() > table.version())
 
 
 def _linked(root: str, path: str, sizes: Mapping[str, int], place: str, name: str) -> File:
@@ -179,7 +271,13 @@ def link_file(source: str, target: str) -> None:
             os.link(source, target)
             return
         except OSError as error:
-            if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP):
+            if error.errno not in (
+                errno.EXDEV,
+                errno.EPERM,
+                errno.EMLINK,
+                errno.ENOTSUP,
+                errno.ENOSYS,
+            ):
                 raise unreachable(target, error, f"cannot link {source}") from error
     copy_file(source, target)
 
@@ -199,8 +297,9 @@ def describe(place: str, table: Any, publisher: str, description: Description) -
     properties = {k: v for k, v in properties.items() if v or k in metadata.configuration}
     changed = False
     try:
-        if (metadata.description or None) != description.text:
-            ask(place, lambda: table.alter.set_table_description(description.text or ""))
+        text = _text(description)
+        if (metadata.description or None) != text:
+            ask(place, lambda: table.alter.set_table_description(text or ""))
             changed = True
         if any(metadata.configuration.get(k) != v for k, v in properties.items()):
             ask(
@@ -218,6 +317,14 @@ def describe(place: str, table: Any, publisher: str, description: Description) -
     except (DeltaError, OSError) as error:
         raise unreachable(place, error, f"cannot describe the table at {place}") from error
     return changed
+
+
+def _text(description: Description) -> str | None:
+    """Return the description of a table, as much of it as delta-rs takes."""
+    text = description.text or ""
+    if len(text) > _LONGEST_TEXT:
+        text = f"{text[: _LONGEST_TEXT - 1]}…"
+    return text or None
 
 
 def _columns(table: Any) -> Any:
@@ -259,23 +366,42 @@ def tidy_published(
 
     hours = -(-keep_s // 3600)
 
-    def list_unused() -> list[str]:
-        return table.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True)
+    def list_unused(*, full: bool) -> set[str]:
+        paths = table.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=full)
+        return {unquote(path) for path in paths}
 
     try:
-        unused = {f"{place}/{unquote(path)}" for path in ask(place, list_unused)}
+        replaced = ask(place, lambda: list_unused(full=False))
+        unused = ask(place, lambda: list_unused(full=True))
     except (DeltaError, OSError) as error:
         raise unreachable(place, error, f"cannot tidy the table at {place}") from error
-    size = 0
-    for file in list_own(place):
-        directory = file.location.rpartition("/")[0]
-        # A link is as old as its file; its directory is as old as the publication.
-        age = os.stat(directory).st_mtime if is_local(place) else file.changed_ns / 1e9
-        if file.location not in unused or now.timestamp() - age < _UNFINISHED.total_seconds():
-            continue
-        size += file.bytes
-        if not dry_run:
-            delete_file(file.location)
+    # The ages of directories are read before they change by deletions.
+    doomed = [
+        file
+        for file in list_own(place)
+        if _is_unused(file.location.removeprefix(f"{place}/"), replaced, unused)
+        and now.timestamp() - _changed_s(file) >= _UNFINISHED.total_seconds()
+    ]
     if not dry_run:
+        for file in doomed:
+            delete_file(file.location)
         delete_empty(place)
-    return size
+    return sum(file.bytes for file in doomed)
+
+
+def _is_unused(path: str, replaced: Collection[str], unused: Collection[str]) -> bool:
+    """Whether a file was in a table before, or was written for it and never committed.
+
+    Other files below the table's directory belong to somebody else.
+    """
+    is_table_file = _OWN.match(path) or _AT_ROOT.match(path)
+    return path in replaced or (path in unused and bool(is_table_file))
+
+
+def _changed_s(file: Found) -> float:
+    """Return when a file came to a published table, in seconds since 1970."""
+    directory = file.location.rpartition("/")[0]
+    if is_local(directory) and _DIRECTORY.search(directory):
+        # A link is as old as its file; its directory is as old as the publication.
+        return os.stat(directory).st_mtime
+    return file.changed_ns / 1e9
