@@ -58,7 +58,8 @@ def find_takeovers(
     present
         The BuildIDs that need none.
     """
-    missing = {b: s for b, s in project.by_build_id.items() if b not in {*present}}
+    known = {*present}
+    missing = {b: s for b, s in project.by_build_id.items() if b not in known}
     if not missing or not project.software:
         return {}
     by_text: dict[str, list[tuple[Snapshot, Origin]]] = {}
