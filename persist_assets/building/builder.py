@@ -245,7 +245,8 @@ class Builder:
                 if step.snapshot is not None:
                     self._reuse_present(work, step.snapshot, world)
                 else:
-                    self._compute(work, world)
+                    with self.engine.attributed(work.attribution):
+                        self._compute(work, world)
                 if any(not r.passed and r.blocking for r in work.checks):
                     raise failure(source, work.checks)
                 yield work
@@ -306,9 +307,8 @@ class Builder:
         read = self._reading(task, scope, temporary if scope.reads_temporary else {})
         work.used = self._temporary.used(read)
         slices = without_shared(task, read, scope.slices)
-        frame: Any = None
-        if not scope.columns:
-            frame = reader.compute(source, read, slices, scope.since)
+        computes = not scope.columns
+        frame: Any = reader.compute(source, read, slices, scope.since) if computes else None
         columns = scope.columns or self.engine.columns(frame, source.name)
         if source.keeps_history:
             columns = (*columns, *(Column(name, "timestamp") for name in (VALID_FROM, VALID_TO)))

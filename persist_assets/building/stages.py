@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from persist_assets.core.wants import ref_of
+from persist_assets.engine.attribution import Attribution
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -197,6 +198,23 @@ class PendingBuild:
         if self.maintenance == "stamp":
             return "the data is newer, but its rows are the same"
         return "the windows in which rows can differ are unknown"
+
+    @property
+    def attribution(self) -> Attribution:
+        """Whose Spark's jobs are that compute it."""
+        keys = self.step.keys or ()
+        partitions = keys[0] if keys else ""
+        if len(keys) > 1:
+            partitions = f"{keys[0]}...{keys[-1]} ({len(keys)})"
+        build = self.build
+        return Attribution(
+            self.source.key,
+            partitions,
+            build.build_uid,
+            build.build_id,
+            build.run_id or "",
+            build.environment,
+        )
 
     @property
     def measured(self) -> Measured | None:

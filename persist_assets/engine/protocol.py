@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.sources import Source
     from persist_assets.core.settings.values import Settings
     from persist_assets.engine.activity import Activity
+    from persist_assets.engine.attribution import Attribution
     from persist_assets.engine.row_metrics import Measured
     from persist_assets.planning.render import Statement
     from persist_assets.storage.delta_commit import Staged
@@ -74,6 +75,10 @@ class Engine(Protocol):
 
     def interrupt(self) -> None:
         """Cancel all computations, of any thread."""
+        ...
+
+    def attributed(self, to: Attribution) -> AbstractContextManager[None]:
+        """Let what this thread computes belong to a build; if it is interrupted, end it."""
         ...
 
     def activity(self) -> Activity | None:

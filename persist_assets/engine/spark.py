@@ -26,6 +26,7 @@ from persist_assets.core.time_values import (
     to_text,
 )
 from persist_assets.engine.activity import activity_of
+from persist_assets.engine.attribution import attributed
 from persist_assets.engine.few_rows import in_few_files, in_session, is_classic, twin_of
 from persist_assets.engine.named_files import AS_NAMED, check_rows, padded
 from persist_assets.engine.python_udfs import Udfs
@@ -49,6 +50,7 @@ from persist_assets.storage.types import delta_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.sources import Source
     from persist_assets.core.settings.values import Settings
     from persist_assets.engine.activity import Activity
+    from persist_assets.engine.attribution import Attribution
     from persist_assets.engine.protocol import Beside
     from persist_assets.planning.render import Statement
     from persist_assets.storage.delta_commit import Staged
@@ -153,6 +156,10 @@ class SparkEngine:
         for session in filter(None, (self._session, self._twin)):
             with suppress(Exception):  # a session that is gone computes nothing
                 session.interruptAll()
+
+    def attributed(self, to: Attribution) -> AbstractContextManager[None]:
+        """Let what this thread computes belong to a build; if it is interrupted, end it."""
+        return attributed(self.session, to)
 
     def activity(self) -> Activity | None:
         """Return what Spark does at the moment; None if it has not started, or is a server."""

@@ -13,7 +13,7 @@ import re
 import threading
 import uuid
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -139,6 +139,10 @@ class DuckDBEngine:
         """End what is computed."""
         if self._database is not None:
             self._database.interrupt()
+
+    def attributed(self, to: object) -> Any:
+        """Do nothing: DuckDB has no jobs."""
+        return nullcontext()
 
     def activity(self) -> None:
         """Return None: DuckDB does not say what it does."""

@@ -1,0 +1,141 @@
+"""Spark's jobs say whose they are, and end when a build is interrupted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import wait_for
+
+from persist_assets.core.model.sources import Source
+from persist_assets.core.settings.load import load_settings
+from persist_assets.engine.attribution import Attribution, attributed
+from persist_assets.engine.server import list_jobs, server_directory
+from persist_assets.engine.session import create_session
+
+if TYPE_CHECKING:
+    from persist_assets.building.builder import Builder
+
+RAW = "CREATE TABLE t (a BIGINT, day DATE) USING parquet LOCATION 'raw/t';\n"
+# Sleeps in each task, so the job lasts longer than any test.
+SLOW = "java_method('java.util.concurrent.locks.LockSupport', 'parkNanos', 600000000000L) AS slept"
+DAILY = '--@ persist partition=daily time_column=day start="2024-01-01" end="2024-01-04"\n'
+BY_DAY = "CREATE VIEW by_day AS SELECT day, count(*) AS n FROM t GROUP BY day;\n"
+AND_ONE = "--@ persist\nCREATE VIEW total AS SELECT count(*) AS n FROM t;\n"
+ENDLESS = f"--@ persist\nCREATE VIEW endless AS SELECT a, {SLOW} FROM t;\n"
+
+
+def write(root: Path) -> None:
+    path = root / "raw" / "t" / "part-0.parquet"
+    path.parent.mkdir(parents=True)
+    days = pa.array(["2024-01-01", "2024-01-02", "2024-01-03"]).cast(pa.date32())
+    pq.write_table(pa.table({"a": pa.array([1, 2, 3], pa.int64()), "day": days}), path)
+
+
+def source_of(builder: Builder, name: str) -> Source:
+    return next(s for s in builder.project.persisted if s.name == name)
+
+
+@pytest.mark.slow
+@pytest.mark.proves("U3")
+def test_jobs_have_the_group_the_description_and_the_tags_of_their_build(
+    spark: Any, make_project: Callable[..., Path], enter: Callable[..., Builder]
+) -> None:
+    root = make_project({"m.sql": RAW + DAILY + BY_DAY + AND_ONE})
+    write(root)
+    builder = enter(root)
+    built: dict[str, Any] = {}
+
+    def build(name: str) -> None:
+        built[name] = builder.build(source_of(builder, name))
+
+    threads = [threading.Thread(target=build, args=(name,)) for name in ("by_day", "total")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    context = spark.sparkContext
+    store = context._jsc.sc().statusStore()
+    for name, partitions in (("by_day", " 2024-01-01...2024-01-03 (3)"), ("total", "")):
+        record = built[name]
+        group = f"persist-{record.build_uid}"
+        jobs = [store.job(n) for n in context.statusTracker().getJobIdsForGroup(group)]
+        assert jobs
+        for job in jobs:
+            assert job.description().get().startswith(f"m/{name}{partitions} in dev (build ")
+            tags = str(job.jobTags())
+            assert f"persist.source=m/{name}" in tags
+            assert f"persist.build_id={record.build_id}" in tags
+            assert "persist.environment=dev" in tags
+    assert context.getLocalProperty("spark.jobGroup.id") is None
+
+
+@pytest.mark.slow
+@pytest.mark.proves("U3")
+def test_an_interrupted_build_ends_its_jobs_and_no_others(
+    spark: Any, make_project: Callable[..., Path], enter: Callable[..., Builder]
+) -> None:
+    root = make_project({"m.sql": RAW + ENDLESS + AND_ONE})
+    write(root)
+    builder = enter(root)
+    builder.build(source_of(builder, "total"))  # the session has started
+    tracker = spark.sparkContext.statusTracker()
+
+    def interrupt() -> None:
+        wait_for(tracker.getActiveStageIds)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    # As in a run of Dagster: its handler raises, and does not tell Spark.
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            builder.build(source_of(builder, "endless"))
+    finally:
+        thread.join()
+        signal.signal(signal.SIGINT, previous)
+    wait_for(lambda: not tracker.getActiveJobsIds(), seconds=30)
+    builds = builder.ledger.manifests.fetch("dev")
+    assert source_of(builder, "endless").build_id not in builds
+
+
+@pytest.mark.slow
+@pytest.mark.proves("U3")
+def test_jobs_of_a_shared_server_have_tags_and_end_too(
+    make_shared_project: Callable[..., Path],
+) -> None:
+    root = make_shared_project({"m.sql": RAW + AND_ONE})
+    session = create_session(load_settings(root))
+    to = Attribution("m/total", "", "uid", "id", "run", "dev")
+    failed: list[Exception] = []
+
+    tags: list[str] = []
+
+    def compute() -> None:
+        for tag in tags:  # they belong to a thread
+            session.addTag(tag)
+        try:
+            session.range(1).selectExpr(SLOW).collect()
+        except Exception as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=compute)
+    directory = server_directory(load_settings(root))
+    with pytest.raises(KeyboardInterrupt), attributed(session, to):
+        tags += session.getTags()
+        assert {*tags} >= {"persist.source=m/total", "persist.run=run"}
+        thread.start()
+        wait_for(lambda: list_jobs(directory))
+        raise KeyboardInterrupt
+    thread.join(60)
+    assert not thread.is_alive()
+    assert "OPERATION_CANCELED" in str(failed[0])
+    assert not session.getTags()
