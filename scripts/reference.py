@@ -67,6 +67,12 @@ SECTIONS: Sequence[tuple[str, str, Mapping[str, keys.Key]]] = (
     ),
     ("[cost]", "Prices, for [`persist cost`](../operations.md#cost).", keys.COST_KEYS),
     (
+        "[service]",
+        "Who is who in [the service](../service.md#users-of-a-proxy).",
+        keys.SERVICE_KEYS,
+    ),
+    ("[roles.NAME]", "[Who may do what](../service.md#roles) in the service.", keys.ROLE_KEYS),
+    (
         "[retention]",
         "How long [events](../settings.md#housekeeping) are kept.",
         keys.RETENTION_KEYS,

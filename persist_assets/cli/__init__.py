@@ -36,6 +36,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "editing": ("lsp",),
     "servers": ("serve", "spark", "ledger"),
     "keeping": ("ledger",),
+    "tokens": ("token",),
 }
 """The commands of each module. `persist --help` has them in this order."""
 

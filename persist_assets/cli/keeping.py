@@ -1,5 +1,6 @@
 """Commands that keep a ledger small and safe: trim, backup, restore."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -71,3 +72,45 @@ def ledger_trim(
     )
     if not dry_run:
         out.print(f"[dim]{escape(trimmed.archive)}[/]", soft_wrap=True)
+
+
+@command("backup", ledger_app)
+def ledger_backup(
+    invocation: Invocation, file: Annotated[Path, typer.Argument(help="The file to write.")]
+) -> None:
+    """Write a backup of the ledger, a SQLite file, while builds run."""
+    from persist_assets.ledger.backups import back_up
+
+    invocation.ledger.close()  # it has the version of this release now
+    position = back_up(invocation.settings.ledger, file)
+    if invocation.as_json:
+        print_json({"file": str(file), "position": position, "bytes": file.stat().st_size})
+    else:
+        out.print(f"wrote {escape(str(file))} at position {position:,}", soft_wrap=True)
+
+
+@command("restore", ledger_app)
+def ledger_restore(
+    invocation: Invocation,
+    file: Annotated[Path, typer.Argument(help="A file that `ledger backup` wrote.")],
+    force: Annotated[
+        bool, typer.Option("--force", help="Restore it although something is lost.")
+    ] = False,
+) -> None:
+    """Replace the ledger by a backup, and say what was lost; the present one is backed up first."""
+    from persist_assets.operations.restoring import restore
+
+    restored = restore(invocation.settings, file, force=force)
+    loss, before = restored.loss, restored.before
+    if invocation.as_json:
+        counts = {"events": loss.events, "builds": loss.builds, "changes": loss.changes}
+        kept = str(before) if before else None
+        print_json({"lost": counts, "removed": restored.removed, "before": kept})
+        return
+    out.print(f"restored {escape(str(file))}", soft_wrap=True)
+    if str(loss):
+        out.print(f"lost: {escape(str(loss))}", soft_wrap=True)
+    if restored.removed:
+        out.print(f"{restored.removed} manifest entries were removed: their tables are gone")
+    if before:
+        out.print(f"[dim]the ledger before is in {escape(str(before))}[/]", soft_wrap=True)

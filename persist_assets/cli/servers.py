@@ -152,7 +152,7 @@ def serve(
             out.print(f"serving {invocation.settings.environment} at {url}")
         sys.stdout.flush()
 
-    tokens = parse_tokens(os.environ.get(TOKENS, ""))
+    tokens = parse_tokens(os.environ.get(TOKENS, ""), invocation.settings.roles)
     run_service(
         invocation.settings,
         invocation.ledger,

@@ -66,9 +66,17 @@ KINDS: Mapping[str, str] = {
     "external-synced": "a copy of an external table was updated",
     "external-forgotten": "a copy that no environment uses was deleted",
     "lease-broken": "the holder of a lease is gone, and another process has taken it",
+    "logged-in": "somebody logged in by a token, or a proxy named a user; `who`, `how`, `address`",
+    "access-refused": "the service refused a request; `why`, `who`, `path`, `address`",
+    "token-created": "a token was created; `name`, `role`, `by`",
+    "token-revoked": "a token was revoked; `name`, `by`",
+    "ledger-restored": "the ledger was restored from a backup; what happened after it is lost",
     "events-trimmed": "old events were archived and deleted, up to the position `upto`",
 }
 """Every kind of event, with its meaning."""
+
+NOTED = frozenset({"logged-in", "access-refused", "token-created", "token-revoked"})
+"""The kinds of events that say what people did at the door."""
 
 _SCANNED = 20_000
 """The maximum number of events that one page of a search examines."""
@@ -167,6 +175,13 @@ class EventLog:
         connection.execute(events.insert(), [_event_values(event) for event in new])
         apply(connection, new)
         return positions
+
+    @repeated
+    def note(self, kind: str, data: Mapping[str, Any]) -> None:
+        """Record an event from which nothing follows, of a kind in `NOTED`."""
+        assert kind in NOTED, kind
+        with self.database.write() as connection:
+            self.append(connection, kind, data)
 
     @repeated
     def position(self) -> int:

@@ -79,15 +79,50 @@ def copy_ledger(
     ConflictError
         The target is not empty, or somebody builds with the source. Nothing was copied.
     """
+    return copy_rows(source, target, tell)
+
+
+def copy_rows(
+    source: str,
+    target: str,
+    tell: Callable[[str, int], None] = lambda name, n: None,
+    *,
+    live: bool = False,
+) -> Mapping[str, int]:
+    """Do what `copy_ledger` does; `live`: also while somebody builds, as a backup."""
     _require_file(source)
     origin, destination = Database(source), Database(target)
     try:
         with origin.read() as reading:
-            _check_source(origin, reading)
+            _check_source(origin, reading, live=live)
             with destination.write(migrating=True) as writing:
                 migrate(writing)
                 _check_target(destination, writing)
                 return {t.name: _copy(t, reading, writing, tell) for t in _verbatim()}
+    finally:
+        origin.close()
+        destination.close()
+
+
+def replace_rows(source: str, target: str, check: Callable[[Database, Connection], None]) -> None:
+    """Replace all rows of a ledger by those of another one, in one transaction.
+
+    Parameters
+    ----------
+    check
+        Called with the target within the transaction; what it raises changes nothing.
+    """
+    origin, destination = Database(source), Database(target)
+    try:
+        with origin.read() as reading:
+            _check_source(origin, reading, live=True)
+            with destination.write(migrating=True) as writing:
+                migrate(writing)
+                check(destination, writing)
+                for table in reversed(_LASTING):
+                    writing.execute(table.delete())
+                for table in _verbatim():
+                    _copy(table, reading, writing, lambda name, n: None)
     finally:
         origin.close()
         destination.close()
@@ -102,7 +137,7 @@ def _require_file(source: str) -> None:
         )
 
 
-def _check_source(database: Database, reading: Connection) -> None:
+def _check_source(database: Database, reading: Connection, *, live: bool) -> None:
     version = version_of(reading)
     refuse_newer(version)
     if version == 0:
@@ -114,6 +149,8 @@ def _check_source(database: Database, reading: Connection) -> None:
             f"the ledger {database.shown} has version {version}, but this release copies {VERSION}",
             hint=f"migrate it first: persist ledger migrate '{database.shown}'",
         )
+    if live:
+        return
     now = database.now(reading, lambda: datetime.now(UTC))
     for lease in reading.execute(sa.select(leases)):
         if is_live(lease, now):

@@ -48,6 +48,7 @@ _ALWAYS = frozenset(
         "entries-collected",
         "environment-ended",
         "events-trimmed",
+        "ledger-restored",
         "partition-tainted",
     }
 )
@@ -140,7 +141,7 @@ class Trims(Part):
     @repeated
     def _finish_base(self, position: int) -> None:
         with self._write() as connection:
-            _set(connection, BASE, position)
+            set_counter(connection, BASE, position)
 
     def _delete_bases(self, test: sa.ColumnElement[bool]) -> None:
         query = sa.select(base_rows.c.position, base_rows.c.part).where(test)
@@ -213,7 +214,7 @@ class Trims(Part):
         this = sa.and_(events.c.idx > sa.bindparam("low"), events.c.idx < sa.bindparam("high"))
         with self._write() as connection:
             connection.execute(events.delete().where(this), runs)
-            _set(connection, TRIMMED, max(positions[-1], trimmed_to(connection)))
+            set_counter(connection, TRIMMED, max(positions[-1], trimmed_to(connection)))
 
     @repeated
     def record_end(self, upto: int, archived: int, archive: str) -> None:
@@ -223,7 +224,7 @@ class Trims(Part):
             self._events.append(connection, "events-trimmed", data)
 
 
-def _set(connection: Connection, name: str, value: int) -> None:
+def set_counter(connection: Connection, name: str, value: int) -> None:
     """Set a counter, which may not exist yet."""
     this = counters.c.name == name
     if not connection.execute(counters.update().where(this).values(value=value)).rowcount:

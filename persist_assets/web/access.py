@@ -1,7 +1,8 @@
-"""Permissions: tokens, browser sessions, limits, and cross-site requests.
+"""Permissions: tokens, users of a proxy, browser sessions, limits, and cross-site requests.
 
 The invariant: nothing is done for a request before it has passed `Gate`, and no endpoint answers a
-caller that `Access` does not allow.
+caller that `Access` does not allow. Once somebody needed a token, nobody does without one until the
+process ends.
 """
 
 from __future__ import annotations
@@ -23,17 +24,24 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 
 from persist_assets.core.errors import SettingsError
+from persist_assets.core.settings.service import EVERYBODY, NOBODY, Role, Service
 from persist_assets.web.documents import ProblemDetail, ProblemDocument
+from persist_assets.web.tokens import digest_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from starlette.requests import HTTPConnection
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-Right = Literal["read", "write"]
+    from persist_assets.web.audit import Audit
+    from persist_assets.web.tokens import TokenFile
+
+Right = Literal["read", "build", "promote", "write"]
+"""`build` and `promote`: the caller may do so somewhere, see `roles.py`; `write`: everything."""
 
 TOKENS = "PERSIST_TOKENS"
-"""The environment variable with the tokens: comma-separated ``name:read|write:token`` entries."""
+"""The environment variable with the tokens: comma-separated ``name:ROLE:token`` entries."""
 API = "/api/"
 """The prefix of paths for programs."""
 MAX_BODY = 64 * 1024
@@ -63,14 +71,45 @@ HEADERS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The sender of a request, and whether it may only read."""
+    """The sender of a request, and what it may do.
+
+    Attributes
+    ----------
+    name
+        The name of its token, or the user that a proxy names.
+    right
+        Whether it may do everything; otherwise it may read, and what follows.
+    build
+        Selections of the sources that it may want, build and taint.
+    promote
+        The environments that it may promote into and roll back.
+    until
+        When its token expires, in seconds since the epoch; zero: never.
+    """
 
     name: str
-    right: Right
+    right: Literal["read", "write"]
+    build: tuple[str, ...] = ()
+    promote: tuple[str, ...] = ()
+    until: float = 0
 
     def may(self, right: Right) -> bool:
-        """Whether the caller has a right."""
-        return right == "read" or self.right == "write"
+        """Whether the caller has a right, for whichever sources or environments."""
+        if self.right == "write" or right == "read":
+            return True
+        return bool({"build": self.build, "promote": self.promote}.get(right))
+
+    @classmethod
+    def of(cls, name: str, roles: Sequence[Role], until: float = 0) -> Caller:
+        """Return a caller who has all of some roles."""
+        right = "write" if any(role.admin for role in roles) else "read"
+        build = tuple(dict.fromkeys(text for role in roles for text in role.build))
+        promote = tuple(dict.fromkeys(e for role in roles for e in role.promote))
+        return cls(name, right, build, promote, until)
+
+
+ROLES = (Role("read"), Role("write", admin=True))
+"""The roles that every project has."""
 
 
 class Refused(Exception):
@@ -127,14 +166,19 @@ def problem(refused: Refused) -> Response:
     return Response(text, refused.status, headers, "application/problem+json")
 
 
-def parse_tokens(text: str) -> dict[str, Caller]:
+def parse_tokens(text: str, roles: Sequence[Role] = ()) -> dict[str, Caller]:
     """Return the callers by the digests of their tokens; an empty text has none.
+
+    Parameters
+    ----------
+    roles
+        The roles that the project declares.
 
     Raises
     ------
     SettingsError
-        An entry is not ``name:read|write:token``, its token is short, or a name or token is
-        listed twice.
+        An entry is not ``name:ROLE:token``, its token is short, or a name or token is listed
+        twice.
 
     Examples
     --------
@@ -142,24 +186,25 @@ def parse_tokens(text: str) -> dict[str, Caller]:
     [Caller(name='ci', right='write')]
     """
     callers: dict[str, Caller] = {}
+    by_name = {role.name: role for role in (*ROLES, *roles)}
     for n, part in enumerate(filter(None, map(str.strip, text.split(","))), 1):
         name, _, rest = part.partition(":")
         right, _, token = rest.partition(":")
         wrong = None
         if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
             wrong = "its name may have only letters, digits, dots, dashes and underscores"
-        elif right not in ("read", "write"):
-            wrong = "its right must be `read` or `write`"
+        elif right not in by_name:
+            wrong = f"its role must be one of {', '.join(f'`{name}`' for name in by_name)}"
         elif len(token) < _SHORTEST or not token.isascii() or not token.isprintable():
             wrong = f"its token must have at least {_SHORTEST} plain characters"
-        elif _digest(token) in callers or name in {c.name for c in callers.values()}:
+        elif digest_token(token) in callers or name in {c.name for c in callers.values()}:
             wrong = "its name or token is listed twice"
         if wrong:
             raise SettingsError(
                 f"{TOKENS}: entry {n}: {wrong}",
                 hint="use name:read:token,other:write:token; `openssl rand -hex 32` makes a token",
             )
-        callers[_digest(token)] = Caller(name, "write" if right == "write" else "read")
+        callers[digest_token(token)] = Caller.of(name, [by_name[right]])
     return callers
 
 
@@ -173,21 +218,25 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _digest(token: str) -> str:
-    return hashlib.sha256(token.encode()).hexdigest()
-
-
 class Access:
-    """Permissions of callers; without tokens everybody may do everything.
+    """Permissions of callers; without tokens and users everybody may do everything.
 
     Parameters
     ----------
     tokens
-        See `parse_tokens`.
+        See `parse_tokens`: the tokens of the environment variable.
     clock
         Returns seconds since the epoch.
     has_proxy
         Clients reach the service through a proxy that speaks TLS.
+    file
+        The file of further tokens.
+    roles
+        The roles that the project declares.
+    service
+        The proxies that say who somebody is.
+    audit
+        Records logins and refusals.
     """
 
     def __init__(
@@ -196,37 +245,125 @@ class Access:
         *,
         clock: Callable[[], float],
         has_proxy: bool = False,
+        file: TokenFile | None = None,
+        roles: Sequence[Role] = (),
+        service: Service = NOBODY,
+        audit: Audit | None = None,
     ) -> None:
         self.tokens, self._clock, self._has_proxy = tokens, clock, has_proxy
+        self._file, self._service, self.audit = file, service, audit
+        self._roles = {role.name: role for role in (*ROLES, *roles)}
+        self._networks = [ipaddress.ip_network(proxy) for proxy in service.proxies]
         self._secret = secrets.token_bytes(32)
         self._ended: dict[str, int] = {}
+        self._needs_token = bool(tokens or service.user_header)
 
     @property
     def is_open(self) -> bool:
         """Whether everybody may do everything."""
-        return not self.tokens
+        if not self._needs_token and self._file is not None and self._file.is_there():
+            self._needs_token = True
+        return not self._needs_token
 
     def of_token(self, token: str) -> Caller | None:
         """Return the owner of a token, or None; the time taken does not depend on the token."""
-        sent, owner = _digest(token), None
+        return self._of_digest(digest_token(token))
+
+    def _of_digest(self, sent: str) -> Caller | None:
+        owner = None
         for digest, caller in self.tokens.items():
             if hmac.compare_digest(digest, sent):
                 owner = caller
-        return owner
+        for token in self._file.read() if self._file is not None else ():
+            if hmac.compare_digest(token.digest, sent):
+                role = self._roles.get(token.role)  # without it, nothing is allowed
+                until = token.expires_at.timestamp() if token.expires_at else 0
+                owner = None if role is None else Caller.of(token.name, [role], until)
+        is_over = owner is not None and 0 < owner.until <= self._clock()
+        return None if is_over else owner
 
-    def of_headers(self, headers: Headers) -> Caller | None:
-        """Return the owner of a request's bearer token; None without a known token."""
+    def of_scope(self, scope: Scope) -> Caller | None:
+        """Return the owner of a request's bearer token, or the user whom its proxy names.
+
+        None without a known token or user. `Gate` has seen the request.
+        """
         if self.is_open:
             return Caller("local", "write")
-        kind, _, token = headers.get("authorization", "").partition(" ")
-        return self.of_token(token.strip()) if kind.lower() == "bearer" else None
+        kind, _, token = Headers(scope=scope).get("authorization", "").partition(" ")
+        if kind.lower() == "bearer":
+            return self.of_token(token.strip())
+        return self.of_proxy(scope)
+
+    def of_proxy(self, scope: Scope) -> Caller | None:
+        """Return the user whom a proxy names; None if none does.
+
+        Raises
+        ------
+        Refused
+            The header is invalid, or the user has no role.
+        """
+        service = self._service
+        if not service.user_header or not self._is_proxy(peer_of(scope)):
+            return None  # `check_origin` refuses those who claim to be a proxy
+        headers = Headers(scope=scope)
+        users = headers.getlist(service.user_header)
+        groups = headers.getlist(service.groups_header) if service.groups_header else []
+        if not users and not groups:
+            return None
+        name = users[0].strip() if len(users) == 1 else ""
+        if not _USER.fullmatch(name) or len(groups) > 1:
+            self.refused(scope, f"{service.user_header} is invalid")
+            raise Refused(403, "forbidden", f"the proxy sent an invalid `{service.user_header}`")
+        mine = {group.strip() for group in ",".join(groups).split(",")} - {""}
+        roles = [r for r in self._roles.values() if EVERYBODY in r.groups or mine & {*r.groups}]
+        if not roles:
+            self.refused(scope, "no role", name)
+            raise Refused(403, "forbidden", f"`{name}` has no role here", "see [roles.NAME]")
+        if self.audit is not None:
+            self.audit.note(
+                "logged-in", address=address_of(scope), same_s=SESSION_S, who=name, how="proxy"
+            )
+        return Caller.of(name, roles)
+
+    def check_origin(self, scope: Scope) -> None:
+        """Refuse a request that says who its user is and does not come from a proxy.
+
+        Raises
+        ------
+        Refused
+            It does not, whatever token it has besides.
+        """
+        names = [n for n in (self._service.user_header, self._service.groups_header) if n]
+        headers = Headers(scope=scope)
+        for name in names:
+            if name in headers and not self._is_proxy(peer_of(scope)):
+                self.refused(scope, f"{name} does not come from a proxy")
+                raise Refused(403, "forbidden", f"`{name}` is not accepted from here")
+
+    def _is_proxy(self, peer: str) -> bool:
+        try:
+            address = ipaddress.ip_address(peer)
+        except ValueError:
+            return False
+        return any(address in network for network in self._networks)
+
+    def refused(self, scope: Scope, why: str, who: str = "") -> None:
+        """Record that a request was refused."""
+        if self.audit is not None:
+            path = f"{scope['method']} {scope['path']}"
+            address = address_of(scope)
+            self.audit.note("access-refused", address=address, why=why, who=who, path=path)
 
     # ------------------------------------------------------------------------------ sessions
 
-    def begin(self, caller: Caller) -> str:
-        """Return a cookie that identifies a caller for `SESSION_S` seconds."""
+    def begin(self, token: str) -> str:
+        """Return a cookie that identifies a token's owner for `SESSION_S` seconds.
+
+        It is valid for as long as the token is.
+        """
         until = int(self._clock()) + SESSION_S
-        session = f"{caller.name}|{until}|{secrets.token_hex(8)}"
+        # The token's digest identifies it, and is of no use to anybody.
+        session = f"{digest_token(token)}|{until}|{secrets.token_hex(8)}"
         return f"{session}|{self._sign('session', session)}"
 
     def of_cookie(self, cookie: str | None) -> Caller | None:
@@ -238,10 +375,15 @@ class Access:
             self._sign("session", payload).encode(), signature.encode(errors="replace")
         ):
             return None
-        name, until, session = payload.split("|")
+        digest, until, session = payload.split("|")
         if int(until) < self._clock() or session in self._ended:
             return None
-        return next((c for c in self.tokens.values() if c.name == name), None)
+        return self._of_digest(digest)
+
+    def of_page(self, request: HTTPConnection) -> Caller | None:
+        """Return who asks for a page: the user whom a proxy names, or that of a session."""
+        user = None if self.is_open else self.of_proxy(request.scope)
+        return user or self.of_cookie(request.cookies.get(SESSION))
 
     def end(self, cookie: str | None) -> None:
         """End the session of a cookie: it is invalid everywhere from now on."""
@@ -259,18 +401,37 @@ class Access:
         """
         return scheme == "https" or (self._has_proxy and "x-forwarded-proto" not in headers)
 
-    def form_token(self, cookie: str | None) -> str:
-        """Return the token that forms of a session have to send."""
-        return self._sign("form", "" if self.is_open else cookie or "")
+    def form_token(self, request: HTTPConnection) -> str:
+        """Return the token that forms of a session, or of a user of a proxy, have to send."""
+        if self.is_open:
+            return self._sign("form", "")
+        user = self.of_proxy(request.scope)
+        session = request.cookies.get(SESSION) or ""
+        return self._sign("form", f"user|{user.name}" if user else f"session|{session}")
 
-    def is_form_token(self, cookie: str | None, token: str) -> bool:
-        """Whether a form sent the token of its session."""
-        mine = self.form_token(cookie).encode()
+    def is_form_token(self, request: HTTPConnection, token: str) -> bool:
+        """Whether a form sent the token of its session, or of its user."""
+        mine = self.form_token(request).encode()
         return hmac.compare_digest(mine, token.encode(errors="replace"))
 
     def _sign(self, purpose: str, text: str) -> str:
         content = f"{purpose}|{text}".encode(errors="replace")
         return hmac.new(self._secret, content, hashlib.sha256).hexdigest()
+
+
+PEER = "persist_peer"
+"""The key of a scope with the address that a connection comes from: a proxy's, if there is one."""
+_USER = re.compile(r"[^\s\x00-\x1f\x7f,;|]{1,128}")
+
+
+def peer_of(scope: Scope) -> str:
+    """Return the address from which a connection comes."""
+    return scope.get(PEER) or address_of(scope)
+
+
+def address_of(scope: Scope) -> str:
+    """Return the address of a client, as far as proxies say it."""
+    return (scope.get("client") or ("?", 0))[0]
 
 
 class _Buckets:
@@ -339,8 +500,9 @@ class Gate:
         host = headers.get("host", "")
         if self._access.is_open and _name(host) not in self._hosts:
             raise Refused(421, "misdirected", "the request is for another host", "use localhost")
-        caller = None if self._access.is_open else self._access.of_headers(headers)
-        address = (scope.get("client") or ("?", 0))[0]
+        self._access.check_origin(scope)
+        caller = None if self._access.is_open else self._access.of_scope(scope)
+        address = address_of(scope)
         if not self._buckets.take(f"token {caller.name}" if caller else f"address {address}"):
             raise Refused(429, "too-many-requests", "too many concurrent requests")
         site, origin = headers.get("sec-fetch-site"), headers.get("origin")

@@ -72,6 +72,7 @@ from persist_assets.web.requests import (
     parse_body,
     parse_query,
 )
+from persist_assets.web.roles import forbidden, require_build
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -82,7 +83,7 @@ if TYPE_CHECKING:
 
     from persist_assets.core.model.snapshots import Event
     from persist_assets.core.wants import Request
-    from persist_assets.web.access import Access, Caller
+    from persist_assets.web.access import Access, Caller, Right
     from persist_assets.web.graph import Graph
 
 log = logging.getLogger(__name__)
@@ -122,7 +123,7 @@ class Endpoint:
 
     method: Literal["GET", "POST", "DELETE"]
     path: str
-    right: Literal["read", "write"] | None
+    right: Right | None
     about: str
     act: Callable[[Graph, Caller, Any], Awaitable[Answer]]
     answer: type[BaseModel] | type[dict[str, Any]] | None
@@ -257,7 +258,8 @@ async def create_want(graph: Graph, caller: Caller, body: WantBody) -> Answer:
             external_dependencies=tuple(body.external_dependencies or ()),
             source={"type": "api", "client": caller.name},
             comment=body.comment,
-        )
+        ),
+        caller,
     )
     document = CreatedWantDocument.of(want, warnings)
     return answer(document, 201 if is_new else 200)
@@ -284,9 +286,10 @@ async def cancel(graph: Graph, caller: Caller, want_id: str, why: str | None) ->
     ConflictError
         It has ended.
     """
+    want = await graph.read(lambda: find_want(graph, want_id))
+    await graph.glance(lambda: require_build(caller, graph.observer, want.partition_ref))
 
     def act() -> Want:
-        find_want(graph, want_id)
         return graph.ledger.wants.cancel(want_id, by=caller.name, why=why)
 
     return await graph.read(act)
@@ -428,7 +431,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         "POST",
         f"{PREFIX}/wants",
-        "write",
+        "build",
         "Request a partition. Repeating a `want_id` returns the same want.",
         create_want,
         CreatedWantDocument,
@@ -447,7 +450,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         "DELETE",
         f"{PREFIX}/wants/{{want_id}}",
-        "write",
+        "build",
         "Cancel a want; a build in progress is finished.",
         cancel_want,
         WantDocument,
@@ -636,16 +639,26 @@ def _serve(
     async def serve(request: HttpRequest) -> Response:
         method = "GET" if request.method == "HEAD" else request.method
         endpoint = endpoints[method]
-        caller = access.of_headers(request.headers)
+        caller = access.of_scope(request.scope)
         if endpoint.right is not None:
             if caller is None:
+                if "authorization" in request.headers:
+                    access.refused(request.scope, "unknown or expired token")
                 raise Refused(401, "unauthorised", "a valid token is required")
             if not caller.may(endpoint.right):
-                raise Refused(403, "forbidden", f"the token `{caller.name}` is read-only")
+                access.refused(request.scope, f"no right to {endpoint.right}", caller.name)
+                raise forbidden(caller, endpoint.right)
         values = parse_query(endpoint.query, request)
         if endpoint.body is not None:
             values = await parse_body(endpoint.body, request)
-        document = await endpoint.act(graph, caller or _NOBODY, values)
+        try:
+            document = await endpoint.act(graph, caller or _NOBODY, values)
+        except Refused as refused:
+            if refused.status == 403 and caller is not None:
+                access.refused(request.scope, refused.detail, caller.name)
+            raise
+        if endpoint.right is not None and access.of_scope(request.scope) is None:
+            raise Refused(401, "unauthorised", "the token was revoked, or has expired")
         if isinstance(document, Response):
             return document
         return answer(document, endpoint.statuses[0])

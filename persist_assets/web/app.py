@@ -3,41 +3,48 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import signal
 import socket
 import sys
 import threading
 import time
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from persist_assets.core.errors import PersistError, SettingsError
+from persist_assets.core.settings.service import check_proxy
 from persist_assets.web import api, dashboard
 from persist_assets.web.access import (
+    PEER,
     TOKENS,
     Access,
     Caller,
     Gate,
     Refused,
+    address_of,
     is_loopback,
     problem,
 )
+from persist_assets.web.audit import Audit
 from persist_assets.web.connections import LARGEST_HEAD, limited_protocol
 from persist_assets.web.graph import Graph
 from persist_assets.web.timing import Timed
+from persist_assets.web.tokens import TOKEN_FILE, TokenFile
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
     from starlette.requests import Request
     from starlette.responses import Response
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from persist_assets.core.settings.values import Settings
     from persist_assets.ledger.ledger import Ledger
@@ -54,18 +61,36 @@ _ACCEPTED_AT_ONCE = 100
 closed in between."""
 _BACKLOG = 4096
 """The number of connections that the system queues until they are accepted."""
+_AUDIT_S = 2.0
+"""How long the service waits at its end for what the audit log still records, in seconds."""
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-def make_app(graph: Graph, tokens: Mapping[str, Caller], *, has_proxy: bool = False) -> Starlette:
+def make_app(
+    graph: Graph, tokens: Mapping[str, Caller], *, proxies: Sequence[str] = ()
+) -> Starlette:
     """Return the service of a graph; without tokens, everybody on this machine may do everything.
 
     Parameters
     ----------
-    has_proxy
-        Clients reach it through a proxy that speaks TLS.
+    proxies
+        The addresses or networks of proxies that speak TLS and through which clients reach it.
     """
-    access = Access(tokens, clock=time.time, has_proxy=has_proxy)
+    settings, environment = graph.settings, graph.settings.environment
+
+    def record(kind: str, data: Mapping[str, Any]) -> None:
+        graph.ledger.events.note(kind, {"environment": environment, **data})
+
+    audit = Audit(record, time.monotonic)
+    access = Access(
+        tokens,
+        clock=time.time,
+        has_proxy=bool(proxies),
+        file=TokenFile(settings.state_dir / TOKEN_FILE),
+        roles=settings.roles,
+        service=replace(settings.service, proxies=tuple(proxies)),
+        audit=audit,
+    )
 
     @asynccontextmanager
     async def life(app: Starlette) -> AsyncGenerator[None]:
@@ -74,6 +99,9 @@ def make_app(graph: Graph, tokens: Mapping[str, Caller], *, has_proxy: bool = Fa
             yield
         finally:
             await graph.close()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_AUDIT_S):
+                    await asyncio.get_running_loop().run_in_executor(None, audit.close)
 
     return Starlette(
         routes=[*api.routes(graph, access), *dashboard.pages(graph, access)],
@@ -134,20 +162,16 @@ class _Server(uvicorn.Server):
             listening.listen(_BACKLOG)
 
 
-def _check_proxy(proxy: str) -> None:
-    """Check that a proxy is an address or a network.
+def _known(app: ASGIApp, proxies: Sequence[str]) -> ASGIApp:
+    """Return an application that knows both clients and the proxies through which they come."""
+    forwarded: Any = ProxyHeadersMiddleware(app, [*proxies]) if proxies else app  # pyright: ignore[reportArgumentType]
 
-    Raises
-    ------
-    SettingsError
-        It is neither.
-    """
-    try:
-        ipaddress.ip_network(proxy)
-    except ValueError as error:
-        raise SettingsError(
-            f"`--proxy {proxy}`: {error}", hint="for example, --proxy 127.0.0.1 or 10.0.0.0/8"
-        ) from error
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope[PEER] = address_of(scope)
+        await forwarded(scope, receive, send)
+
+    return serve
 
 
 def _allow_files() -> None:
@@ -208,13 +232,16 @@ def serve(
         Others could reach it, but there are no tokens; a proxy is not an address or network; or
         it cannot listen there.
     """
-    if not tokens and (proxies or not is_loopback(host)):
+    for proxy in proxies:
+        check_proxy(proxy, None, "--proxy")
+    proxies = (*settings.service.proxies, *proxies)
+    has_tokens = tokens or TokenFile(settings.state_dir / TOKEN_FILE).is_there()
+    if not (has_tokens or settings.service.user_header) and (proxies or not is_loopback(host)):
         raise SettingsError(
             f"others can reach {'it through a proxy' if proxies else host}, but no tokens are set",
-            hint=f"set {TOKENS}=name:write:token, or use --host 127.0.0.1 without --proxy",
+            hint=f"run persist token create NAME, set {TOKENS}=name:write:token, or use"
+            " --host 127.0.0.1 without --proxy",
         )
-    for proxy in proxies:
-        _check_proxy(proxy)
     _allow_files()
     listening = _listen(host, port)
     shown = f"[{host}]" if ":" in host else host
@@ -226,14 +253,13 @@ def serve(
     async def run() -> None:
         graph = Graph(settings, ledger, builds=builds)
         config = uvicorn.Config(
-            make_app(graph, tokens, has_proxy=bool(proxies)),
+            _known(make_app(graph, tokens, proxies=proxies), proxies),
             http=limited_protocol(),
             h11_max_incomplete_event_size=LARGEST_HEAD,
             backlog=_ACCEPTED_AT_ONCE,
             log_config=None,
             access_log=False,
-            proxy_headers=bool(proxies),
-            forwarded_allow_ips=[*proxies],
+            proxy_headers=False,  # see `_known`
             server_header=False,
             ws="none",
             timeout_graceful_shutdown=STOP_S,

@@ -29,6 +29,7 @@ from persist_assets.wants.requests import TAKERS, check_want, evaluate_now, find
 from persist_assets.wants.schedules import make_wants
 from persist_assets.wants.upstreams import sync_all
 from persist_assets.web.access import TOKENS
+from persist_assets.web.roles import require_build
 from persist_assets.web.timing import Latencies
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from persist_assets.core.settings.values import Settings
     from persist_assets.core.wants import Evaluation, Request, Want
     from persist_assets.ledger.ledger import Ledger
+    from persist_assets.web.access import Caller
 
     Result = TypeVar("Result")
 
@@ -262,8 +264,13 @@ class Graph:
 
     # --------------------------------------------------------------------------------- wants
 
-    async def create(self, want: Want) -> tuple[Want, Sequence[str], bool]:
+    async def create(self, want: Want, caller: Caller) -> tuple[Want, Sequence[str], bool]:
         """Record a want, and have all wants evaluated soon.
+
+        Parameters
+        ----------
+        caller
+            Who wants it.
 
         Returns
         -------
@@ -278,9 +285,12 @@ class Graph:
             It is invalid.
         ConflictError
             Another want has its ID.
+        Refused
+            The caller may not build it.
         """
 
         def record() -> tuple[Want, Sequence[str], bool]:
+            require_build(caller, self.observer, want.partition_ref)
             checked, warnings = check_want(self.observer(), want)
             previous = self.ledger.wants.find(checked.want_id)
             (recorded,) = self.ledger.wants.create([checked])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 
-from persist_assets.web.access import SESSION
+from persist_assets.web.access import SESSION, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -126,7 +126,10 @@ class Timed:
     def _caller(self, scope: Scope) -> str:
         """Return the name of the caller's token; ``-`` without a valid one."""
         headers = Headers(scope=scope)
-        caller = self._access.of_headers(headers)
+        try:
+            caller = self._access.of_scope(scope)
+        except Refused:
+            return "-"
         if caller is None and "cookie" in headers:
             caller = self._access.of_cookie(cookie_parser(headers["cookie"]).get(SESSION))
         return caller.name if caller is not None else "-"

@@ -161,6 +161,14 @@ KEYS: Mapping[str, Key] = {
         dict,
         "prices, for `persist cost`: [more](operations.md#cost)",
     ),
+    "service": Key(
+        dict,
+        "who is who in the service, behind a proxy: [more](service.md#users-of-a-proxy)",
+    ),
+    "roles": Key(
+        dict,
+        "who may do what in the service: [more](service.md#roles)",
+    ),
     "retention": Key(
         dict,
         "how long events are kept: [more](settings.md#housekeeping)",
@@ -397,6 +405,47 @@ RETENTION_KEYS: Mapping[str, Key] = {
     ),
 }
 """The keys of `[retention]`."""
+
+SERVICE_KEYS: Mapping[str, Key] = {
+    "user_header": Key(
+        str,
+        "the header in which a proxy that has authenticated a user names that user",
+    ),
+    "groups_header": Key(
+        str,
+        "the header in which it names the user's groups, separated by commas",
+    ),
+    "proxies": Key(
+        list,
+        "the addresses or networks of the proxies that are believed; `--proxy` names more",
+        default="[]",
+    ),
+}
+"""The keys of `[service]`."""
+
+ROLE_KEYS: Mapping[str, Key] = {
+    "groups": Key(
+        list,
+        "the groups of users who have this role; `*`: all users",
+        default="[]",
+    ),
+    "build": Key(
+        list,
+        "the sources that holders may want, build and taint: selections as on the command line",
+        default="[]",
+    ),
+    "promote": Key(
+        list,
+        "the environments that holders may promote into and roll back",
+        default="[]",
+    ),
+    "admin": Key(
+        bool,
+        "holders may do everything",
+        default="false",
+    ),
+}
+"""The keys of `[roles.NAME]`."""
 
 SPARK_KEYS: Mapping[str, Key] = {
     "shared": Key(

@@ -42,6 +42,7 @@ from persist_assets.core.settings.places import KeyPlace, at, place_in
 from persist_assets.core.settings.publishing import read_publish
 from persist_assets.core.settings.retention import read_retention
 from persist_assets.core.settings.selectors import read_selectors
+from persist_assets.core.settings.service import read_access
 from persist_assets.core.settings.spark import (
     REFUSED,
     SPARK_FIXED,
@@ -184,6 +185,7 @@ def _settings(
         prices=prices,
         channels=read_channels(entries.get("alerts", {})),
         retention=read_retention(entries.get("retention", {})),
+        **read_access(entries),
         **spark_values,
     )
 

@@ -21,6 +21,7 @@ from persist_assets.core.object_stores import (
 )
 from persist_assets.core.settings.keys import OUT_OF_PROJECT, STATE
 from persist_assets.core.settings.retention import FOR_EVER, Retention
+from persist_assets.core.settings.service import NOBODY, Role, Service
 from persist_assets.core.settings.spark import (
     NEVER_COUNTED,
     TIMEZONE,
@@ -290,6 +291,10 @@ class Settings:
         How long the ledger keeps events.
     publish
         Where tables are published under fixed names; None: nowhere.
+    service
+        Who is believed to be whom in the service.
+    roles
+        Who may do what there.
     """
 
     root: Path
@@ -328,6 +333,8 @@ class Settings:
     channels: tuple[Channel, ...] = ()
     retention: Retention = FOR_EVER
     publish: Publish | None = None
+    service: Service = NOBODY
+    roles: tuple[Role, ...] = ()
 
     @property
     def environments(self) -> tuple[str, ...]:

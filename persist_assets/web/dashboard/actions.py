@@ -20,6 +20,7 @@ from persist_assets.web.api import refusal
 from persist_assets.web.dashboard.environments import settings_of
 from persist_assets.web.dashboard.frame import parameter, to_environment, to_partition
 from persist_assets.web.dashboard.partitions import find_earlier
+from persist_assets.web.roles import require_build, require_promote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -98,6 +99,7 @@ async def do_taint(
 
     def act() -> Response:
         observer, expected = frame.graph.observer(), _text(form, "expected")
+        require_build(caller, lambda: observer, ref)
         taint(observer, ref, by=caller.name, expected=expected)
         return RedirectResponse(to_partition(ref), 303)
 
@@ -150,6 +152,7 @@ async def do_retry(
     """Want a partition, unless it is wanted already, and evaluate at once."""
     graph, ref = frame.graph, _text(form, "ref")
     try:
+        await graph.glance(lambda: require_build(caller, graph.observer, ref))
         environment = graph.settings.environment
         open_wants = await graph.read(
             lambda: graph.ledger.wants.fetch(environment, states=ACTIVE, refs=[ref], limit=1)
@@ -163,9 +166,10 @@ async def do_retry(
                 source={"type": "dashboard", "client": caller.name},
                 comment="built from the dashboard",
             )
-            recorded, *_ = await graph.create(want)
+            recorded, *_ = await graph.create(want, caller)
             open_wants = [recorded]
-        await graph.evaluate("manual", force=True)
+        # Others' wants that failed are tried again at once only for those who may build them all.
+        await graph.evaluate("manual", force=caller.may("write"))
     except PersistError as error:
         return frame.problem(request, caller, f"Build {ref}?", error, refusal(error).status)
     return RedirectResponse(f"/wants?made={quote(open_wants[0].want_id)}", 303)
@@ -257,6 +261,7 @@ async def do_promotion(
 ) -> Response:
     """Promote what the confirmation showed; if that has changed, show it again."""
     origin, target = _text(form, "from"), _text(form, "to")
+    require_promote(caller, target)
     allow_stale = form.get("allow_stale") == "yes"
 
     def act() -> Response:
@@ -328,6 +333,7 @@ async def do_rollback(
 ) -> Response:
     """Roll back, unless the environment has changed since the confirmation was shown."""
     environment = _text(form, "environment")
+    require_promote(caller, environment)
 
     def act() -> Response:
         settings = settings_of(frame.graph, environment)

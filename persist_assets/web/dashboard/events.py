@@ -10,7 +10,7 @@ from starlette.responses import StreamingResponse
 
 from persist_assets.core.errors import PersistError
 from persist_assets.operations.documents.events import EventDocument
-from persist_assets.web.access import SESSION, Refused
+from persist_assets.web.access import Refused
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -62,17 +62,17 @@ class EventStreams:
         if self._open >= _MOST_STREAMS:
             raise Refused(503, "busy", "too many pages wait for events", "close some of them")
         return StreamingResponse(
-            self._events(frame, min(since, position), request.cookies.get(SESSION)),
+            self._events(frame, min(since, position), request),
             media_type="text/event-stream",
             headers={"X-Accel-Buffering": "no"},
         )
 
-    async def _events(self, frame: Frame, since: int, cookie: str | None) -> AsyncGenerator[str]:
+    async def _events(self, frame: Frame, since: int, request: Request) -> AsyncGenerator[str]:
         graph = frame.graph
         self._open += 1
         try:
             yield "retry: 2000\n\n"
-            while not graph.stopping and frame.access.of_cookie(cookie) is not None:
+            while not graph.stopping and frame.access.of_page(request) is not None:
 
                 def look(since: int = since) -> tuple[list[Any], int]:
                     return graph.ledger.events.search(

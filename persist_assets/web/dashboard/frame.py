@@ -11,9 +11,10 @@ from starlette.responses import HTMLResponse, RedirectResponse
 
 from persist_assets._paths import DASHBOARD
 from persist_assets.core.errors import PersistError
-from persist_assets.web.access import SESSION, Refused
+from persist_assets.web.access import Refused
 from persist_assets.web.api import refusal
 from persist_assets.web.layout import templates
+from persist_assets.web.roles import forbidden
 from persist_assets.web.site.descriptions import BOX, Descriptions
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ class Frame:
         """Wrap a page so that only callers who have logged in see it."""
 
         async def serve(request: Request) -> Response:
-            caller = self.access.of_cookie(request.cookies.get(SESSION))
+            caller = self.access.of_page(request)
             if caller is None:
                 query = request.url.query
                 page = f"{path_of(request)}{f'?{query}' if query else ''}"
@@ -156,16 +157,22 @@ class Frame:
         """Wrap an action so that only our own forms, sent by callers with a right, trigger it."""
 
         async def serve(request: Request) -> Response:
-            cookie = request.cookies.get(SESSION)
-            caller = self.access.of_cookie(cookie)
+            caller = self.access.of_page(request)
             if caller is None:
                 return RedirectResponse("/login", 303)
             form = await read_form(request)
-            if not self.access.is_form_token(cookie, form.get("form_token", "")):
+            if not self.access.is_form_token(request, form.get("form_token", "")):
+                self.access.refused(request.scope, "invalid form token", caller.name)
                 raise Refused(403, "cross-site", "invalid form token")
             if not caller.may(right):
-                raise Refused(403, "forbidden", f"the token `{caller.name}` is read-only")
-            return await self._answer(request, caller, act(self, request, caller, form))
+                self.access.refused(request.scope, f"no right to {right}", caller.name)
+                raise forbidden(caller, right)
+            try:
+                return await self._answer(request, caller, act(self, request, caller, form))
+            except Refused as refused:
+                if refused.status == 403:
+                    self.access.refused(request.scope, refused.detail, caller.name)
+                raise
 
         return serve
 
@@ -217,9 +224,10 @@ class Frame:
             pages=PAGES,
             here=f"/{path_of(request).split('/')[1]}",
             caller=caller,
-            may_write=bool(caller and caller.may("write")),
+            may_write=bool(caller and (caller.may("build") or caller.may("promote"))),
+            may_decide=bool(caller and caller.may("write")),
             is_open=self.access.is_open,
-            form_token=self.access.form_token(request.cookies.get(SESSION)),
+            form_token=self.access.form_token(request),
             keys_by_id=self.graph.keys,
             now=self.graph.clock(),
             link=link,

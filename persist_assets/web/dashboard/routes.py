@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.routing import BaseRoute
 
-    from persist_assets.web.access import Access, Caller
+    from persist_assets.web.access import Access, Caller, Right
     from persist_assets.web.graph import Graph
 
     Page = Callable[[Frame, Request, Caller], Awaitable[Response]]
@@ -63,14 +63,14 @@ def pages(graph: Graph, access: Access) -> list[BaseRoute]:
         ("/promote", actions.confirm_promotion),
         ("/rollback", actions.confirm_rollback),
     )
-    post: Sequence[tuple[str, Action]] = (
-        ("/wants", wants.create_want),
-        ("/wants/cancel", wants.cancel_want),
-        ("/evaluate", wants.evaluate),
-        ("/taint", actions.do_taint),
-        ("/retry", actions.do_retry),
-        ("/promote", actions.do_promotion),
-        ("/rollback", actions.do_rollback),
+    post: Sequence[tuple[str, Action, Right]] = (
+        ("/wants", wants.create_want, "build"),
+        ("/wants/cancel", wants.cancel_want, "build"),
+        ("/evaluate", wants.evaluate, "write"),
+        ("/taint", actions.do_taint, "build"),
+        ("/retry", actions.do_retry, "build"),
+        ("/promote", actions.do_promotion, "promote"),
+        ("/rollback", actions.do_rollback, "promote"),
     )
 
     async def login(request: Request) -> Response:
@@ -78,7 +78,7 @@ def pages(graph: Graph, access: Access) -> list[BaseRoute]:
 
     return [
         *(Route(path, frame.shown(act), methods=["GET"]) for path, act in get),
-        *(Route(path, frame.changed(act), methods=["POST"]) for path, act in post),
+        *(Route(path, frame.changed(act, right), methods=["POST"]) for path, act, right in post),
         Route("/logout", frame.changed(session.log_out, "read"), methods=["POST"]),
         Route("/login", login, methods=["GET", "POST"]),
         Route("/static/style.css", _constant(style(), "text/css")),

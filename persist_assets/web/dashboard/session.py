@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import RedirectResponse
 
-from persist_assets.web.access import SESSION, SESSION_S
+from persist_assets.web.access import SESSION, SESSION_S, address_of
 from persist_assets.web.dashboard.frame import PAGES, read_form
 
 if TYPE_CHECKING:
@@ -30,13 +30,18 @@ async def log_in(frame: Frame, request: Request) -> Response:
         return RedirectResponse("/", 303)
     if request.method == "GET":
         return frame.page(request, None, "login.html", "Log in", wrong=None)
-    caller = frame.access.of_token((await read_form(request)).get("token", "").strip())
+    token = (await read_form(request)).get("token", "").strip()
+    caller = frame.access.of_token(token)
     if caller is None:
+        frame.access.refused(request.scope, "unknown or expired token at the login")
         return frame.page(request, None, "login.html", "Log in", 401, wrong="Unknown token.")
+    if frame.access.audit is not None:
+        address = address_of(request.scope)
+        frame.access.audit.note("logged-in", address=address, who=caller.name, how="token")
     answer = RedirectResponse(_own_page(request.query_params.get("next", "/")), 303)
     answer.set_cookie(
         SESSION,
-        frame.access.begin(caller),
+        frame.access.begin(token),
         max_age=SESSION_S,
         httponly=True,
         samesite="strict",

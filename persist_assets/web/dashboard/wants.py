@@ -162,7 +162,7 @@ async def create_want(
             comment=comment or None,
         )
         try:
-            recorded, *_ = await graph.create(want)
+            recorded, *_ = await graph.create(want, caller)
             return RedirectResponse(f"/wants?made={quote(recorded.want_id)}", 303)
         except PersistError as error:
             message = error.message.splitlines()[0]

@@ -27,7 +27,7 @@ from persist_assets.ledger.connection import Database
 from persist_assets.ledger.leases import LEASE_S
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.ledger.migrations import VERSION
-from persist_assets.ledger.tables import leases, ledger_version, metadata, writers
+from persist_assets.ledger.tables import leases, ledger_version, metadata, published_tables, writers
 from persist_assets.ledger.taints import Taint
 from persist_assets.ledger.transfer import copy_ledger
 
@@ -71,6 +71,15 @@ def fill(ledger: Ledger) -> None:
     condition = Condition("failed", "a@s.sql", want.created_at, {"error": "é"})
     ledger.alerts.record("dev", [(condition, ["ops"])], {}, want.created_at)
     with ledger.events.database.write() as connection:
+        place = {"environment": "dev", "place": "/tables/a", "source_id": "a@s.sql"}
+        values = {
+            **place,
+            "build_uid": "1",
+            "version": 3,
+            "described": "",
+            "published_at": want.created_at,
+        }
+        connection.execute(published_tables.insert().values(**values))
         ledger.events.append(connection, "odd", {"a": [1.5, None, {"ü": True}]})
         connection.exec_driver_sql("UPDATE builds SET columns = '[ ]' WHERE build_uid = '4'")
     ledger.trims.record_base()

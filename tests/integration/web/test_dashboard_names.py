@@ -243,7 +243,7 @@ def test_no_page_shows_a_password(make_project: Callable[..., Path]) -> None:
 def test_a_stream_of_events_ends_with_its_session(make_project: Callable[..., Path]) -> None:
     async def act(browser: Browser) -> None:
         access = Access(TOKENS, clock=time.time)
-        cookie = access.begin(Caller("dash", "read"))
+        cookie = access.begin(READ)
         headers = [(b"cookie", f"{SESSION}={cookie}".encode())]
         scope = {"type": "http", "method": "GET", "path": "/stream", "headers": headers}
         request = Request({**scope, "query_string": b"since=0"})

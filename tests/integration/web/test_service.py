@@ -27,12 +27,13 @@ from serving import OFTEN, READ, SOURCES, TOKENS, WRITE, Served, serving, write_
 
 from persist_assets.core.errors import SettingsError
 from persist_assets.core.settings.load import load_settings
+from persist_assets.core.settings.service import check_proxy
 from persist_assets.core.wants import Evaluation, Want
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.ledger.taints import Taint
 from persist_assets.ledger.transfer import copy_ledger
 from persist_assets.web.api import ENDPOINTS, description
-from persist_assets.web.app import _check_proxy, make_app
+from persist_assets.web.app import make_app
 from persist_assets.web.graph import Graph
 
 if TYPE_CHECKING:
@@ -660,7 +661,7 @@ def test_who_asks_too_often_is_told_so_and_others_are_not(served: Served) -> Non
 @pytest.mark.parametrize("proxy", ["localhost", "10.0.0.1/8", "*"])
 def test_a_proxy_is_an_address_or_a_network(proxy: str) -> None:
     with pytest.raises(SettingsError, match=r"--proxy"):
-        _check_proxy(proxy)
+        check_proxy(proxy, None, "--proxy")
 
 
 def test_others_reach_it_only_with_tokens(tmp_path: Path) -> None:

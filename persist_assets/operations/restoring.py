@@ -1,0 +1,115 @@
+"""Restoring a ledger from a backup: nothing that it then says is known to be untrue.
+
+The present ledger is backed up first. The backup is changed in a copy of it, and then put into the
+ledger in one transaction, so that readers see the one or the other.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from persist_assets.core.errors import ConflictError, LedgerError, NotFoundError
+from persist_assets.core.settings.load import load_settings
+from persist_assets.core.settings.user import make_private
+from persist_assets.ledger.backups import back_up, find_loss, prepare, put_back, snapshots_in
+from persist_assets.ledger.ledger import Ledger
+from persist_assets.ledger.manifest_file import export_manifest
+from persist_assets.storage.delta_deletions import find_written
+
+if TYPE_CHECKING:
+    from persist_assets.core.settings.values import Settings
+    from persist_assets.ledger.backups import Loss
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """The outcome of a restoration.
+
+    Attributes
+    ----------
+    loss
+        What the ledger before had and the restored one does not.
+    removed
+        How many manifest entries were removed because their tables are gone.
+    before
+        The backup of the ledger before; None: nothing had happened in it.
+    """
+
+    loss: Loss
+    removed: int
+    before: Path | None
+
+
+def restore(settings: Settings, file: Path, *, force: bool = False) -> Restored:
+    """Replace the ledger by a backup.
+
+    Parameters
+    ----------
+    force
+        Also if the ledger is newer than the backup, is another one, or processes use it.
+
+    Raises
+    ------
+    NotFoundError
+        There is no such file.
+    ConflictError
+        Something would be lost, or is being built. Nothing was changed.
+    LedgerError
+        The file is no backup, or one of the databases fails. Nothing was changed.
+    """
+    if not file.is_file():
+        raise NotFoundError(f"there is no file {file}", hint="name a backup")
+    make_private(settings.state_dir)
+    with ExitStack() as stack:
+        directory = stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="restore-", dir=settings.state_dir)
+        )
+        url = f"sqlite:///{Path(shutil.copyfile(file, Path(directory) / 'ledger.db'))}"
+        backup, present = Ledger(url), Ledger(settings.ledger)
+        stack.callback(present.close)
+        stack.callback(backup.close)
+        if not backup.events.opened_version:
+            raise LedgerError(f"{file} is no backup of a ledger")
+        loss = find_loss(present, backup)
+        if str(loss) and not force:
+            raise ConflictError(
+                f"the backup is not restored, as something would be lost: {loss}",
+                hint="stop what builds; --force restores it all the same, and keeps a backup of "
+                "the present ledger",
+            )
+        before = _keep(settings, loss)
+        known = present if loss.position and not loss.is_other else None
+        removed = prepare(backup, known, _missing(settings, backup))
+        backup.close()
+        put_back(url, settings.ledger, loss, force=force)
+        for name in {settings.environment, *settings.declared}:
+            export_manifest(load_settings(settings.root, environment=name), present)
+    return Restored(loss, removed, before)
+
+
+def _keep(settings: Settings, loss: Loss) -> Path | None:
+    """Back up the ledger that is replaced; return the file."""
+    if not loss.position:
+        return None
+    at = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
+    file = settings.state_dir / f"ledger-before-restore-{at}.db"
+    back_up(settings.ledger, file)
+    return file
+
+
+def _missing(settings: Settings, backup: Ledger) -> set[str]:
+    """Return the snapshots that manifests of a backup name and whose files are gone."""
+    written: dict[str, set[str]] = {}
+    missing: set[str] = set()
+    for table, uid in snapshots_in(backup):
+        if table not in written:
+            written[table] = {*find_written(settings.table_root(table))}
+        if uid not in written[table]:
+            missing.add(uid)
+    return missing
