@@ -53,8 +53,9 @@ def publish_(
     settings, project = invocation.settings, invocation.project
     if settings.publish is None:
         name = settings.environment
+        name, *_ = settings.reads[-1:] or (name,)  # only an environment that reads none publishes
         raise SettingsError(
-            f"`{name}` publishes no tables under fixed names",
+            f"`{settings.environment}` publishes no tables under fixed names",
             hint=f'in persist.toml: [env.{name}.publish] path = "lake/{name}"',
         )
     selected = invocation.select(selection) if selection else None

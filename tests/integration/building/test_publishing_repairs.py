@@ -422,3 +422,12 @@ def test_tables_of_a_lost_ledger_can_be_taken_over(
     write(root, [3])
     build_all(enter(root, "prod"))
     assert rows_of(root) == [3]
+
+
+@pytest.mark.proves("X4")
+def test_the_hint_names_an_environment_that_can_publish(root: Path) -> None:
+    toml = root / "persist.toml"
+    toml.write_text(toml.read_text().replace(SETTINGS, '[env.prod]\nreads = "dev"\n[env.dev]\n'))
+    result = invoked(root, "publish")
+    assert result.exit_code == 2
+    assert "[env.dev.publish]" in result.stderr
