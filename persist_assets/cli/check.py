@@ -69,7 +69,9 @@ def check(
     remarks = remarks_on(invocation.settings, project)
     analysis = _analysed(invocation, selection) if spark else None
     analysed = analysis.problems if analysis else ()
-    problems = in_order([*project.problems, *never_followed(project), *remarks, *analysed])
+    problems = in_order(
+        [*project.problems, *never_followed(project), *remarks, *_of_steps(project), *analysed]
+    )
     n_errors = sum(problem.severity == "error" for problem in problems)
     if invocation.as_json:
         print_json(
@@ -83,6 +85,15 @@ def check(
         _print_report(invocation, problems, n_errors, analysis)
     if n_errors:
         raise typer.Exit(3)
+
+
+def _of_steps(project: Project) -> Sequence[Problem]:
+    """Return what dagster-k8s says of the steps that have a configuration for it."""
+    if all(s.annotation.k8s is None for s in project.persisted):
+        return ()
+    from persist_assets.plugin.steps import wrong_k8s  # imports Dagster
+
+    return tuple(wrong_k8s(project))
 
 
 def _print_report(

@@ -11,6 +11,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
+from persist_assets.compiler.frontends.annotated_ops import with_booleans
 from persist_assets.compiler.frontends.annotation_keys import KEYS
 from persist_assets.compiler.frontends.annotation_values import Bad
 from persist_assets.compiler.frontends.annotations import (
@@ -39,6 +40,7 @@ SHARED_KEYS = (
     *("persist", "materialized", "refresh", "hard_deletes", "backfill"),
     *("on_change", "on_schema_change", "owner", "tags", "group"),
     *("freshness", "automation", "want"),
+    *("retries", "pool", "op_tags", "k8s"),
 )
 """Keys that many sources can share, each after those on which its effect depends."""
 
@@ -144,8 +146,10 @@ def _rule(default: Default) -> _Rule:
     value = json.loads(default.value)
     if value is False:
         return _Rule(default.pattern, key, False if key == "persist" else None, place)
+    tag = _tag(value, place)
+    tag = with_booleans(tag, value) if key in ("op_tags", "k8s") else tag
     try:
-        return _Rule(default.pattern, key, KEYS[key].read(_tag(value, place), key), place)
+        return _Rule(default.pattern, key, KEYS[key].read(tag, key), place)
     except Bad as bad:
         message, hint = f"{name}: {bad.problem.message}", bad.problem.hint
         hint = "write persist = true, or persist = false" if key == "persist" else hint

@@ -22,7 +22,7 @@ from persist_assets.building.builder import Builder
 from persist_assets.building.scheduler import Pool
 from persist_assets.building.stages import PendingBuild
 from persist_assets.compiler.load import load_project, nothing_collected, require, sound
-from persist_assets.core.errors import CheckFailedError, PersistError, SettingsError
+from persist_assets.core.errors import CheckFailedError, PersistError, SettingsError, SourcesError
 from persist_assets.core.logs import is_json, log_as_json
 from persist_assets.core.model.checks import CheckResult
 from persist_assets.core.model.sources import Source
@@ -44,6 +44,7 @@ from persist_assets.plugin.partitions import asked_by, backfill_policy
 from persist_assets.plugin.progress import built_in_words, logged
 from persist_assets.plugin.runtime import ENVIRONMENT_TAG, PYSPARK, Runtime
 from persist_assets.plugin.sensors import stale_sensor
+from persist_assets.plugin.steps import step_options, wrong_k8s
 from persist_assets.plugin.translator import AssetTranslator, needed_elsewhere
 from persist_assets.plugin.wants import (
     is_due,
@@ -140,6 +141,9 @@ def load_sources(
             project = sound(project)
         else:
             require(project)
+        wrong = [*wrong_k8s(project)]
+        if wrong:
+            raise SourcesError(wrong)
         produced = {tuple(key.path) for asset in assets for key in _keys(asset)}
         fed = frozenset(s.source_id for s in project.sources if s.asset_key in produced)
         runtime = Runtime(settings, project, fed)
@@ -186,7 +190,8 @@ def _definitions(
                 deps = [d.asset_key for d in spec.deps]
                 spec = spec.replace_attributes(partitions_def=None, deps=deps)
             read = {s.asset_key for s in runtime.project.waits_for(source)}
-            if not read >= {tuple(d.asset_key.path) for d in spec.deps}:
+            waits = not read >= {tuple(d.asset_key.path) for d in spec.deps}
+            if waits or source.annotation.pool is not None:  # the pool counts its step
                 runtime.late.add(source.source_id)
             waits_for = {d.asset_key for d in spec.deps}
             needed = {*needed_elsewhere(source)} & elsewhere.keys() - waits_for
@@ -431,6 +436,7 @@ def _asset(runtime: Runtime, source: Source, spec: dg.AssetSpec) -> dg.AssetsDef
         required_resource_keys={PYSPARK},
         partitions_def=spec.partitions_def,
         backfill_policy=backfill_policy(source) if spec.partitions_def else None,
+        **step_options(source.annotation),
     )
     return decorate(build)
 

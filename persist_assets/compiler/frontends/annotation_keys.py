@@ -5,6 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from persist_assets.compiler.frontends.annotated_checks import read_check
+from persist_assets.compiler.frontends.annotated_ops import (
+    read_k8s,
+    read_op_tags,
+    read_pool,
+    read_retries,
+)
 from persist_assets.compiler.frontends.annotation_values import (
     column_names,
     flag,
@@ -352,6 +358,52 @@ KEYS: Mapping[str, Key] = {
                 '`want { every=daily sla="9h" ttl="365d" needs=["users:data/users"] }`',
                 "wants are created for the source on a schedule: "
                 "[more](annotations.md#scheduled-wants)",
+            ),
+        ),
+    ),
+    "retries": Key(
+        "retries",
+        read_retries,
+        (
+            (
+                "`retries=3`",
+                "a failed step is tried again, at most so often: [more](annotations.md#steps)",
+            ),
+            (
+                '`retries=3 { delay="30s" backoff=exponential jitter=full }`',
+                "the delay before each attempt; `backoff` is `linear` or `exponential`, `jitter` "
+                "`full` or `plus_minus`",
+            ),
+        ),
+    ),
+    "pool": Key(
+        "pool",
+        read_pool,
+        (
+            (
+                "`pool=warehouse`",
+                "Dagster runs at most as many such steps at once as the pool has slots, in all "
+                "runs: [more](annotations.md#steps)",
+            ),
+        ),
+    ),
+    "op_tags": Key(
+        "op_tags",
+        read_op_tags,
+        (
+            (
+                "`` op_tags { `dagster/priority`=3 } ``",
+                "tags of the op, which executors read; `tags` are those of the asset",
+            ),
+        ),
+    ),
+    "k8s": Key(
+        "k8s",
+        read_k8s,
+        (
+            (
+                "`k8s.container_config.resources.requests.memory=4Gi`",
+                "the [configuration of dagster-k8s](annotations.md#kubernetes) for the step",
             ),
         ),
     ),

@@ -55,6 +55,7 @@ NEEDS_TABLE = (
     ),
     *("partition", *_PARTITION),
     *("on_schema_change", "on_change", *_INCREMENTAL, *_HISTORY),
+    *("retries", "pool", "op_tags", "k8s"),
 )
 """Keys that require a source whose rows outlive a run."""
 NEEDS_PERSIST = (*NEEDS_TABLE, "materialized", "columns")

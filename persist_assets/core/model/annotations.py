@@ -163,6 +163,39 @@ class Wanted:
     needs: tuple[str, ...] = ()
 
 
+Backoff = Literal["linear", "exponential"]
+Jitter = Literal["full", "plus_minus"]
+"""How the delay before a retry grows with the attempts, and how it is randomized."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How Dagster tries a failed step again.
+
+    Attributes
+    ----------
+    max
+        The number of attempts after the first.
+    delay_s
+        The seconds before each; None: no delay.
+    """
+
+    max: int
+    delay_s: int | None = None
+    backoff: Backoff | None = None
+    jitter: Jitter | None = None
+
+
+K8S_TAG = "dagster-k8s/config"
+"""The tag in which dagster-k8s finds the Kubernetes configuration of an op."""
+K8S_PARTS = (
+    *("container_config", "pod_spec_config", "pod_template_spec_metadata"),
+    *("job_config", "job_metadata", "job_spec_config"),
+    "merge_behavior",
+)
+"""The parts of that configuration; a test compares them with the library's."""
+
+
 @dataclass(frozen=True, slots=True)
 class Annotation:
     """The validated annotations of a definition.
@@ -206,6 +239,14 @@ class Annotation:
         never.
     want
         The schedule of recurring wants, or None.
+    retries
+        How Dagster tries a failed step again; None: as the deployment says.
+    pool
+        The pool of Dagster that limits how many such steps run at once, or None.
+    op_tags
+        Tags of the op, as sorted pairs.
+    k8s
+        The Kubernetes configuration of the step (`K8S_TAG`) as JSON, or None.
     tags
         Sorted pairs; a bare tag has the value ``""``.
     keys
@@ -237,6 +278,10 @@ class Annotation:
     freshness: Freshness | None = None
     automation: str | None = None
     want: Wanted | None = None
+    retries: Retries | None = None
+    pool: str | None = None
+    op_tags: tuple[tuple[str, str], ...] = ()
+    k8s: str | None = None
     checks: tuple[Check, ...] = ()
     keys: tuple[tuple[str, Location], ...] = field(default=(), compare=False)
     removed: tuple[str, ...] = field(default=(), compare=False)

@@ -282,6 +282,10 @@ def _strategy(source: Source) -> list[tuple[str, str]]:
         rows.append(("want", f"{want.every}{within}"))
     rows += [
         ("automation", annotation.automation),
+        ("retries", annotation.retries.max if annotation.retries else None),
+        ("pool", annotation.pool),
+        ("op_tags", ", ".join(f"{k}={v}" for k, v in annotation.op_tags) or None),
+        ("k8s", annotation.k8s),
         ("on_schema_change", annotation.on_schema_change),
     ]
     return [(title, str(text)) for title, text in rows if text]

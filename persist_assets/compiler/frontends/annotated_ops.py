@@ -1,0 +1,137 @@
+"""How Dagster runs the step of a source: retries, a pool, tags, Kubernetes."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast, get_args
+
+from persist_assets.compiler.frontends.annotation_values import (
+    Bad,
+    one_of,
+    read_duration,
+    read_known,
+    read_text,
+    refuse,
+)
+from persist_assets.core.errors import did_you_mean
+from persist_assets.core.model.annotations import (
+    K8S_PARTS,
+    K8S_TAG,
+    Backoff,
+    Jitter,
+    Retries,
+)
+
+if TYPE_CHECKING:
+    from persist_assets.compiler.frontends.motly import Tag
+
+_MERGES = ("DEEP", "SHALLOW")
+_OURS = {
+    K8S_TAG: "k8s { … }",
+    "dagster/concurrency_key": "pool=…",
+}
+"""Tags of Dagster that have a key of their own here."""
+
+
+def read_retries(tag: Tag, what: str) -> Retries:
+    """Return how often a failed step is tried again, and after which delays."""
+    example = f'for example, {what}=3 {{ delay="30s" backoff=exponential }}'
+    parts: dict[str, Any] = {}
+    for name, below in read_known(tag, what, ("max", "delay", "backoff", "jitter")):
+        if name == "max":
+            if tag.value is not None:
+                raise Bad(f"`{what}` has a number, and `{what}.max`", below.location, example)
+            parts[name] = _number(below, f"{what}.max", example)
+        elif name == "delay":
+            parts[name] = read_duration(below, f"{what}.delay")
+        else:
+            choices = get_args(Backoff if name == "backoff" else Jitter)
+            parts[name] = one_of(choices, below, f"{what}.{name}")
+    if tag.value is not None:
+        parts["max"] = _number(tag, what, example)
+    if "max" not in parts:
+        raise Bad(f"`{what}` needs a number", tag.location, example)
+    if "delay" not in parts:
+        for name in ("backoff", "jitter"):
+            if name in parts:
+                message = f"`{what}.{name}` changes a delay, but there is none"
+                raise Bad(message, tag.location, 'add delay="30s"')
+    return Retries(parts["max"], parts.get("delay"), parts.get("backoff"), parts.get("jitter"))
+
+
+def _number(tag: Tag, what: str, example: str) -> int:
+    value = tag.value
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 100:
+        raise Bad(f"`{what}` must be an integer from 1 to 100", tag.location, example)
+    return value
+
+
+def read_pool(tag: Tag, what: str) -> str:
+    """Return the name of a pool of Dagster."""
+    pool = read_text(tag, what)
+    if re.search(r"\s", pool):
+        raise Bad(f"invalid pool name `{pool}`", tag.location, "remove the spaces")
+    return pool
+
+
+def read_op_tags(tag: Tag, what: str) -> tuple[tuple[str, str], ...]:
+    """Return tags of the op: strings, or JSON for what is no string; sorted."""
+    example = f"for example, {what} {{ `dagster/priority`=3 }}"
+    if tag.value is not None or not tag.properties:
+        raise Bad(f"`{what}` must be a block of tags", tag.location, example)
+    tags: dict[str, str] = {}
+    for name, below in tag.properties.items():
+        if name in _OURS:
+            raise Bad(f"`{what}` cannot have `{name}`", below.location, f"write {_OURS[name]}")
+        if not below.deleted:
+            value = _plain(below, f"{what}.{name}")
+            tags[name] = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    return tuple(sorted(tags.items()))
+
+
+def read_k8s(tag: Tag, what: str) -> str:
+    """Return the value of the tag ``dagster-k8s/config`` as JSON."""
+    example = f"for example, {what}.container_config.resources.requests.memory=4Gi"
+    if tag.value is not None or not tag.properties:
+        raise Bad(f"`{what}` must be a block", tag.location, example)
+    config: dict[str, object] = {}
+    for name, below in tag.properties.items():
+        if name == "merge_behavior":
+            config[name] = one_of(_MERGES, below, f"{what}.{name}")
+            continue
+        if name not in K8S_PARTS:
+            hint = did_you_mean(name, K8S_PARTS) or f"known properties: {', '.join(K8S_PARTS)}"
+            raise Bad(f"`{what}` has no property `{name}`", below.location, hint)
+        if not below.deleted:
+            config[name] = _plain(below, f"{what}.{name}")
+            if not isinstance(config[name], dict):
+                raise Bad(f"`{what}.{name}` must be a block", below.location, example)
+    return json.dumps(config, sort_keys=True)
+
+
+def _plain(tag: Tag, what: str) -> object:
+    """Return a value as JSON has it."""
+    if tag.properties is not None:
+        refuse(None if tag.value is None else tag.properties, what)
+        live = {name: t for name, t in tag.properties.items() if not t.deleted}
+        return {name: _plain(t, f"{what}.{name}") for name, t in live.items()}
+    if isinstance(tag.value, list):
+        return [_plain(element, what) for element in tag.value]
+    if tag.value is None:
+        raise Bad(f"`{what}` has no value", tag.location, "write @true for a Boolean")
+    return cast("object", tag.value)
+
+
+def with_booleans(tag: Tag, value: object) -> Tag:
+    """Return a tag made of a value of TOML in which false is a value and removes nothing."""
+    if isinstance(value, dict):
+        below = tag.properties or {}
+        pairs = cast("dict[str, object]", value).items()
+        return replace(tag, properties={k: with_booleans(below[k], v) for k, v in pairs})
+    if isinstance(value, list):
+        tags = cast("list[Tag]", tag.value)
+        pairs = zip(tags, cast("list[object]", value), strict=True)
+        return replace(tag, value=[with_booleans(t, v) for t, v in pairs])
+    return replace(tag, value=False, deleted=False) if value is False else tag
