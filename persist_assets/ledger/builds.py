@@ -32,7 +32,7 @@ from persist_assets.ledger.rows import (
     snapshot_values,
     update_each,
 )
-from persist_assets.ledger.tables import builds, leases, manifest_entries
+from persist_assets.ledger.tables import IS_UNDER_WAY, builds, leases, manifest_entries
 from persist_assets.ledger.taints import keep_taints, refuse_tainted
 from persist_assets.ledger.wants import create_wants, give_up_wants, satisfy_wants
 
@@ -494,7 +494,7 @@ class Builds(Part):
 
         Processes of other machines count as alive.
         """
-        query = sa.select(builds).where(builds.c.state == "started").order_by(builds.c.started_at)
+        query = sa.select(builds).where(IS_UNDER_WAY).order_by(builds.c.started_at)
         with self._read() as connection:
             rows = connection.execute(query).all()
         return [(build_of(r), r.process or "unknown", has_ended(r.process)) for r in rows]

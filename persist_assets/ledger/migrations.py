@@ -380,6 +380,19 @@ def _record_texts(connection: Connection) -> None:
     connection.exec_driver_sql("ALTER TABLE builds ADD COLUMN names JSON")
 
 
+def _index_runs(connection: Connection) -> None:
+    """Let indexes answer which builds are under way, the latest, and of which runs."""
+    for statement in (
+        "DROP INDEX ix_builds_environment",
+        "CREATE INDEX ix_builds_ended"
+        " ON builds (environment, source_id, started_at, state, finished_at, build_id)",
+        "CREATE INDEX ix_builds_under_way ON builds (environment) WHERE state = 'started'",
+        "CREATE INDEX ix_builds_runs"
+        " ON builds (environment, run_id, build_uid, started_at, source_id)",
+    ):
+        connection.exec_driver_sql(statement)
+
+
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _record_parts,
     _record_changes,
@@ -400,6 +413,7 @@ MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _prepare_trims,
     _publish,
     _record_texts,
+    _index_runs,
 )
 """The migrations from version n to n + 1, for every n from 1."""
 VERSION = 1 + len(MIGRATIONS)

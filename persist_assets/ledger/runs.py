@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from persist_assets.ledger.log import Part, repeated
 from persist_assets.ledger.processes import has_ended
 from persist_assets.ledger.rows import check_result_of
-from persist_assets.ledger.tables import builds
+from persist_assets.ledger.tables import IS_UNDER_WAY, builds
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -79,7 +79,7 @@ class Runs(Part):
         query = query.order_by(first.desc(), _NAME).limit(limit)
         with self._read() as connection:
             starts = {row.name: row.first for row in connection.execute(query)}
-            these = sa.and_(here, _named(starts))
+            these = _named(environment, starts)
             outcome = sa.case(
                 (builds.c.state == "succeeded", builds.c.action), else_=builds.c.state
             )
@@ -92,7 +92,7 @@ class Runs(Part):
             counted = counted.where(these).group_by(_NAME, outcome)
             groups = connection.execute(counted).all()
             going = sa.select(_NAME.label("name"), builds.c.process)
-            going = going.where(these, builds.c.state == "started")
+            going = going.where(these, IS_UNDER_WAY)
             dead = Counter(r.name for r in connection.execute(going) if has_ended(r.process))
             order = builds.c.started_at, builds.c.build_uid
             place = sa.func.row_number().over(partition_by=_NAME, order_by=order).label("place")
@@ -119,7 +119,7 @@ class Runs(Part):
         The next build of the same table records them as failed.
         """
         query = sa.select(builds.c.build_uid, builds.c.process).where(
-            builds.c.environment == environment, builds.c.state == "started"
+            builds.c.environment == environment, IS_UNDER_WAY
         )
         with self._read() as connection:
             rows = connection.execute(query).all()
@@ -147,7 +147,8 @@ class Runs(Part):
         return {uid: [*of.values()] for uid, of in results.items()}
 
 
-def _named(names: Collection[str]) -> sa.ColumnElement[bool]:
-    """Return the test for the builds of runs, which the indexes of both columns find."""
-    alone = sa.and_(builds.c.run_id.is_(None), builds.c.build_uid.in_(names))
-    return sa.or_(builds.c.run_id.in_(names), alone)
+def _named(environment: str, names: Collection[str]) -> sa.ColumnElement[bool]:
+    """Return the test for the builds of runs; the index of runs finds both kinds."""
+    here = builds.c.environment == environment
+    alone = sa.and_(here, builds.c.run_id.is_(None), builds.c.build_uid.in_(names))
+    return sa.or_(sa.and_(here, builds.c.run_id.in_(names)), alone)

@@ -369,11 +369,26 @@ builds = sa.Table(
     # A build that succeeded has a snapshot, and only such a build has one.
     sa.CheckConstraint("(state = 'succeeded') = (version IS NOT NULL)", name="ck_builds_snapshot"),
     sa.Index("ix_builds_source_id", "source_id", "started_at"),
-    # The builds of an environment's sources, the latest first, without those of other environments.
-    sa.Index("ix_builds_environment", "environment", "source_id", "started_at"),
+    # The latest builds that ended of each source, without a look at the rows.
+    sa.Index(
+        "ix_builds_ended",
+        *("environment", "source_id", "started_at", "state", "finished_at", "build_id"),
+    ),
+    # The builds under way: few, and looked for all the time.
+    sa.Index(
+        "ix_builds_under_way",
+        "environment",
+        sqlite_where=sa.text("state = 'started'"),
+        postgresql_where=sa.text("state = 'started'"),
+    ),
+    # The runs of an environment, the latest first, without a look at the rows.
+    sa.Index("ix_builds_runs", "environment", "run_id", "build_uid", "started_at", "source_id"),
     sa.Index("ix_builds_run_id", "run_id"),
     sa.Index("ix_builds_table_name", "table_name", "state"),
 )
+
+IS_UNDER_WAY = builds.c.state == sa.literal_column("'started'")
+"""The test for builds under way, in the words of the index of these."""
 
 manifest_entries = sa.Table(
     "manifest_entries",
