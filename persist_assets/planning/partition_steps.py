@@ -72,7 +72,7 @@ def partition_step(
         The partitions to build; None: all partitions of the source.
     """
     order = world.keys[source.source_id]
-    chosen = order if partition_keys is None else frozenset(partition_keys)
+    chosen = frozenset(order if partition_keys is None else partition_keys)
     selected = [key for key in order if key in chosen]
     present_inputs = inputs(project, source, world, coming)
     base, current = _best_table(project, source, world, coming, expected, present_inputs, selected)
