@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from persist_assets.building.checking import Checking
 from persist_assets.building.effort import effort_of
+from persist_assets.building.exporting import Exports
 from persist_assets.building.observe import Observer, Unpublished
 from persist_assets.building.progress import new_progress
 from persist_assets.building.publishing import announce, check_names
@@ -48,7 +49,6 @@ from persist_assets.core.model.snapshots import Build, Snapshot, Written
 from persist_assets.engine.interrupts import delayed_interrupts
 from persist_assets.engine.python_functions import place_of
 from persist_assets.ledger.builds import Publication
-from persist_assets.ledger.manifest_file import export_manifest
 from persist_assets.planning.deltas import unmaintainable
 from persist_assets.planning.diff import what_it_reads
 from persist_assets.planning.inputs import drawn
@@ -138,6 +138,7 @@ class Builder:
         self._open: dict[str, PendingBuild] = {}
         self._has_left = False
         self.tables = Tables(settings, project, ledger)
+        self._exports = Exports(settings, ledger)
         self._temporary = TemporaryTables(self.reader, self._holder())
         self.reader.relations.directory = self._temporary.location
         self._checking = Checking(self.reader, self._temporary, changing=changing)
@@ -658,7 +659,7 @@ class Builder:
             tell_ended(self.observer, work)
             # Readers of all sources with this BuildID read it now.
             sharing += (s.source_id for s in self.project.by_build_id[work.source.build_id])
-        export_manifest(self.settings, self.ledger)
+        self._exports.request()
         announce(self.settings, self.ledger, self.project, sharing, engine=self.engine)
 
     # ---------------------------------------------------------------------- leases and tidying
@@ -707,3 +708,4 @@ class Builder:
         """Give up what lasts as long as a run does."""
         self.reader.forget()
         self._temporary.close()
+        self._exports.flush()

@@ -64,6 +64,10 @@ _MOST_AGES = 64
 """How many sets of partitions of different ages are looked at for changes since they were built."""
 
 
+_FEW = 8
+"""So many sources are looked up one by one, rather than those of the whole project."""
+
+
 @dataclass(frozen=True, slots=True)
 class Unpublished:
     """A finished build of this run that later builds of the run read, and nobody else does.
@@ -178,7 +182,8 @@ class Observer:
         exists
             Whether the table of a snapshot exists.
         """
-        manifest = self.manifest()
+        published = self.published()
+        manifest = self._with_unpublished(published)
         sources = tuple(sources)
         reached = self.project.reach((s.source_id for s in sources), lambda _: False)
         raws = [s for s in reached if s.raw is not None]
@@ -218,7 +223,7 @@ class Observer:
             aged=self._aged(sources, world),
             latest=self._latest(sources, manifest, exists),
         )
-        world = replace(world, changes=self._changes(sources, world))
+        world = replace(world, changes=self._changes(sources, world, published))
         return replace(world, costs=self._costs(sources, world), sizes=self._sizes(reached, world))
 
     def keys(self) -> dict[SourceID, tuple[str, ...]]:
@@ -297,10 +302,13 @@ class Observer:
 
     def manifest(self) -> dict[BuildID, Snapshot]:
         """Return the snapshots that builds of this run read: published, or finished by it."""
-        manifest = self.published()
+        return self._with_unpublished(self.published())
+
+    def _with_unpublished(self, manifest: Mapping[BuildID, Snapshot]) -> dict[BuildID, Snapshot]:
         with self.lock:
             unpublished = [(s, u.snapshot) for s, u in self._unpublished.items()]
-        return manifest | {self.project.by_id[s].build_id: snapshot for s, snapshot in unpublished}
+        own = {self.project.by_id[s].build_id: snapshot for s, snapshot in unpublished}
+        return {**manifest, **own}
 
     def published(self) -> dict[BuildID, Snapshot]:
         """Return the snapshots that readers get, after an upgrade also under their new BuildIDs."""
@@ -387,9 +395,15 @@ class Observer:
         age = self.clock() - snapshot.known_at
         return freshness is not None and age.total_seconds() > freshness.window_s
 
-    def _history(self, sources: Iterable[Source]) -> dict[SourceID, Build]:
+    def _history(self, sources: Sequence[Source]) -> dict[SourceID, Build]:
         """Return the last build of each source; if it was never built here, that of a parent."""
-        history = self.ledger.builds.fetch_last(self.settings.environment)
+        fetch, environment = self.ledger.builds.fetch_last, self.settings.environment
+        if len(sources) <= _FEW:
+            history: dict[SourceID, Build] = {}
+            for source in sources:
+                history |= fetch(environment, source_id=source.source_id)
+        else:
+            history = fetch(environment)
         if any(s.source_id not in history for s in sources):
             history = self.ledger.builds.fetch_current(*self.settings.environments) | history
         return history
@@ -468,14 +482,18 @@ class Observer:
         return listings_of(self.settings.warehouse, self.ledger.events.log_id())
 
     def _changes(
-        self, sources: Iterable[Source], world: World
+        self, sources: Iterable[Source], world: World, settled: Mapping[BuildID, Snapshot]
     ) -> dict[SourceID, dict[SourceID, Change | None]]:
         """Return the changes of the tables read by sources whose tables can be continued.
 
         These are the environment's own tables, and those that it reads of other environments.
+
+        Parameters
+        ----------
+        settled
+            The snapshots that readers get.
         """
         changes: dict[SourceID, dict[SourceID, Change | None]] = {}
-        settled = self.published()
         raws = self._raws_by_build_id()
         for source in sources:
             annotation = source.annotation

@@ -102,12 +102,11 @@ def announce(
         anyway.
     """
     outcomes = publish(settings, ledger, project, among)
-    share_manifest(settings, ledger)
     if engine is not None:
         show_views(settings, ledger, project, engine, among)
     for outcome in outcomes:
         if outcome.build_uid and outcome.action in ("skipped", "removed"):
-            log.warning("%s: %s", outcome.place, outcome.reason)
+            log.warning("action=publish place=%s: %s", outcome.place, outcome.reason)
     failed = [o for o in outcomes if o.action == "failed"]
     if failed:
         more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""

@@ -39,6 +39,7 @@ ACTIONS: Mapping[str, str] = {
     "compute-all": "a table is computed in full although it could be maintained",
     "evaluate": "wants could not be evaluated now; the next evaluation covers them",
     "evaluated": "wants were evaluated: `trigger`, `seconds`, `partitions`",
+    "export": "the manifest could not be exported; the next publication exports it",
     "give-back": "a lease could not be given back; it expires",
     "heartbeat": "a lease could not be renewed; it is tried again",
     "leave-behind": "a build hangs, and its run ends without it",

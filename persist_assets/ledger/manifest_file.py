@@ -118,25 +118,26 @@ def _digest(build_id: BuildID, entry: Mapping[str, Any], keys: Iterable[str]) ->
     return sha256(json.dumps([build_id, claims], sort_keys=True).encode()).hexdigest()[:32]
 
 
-def export_manifest(settings: Settings, ledger: Ledger) -> None:
+def export_manifest(settings: Settings, ledger: Ledger) -> int:
     """Write the manifests of an environment and of those that read it, each to its file.
 
     A file is always complete: the old or the new one. The last state always wins, because the
     ledger is read under the file's lock.
     """
-    _export(settings, ledger)
+    n_entries = _export(settings, ledger)
     for name in settings.declared:
         other = load_settings(settings.root, environment=name)
         if settings.environment in other.reads:
-            _export(other, ledger)
+            n_entries += _export(other, ledger)
+    return n_entries
 
 
-def _export(settings: Settings, ledger: Ledger) -> None:
+def _export(settings: Settings, ledger: Ledger) -> int:
     path = settings.manifest_path
     make_private(path.parent)
     with FileLock(f"{path}.lock"):
         if not _may_replace(path, settings, ledger):
-            return
+            return 0
         document = fetch_document(settings, ledger)
         temporary = path.with_name(f".{path.name}.new")
         temporary.unlink(missing_ok=True)
@@ -147,6 +148,7 @@ def _export(settings: Settings, ledger: Ledger) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+    return len(document["entries"])
 
 
 def unknown_entries(path: Path, ledger: Ledger | None) -> int:
