@@ -93,7 +93,7 @@ def take_over(observer: Observer, run_id: str | None) -> int:
         export_manifest(observer.settings, observer.ledger)
         for outcome in publish(observer.settings, observer.ledger, observer.project):
             if outcome.action == "failed":  # the build of its source tries again
-                log.warning("%s is behind: %s", outcome.place, outcome.reason)
+                log.warning("action=publish place=%s is behind: %s", outcome.place, outcome.reason)
         share_manifest(observer.settings, observer.ledger)
     return n
 
