@@ -26,10 +26,12 @@ PACKAGE_LOGGER = "persist_assets"
 
 ACTIONS: Mapping[str, str] = {
     "alert": "alerts were looked for, and a message was not sent, or the look failed",
+    "audit": "a login or a refusal could not be recorded",
     "build": "the service cannot build requests now; it tries again",
     "build-ended": "a build has ended: `outcome`, `seconds`, `rows`, `written`, `bytes`, `method`, "
     "`error`",
     "build-started": "a build has started",
+    "cancel": "an interrupted build ended its jobs of Spark",
     "check-failed": "rows of a view fail a check that does not block",
     "check-sample": "rows that fail a check cannot be shown or kept",
     "collect": "`persist gc` deleted something, or left it",
@@ -52,6 +54,7 @@ ACTIONS: Mapping[str, str] = {
     "progress": "the progress of builds cannot be shown",
     "publish": "a table under a fixed name, or a view of a catalog, was brought up to date, or not",
     "published": "readers see what a build made: `table`, `version`",
+    "read-tokens": "the tokens of the service could not be read; those that it knows stay valid",
     "reads-old": "a query reads a table that is older than its data",
     "recovery": "the ledger is new, and tables of a lost one are there",
     "refuse": "the service refused a request",
