@@ -54,7 +54,7 @@ ACTIONS: Mapping[str, str] = {
     "progress": "the progress of builds cannot be shown",
     "publish": "a table under a fixed name, or a view of a catalog, was brought up to date, or not",
     "published": "readers see what a build made: `table`, `version`",
-    "read-tokens": "the tokens of the service could not be read; those that it knows stay valid",
+    "read-tokens": "the tokens of the service could not be read, so none of them is valid",
     "reads-old": "a query reads a table that is older than its data",
     "recovery": "the ledger is new, and tables of a lost one are there",
     "refuse": "the service refused a request",
