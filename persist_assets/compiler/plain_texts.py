@@ -22,9 +22,16 @@ _SQL = re.compile(
     r"|(?P<symbol>.)",
     re.S,
 )
-_UNCERTAIN = re.compile(r"\$\$|\b[rR]['\"]|/\*(?:(?!\*/).)*/\*|\\\r?\n", re.S)
-"""Quotes in dollars, raw strings, comments within comments, and lines that go on after a comment:
-where these end is not certain."""
+_UNCERTAIN = re.compile(
+    r"\$\$"  # quotes in dollars
+    r"|\b[rR]['\"]"  # raw strings
+    r"|/\*(?:(?!\*/).)*/\*"  # comments within comments
+    r"|\\\r?\n"  # comments that go on in the next line
+    r"|/\*\+(?:(?!\*/).)*(?:['\"`]|--)"  # texts and comments in hints, which may hold the end
+    r"|[\d.][eE][+-]?(?:\s|--|/\*)",  # 1e- 5 is not 1e-5
+    re.S,
+)
+"""Where one of these ends, or what is one token in it, is not certain."""
 _ALONE = frozenset("(),;[]")
 """Symbols that are tokens of their own, whatever stands beside them."""
 
@@ -67,18 +74,18 @@ def _is_apart(left: str, right: str) -> bool:
     kinds = _kind(left), _kind(right)
     if "dot" in kinds or kinds[0] == kinds[1]:
         return False
-    if "symbol" not in kinds:
-        return False  # r 'x' is not r'x'
-    is_number = left[0].isdigit() and left[-1] in "eE"
-    return not (is_number and right in "+-")  # 1e -5 is not 1e-5
+    return "symbol" in kinds  # r 'x' is not r'x'
+
+
+_OPERATORS = frozenset("+-*/%<>=!&|^~")
 
 
 def _kind(piece: str) -> str:
     if piece[0] in "'\"`":
         return "quoted"
-    if piece in (".", "$", "{", "}", ":", "@"):
-        return "dot"
-    return "word" if piece[0] == "_" or piece[0] == "$" or piece[0].isalnum() else "symbol"
+    if piece[0] in _OPERATORS:
+        return "symbol"
+    return "word" if re.match(r"[\w$]", piece) and piece != "$" else "dot"
 
 
 _MALLOY = re.compile(
@@ -93,6 +100,11 @@ _MALLOY = re.compile(
 )
 
 
+_UNCERTAIN_MALLOY = re.compile(r'#\||%\{|"{4}|\\"')
+"""Annotations of several lines, Malloy within SQL, and quotes within quotes: where these end is not
+certain."""
+
+
 def plain_malloy(text: str) -> str:
     r"""Return a Malloy file without comments, with a single space for all other layout.
 
@@ -103,7 +115,7 @@ def plain_malloy(text: str) -> str:
     >>> plain_malloy("source: a is\n  x.table('t')  -- why\n# tag\n")
     "source: a is x.table('t') # tag\n"
     """
-    if "#|" in text:  # where an annotation of several lines ends is not certain
+    if _UNCERTAIN_MALLOY.search(text):
         return text
     parts: list[str] = []
     gap = False
@@ -121,8 +133,9 @@ def plain_malloy(text: str) -> str:
 
 _LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER)
 _MARKS = {tokenize.NEWLINE: "\n", tokenize.INDENT: "{", tokenize.DEDENT: "}"}
-_F_START: int = getattr(tokenize, "FSTRING_START", -1)
-_F_END: int = getattr(tokenize, "FSTRING_END", -1)
+# Older releases of Python have one token for such a string.
+_STARTS = {getattr(tokenize, f"{kind}STRING_START", -1) for kind in "FT"}
+_ENDS = {getattr(tokenize, f"{kind}STRING_END", -1) for kind in "FT"}
 
 
 def plain_python(text: str) -> str:
@@ -135,14 +148,14 @@ def plain_python(text: str) -> str:
     ... )
     True
     """
-    lines = text.splitlines(keepends=True)
+    lines = [*io.StringIO(text)]  # as the tokens count them: a form feed ends no line
     tokens: list[str] = []
     start, depth = (1, 0), 0
     try:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
-            if token.type == _F_START:  # older releases of Python have one token for it
+            if token.type in _STARTS:
                 start, depth = (start if depth else token.start), depth + 1
-            elif token.type == _F_END:
+            elif token.type in _ENDS:
                 depth -= 1
                 if not depth:
                     tokens.append(_between(lines, start, token.end))

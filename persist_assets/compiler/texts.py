@@ -15,7 +15,7 @@ from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from persist_assets.compiler.frontends.python import OUTSIDE
+from persist_assets.compiler.frontends.python import OUTSIDE, digest_of
 from persist_assets.compiler.frontends.sql_functions import Refused, spelled
 from persist_assets.compiler.frontends.sql_inlining import Broken
 from persist_assets.compiler.frontends.sql_templates import Piece
@@ -60,7 +60,8 @@ class Texts:
     raws
         The facts about raw tables.
     files
-        By path of a Malloy file, the paths of the files that it imports.
+        By path of a Malloy file, the files that it imports: their paths, and digests of the texts
+        that were compiled.
     read
         Returns the text of a file, None if there is none.
     """
@@ -71,7 +72,7 @@ class Texts:
         project: Project,
         raws: Mapping[SourceID, RawFacts],
         definitions: Definitions,
-        files: Mapping[str, Sequence[str]],
+        files: Mapping[str, Sequence[tuple[str, str]]],
         read: Callable[[str], str | None],
     ) -> None:
         self._settings, self._project, self._raws = settings, project, raws
@@ -80,7 +81,10 @@ class Texts:
         self._malloys: dict[str, str] = {}
 
     def of(self, source_id: SourceID) -> str:
-        """Return the digest of a source, 64 hexadecimal digits; empty if it has errors."""
+        """Return the digest of a source, 64 hexadecimal digits.
+
+        It is empty if the source has errors, or if a file that it was compiled from has changed.
+        """
         return self._digests.get(source_id, "")
 
     @cached_property
@@ -88,14 +92,16 @@ class Texts:
         settings = sorted(self._settings.connection)
         digests: dict[SourceID, str] = {}
         for source in self._project.sources:  # each after those that it reads
-            below = [digests.get(b, "") for b in source.bindings]
+            below, own = [digests.get(b, "") for b in source.bindings], self._own(source)
+            if own is None or not all(below):
+                continue
             is_stored = (source.persisted, source.temporary)
             shared = (ROWS["all"], settings, is_stored, *_kept_rows(source.annotation))
-            digests[source.source_id] = _digest(*shared, *self._own(source), below)
+            digests[source.source_id] = _digest(*shared, *own, below)
         return digests
 
-    def _own(self, source: Source) -> tuple[object, ...]:
-        """Return a source's own text."""
+    def _own(self, source: Source) -> tuple[object, ...] | None:
+        """Return a source's own text; None if it is not known any more."""
         if source.raw is not None:
             return self._of_raw(source)
         query = source.query
@@ -104,6 +110,8 @@ class Texts:
             return ("python", ROWS["python"], *self._of_function(source.function))
         if source.language == MALLOY:
             text = self._of_malloy(source.location.path)
+            if text is None:
+                return None
             return ("malloy", ROWS["malloy"], source.name, text, query.column_names)
         return ("sql", ROWS["sql"], plain_sql(query.text, self._udfs), query.column_names)
 
@@ -114,7 +122,8 @@ class Texts:
         external = sorted(asdict(raw.external).items()) if raw.external is not None else None
         if raw.format == OUTSIDE and source.function is not None:
             code = self._of_function(source.function)
-            return ("raw", ROWS["raw"], ROWS["python"], *code, columns)
+            place = (facts.place, facts.options)
+            return ("raw", ROWS["raw"], ROWS["python"], *code, place, columns)
         return ("raw", ROWS["raw"], raw.format, facts.place, facts.options, columns, external)
 
     def _of_function(self, function: Function) -> tuple[object, ...]:
@@ -138,11 +147,18 @@ class Texts:
 
     # --------------------------------------------------------------------------------- Malloy
 
-    def _of_malloy(self, path: str) -> str:
-        """Return a digest of a Malloy file with all that it imports and names."""
+    def _of_malloy(self, path: str) -> str | None:
+        """Return a digest of a Malloy file with all that it imports and names.
+
+        None if an imported file is not the one that was compiled.
+        """
         known = self._malloys.get(path)
         if known is None:
-            texts = {p: self._read(p) or "" for p in (path, *self._files.get(path, ()))}
+            imported = {p: (self._read(p), compiled) for p, compiled in self._files.get(path, ())}
+            if any(digest_of(text) != compiled for text, compiled in imported.values()):
+                return None
+            texts = {p: text or "" for p, (text, _) in imported.items()}
+            texts[path] = self._read(path) or ""
             plain = [(p, plain_malloy(text)) for p, text in sorted(texts.items())]
             malloy = self._settings.malloy
             how = [malloy.connection, sorted(malloy.givens), sorted(malloy.virtual)]
@@ -186,7 +202,7 @@ def with_texts(
         Returns the text of a file, None if there is none.
     """
     imports = {
-        path: [p for p, _ in file.reads if p.endswith(SUFFIX)]
+        path: [(p, compiled) for p, compiled in file.reads if p.endswith(SUFFIX)]
         for path, file in files.items()
         if path.endswith(SUFFIX)
     }

@@ -59,6 +59,11 @@ def test_layout_and_comments_of_sql_are_no_text(text: str) -> None:
         ("$$a  b$$", "$$a b$$"),
         ("${a}", "$ {a}"),
         (": a", ":a"),
+        ("1e- 5", "1e-5"),
+        ("1e-/* a */5", "1e-5"),
+        ("/*+ f('*/') */ 'a  b'", "/*+ f('*/') */ 'a b'"),
+        ("/*+ f -- '*/ ' a '\n */ a", "/*+ f -- '*/ '  a '\n */ a"),
+        ("a\u00a0b", "a \u00a0b"),
     ],
 )
 @pytest.mark.proves("X2")
@@ -79,6 +84,10 @@ def test_layout_and_comments_of_malloy_are_no_text() -> None:
         text.replace("a is", 'a is x.sql("""a  b""") is'),
     ]
     assert len({plain_malloy(t) for t in (text, *others)}) == len(others) + 1
+    nested = 'source: a is x.sql("""a %{ x.sql("""\'b  c\'""") -> { select: * } } """)'
+    assert plain_malloy(nested) != plain_malloy(nested.replace("b  c", "b c"))
+    escaped = 'source: a is x.sql("""a \\""" -- b\n """)'
+    assert plain_malloy(escaped) != plain_malloy(escaped.replace("-- b", "-- c"))
     sql = 'source: a is x.sql("""a  -- b\n c""")'
     assert plain_malloy(sql) != plain_malloy(sql.replace("a  -- b\n c", "a c"))
 
@@ -95,6 +104,11 @@ def test_layout_and_comments_of_python_are_no_text() -> None:
         text.replace("f'", "r'"),
     ]
     assert len({plain_python(t) for t in (text, *others)}) == len(others) + 1
+    for lines in ("\f\n", "a = '\u2028'\n", "a = '\x1c'\n"):  # neither ends a line of code
+        after = f"{lines}b = f'c{{1}}'\n"
+        assert plain_python(after) != plain_python(after.replace("'c{", "'d{"))
+    spaces = "b = f'{a}'  +  f'{a}'\n"
+    assert plain_python(spaces) == plain_python(spaces.replace("  +  ", "+"))
 
 
 FILES = {
@@ -155,6 +169,20 @@ def test_a_text_holds_everything_beneath_it(
     path.write_text(path.read_text().replace(before, after))
     now = text_digests(root)
     assert {n for n, d in now.items() if known.get(n) != d} == {*changed.split()} & now.keys()
+
+
+@pytest.mark.proves("X2")
+def test_a_text_that_was_not_compiled_is_unknown(make_project: Make) -> None:
+    need_node()
+    beside = {k: v.replace("d.malloy", "../d.malloy") for k, v in FILES.items() if k != "d.malloy"}
+    root = make_project(beside | {"e.sql": "--@ persist\nCREATE VIEW e AS SELECT * FROM m;\n"})
+    imported = root / "d.malloy"
+    imported.write_text(FILES["d.malloy"])
+    assert {"m", "e"} <= text_digests(root).keys()
+    project = require(load_project(load_settings(root, environ={})))
+    imported.write_text(f"{FILES['d.malloy']}\nsource: other is d\n")  # asked for texts only now
+    known = {s.name: project.text_of(s.source_id) for s in project.sources}
+    assert {name for name, digest in known.items() if not digest} == {"m", "e"}
 
 
 @pytest.mark.proves("X1")
