@@ -670,7 +670,8 @@ class Builder:
         names = lease_names(self.observer, source)
         with ExitStack() as stack:
             holds = [self.ledger.leases.hold(n, self._holder(), over=self.over) for n in names]
-            yield [stack.enter_context(hold) for hold in holds][-1]
+            leases = {lease.name: lease for lease in map(stack.enter_context, holds)}
+            yield leases[f"build {source.build_id}"]
 
     def _holder(self) -> str:
         return f"{self.run_id or 'a build'} on {socket.gethostname()}, process {os.getpid()}"

@@ -432,8 +432,7 @@ class Observer:
 
     def latest(self, source: Source) -> Snapshot | None:
         """Return the snapshot that a source continues even if its meaning changed."""
-        manifest = self.ledger.manifests.fetch(*self.settings.environments)
-        return self._latest([source], manifest).get(source.source_id)
+        return self._latest([source], self.published()).get(source.source_id)
 
     def _latest(
         self,
@@ -469,10 +468,21 @@ class Observer:
             ):
                 continue
             if snapshot is not None:
-                named = manifest.get(source.build_id, snapshot)  # perhaps it was taken over
-                is_same = named.build_uid == snapshot.build_uid
-                latest[source.source_id] = named if is_same else snapshot
+                latest[source.source_id] = self._with_present_name(source, snapshot, manifest)
         return latest
+
+    def _with_present_name(
+        self, source: Source, snapshot: Snapshot, manifest: Mapping[BuildID, Snapshot]
+    ) -> Snapshot:
+        """Return a snapshot that a source continues, under its present BuildID if it has its text.
+
+        A process of a former release may have continued a history that was taken over before.
+        """
+        present = manifest.get(source.build_id)
+        if present is not None and present.build_uid == snapshot.build_uid:
+            return present
+        taken = find_takeovers(self.project, [snapshot], ()) if source.keeps_history else {}
+        return next(iter(taken.get(source.build_id, ())), snapshot)
 
     # ----------------------------------------------------------------------------- what changed
 

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from persist_assets.core.wants import ref_of
@@ -72,6 +72,11 @@ class Started:
         """Whether files of an earlier table stay: in place, or as copies in a table of its own."""
         increment = self.step.increment
         return self.is_within or (increment is not None and increment.foreign)
+
+    def renewed(self, snapshot: Snapshot, as_of: AsOf) -> Snapshot:
+        """Return a snapshot that it continues, if its rows are those of newer data, too."""
+        now = {"inputs": self.inputs, "current_at": self.current_at, "origin": self.origin}
+        return replace(snapshot, as_of=as_of, **now)
 
     @property
     def refs(self) -> tuple[PartitionRef, ...]:

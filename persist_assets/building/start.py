@@ -209,9 +209,11 @@ def check_base(observer: Observer, started: Started, run_id: str | None) -> None
             hint="restore its files, or start over: on_change=rebuild and --full-refresh",
             location=source.location,
         )
+    # Processes of former releases continue it under BuildIDs that it had before.
+    writers = observer.ledger.builds.fetch_holding(history.table).build_ids
     others = (
         build
-        for build_id in {history.build_id, source.build_id}
+        for build_id in {history.build_id, source.build_id, *writers}
         for build in observer.ledger.builds.fetch_succeeded(build_id)
         if build.environment in observer.settings.environments
         and (build.run_id is None or build.run_id != run_id)

@@ -32,7 +32,8 @@ def origin_of(
     or continues come from another text than the present one: these may have the same BuildID only
     because of an error of an earlier release, which a later one corrects. A build that reuses a
     table leaves the text as it is. If that is the present one, so is the software by which it has
-    its BuildID.
+    its BuildID. If the table becomes one of newer data without being computed, it comes from both
+    texts: the other one might find other rows in the newer data.
 
     Parameters
     ----------
@@ -40,12 +41,13 @@ def origin_of(
         The direct inputs of the rows.
     """
     text, present = project.text_of(source.source_id), step.snapshot
-    if present is not None and (present.origin is None or present.origin.text != text):
-        return present.origin
+    if present is not None and (present.origin is None or not _is_renewed(step, present)):
+        if present.origin is None or present.origin.text != text:
+            return present.origin
+    elif text and not _is_of_one_text(project, source, world, step, text):
+        return Origin("", project.software)
     if not text:
         return None
-    if present is None and not _is_of_one_text(project, source, world, step, text):
-        return Origin("", project.software)
     groups = step.partitions.filled if step.partitions else ()
     parts = [v for group in groups for v in (*group.as_of, *group.inputs)]
     versions = (*step.as_of, *inputs, *parts, *(versions_in(present) if present else ()))
@@ -53,9 +55,19 @@ def origin_of(
     return Origin(text, project.software, tuple(sorted(names)))
 
 
+def _is_renewed(step: Step, present: Snapshot) -> bool:
+    """Whether a table that is reused is one of newer data from now on.
+
+    Who computes from the present text says so, for the tables that are there.
+    """
+    groups = present.partitions.filled if present.partitions else ()
+    now = step.partitions.filled if step.partitions else groups
+    return step.as_of != present.as_of or now != groups
+
+
 def _is_of_one_text(project: Project, source: Source, world: World, step: Step, text: str) -> bool:
-    """Whether all tables that a build reads or continues come from the present texts."""
-    continued = step.base or step.goes_on_from
+    """Whether all tables that a build reads, continues or renews come from the present texts."""
+    continued = step.snapshot or step.base or step.goes_on_from
     if continued is not None and (continued.origin is None or continued.origin.text != text):
         return False
 
@@ -140,7 +152,7 @@ def _build(observer: Observer, source: Source, snapshot: Snapshot) -> Build:
 
 
 def lease_names(observer: Observer, source: Source) -> list[str]:
-    """Return what a build of a source has to hold, the lease of its own BuildID last.
+    """Return what a build of a source has to hold, in the order in which all builds hold it.
 
     A history has a lease of its own, whatever the source means. A table that was taken over may
     still be written by processes of the former release, under the former BuildID.
@@ -148,7 +160,7 @@ def lease_names(observer: Observer, source: Source) -> list[str]:
     environment, build_id = observer.settings.environment, source.build_id
     names = [f"history {environment} {source.source_id}"] if source.keeps_history else []
     snapshot = observer.ledger.manifests.find_snapshot(environment, build_id)
+    build_ids = {build_id}
     if snapshot is not None and build_id[:12] not in snapshot.table:
-        built = observer.ledger.builds.fetch_holding(snapshot.table).build_ids
-        names += [f"build {other}" for other in sorted({*built} - {build_id})]
-    return [*names, f"build {build_id}"]
+        build_ids |= {*observer.ledger.builds.fetch_holding(snapshot.table).build_ids}
+    return [*names, *(f"build {other}" for other in sorted(build_ids))]

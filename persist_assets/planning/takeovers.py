@@ -24,7 +24,7 @@ from persist_assets.planning.increments import mismatch
 from persist_assets.planning.world import CLOCK, DRAW, OLDER, PARTITIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from persist_assets.core.model.project import Project
@@ -71,7 +71,7 @@ def find_takeovers(
             by_text.setdefault(origin.text, []).append((snapshot, origin))
     if not by_text:
         return {}
-    new_names, twice = _names_by_text(project), _ambiguous_texts(project)
+    new_names, twice = _names_by_text(project), _ambiguous_texts(project, by_text)
     taken: dict[BuildID, list[Snapshot]] = {}
     for build_id, sources in missing.items():
         for source in sources:
@@ -117,17 +117,31 @@ def versions_in(snapshot: Snapshot) -> Iterator[RawVersion]:
 def _names_by_text(project: Project) -> dict[str, set[BuildID]]:
     names: dict[str, set[BuildID]] = {}
     for source in project.sources:
-        if source.is_leaf:
-            names.setdefault(project.text_of(source.source_id), set()).add(source.build_id)
+        if source.is_leaf and (text := project.text_of(source.source_id)):
+            names.setdefault(text, set()).add(source.build_id)
     return names
 
 
-def _ambiguous_texts(project: Project) -> set[str]:
-    """Return the texts that have several BuildIDs now: they do not hold all that matters."""
-    build_ids: dict[str, set[BuildID]] = {}
+def _ambiguous_texts(
+    project: Project, former: Mapping[str, Sequence[tuple[Snapshot, Origin]]]
+) -> set[str]:
+    """Return the texts to which some software gives several BuildIDs.
+
+    They do not hold all that matters.
+
+    Parameters
+    ----------
+    former
+        The snapshots that other software made, by text.
+    """
+    build_ids: dict[tuple[str, str], set[BuildID]] = {}
     for source in project.persisted:
-        build_ids.setdefault(project.text_of(source.source_id), set()).add(source.build_id)
-    return {text for text, ids in build_ids.items() if len(ids) > 1}
+        text = project.text_of(source.source_id)
+        build_ids.setdefault((text, project.software), set()).add(source.build_id)
+    for text, some in former.items():
+        for snapshot, origin in some:
+            build_ids.setdefault((text, origin.software), set()).add(snapshot.build_id)
+    return {text for (text, _), ids in build_ids.items() if len(ids) > 1}
 
 
 def _bare(name: str) -> tuple[str, str]:

@@ -43,6 +43,7 @@ from persist_assets.ledger.manifest_file import export_manifest
 from persist_assets.ledger.taints import Taint
 from persist_assets.planning.inputs import CONTENT
 from persist_assets.planning.reach import reached_by, with_needed
+from persist_assets.planning.takeovers import with_takeovers
 from persist_assets.planning.world import is_history, older_code
 
 if TYPE_CHECKING:
@@ -311,6 +312,7 @@ def taint(
     def decide(manifest: Mapping[BuildID, Snapshot], snapshots: Collection[Snapshot]) -> Taint:
         refs: dict[PartitionRef, BuildID] = {}
         marks: dict[str, set[str]] = {}
+        manifest = with_takeovers(project, manifest)  # the next build takes these over
         for source_id, keys in tainted.items():
             source = project.by_id[source_id]
             snapshot = manifest.get(source.build_id)
@@ -326,7 +328,7 @@ def taint(
             if parts is None or (partitions is None and built_keys):  # rows' partitions are unknown
                 shared = dict.fromkeys(_sharing_rows(snapshot, snapshots), ("",))
             else:
-                same = [s for s in snapshots if s.build_id == source.build_id]
+                same = of_one_table(snapshot, snapshots)
                 shared = with_rows_of(snapshot, [k for k in built_keys if k], same, parts)
             for uid, marked in shared.items():
                 marks.setdefault(uid, set()).update(marked)
@@ -377,6 +379,18 @@ def _reached(
         if tainted_upstreams:
             tainted[reader.source_id] = [k for k in order.get(reader.source_id, ()) if k in reached]
     return tainted
+
+
+def of_one_table(snapshot: Snapshot, snapshots: Iterable[Snapshot]) -> list[Snapshot]:
+    """Return the snapshots with the BuildID of a snapshot, or with one that it had before.
+
+    After an upgrade, the ledger knows a snapshot that was taken over under several BuildIDs.
+    """
+    snapshots = [*snapshots]
+    uids = {s.build_uid for s in snapshots if s.build_id == snapshot.build_id}
+    uids.add(snapshot.build_uid)
+    build_ids = {s.build_id for s in snapshots if s.build_uid in uids}
+    return [s for s in snapshots if s.build_id in build_ids]
 
 
 def _sharing_rows(snapshot: Snapshot, snapshots: Iterable[Snapshot]) -> Iterator[str]:

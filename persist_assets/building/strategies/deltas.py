@@ -280,7 +280,4 @@ def named(task: Task, rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
 
 def unchanged(task: Task, base: Snapshot) -> Snapshot:
     """Return a snapshot whose rows are those of newer data too."""
-    started = task.started
-    return replace(
-        base, as_of=task.step.as_of, inputs=started.inputs, current_at=started.current_at
-    )
+    return task.started.renewed(base, task.step.as_of)

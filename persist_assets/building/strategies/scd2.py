@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from persist_assets.building.strategies.in_place import continue_table
@@ -95,9 +95,7 @@ class History:
                 key = identified_by(validity)
                 return continue_table(task, history, None, turned.changed, key)
             as_of = merge_as_of([task.step.as_of, own_marks(history.as_of, source)])
-            return replace(
-                history, as_of=as_of, inputs=started.inputs, current_at=started.current_at
-            )
+            return started.renewed(history, as_of)
 
 
 def identified_by(validity: Validity) -> tuple[str, ...]:

@@ -126,7 +126,7 @@ def _stale(observer: Observer) -> Iterator[Condition]:
     if not windows:
         return
     now = observer.clock()
-    manifest = observer.ledger.manifests.fetch(*observer.settings.environments)
+    manifest = observer.published()
     for source_id, window_s in windows.items():
         source = observer.project.by_id[source_id]
         snapshot = manifest.get(source.build_id)

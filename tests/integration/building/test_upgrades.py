@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, date, datetime, timedelta
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -15,10 +15,21 @@ from deltalake import write_deltalake
 from support.duckdb_engine import MakeEngine, engine_of
 
 from persist_assets.building.builder import Builder
+from persist_assets.building.start import plan_step, start
+from persist_assets.building.strategies.deltas import unchanged
+from persist_assets.building.strategies.strategy import Task
+from persist_assets.building.takeovers import lease_names
 from persist_assets.compiler import texts
 from persist_assets.core import digests
+from persist_assets.core.model.columns import Column
+from persist_assets.core.model.snapshots import Build, Origin, RawVersion, Snapshot
+from persist_assets.ledger.builds import Publication
 from persist_assets.ledger.tables import builds
+from persist_assets.ledger.taints import Taint
+from persist_assets.operations.alerting.conditions import find_conditions
 from persist_assets.planning.takeovers import with_takeovers
+from persist_assets.planning.world import DRAW
+from persist_assets.wants.requests import of_one_table, taint
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,6 +111,10 @@ def built(builder: Builder) -> set[str]:
 def read(builder: Builder, name: str) -> list[tuple[Any, ...]]:
     source = next(s for s in builder.project.sources if s.name == name)
     return sorted(tuple(row) for row in builder.read(source).collect())
+
+
+def is_of(snapshot: Snapshot, name: str) -> bool:
+    return snapshot.source_id.partition("@")[0] == name
 
 
 ALL = {"added", "total", "above", "stored"}
@@ -278,6 +293,48 @@ def test_a_reader_of_a_table_of_another_text_comes_from_none(
 
 
 @pytest.mark.proves("X2")
+@pytest.mark.parametrize("other", ["1 < x", "x > 1"])
+def test_rows_that_another_text_finds_unchanged_come_from_two_texts(
+    other: str, make_project: Callable[..., Path], make: Make
+) -> None:
+    few = "--@ persist\nCREATE VIEW few AS SELECT x FROM t WHERE x > 1;\n"
+    root = make_project({"m.sql": RAW + few})
+    put(root, 1, 2)
+    build(make(root))
+    edit(root, "x > 1", other)
+    put(root, 1)
+    later = make(root)
+    (source,) = later.project.persisted
+    world = later.observer.observe([source])
+    how: dict[str, Any] = {"force": False, "keys": None, "recompute_span": None}
+    step = plan_step(later.observer, later.tables, source, world, **how)
+    assert step.increment is not None
+    started = start(later.observer, later.tables, source, step, world)
+    found = unchanged(Task(later.reader, started, world, "this", [], None), step.increment.base)
+    assert (found.build_uid, found.as_of) == (step.increment.base.build_uid, step.as_of)
+    text = later.project.text_of(source.source_id)
+    assert found.origin is not None
+    assert found.origin.text == (text if other == "x > 1" else "")
+
+
+@pytest.mark.proves("X2")
+def test_a_table_that_another_text_found_up_to_date_for_newer_data_is_built(
+    root: Path, make: Make, upgrade: Callable[[], None]
+) -> None:
+    edit(root, "WHERE x > 0", "WHERE x > 1")
+    build(make(root))
+    edit(root, "max(n) AS most", "max(n) most")
+    put(root, 1)  # `total` has the same rows
+    before = make(root).ledger.manifests.fetch("dev")
+    assert build(make(root))["above"] == "reused"
+    (now,) = [s for s in make(root).ledger.manifests.fetch("dev").values() if is_of(s, "above")]
+    assert now.as_of != before[now.build_id].as_of
+    edit(root, "max(n) most", "max(n) AS most")  # would this text find it up to date, too?
+    upgrade()
+    assert built(make(root)) == {"above"}
+
+
+@pytest.mark.proves("X2")
 def test_a_release_that_computes_other_rows_takes_nothing_over(
     root: Path, make: Make, upgrade: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,6 +367,25 @@ def test_tables_of_releases_that_recorded_no_text_are_built(
 
 
 @pytest.mark.proves("X2")
+def test_two_tables_that_one_release_made_from_one_text_are_built(
+    make_project: Callable[..., Path], make: Make, upgrade: Callable[[], None]
+) -> None:
+    two = ("CREATE VIEW a AS SELECT x FROM t WHERE x > 1", "CREATE VIEW b AS SELECT x FROM t")
+    root = make_project({"m.sql": RAW + "".join(f"--@ persist\n{view};\n" for view in two)})
+    put(root, 1, 2)
+    first = make(root)
+    build(first)
+    a = next(s for s in first.project.persisted if s.name == "a")
+    with first.ledger.events.database.write() as connection:  # as if the text held too little
+        connection.execute(builds.update().values(text=first.project.text_of(a.source_id)))
+    edit(root, f"--@ persist\n{two[1]};\n", "")
+    upgrade()
+    assert built(make(root)) == {"a"}
+    assert build(make(root)) == {"a": "built"}
+    assert read(make(root), "a") == [(2,)]
+
+
+@pytest.mark.proves("X2")
 def test_the_same_software_takes_nothing_over(root: Path, make: Make) -> None:
     first = make(root)
     build(first)
@@ -339,6 +415,46 @@ def test_what_is_tainted_or_gone_is_built(
     assert (done["added"], done["total"], done["stored"]) == ("built", "built", "reused")
     event = next(e for e in later.ledger.events.fetch() if e.kind == "tables-taken-over")
     assert event.data["entries"] == 2
+
+
+@pytest.mark.proves("X2")
+def test_what_is_tainted_before_the_first_build_is_built(
+    root: Path, make: Make, upgrade: Callable[[], None]
+) -> None:
+    build(make(root))
+    upgrade()
+    assert taint(make(root).observer, "m/total", by="me", dry_run=True) == ["m/total", "m/above"]
+    assert taint(make(root).observer, "m/total", by="me") == ["m/total", "m/above"]
+    assert built(make(root)) == {"total", "above"}
+    assert build(make(root)) == {
+        **dict.fromkeys(("added", "stored"), "reused"),
+        **dict.fromkeys(("total", "above"), "built"),
+    }
+
+
+@pytest.mark.proves("X2")
+def test_snapshots_of_one_table_have_the_build_ids_of_both_releases(
+    root: Path, make: Make, upgrade: Callable[[], None]
+) -> None:
+    build(make(root))
+    put(root, 3)
+    build(make(root))
+    upgrade()
+    every: list[Snapshot] = []
+
+    def look(_: object, snapshots: Collection[Snapshot]) -> Taint:
+        every[:] = snapshots
+        return Taint({})
+
+    for _ in range(2):
+        later = make(root)
+        (added,) = [s for s in later.project.persisted if s.name == "added"]
+        snapshot = later.observer.published()[added.build_id]
+        later.ledger.taints.preview(["dev"], look)
+        same = {s.build_uid for s in of_one_table(snapshot, every)}
+        assert same == {s.build_uid for s in every if is_of(s, "added")}
+        assert len(same) == 2
+        build(later)
 
 
 @pytest.mark.proves("X1")
@@ -379,6 +495,24 @@ def test_an_environment_finds_tables_of_one_that_it_does_not_read(
     assert build(make(root)) == dict.fromkeys(ALL, "reused")
 
 
+def test_builds_of_all_releases_wait_for_leases_in_one_order(
+    root: Path, make: Make, upgrade: Callable[[], None]
+) -> None:
+    made: list[set[str]] = []
+    for _ in range(3):
+        builder = make(root)
+        build(builder)
+        put(root, 1)  # so that this release writes to the table, too
+        build(builder := make(root))
+        (added,) = [s for s in builder.project.persisted if s.name == "added"]
+        names = lease_names(builder.observer, added)
+        assert names == sorted(names)
+        assert f"build {added.build_id}" in names
+        made.append({*names})
+        upgrade()
+    assert [len(names) for names in made] == [1, 2, 3]
+
+
 def test_a_process_of_the_former_release_goes_on_beside(
     root: Path, make: Make, upgrade: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -398,3 +532,84 @@ def test_a_process_of_the_former_release_goes_on_beside(
     assert read(make(root), "added") == expected
     monkeypatch.setattr(digests, "VERSION", version)
     assert read(make(root), "added") == expected[:3]
+
+
+HISTORY = (
+    "--@ persist refresh=snapshot key=x on_change=rebuild\nCREATE VIEW h AS SELECT x FROM t;\n"
+)
+
+
+def record(builder: Builder, started_at: datetime) -> None:
+    """Record that a run built the history `h`."""
+    (source,) = [s for s in builder.project.persisted if s.name == "h"]
+    uid, environment = f"uid-{started_at.isoformat()}", builder.settings.environment
+    build = Build(
+        *(uid, source.source_id, source.build_id, source.definition, environment, "another run"),
+        *("started", "built", started_at),
+    )
+    draw = RawVersion(DRAW + source.build_id, uid)
+    times = (Column("x", "int"), Column("valid_from", "timestamp"), Column("valid_to", "timestamp"))
+    names = ((source.build_id, builder.project.text_of(source.source_id)),)
+    snapshot = Snapshot(
+        *(uid, source.source_id, source.build_id, "h-table", 0, (draw,), uid, 1, 1, started_at),
+        columns=times,
+        origin=Origin(names[0][1], builder.project.software, names),
+    )
+    builder.ledger.builds.record_started(build, snapshot.table)
+    builder.ledger.builds.publish(Publication(build, snapshot, ()))
+
+
+@pytest.mark.proves("X1")
+def test_a_history_that_a_former_release_continued_meanwhile_does_not_start_over(
+    make_project: Callable[..., Path],
+    make: Make,
+    upgrade: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    root = make_project({"m.sql": RAW + HISTORY})
+    put(root, 1)
+    record(make(root), NOW)
+    version = digests.VERSION
+    upgrade()
+    newer = digests.VERSION
+    record(make(root), NOW + timedelta(days=1))
+    monkeypatch.setattr(digests, "VERSION", version)
+    record(make(root), NOW + timedelta(days=2))
+    monkeypatch.setattr(digests, "VERSION", newer)
+    later = make(root)
+    (step,) = later.plan([s.source_id for s in later.project.persisted]).steps
+    assert step.history is not None
+    assert step.history.built_at == NOW + timedelta(days=2)
+    assert "starts over" not in str(step.reasons)
+
+
+@pytest.mark.proves("X1")
+def test_a_history_of_an_environment_that_is_read_has_one_name_during_a_build(
+    make_project: Callable[..., Path], make: Make, upgrade: Callable[[], None]
+) -> None:
+    root = make_project({"m.sql": RAW + HISTORY}, '[env.dev]\nreads = "prod"\n[env.prod]\n')
+    put(root, 1)
+    record(make(root, environment="prod"), NOW)
+    upgrade()
+    dev = make(root, environment="dev")
+    (source,) = dev.project.persisted
+    latest = dev.observer.observe([source]).latest[source.source_id]
+    assert latest.build_id == source.build_id
+    assert dev.observer.latest(source) == latest  # or its publication would be a conflict
+
+
+@pytest.mark.proves("X1")
+def test_alerts_of_stale_tables_go_on(root: Path, make: Make, upgrade: Callable[[], None]) -> None:
+    edit(
+        root,
+        "--@ persist\nCREATE VIEW above",
+        '--@ persist freshness.window="1h"\nCREATE VIEW above',
+    )
+    build(make(root))
+    late = make(root).observer
+    late.clock = lambda: NOW + timedelta(hours=2)
+    assert [c.kind for c in find_conditions(late)] == ["stale"]
+    upgrade()
+    late = make(root).observer
+    late.clock = lambda: NOW + timedelta(hours=2)
+    assert [c.kind for c in find_conditions(late)] == ["stale"]
