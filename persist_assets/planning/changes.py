@@ -157,10 +157,13 @@ def input_changes(
                 changes[source_id] = Change()
             elif latest != [world.version(source.source_id, leaf)]:
                 changes[source_id] = None  # its inputs mix versions, or have an older one
-        elif leaf is not None and source_id not in coming:
-            table = world.readable(leaf)
-            if table is None or not rests_alike(table, expected):
+        elif leaf is not None:
+            table, step = world.readable(leaf), coming.get(source_id)
+            if step is None and (table is None or not rests_alike(table, expected)):
                 changes[source_id] = None
+            reused = step.snapshot if step is not None else None
+            if reused is not None and (table is None or table.content != reused.content):
+                changes[source_id] = None  # it is going to be another environment's table
     return changes
 
 
