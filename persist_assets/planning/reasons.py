@@ -163,7 +163,7 @@ def _why_not_taken_over(
         Whether its definition, or that of an input, is known to differ.
     """
     origin = last.snapshot.origin if last.snapshot is not None else None
-    if last.snapshot is None or (origin is not None and origin.software == project.software):
+    if last.snapshot is None or (origin.software if origin else "") == project.software:
         return None
     if origin is None:
         return Reason("upgrade", "built by an older release, whose text was not recorded")
