@@ -19,7 +19,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -220,6 +220,10 @@ class Quick(SparkEngine):
     def session(self) -> Any:
         """What has the views: there is no Spark."""
         return self
+
+    def attributed(self, to: object) -> Any:
+        """Do nothing: SQLite has no jobs."""
+        return nullcontext()
 
     def read_files(self, form: str, pin: Any, columns: Sequence[Column], options: Any) -> Any:
         return Files(self, [c.name for c in columns], pin.files or ())
