@@ -796,7 +796,7 @@ def test_without_java_one_sentence_says_how_to_get_it(tmp_path: Path) -> None:
 KILL = """
 import os, sys
 from pathlib import Path
-from persist_assets.building import builder as b
+from persist_assets.building import builder as b, exporting as x
 from persist_assets.engine import spark as e
 from persist_assets.engine.spark import SparkEngine
 from persist_assets.engine.session import create_session
@@ -826,7 +826,7 @@ elif point == "after commit":
 elif point == "before publication":
     Builds.publish = dies(Builds.publish, before=True)
 elif point == "before manifest":
-    b.export_manifest = dies(b.export_manifest, before=True)
+    x.export_manifest = dies(x.export_manifest, before=True)
 made.build(project.by_id["p@sources/m.sql"])
 """
 
