@@ -182,8 +182,8 @@ def parse_tokens(text: str, roles: Sequence[Role] = ()) -> dict[str, Caller]:
 
     Examples
     --------
-    >>> [*parse_tokens("ci:write:0123456789abcdef").values()]
-    [Caller(name='ci', right='write')]
+    >>> [(c.name, c.right) for c in parse_tokens("ci:write:0123456789abcdef").values()]
+    [('ci', 'write')]
     """
     callers: dict[str, Caller] = {}
     by_name = {role.name: role for role in (*ROLES, *roles)}

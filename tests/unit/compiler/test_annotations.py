@@ -73,6 +73,7 @@ def test_every_key_is_read() -> None:
         'check { not_null=[a, b] unique=[a, b] expr="a > 0" } automation="0 6 * * mon-fri"',
         'want { every=daily sla="9h" ttl="365d" needs=["users:data/users"] }',
         'columns { a=INTEGER b="bigint not null" `*` } on_schema_change=append',
+        "retries=2 pool=warehouse op_tags.queue=slow k8s { job_config { ttl=60 } }",
     )
     assert not problems
     assert annotation.persist is True
