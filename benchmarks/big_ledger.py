@@ -217,8 +217,8 @@ def measure(root: Path, n_events: int, n_wants: int) -> Iterator[tuple[str, str]
     yield "size", _size(root)
     yield "persist plan", f"{_persist(root, 'plan'):.2f} s"
     yield from _pages(root)
-    found = ledger.manifests.promote(("dev",), "prod", {})
-    seconds, _ = timed(lambda: ledger.manifests.roll_back("prod", 0, expected=found))
+    change = ledger.manifests.promote(("dev",), "prod", {})
+    seconds, _ = timed(lambda: ledger.manifests.roll_back("prod", 0, expected=change))
     yield "rollback", f"{seconds:.3f} s"
     seconds, trimmed = timed(lambda: trim(settings, ledger, 90 * 86_400))
     yield "trim --older-than 90d", f"{seconds:.0f} s: {trimmed.deleted:,} deleted"

@@ -41,24 +41,24 @@ def seconds(work):
     return round(time.perf_counter() - start, 3), result
 
 settings = load_settings(Path(sys.argv[1]))
-told = {}
-told["load"], project = seconds(lambda: load_project(settings))
+took = {}
+took["load"], project = seconds(lambda: load_project(settings))
 ledger = Ledger(settings.ledger)
 def builder():
     return Builder(settings, project, ledger, SparkEngine(settings, no_session), run_id="upgrade")
 ids = [s.source_id for s in project.persisted]
-told["plan"], plan = seconds(lambda: builder().plan(ids))
-told["plan_builds"] = [s.source_id for s in plan.steps if s.action == "build"]
-told["plan_taken_over"] = sum(any(r.code == "taken-over" for r in s.reasons) for s in plan.steps)
+took["plan"], plan = seconds(lambda: builder().plan(ids))
+took["plan_builds"] = [s.source_id for s in plan.steps if s.action == "build"]
+took["plan_taken_over"] = sum(any(r.code == "taken-over" for r in s.reasons) for s in plan.steps)
 if "build" in sys.argv:
     run = builder()
-    told["take_over"], told["taken_over"] = seconds(lambda: take_over(run.observer, "upgrade"))
-    told["plan_after"], plan = seconds(lambda: builder().plan(ids))
-    told["builds_after"] = sum(s.action == "build" for s in plan.steps)
+    took["take_over"], took["taken_over"] = seconds(lambda: take_over(run.observer, "upgrade"))
+    took["plan_after"], plan = seconds(lambda: builder().plan(ids))
+    took["builds_after"] = sum(s.action == "build" for s in plan.steps)
     chosen = project.persisted[:: max(1, len(ids) // 50)]
-    told["reuse_10"], done = seconds(lambda: [run.build(s).action for s in chosen])
-    told["actions"] = sorted({*done})
-print(json.dumps(told))
+    took["reuse_10"], done = seconds(lambda: [run.build(s).action for s in chosen])
+    took["actions"] = sorted({*done})
+print(json.dumps(took))
 """
 PUBLISH = """
 import json, sys, time
@@ -133,8 +133,8 @@ def main(n: int, passes: int) -> None:
             text = path.read_text()
             position = text.upper().rindex("SELECT") + len("SELECT")
             path.write_text(f"{text[:position]} DISTINCT{text[position:]}")
-            told = json.loads(run(MEASURED, root, "a third"))
-            print("another upgrade, one source edited", json.dumps(told), flush=True)
+            took = json.loads(run(MEASURED, root, "a third"))
+            print("another upgrade, one source edited", json.dumps(took), flush=True)
         finally:
             shutil.rmtree(root)
 

@@ -12,9 +12,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from persist_assets.building.publishing import share_manifest
+from persist_assets.building.publishing import export
 from persist_assets.core.errors import PersistError
-from persist_assets.ledger.manifest_file import export_manifest
 
 if TYPE_CHECKING:
     from persist_assets.core.settings.values import Settings
@@ -82,8 +81,7 @@ class Exports:
 
     def _export(self) -> None:
         began = time.monotonic()
-        n_entries = export_manifest(self._settings, self._ledger)
-        share_manifest(self._settings, self._ledger)
+        n_entries = export(self._settings, self._ledger)
         ended = time.monotonic()
         if n_entries >= MANY:
             pause = max(_LEAST_PAUSE_S, (_SHARE - 1) * (ended - began))

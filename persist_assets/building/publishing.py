@@ -17,7 +17,7 @@ from uuid import uuid4
 from persist_assets.building.catalog_views import check_catalog, show, shown, shown_as
 from persist_assets.core.digests import digest
 from persist_assets.core.errors import ConflictError, PersistError, SettingsError, StorageError
-from persist_assets.ledger.manifest_file import fetch_document
+from persist_assets.ledger.manifest_file import export_manifest, fetch_document
 from persist_assets.ledger.published import REMOVING
 from persist_assets.planning.selection import select
 from persist_assets.storage.delta_tables import LOG
@@ -115,6 +115,19 @@ def announce(
             hint="persist publish tries again; so does the next build of the source",
         )
     return outcomes
+
+
+def export(settings: Settings, ledger: Ledger) -> int:
+    """Write an environment's manifest to its file and beside its tables under fixed names.
+
+    Returns
+    -------
+    int
+        The number of entries; see `export_manifest`.
+    """
+    n_entries = export_manifest(settings, ledger)
+    share_manifest(settings, ledger)
+    return n_entries
 
 
 def share_manifest(settings: Settings, ledger: Ledger) -> None:

@@ -44,14 +44,14 @@ def alerts_list(
         return
     table = table_of("since", "alert", "state", "messages")
     for alert, document in zip(alerts, documents, strict=True):
-        told = [
+        channels = [
             f"{m.channel}: {m.state}" + (f" ({m.error})" if m.error else "")
             for m in document.messages
             if m.phase == "opened" or m.state != "sent"
         ]
         title = describe(alert, "opened")[0].removeprefix(f"[{environment}] ")
         state, since = alert.outcome or "open", in_local_time(document.since.isoformat())
-        table.add_row(since, escape(title), state, escape(", ".join(told) or "no channel"))
+        table.add_row(since, escape(title), state, escape(", ".join(channels) or "no channel"))
     out.print(table)
 
 

@@ -104,8 +104,8 @@ def ledger_restore(
     loss, before = restored.loss, restored.before
     if invocation.as_json:
         counts = {"events": loss.events, "builds": loss.builds, "changes": loss.changes}
-        kept = str(before) if before else None
-        print_json({"lost": counts, "removed": restored.removed, "before": kept})
+        backup = str(before) if before else None
+        print_json({"lost": counts, "removed": restored.removed, "before": backup})
         return
     out.print(f"restored {escape(str(file))}", soft_wrap=True)
     if str(loss):

@@ -213,16 +213,16 @@ def with_texts(
 def _kept_rows(annotation: Annotation) -> tuple[object, ...]:
     """Return what annotations say of the rows that a table has of those of its query."""
     merge, partition, validity = annotation.merge, annotation.partition, annotation.validity
-    kept: list[object] = [annotation.time_column, annotation.assume, annotation.by]
-    kept.append(annotation.trusted_lookback_s)
+    parts: list[object] = [annotation.time_column, annotation.assume, annotation.by]
+    parts.append(annotation.trusted_lookback_s)
     if merge is not None:
-        kept.append(("merge", ROWS["merge"], merge.key, merge.on_tie))
+        parts.append(("merge", ROWS["merge"], merge.key, merge.on_tie))
     if partition is not None:
-        kept.append(("partitions", ROWS["partitions"], spelled_bounds(partition)))
+        parts.append(("partitions", ROWS["partitions"], spelled_bounds(partition)))
     if validity is not None:
         how = (validity.key, validity.watch, validity.hard_deletes)
-        kept.append(("history", ROWS["history"], *how))
-    return tuple(kept)
+        parts.append(("history", ROWS["history"], *how))
+    return tuple(parts)
 
 
 def _digest(*parts: object) -> str:

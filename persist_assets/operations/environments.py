@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from persist_assets.building.observe import Observer, beneath
-from persist_assets.building.publishing import addresses, announce, share_manifest, show_views
+from persist_assets.building.publishing import addresses, announce, export, show_views
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core.errors import ConflictError, NotFoundError, SettingsError, StorageError
 from persist_assets.core.model.snapshots import Build, Move, RawVersion, Snapshot
 from persist_assets.core.settings.load import load_settings
-from persist_assets.ledger.manifest_file import Refused, export_manifest, parse_manifest
+from persist_assets.ledger.manifest_file import Refused, parse_manifest
 from persist_assets.planning.promotion import Promotion, decide
 from persist_assets.storage.delta_tables import (
     find_parts,
@@ -112,8 +112,7 @@ def promote(
             why=why,
         )
     # Even if nothing moved: an earlier promotion may have died before this point.
-    export_manifest(target_settings, ledger)
-    share_manifest(target_settings, ledger)
+    export(target_settings, ledger)
     # Readers of all sources with these BuildIDs read them now.
     ids = {target_project.by_id[s].build_id for s in selected if s in target_project.by_id}
     moved = [s.source_id for s in target_project.persisted if s.build_id in ids]
@@ -267,8 +266,7 @@ def roll_back(
         moved = {c.change_id: c.moved for c in rollback.undone}
         reason = why or f"without {', '.join(map(str, sorted(moved)))}"
         ledger.manifests.undo(environment, moved, expected=latest, by=by, why=reason)
-    export_manifest(settings, ledger)
-    share_manifest(settings, ledger)
+    export(settings, ledger)
     change = ledger.manifests.fetch_history(environment, limit=1)[0]
     _announce_moved(settings, ledger, project, builder, change.moves)
     return change
@@ -579,8 +577,7 @@ def import_entries(
             change = ledger.manifests.adopt(
                 settings.environment, chosen, malloy=dict(read.malloy), why=why
             )
-        export_manifest(settings, ledger)
-        share_manifest(settings, ledger)
+        export(settings, ledger)
         _announce_moved(settings, ledger, project, builder, moved)
     new = frozenset(adopted & {s.build_id for s in moved})
     return Imported(moved, new, n_same, tuple(refused), read.strict, change)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from persist_assets.building.publishing import share_manifest
+from persist_assets.building.publishing import export
 from persist_assets.building.scheduler import Pool
 from persist_assets.core.errors import (
     ConflictError,
@@ -39,7 +39,6 @@ from persist_assets.core.wants import (
     split_graph,
     warn_unknown_graphs,
 )
-from persist_assets.ledger.manifest_file import export_manifest
 from persist_assets.ledger.taints import Taint
 from persist_assets.planning.inputs import CONTENT
 from persist_assets.planning.reach import reached_by, with_needed
@@ -345,8 +344,7 @@ def taint(
     if dry_run:
         return [*taints.preview(environments, decide).refs]
     taint = taints.record(environments, decide, by=by)
-    export_manifest(observer.settings, observer.ledger)
-    share_manifest(observer.settings, observer.ledger)
+    export(observer.settings, observer.ledger)
     return [*taint.refs]
 
 

@@ -87,8 +87,8 @@ def _missed(observer: Observer) -> Iterator[Condition]:
 def _failed(observer: Observer) -> Iterator[Condition]:
     ledger, environment = observer.ledger, observer.settings.environment
     failures = {f.source_id: f for f in ledger.alerts.fetch_failures(environment)}
-    dead = ledger.runs.fetch_dead(environment)
-    gone = {b.source_id: b for b, *_ in ledger.builds.fetch_under_way() if b.build_uid in dead}
+    under_way = ledger.builds.fetch_under_way()
+    gone = {b.source_id: b for b, _, dead in under_way if dead and b.environment == environment}
     refs = ledger.alerts.fetch_failed_partitions(environment)
     by_key: dict[str, dict[str, str]] = {}
     for ref, at in refs.items():
