@@ -61,6 +61,7 @@ def create_session(settings: Settings) -> SparkSession:
     ------
     SettingsError
         Spark is a server, and the libraries for its clients are not installed.
+        Or this process has a session of its own Spark already.
     StorageError
         The shared server does not start.
     """
@@ -103,8 +104,15 @@ def _connect(settings: Settings) -> SparkSession:
             f"`{key}` needs the dependencies of Spark Connect: {first_line(error)}",
             hint="pip install persist-assets[connect]",
         ) from error
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+    if getattr(SparkContext, "_active_spark_context", None) is not None:
+        # PySpark's functions belong to one kind of session per process, so neither would work.
+        raise SettingsError(
+            "this process already runs its own Spark, so it cannot use a Spark server too",
+            hint="use the server in another process, or declare one kind of Spark for both",
+        )
     # By default a client retries for ten minutes if a server is dead.
     from persist_assets.engine.server import Jobs, ensure_server, server_directory
 

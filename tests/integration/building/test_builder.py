@@ -826,7 +826,7 @@ elif point == "after commit":
 elif point == "before publication":
     Builds.publish = dies(Builds.publish, before=True)
 elif point == "before manifest":
-    x.export_manifest = dies(x.export_manifest, before=True)
+    x.export = dies(x.export, before=True)
 made.build(project.by_id["p@sources/m.sql"])
 """
 

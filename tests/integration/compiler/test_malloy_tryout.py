@@ -76,7 +76,8 @@ def test_the_examples_of_the_docs_are_true(make_project: Make) -> None:
     blocks = re.findall(r"^```\w+\n(?:--|//) sources/(\S+)\n(.*?)^```", text, re.M | re.S)
     files = dict(blocks[:3])
     assert list(files) == ["raw.sql", "shop.malloy", "mail.sql"]
-    (settings,) = re.findall(r"^```toml\n(.*?)^```", text, re.M | re.S)
+    settings = re.findall(r"^```toml\n(.*?)^```", text, re.M | re.S)[0]
+    assert "[malloy.givens]" in settings
     root = make_project(files, settings)
     for command in ("check", "show shop.malloy"):
         done = warm.run(

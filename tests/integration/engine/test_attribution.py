@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -14,10 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import wait_for
 
+from persist_assets.core.errors import SettingsError
 from persist_assets.core.model.sources import Source
 from persist_assets.core.settings.load import load_settings
-from persist_assets.engine.attribution import Attribution, attributed
-from persist_assets.engine.server import list_jobs, server_directory
 from persist_assets.engine.session import create_session
 
 if TYPE_CHECKING:
@@ -107,35 +108,64 @@ def test_an_interrupted_build_ends_its_jobs_and_no_others(
     assert source_of(builder, "endless").build_id not in builds
 
 
+# A process has one kind of Spark, so this needs a process of its own.
+IN_A_SERVER = f"""
+import sys, threading
+from pathlib import Path
+from conftest import wait_for
+from persist_assets.core.settings.load import load_settings
+from persist_assets.engine.attribution import Attribution, attributed
+from persist_assets.engine.server import list_jobs, server_directory
+from persist_assets.engine.session import create_session
+
+settings = load_settings(Path(sys.argv[1]))
+session = create_session(settings)
+failed, tags = [], []
+
+def compute():
+    for tag in tags:  # they belong to a thread
+        session.addTag(tag)
+    try:
+        session.range(1).selectExpr({SLOW!r}).collect()
+    except Exception as error:
+        failed.append(error)
+
+thread = threading.Thread(target=compute)
+try:
+    with attributed(session, Attribution("m/total", "", "uid", "id", "run", "dev")):
+        tags += session.getTags()
+        assert {{*tags}} >= {{"persist.source=m/total", "persist.run=run"}}, tags
+        thread.start()
+        wait_for(lambda: list_jobs(server_directory(settings)))
+        raise KeyboardInterrupt
+except KeyboardInterrupt:
+    pass
+thread.join(60)
+assert not thread.is_alive()
+assert "OPERATION_CANCELED" in str(failed[0])
+assert not session.getTags()
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.proves("U3")
 def test_jobs_of_a_shared_server_have_tags_and_end_too(
     make_shared_project: Callable[..., Path],
 ) -> None:
     root = make_shared_project({"m.sql": RAW + AND_ONE})
-    session = create_session(load_settings(root))
-    to = Attribution("m/total", "", "uid", "id", "run", "dev")
-    failed: list[Exception] = []
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_SERVER, str(root)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
 
-    tags: list[str] = []
 
-    def compute() -> None:
-        for tag in tags:  # they belong to a thread
-            session.addTag(tag)
-        try:
-            session.range(1).selectExpr(SLOW).collect()
-        except Exception as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=compute)
-    directory = server_directory(load_settings(root))
-    with pytest.raises(KeyboardInterrupt), attributed(session, to):
-        tags += session.getTags()
-        assert {*tags} >= {"persist.source=m/total", "persist.run=run"}
-        thread.start()
-        wait_for(lambda: list_jobs(directory))
-        raise KeyboardInterrupt
-    thread.join(60)
-    assert not thread.is_alive()
-    assert "OPERATION_CANCELED" in str(failed[0])
-    assert not session.getTags()
+@pytest.mark.usefixtures("spark")
+def test_a_process_with_its_own_spark_uses_no_server(make_project: Callable[..., Path]) -> None:
+    root = make_project({})
+    with (root / "persist.toml").open("a") as file:
+        file.write('"spark.remote" = "sc://127.0.0.1:1"\n')
+    with pytest.raises(SettingsError, match="already runs its own Spark"):
+        create_session(load_settings(root))
