@@ -316,14 +316,17 @@ class Calls:
             case "not", (Call(op=("=" | "<" | "<=") as compared, args=(a, b)),):
                 op = {"=": "<>", "<": "<=", "<=": "<"}[compared]
                 args = (a, b) if compared == "=" else (b, a)
+            case "not", (Call(op=("and" | "or") as joined, args=operands),):
+                negated = [self.call("not", (operand,)) for operand in operands]
+                return self.call("or" if joined == "and" else "and", negated)
             case (("and" | "or"), _):
                 args = tuple(dict.fromkeys(_flat(op, args)))
                 if len(args) == 1 and isinstance(args[0], Call):
                     return args[0]
-            case "if", (condition, then, otherwise):
-                op, args, words = "case", (condition, then, otherwise), ("else",)
             case _:
                 pass
+        if op == "case" and words and isinstance(args[-1], Call) and args[-1].op == "null":
+            args, words = args[:-1], ()
         key = (op, args, words)
         call = self._calls.get(key)
         if call is None and op in COMMUTATIVE and len(args) == 2:
@@ -347,12 +350,20 @@ def _flat(op: str, args: Iterable[Expr]) -> Iterator[Expr]:
 
 
 def conjuncts(expr: Expr) -> tuple[Expr, ...]:
-    """Return the conjuncts of a condition."""
-    if isinstance(expr, Call) and expr.op == "and":
-        return expr.args
-    if isinstance(expr, Call) and expr.op == "boolean" and expr.words == ("true",):
-        return ()
-    return (expr,)
+    """Return the conjuncts of a condition that can be false."""
+    every = expr.args if isinstance(expr, Call) and expr.op == "and" else (expr,)
+    return tuple(e for e in every if not _is_true(e))
+
+
+def _is_true(expr: Expr) -> bool:
+    """Whether a condition is TRUE, or compares a literal with itself, as in ``1 = 1``."""
+    match expr:
+        case Call("boolean", (), ("true",)):
+            return True
+        case Call("=", (Call("number" | "string") as one, other)):
+            return one is other
+        case _:
+            return False
 
 
 # -------------------------------------------------------------------------------------- traversal

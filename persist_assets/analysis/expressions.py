@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
-from persist_assets.analysis.algebra import Block, Call, Out, Sort, Subquery, Window, walk
+from persist_assets.analysis.algebra import Block, Call, Out, Sort, Subquery, Window
+from persist_assets.analysis.clock_texts import is_computed_text, special_texts_in
+from persist_assets.analysis.equivalences import (
+    COMPARISONS,
+    case_of,
+    field_of_time,
+    same_call,
+    times_of,
+)
 from persist_assets.analysis.functions import (
     AGGREGATES,
     GENERATORS,
@@ -21,7 +29,6 @@ from persist_assets.analysis.functions import (
     SYNONYMS,
     TIME_WINDOWS,
     UNIT_FIRST,
-    is_special_datetime_text,
 )
 from persist_assets.analysis.names import expand_star, field_of, resolve_column, resolve_identifier
 from persist_assets.analysis.positions import position
@@ -45,7 +52,6 @@ if TYPE_CHECKING:
     from persist_assets.analysis.algebra import Expr
     from persist_assets.analysis.binding import Binding
     from persist_assets.analysis.scope import Select
-    from persist_assets.analysis.types import Types
 
 
 AGGREGATE_OPS = AGGREGATES | {"grouping", "grouping_id"}
@@ -90,6 +96,8 @@ def expression(binding: Binding, node: Any, select: Select) -> Expr:
                 binding.bounded.append((side, compared))
         if operator in _TYPED_BY_DIGITS:
             expr, other = _typed(binding, (node, expr), (right, other))
+        if operator in COMPARISONS:
+            expr, other = times_of(binding, expr, other), times_of(binding, other, expr)
         if operator in _EXACT_WITH_INTEGERS:
             expr, other = _folded_beside(binding, expr, other), _folded_beside(binding, other, expr)
         expr = binding.calls.call(operator, (expr, other))
@@ -261,6 +269,7 @@ def _between(binding: Binding, node: Any, select: Select) -> Expr:
     if node.args.get("symmetric"):
         raise Unanalysable("of BETWEEN SYMMETRIC")
     value, low, high = (expression(binding, node.args[k], select) for k in ("this", "low", "high"))
+    low, high = times_of(binding, low, value), times_of(binding, high, value)
     if binding.is_volatile(value):
         return binding.calls.call("between", (value, low, high))
     return binding.calls.call(
@@ -326,7 +335,7 @@ def _case(binding: Binding, node: Any, select: Select) -> Expr:
     otherwise = node.args.get("default")
     if otherwise is not None:
         args.append(expression(binding, otherwise, select))
-    return binding.calls.call("case", args, ("else",) if otherwise is not None else ())
+    return case_of(binding, args, has_else=otherwise is not None)
 
 
 def _cast(binding: Binding, node: Any, select: Select) -> Expr:
@@ -343,90 +352,15 @@ def _cast_to(binding: Binding, op: str, node: Any, select: Select) -> Expr:
     to = type_name(node.args["to"])
     if to is None:
         raise Unanalysable("of CAST to an unknown type")
-    value = expression(binding, node.this, select)
+    return _value_as(binding, op, expression(binding, node.this, select), to)
+
+
+def _value_as(binding: Binding, op: str, value: Expr, to: str) -> Expr:
     if to.startswith(("date", "timestamp")) and (
-        _special_texts_in(value) or _is_computed_text(binding.types, value)
+        special_texts_in(value) or is_computed_text(binding.types, value)
     ):
         value = binding.calls.call("now", (value,))
     return binding.calls.call(op, (value,), (to,))
-
-
-_OF_OPERANDS = frozenset("case coalesce greatest least nullif nvl2 upper lower trim".split())
-"""Calls that may return one of their operands."""
-
-
-def _special_texts_in(expr: Expr) -> set[str]:
-    """Return the possible values of an expression that are texts of times read from the clock."""
-    texts: set[str] = set()
-    stack = [expr]
-    while stack:
-        this = stack.pop()
-        if not isinstance(this, Call):
-            continue
-        if this.op == "string" and is_special_datetime_text(this.words[0]):
-            texts.add(this.words[0].strip().lower())
-        elif this.op in _OF_OPERANDS:
-            stack += this.args
-    return texts
-
-
-_NO_TEXTS = frozenset("null number boolean interval now parameter + - * / div mod".split())
-
-
-def _is_computed_text(types: Types, expr: Expr) -> bool:
-    """Whether an expression may be a text that Spark computes before it checks for clock words."""
-    if not isinstance(expr, Call) or expr.op in _NO_TEXTS:
-        return False
-    if expr.op == "string":
-        return "\\" in expr.words[0]
-    kind = types.of(expr)
-    if kind not in (None, "string") or (kind is None and expr.op in _OF_TIMES):
-        return False
-    if expr.op.startswith(("make_", "try_make_", "timestamp_", "date_from_")):
-        return False
-    return all(isinstance(e, Call) and e.op != "parameter" for e in walk(expr))
-
-
-COMPUTED_TEXT = "now or the like"
-"""Stands for the text when the operand of a cast is computed."""
-
-
-def special_texts(types: Types, block: Block) -> set[str]:
-    """Return the texts in a relation that Spark interprets as times read from the clock.
-
-    Spark does so wherever a text is cast to a time, explicitly or not: beside a time, and in
-    functions of times.
-    """
-    clock_texts: set[str] = set()
-    for call in walk(block):
-        if not isinstance(call, Call):
-            continue
-        if call.op == "now" and call.args:
-            clock_texts |= _special_texts_in(call.args[0]) or {COMPUTED_TEXT}
-            continue
-        special = {a: _special_texts_in(a) for a in call.args}
-        texts = {a: clock_texts for a, clock_texts in special.items() if clock_texts}
-        if not texts:
-            continue
-        kinds = {types.of(a) for a in call.args if a not in texts}
-        beside = any(k is not None and k.startswith(("date", "timestamp")) for k in kinds)
-        unsure = None in kinds and call.op in _COMPARISONS
-        if call.op in _OF_TIMES or beside or unsure:
-            clock_texts |= set[str]().union(*texts.values())
-    return clock_texts
-
-
-_COMPARISONS = frozenset(("=", "<>", "<", "<=", ">", ">=", "<=>", "in"))
-_OF_TIMES = frozenset(
-    """
-    add_months convert_timezone date date_add date_diff date_format date_part date_sub date_trunc
-    dateadd datediff datepart day dayname dayofmonth dayofweek dayofyear extract
-    from_utc_timestamp hour last_day minute month monthname months_between next_day quarter second
-    timestamp timestampadd timestampdiff to_date to_timestamp to_timestamp_ltz to_timestamp_ntz
-    to_unix_timestamp to_utc_timestamp trunc try_to_date try_to_timestamp unix_date unix_micros
-    unix_millis unix_seconds unix_timestamp weekday weekofyear window year
-    """.split()
-)
 
 
 def _struct(binding: Binding, node: Any, select: Select) -> Expr:
@@ -507,9 +441,7 @@ def _interval(binding: Binding, node: Any, select: Select) -> Expr:
 
 
 def _extract(binding: Binding, node: Any, select: Select) -> Expr:
-    return binding.calls.call(
-        "extract", (expression(binding, node.expression, select),), (node.this.name.lower(),)
-    )
+    return field_of_time(binding, node.this.name, expression(binding, node.expression, select))
 
 
 def _lambda(binding: Binding, node: Any, select: Select) -> Expr:
@@ -595,7 +527,10 @@ def _function(binding: Binding, name: str, args: Sequence[Any], select: Select) 
         only = bound[0]
         if isinstance(only, Call) and only.op in ("number", "string", "boolean"):
             bound = []
-    return binding.calls.call(SYNONYMS.get(name, name), bound, words)
+    same = None if words else same_call(binding, name, bound)
+    if same is None and name == "to_date" and len(bound) == 1:
+        return _value_as(binding, "cast", bound[0], "date")
+    return same or binding.calls.call(SYNONYMS.get(name, name), bound, words)
 
 
 def _window(binding: Binding, node: Any, select: Select) -> Expr:

@@ -22,7 +22,7 @@ are colour refinement as in Weisfeiler & Leman's graph canonisation.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from persist_assets.analysis.algebra import (
@@ -44,12 +44,21 @@ from persist_assets.analysis.algebra import (
     Subquery,
     Values,
     Window,
+    walk,
 )
-from persist_assets.analysis.functions import COMMUTATIVE, ORDER_SENSITIVE, TIE_SENSITIVE
+from persist_assets.analysis.functions import (
+    COMMUTATIVE,
+    INTEGRAL,
+    ORDER_SENSITIVE,
+    TIE_SENSITIVE,
+    VOLATILE,
+)
 from persist_assets.core.digests import digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from persist_assets.analysis.types import Types
 
 
 # --------------------------------------------------------------------------------------- the fold
@@ -111,7 +120,8 @@ class Scope:
             case Ref(instance, column):
                 label, columns = self.instances[instance]
                 return digest("at", label, columns[column]) if label else columns[column]
-            case Call(op, args, words):
+            case Call():
+                op, args, words = _filtered(expr, self.fold.types)
                 made = [self.done[id(a)] for a in args]
                 if op in ("and", "or"):
                     made = sorted(set(made))
@@ -148,9 +158,17 @@ class Scope:
 
 
 class Fold:
-    """Digester of blocks; it remembers every relation that refers to nothing outside itself."""
+    """Digester of blocks; it remembers every relation that refers to nothing outside itself.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    types
+        Types of the expressions in them. Without these, some equal relations have other digests.
+    """
+
+    def __init__(self, types: Types | None = None) -> None:
+        self.types = types
+        self._tests: dict[int, tuple[Subquery, Subquery]] = {}  # by id of the first
         self._nodes: dict[int, Digests] = {}
         self._scopes: dict[int, Scope] = {}
         self._inner: dict[tuple[int, tuple[tuple[int, object], ...]], Digests] = {}
@@ -223,7 +241,7 @@ class Fold:
         if len(block.leaves) == 1 and not generates:
             ((instance, leaf),) = leaves.items()
             scope.instances = around | {instance: ("", leaf.columns)}
-            conditions = sorted(set(scope.exprs(block.conjuncts)))
+            conditions = sorted(set(scope.exprs(map(self._condition, block.conjuncts))))
             scope.rows = digest("filter", leaf.rows, conditions) if conditions else leaf.rows
             scope.order = leaf.order
         else:
@@ -232,7 +250,7 @@ class Fold:
             joined = sorted(labels[i][0] for i, _ in block.leaves)
             # Tied labels do not identify the argument of each generator.
             calls = sorted((n.outer, labels[i][1]) for i, n in generates.items())
-            conjunct_digests = sorted(set(scope.exprs(block.conjuncts)))
+            conjunct_digests = sorted(set(scope.exprs(map(self._condition, block.conjuncts))))
             scope.rows = digest("join", joined, conjunct_digests, *([calls] if calls else ()))
             by_label = sorted(leaves, key=lambda i: labels[i][0])
             scope.order = _combined(leaves[i].order for i in by_label)
@@ -242,6 +260,27 @@ class Fold:
         if closed:
             self._scopes[id(block)] = scope
         return scope
+
+    def _condition(self, condition: Expr) -> Expr:
+        """Return EXISTS for an IN that filters rows: there, NULL is FALSE.
+
+        Both sides must have one type, because IN and `=` convert values differently.
+        """
+        if not isinstance(condition, Subquery) or condition.kind != "in" or self.types is None:
+            return condition
+        known = self._tests.get(id(condition))
+        if known is not None:
+            return known[1]
+        test, block = condition, condition.block
+        (needle, *more), (out, *_) = condition.args, block.columns
+        kind = self.types.of(needle)
+        one_type = not more and kind in _COMPARED_BY_VALUE and kind == out.type
+        if one_type and _is_plain(needle) and _is_plain(out.expr):
+            equal = Call("=", (needle, out.expr))
+            inner = replace(block, conjuncts=(*block.conjuncts, equal), order=())
+            test = Subquery("exists", inner)
+        self._tests[id(condition)] = condition, test
+        return test
 
     # -------------------------------------------------------------------------------- labels
 
@@ -423,6 +462,48 @@ class Fold:
         n = len(branches[0].columns)
         columns = tuple(digest("union", [b.columns[i] for b in branches]) for i in range(n))
         return Digests(digest(kind, [b.rows for b in branches]), columns, order)
+
+
+_COMPARED_BY_VALUE = frozenset((*INTEGRAL, "string", "date", "timestamp", "boolean"))
+
+
+def _is_plain(expr: Expr) -> bool:
+    """Whether an expression is computed from columns of one row, the same each time."""
+    return all(
+        isinstance(e, Ref) or (isinstance(e, Call) and e.op not in VOLATILE) for e in walk(expr)
+    )
+
+
+_IGNORE_NULLS = frozenset("avg bool_and bool_or count max min sum".split())
+
+
+def _filtered(call: Call, types: Types | None) -> tuple[str, tuple[Expr, ...], tuple[str, ...]]:
+    """Return the parts of a call; an aggregate over CASE WHEN … THEN … END has a FILTER instead.
+
+    What it aggregates is a column or a literal, so that it is no matter whether it is computed for
+    the other rows.
+    """
+    op, args, words = call.op, call.args, call.words
+    if op == "count_if" and not words:
+        return "count", args, ("filter",)
+    match args:
+        case (Call("case", (test, value), ()),) if op in _IGNORE_NULLS and not words:
+            if isinstance(value, Ref) and not _is_converted(op, value, types):
+                return op, (value, test), ("filter",)
+            if isinstance(value, Call) and value.op in ("number", "string", "boolean"):
+                return op, (test,) if op == "count" else (value, test), ("filter",)
+        case _:
+            pass
+    return op, args, words
+
+
+def _is_converted(op: str, value: Expr, types: Types | None) -> bool:
+    """Whether Spark may convert what it sums; a text can fail to be a number."""
+    kind = None if types is None else types.of(value)
+    return op in ("sum", "avg") and not (kind or "").startswith(_NUMBERS)
+
+
+_NUMBERS = (*INTEGRAL, "float", "double", "decimal")
 
 
 def _combined(orders: Iterable[str | None]) -> str | None:

@@ -90,6 +90,7 @@ SESSION = frozenset(
 
 SYNONYMS = {
     "any": "bool_or",
+    "any_value": "first",
     "some": "bool_or",
     "every": "bool_and",
     "approx_percentile": "percentile_approx",

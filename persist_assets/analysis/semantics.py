@@ -26,7 +26,7 @@ from persist_assets.analysis.algebra import (
 )
 from persist_assets.analysis.binder import bind
 from persist_assets.analysis.binding import MAX_LEAVES, Binding, Face
-from persist_assets.analysis.expressions import special_texts
+from persist_assets.analysis.clock_texts import special_texts
 from persist_assets.analysis.fingerprint import Fold
 from persist_assets.analysis.functions import CLOCK, DAY_CLOCK, SESSION, VOLATILE, drawn_by
 from persist_assets.analysis.increments import Increments, given_growth, unknown
@@ -356,7 +356,7 @@ def _meaning(
     notes: list[str],
     increments: Increments,
 ) -> Meaning:
-    fold = Fold()
+    fold = Fold(binding.types)
     digests = fold.relation(block)
     origins = Lineage(binding.origins).columns(block)
     texts = special_texts(binding.types, block)

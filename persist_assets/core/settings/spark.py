@@ -230,6 +230,7 @@ REFUSED: Mapping[str, str] = {
     "spark.sql.legacy.groupingIdWithAppendedUserGroupBy": "false",
     "spark.sql.legacy.parser.havingWithoutGroupByAsWhere": "false",
     "spark.sql.legacy.setopsPrecedence.enabled": "false",
+    "spark.sql.legacy.typeCoercion.datetimeToString.enabled": "false",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
 }
 """Settings that change what a query says. It is analysed as Spark reads it by default."""

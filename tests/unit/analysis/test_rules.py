@@ -13,6 +13,7 @@ from pairs import build_id, golden
 from persist_assets.analysis import (
     algebra,
     binder,
+    equivalences,
     expressions,
     fingerprint,
     grouping,
@@ -72,7 +73,7 @@ DIFFERENT: list[Rule] = [
     ("inner or outer scope", *NO_LEVELS),
     ("which inner column", *NO_LEVELS),
     ("inner or outer scope of an anti join", *NO_LEVELS),
-    ("which column IN looks at", Scope._expr, '() if kind == "exists" else inner.columns', "()"),
+    ("which column IN looks at", Fold._condition, "(needle, out.expr)", "(needle, needle)"),
     ("limit before or after a filter", binder._limited, "binding.leaf(Limit(block, how_many, skipped, ordered, place), block.columns)", 'replace(block, conjuncts=(*block.conjuncts, binding.calls.call("limit", [how_many])))'),
     ("1.0 or 1.00", *ANY_NUMBER),
     ("DECIMAL or DOUBLE", *ANY_NUMBER),
@@ -80,7 +81,7 @@ DIFFERENT: list[Rule] = [
     ("INT or DOUBLE", *NO_SUFFIX),
     ("IN with NULL", expressions._in, "for e in node.expressions]", "for e in node.expressions if not isinstance(e, exp.Null)]"),
     ("NOT EXISTS or NOT IN", expressions._in, 'Subquery("in", _nested(binding, query, select), needles, binding.mark(node))', 'Subquery("exists", replace(b := _nested(binding, query, select), conjuncts=(*b.conjuncts, binding.calls.call("=", (needle, b.columns[0].expr)))))'),
-    ("cast in a branch of a union", expressions._cast_to, "binding.calls.call(op, (value,), (to,))", "value"),
+    ("cast in a branch of a union", expressions._value_as, "binding.calls.call(op, (value,), (to,))", "value"),
     ("EXCEPT or EXCEPT ALL", binder._set_operation, 'kind += " all"', "pass"),
     ("a generator whose column nobody reads", binder._select_generator, "select.source.leaves |= dict(block.leaves)", "pass"),
     ("a lateral view whose column nobody reads", binder._add_generated, "source.leaves |= generated.leaves", "pass"),
@@ -128,11 +129,18 @@ DIFFERENT: list[Rule] = [
     ("DISTINCT in an aggregate", expressions._function, 'words.append("distinct")', "pass"),
     ("name of a column", semantics._meaning, "(o.name, d) for o, d", "d for o, d"),
     ("order of columns", semantics._meaning, "digests.rows, named)", "digests.rows, sorted(named))"),
+    ("CASE with ELSE 0 or FILTER", fingerprint._filtered, 'case (Call("case", (test, value), ()),)', 'case (Call("case", (test, value, *_), _),)'),
+    ("an aggregate that counts NULL, of CASE or with FILTER", fingerprint._filtered, "op in _IGNORE_NULLS", "True"),
+    ("IN or EXISTS as a value", Scope._expr, "case Subquery(kind, block, args):", "case Subquery() if (expr := self.fold._condition(expr)) and False:\n            pass\n        case Subquery():\n            kind, block, args = expr.kind, expr.block, expr.args"),
+    ("seconds with a fraction or without", equivalences.field_of_time, "_FIELDS.get(field.lower())", '{**_FIELDS, "second": "second"}.get(field.lower())'),
+    ("LIKE with a wildcard, or startswith", equivalences.same_call, "not text.words[0] or set(text.words[0])", "set(text.words[0][9:])"),
+    ("LIKE with a wildcard inside, or contains", equivalences.same_call, "not text.words[0] or set(text.words[0])", "set(text.words[0][9:])"),
+    ("CASE that replaces another value than it tests", equivalences.case_of, "if value is otherwise", "if value"),
 ]  # fmt: skip
 """Pairs that come out equal once the rule is gone."""
 
 EQUAL: list[Rule] = [
-    ("IF or CASE", Calls.call, 'case "if"', 'case "never"'),
+    ("IF or CASE", equivalences.same_call, 'if name == "if"', "if False"),
     ("ordinal, COUNT(1) or COUNT(*)", expressions._function, "if isinstance(only, Call) and", "if False and"),
     ("now() or current_timestamp()", expressions._function, "SYNONYMS.get(name, name)", "name"),
     ("nvl or coalesce", expressions._function, "SYNONYMS.get(name, name)", "name"),
@@ -143,7 +151,7 @@ EQUAL: list[Rule] = [
     ("order of UNION ALL", Fold._set_operation, "if movable", "if False"),
     ("nested UNION ALL", binder._union_branches, 'if kind != "union all"', "if True"),
     ("named window", expressions._window_spec, "_window_spec(named, {k: v for k, v in windows.items() if v is not named})", "own"),
-    ("parentheses, order of AND", Fold.scope, "conditions = sorted(set(scope.exprs(block.conjuncts)))", "conditions = scope.exprs(block.conjuncts)"),
+    ("parentheses, order of AND", Fold.scope, "conditions = sorted(set(scope.exprs(map(self._condition, block.conjuncts))))", "conditions = scope.exprs(block.conjuncts)"),
     ("order of OR", Scope._expr, "made = sorted(set(made))", "pass"),
     ("order of an IN list", Scope._expr, "made = sorted(set(made))", "pass"),
     ("order of an IN list of DOUBLE", Scope._expr, "*sorted(set(made[1:]))", "*made[1:]"),
@@ -172,6 +180,27 @@ EQUAL: list[Rule] = [
     ("order of the columns of a partition", Scope._window, "sorted(set(rows.exprs(expr.partition)))", "rows.exprs(expr.partition)"),
     ("ORDER BY without LIMIT", semantics._meaning, "connection, digests.rows, named", "connection, digests.rows, named, digests.order"),
     ("GROUP BY ALL", Fold._aggregate, "scope.rows, sorted(set(key_digests))", "scope.rows, key_digests"),
+    ("NOT of an OR", Calls.call, 'case "not", (Call(op=("and" | "or") as joined', 'case "never", (Call(op=("and" | "or") as joined'),
+    ("AND TRUE", algebra.conjuncts, "if not _is_true(e)", ""),
+    ("WHERE 1 = 1", algebra._is_true, "return one is other", "return False"),
+    ("ELSE NULL", Calls.call, 'args[-1].op == "null"', "False"),
+    ("CASE that replaces NULL, or coalesce", equivalences.case_of, "if value is otherwise", "if False"),
+    ("CASE that keeps what is not NULL, or coalesce", equivalences.same_call, 'if name == "if"', "if False"),
+    ("first or any_value", expressions._function, "SYNONYMS.get(name, name)", "name"),
+    ("an aggregate of CASE, or FILTER", fingerprint._filtered, "if isinstance(value, Ref)", "if False"),
+    ("count of CASE, or FILTER", fingerprint._filtered, '(test,) if op == "count" else (value, test)', "(value, test)"),
+    ("count_if or FILTER", fingerprint._filtered, 'op == "count_if"', "False"),
+    ("IN or EXISTS", Fold._condition, "if one_type and", "if False and"),
+    ("IN or SEMI JOIN", Fold.scope, "conjunct_digests = sorted(set(scope.exprs(map(self._condition, block.conjuncts))))", "conjunct_digests = sorted(set(scope.exprs(block.conjuncts)))"),
+    ("case of a unit", equivalences.same_call, "text.words[0].upper()", "text.words[0]"),
+    ("case of a unit of trunc", equivalences.same_call, "text.words[0].upper()", "text.words[0]"),
+    ("a text or a date", expressions.expression, "if operator in COMPARISONS", "if False"),
+    ("texts or dates in BETWEEN", expressions._between, "low, high = times_of(binding, low, value), times_of(binding, high, value)", "pass"),
+    ("a text or a timestamp", expressions.expression, "if operator in COMPARISONS", "if False"),
+    ("to_date or CAST", expressions._function, 'name == "to_date"', "False"),
+    ("a function or EXTRACT", equivalences.field_of_time, "function is None or", "True or"),
+    ("LIKE or startswith", equivalences.same_call, 'if binding.types.of(args[0]) != "string"', "if True"),
+    ("LIKE or endswith, contains", equivalences.same_call, 'if binding.types.of(args[0]) != "string"', "if True"),
 ]  # fmt: skip
 """Pairs that come out different once the rule is gone."""
 
@@ -186,6 +215,7 @@ def without(function: Callable[..., Any], rule: str, instead: str) -> CodeType:
     return made[function.__name__].__code__
 
 
+@pytest.mark.proves("V1")
 @pytest.mark.parametrize(
     ("name", "rule"),
     [

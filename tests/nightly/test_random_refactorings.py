@@ -1,0 +1,145 @@
+"""Random expressions in forms that mean the same, or nearly: equal BuildIDs have equal rows on Spark.
+
+`PERSIST_NIGHTLY_S` is for how long (seconds), `PERSIST_NIGHTLY_SEED` where to begin.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
+
+import pytest
+from soundness import build_id, difference, make_views, project, run
+
+CONDITIONS: Sequence[Sequence[str]] = (
+    ("{i} > 1", "NOT ({i} <= 1)", "1 < {i}", "{i} > 1 AND TRUE", "{i} > 1 AND 1 = 1", "{i} >= 1"),
+    ("{i} = 1 OR {j} = 2", "NOT ({i} <> 1 AND {j} <> 2)", "{i} <=> 1 OR {j} <=> 2"),
+    ("NOT ({i} = 1 OR {j} > 2)", "{i} <> 1 AND {j} <= 2", "{i} <> 1 OR {j} <= 2"),
+    ("{d} > '2024-01-01'", "{d} > DATE '2024-01-01'", "{d} > TIMESTAMP '2024-01-01'", "{d} > '2024-1-01'"),
+    ("{d} BETWEEN '1970-01-01' AND '2024-01-31'", "{d} BETWEEN DATE '1970-01-01' AND DATE '2024-01-31'"),
+    ("{t} < '2024-02-29 12:00:00'", "{t} < TIMESTAMP '2024-02-29 12:00:00'", "{t} < '2024-02-29'"),
+    ("{t} = '2024-01-01'", "{t} = TIMESTAMP '2024-01-01'", "{t} = DATE '2024-01-01'", "{t} <=> '2024-01-01'"),
+    ("{s} LIKE 'a%'", "startswith({s}, 'a')", "{s} LIKE 'a_%'", "{s} ILIKE 'a%'", "contains({s}, 'a')"),
+    ("{s} LIKE '% '", "endswith({s}, ' ')", "{s} LIKE '%_ '", "endswith({s}, '_ ')", "startswith({s}, '')"),
+    ("{i} IN (SELECT a FROM w WHERE z > 100)", "EXISTS (SELECT 1 FROM w WHERE z > 100 AND w.a = {i})",
+     "{i} NOT IN (SELECT a FROM w WHERE z > 100)", "NOT EXISTS (SELECT 1 FROM w WHERE z > 100 AND w.a = {i})",
+     "NOT ({i} IN (SELECT a FROM w WHERE z > 100))", "{i} = ANY (SELECT a FROM w WHERE z > 100)"),
+    ("{i} IN (SELECT max(a) FROM w GROUP BY k)", "EXISTS (SELECT 1 FROM (SELECT max(a) AS m FROM w GROUP BY k) WHERE m = {i})",
+     "EXISTS (SELECT max(a) AS m FROM w GROUP BY k HAVING max(a) = {i})"),
+    ("{i} + 1 IN (SELECT k FROM w)", "EXISTS (SELECT 1 FROM w WHERE k = {i} + 1)", "{i} IN (SELECT k - 1 FROM w)"),
+    ("{i} IN (SELECT bg FROM u)", "EXISTS (SELECT 1 FROM u WHERE bg = {i})"),
+    ("{s} IN (SELECT b FROM u)", "EXISTS (SELECT 1 FROM u o WHERE o.b = {s})"),
+    ("{f} IN (SELECT d FROM u)", "EXISTS (SELECT 1 FROM u o WHERE o.d = {f})"),
+)  # fmt: skip
+VALUES: Sequence[Sequence[str]] = (
+    ("coalesce({i}, {j})", "CASE WHEN {i} IS NULL THEN {j} ELSE {i} END", "if({i} IS NOT NULL, {i}, {j})",
+     "CASE WHEN {j} IS NULL THEN {i} ELSE {j} END", "nvl({i}, {j})", "CASE {i} WHEN NULL THEN {j} ELSE {i} END"),
+    ("coalesce({f}, -0.0D)", "CASE WHEN {f} IS NULL THEN -0.0D ELSE {f} END", "coalesce({f}, 0.0D)"),
+    ("coalesce({i}, 0L)", "CASE WHEN {i} IS NULL THEN 0L ELSE {i} END", "coalesce({i}, 0)"),
+    ("coalesce({s}, {i})", "CASE WHEN {s} IS NULL THEN {i} ELSE {s} END"),
+    ("coalesce({r}, named_struct('p', 1, 'q', 'z'))", "CASE WHEN {r} IS NULL THEN named_struct('p', 1, 'q', 'z') ELSE {r} END"),
+    ("CASE WHEN {c} THEN {i} ELSE NULL END", "CASE WHEN {c} THEN {i} END", "if({c}, {i}, NULL)", "if({c}, {i}, {j})"),
+    ("to_date({t})", "CAST({t} AS DATE)", "date({t})", "to_date({d})", "{t}::date", "to_date({t}, 'yyyy-MM-dd')"),
+    ("year({t})", "extract(YEAR FROM {t})", "extract(year FROM {d})", "year({d})", "date_part('YEAR', {t})"),
+    ("weekofyear({d})", "extract(WEEK FROM {d})", "extract(YEAROFWEEK FROM {d})", "extract(week FROM {t})"),
+    ("dayofweek({d})", "extract(DOW FROM {d})", "extract(DAYOFWEEK FROM {d})", "weekday({d})", "extract(DOW_ISO FROM {d})"),
+    ("dayofyear({d})", "extract(DOY FROM {d})", "extract(DAY FROM {d})", "day({d})", "dayofmonth({d})"),
+    ("hour({t})", "extract(HOUR FROM {t})", "hour({d})", "extract(HOUR FROM {d})", "minute({t})", "extract(MINUTE FROM {t})"),
+    ("second({t})", "extract(SECOND FROM {t})", "extract(MONTH FROM {d})", "month({d})", "quarter({d})", "extract(QUARTER FROM {d})"),
+    ("date_trunc('MONTH', {t})", "date_trunc('month', {t})", "date_trunc('Mon', {t})", "date_trunc('month', {d})"),
+    ("trunc({d}, 'YEAR')", "trunc({d}, 'year')", "trunc({d}, 'MM')", "trunc({d}, 'mm')", "trunc({d}, {s})"),
+)  # fmt: skip
+AGGREGATES: Sequence[Sequence[str]] = (
+    *(
+        (f"{f}(CASE WHEN {{c}} THEN {{v}} END)", f"{f}({{v}}) FILTER (WHERE {{c}})",
+         f"{f}(CASE WHEN {{c}} THEN {{v}} ELSE NULL END)", f"{f}(CASE WHEN {{c}} THEN {{v}} ELSE 0 END)",
+         f"{f}({{v}})", f"{f}(DISTINCT CASE WHEN {{c}} THEN {{v}} END)", f"{f}(DISTINCT {{v}}) FILTER (WHERE {{c}})")
+        for f in ("sum", "count", "avg", "min", "max", "collect_list", "first", "any_value")
+    ),
+    ("count_if({c})", "count(*) FILTER (WHERE {c})", "count(CASE WHEN {c} THEN 1 END)", "sum(CASE WHEN {c} THEN 1 ELSE 0 END)",
+     "sum(1) FILTER (WHERE {c})", "count(1) FILTER (WHERE {c})", "count_if(NOT ({c}))", "count_if({c}) FILTER (WHERE {i} > 1)"),
+    ("bool_or(CASE WHEN {c} THEN {i} > 1 END)", "bool_or({i} > 1) FILTER (WHERE {c})", "any({i} > 1) FILTER (WHERE {c})"),
+)  # fmt: skip
+PLACES = (
+    "SELECT {v} AS x FROM {from}",
+    "SELECT t.a FROM {from} WHERE {c}",
+    "SELECT t.a FROM {from} WHERE ({c}) AND {e}",
+    "SELECT t.a FROM {from} WHERE NOT ({c})",
+    "SELECT t.a FROM {from} WHERE ({c}) OR {e}",
+    "SELECT {c} AS x FROM {from}",
+    "SELECT t.k, {g} AS x FROM {from} GROUP BY t.k",
+    "SELECT {g} AS x FROM {from}",
+    "SELECT t.k FROM {from} GROUP BY t.k HAVING max(t.a) > 1 AND {h}",
+    "SELECT t.k, sum(t.a) OVER (PARTITION BY CASE WHEN {c} THEN 1 ELSE NULL END) AS x FROM {from}",
+    "SELECT x.v FROM (SELECT t.a, {v} AS v FROM {from}) x WHERE x.v IS NOT NULL",
+    "SELECT t.a FROM t LEFT JOIN u ON t.a = u.a AND ({c})",
+    "SELECT EXISTS (SELECT 1 FROM {from} WHERE {c}) AS x",
+)
+FROM = ("t JOIN u ON t.k = u.k", "t LEFT JOIN u ON t.a = u.a", "t, u")
+
+
+class Drawn:
+    """One query in several forms: only one part differs."""
+
+    def __init__(self, draw: random.Random) -> None:
+        self.draw = draw
+        self.place, self.source = draw.choice(PLACES), draw.choice(FROM)
+        self.columns = {
+            "i": draw.choice(("t.a", "u.a", "t.k")), "j": draw.choice(("u.k", "t.a", "5")), "s": "t.b",
+            "d": "u.c", "t": draw.choice(("t.ts", "CAST(u.c AS TIMESTAMP)")), "f": "t.d", "r": "t.s",
+        }  # fmt: skip
+
+    def condition(self, form: str) -> str:
+        return form.format(**self.columns)
+
+    def queries(self) -> list[str]:
+        """Return the forms of the query."""
+        draw, place = self.draw, self.place
+        c, e = (self.condition(draw.choice(draw.choice(CONDITIONS[:9]))) for _ in range(2))
+        if "{g}" in place:
+            v = draw.choice(("t.a", "u.k", "t.d", "7", "t.a + 1"))
+            parts = [f.format(**self.columns, c=c, v=v) for f in draw.choice(AGGREGATES)]
+            return [place.format(**{"from": self.source}, g=part) for part in parts]
+        if "{v}" in place:
+            parts = [f.format(**self.columns, c=c) for f in draw.choice(VALUES)]
+            return [place.format(**{"from": self.source}, v=part) for part in parts]
+        parts = [self.condition(f) for f in draw.choice(CONDITIONS)]
+        if "{h}" in place:
+            parts = [f"bool_or({part})" for part in parts]
+            return [place.format(**{"from": self.source}, h=part) for part in parts]
+        return [place.format(**{"from": self.source}, c=part, e=e) for part in parts]
+
+
+@pytest.mark.proves("V1")
+def test_random_forms_of_equal_build_ids_have_equal_rows(spark: Any) -> None:
+    make_views(spark)
+    budget_s = float(os.environ.get("PERSIST_NIGHTLY_S", "120"))
+    first = seed = int(os.environ.get("PERSIST_NIGHTLY_SEED", "1"))
+    started = time.monotonic()
+    n_forms = n_equal = n_failed = 0
+    wrong: list[str] = []
+    while time.monotonic() - started < budget_s:
+        made = {query: project(query) for query in Drawn(random.Random(seed)).queries()}
+        seed += 1
+        n_forms += len(made)
+        for one, other in combinations(made, 2):
+            mine = build_id(made[one])
+            if mine is None or mine != build_id(made[other]):
+                continue
+            n_equal += 1
+            answers = run(spark, made[one]), run(spark, made[other])
+            n_failed += any(answer.error is not None for answer in answers)
+            if (answers[0].error is None) != (answers[1].error is None):
+                wrong.append(f"seed {seed - 1}: one fails: {answers}\n{one}\n{other}")
+            elif said := difference(*answers):
+                wrong.append(f"seed {seed - 1}: {said}\n{one}\n{other}")
+    print(
+        f"\nseeds {first} to {seed}: {n_forms} forms, {n_equal} pairs of equal BuildIDs,"
+        f" {n_failed} fail, {len(wrong)} wrong"
+    )
+    assert not wrong, "\n".join(wrong[:10])
+    assert n_equal > budget_s / 2
