@@ -47,6 +47,15 @@ _STATISTICS_COLUMNS = 32
 _TEXT_STATISTICS = 64
 """Longer strings get no maximum, because a truncated one would be too small."""
 _COPIES_AT_ONCE = 8
+_UNTOUCHED: Mapping[str, str] = {
+    "delta.deletedFileRetentionDuration": "interval 5200 weeks",
+    "delta.logRetentionDuration": "interval 5200 weeks",
+    "delta.enableExpiredLogCleanup": "false",
+}
+"""Properties by which VACUUM and checkpoints of other programs leave versions of our tables alone.
+
+Only `persist gc` knows which of them somebody reads.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,8 +301,26 @@ def _commit(
         if base is not None and table.version() != base:
             table = restore(staged.root, table, base)
         elif base is None and pinned is not None and table.version() > pinned:
-            table = restore(staged.root, table, pinned)
-    return write_files(table, staged, metadata, kept_files)
+            table = _restored_if_possible(staged.root, table, pinned)
+    return write_files(table, staged, metadata, kept_files, configuration=_UNTOUCHED)
+
+
+def _restored_if_possible(root: str, table: Any, version: int) -> Any:
+    """Return a table whose content is replaced next, with a version as its newest if that exists.
+
+    Others may have rewritten and vacuumed the table, so that the version's files are gone.
+    """
+    from deltalake.exceptions import DeltaError
+
+    try:
+        return restore(root, table, version)
+    except DeltaError as error:
+        if is_taken(error):
+            raise
+        log.warning(
+            "action=commit root=%s: version %d cannot be restored: %s", root, version, error
+        )
+        return find_table(root)
 
 
 def write_files(
@@ -302,6 +329,7 @@ def write_files(
     metadata: Mapping[str, str],
     kept_files: Collection[str] = (),
     description: str | None = None,
+    configuration: Mapping[str, str] | None = None,
 ) -> int:
     """Commit staged files on top of a version of a table, and return the new version.
 
@@ -313,8 +341,8 @@ def write_files(
         Entries of the commit.
     kept_files
         The paths of the table's files that stay. If there are none, columns may change.
-    description
-        Of a table that is created.
+    description, configuration
+        Of a table that is created: its comment, and its properties.
 
     Raises
     ------
@@ -339,6 +367,7 @@ def write_files(
                 adds,
                 mode="error",
                 description=description,
+                configuration=configuration,
                 storage_options=options,
                 commit_properties=properties,
                 post_commithook_properties=hooks,
