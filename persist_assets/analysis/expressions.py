@@ -169,7 +169,7 @@ def sort_keys(
     for item in order.expressions:
         by = item.this if isinstance(item, exp.Ordered) else item
         if isinstance(by, exp.Var) and by.name.upper() == "ALL":
-            raise Unanalysable("of ORDER BY ALL")
+            return _all_in_turn(item, order, select, outs)
         column = position(binding, by, len(outs), "ORDER BY") if outs else None
         if column is not None:
             expr = outs[column]
@@ -181,6 +181,15 @@ def sort_keys(
         descending = bool(item.args.get("desc"))
         sorts.append(Sort(expr, descending, bool(item.args.get("nulls_first"))))
     return tuple(sorts)
+
+
+def _all_in_turn(item: Any, order: Any, select: Select, outs: Sequence[Expr]) -> tuple[Sort, ...]:
+    """Return the keys of ORDER BY ALL: all columns from left to right."""
+    named = any(o.name.lower() == "all" for o in (*select.outs, *select.source.entries))
+    if named or not outs or len(order.expressions) > 1:
+        raise Unanalysable("of ORDER BY ALL beside a column of that name, or another key")
+    descending, nulls_first = bool(item.args.get("desc")), bool(item.args.get("nulls_first"))
+    return tuple(Sort(out, descending, nulls_first) for out in outs)
 
 
 def _literal(binding: Binding, node: Any, select: Select) -> Expr:
@@ -315,6 +324,28 @@ def _exists(binding: Binding, node: Any, select: Select) -> Expr:
         block = _nested(binding, node.this, select)
         return Subquery("exists", block, place=binding.mark(node))
     return _function(binding, "exists", list(arguments_of(node)), select)
+
+
+def _like(binding: Binding, node: Any, select: Select) -> Expr:
+    """Bind LIKE and ILIKE; with ANY and ALL they are several, each with its own NOT."""
+    choices = node.expression
+    several = isinstance(choices, exp.Any | exp.All)
+    patterns = [choices]
+    if several:
+        inner = choices.this
+        patterns = inner.expressions if isinstance(inner, exp.Tuple) else [without_parens(inner)]
+    if any(isinstance(p, exp.Query) for p in patterns):
+        raise Unanalysable("of LIKE with a subquery")
+    value = expression(binding, node.this, select)
+    if several and binding.is_volatile(value):
+        raise Unanalysable("of LIKE of a nondeterministic value")
+    call, words = binding.calls.call, ("expression:1", "this:1")  # as `_other` has them
+    likes = [call(kind_of(node), (expression(binding, p, select), value), words) for p in patterns]
+    if node.args.get("negate"):
+        likes = [call("not", (like,)) for like in likes]
+    if not several:
+        return likes[0]
+    return call("or" if isinstance(choices, exp.Any) else "and", likes)
 
 
 def _any(binding: Binding, node: Any, select: Select) -> Expr:
@@ -627,6 +658,8 @@ EXPRESSIONS: Mapping[type[exp.Expr], Callable[[Binding, Any, Select], Expr]] = {
     exp.Subquery: _subquery,
     exp.Exists: _exists,
     exp.Any: _any,
+    exp.Like: _like,
+    exp.ILike: _like,
     exp.Case: _case,
     exp.Cast: _cast,
     exp.TryCast: _try_cast,

@@ -144,13 +144,13 @@ _OPERATORS = frozenset("and between case cast in not or when".split())
 
 KNOWN = frozenset(
     {name for name, kind in SPARKS.items() if kind != "table"} - _OPERATORS
-    | {"timestampadd", "timestampdiff"}
+    | {"timediff", "timestampadd", "timestampdiff"}
     | VOLATILE
 )
-"""Functions of known properties; the two literal names exist in Spark's grammar only."""
+"""Functions of known properties; the three literal names exist in Spark's grammar only."""
 
 UNIT_FIRST = frozenset(
-    ("date_add", "dateadd", "date_diff", "datediff", "timestampadd", "timestampdiff")
+    ("date_add", "dateadd", "date_diff", "datediff", "timediff", "timestampadd", "timestampdiff")
 )
 """Functions whose first of three arguments is a unit, not a column: ``dateadd(day, 1, ts)``."""
 

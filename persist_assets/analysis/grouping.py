@@ -244,14 +244,8 @@ def _group_keys(
 
 
 def _keys_of_all(outs: list[Out]) -> tuple[Expr, ...]:
-    """Return the keys of GROUP BY ALL: the columns that are not aggregates."""
-    keys: list[Expr] = []
-    for out in outs:
-        if not aggregates_of(out.expr):
-            keys.append(out.expr)
-        elif out.expr not in aggregates_of(out.expr):
-            raise Unanalysable("of GROUP BY ALL with expressions over aggregates")
-    return tuple(keys)
+    """Return the keys of GROUP BY ALL: the columns without aggregates."""
+    return tuple(out.expr for out in outs if not aggregates_of(out.expr))
 
 
 def _elements(
@@ -266,7 +260,11 @@ def _elements(
         return (_group_key(binding, item, select, outs),)
 
     def alternatives(item: Any) -> list[GroupingSet]:
-        return _alternatives(item, [members(e) for e in item.expressions])
+        if not isinstance(item, exp.GroupingSets):
+            return _alternatives(item, [members(e) for e in item.expressions])
+        nested = (without_parens(e) for e in item.expressions)
+        each = (alternatives(e) if isinstance(e, _SETS) else [members(e)] for e in nested)
+        return [grouping_set for some in each for grouping_set in some]
 
     first: list[Expr] = []
     elements = [
@@ -288,7 +286,7 @@ def _elements(
 
 
 def _alternatives(item: Any, members: list[GroupingSet]) -> list[GroupingSet]:
-    """Return the grouping sets of a ROLLUP, a CUBE, or GROUPING SETS."""
+    """Return the grouping sets of a ROLLUP or a CUBE; those of others are their members."""
     match item:
         case exp.Rollup():
             return [sum(members[:n], ()) for n in range(len(members), -1, -1)]
@@ -298,8 +296,6 @@ def _alternatives(item: Any, members: list[GroupingSet]) -> list[GroupingSet]:
             picks = range(2 ** len(members) - 1, -1, -1)
             return [sum((m for j, m in enumerate(members) if pick >> j & 1), ()) for pick in picks]
         case _:
-            if any(isinstance(e, _SETS) for e in item.expressions):
-                raise Unanalysable("of nested grouping sets")
             return members
 
 

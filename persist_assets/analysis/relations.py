@@ -20,6 +20,7 @@ from persist_assets.analysis.algebra import (
     Outer,
     Ref,
     Subquery,
+    Window,
     conjuncts,
     walk,
 )
@@ -51,11 +52,13 @@ def from_item(binding: Binding, node: Any, around: Around, sibling: From | None 
     name, names = alias_of(node)
     match node:
         case exp.Subquery() if is_join(node):
-            if name:
-                raise Unanalysable("of an alias of a parenthesised join")
             binding.enter(node)
             source = from_item(binding, node.this, around)
             binding.depth -= 1
+            if name:
+                outs = [Out(e.name, e.written, e.expr, e.type) for e in source.entries]
+                whole = replace(source.block(outs), order=source.order)
+                source = derived_from(binding, whole, name, names, around)
         case exp.Subquery() | exp.Values():
             bare = not set(given_args(node)) - {"this", "alias", "joins"}
             query = node.this if bare and isinstance(node, exp.Subquery) else node
@@ -182,9 +185,10 @@ def join(binding: Binding, left: From, node: exp.Join, around: Around) -> From:
     if unknown or method not in ("", "NATURAL"):
         raise Unanalysable(f"of {method or sorted(unknown)[0].upper()} JOIN")
     side, kind = (node.args.get("side") or "").upper(), (node.args.get("kind") or "").upper()
-    right = from_item(binding, node.this, around, sibling=left)
     if isinstance(node.this, exp.Lateral) and (side or kind not in ("", "CROSS", "INNER")):
+        # Spark computes LEFT JOIN LATERAL of a generator as an inner join.
         raise Unanalysable("of an outer LATERAL join")
+    right = from_item(binding, node.this, around, sibling=left)
     named = node.args.get("using") or ()
     using = [plain(u.name) for u in named]
     if method:
@@ -209,9 +213,10 @@ def join(binding: Binding, left: From, node: exp.Join, around: Around) -> From:
     if kind in ("SEMI", "ANTI"):
         if side not in ("", "LEFT"):
             raise Unanalysable(f"of {side} {kind} JOIN")
-        if using:
-            raise Unanalysable(f"of {kind} JOIN with USING")
-        return _semi_join(binding, left, right, condition, node)
+        source = _semi_join(binding, left, right, condition, node)
+        first = {id(a): a for a, _ in keys}  # as Spark does after USING
+        source.entries = [*first.values(), *(e for e in source.entries if id(e) not in first)]
+        return source
     if side in ("LEFT", "RIGHT", "FULL"):
         return _outer_join(binding, left, right, condition, keys, node)
     both.conjuncts += condition
@@ -311,13 +316,32 @@ def lateral(
 
     LATERAL sees them as a subquery does: after functions without parentheses.
     """
-    if isinstance(node.this, exp.Subquery | exp.Query):
-        raise Unanalysable("of a LATERAL subquery")
     name, names = alias_of(node)
+    if isinstance(node.this, exp.Subquery | exp.Query):
+        return _lateral_query(
+            binding, node.this, Around(sibling or around.outer, around.ctes), name, names
+        )
     source = sibling if sibling and node.args.get("view") else From(sibling or around.outer)
     select = Select(source, ctes=around.ctes)
     block = generate(binding, node.this, bool(node.args.get("outer")), select, names)
     return derived_from(binding, block, name, (), around)
+
+
+def _lateral_query(
+    binding: Binding, node: Any, around: Around, name: str, names: tuple[str, ...]
+) -> From:
+    """Bind a subquery that is joined to each row of what stands before it.
+
+    One that only filters and computes is a join like any other.
+    """
+    query = node.this if isinstance(node, exp.Subquery) else node
+    source = derived_from(binding, binding.query(binding, query, around), name, names, around)
+    exprs = [*source.conjuncts, *(e.expr for e in source.entries)]
+    if any(binding.free.of(leaf) for leaf in source.leaves.values()) or any(
+        isinstance(e, Window) for e in walk(*exprs)
+    ):
+        raise Unanalysable("of a LATERAL subquery that groups, limits or orders rows")
+    return replace(source, order=())
 
 
 def generate(

@@ -513,13 +513,12 @@ def _parts_of(args: Sequence[Expr], words: Sequence[str]) -> dict[str, Expr | st
 def _like(word: str) -> _Form:
     def form(show: _Show, args: Sequence[Expr], words: Sequence[str]) -> str:
         named = _parts_of(args, words)
-        negated = "NOT " if named.pop("negate", "false") == "true" else ""
         if named.keys() != {"this", "expression"}:
             raise NoRule(f"of {word} of an unknown form")
         value, pattern = named["this"], named["expression"]
         if isinstance(value, str) or isinstance(pattern, str):
             raise NoRule(f"of {word} of an unknown form")
-        return f"({show(value)} {negated}{word} {show(pattern)})"
+        return f"({show(value)} {word} {show(pattern)})"
 
     return form
 

@@ -302,8 +302,8 @@ class TermReader:
                 return _exactly("=", value[0], tested, negate=negate)
             case Call("in", (needle, *choices)):
                 return self._in(needle, choices, negate)
-            case Call("sqlglot.like", (pattern, subject), words):
-                return self._like(pattern, subject, negate != ("negate:1" in words))
+            case Call("sqlglot.like", (pattern, subject)):
+                return self._like(pattern, subject, negate)
             case _:
                 return self._of_value(call, negate)
 

@@ -134,7 +134,6 @@ WHOLE = [
     ("SELECT k + 1 AS a FROM t GROUP BY k HAVING max(a) > 2", "SELECT k + 1 AS a FROM t GROUP BY k HAVING max(k + 1) > 2"),
     ("SELECT * FROM ((SELECT a, k FROM w) PIVOT (sum(k) FOR a IN (1, 2)))", "SELECT * FROM ((SELECT a, k FROM w))"),
     ("SELECT w.a FROM w RIGHT ANTI JOIN u ON w.a = u.a", "SELECT w.a FROM w LEFT ANTI JOIN u ON w.a = u.a"),
-    ("SELECT * FROM t LEFT SEMI JOIN u USING (k)", "SELECT t.* FROM t LEFT SEMI JOIN u ON t.k = u.k"),
     ("SELECT a FROM t WHERE rand() < 0.5 AND rand() < 0.5", "SELECT a FROM t WHERE rand() < 0.5"),
     ("SELECT a FROM w WHERE z IN (rand(), rand())", "SELECT a FROM w WHERE z IN (rand())"),
     ("SELECT b, s FROM (SELECT b, row_number() OVER (ORDER BY a) AS s FROM t) GROUP BY b", "SELECT b, s FROM (SELECT b, row_number() OVER (ORDER BY a) AS s FROM t) GROUP BY b, s"),

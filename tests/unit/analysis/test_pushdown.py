@@ -220,7 +220,7 @@ RULES: list[tuple[str, Callable[..., Any], str, str]] = [
     ("days without a zone", terms._alike, '"timestamp_ntz"', '"timestamp"'),
     ("days that began twice", bounds._beyond, "p.is_calm(limit)", "True"),
     ("hours that begin late", bounds._cut_down, "if fine else", "if False else"),
-    ("patterns", Reader._atom, 'negate != ("negate:1" in words)', "negate"),
+    ("patterns", Reader._atom, "self._like(pattern, subject, negate)", "self._like(pattern, subject, False)"),
     ("what may raise", terms._cast, "return None", "return term, target"),
 ]  # fmt: skip
 """A shape, the function that has its rule, a part of its text, and what to put there."""
