@@ -349,16 +349,13 @@ def _value(local: datetime, kind: str, zone: ZoneInfo, *, up: bool) -> date:
 
 def runs(order: Sequence[str], chosen: Collection[str]) -> Runs:
     """Return some keys as ranges of keys that are consecutive in `order`."""
-    ends: list[list[str]] = []
-    chosen_keys, going = {*chosen}, False
-    for key in order:
-        if key in chosen_keys:
-            if going:
-                ends[-1][1] = key
-            else:
-                ends.append([key, key])
-        going = key in chosen_keys
-    return tuple((first, last) for first, last in ends)
+    chosen_keys, ends, n = {*chosen}, list[tuple[str, str]](), 0
+    marks = bytes(map(chosen_keys.__contains__, order))  # plans do this for thousands of keys
+    while (first := marks.find(1, n)) >= 0:
+        n = marks.find(0, first)
+        n = len(marks) if n < 0 else n
+        ends.append((order[first], order[n - 1]))
+    return tuple(ends)
 
 
 def expand(order: Sequence[str], key_runs: Runs) -> tuple[str, ...]:

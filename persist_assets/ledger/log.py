@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import logging
 import sys
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +79,12 @@ KINDS: Mapping[str, str] = {
 NOTED = frozenset({"logged-in", "access-refused", "token-created", "token-revoked"})
 """The kinds of events that say what people did at the door."""
 
+UNPLANNED = NOTED | {
+    *("want-created", "want-satisfied", "want-expired", "want-cancelled", "evaluation"),
+    *("build-requested", "build-request-started", "sla-missed", "sla-recovered"),
+}
+"""The kinds of events that change no table, no build and no taint: plans stay as they are."""
+
 _SCANNED = 20_000
 """The maximum number of events that one page of a search examines."""
 
@@ -95,6 +102,21 @@ def repeated(
         return owner.database.repeat(lambda: method(owner, *args, **values))
 
     return run
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The last event of a log at some time: what follows from the log is known up to here.
+
+    Attributes
+    ----------
+    at
+        When it was recorded, by which another log is recognised; None: there was none, or it was
+        archived.
+    """
+
+    idx: int
+    at: datetime | None
 
 
 class EventLog:
@@ -191,15 +213,35 @@ class EventLog:
             return connection.execute(query).scalar_one()
 
     @repeated
+    def mark(self, last: Mark | None, passive: Collection[str]) -> tuple[Mark, bool]:
+        """Return the last event now, and whether only events of some kinds came after `last`.
+
+        False if `last` is None or not of this log, or if very many events came.
+        """
+        with self.database.read() as connection:
+            query = sa.select(counters.c.value).where(counters.c.name == "events")
+            head = connection.execute(query).scalar_one()
+            at = sa.select(events.c.at)
+            mark = Mark(head, connection.scalar(at.where(events.c.idx == head)))
+            if last is None or not 0 <= head - last.idx <= _SCANNED:
+                return mark, False
+            if last.idx == head:
+                return mark, last == mark
+            if last.idx and (
+                last.at is None or last.at != connection.scalar(at.where(events.c.idx == last.idx))
+            ):
+                return mark, False
+            others = sa.exists().where(events.c.idx > last.idx, events.c.kind.not_in([*passive]))
+            return mark, not connection.scalar(sa.select(others))
+
+    @repeated
     def log_id(self) -> str:
         """Return the identity of this log: a new log under the same URL has another one.
 
         It follows from when the ledger was created, so a copy of a ledger has the same one.
         """
-        query = sa.select(ledger_version).order_by(ledger_version.c.version).limit(1)
         with self.database.read() as connection:
-            first = connection.execute(query).one()
-        return sha256(f"{first.version} {first.migrated_at.isoformat()}".encode()).hexdigest()[:32]
+            return _log_id(connection)
 
     @repeated
     def trimmed_to(self) -> int:
@@ -210,6 +252,14 @@ class EventLog:
         """
         with self.database.read() as connection:
             return trimmed_to(connection)
+
+    @repeated
+    def ends(self) -> tuple[str, int, int]:
+        """Return `log_id`, `position` and `trimmed_to` at one instant."""
+        with self.database.read() as connection:
+            query = sa.select(counters.c.value).where(counters.c.name == "events")
+            head = connection.execute(query).scalar_one()
+            return _log_id(connection), head, trimmed_to(connection)
 
     @repeated
     def fetch(self, since: int = 0, *, limit: int = 1000) -> list[Event]:
@@ -289,6 +339,12 @@ def trimmed_to(connection: Connection) -> int:
     return connection.scalar(sa.select(counters.c.value).where(counters.c.name == TRIMMED)) or 0
 
 
+def _log_id(connection: Connection) -> str:
+    query = sa.select(ledger_version).order_by(ledger_version.c.version).limit(1)
+    first = connection.execute(query).one()
+    return sha256(f"{first.version} {first.migrated_at.isoformat()}".encode()).hexdigest()[:32]
+
+
 def _last_scanned(connection: Connection, since: int, limit: int) -> int:
     """Return the position of the last of `limit` events after a position; most may be trimmed."""
     if since >= trimmed_to(connection):
@@ -338,3 +394,20 @@ def like(pattern: str) -> str:
     """Return a LIKE pattern that matches at least everything that `pattern` matches."""
     escaped = pattern.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
     return escaped.replace("**", "%").replace("*", "%")
+
+
+def begins(
+    column: sa.ColumnElement[str], pattern: str, *, is_postgres: bool
+) -> sa.ColumnElement[bool]:
+    """Return a test that an index answers: texts that begin as a pattern does before its stars.
+
+    A few others may pass. PostgreSQL's order of texts is not that of their characters: its own
+    indexes answer LIKE.
+    """
+    start = pattern.partition("*")[0]
+    if is_postgres:
+        return column.like(f"{like(start)}%", escape="\\")
+    start = start.rstrip("\ud7ff\U0010ffff")  # the next character cannot be stored
+    if not start:
+        return sa.true()
+    return sa.and_(column >= start, column < start[:-1] + chr(ord(start[-1]) + 1))

@@ -393,6 +393,21 @@ def _index_runs(connection: Connection) -> None:
         connection.exec_driver_sql(statement)
 
 
+def _find_beginnings(connection: Connection) -> None:
+    """Let PostgreSQL find partitions by how they begin, whatever its order of texts is.
+
+    SQLite's indexes do that anyway.
+    """
+    if connection.dialect.name == "postgresql":
+        for statement in (
+            "DROP INDEX ix_wants_partition_ref",
+            "CREATE INDEX ix_wants_partition_ref ON wants (partition_ref text_pattern_ops)",
+            "CREATE INDEX ix_availability_partition_ref"
+            " ON availability (partition_ref text_pattern_ops)",
+        ):
+            connection.exec_driver_sql(statement)
+
+
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _record_parts,
     _record_changes,
@@ -414,6 +429,7 @@ MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _publish,
     _record_texts,
     _index_runs,
+    _find_beginnings,
 )
 """The migrations from version n to n + 1, for every n from 1."""
 VERSION = 1 + len(MIGRATIONS)

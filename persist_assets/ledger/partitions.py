@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from persist_assets.core.wants import UNDER_WAY, Availability, matcher
 from persist_assets.ledger.connection import in_parts
-from persist_assets.ledger.log import Part, like, repeated
+from persist_assets.ledger.log import Part, begins, like, repeated
 from persist_assets.ledger.tables import availability, wants
 
 if TYPE_CHECKING:
@@ -43,26 +43,28 @@ class Partitions(Part):
             Only partitions that match; see `matcher`.
         """
         ref = availability.c.partition_ref
-        query = sa.select(availability).where(
-            availability.c.environment == environment, availability.c.graph == graph
-        )
-        if after:
-            query = query.where(ref > after)
+        query = sa.select(
+            ref,
+            availability.c.graph,
+            availability.c.state,
+            availability.c.at,
+            availability.c.idx,
+            availability.c.build_uid,
+        ).where(availability.c.environment == environment, availability.c.graph == graph)
         if pattern is not None:
             query = query.where(ref.like(like(pattern), escape="\\"))
+            query = query.where(begins(ref, pattern, is_postgres=self.database.is_postgres))
         fits = matcher(pattern or "**")
         states: list[Availability] = []
         with self._read() as connection:
-            for row in connection.execute(query.order_by(ref)):
-                if len(states) == limit:
+            while len(states) < limit:
+                later = query.where(ref > after) if after else query
+                rows = connection.execute(later.order_by(ref).limit(limit)).all()
+                states += [Availability(*row) for row in rows if fits(row.partition_ref)]
+                if len(rows) < limit:
                     break
-                if fits(row.partition_ref):
-                    states.append(
-                        Availability(
-                            row.partition_ref, row.graph, row.state, row.at, row.idx, row.build_uid
-                        )
-                    )
-        return states
+                after = rows[-1].partition_ref
+        return states[:limit]
 
     @repeated
     def fetch_available(

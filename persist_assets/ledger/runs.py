@@ -60,10 +60,12 @@ class Runs(Part):
     """Queries of many builds at once."""
 
     @repeated
-    def fetch(
+    def fetch_starts(
         self, environment: str, *, before: tuple[datetime, str] | None = None, limit: int = 50
-    ) -> list[Run]:
-        """Return the runs of an environment, the latest first, each with all of its builds.
+    ) -> dict[str, datetime]:
+        """Return the names of the runs of an environment, the latest first, and their starts.
+
+        This looks at the index of all builds. Only starts of builds change it.
 
         Parameters
         ----------
@@ -78,7 +80,32 @@ class Runs(Part):
             query = query.having(sa.or_(first < at, sa.and_(first == at, name < _NAME)))
         query = query.order_by(first.desc(), _NAME).limit(limit)
         with self._read() as connection:
-            starts = {row.name: row.first for row in connection.execute(query)}
+            return {row.name: row.first for row in connection.execute(query)}
+
+    def fetch(
+        self,
+        environment: str,
+        *,
+        before: tuple[datetime, str] | None = None,
+        limit: int = 50,
+        starts: Mapping[str, datetime] | None = None,
+    ) -> list[Run]:
+        """Return the runs of an environment, the latest first, each with all of its builds.
+
+        Parameters
+        ----------
+        before
+            See `fetch_starts`.
+        starts
+            Only these runs, as `fetch_starts` returns them.
+        """
+        if starts is None:
+            starts = self.fetch_starts(environment, before=before, limit=limit)
+        return self._count(environment, starts)
+
+    @repeated
+    def _count(self, environment: str, starts: Mapping[str, datetime]) -> list[Run]:
+        with self._read() as connection:
             these = _named(environment, starts)
             outcome = sa.case(
                 (builds.c.state == "succeeded", builds.c.action), else_=builds.c.state

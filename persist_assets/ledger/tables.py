@@ -37,6 +37,9 @@ metadata = sa.MetaData(
     naming_convention={"pk": "pk_%(table_name)s", "fk": "fk_%(table_name)s_%(column_0_name)s"}
 )
 
+_BEGINNINGS = {"partition_ref": "text_pattern_ops"}
+"""What lets an index of PostgreSQL answer LIKE, whatever the order of texts is."""
+
 ledger_version = sa.Table(
     "ledger_version",
     metadata,
@@ -125,7 +128,8 @@ wants = sa.Table(
     ),
     # The newest wants of each state are found without reading the others.
     sa.Index("ix_wants_state", "environment", "state", "created_at", "want_id"),
-    sa.Index("ix_wants_partition_ref", "partition_ref"),
+    # By whole references, and by how they begin.
+    sa.Index("ix_wants_partition_ref", "partition_ref", postgresql_ops=_BEGINNINGS),
     sa.Index("ix_wants_request_id", "request_id"),
 )
 
@@ -166,6 +170,10 @@ availability = sa.Table(
     # A partition is in one state.
     sa.PrimaryKeyConstraint("graph", "environment", "partition_ref", name="pk_availability"),
     sa.CheckConstraint("state IN ('available', 'failed', 'tainted')", name="ck_availability_state"),
+    # SQLite's primary key finds references by how they begin.
+    sa.Index("ix_availability_partition_ref", "partition_ref", postgresql_ops=_BEGINNINGS).ddl_if(
+        dialect="postgresql"
+    ),
 )
 
 # The rows of snapshots that must not be used, whatever their source is called or means.

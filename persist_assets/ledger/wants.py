@@ -26,7 +26,7 @@ from persist_assets.core.wants import (
     matcher,
 )
 from persist_assets.ledger.connection import in_parts
-from persist_assets.ledger.log import Part, like, repeated
+from persist_assets.ledger.log import Part, begins, like, repeated
 from persist_assets.ledger.projections import want_of
 from persist_assets.ledger.tables import build_requests, sla_misses, wants
 
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from persist_assets.ledger.log import EventLog
 
 _READ_AT_ONCE = 500
+_FEW = 5000
+"""So many wants are read by their partitions, and sorted, rather than by their states in order."""
 
 
 class Wants(Part):
@@ -118,7 +120,8 @@ class Wants(Part):
         pattern
             Only wants whose partitions match; see `matcher`.
         """
-        tests = [wants.c.environment == environment]
+        in_environment = wants.c.environment == environment
+        tests = [in_environment]
         chosen = dict.fromkeys(states or get_args(WantState))
         each: list[sa.ColumnElement[bool]] = [wants.c.state == state for state in chosen]
         if refs:  # few wants, which their own index finds
@@ -131,6 +134,11 @@ class Wants(Part):
         newest = wants.c.created_at.desc(), wants.c.want_id.desc()
         page: list[Want] = []
         with self._read() as connection:
+            if pattern is not None and not refs and self._are_few(connection, pattern):
+                # Their own index finds them; it has no environments.
+                tests[0] = wants.c.environment.concat("") == environment
+                tests.append(self._begins(pattern))
+                each = [sa.true()]
             # Each state's newest are at an end of the index: no others are read or sorted.
             for test in each:
                 query = sa.select(wants).where(*tests, test).order_by(*newest)
@@ -145,6 +153,18 @@ class Wants(Part):
                     page += map(want_of, islice(fitting, limit))
         page.sort(key=lambda want: (want.created_at, want.want_id))
         return page if limit is None else page[-limit:]
+
+    def _begins(self, pattern: str) -> sa.ColumnElement[bool]:
+        """Return a test of partitions that an index answers; see `begins`."""
+        return begins(wants.c.partition_ref, pattern, is_postgres=self.database.is_postgres)
+
+    def _are_few(self, connection: Connection, pattern: str) -> bool:
+        """Whether few wants of all environments are of partitions that begin as a pattern does."""
+        if pattern.startswith("*"):
+            return False
+        those = sa.select(wants.c.partition_ref).where(self._begins(pattern)).limit(_FEW + 1)
+        count = sa.select(sa.func.count()).select_from(those.subquery())
+        return connection.execute(count).scalar_one() <= _FEW
 
     @repeated
     def fetch_active(self, environment: str) -> list[ActiveWant]:
@@ -224,19 +244,33 @@ class Wants(Part):
             return [*select_wants(connection, test, limit).values()]
 
     @repeated
-    def fetch_overdue(self, environment: str, now: datetime) -> dict[PartitionRef, datetime]:
-        """Return the partitions with active wants past their deadlines, each with the earliest."""
+    def fetch_deadlines(
+        self, environment: str, *, want_ids: Collection[str] | None = None
+    ) -> dict[PartitionRef, datetime]:
+        """Return the earliest deadline of the active wants of each partition that has any.
+
+        Parameters
+        ----------
+        want_ids
+            Only of these; None: all.
+        """
         query = (
             sa.select(wants.c.partition_ref, sa.func.min(wants.c.deadline))
             .where(
                 wants.c.environment == environment,
                 wants.c.state.in_(ACTIVE),
-                wants.c.deadline < now,
+                wants.c.deadline.is_not(None),
             )
             .group_by(wants.c.partition_ref)
         )
         with self._read() as connection:
-            return {ref: deadline for ref, deadline in connection.execute(query)}
+            if want_ids is None:
+                return {ref: deadline for ref, deadline in connection.execute(query)}
+            deadlines: dict[PartitionRef, datetime] = {}
+            for part in in_parts([*want_ids]):
+                for ref, at in connection.execute(query.where(wants.c.want_id.in_(part))):
+                    deadlines[ref] = min(at, deadlines.get(ref, at))
+            return deadlines
 
     def record_misses(self, missed: Iterable[tuple[Want, Blame]]) -> int:
         """Record missed deadlines and what each want waited for; return how many are new.

@@ -71,17 +71,19 @@ def partition_step(
     partition_keys
         The partitions to build; None: all partitions of the source.
     """
+    # Sources may have many thousands of partitions: what is trivial is not computed key by key.
     order = world.keys[source.source_id]
-    chosen = frozenset(order if partition_keys is None else partition_keys)
-    selected = [key for key in order if key in chosen]
+    chosen = None if partition_keys is None else frozenset(partition_keys)
+    selected = order if chosen is None else [key for key in order if key in chosen]
     present_inputs = inputs(project, source, world, coming)
     base, current = _best_table(project, source, world, coming, expected, present_inputs, selected)
-    todo = selected if force else [key for key in selected if key not in current]
+    is_all = force or not current
+    todo = selected if is_all else [key for key in selected if key not in current]
     built = filled_keys(order, base.partitions.filled) if base and base.partitions else frozenset()
     last = world.history.get(source.source_id)
     reasons = [] if base else [*_why_no_table(project, source, world, coming)]
     reasons += _why_partitions(
-        project, source, world, expected, present_inputs, base, {*todo} - current
+        project, source, world, expected, present_inputs, base, frozenset(todo) - current
     )
     if force:
         reasons.append(Reason("forced", "requested"))
@@ -156,24 +158,28 @@ def _why_partitions(
     expected: AsOf,
     present_inputs: AsOf | None,
     base: Snapshot | None,
-    outdated: Collection[str],
+    outdated: frozenset[str],
 ) -> Iterable[Reason]:
     """Yield why partitions that are not current in a table have to be computed."""
     order = world.keys[source.source_id]
     groups = base.partitions.filled if base and base.partitions else ()
     built, tainted = filled_keys(order, groups), world.tainted.get(source.source_id, frozenset())
-    bad = [key for key in order if key in outdated and key in built and key in tainted]
+    bad = _in_order(order, tainted & built & outdated)
     if bad:
         yield Reason("tainted", f"{counted(order, bad)} tainted")
-    new = [key for key in order if key in outdated and key not in built]
+    new = _in_order(order, outdated - built)
     if new:
         yield Reason("partition", f"{counted(order, new)} not built yet")
-    old = [key for key in order if key in outdated and key in built and key not in tainted]
+    old = _in_order(order, (outdated & built) - tainted)
     if old and base is not None:
         yield Reason("partition", f"{counted(order, old)} may have changed")
         yield from why_other_data(project, source, base, world, expected)
         then = [version for group in groups for version in group.inputs]
         yield from why_other_rows(project, source, other_rows(then, present_inputs))
+
+
+def _in_order(order: Sequence[str], chosen: frozenset[str]) -> list[str]:
+    return [key for key in order if key in chosen] if chosen else []
 
 
 def _filled(

@@ -176,17 +176,19 @@ def with_needed(
         All partitions in order, by source, and the session's time zone.
     """
     needed_keys: dict[SourceID, tuple[str, ...]] = {}
-    for source in reversed(project.persisted):
+    by_readers: dict[SourceID, set[str]] = {}
+    for source in reversed(project.persisted):  # its readers come first
         keys_in_order = order.get(source.source_id)
         if source.source_id not in selected or keys_in_order is None:
             continue
-        keys = {*partition_keys.get(source.source_id, ())}
-        for reader in project.persisted:
-            if reader.source_id in needed_keys and source in project.inputs(reader):
-                theirs = needed_keys[reader.source_id]
-                keys |= {*needed(project, reader, source, theirs, order, zone)}
-        if keys:
-            needed_keys[source.source_id] = tuple(key for key in keys_in_order if key in keys)
+        keys = {*partition_keys.get(source.source_id, ())} | by_readers.get(source.source_id, set())
+        if not keys:
+            continue
+        these = needed_keys[source.source_id] = tuple(key for key in keys_in_order if key in keys)
+        for upstream in project.inputs(source):
+            if upstream.source_id in selected and upstream.source_id in order:
+                theirs = needed(project, source, upstream, these, order, zone)
+                by_readers.setdefault(upstream.source_id, set()).update(theirs)
     return needed_keys
 
 

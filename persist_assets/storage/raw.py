@@ -104,6 +104,8 @@ def without_secrets(text: str) -> str:
     's3a://me:…@bucket/t and https://h/t?sig=…&page=2'
     """
     text = _LOGINS.sub(r"\1:…@", text) if "://" in text else text
+    if "=" not in text:
+        return text
     return _PARAMETERS.sub(lambda m: f"{m[1]}…" if _KEYS.search(m[2]) else m[0], text)
 
 

@@ -147,27 +147,31 @@ class _Targets:
 
 
 def _places(observer: Observer, refs: Iterable[PartitionRef]) -> dict[PartitionRef, Place]:
-    """Return the places that references name, without those that cannot be built now."""
+    """Return the places that references name, without those that cannot be built now.
+
+    These do not exist any more, or their windows have not ended.
+    """
     places: dict[PartitionRef, Place] = {}
+    project, order = observer.project, observer.keys()
+    keys = {source_id: frozenset(of) for source_id, of in order.items()}
     for ref in dict.fromkeys(refs):
-        try:
-            place = resolve(observer, ref)
-        except NotFoundError:
-            continue  # it existed when it was wanted
-        partition = place.source.annotation.partition
-        if (
-            place.key is not None
-            and partition is not None
-            and not is_key(partition, place.key, observer.started_at)
-        ):
-            continue  # its window has not ended
-        places[ref] = place
+        named = project.find_named(ref)
+        if named is None:
+            continue
+        source, key = named
+        if not key:
+            places[ref] = Place(source, None)
+        elif key in keys.get(source.source_id, ()):
+            places[ref] = Place(source, key)
     return places
 
 
 def _targets(observer: Observer, refs: Iterable[PartitionRef]) -> _Targets:
+    return _targets_of(observer, _places(observer, refs))
+
+
+def _targets_of(observer: Observer, places: Mapping[PartitionRef, Place]) -> _Targets:
     project, order = observer.project, observer.keys()
-    places = _places(observer, refs)
     requested: dict[SourceID, set[str]] = {}
     for place in places.values():
         source_id = place.source.source_id
@@ -198,9 +202,9 @@ def _plan(observer: Observer, targets: _Targets) -> Plan:
     return observer.plan(targets.chosen, partition_keys=targets.partition_keys)
 
 
-def find_current(observer: Observer, refs: Iterable[PartitionRef]) -> set[PartitionRef]:
-    """Return the partitions that can be built, but that a build would not change."""
-    targets = _targets(observer, refs)
+def _find_current(observer: Observer, places: Mapping[PartitionRef, Place]) -> set[PartitionRef]:
+    """Return the partitions, of those that can be built, that a build would not change."""
+    targets = _targets_of(observer, places)
     steps = {step.source_id: step for step in _plan(observer, targets).steps}
     current: set[PartitionRef] = set()
     for ref, place in targets.places.items():
@@ -243,14 +247,15 @@ def evaluate_now(
         if want.state not in UNDER_WAY or want.request_id in open_requests
     ]
     refs = {want.partition_ref for want in wants if want.state not in UNDER_WAY}
-    current = find_current(observer, refs) if refs else set[str]()
+    places = _places(observer, refs)
+    current = _find_current(observer, places) if refs else set[str]()
     needed = {d for want in wants for d in want.external_dependencies}
     evaluation = evaluate(
         wants,
         now,
         current=current,
         available=find_available(observer, needed),
-        unbuildable=_not_yet(observer, refs),
+        unbuildable=refs - places.keys(),
         force=force,
     )
     has_news = evaluation.satisfied or evaluation.expired or evaluation.partitions

@@ -141,10 +141,13 @@ async def list_events(graph: Graph, caller: Caller, query: EventsQuery) -> Answe
         raise Refused(422, "invalid", "`since` and `since_idx` mean the same: use only one of them")
     since = query.since_idx or query.since
     environment = query.environment or graph.settings.environment
-    log_id, head, trimmed = await graph.read(partial(_check_cursor, graph, query, since))
+    log_id, head, trimmed = "", 0, 0
 
-    def look(since: int) -> tuple[list[Event], int]:
-        return graph.ledger.events.search(
+    def look(since: int) -> tuple[list[Event], int, int]:
+        nonlocal log_id, head, trimmed
+        if not log_id:
+            log_id, head, trimmed = _check_cursor(graph, query, since)
+        page = graph.ledger.events.search(
             since,
             limit=query.limit,
             environment=None if environment == ALL else environment,
@@ -155,13 +158,13 @@ async def list_events(graph: Graph, caller: Caller, query: EventsQuery) -> Answe
             task_ids=query.task_ids,
             build_request_ids=query.build_request_ids,
         )
+        return *page, graph.ledger.events.trimmed_to()
 
     clock = asyncio.get_running_loop().time
     deadline = clock() + query.wait
     while True:
         begun = since
-        events, since = await graph.read(partial(look, since))
-        now_trimmed = await graph.read(graph.ledger.events.trimmed_to)
+        events, since, now_trimmed = await graph.read(partial(look, since))
         if begun < now_trimmed != trimmed:  # while the events were read
             raise _over(_missed(begun, now_trimmed), head, log_id, now_trimmed)
         head = max(head, since)
@@ -196,7 +199,7 @@ def _check_cursor(graph: Graph, query: EventsQuery, since: int) -> tuple[str, in
         A reader with this cursor must start over: it has missed events, or read others.
     """
     log = graph.ledger.events
-    log_id, head, trimmed = log.log_id(), log.position(), log.trimmed_to()
+    log_id, head, trimmed = log.ends()
     problem = None
     if query.log_id not in (None, log_id):
         problem = "the cursor belongs to another log"
@@ -371,17 +374,18 @@ async def list_misses(graph: Graph, caller: Caller, query: MissesQuery) -> Answe
 
 
 async def show_plan(graph: Graph, caller: Caller, query: Nothing) -> Answer:
-    """Answer what a build of everything would do now."""
+    """Answer what a build of everything would do now; clients who ask at once share a plan."""
 
-    def act() -> PlanDocument:
+    def act() -> Response:
         observer = graph.observer()
         chosen = [s.source_id for s in observer.project.persisted]
         holdings = find_holdings(observer.ingestion, chosen)
         planned = observer.plan(chosen)
         checks = observer.changed_checks(planned)
-        return PlanDocument.of(observer.project, planned, holdings, checks)
+        return answer(PlanDocument.of(observer.project, planned, holdings, checks))
 
-    return await graph.plan(act)
+    shown = await graph.shared("plan", lambda: graph.plan(act))
+    return Response(shown.body, media_type=shown.media_type)
 
 
 async def show_manifest(graph: Graph, caller: Caller, query: Nothing) -> Answer:

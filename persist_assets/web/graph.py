@@ -17,23 +17,25 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from persist_assets.building.observe import Observer
 from persist_assets.compiler.load import load_project, sound
 from persist_assets.core.errors import PersistError
 from persist_assets.core.settings.keys import SETTINGS_FILE
 from persist_assets.core.settings.user import make_private
+from persist_assets.ledger.log import UNPLANNED
 from persist_assets.operations.alerting.turn import take_turn
 from persist_assets.wants.requests import TAKERS, check_want, evaluate_now, find_untaken
 from persist_assets.wants.schedules import make_wants
 from persist_assets.wants.upstreams import sync_all
 from persist_assets.web.access import TOKENS
 from persist_assets.web.roles import require_build
+from persist_assets.web.sharing import Kept, Shared
 from persist_assets.web.timing import Latencies
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from typing import TypeVar
 
     from persist_assets.core.model.plans import Plan
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from persist_assets.core.settings.values import Settings
     from persist_assets.core.wants import Evaluation, Request, Want
     from persist_assets.ledger.ledger import Ledger
+    from persist_assets.ledger.log import Mark
     from persist_assets.web.access import Caller
 
     Result = TypeVar("Result")
@@ -57,6 +60,8 @@ _SOON_S = 5.0
 """How long a request for metrics waits for a plan, in seconds."""
 _PLAN_AGE = timedelta(seconds=30)
 """How long a plan is shown while no event occurs: raw data may change without one."""
+_REST = 3
+"""How many times as long as an evaluation the pause after it is."""
 _LONGEST_REST_S = 60.0
 """The longest pause between two evaluations, in seconds."""
 _TRIM_S = 86_400.0
@@ -67,10 +72,12 @@ _LOOK_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What a build of everything would do, at an instant and at a position of the log.
+    """What a build of everything would do, at an instant and after an event of the log.
 
     Attributes
     ----------
+    mark
+        The last event that is known to change nothing of it, or that it follows from.
     is_old
         A newer plan is due, and takes long.
     """
@@ -78,7 +85,7 @@ class Planned:
     plan: Plan
     project: Project
     at: datetime
-    position: int
+    mark: Mark
     is_old: bool = False
 
 
@@ -98,6 +105,8 @@ class Graph:
         The number of evaluations in this process, and their total time.
     latencies
         How long requests took.
+    build_times, source_records
+        What metrics are made of, until an event may have changed it.
     stopping
         Once set, waiting clients are answered at once.
     """
@@ -125,6 +134,9 @@ class Graph:
         self._planned: Planned | None = None
         self._unplannable: PersistError | None = None
         self._replanning: asyncio.Future[Planned] | None = None
+        self._shared: dict[str, Shared] = {}
+        self.build_times = Kept[Any](ledger.events, UNPLANNED)
+        self.source_records = Kept[Any](ledger.events, UNPLANNED)
         self._position = 0
         self._moved, self._awaited, self._wanted = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -170,6 +182,16 @@ class Graph:
     async def plan(self, act: Callable[[], Result]) -> Result:
         """Return the result of a function that plans; one runs at a time."""
         return await asyncio.get_running_loop().run_in_executor(self._planning, act)
+
+    async def shared(self, name: str, act: Callable[[], Awaitable[Result]]) -> Result:
+        """Return a result that is the same for all clients; see `Shared`.
+
+        Parameters
+        ----------
+        name
+            The name of the result, of which `act` depends on nothing else.
+        """
+        return await self._shared.setdefault(name, Shared()).get(act)
 
     # ------------------------------------------------------------------------------- sources
 
@@ -235,22 +257,28 @@ class Graph:
         return self._planned and replace(self._planned, is_old=True)
 
     async def _recent(self) -> Planned | None:
-        """Return the last plan, unless something has happened since or the sources changed."""
-        last, position = self._planned, await self.read(self.ledger.events.position)
-        if last is None or last.position != position or self.clock() - last.at >= _PLAN_AGE:
+        """Return the last plan, unless it may be another one now, or the sources changed."""
+        last = self._planned
+        mark, is_same = await self.read(
+            lambda: self.ledger.events.mark(last and last.mark, UNPLANNED)
+        )
+        if last is None or not is_same or self.clock() - last.at >= _PLAN_AGE:
             return None
+        if self._planned is last:
+            last = self._planned = replace(last, mark=mark)
         is_compiled = self._project is not None and self._project[1] is last.project
         return last if is_compiled else None
 
     def _make_plan(self) -> Planned:
         try:
-            position, observer = self.ledger.events.position(), self.observer()
+            mark, _ = self.ledger.events.mark(None, ())
+            observer = self.observer()
             plan = observer.plan([s.source_id for s in observer.project.persisted])
         except PersistError as error:
             self._unplannable = error
             raise
         self._unplannable = None
-        self._planned = Planned(plan, observer.project, observer.started_at, position)
+        self._planned = Planned(plan, observer.project, observer.started_at, mark)
         return self._planned
 
     def _signature(self) -> object:
@@ -326,8 +354,8 @@ class Graph:
     async def _evaluate(self) -> None:
         """Evaluate after wants were created: once for all that have arrived since.
 
-        Each evaluation is followed by a pause of the same length, so that evaluations take at most
-        half of the time, whatever the number of wants.
+        Each evaluation is followed by a pause three times as long, so that evaluations take at most
+        a quarter of the time, whatever the number of wants.
         """
         while True:
             await self._wanted.wait()
@@ -340,7 +368,7 @@ class Graph:
                 log.warning("action=evaluate error=%s", error)
             except Exception:
                 log.exception("action=evaluate")
-            await asyncio.sleep(min(time.monotonic() - began, _LONGEST_REST_S))
+            await asyncio.sleep(min(_REST * (time.monotonic() - began), _LONGEST_REST_S))
 
     # -------------------------------------------------------------------------------- builds
 

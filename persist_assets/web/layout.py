@@ -61,7 +61,7 @@ def _when(instant: str | datetime | None) -> Markup:
     at = datetime.fromisoformat(instant) if isinstance(instant, str) else instant
     at = at.astimezone(UTC)
     shown = at.strftime("%Y-%m-%d %H:%M:%SZ")
-    return Markup('<time datetime="{}">{}</time>').format(at.isoformat(), shown)
+    return Markup(f'<time datetime="{at.isoformat()}">{shown}</time>')
 
 
 def _duration(seconds: float | None) -> str:

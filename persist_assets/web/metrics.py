@@ -62,6 +62,11 @@ METRICS: Mapping[str, tuple[str, str]] = {
 
 async def show_metrics(graph: Graph, caller: Caller, query: Nothing) -> Response:
     """Answer all metrics, in the format of Prometheus."""
+    text = await graph.shared("metrics", lambda: _write_metrics(graph))
+    return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+async def _write_metrics(graph: Graph) -> str:
     environment = graph.settings.environment
     counts, position = await graph.read(
         lambda: (graph.ledger.wants.count_states(environment), graph.ledger.events.position())
@@ -92,24 +97,31 @@ async def show_metrics(graph: Graph, caller: Caller, query: Nothing) -> Response
         values = BOUNDS, counted.counts, counted.seconds
         lines += histogram("persist_request_seconds", labels, *values)
     begin("build_seconds")
-    times = await graph.read(lambda: graph.ledger.costs.count_times(environment, BUILD_BOUNDS))
+    times = await graph.read(
+        lambda: graph.build_times.get(
+            None, lambda: graph.ledger.costs.count_times(environment, BUILD_BOUNDS)
+        )
+    )
     for method, (counts, seconds) in sorted(times.items()):
         labels = f"environment={label},method={json.dumps(method)}"
         lines += histogram("persist_build_seconds", labels, BUILD_BOUNDS, counts, seconds)
     begin("evaluation_seconds")
     lines += [f"persist_evaluation_seconds_sum{{environment={label}}} {graph.evaluation_s:.6f}"]
     lines += [f"persist_evaluation_seconds_count{{environment={label}}} {graph.evaluations}"]
-    return PlainTextResponse(
-        "\n".join(lines) + "\n", media_type="text/plain; version=0.0.4; charset=utf-8"
-    )
+    return "\n".join(lines) + "\n"
 
 
 def _source_gauges(graph: Graph, project: Project) -> Iterator[tuple[str, Mapping[str, float]]]:
     """Yield the gauges of the project's persisted sources: names, and values by labels."""
     settings, ledger, now = graph.settings, graph.ledger, graph.clock()
-    attempts = ledger.builds.fetch_attempts(settings.environment)
-    manifest = with_takeovers(project, ledger.manifests.fetch(*settings.environments))
-    marks = ledger.taints.fetch(*settings.environments)
+    attempts, manifest, marks = graph.source_records.get(
+        project,
+        lambda: (
+            ledger.builds.fetch_attempts(settings.environment),
+            with_takeovers(project, ledger.manifests.fetch(*settings.environments)),
+            ledger.taints.fetch(*settings.environments),
+        ),
+    )
     success, failed, rows, age, late, tainted = (dict[str, float]() for _ in range(6))
     for source in project.persisted:
         label = f",source={json.dumps(source.key, ensure_ascii=False)}"

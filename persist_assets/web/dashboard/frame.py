@@ -11,14 +11,18 @@ from starlette.responses import HTMLResponse, RedirectResponse
 
 from persist_assets._paths import DASHBOARD
 from persist_assets.core.errors import PersistError
+from persist_assets.ledger.log import UNPLANNED
 from persist_assets.web.access import Refused
 from persist_assets.web.api import refusal
+from persist_assets.web.dashboard.standings import StandingsReader
 from persist_assets.web.layout import templates
 from persist_assets.web.roles import forbidden
+from persist_assets.web.sharing import Kept
 from persist_assets.web.site.descriptions import BOX, Descriptions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from datetime import datetime
     from typing import TypeVar
 
     from starlette.requests import Request
@@ -108,10 +112,14 @@ class Frame:
         The service's state.
     access
         Who may see and do what.
+    standings
+        The states of all sources.
     """
 
     def __init__(self, graph: Graph, access: Access) -> None:
         self.graph, self.access = graph, access
+        self.standings = StandingsReader(graph)
+        self._run_starts: Kept[dict[str, datetime]] = Kept(graph.ledger.events, UNPLANNED)
         self._templates = templates(DASHBOARD / "templates")
         links = (to_source, to_partition, to_run, to_want, to_environment)
         self._templates.filters |= {link.__name__: link for link in links}
@@ -191,6 +199,11 @@ class Frame:
             described = Descriptions(project, texts, lambda key: to_source("/".join(key))[1:])
             self._described = project, described
         return self._described[1]
+
+    def latest_runs(self) -> dict[str, datetime]:
+        """Return the names and starts of the runs of the first page; call it in a thread."""
+        runs, environment = self.graph.ledger.runs, self.graph.settings.environment
+        return self._run_starts.get(None, lambda: runs.fetch_starts(environment, limit=PER_PAGE))
 
     def problem(
         self, request: Request, caller: Caller, title: str, error: PersistError, status: int

@@ -95,7 +95,9 @@ async def show_runs(frame: Frame, request: Request, caller: Caller) -> Response:
 
     def look() -> tuple[int, list[Run]]:
         position, environment = graph.ledger.events.position(), graph.settings.environment
-        return position, graph.ledger.runs.fetch(environment, before=before, limit=PER_PAGE)
+        starts = None if before else frame.latest_runs()
+        runs = graph.ledger.runs
+        return position, runs.fetch(environment, before=before, limit=PER_PAGE, starts=starts)
 
     position, runs = await graph.read(look)
     last = runs[-1] if len(runs) == PER_PAGE else None

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from persist_assets.core.errors import NotFoundError, did_you_mean
 from persist_assets.web.dashboard.frame import Paged, parameter
-from persist_assets.web.dashboard.overview import read_statuses
 from persist_assets.web.dashboard.runs import without_dead
 from persist_assets.web.dashboard.status import STATES
 from persist_assets.web.site.catalog import read_knowledge
@@ -90,8 +89,7 @@ def draw_charts(builds: Iterable[Build]) -> list[Chart]:
 async def show_sources(frame: Frame, request: Request, caller: Caller) -> Response:
     """Show the persisted sources, filtered and in an order; others are found by searching."""
     graph = frame.graph
-    position = await graph.read(graph.ledger.events.position)
-    standings = await read_statuses(graph)
+    standings = await frame.standings.read()
     statuses, project = standings.statuses, standings.project
     state, words = parameter(request, "state"), parameter(request, "q").lower().split()
     others: list[Source | Broken] = []
@@ -126,7 +124,7 @@ async def show_sources(frame: Frame, request: Request, caller: Caller) -> Respon
         problems=[standings.wrong] if standings.wrong else [],
         old_plan_at=standings.old_plan_at,
         broken=project.broken if project is not None and not words else (),
-        position=position,
+        position=standings.position,
     )
 
 
@@ -161,8 +159,7 @@ async def show_source(frame: Frame, request: Request, caller: Caller) -> Respons
 
     project, described = await graph.glance(compiled)
     source = find_source(project, name)
-    position = await graph.read(graph.ledger.events.position)
-    standings = await read_statuses(graph)
+    standings = await frame.standings.read()
     sound = project.by_id.get(source.source_id)
     partitioned = sound is not None and sound.annotation.partition is not None
 
@@ -206,7 +203,7 @@ async def show_source(frame: Frame, request: Request, caller: Caller) -> Respons
         standing=next(of_source, None),
         old_plan_at=standings.old_plan_at,
         partitioned=partitioned,
-        position=position,
+        position=standings.position,
         **values,
     )
 

@@ -89,7 +89,7 @@ async def _list_wants(
         "wants.html",
         "Wants",
         status,
-        wants=[WantDocument.model_validate(w).as_json() for w in wants],
+        wants=wants,
         is_cut=len(wants) == _SHOWN,
         state=state,
         states=("active", "all", *get_args(WantState)),

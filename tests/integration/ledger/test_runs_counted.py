@@ -89,5 +89,8 @@ def test_a_partition_is_as_overdue_as_its_most_overdue_want(ledger: Ledger) -> N
     ledger.wants.create([want("a", 1), want("b", 3), want("c", -1), want("d", 9, "prod")])
     ledger.wants.create([want("e", 5)])
     ledger.wants.cancel("e", by="me", why=None)
-    assert ledger.wants.fetch_overdue("dev", NOW) == {"p": NOW - timedelta(days=3)}
+    assert ledger.wants.fetch_deadlines("dev") == {"p": NOW - timedelta(days=3)}
+    assert ledger.wants.fetch_deadlines("dev", want_ids=["c", "e"]) == {
+        "p": NOW + timedelta(days=1)
+    }
     assert ledger.wants.find_miss("a") is None
