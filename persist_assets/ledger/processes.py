@@ -33,7 +33,17 @@ def is_dead(host: str, pid: int) -> bool:
         return True
     except PermissionError:
         return False
-    return False
+    return _is_zombie(pid)
+
+
+def _is_zombie(pid: int) -> bool:
+    """Whether a process has ended, and nobody has waited for it: in a container nobody may."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:  # elsewhere than on Linux, or it is gone by now
+        return False
+    state, threads = fields[0], int(fields[17])
+    return state == "Z" and threads <= 1  # otherwise only its first thread has ended
 
 
 def this_process() -> str:

@@ -466,7 +466,7 @@ def _look_at_work(report: Report, ledger: Ledger) -> None:
                 "dead-build",
                 f"a build of {build.source_id} started {_at(build)} in process {process}, "
                 "which is gone",
-                "its next build cleans up",
+                "its next build or `persist gc` cleans up",
                 severity="warning",
                 environment=build.environment,
                 source_id=build.source_id,
@@ -477,7 +477,7 @@ def _look_at_work(report: Report, ledger: Ledger) -> None:
             report.add(
                 "dead-lease",
                 f"`{lease.name}` is held by {lease.holder}, which {why}",
-                "the next build takes it over",
+                "the next build takes it over, or `persist gc` gives it back",
                 severity="warning",
             )
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import re
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -123,6 +123,7 @@ def collect(
     collected += _sweep_copies(settings, ledger, left, dry_run=dry_run)
     if not dry_run:
         _sweep_listings(settings, ledger, clock())
+        _sweep_leases(ledger)
     return [c for c in collected if c is not None]
 
 
@@ -189,7 +190,8 @@ def _sweep(
         return None
     written = find_written(root)
     doomed = _doomed(holding, written, now)
-    if not doomed or dry_run:
+    # Builds that died before they wrote anything end, too: their meaning may never be built again.
+    if dry_run or not (doomed or _dead(holding, now)):
         return _summarise(holding, written, doomed)
     with ExitStack() as leases:
         try:
@@ -208,7 +210,8 @@ def _sweep(
         written = find_written(root)
         doomed = _doomed(holding, written, now)
         head = max((v for uid, v in holding.kept.items() if uid in written), default=None)
-        delete_builds(root, doomed, head=head)
+        if doomed:
+            delete_builds(root, doomed, head=head)
     log.info("action=collect table=%s builds=%d", holding.table, len(doomed))
     return _summarise(holding, written, doomed)
 
@@ -280,6 +283,14 @@ def _sweep_copies(
             size = delete_replaced(root, copy.committed, LONGEST, dry_run=dry_run)
             if size:
                 yield Collected(name, (), size)
+
+
+def _sweep_leases(ledger: Ledger) -> None:
+    """Give back leases of processes that are gone: what they wrote may never be written again."""
+    for lease, is_gone, _ in ledger.leases.fetch():
+        if is_gone:
+            with suppress(ConflictError), ledger.leases.hold(lease.name, "a collection", wait_s=0):
+                pass  # somebody else may have been faster
 
 
 def _is_table(root: str, table_id: str) -> bool:

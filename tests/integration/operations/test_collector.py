@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -271,6 +272,39 @@ def test_files_of_dead_builds_go_and_those_of_strangers_do_not(
     assert (table / ("e" * 32)).exists(), "whatever it is, it is none of ours"
     (last,) = [b for b in now.builder.ledger.builds.fetch() if b.build_uid == "d" * 32]
     assert (last.state, last.error) == ("failed", "interrupted")
+
+
+def test_builds_that_died_before_they_wrote_anything_end_and_so_do_their_leases(
+    root: Path, run: Callable[..., Run]
+) -> None:
+    now = run()
+    now.build()
+    ledger = now.builder.ledger
+    script = f"""
+import os
+from datetime import UTC, datetime
+from persist_assets.core.model.snapshots import Build
+from persist_assets.ledger.ledger import Ledger
+ledger = Ledger({now.builder.settings.ledger!r})
+held = [ledger.leases.hold(f"build {{name}}", "a run") for name in ("former", "other")]
+for lease in held:
+    lease.__enter__()
+at = datetime.now(UTC)
+build = Build("d", "p@sources/m.sql", "former", "", "dev", None, "started", "built", at)
+ledger.builds.record_started(build, "p-former")
+os._exit(9)
+"""
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 9
+    living = replace(now.build(), build_uid="e", build_id="living", state="started", snapshot=None)
+    ledger.builds.record_started(living, "p-living")
+    with ledger.leases.hold("build living", "we"):
+        assert now.collect(timedelta(0), dry_run=True) == []
+        assert len(ledger.leases.fetch()) == 3
+        assert now.collect(timedelta(0)) == []
+        assert [lease.name for lease, *_ in ledger.leases.fetch()] == ["build living"]
+    states = {b.build_uid: (b.state, b.error) for b in ledger.builds.fetch()}
+    assert states["d"] == ("failed", "interrupted")
+    assert states["e"] == ("started", None)
 
 
 def test_a_table_that_somebody_builds_is_left_for_the_next_time(
