@@ -17,7 +17,7 @@ VENDORED := $(VENDOR)/dist/NOTICES.txt
 
 TEST_NODE := tests/node/node_modules/.package-lock.json
 
-.PHONY: help setup bridge vendor test-tools demo ui quick test test-all nightly mutations bench lint types acceptance reference docs lock clean
+.PHONY: help setup bridge vendor test-tools demo ui quick test test-all nightly soak mutations bench lint types acceptance reference docs lock clean
 
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -70,6 +70,13 @@ nightly: test-tools ## Run random queries and TPC-H against Spark, tests on each
 	PERSIST_TEST_SPARK=local-cluster $(BIN)/python -m pytest $(ON_SPARK)
 	PERSIST_TEST_SPARK=shared $(BIN)/python -m pytest $(ON_SPARK)
 	PERSIST_TEST_BY_NIGHT=1 $(MAKE) test-all PYTEST_OPTIONS="--random-order --random-order-seed=$$(date +%Y%m%d)"
+	$(MAKE) soak MINUTES=60
+
+MINUTES ?= 5
+SOAK_PATH := $(CURDIR):$(CURDIR)/tests:$(CURDIR)/tests/support:$(CURDIR)/tests/integration/ledger
+
+soak: test-tools ## Let two deployments work for MINUTES (5) while everything is killed, and look for anything wrong.
+	PYTHONPATH=$(SOAK_PATH) $(BIN)/python -m soak.run $(MINUTES)
 
 mutations: test-tools ## Break rules one by one, and see that a test finds each.
 	$(BIN)/python tests/support/mutations.py $(OPTIONS)

@@ -118,6 +118,12 @@ class Postgres:
         self._process.kill()
         self._process.wait()
 
+    def stop_at_once(self) -> None:
+        """End it as `pg_ctl stop -m immediate` does: without a checkpoint."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGQUIT)
+        self._process.wait(30)
+
     def close(self) -> None:
         """End it, and leave nothing behind."""
         if self._process is not None and self._process.poll() is None:

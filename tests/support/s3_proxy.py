@@ -26,6 +26,8 @@ ERRORS = {
 }
 """What acts answer: as Amazon does."""
 
+SLOW_S = 0.3
+
 rules: list[dict[str, Any]] = []
 lock = threading.Lock()
 ended = threading.Event()
@@ -83,6 +85,8 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             ended.wait()
             return
+        if act == "slow":
+            ended.wait(SLOW_S)
         if act in ERRORS:
             status, code, message = ERRORS[act]
             error = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>"
