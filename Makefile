@@ -17,7 +17,7 @@ VENDORED := $(VENDOR)/dist/NOTICES.txt
 
 TEST_NODE := tests/node/node_modules/.package-lock.json
 
-.PHONY: help setup bridge vendor test-tools demo ui quick test test-all nightly soak mutations bench lint types acceptance reference docs lock clean
+.PHONY: help setup bridge vendor test-tools demo ui quick test test-all nightly soak mutations bench bench-peers lint types acceptance reference docs lock clean
 
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -83,6 +83,9 @@ mutations: test-tools ## Break rules one by one, and see that a test finds each.
 
 bench: setup ## Measure speed and reuse, and write docs/benchmarks.md (OPTIONS=--small: only run everything).
 	$(BIN)/python benchmarks/run.py $(OPTIONS)
+
+bench-peers: setup ## Compare with SQLMesh, dbt and Spark's pipelines, and write docs/benchmarks-peers.md.
+	$(BIN)/python benchmarks/peers.py $(OPTIONS)
 
 lint: setup
 	$(BIN)/ruff format --check .
