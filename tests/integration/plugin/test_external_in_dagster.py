@@ -207,7 +207,7 @@ def test_new_versions_are_followed_and_cost_what_they_change(
     assert daemon.run(request) == {"invoices": "reused", "odd": "reused", "young": "built"}
 
     # Rows that they read.
-    put(root, (6, "invoices", 6))
+    put(root, (6, "invoices", 7))
     (request,) = daemon.turn()
     assert daemon.run(request) == {"invoices": "built", "odd": "built", "young": "built"}
     assert daemon.obey() == {}
