@@ -233,6 +233,7 @@ SMALL = {
     "times": 1,
     "changes": 2,
     "large": 100,
+    "loaded": 100,
     "built": 4,
     "rows": 1_000,
     "queries": 4,
@@ -257,6 +258,7 @@ def _sizes() -> argparse.Namespace:
     parser.add_argument("--times", type=int, default=3, help="runs to take the median of")
     parser.add_argument("--changes", type=int, default=200, help="changed columns")
     parser.add_argument("--large", type=int, default=10_000, help="sources of the large project")
+    parser.add_argument("--loaded", type=int, default=5_000, help="sources loaded into Dagster")
     parser.add_argument("--built", type=int, default=20, help="sources built beside bare Spark")
     parser.add_argument("--rows", type=int, default=200_000, help="of each raw table built on")
     parser.add_argument("--queries", type=int, default=22, help="of TPC-H")
@@ -375,6 +377,8 @@ def main() -> None:
         for script, options in _maintained(sizes).items():
             for row in rows_of(script, *options):
                 tell(*row)
+    for row in rows_of("loading.py", str(sizes.loaded)):
+        tell(*row)
     for kind in KINDS:
         tell(*hammered(kind, sizes.seconds))
         for row in rows_of("wants.py", kind, str(sizes.wants)):

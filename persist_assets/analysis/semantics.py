@@ -71,6 +71,8 @@ class Meaning:
         Names and types.
     face
         The view that its readers get; pickled until it is needed, if it was remembered.
+    stored_names
+        The names of the columns of a pickled face; None: they are not known.
     marks
         The parts of the BuildID (`model.shortened`).
     growth
@@ -86,6 +88,7 @@ class Meaning:
     face: Face | bytes
     marks: str
     growth: Growth | None = None
+    stored_names: tuple[str, ...] | None = None
 
     def shown(self) -> Face:
         """Return the view that its readers get."""
@@ -95,7 +98,12 @@ class Meaning:
         """Return the meaning in its stored form."""
         if isinstance(self.face, bytes):
             return self
-        return replace(self, face=_pickled(self.face))
+        return replace(self, face=_pickled(self.face), stored_names=self.face.names)
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The names of the columns that readers see, without unpickling; None: not known."""
+        return self.stored_names if isinstance(self.face, bytes) else self.face.names
 
 
 def _pickled(face: Face) -> bytes:

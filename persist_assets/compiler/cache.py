@@ -108,7 +108,7 @@ def save_names(root: Path, names: Iterable[str]) -> None:
     if path is not None:
         with suppress(OSError):
             make_private(path.parent)
-            _replace(path, "\n".join(names).encode())
+            _replace(path, "\n".join(sorted(names)).encode())
 
 
 def load_names(root: Path) -> list[str]:
@@ -164,14 +164,23 @@ def _load(path: Path | None) -> tuple[Any, Any] | None:
     return None
 
 
-def save_cache(path: Path | None, files: dict[str, Parsed], meanings: dict[str, Meaning]) -> None:
-    """Replace the content of a file; if that is impossible, the next load just takes longer."""
-    _save(path, (files, {name: meaning.packed() for name, meaning in meanings.items()}))
+def save_cache(
+    path: Path | None, files: dict[str, Parsed], meanings: dict[str, Meaning]
+) -> tuple[dict[str, Meaning], bool]:
+    """Replace the content of a file; if that is impossible, the next load just takes longer.
+
+    Returns
+    -------
+    meanings, is_saved
+        The meanings in their stored form, which takes less memory; whether the file has them.
+    """
+    packed = {name: meaning.packed() for name, meaning in meanings.items()}
+    return packed, _save(path, (files, packed))
 
 
-def _save(path: Path | None, content: tuple[Any, Any]) -> None:
+def _save(path: Path | None, content: tuple[Any, Any]) -> bool:
     if path is None:
-        return
+        return False
     try:
         make_private(path.parent)
         key = _read_key(path.parent) or _make_key(path.parent)
@@ -180,6 +189,8 @@ def _save(path: Path | None, content: tuple[Any, Any]) -> None:
         _forget_old(path.parent)
     except OSError as error:
         log.debug("action=save-cache path=%s error=%s", path, error)
+        return False
+    return True
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -60,14 +60,7 @@ from persist_assets.storage.files import know_stores
 from persist_assets.storage.raw import public_options
 
 if TYPE_CHECKING:
-    from collections.abc import (
-        Callable,
-        Collection,
-        Iterable,
-        Iterator,
-        Mapping,
-        Sequence,
-    )
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from persist_assets.compiler.frontends.module_text import Find
     from persist_assets.compiler.state import Compilation
@@ -138,6 +131,7 @@ class Loaded:
     compilation: Compilation
     models: Models
     definitions: Definitions = NO_DEFINITIONS
+    n_new: int = 0  # queries that were not in the cache before, and now are
 
     def query(self, path: str, *, name: str | None = None, text: str | None = None) -> Query:
         """Return a query over one of the project's Malloy files.
@@ -368,13 +362,13 @@ def _compile(
         compilation = _compile_models(models, cached, compile_with, editing.focus)
         files |= models.files
         used = compilation.memory.used
+        n_new = 0
         if remember and (files != cached.files or used.keys() != cached.meanings.keys()):
-            save_cache(place, files, used)
-            names = {d.name for file in files.values() for d in file.declarations}
-            save_names(settings.root, sorted(names))
+            n_new = compilation.remember(*save_cache(place, files, used), cached.meanings)
+            save_names(settings.root, {d.name for f in files.values() for d in f.declarations})
         project = _finished(settings, compilation, files, malloys, place if remember else None)
         project = with_texts(project, settings, compilation, files, find)
-    return Loaded(project, compilation, models, known)
+    return Loaded(project, compilation, models, known, n_new)
 
 
 def _models(

@@ -158,6 +158,21 @@ class Unit:
         assert face is not None
         return face
 
+    def names(self) -> tuple[str, ...] | None:
+        """Return the names of the columns that readers see; None: they are not known."""
+        if self.meaning is not None:
+            return self.meaning.names
+        assert self.raw_face is not None
+        return self.raw_face.names
+
+
+def _bare(declaration: Declaration) -> Declaration:
+    """Return a declaration whose query has no tree."""
+    query = declaration.query
+    if query is None or query.tree is None:
+        return declaration
+    return replace(declaration, query=replace(query, tree=None))
+
 
 @dataclass(slots=True)
 class Compilation:
@@ -341,13 +356,34 @@ class Compilation:
         faces = [self._leaf(b) for b in unit.bindings]
         return relate(query, unit.declaration.location.path, faces)
 
+    def remember(
+        self, packed: Mapping[str, Meaning], is_saved: bool, former: Collection[str]
+    ) -> int:
+        """Keep the meanings in their stored form: most are not asked for again.
+
+        Parameters
+        ----------
+        packed, is_saved
+            What `save_cache` returns.
+        former
+            The keys of the meanings that were stored before.
+
+        Returns
+        -------
+        n
+            The number of meanings that are stored now, and were not.
+        """
+        self.memory.used.update(packed)
+        for unit in self.units.values():
+            unit.meaning = packed.get(unit.key, unit.meaning)
+        return len(packed.keys() - {*former}) if is_saved else 0
+
     def forget_trees(self) -> None:
         """Drop the trees of all queries; they are parsed again where they are needed."""
         self.trees.clear()
         for unit in self.units.values():
-            query = unit.declaration.query
-            if query is not None and query.tree is not None:
-                unit.declaration = replace(unit.declaration, query=replace(query, tree=None))
+            unit.written = _bare(unit.written)
+            unit.declaration = _bare(unit.declaration)
 
     def definition(self, source_id: SourceID) -> Staged:
         """Return the query of a source over the tables that it reads.

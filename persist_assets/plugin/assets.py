@@ -21,7 +21,8 @@ import dagster as dg
 from persist_assets.building.builder import Builder
 from persist_assets.building.scheduler import Pool
 from persist_assets.building.stages import PendingBuild
-from persist_assets.compiler.load import load_project, nothing_collected, require, sound
+from persist_assets.compiler.lasting import load_lasting
+from persist_assets.compiler.load import nothing_collected, require, sound
 from persist_assets.core.errors import CheckFailedError, PersistError, SettingsError, SourcesError
 from persist_assets.core.logs import is_json, log_as_json
 from persist_assets.core.model.checks import CheckResult
@@ -134,7 +135,7 @@ def load_sources(
         log_as_json(sys.stderr)
     with nothing_collected():
         settings = load_settings(_root(directory)).with_sources(directory)
-        project = load_project(settings)
+        project = load_lasting(settings)
         if keep_going if keep_going is not None else os.environ.get(KEEP_GOING) == "true":
             for problem in project.errors:
                 log.warning("left out: %s", problem, extra={"action": "left-out"})
@@ -386,13 +387,13 @@ def op_name(source: Source) -> str:
 
 
 def _asset(runtime: Runtime, source: Source, spec: dg.AssetSpec) -> dg.AssetsDefinition:
-    out = dg.AssetOut.from_spec(
-        spec.replace_attributes(deps=[]),
-        is_required=False,
-        io_manager_key=IO_MANAGER,
-    )
+    """Return the asset of a source, with an op of its own.
 
-    def build(context: dg.AssetExecutionContext) -> Iterator[Any]:
+    Its definition is made as `dagster.multi_asset` makes it, which takes four times as long, most
+    of it to look for what the function's signature says. Thousands of sources are thousands of ops.
+    """
+
+    def build(context: Any, _inputs: Any) -> Iterator[Any]:
         run = context.run
         session = getattr(context.resources, PYSPARK)
         force = _is_forced(run, source)
@@ -418,27 +419,44 @@ def _asset(runtime: Runtime, source: Source, spec: dg.AssetSpec) -> dg.AssetsDef
         except PersistError as error:
             raise dg.Failure(str(error)) from error
 
-    # Dagster would look them up a dozen times for every asset.
-    build.__annotations__.clear()
-    decorate = dg.multi_asset(
+    build.__annotations__.clear()  # Dagster would look them up
+    checks = {
+        check.get_python_identifier(): check
+        for name, c in checks_in_dagster(runtime.project, source).items()
+        for check in (
+            dg.AssetCheckSpec(name, asset=spec.key, blocking=c.blocking, description=c.definition),
+        )
+    }
+    table = dg.Out(io_manager_key=IO_MANAGER, is_required=False, code_version=spec.code_version)
+    reads = {f"input_{i}": dep.asset_key for i, dep in enumerate(spec.deps)}
+    op = dg.OpDefinition(
+        compute_fn=build,
         name=op_name(source),
-        outs={"table": out},
-        deps=spec.deps,
-        check_specs=[
-            dg.AssetCheckSpec(name, asset=spec.key, blocking=c.blocking, description=c.definition)
-            for name, c in checks_in_dagster(runtime.project, source).items()
-        ],
-        config_schema={
-            "force": dg.Field(
-                bool, default_value=False, description="Build even if the table is up to date."
-            )
-        },
+        ins=dict.fromkeys(reads, _READ),
+        outs={"table": table, **dict.fromkeys(checks, _CHECKED)},
+        config_schema=_config_schema(),
         required_resource_keys={PYSPARK},
-        partitions_def=spec.partitions_def,
-        backfill_policy=backfill_policy(source) if spec.partitions_def else None,
         **step_options(source.annotation),
     )
-    return decorate(build)
+    return dg.AssetsDefinition(
+        keys_by_input_name=reads,
+        keys_by_output_name={"table": spec.key},
+        node_def=op,
+        backfill_policy=backfill_policy(source) if spec.partitions_def else None,
+        check_specs_by_output_name=checks,
+        specs=[spec],
+    )
+
+
+_READ, _CHECKED = dg.In(dg.Nothing), dg.Out(dagster_type=None)
+
+
+@cache
+def _config_schema() -> Any:
+    """Return the schema of an op's config; all ops share one."""
+    description = "Build even if the table is up to date."
+    forced = dg.Field(bool, default_value=False, description=description)
+    return dg.OpDefinition(lambda: None, "any", config_schema={"force": forced}).config_schema
 
 
 def _pool(runtime: Runtime, builder: Builder, context: dg.AssetExecutionContext) -> Pool:

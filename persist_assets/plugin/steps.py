@@ -12,13 +12,13 @@ from persist_assets.core.model.project import Project
 
 
 def step_options(annotation: Annotation) -> dict[str, Any]:
-    """Return the arguments of `multi_asset` for a source; none if it says nothing of its step."""
+    """Return the arguments of the `OpDefinition` of a source; none if nothing is declared."""
     options: dict[str, Any] = {}
     tags = dict(annotation.op_tags)
     if annotation.k8s is not None:
         tags[K8S_TAG] = annotation.k8s
     if tags:
-        options["op_tags"] = tags
+        options["tags"] = tags
     if annotation.pool is not None:
         options["pool"] = annotation.pool
     if annotation.retries is not None:

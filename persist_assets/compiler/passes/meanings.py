@@ -260,7 +260,7 @@ def _compile_query(compilation: Compilation, unit: Unit) -> None:
 
 def _columns_of(unit: Unit) -> set[str] | None:
     """Return the names of the columns of an input in lower case; None: they are unknown."""
-    names = unit.face().names
+    names = unit.names()
     if names is None or unit.source is None:
         return None
     return {n.lower() for n in (*names, *(c.name for c in unit.source.columns))}

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from persist_assets.compiler import cache
+from persist_assets.compiler.lasting import load_lasting
+from persist_assets.compiler.load import load as load_all
 from persist_assets.compiler.load import load_project, require
 from persist_assets.compiler.registry import FRONTENDS
 from persist_assets.core.digests import digest, digest_connection
@@ -74,6 +76,54 @@ def test_a_warm_load_parses_nothing_and_finds_the_same(
     assert load(root) == cold
     assert parses == []
     assert made.stat().st_mtime_ns == before
+
+
+def test_a_warm_load_unpickles_nothing_of_what_readers_see(
+    make_project: Callable[..., Path],
+) -> None:
+    root = make_project(FILES)
+    cold = load(root)
+    (made,) = caches(root)
+    stored = cache.load_cache(made)
+    assert len(stored.meanings) == 5
+    unreadable = {key: replace(m, face=b"no pickle") for key, m in stored.meanings.items()}
+    cache.save_cache(made, stored.files, unreadable)
+    warm = load(root)
+    assert warm == cold
+    assert not warm.errors
+
+
+def test_what_is_kept_in_memory_is_what_the_cache_has(make_project: Callable[..., Path]) -> None:
+    root = make_project(FILES)
+    cold = load_all(load_settings(root))
+    (made,) = caches(root)
+    assert cold.n_new == 5
+    assert cold.compilation.memory.used == cache.load_cache(made).meanings
+    units = [unit for unit in cold.compilation.units.values() if unit.meaning is not None]
+    assert len(units) == 5
+    for unit in units:
+        assert unit.meaning is not None
+        assert isinstance(unit.meaning.face, bytes)
+        assert unit.names() == unit.face().names
+        for query in (unit.written.query, unit.declaration.query):
+            assert query is not None
+            assert query.tree is None
+    assert load_all(load_settings(root)).n_new == 0
+
+
+def test_a_project_for_a_process_that_lives_long_is_the_same(
+    make_project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = "".join(
+        f"--@ persist\nCREATE VIEW v{n} AS SELECT a + {n} AS a FROM p;\n" for n in range(250)
+    )
+    root = make_project({**FILES, "many.sql": many})
+    lasting = load_lasting(load_settings(root))  # cold: compiled, and taken from the cache
+    warm = load_lasting(load_settings(root))
+    monkeypatch.setenv("PERSIST_CACHE", str(root.parent / "another"))
+    assert load(root) == lasting == warm
+    monkeypatch.setenv("PERSIST_CACHE", "/proc/nowhere")  # nothing can be stored
+    assert load_lasting(load_settings(root)) == lasting
 
 
 @pytest.mark.parametrize(

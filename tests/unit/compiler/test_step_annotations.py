@@ -35,7 +35,7 @@ def test_steps_have_the_options_that_annotations_say(tmp_path: Path) -> None:
     options = step_options(found)
     assert options["retry_policy"] == dg.RetryPolicy(3, 30, dg.Backoff.EXPONENTIAL, dg.Jitter.FULL)
     assert options["pool"] == "warehouse"
-    tags = options["op_tags"]
+    tags = options["tags"]
     assert json.loads(tags.pop("dagster-k8s/config")) == {
         "container_config": {"resources": {"requests": {"memory": "4Gi"}}}
     }
