@@ -55,6 +55,10 @@ if TYPE_CHECKING:
 class Manifests(Part):
     """The snapshots that readers of each environment read, and every change to them."""
 
+    def __init__(self, events: EventLog) -> None:
+        super().__init__(events)
+        self._decoded: dict[tuple[str, ...], dict[str, Snapshot]] = {}
+
     @repeated
     def fetch(self, *environments: str) -> dict[BuildID, Snapshot]:
         """Return the snapshots that readers of an environment read, in one consistent state.
@@ -66,9 +70,17 @@ class Manifests(Part):
             was last built, or last found to be up to date, wins; among equals, the one published
             last. Finding a tainted snapshot up to date does not count.
         """
-        query = published(*environments)
+        query = published(*environments).with_only_columns(builds.c.build_id, builds.c.build_uid)
+        decoded = self._decoded.get(environments, {})
         with self._read() as connection:
-            return {row.build_id: snapshot_of(row) for row in connection.execute(query)}
+            best = {build_id: uid for build_id, uid in connection.execute(query)}
+            snapshots = {uid: decoded[uid] for uid in best.values() if uid in decoded}
+            # What a snapshot has of a build's row is written once, when the build succeeds.
+            for part in in_parts([uid for uid in best.values() if uid not in decoded]):
+                rows = connection.execute(sa.select(builds).where(builds.c.build_uid.in_(part)))
+                snapshots |= {row.build_uid: snapshot_of(row) for row in rows}
+        self._decoded[environments] = snapshots
+        return {build_id: snapshots[uid] for build_id, uid in best.items()}
 
     @repeated
     def find_snapshot(

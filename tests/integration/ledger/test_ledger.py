@@ -97,6 +97,45 @@ def test_a_newer_publication_replaces_the_older_one(open_ledger: Open) -> None:
     assert len(ledger.builds.fetch(source_id="a@s.sql")) == 2
 
 
+def test_a_manifest_that_is_fetched_often_is_that_of_now(open_ledger: Open) -> None:
+    reader, writer = open_ledger(), open_ledger()
+    chains = (("dev",), ("prod",), ("prod", "dev"))
+    statements: list[str] = []
+    sa.event.listen(
+        reader.manifests.database.engine,
+        "before_cursor_execute",
+        lambda _connection, _cursor, statement, *_: statements.append(statement),
+    )
+
+    def fetch() -> list[dict[str, Snapshot]]:
+        fetched = [reader.manifests.fetch(*chain) for chain in chains]
+        assert fetched == [open_ledger().manifests.fetch(*chain) for chain in chains]
+        statements.clear()
+        assert [reader.manifests.fetch(*chain) for chain in chains] == fetched
+        assert not [s for s in statements if "builds.inputs" in s], "rows are read once more"
+        return fetched
+
+    assert fetch() == [{}, {}, {}]
+    first, other = publish(writer, a_build("1")), publish(writer, a_build("2", "b"))
+    assert fetch()[0] == {"build-a": first, "build-b": other}
+    writer.manifests.promote(("dev",), "prod", writer.manifests.fetch("dev"))
+    newer = publish(writer, a_build("3"), version=1)
+    assert fetch()[1:] == [
+        {"build-a": first, "build-b": other},
+        {"build-a": newer, "build-b": other},
+    ]
+    # The table is found to be current: its snapshot is the same but for the time.
+    reused = replace(a_build("4", "b"), action="reused")
+    current = replace(other, current_at=NOW + timedelta(days=1))
+    writer.builds.record_started(reused, other.table)
+    writer.builds.publish(Publication(reused, current, []))
+    assert fetch()[0] == {"build-a": newer, "build-b": current}
+    last = writer.manifests.fetch_history("dev")[0].change_id
+    before = writer.manifests.fetch_history("dev")[2].change_id
+    writer.manifests.roll_back("dev", before, expected=last)
+    assert fetch()[0] == {"build-a": first, "build-b": other}
+
+
 @pytest.mark.proves("T6", "T12")
 def test_the_costs_of_builds_are_those_that_computed_rows_the_latest_first(
     open_ledger: Open,
