@@ -2,9 +2,6 @@
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
-# What computes in the session of the test process.
-ON_SPARK := $(addprefix tests/integration/,building/test_builder.py plugin/test_dagster.py \
-	operations/test_environments.py plugin/test_pool.py)
 # The files that take longest come first, so that both processes end at the same time.
 IN_TWO = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 export DAGSTER_HOME := $(CURDIR)/.persist/dagster
@@ -65,10 +62,9 @@ test-all: test-tools ## Run all tests, as CI does.
 	$(IN_TWO) $(PYTEST_OPTIONS) tests/e2e tests/integration tests/unit
 
 # The order follows from the date, so that it is another one each day and can be repeated.
-nightly: test-tools ## Run random queries and TPC-H against Spark, tests on each kind of it, and all tests in random order.
+nightly: test-tools ## Run random queries and TPC-H against Spark, tests on each kind and supported version of it and of Dagster, and all tests in random order.
 	PERSIST_TEST_SPARK=local PERSIST_TEST_BY_NIGHT=1 $(BIN)/python -m pytest -s tests/nightly
-	PERSIST_TEST_SPARK=local-cluster $(BIN)/python -m pytest $(ON_SPARK)
-	PERSIST_TEST_SPARK=shared $(BIN)/python -m pytest $(ON_SPARK)
+	$(BIN)/python scripts/versions.py
 	PERSIST_TEST_BY_NIGHT=1 $(MAKE) test-all PYTEST_OPTIONS="--random-order --random-order-seed=$$(date +%Y%m%d)"
 	$(MAKE) soak MINUTES=60
 

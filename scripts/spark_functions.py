@@ -1,6 +1,10 @@
 """Write the functions of the Spark in use to persist_assets/analysis/spark_functions.txt.
 
-Run it after an upgrade of Spark, then sort new aggregates, generators and window functions into
+Each line has the numbers of arguments in the newest supported Spark, and those in each older one
+that differs, or `-` where that lacks the function: see `functions_of` in
+persist_assets/analysis/functions.py. A new release becomes the newest in three steps: add it to
+`KNOWN_SPARKS` in persist_assets/core/spark_versions.py, run this with it and with each older one.
+Then sort new aggregates, generators and window functions into
 persist_assets/analysis/functions.py; tests say which are missing there.
 """
 
@@ -10,8 +14,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from persist_assets.analysis.functions import MISSING, functions_of
+from persist_assets.core.spark_versions import KNOWN_SPARKS, spark_in_use
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 FILE = Path(__file__).parent.parent / "persist_assets" / "analysis" / "spark_functions.txt"
 
@@ -88,11 +95,35 @@ def argument_counts(spark: Any, names: Iterable[str]) -> dict[str, str]:
     return {n: "*" if MOST in c or not c else ",".join(map(str, c)) for n, c in counts.items()}
 
 
-def text_of(spark: Any) -> str:
-    """Return the file that says which functions there are."""
+def read(spark: Any) -> dict[str, tuple[str, str]]:
+    """Return the functions that a session knows: the kind of each, and its numbers of arguments."""
     kinds = functions(spark)
     counts = argument_counts(spark, (name for name, kind in kinds.items() if kind != "table"))
-    return "".join(f"{name} {kind} {counts.get(name, '*')}\n" for name, kind in kinds.items())
+    return {name: (kind, counts.get(name, "*")) for name, kind in kinds.items()}
+
+
+def text_of(known: Mapping[str, Mapping[str, tuple[str, str]]]) -> str:
+    """Return the file for the functions of each supported version.
+
+    Raises
+    ------
+    ValueError
+        The newest version lacks a function, or has one of another kind.
+    """
+    newest = known[KNOWN_SPARKS[-1]]
+    lines: list[str] = []
+    for name, (kind, counts) in sorted(newest.items()):
+        words = [name, kind, counts]
+        for spark in KNOWN_SPARKS[:-1]:
+            older = known[spark].get(name, (kind, MISSING))
+            if older[0] != kind:
+                raise ValueError(f"{name} is {older[0]} in {spark}, and {kind} in the newest")
+            words += [f"{spark}:{older[1]}"] * (older[1] != counts)
+        lines.append(" ".join(words) + "\n")
+    gone = sorted(set[str]().union(*known.values()) - newest.keys())
+    if gone:
+        raise ValueError(f"the newest Spark lacks {', '.join(gone)}")
+    return "".join(lines)
 
 
 def main() -> int:
@@ -100,7 +131,10 @@ def main() -> int:
     from pyspark.sql import SparkSession
 
     spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-    FILE.write_text(text_of(spark.getOrCreate()))
+    text = FILE.read_text(encoding="utf-8")
+    known = {version: functions_of(version, text) for version in KNOWN_SPARKS}
+    known[spark_in_use()] = read(spark.getOrCreate())
+    FILE.write_text(text_of(known), encoding="utf-8")
     return 0
 
 

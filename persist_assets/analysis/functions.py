@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from persist_assets._paths import SPARK_FUNCTIONS
+from persist_assets.core.spark_versions import KNOWN_SPARKS, spark_in_use
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -130,15 +131,56 @@ SYNONYMS = {
 }
 """Names that Spark registers for the same expression."""
 
-_LINES = [line.split() for line in SPARK_FUNCTIONS.read_text(encoding="utf-8").splitlines()]
+MISSING = "-"
+"""What stands instead of numbers of arguments of a function that a version of Spark lacks."""
 
-SPARKS: Mapping[str, str] = {name: kind for name, kind, _ in _LINES}
+
+def functions_of(spark: str, text: str) -> dict[str, tuple[str, str]]:
+    r"""Return the functions of a version of Spark: kinds, and numbers of arguments as text.
+
+    Parameters
+    ----------
+    text
+        Lines of a name, a kind and the numbers in the newest Spark, `*` for any number; then, for
+        each older version that differs, the version with its numbers, or with `-`.
+
+    Examples
+    --------
+    >>> text = "hmac scalar 2,3 4.1:-\ninstr scalar 2,3,4 4.1:2\n"
+    >>> functions_of("4.1", text), functions_of("4.3", text)["instr"]
+    ({'instr': ('scalar', '2')}, ('scalar', '2,3,4'))
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for line in text.splitlines():
+        name, kind, counts, *older = line.split()
+        counts = dict(part.split(":") for part in older).get(spark, counts)
+        if counts != MISSING:
+            found[name] = (kind, counts)
+    return found
+
+
+_TEXT = SPARK_FUNCTIONS.read_text(encoding="utf-8")
+_IN_USE = functions_of(spark_in_use(), _TEXT)
+
+SPARKS: Mapping[str, str] = {name: kind for name, (kind, _) in _IN_USE.items()}
 """Functions of the Spark in use, each with its kind; written by `scripts/spark_functions.py`."""
 
 ARGUMENTS: Mapping[str, frozenset[int]] = {
-    name: frozenset(map(int, counts.split(","))) for name, _, counts in _LINES if counts != "*"
+    name: frozenset(map(int, counts.split(",")))
+    for name, (_, counts) in _IN_USE.items()
+    if counts != "*"
 }
 """The numbers of arguments that functions of the Spark in use take; others take any number."""
+
+
+def since(name: str, n_arguments: int | None = None) -> str | None:
+    """Return the first known Spark that has a function, and with so many arguments, if any."""
+    for spark in KNOWN_SPARKS:
+        _, counts = functions_of(spark, _TEXT).get(name, ("", None))
+        if counts and (n_arguments is None or {"*", str(n_arguments)} & {*counts.split(",")}):
+            return spark
+    return None
+
 
 _OPERATORS = frozenset("and between case cast in not or when".split())
 

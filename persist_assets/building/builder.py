@@ -600,6 +600,7 @@ class Builder:
                     base=computed.base.version if computed.base else None,
                     kept_files=computed.kept_files,
                     touched=computed.touched,
+                    engine=self.engine.version(),
                 )
             work.snapshot = self._snapshot(work, computed, version)
         return work.snapshot

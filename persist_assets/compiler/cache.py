@@ -27,6 +27,7 @@ from uuid import uuid4
 
 from persist_assets.compiler.software import digest_code, name_software
 from persist_assets.core.settings.user import make_private, user_cache
+from persist_assets.core.spark_versions import spark_in_use
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -277,4 +278,5 @@ def _forget_old(directory: Path) -> None:
 
 def _stamp() -> str:
     """Return a digest of the software whose results are cached."""
-    return sha256(f"{sys.version} {name_software()} {digest_code()}".encode()).hexdigest()
+    software = f"{sys.version} {name_software()} {digest_code()} Spark {spark_in_use()}"
+    return sha256(software.encode()).hexdigest()

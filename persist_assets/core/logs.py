@@ -66,6 +66,7 @@ ACTIONS: Mapping[str, str] = {
     "save-cache": "results of a compilation could not be kept",
     "session": "the Spark server keeps its own value of a setting",
     "settings": "settings may cause rebuilds that can be avoided",
+    "spark-unproven": "a session's Spark is a version that has not passed all tests",
     "spark-waits": "a build waits for cores of Spark",
     "states": "a table keeps no partial results",
     "store-throttles": "an object store throttles requests, which are repeated",

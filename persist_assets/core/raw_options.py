@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from persist_assets.core.errors import did_you_mean
+from persist_assets.core.spark_versions import is_in_use, only_since, spark_in_use
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -146,6 +147,14 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
 }
 """The read options of each format in Spark 4.3, from its classes of options."""
 
+_SINCE = {
+    "archivepathfilter": "4.3",
+    "ignoredpathsegmentregex": "4.3",
+    "prefertimestampnanos": "4.3",
+    "timeformat": "4.2",
+}
+"""The options that older supported versions of Spark ignore, in lower case."""
+
 _JDBC = (
     "connectionProvider",
     "customSchema",
@@ -224,6 +233,9 @@ def wrong_option(
     """
     known_options = OPTIONS.get(form)
     for name in sorted(options):
+        since = _SINCE.get(name)
+        if since is not None and (known_options or form == "jdbc") and not is_in_use(since):
+            return f"{form} has no option `{name}` in Spark {spark_in_use()}", only_since(since)
         if form == "jdbc" and name not in {k.lower() for k in _JDBC}:
             hint = did_you_mean(name, _JDBC)
             if hint is not None:

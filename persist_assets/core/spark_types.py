@@ -12,6 +12,7 @@ import re
 from typing import TYPE_CHECKING
 
 from persist_assets.core.errors import did_you_mean
+from persist_assets.core.spark_versions import is_in_use, only_since, spark_in_use
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -128,16 +129,10 @@ def read_type(
                 at, f"`{words[at]}` needs a length", "use string, or varchar(255)"
             )
         case "timestamp", []:
-            zone = [_word(words, end + i) for i in range(4)]
-            if zone[:3] == ["without", "time", "zone"]:
-                return "timestamp_ntz", end + 3
-            if zone == ["with", "local", "time", "zone"]:
-                return "timestamp", end + 4
-            if zone[:3] == ["with", "time", "zone"]:
-                hint = "use timestamp, or timestamp_ntz for one without a time zone"
-                raise UnknownTypeError(at, "unknown type `TIMESTAMP WITH TIME ZONE`", hint)
-            return "timestamp", end
+            return _timestamp(words, at, end)
         case (("timestamp" | "timestamp_ntz" | "timestamp_ltz"), [6]):
+            if not is_in_use("4.3"):
+                raise _too_new(at, f"{words[at]}(6)", "4.3")
             return _SIMPLE[word], end
         case "time", ([] | [_]):
             if [_word(words, end + i) for i in range(3)] == ["without", "time", "zone"]:
@@ -155,6 +150,26 @@ def read_type(
             pass
     written = "".join(words[at:end]) or "nothing"
     raise UnknownTypeError(at, f"unknown type `{written}`", type_hint(word))
+
+
+def _timestamp(words: Sequence[str], at: int, end: int) -> tuple[str, int]:
+    zone = [_word(words, end + i) for i in range(4)]
+    if zone[:3] == ["without", "time", "zone"]:
+        return "timestamp_ntz", end + 3
+    if zone == ["with", "local", "time", "zone"]:
+        if not is_in_use("4.2"):
+            raise _too_new(at, "TIMESTAMP WITH LOCAL TIME ZONE", "4.2")
+        return "timestamp", end + 4
+    if zone[:3] == ["with", "time", "zone"]:
+        hint = "use timestamp, or timestamp_ntz for one without a time zone"
+        raise UnknownTypeError(at, "unknown type `TIMESTAMP WITH TIME ZONE`", hint)
+    return "timestamp", end
+
+
+def _too_new(at: int, written: str, since: str) -> UnknownTypeError:
+    return UnknownTypeError(
+        at, f"Spark {spark_in_use()} has no type `{written}`", only_since(since)
+    )
 
 
 def parse_type(text: str, *, lengths: bool = True, bare_varchar: bool = False) -> str | None:

@@ -65,6 +65,10 @@ class Engine(Protocol):
         """Return the number of tasks that run at once."""
         ...
 
+    def version(self) -> str:
+        """Return the name and version of what computes: ``Spark 4.3.0``."""
+        ...
+
     def catalog(self) -> str:
         """Return the kind of the session's catalog: ``hive`` or ``in-memory``."""
         ...

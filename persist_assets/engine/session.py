@@ -16,6 +16,7 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
+from weakref import WeakKeyDictionary
 
 from persist_assets.core.errors import (
     BuildError,
@@ -34,7 +35,8 @@ from persist_assets.core.object_stores import (
     is_of_store,
     is_throttled,
 )
-from persist_assets.core.settings.spark import FIELD_IDS, is_harmless
+from persist_assets.core.settings.spark import FIELD_IDS, SPARK_DEFAULTS, is_harmless
+from persist_assets.core.spark_versions import SUPPORTED, minor, require_session
 from persist_assets.engine.interrupts import delayed_interrupts
 from persist_assets.engine.java import is_packaged, use_java
 
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _session_lock = threading.Lock()
+_VERSIONS: WeakKeyDictionary[SparkSession, str] = WeakKeyDictionary()
 
 
 def create_session(settings: Settings) -> SparkSession:
@@ -175,7 +178,8 @@ def open_session(settings: Settings, get: Callable[[], SparkSession]) -> SparkSe
     StorageError
         It does not start.
     SettingsError
-        It has a setting that changes results and that the project does not declare.
+        It has a setting that changes results and that the project does not declare. Or its version
+        is unknown, or not that of the installed PySpark.
     """
     _name_programs()
     try:
@@ -190,11 +194,26 @@ def open_session(settings: Settings, get: Callable[[], SparkSession]) -> SparkSe
             raise
         raise StorageError(f"Spark does not start: {first_line(error)}") from error
     with translated("opening a Spark session"):
+        require_session(version_of(session))
+        if minor(version_of(session)) not in SUPPORTED:
+            log.warning(
+                "Spark %s has not passed all tests of persist_assets: see docs/versions.md",
+                version_of(session),
+                extra={"action": "spark-unproven"},
+            )
         _align(session, settings.changing)
         present: Mapping[str, str] = session.conf.getAll  # fetched from the JVM one by one
         _check_known(present, settings)
+        _align(session, (p for p in SPARK_DEFAULTS.items() if p[0] not in dict(settings.changing)))
         _hasten(session, present)
     return session
+
+
+def version_of(session: SparkSession) -> str:
+    """Return the version of a session's Spark; a server is asked once."""
+    if session not in _VERSIONS:
+        _VERSIONS[session] = str(session.version)
+    return _VERSIONS[session]
 
 
 def _align(session: SparkSession, changing: Iterable[tuple[str, str]]) -> None:
@@ -216,7 +235,9 @@ def _check_known(present: Mapping[str, str], settings: Settings) -> None:
     unknown = [
         f'"{key}" = "{value}"'
         for key, value in sorted(present.items())
-        if key not in names and not is_harmless(key, settings.harmless)
+        if key not in names
+        and SPARK_DEFAULTS.get(key) != value
+        and not is_harmless(key, settings.harmless)
     ]
     if unknown:
         raise SettingsError(

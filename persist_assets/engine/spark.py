@@ -40,7 +40,7 @@ from persist_assets.engine.row_metrics import (
     read_measures,
     type_in,
 )
-from persist_assets.engine.session import broken_file, open_session, translated
+from persist_assets.engine.session import broken_file, open_session, translated, version_of
 from persist_assets.storage.delta_commit import find_staged
 from persist_assets.storage.delta_tables import read_snapshot, read_version
 from persist_assets.storage.files import reached, stored_rows
@@ -116,6 +116,10 @@ class SparkEngine:
             plan: str = self.session.sql("EXPLAIN SELECT * FROM range(1)").collect()[0][0]
         match = re.search(r"splits=(\d+)", plan)
         return int(match[1]) if match else 1
+
+    def version(self) -> str:
+        """Return the version of the session's Spark: ``Spark 4.3.0``."""
+        return f"Spark {version_of(self.session)}"
 
     def catalog(self) -> str:
         """Return the kind of the session's catalog: ``hive`` or ``in-memory``."""

@@ -123,6 +123,8 @@ def output_metadata(builder: Builder, work: PendingBuild, snapshot: Snapshot) ->
         files = read_version(root, snapshot.version).files
         preview = as_markdown(read_sample(files, SAMPLE_ROWS))
         metadata |= {"dagster/uri": root, "preview": dg.MetadataValue.md(preview)}
+        if work.build.computed_s is not None:
+            metadata["persist/engine"] = builder.engine.version()
     else:
         metadata["query"] = dg.MetadataValue.md(f"```sql\n{snapshot.view.sql}\n```")
     if snapshot.watermark is not None:

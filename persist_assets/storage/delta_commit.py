@@ -246,6 +246,7 @@ def commit(
     base: int | None = None,
     kept_files: Collection[str] = (),
     touched: Touched | None = None,
+    engine: str = "",
 ) -> int:
     """Commit staged files as the content of a table, in one new version.
 
@@ -260,6 +261,8 @@ def commit(
         commit and its publication; that commit is undone first.
     touched
         The keys of the rows that differ from an earlier version, which lie beside the files.
+    engine
+        The name and version of what computed the rows, recorded with the version.
 
     Returns
     -------
@@ -277,6 +280,8 @@ def commit(
 
     _check_files(staged)
     metadata = {"persist.build": staged.build_uid, "persist.build_id": build_id}
+    if engine:
+        metadata["persist.engine"] = engine
     if touched is not None:
         metadata[TOUCHED] = touched.as_metadata
     try:

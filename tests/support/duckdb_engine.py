@@ -127,6 +127,10 @@ class DuckDBEngine:
         """Return how many sources are built at once where no setting says it."""
         return 2
 
+    def version(self) -> str:
+        """Return the version of DuckDB."""
+        return f"DuckDB {duckdb.__version__}"
+
     def catalog(self) -> str:
         """Return the kind of catalog: there is none beyond the process."""
         return "in-memory"

@@ -13,6 +13,7 @@ from persist_assets.analysis.functions import (
     SESSION,
     SPARKS,
     VOLATILE,
+    since,
 )
 from persist_assets.analysis.semantics import (
     Meaning,
@@ -39,6 +40,7 @@ from persist_assets.core.model.annotations import VALID_FROM, VALID_TO
 from persist_assets.core.model.columns import Column, shortened
 from persist_assets.core.model.sources import FORMATS, Declaration, Source
 from persist_assets.core.partitions import spelled_bounds
+from persist_assets.core.spark_versions import only_since
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -343,10 +345,13 @@ def _wrong_calls(compilation: Compilation, query: Query) -> list[Problem]:
         if n is not None:
             takes = " or ".join(map(str, sorted(ARGUMENTS[name])))
             message = f"`{name}` takes {takes} argument{'s' * (takes != '1')}, not {n}"
-            problems.append(Problem("argument-count", message, place))
+            first = since(name, n)
+            problems.append(Problem("argument-count", message, place, first and only_since(first)))
         else:
-            other = _ELSEWHERE.get(name)
+            other, first = _ELSEWHERE.get(name), since(name)
             hint = f"Spark has `{other}`" if other else did_you_mean(name, (*SPARKS, *functions))
+            if first is not None:
+                hint = only_since(first)
             hint = hint or f'if the session has it: functions = ["{name}"] in persist.toml'
             problems.append(Problem("unknown-function", f"unknown function `{name}`", place, hint))
     problems += (p for name, p in query.misplaced_calls if name not in functions)

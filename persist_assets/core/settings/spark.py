@@ -27,6 +27,16 @@ SPARK_FIXED: Mapping[str, str] = {
 """What every session is given unless the project says otherwise. INT96 timestamps have no
 statistics; ANSI mode makes wrong data an error instead of a wrong number."""
 
+SPARK_DEFAULTS: Mapping[str, str] = {
+    "spark.sql.execution.pythonUDF.arrow.enabled": "true",
+    "spark.sql.execution.pythonUDTF.arrow.enabled": "true",
+}
+"""Defaults of the newest supported Spark that change rows and that an older one has otherwise.
+
+Each session has these values unless the project says otherwise, so BuildIDs do not hold them. Spark
+4.1 converts what functions in Python return in another way.
+"""
+
 SPARK_LOCAL: Mapping[str, str] = {
     "spark.master": "local[*]",
     "spark.app.name": "persist_assets",
