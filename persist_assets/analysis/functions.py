@@ -150,13 +150,13 @@ def functions_of(spark: str, text: str) -> dict[str, tuple[str, str]]:
     >>> functions_of("4.1", text), functions_of("4.3", text)["instr"]
     ({'instr': ('scalar', '2')}, ('scalar', '2,3,4'))
     """
-    found: dict[str, tuple[str, str]] = {}
+    functions: dict[str, tuple[str, str]] = {}
     for line in text.splitlines():
         name, kind, counts, *older = line.split()
         counts = dict(part.split(":") for part in older).get(spark, counts)
         if counts != MISSING:
-            found[name] = (kind, counts)
-    return found
+            functions[name] = (kind, counts)
+    return functions
 
 
 _TEXT = SPARK_FUNCTIONS.read_text(encoding="utf-8")

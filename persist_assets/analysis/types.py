@@ -23,6 +23,7 @@ _FIXED_TYPES: dict[str, str] = {
         ("=", "<>", "<", "<=", "<=>", "and", "or", "not", "is null", "is", "in"), "boolean"
     ),
     **dict.fromkeys(("boolean", "bool_or", "bool_and", "rlike", "like", "ilike"), "boolean"),
+    **dict.fromkeys(("sqlglot.like", "sqlglot.ilike"), "boolean"),
     **dict.fromkeys(("contains", "startswith", "endswith", "isnull", "isnotnull"), "boolean"),
     **dict.fromkeys(("isnan", "equal_null", "array_contains"), "boolean"),
     **dict.fromkeys(("count", "count_if", "approx_count_distinct", "div"), "bigint"),

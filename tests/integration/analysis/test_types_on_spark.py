@@ -11,8 +11,10 @@ from conftest import drawn_seed, draws
 from pyspark.errors import PySparkException
 
 from persist_assets._paths import SPARK_FUNCTIONS
+from persist_assets.analysis.functions import functions_of
 from persist_assets.compiler.load import load_project
 from persist_assets.core.settings.load import load_settings
+from persist_assets.core.spark_versions import KNOWN_SPARKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,8 +57,8 @@ KNOWN = {
 def expressions() -> list[str]:
     """Return calls of Spark's functions, and operators, over columns of all types."""
     calls: list[str] = []
-    for line in SPARK_FUNCTIONS.read_text().splitlines():
-        name, kind, arity = line.split()
+    newest = functions_of(KNOWN_SPARKS[-1], SPARK_FUNCTIONS.read_text())
+    for name, (kind, arity) in newest.items():
         if kind not in ("scalar", "aggregate") or name in ("and", "or", "not"):
             continue
         numbers = {"1", "2"} if arity == "*" else set(arity.split(","))
