@@ -169,19 +169,26 @@ class Persist(Tool):
         return sum(step["action"] == "build" for step in steps)
 
 
-class SqlMesh(Tool):
-    """SQLMesh on DuckDB."""
+class OnDuckDB(Tool):
+    """A tool that computes in DuckDB, with a file of its own and a cache of parsed models."""
 
-    name, form = "SQLMesh", "sqlmesh"
+    database: str
+    cache: str
 
     def refill(self) -> None:
         """Load the Parquet files into DuckDB."""
-        python = str(environment("sqlmesh") / "python")
-        self.run([python, "-c", _FILL, "db.db", "raw"])
+        python = str(environment(self.form) / "python")
+        self.run([python, "-c", _FILL, self.database, "raw"])
 
     def forget(self) -> None:
         """Delete its cache of parsed models."""
-        shutil.rmtree(self.root / ".cache", ignore_errors=True)
+        shutil.rmtree(self.root / self.cache, ignore_errors=True)
+
+
+class SqlMesh(OnDuckDB):
+    """SQLMesh on DuckDB."""
+
+    name, form, database, cache = "SQLMesh", "sqlmesh", "db.db", ".cache"
 
     def commands(self) -> Mapping[str, list[str]]:
         """Return the commands by step."""
@@ -199,19 +206,10 @@ class SqlMesh(Tool):
         return len({*re.findall(r"\[\d+/\d+\]\s+(\S+)", output)})
 
 
-class Dbt(Tool):
+class Dbt(OnDuckDB):
     """dbt Core on DuckDB."""
 
-    name, form = "dbt Core", "dbt"
-
-    def refill(self) -> None:
-        """Load the Parquet files into DuckDB."""
-        python = str(environment("dbt") / "python")
-        self.run([python, "-c", _FILL, "db.duckdb", "raw"])
-
-    def forget(self) -> None:
-        """Delete its cache of parsed models."""
-        shutil.rmtree(self.root / "target", ignore_errors=True)
+    name, form, database, cache = "dbt Core", "dbt", "db.duckdb", "target"
 
     def keep_state(self) -> None:
         """Keep the manifest, with which the next build compares."""

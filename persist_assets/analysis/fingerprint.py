@@ -480,8 +480,7 @@ _IGNORE_NULLS = frozenset("avg bool_and bool_or count max min sum".split())
 def _filtered(call: Call, types: Types | None) -> tuple[str, tuple[Expr, ...], tuple[str, ...]]:
     """Return the parts of a call; an aggregate over CASE WHEN … THEN … END has a FILTER instead.
 
-    What it aggregates is a column or a literal, so that it is no matter whether it is computed for
-    the other rows.
+    Only for columns and literals: computing these for the other rows cannot fail.
     """
     op, args, words = call.op, call.args, call.words
     if op == "count_if" and not words:

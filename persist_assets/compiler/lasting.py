@@ -18,9 +18,9 @@ _MANY = 200
 def load_lasting(settings: Settings) -> Project:
     """Read and compile all sources of a project as `load_project` does, and return the memory.
 
-    Trees of queries take ten times the memory of the project. It cannot be returned while parts of
-    the project lie between them. So a project of which much was compiled is dropped and taken from
-    the cache, which takes a tenth of the time of compiling.
+    The trees of queries take ten times the memory of the project, and parts of the project lie
+    between them, so freeing the trees returns little. After much was compiled, the project is
+    loaded again from the cache, in a tenth of the time.
 
     Raises
     ------

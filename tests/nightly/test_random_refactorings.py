@@ -139,8 +139,8 @@ def test_random_forms_of_equal_build_ids_have_equal_rows(spark: Any) -> None:
             n_failed += any(answer.error is not None for answer in answers)
             if (answers[0].error is None) != (answers[1].error is None):
                 wrong.append(f"seed {seed - 1}: one fails: {answers}\n{one}\n{other}")
-            elif said := difference(*answers):
-                wrong.append(f"seed {seed - 1}: {said}\n{one}\n{other}")
+            elif differs := difference(*answers):
+                wrong.append(f"seed {seed - 1}: {differs}\n{one}\n{other}")
     print(
         f"\nseeds {first} to {seed}: {n_forms} forms, {n_equal} pairs of equal BuildIDs,"
         f" {n_failed} fail, {len(wrong)} wrong"

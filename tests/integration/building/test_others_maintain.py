@@ -77,8 +77,8 @@ def rows(builder: Builder, name: str) -> list[Any]:
         named(builder, name).build_id
     ]
     files = read_snapshot(builder.settings.table_root(snapshot.table), snapshot).files
-    found = [row for file in files for row in pq.read_table(file).to_pylist()]
-    return sorted(tuple(row.values()) for row in found)
+    rows = [row for file in files for row in pq.read_table(file).to_pylist()]
+    return sorted(tuple(row.values()) for row in rows)
 
 
 def optimize(root: str) -> None:

@@ -143,11 +143,11 @@ def test_check_knows_what_an_older_spark_lacks(
         capture_output=True,
         text=True,
     )
-    said = " ".join((done.stdout + done.stderr).split())
-    assert done.returncode == 3, said
+    output = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode == 3, output
     for problem in problems:
-        assert problem in said
-    assert said.count("and PySpark 4.1.9 is installed") == len(problems)
+        assert problem in output
+    assert output.count("and PySpark 4.1.9 is installed") == len(problems)
 
 
 def test_a_version_of_a_table_says_which_spark_computed_it(

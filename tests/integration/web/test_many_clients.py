@@ -175,21 +175,21 @@ def test_what_is_kept_is_read_again_after_any_event_but_those_that_change_nothin
     builder: Builder,
 ) -> None:
     ledger, key, n = builder.ledger, object(), 0
-    kept: Kept[int] = Kept(ledger.events, UNPLANNED)
+    count: Kept[int] = Kept(ledger.events, UNPLANNED)
 
     def read() -> int:
         nonlocal n
         n += 1
         return n
 
-    assert [kept.get(key, read) for _ in range(3)] == [1, 1, 1]
+    assert [count.get(key, read) for _ in range(3)] == [1, 1, 1]
     ledger.wants.create([Want("w", "m/total", "dev", datetime.now(UTC))])
-    assert kept.get(key, read) == 1
-    assert kept.get(object(), read) == 2, "it depends on another object"
+    assert count.get(key, read) == 1
+    assert count.get(object(), read) == 2, "it depends on another object"
     ledger.wants.create([Want("v", "m/total", "dev", datetime.now(UTC))])
     ledger.manifests.promote(("dev",), "prod", {})
     ledger.wants.create([Want("u", "m/total", "dev", datetime.now(UTC))])
-    assert kept.get(key, read) == 3, "one of several events counts"
+    assert count.get(key, read) == 3, "one of several events counts"
     mark, _ = ledger.events.mark(None, ())
     ledger.wants.create([Want("t", "m/total", "dev", datetime.now(UTC))])
     assert mark.at is not None
