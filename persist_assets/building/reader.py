@@ -36,6 +36,7 @@ from persist_assets.engine.named_files import one_after_another, padded
 from persist_assets.engine.python_functions import call
 from persist_assets.engine.session import translated
 from persist_assets.external.coverage import short
+from persist_assets.external.raw_rows import rows_by_log
 from persist_assets.external.read_routing import Route, find_route
 from persist_assets.planning.reasons import WHEN_OLD
 from persist_assets.planning.render import Statement, kept, substitute
@@ -387,10 +388,17 @@ class Reader:
         """Return the rows of a raw table; for an external one, the rows of its copy."""
         assert source.raw is not None
         if source.external is None:
-            return self.engine.load_raw(source, self.pins.pin(source))
+            return self._load_pinned(source, self.pins.pin(source))
         if self.pins.is_synced(source):
             return self.engine.read_files("parquet", self.pins.pin(source), source.columns, {})
         return self._load_route(source, self._route_of_all(source))
+
+    def _load_pinned(self, source: Source, pin: Pin) -> DataFrame:
+        """Return the rows of a raw table at a version."""
+        if not pin.by_log:
+            return self.engine.load_raw(source, pin)
+        with translated(f"reading `{source.name}`"):
+            return rows_by_log(self.settings, source, pin, lambda: self.engine.session)
 
     def _route_of_all(self, source: Source) -> Route:
         """Return the location of all rows of an external table; no build of this run reads them."""
@@ -570,7 +578,7 @@ class Reader:
                 columns = {c.name: c for c in source.columns}
                 had = tuple(columns[name] for name in leaf.columns or columns)
                 shown, pin = replace(source, columns=had), self.pins.pin(source)
-                self.engine.view(leaf.name, lambda s=shown, p=pin: self.engine.load_raw(s, p))
+                self.engine.view(leaf.name, lambda s=shown, p=pin: self._load_pinned(s, p))
             else:
                 raise StorageError(
                     f"{leaf.name}, which the view {snapshot.table} reads, is gone",

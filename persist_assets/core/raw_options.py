@@ -6,6 +6,7 @@ listed here, only options that Spark uses are accepted.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from persist_assets.core.errors import did_you_mean
@@ -51,6 +52,7 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
     "orc": (*_FILES, "mergeSchema"),
     "text": (*_FILES, "compression", "encoding", "lineSep", "wholetext"),
     "delta": (),
+    "catalog": ("table",),
     "csv": (
         *_FILES,
         *_TEXTS,
@@ -212,6 +214,11 @@ def read_mode(options: Mapping[str, str], columns: Sequence[Column]) -> str:
     return options.get("mode", "PERMISSIVE" if keeps else "FAILFAST").upper()
 
 
+_PART = r"(?:\w+|`(?:[^`]|``)+`)"
+_TABLE = re.compile(rf"{_PART}(?:\.{_PART})+")
+"""The name of a table in a catalog. One without a schema could mean a view of the session."""
+
+
 def wrong_option(
     form: str, options: Mapping[str, str], columns: Sequence[Column]
 ) -> tuple[str, str | None] | None:
@@ -250,6 +257,11 @@ def wrong_option(
             return f"{form} has no option `{name}`", hint
     if form == "csv" and options.get("header", "true").lower() not in ("true", "false"):
         return "`header` must be true or false", None
+    if form == "catalog" and not _TABLE.fullmatch(options.get("table", "")):
+        return (
+            "catalog needs the name of a table, with its schema",
+            "OPTIONS (table 'sales.orders')",
+        )
     return _wrong_mode(options, columns) if form in PARSED else None
 
 

@@ -10,12 +10,13 @@ from urllib.parse import unquote
 
 from persist_assets.core.dialect import char_size, quote
 from persist_assets.core.errors import StorageError
+from persist_assets.core.model.sources import CATALOG
 from persist_assets.storage.types import CHAR_TYPE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from persist_assets.core.model.columns import Column
 
@@ -31,6 +32,24 @@ AS_NAMED: Mapping[str, str] = MappingProxyType(
     }
 )
 """Options with which Spark reads exactly the named files, whatever the session's settings are."""
+
+
+def load_unpinned(
+    session: SparkSession, form: str, options: Mapping[str, str], place: str | None
+) -> DataFrame:
+    """Return the rows of data without versions, as they are now.
+
+    Parameters
+    ----------
+    form
+        The format of the data; ``catalog``: a table that the session's catalog names.
+    place
+        The location as Spark spells it; None: options describe it.
+    """
+    if form != CATALOG:
+        return session.read.options(**options).format(form).load(place)
+    session.catalog.refreshTable(options["table"])  # the session may have an older list of files
+    return session.table(options["table"])
 
 
 def check_rows(scan: DataFrame, promised: Mapping[str, int], table: str) -> None:

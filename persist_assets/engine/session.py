@@ -6,6 +6,7 @@ This uses only features of both classic Spark and Spark Connect: no SparkContext
 from __future__ import annotations
 
 import atexit
+import json
 import logging
 import os
 import re
@@ -35,7 +36,7 @@ from persist_assets.core.object_stores import (
     is_of_store,
     is_throttled,
 )
-from persist_assets.core.settings.spark import FIELD_IDS, SPARK_DEFAULTS, is_harmless
+from persist_assets.core.settings.spark import FIELD_IDS, REFUSED, SPARK_DEFAULTS, is_harmless
 from persist_assets.core.spark_versions import SUPPORTED, minor, require_session
 from persist_assets.engine.interrupts import delayed_interrupts
 from persist_assets.engine.java import is_packaged, use_java
@@ -138,9 +139,7 @@ def _connect(settings: Settings) -> SparkSession:
     session.client.set_retry_policies([policy])
     session.registerProgressHandler(Jobs(str(settings.root), directory, _warn_of_wait))
     with translated("opening a Spark session"):
-        for key, value in settings.spark:
-            if key.startswith("spark.sql.") and session.conf.get(key, None) != value:
-                _set(session, key, value, settings)
+        _set_all(session, settings)
     return session
 
 
@@ -154,18 +153,31 @@ def _warn_of_wait(job: Job) -> None:
     )
 
 
-def _set(session: SparkSession, key: str, value: str, settings: Settings) -> None:
-    """Set a setting in a session of a server.
+def _set_all(session: SparkSession, settings: Settings) -> None:
+    """Give a session of a server the settings of a project that sessions can have.
 
     A server that others started has its own settings, and sessions cannot change some of them. That
     does not matter for settings that cannot change rows.
+
+    Raises
+    ------
+    SettingsError
+        The session refuses settings that can change rows, or has others than the project.
     """
-    try:
-        session.conf.set(key, value)
-    except Exception:
-        if settings.shared or not is_harmless(key, settings.harmless):
-            raise
-        log.info("action=session setting=%s: the server keeps its own value", key)
+    changing = False
+    for key, value in settings.spark:
+        if not key.startswith("spark.sql.") or session.conf.get(key, None) == value:
+            continue
+        try:
+            session.conf.set(key, value)
+        except Exception:
+            is_changing = not is_harmless(key, settings.harmless)
+            if settings.shared and not is_changing:
+                raise
+            changing |= is_changing
+            log.info("action=session setting=%s: the server keeps its own value", key)
+    if changing:
+        _agree(session, settings)
 
 
 def open_session(settings: Settings, get: Callable[[], SparkSession]) -> SparkSession:
@@ -201,11 +213,7 @@ def open_session(settings: Settings, get: Callable[[], SparkSession]) -> SparkSe
                 version_of(session),
                 extra={"action": "spark-unproven"},
             )
-        _align(session, settings.changing)
-        present: Mapping[str, str] = session.conf.getAll  # fetched from the JVM one by one
-        _check_known(present, settings)
-        _align(session, (p for p in SPARK_DEFAULTS.items() if p[0] not in dict(settings.changing)))
-        _hasten(session, present)
+        _hasten(session, _agree(session, settings))
     return session
 
 
@@ -216,36 +224,85 @@ def version_of(session: SparkSession) -> str:
     return _VERSIONS[session]
 
 
-def _align(session: SparkSession, changing: Iterable[tuple[str, str]]) -> None:
-    """Set the settings that change results in a session."""
-    for key, value in changing:
-        if session.conf.get(key, None) != value:
-            try:
-                session.conf.set(key, value)
-            except Exception as error:
-                message = (
-                    f"the Spark session has {key} = {session.conf.get(key, None)}, not {value}"
-                )
-                raise SettingsError(message, hint="set it where the session is created") from error
+def _agree(session: SparkSession, settings: Settings) -> Mapping[str, str]:
+    """Set the settings that change results in a session, and return all that it has then.
 
-
-def _check_known(present: Mapping[str, str], settings: Settings) -> None:
-    """Refuse a session with further settings that change results; name all of them."""
+    Raises
+    ------
+    SettingsError
+        It refuses some, or has more of them. All are listed.
+    """
+    refused = _refused(session, settings.changing)
+    present: Mapping[str, str] = session.conf.getAll  # fetched from the JVM one by one
     names = {*dict(settings.changing), FIELD_IDS}
-    unknown = [
-        f'"{key}" = "{value}"'
-        for key, value in sorted(present.items())
+    unknown = {
+        key: value
+        for key, value in present.items()
         if key not in names
         and SPARK_DEFAULTS.get(key) != value
         and not is_harmless(key, settings.harmless)
-    ]
-    if unknown:
-        raise SettingsError(
-            "the Spark session has settings that can change results but are not in persist.toml:\n"
-            + "\n".join(f"      {line}" for line in unknown),
-            hint="add them to `[spark]` in persist.toml, and so to BuildIDs; list those that "
-            "cannot change rows in `[spark] harmless` instead",
-        )
+    }
+    undeclared = (p for p in SPARK_DEFAULTS.items() if p[0] not in names)
+    refused |= _refused(session, undeclared) if not unknown else {}
+    if refused or unknown:
+        own = {key: _own_value(session, key) for key in refused}
+        raise _disagreement(own, refused, unknown)
+    return present
+
+
+def _refused(session: SparkSession, pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Set settings in a session; return those that it does not take."""
+    refused: dict[str, str] = {}
+    for key, value in pairs:
+        if session.conf.get(key, None) != value:
+            try:
+                session.conf.set(key, value)
+            except Exception:
+                if _own_value(session, key) != value:
+                    refused[key] = value
+    return refused
+
+
+def _own_value(session: SparkSession, key: str) -> str | None:
+    """Return the value of a setting in a session, or Spark's default; None if there is neither."""
+    with suppress(Exception):
+        return session.conf.get(key)
+    return None
+
+
+def _disagreement(
+    own: Mapping[str, str | None], refused: Mapping[str, str], unknown: Mapping[str, str]
+) -> SettingsError:
+    """Return the error for settings of a session that can change rows.
+
+    Parameters
+    ----------
+    own, refused
+        The settings that it refuses to change: its values, None without one, and the project's.
+    unknown
+        The settings that the project does not declare.
+    """
+    lines: dict[str, str] = {}
+    for key, value in {**unknown, **own}.items():
+        due = REFUSED.get(key) or refused.get(key)
+        if value is None or (key in REFUSED and value.lower() != str(due).lower()):
+            # `persist.toml` takes no other value.
+            has = "has no value" if value is None else f"is {json.dumps(value)}"
+            lines[key] = f"# {key} {has}: set it to {json.dumps(due)} where Spark is started"
+        else:
+            instead = f"  # the session refuses {json.dumps(due)}" if key in refused else ""
+            lines[key] = f"{_pair(key, value)}{instead}"
+    return SettingsError(
+        "the Spark session has settings that can change results and differ from persist.toml:\n"
+        + "\n".join(f"      {lines[key]}" for key in sorted(lines)),
+        hint="add them to `[spark]` in persist.toml, and so to BuildIDs; list those that "
+        "cannot change rows in `[spark] harmless` instead",
+    )
+
+
+def _pair(key: str, value: str) -> str:
+    """Return a line for `[spark]` in persist.toml."""
+    return f"{json.dumps(key)} = {json.dumps(value, ensure_ascii=False)}"
 
 
 _FAST = {

@@ -28,7 +28,7 @@ from persist_assets.core.time_values import (
 from persist_assets.engine.activity import activity_of
 from persist_assets.engine.attribution import attributed
 from persist_assets.engine.few_rows import in_few_files, in_session, is_classic, twin_of
-from persist_assets.engine.named_files import AS_NAMED, check_rows, padded
+from persist_assets.engine.named_files import AS_NAMED, check_rows, load_unpinned, padded
 from persist_assets.engine.python_udfs import Udfs
 from persist_assets.engine.row_metrics import (
     Measured,
@@ -41,6 +41,7 @@ from persist_assets.engine.row_metrics import (
     type_in,
 )
 from persist_assets.engine.session import broken_file, open_session, translated, version_of
+from persist_assets.engine.shared_warehouse import ensure_shared
 from persist_assets.storage.delta_commit import find_staged
 from persist_assets.storage.delta_tables import read_snapshot, read_version
 from persist_assets.storage.files import reached, stored_rows
@@ -163,6 +164,7 @@ class SparkEngine:
 
     def attributed(self, to: Attribution) -> AbstractContextManager[None]:
         """Let what this thread computes belong to a build; if it is interrupted, end it."""
+        ensure_shared(self.session, self.settings)
         return attributed(self.session, to)
 
     def activity(self) -> Activity | None:
@@ -208,13 +210,10 @@ class SparkEngine:
             if form in PARSED:
                 return self._read_parsed(source, form, pin, options)
             return self.read_files(form, pin, source.columns, options)
-        reader = self.session.read.options(**options).format(raw.format)
-        place = spark_uri(self.settings.resolve(raw.location)) if raw.location else None
-        frame = reader.load(place)
-        named = [
-            f"CAST({quote(c.name)} AS {_read_type(c.type)}) AS {quote(c.name)}"
-            for c in source.columns
-        ]
+        place = raw.location and spark_uri(self.settings.resolve(raw.location))
+        frame = load_unpinned(self.session, raw.format, options, place)
+        cast = "CAST({0} AS {1}) AS {0}".format
+        named = [cast(quote(c.name), _read_type(c.type)) for c in source.columns]
         return padded(frame.selectExpr(*named), source.columns) if named else frame
 
     def check_rows(self, name: str, pin: Pin) -> None:
@@ -664,11 +663,11 @@ class SparkEngine:
         most_rows
             The maximum number of rows of a file; 0: no limit.
         """
-        schema = delta_schema(frame.schema.jsonValue())
-        writer = frame.write.option("maxRecordsPerFile", most_rows)
-        writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+        ensure_shared(self.session, self.settings)
+        no_marker = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
+        writer = frame.write.options(maxRecordsPerFile=str(most_rows), **no_marker)
         writer.parquet(spark_uri(f"{root}/{build_uid}"))
-        return find_staged(root, build_uid, schema)
+        return find_staged(root, build_uid, delta_schema(frame.schema.jsonValue()))
 
     def columns(self, frame: DataFrame, name: str) -> tuple[Column, ...]:
         """Return the columns of lazy rows.

@@ -25,14 +25,13 @@ from persist_assets.storage.commits import (
     moves,
     parse_commit,
 )
+from persist_assets.storage.delta_features import READABLE_FEATURES, check_readable
 from persist_assets.storage.delta_tables import file_sizes, find_table, live_files, origin
 from persist_assets.storage.files import is_there, list_files, reached
 from persist_assets.storage.raw import (
     OF_DELTA,
     OF_FILES,
     OF_PARSED,
-    READABLE_FEATURES,
-    check_readable,
     delta_version,
     digest_of_files,
     file_location,
@@ -133,6 +132,8 @@ def raw_change(directory: str, location: str, then: str, pin: Pin, form: str = "
         came = (replace(piece, bytes=sizes[piece.path]) for piece in pieces)
         went = (Piece(path, bytes=before[path][0]) for path in lost)
         return Change(tuple(came), tuple(went), total_bytes=pin.bytes or 0)
+    if pin.by_log:
+        return None  # files that stay may have lost rows
     if then.startswith(OF_DELTA) and now.startswith(OF_DELTA):
         (first, table, *files), (last, same, *others) = then.split(":")[1:], now.split(":")[1:]
         if table != same or len(files) != len(others):
@@ -341,7 +342,7 @@ def version_of_same_rows(location: str, pin: Pin, versions: Iterable[str]) -> st
     if (int(number), files) in earlier:
         return pin.version
     match = next((one for one in earlier if one[1] == files), None)
-    if match is None:
+    if match is None and not pin.by_log:
         numbers = [n for n, _ in earlier if n < pin.commit]
         since = _quiet_since(location, pin.commit, min(numbers)) if numbers else pin.commit
         candidates = (one for one in earlier if since <= one[0] < pin.commit)

@@ -19,6 +19,12 @@ from persist_assets.core.errors import GoneError, StorageError
 from persist_assets.core.model.columns import Column
 from persist_assets.core.model.sources import FILE_FORMATS
 from persist_assets.core.object_stores import is_local, scheme_of
+from persist_assets.storage.delta_features import (
+    BY_LOG,
+    check_readable,
+    marks_of,
+    unusual_features,
+)
 from persist_assets.storage.files import delta_place, list_files, reached, unreachable
 from persist_assets.storage.types import columns_of_struct, type_of_arrow
 from persist_assets.storage.waiting import ask
@@ -40,8 +46,6 @@ OF_PARSED = f"{OF_FILES}p"
 """The prefix of versions of CSV and JSON since columns go by name and bad records are errors."""
 
 _WHERE = "check its LOCATION or `uri`"
-READABLE_FEATURES = frozenset(("timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"))
-"""Features of Delta tables under which their Parquet files alone are their rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,9 @@ class Pin:
         The lower-case names of a Delta table's columns; older files may lack some.
     bytes
         The size of all files; None if it is unknown.
+    by_log
+        Whether files alone are not the rows, because a Delta table's log deletes rows or renames
+        columns. Then `files` is None.
     """
 
     version: str | None
@@ -80,6 +87,7 @@ class Pin:
     commit: int | None = None
     names: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
     bytes: int | None = field(default=None, compare=False, repr=False)
+    by_log: bool = False
 
     @property
     def n_rows(self) -> int | None:
@@ -393,27 +401,6 @@ def check_commits(table: Any, location: str, system: Any, root: str) -> None:
             )
 
 
-def deletion_vectors(table: Any, location: str) -> Any:
-    """Return the `pyarrow.RecordBatchReader` of a Delta table's deletion vectors.
-
-    Raises
-    ------
-    GoneError
-        A file of deletion vectors is gone.
-    StorageError
-        A file of deletion vectors cannot be read.
-    """
-    import pyarrow as pa
-    from deltalake.exceptions import DeltaError
-
-    try:
-        return ask(location, lambda: pa.RecordBatchReader.from_stream(table.deletion_vectors()))
-    except (DeltaError, OSError) as error:
-        failed = f"cannot read a deletion vector of the Delta table at {location}"
-        raised = unreachable(location, error, failed)
-        raise GoneError(raised.message) if _LOST.search(str(error)) else raised from error
-
-
 def partition_texts(table: Any, location: str, system: Any, root: str) -> dict[str, Texts]:
     """Return the partition values of a Delta table's files, as its log writes them, by path.
 
@@ -502,7 +489,6 @@ _CHECKPOINT = re.compile(
     r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10})|\.[0-9a-fA-F-]{36})?\.(?:parquet|json)"
 )
 _COMMIT = re.compile(r"(\d{20})\.json")
-_LOST = re.compile(r"(?i)not found|no such file")
 
 
 def pin_delta(location: str, version: int | None = None) -> Pin:
@@ -523,18 +509,28 @@ def pin_delta(location: str, version: int | None = None) -> Pin:
     table = open_delta(location, version)
     with reached(location) as (system, root):
         check_commits(table, location, system, root.rstrip("/") + "/")
-    check_readable(table, location)
+    unusual = unusual_features(table, location)
+    if not unusual <= BY_LOG:
+        check_readable(table, location)
     parted = table.metadata().partition_columns
-    if parted:
+    if parted and not unusual:
         _refuse_unusual_partitions(table, location)
     files = _live(table)
     rows = {file_location(p, location): n for p, (_, n) in sorted(files.items())}
     # In a table without partitions, names of directories have no meaning.
-    base = location if parted else None
+    base = location if parted and not unusual else None
     names = frozenset(f.name.lower() for f in table.schema().fields)
-    name, commit = delta_version(table, files), table.version()
-    size = sum(size for size, _ in files.values())
-    return Pin(name, tuple(rows), base, rows=rows, commit=commit, names=names, bytes=size)
+    marks = marks_of(table, location) if unusual else []
+    return Pin(
+        delta_version(table, [*files, *marks]),
+        None if unusual else tuple(rows),
+        base,
+        rows=rows,
+        commit=table.version(),
+        names=names,
+        bytes=sum(size for size, _ in files.values()),
+        by_log=bool(unusual),
+    )
 
 
 def delta_version(table: Any, paths: Iterable[str]) -> str:
@@ -546,31 +542,6 @@ def delta_version(table: Any, paths: Iterable[str]) -> str:
         See `digest_of_files`.
     """
     return f"{OF_DELTA}{table.version()}:{table.metadata().id}:{digest_of_files(paths)}"
-
-
-def check_readable(table: Any, location: str) -> None:
-    """Raise if the rows of a Delta table are not simply those of its Parquet files.
-
-    Raises
-    ------
-    StorageError
-        It uses a feature under which they are not.
-    """
-    metadata = table.metadata()
-    protocol = table.protocol()
-    features: list[str] = list(protocol.reader_features or ())
-    unknown = set(features) - READABLE_FEATURES
-    if metadata.configuration.get("delta.columnMapping.mode", "none") == "none":
-        unknown.discard("columnMapping")
-    else:
-        unknown.add("columnMapping")
-    if "deletionVectors" in unknown and not _has_deletion_vectors(table, location):
-        unknown.discard("deletionVectors")
-    if unknown:
-        raise StorageError(
-            f"the Delta table at {location} uses {', '.join(sorted(unknown))}: not supported",
-            hint="its Parquet files alone would give wrong rows: write it without this feature",
-        )
 
 
 def digest_of_files(paths: Iterable[str]) -> str:
@@ -597,10 +568,6 @@ def is_hidden_file(path: str) -> bool:
     """
     name = unquote(path).rpartition("/")[2]
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
-
-
-def _has_deletion_vectors(table: Any, location: str) -> bool:
-    return any(batch.num_rows for batch in deletion_vectors(table, location))
 
 
 def promised_rows(table: Any) -> dict[str, int | None]:

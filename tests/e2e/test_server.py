@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -19,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pyspark
 import pytest
 from conftest import SPARK_TOML, need, wait_for
 from deltalake import DeltaTable
+from sparks import connect_server
 
-from persist_assets.engine.server import _listens, stop_server
+from persist_assets.engine.server import stop_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -181,37 +180,9 @@ for url in (server.address, f"{server.address}/;token={'0' * 64}"):
 @pytest.fixture
 def foreign(tmp_path: Path) -> Iterator[str]:
     """The address of a Connect server that somebody else started, in another directory."""
-    home = Path(pyspark.__file__).parent
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    settings = {
-        "spark.master": "local[2]",
-        "spark.ui.enabled": "false",
-        "spark.connect.grpc.binding.address": "127.0.0.1",
-        "spark.connect.grpc.binding.port": str(port),
-        "spark.sql.catalog.theirs": "org.apache.spark.sql.delta.catalog.Theirs",
-    }
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [
-                str(home / "bin" / "spark-submit"),
-                *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
-                *(part for k, v in settings.items() for part in ("--conf", f"{k}={v}")),
-                "spark-internal",
-            ],
-            cwd=tmp_path,
-            env={**os.environ, "SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable},
-            stdout=log,
-            stderr=log,
-        )
-    try:
-        wait_for(lambda: _listens(port) or process.poll() is not None)
-        assert process.poll() is None, (tmp_path / "log").read_text()
-        yield f"sc://localhost:{port}"
-    finally:
-        process.terminate()
-        process.wait(30)
+    theirs = {"spark.sql.catalog.theirs": "org.apache.spark.sql.delta.catalog.Theirs"}
+    with connect_server(tmp_path, theirs) as address:
+        yield address
 
 
 @pytest.mark.slow

@@ -105,8 +105,9 @@ def _pieces(task: Task, column: ColumnRef) -> tuple[Piece, ...] | None:
     table = world.readable(leaf) if leaf.raw is None else None
     if leaf.raw is not None and source_id in world.versions:
         root, form = pins.place(leaf)
-        commit = pins.pin(leaf).commit  # a copy's version says it
-        if form == "delta":
+        pin = pins.pin(leaf)
+        commit = pin.commit  # a copy's version says it
+        if form == "delta" and not pin.by_log:
             number = int(world.versions[source_id].split(":")[1]) if commit is None else commit
             return delta_pieces(root, number, name)
     if table is not None and table.view is None:

@@ -38,7 +38,7 @@ from persist_assets.core.errors import (
 from persist_assets.core.languages import MALLOY
 from persist_assets.core.model.annotations import VALID_FROM, VALID_TO
 from persist_assets.core.model.columns import Column, shortened
-from persist_assets.core.model.sources import FORMATS, Declaration, Source
+from persist_assets.core.model.sources import CATALOG, FORMATS, Declaration, Source
 from persist_assets.core.partitions import spelled_bounds
 from persist_assets.core.spark_versions import only_since
 
@@ -163,6 +163,10 @@ def _unknown_format(
     compilation: Compilation, declaration: Declaration, raw: RawTable
 ) -> list[Problem]:
     """Return the problem if Spark cannot read the format of a raw table: an error if misspelt."""
+    if raw.format == CATALOG and raw.location:
+        message = f"`{declaration.name}` is a table of a catalog, which knows its location"
+        hint = "remove the location, here and in `[env.NAME.raw]`, or use the format of its files"
+        return [Problem("raw-location", message, declaration.location, hint)]
     is_ours = raw.external is not None or declaration.function is not None
     is_ours |= raw.format in FORMATS or "." in raw.format  # a class
     if is_ours or compilation.functions is None:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 FILE_FORMATS = ("parquet", "orc", "csv", "json", "text")
 """Formats of plain files, listed and pinned by name, size and time of change."""
-FORMATS = ("delta", *FILE_FORMATS, "xml", "jdbc", "binaryfile")
+CATALOG = "catalog"
+"""The format of a table that the catalog of the Spark session names."""
+FORMATS = ("delta", *FILE_FORMATS, "xml", "jdbc", "binaryfile", CATALOG)
 """Formats of raw tables that need no library besides Spark and this package."""
 
 ReadMode = Literal["snapshot", "follow", "snapshot_and_follow"]
@@ -91,7 +93,7 @@ class RawTable:
         Lower case: ``parquet``, ``delta``, ``csv``, ….
     location
         The path or URI as written; a relative path starts at the project root. None for data that
-        only options describe (``jdbc``).
+        only options describe (``jdbc``, ``catalog``).
     options
         Sorted pairs with lower-case names. For an external table, the options that decide its rows.
     external

@@ -22,9 +22,10 @@ from persist_assets.external.connectors.pruning import (
     span,
 )
 from persist_assets.planning.increments import in_order
+from persist_assets.storage.delta_features import deletion_vectors
 from persist_assets.storage.delta_tables import told_by_files
 from persist_assets.storage.files import reached, stored_rows
-from persist_assets.storage.raw import deletion_vectors, file_location
+from persist_assets.storage.raw import file_location
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -313,13 +313,30 @@ def test_tables_of_other_writers_are_pinned(name: str, rows: int) -> None:
     assert len(pin_raw(RawTable("delta", name), str(FOREIGN / name)).files or ()) == rows
 
 
+@pytest.mark.parametrize("name", ["table-with-dv-small", "table_with_column_mapping"])
+def test_tables_whose_files_alone_would_be_wrong_rows_name_no_files(name: str) -> None:
+    pin = pin_raw(RawTable("delta", name), str(FOREIGN / name))
+    assert (pin.by_log, pin.files) == (True, None)
+
+
 @pytest.mark.parametrize(
-    ("name", "feature"),
-    [("table-with-dv-small", "deletionVectors"), ("table_with_column_mapping", "columnMapping")],
+    ("old", "new", "feature"),
+    [
+        ('"deletionVectors"]', '"deletionVectors","typeWidening"]', "typeWidening"),
+        ('mode":"none"', 'mode":"id"', "columnMapping by id"),
+    ],
 )
-def test_tables_whose_files_alone_would_be_wrong_rows_are_refused(name: str, feature: str) -> None:
+def test_features_that_nobody_reads_are_refused(
+    tmp_path: Path, old: str, new: str, feature: str
+) -> None:
+    root = tmp_path / "t"
+    shutil.copytree(FOREIGN / "table-with-dv-small", root)
+    first = root / "_delta_log" / f"{0:020}.json"
+    for path in (root, first.parent, first):
+        path.chmod(0o755)
+    first.write_text(first.read_text().replace(old, new))
     with pytest.raises(StorageError, match=f"uses {feature}"):
-        pin_raw(RawTable("delta", name), str(FOREIGN / name))
+        pin_raw(RawTable("delta", "t"), str(root))
 
 
 def test_secrets_enter_no_identity() -> None:
