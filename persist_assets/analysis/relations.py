@@ -28,6 +28,7 @@ from persist_assets.analysis.binding import MAX_LEAVES
 from persist_assets.analysis.expressions import expression
 from persist_assets.analysis.functions import TABLE_FUNCTIONS
 from persist_assets.analysis.names import refuse_uncertain_names, renamed, using_key
+from persist_assets.analysis.pivots import pivoted
 from persist_assets.analysis.scope import Around, Entry, From, Select, Unanalysable
 from persist_assets.analysis.syntax import alias_of, given_args, is_join, word_for
 from persist_assets.core.dialect import plain
@@ -43,7 +44,7 @@ def from_item(binding: Binding, node: Any, around: Around, sibling: From | None 
     """Bind one item of a FROM clause, including its parenthesised joins."""
     unknown = set(given_args(node)) - {
         *("this", "db", "catalog", "alias", "joins", "sample", "with_", "expressions", "hints"),
-        *("laterals", "view", "outer", "ordinality", "order", "limit", "offset"),
+        *("laterals", "view", "outer", "ordinality", "order", "limit", "offset", "pivots"),
     }
     if unknown:
         raise Unanalysable(f"of {sorted(unknown)[0].upper()} in FROM")
@@ -60,7 +61,7 @@ def from_item(binding: Binding, node: Any, around: Around, sibling: From | None 
                 whole = replace(source.block(outs), order=source.order)
                 source = derived_from(binding, whole, name, names, around)
         case exp.Subquery() | exp.Values():
-            bare = not set(given_args(node)) - {"this", "alias", "joins"}
+            bare = not set(given_args(node)) - {"this", "alias", "joins", "pivots"}
             query = node.this if bare and isinstance(node, exp.Subquery) else node
             source = derived_from(
                 binding, binding.query(binding, query, around), name, names, around
@@ -78,6 +79,10 @@ def from_item(binding: Binding, node: Any, around: Around, sibling: From | None 
             raise Unanalysable(f"of {word_for(node)} in FROM")
     if node.args.get("sample"):
         raise Unanalysable("of TABLESAMPLE")
+    for pivot in node.args.get("pivots") or ():
+        source = as_leaf(binding, source)
+        name, names = alias_of(pivot)
+        source = derived_from(binding, pivoted(binding, source, pivot, around), name, names, around)
     for each in node.args.get("joins") or ():
         source = join(binding, source, each, around)
     return source

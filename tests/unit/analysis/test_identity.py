@@ -152,7 +152,7 @@ def test_what_the_parser_does_not_tell_is_digested_as_written(one: str, other: s
 @pytest.mark.parametrize(
     "reader",
     [
-        "SELECT * FROM (SELECT p, q FROM x) PIVOT (sum(q) FOR p IN (1, 2))",
+        "SELECT * FROM (SELECT p, q FROM x) PIVOT (sum(q) FOR (p, q) IN ((1, 2)))",
         "SELECT p FROM x TABLESAMPLE (100 PERCENT) AS y",
     ],
 )
