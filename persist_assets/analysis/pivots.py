@@ -2,7 +2,7 @@
 
 PIVOT groups rows by the other columns, and has a column for each value. What that has where a group
 has no row of the value is Spark's affair (NULL, or 0 for some aggregates). So it is a function of
-the group's rows with a name of its own, `pivot`. UNPIVOT generates a row for each of some columns.
+the group's rows with a name of its own. UNPIVOT generates a row for each of some columns.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from persist_assets.analysis.binding import Binding
     from persist_assets.analysis.scope import Around, From
 
-
+PIVOT = "sqlglot.pivot"
+UNPIVOT = "sqlglot.unpivot"
 _ARGS = frozenset(
     "expressions fields alias columns pivot_column_naming unpivot include_nulls".split()
 )
@@ -60,7 +61,7 @@ def pivoted(binding: Binding, source: From, node: Any, around: Around) -> Block:
             if len(calls) > 1 and name is None:
                 raise Unanalysable("of PIVOT with several aggregates without names")
             title = shown if len(calls) == 1 else f"{shown}_{plain(str(name))}"
-            columns.append(binding.calls.call("pivot", (call, by, literal)))
+            columns.append(binding.calls.call(PIVOT, (call, by, literal)))
             outs.append(Out(title, title, columns[-1]))
     rows = replace(source.block(), order=source.order)
     key_exprs = tuple(e.expr for e in keys)
@@ -85,7 +86,7 @@ def _unpivoted(binding: Binding, source: From, node: Any, field: exp.In, around:
         args += (binding.calls.call("string", (), (text,)), expr)
     kinds = {binding.types.of(e) for e in args[1::2]}
     kind = kinds.pop() if len(kinds) == 1 else None
-    call = binding.calls.call("unpivot", args)
+    call = binding.calls.call(UNPIVOT, args)
     titles = [(plain(field.this.name), "string"), (plain(values[0].name), kind)]
     outs = [Out(n, n, call, t) for n, t in titles]
     generated = binding.leaf(Generate(call, False, ("string", kind), binding.mark(node)), outs)

@@ -45,6 +45,8 @@ _HINTS: Mapping[str, str] = {
     ),
     r"of windows over rows that overlap": "compute these windows in one SELECT over the same rows",
     r"of grouping sets of a key": "cast the key to a type: CAST(… AS …)",
+    r"of PIVOT": "write one aggregate with FILTER (WHERE …) for each value",
+    r"of UNPIVOT": "write LATERAL VIEW stack(…), with a name and a column for each row",
     r"of the function": "use functions of Spark",
     r"of (sum|avg)\(\) of .*, which cannot be merged": "cast its argument to DECIMAL or BIGINT",
     r"(of an aggregate of|of grouping sets in|of an aggregate that depends)": _APART,

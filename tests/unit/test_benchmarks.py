@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BENCHMARKS = ROOT / "benchmarks"
-AS_A_WHOLE = {"all_pivot"}
 
 
 def test_a_hundred_shapes_compile_and_are_analysed(tmp_path: Path) -> None:
@@ -28,5 +27,4 @@ def test_a_hundred_shapes_compile_and_are_analysed(tmp_path: Path) -> None:
     grouped = re.findall(r"^-- group: \S.*\n--@ persist.*\nCREATE VIEW (\w+)", text, re.MULTILINE)
     assert grouped == [s.name for s in project.persisted]
     assert len(grouped) >= 100
-    noted = {s.name for s in project.persisted if any("as a whole" in n for n in s.notes)}
-    assert noted == AS_A_WHOLE
+    assert not {s.name for s in project.persisted if any("as a whole" in n for n in s.notes)}

@@ -35,6 +35,7 @@ from persist_assets.analysis.algebra import (
 )
 from persist_assets.analysis.deltas.narrowing import narrowed
 from persist_assets.analysis.deltas.places import located
+from persist_assets.analysis.pivots import PIVOT, UNPIVOT
 from persist_assets.analysis.types import Types
 from persist_assets.core.model.deltas import NoRule
 
@@ -335,6 +336,8 @@ class _Stage:
             case Aggregate(rows):
                 if outermost((*node.keys, *node.aggregates), Subquery):
                     raise NoRule("of an aggregate of a subquery")
+                if any(isinstance(c, Call) and c.op == PIVOT for c in node.aggregates):
+                    raise NoRule("of PIVOT")
                 rows, exprs = self._under(rows, (*node.keys, *node.aggregates))
                 n_keys = len(node.keys)
                 return Aggregate(rows, exprs[:n_keys], exprs[n_keys:], node.sets)
@@ -342,6 +345,8 @@ class _Stage:
                 return SetOperation(kind, tuple(map(self.block, branches)))
             case Limit(block=block):
                 return replace(node, block=self.block(block))
+            case Generate(Call(op)) if op == UNPIVOT:
+                raise NoRule("of UNPIVOT")
             case _:
                 return node
 
