@@ -106,8 +106,9 @@ class Texts:
             return self._of_raw(source)
         query = source.query
         assert query is not None
-        if source.function is not None:
-            return ("python", ROWS["python"], *self._of_function(source.function))
+        function = source.function or source.wrapper
+        if function is not None:
+            return ("python", ROWS["python"], *self._of_function(function))
         if source.language == MALLOY:
             text = self._of_malloy(source.location.path)
             if text is None:

@@ -31,6 +31,7 @@ from persist_assets.compiler.frontends.module_text import (
 from persist_assets.compiler.frontends.modules import Modules, unparsable
 from persist_assets.compiler.frontends.motly import Line, Tag
 from persist_assets.compiler.frontends.python_comments import annotation_lines
+from persist_assets.compiler.frontends.python_sql import see_through
 from persist_assets.core.errors import Location, Problem, did_you_mean
 from persist_assets.core.languages import PYTHON
 from persist_assets.core.model.queries import Function, Parameter, Query, Reference
@@ -366,6 +367,7 @@ class _File:
             raw=RawTable(OUTSIDE, None, (("wording", wording),)) if kind == "source" else None,
             function=function,
         )
+        declaration = see_through(declaration, node, self.module, self.modules, self)
         self.problems += misplaced(declaration)
         return declaration
 

@@ -95,6 +95,7 @@ if TYPE_CHECKING:
     from persist_assets.compiler.frontends.sql_functions import Definition
     from persist_assets.core.model.annotations import Annotation
 
+    Place = Location | Callable[[int], Location] | None
 
 MAX_BRACKETS = 400
 """The maximum nesting of brackets, because the parser recurses with them."""
@@ -130,15 +131,13 @@ def parse_definitions(text: str, path: str) -> list[Definition]:
     return [read_definition(file, tokens) for tokens in statements if defines(tokens)]
 
 
-def parse_query(
-    text: str, place: Location | None = None, definitions: Definitions = NO_DEFINITIONS
-) -> Query:
+def parse_query(text: str, place: Place = None, definitions: Definitions = NO_DEFINITIONS) -> Query:
     """Return a query that is in no SQL file.
 
     Parameters
     ----------
     place
-        The location reported for all of it; None: locations in its own text.
+        The location of all of it, or what finds that of an offset; None: in its own text.
     definitions
         The functions and variables of the project.
 
@@ -189,7 +188,7 @@ class _File:
         path: str,
         *,
         statements: bool = True,
-        place: Location | Callable[[int], Location] | None = None,
+        place: Place = None,
         definitions: Definitions = NO_DEFINITIONS,
     ) -> None:
         self.text, self.path, self.place, self.definitions = text, path, place, definitions

@@ -410,6 +410,7 @@ def _made(unit: Unit, declaration: Declaration, query: Query, meaning: Meaning) 
         malloy_ids=declaration.malloy_ids,
         growth=meaning.growth,
         function=declaration.function,
+        wrapper=declaration.wrapper,
     )
 
 

@@ -121,6 +121,8 @@ class Declaration:
     function
         The function that computes the rows of a Python source. Its query is the function's text,
         and names the inputs of the function. With a raw table, the function loads that data.
+    wrapper
+        The function in Python that does nothing but return the result of the query.
     columns
         The declared columns; a query's columns have the types that its language gives them.
     malloy_ids
@@ -138,6 +140,7 @@ class Declaration:
     columns: tuple[Column, ...] = ()
     malloy_ids: tuple[BuildID, ...] = ()
     function: Function | None = None
+    wrapper: Function | None = None
 
     @property
     def kept(self) -> bool:
@@ -207,6 +210,8 @@ class Source:
         watermark's.
     function
         The function that computes its rows, if it is not a query; see `Declaration`.
+    wrapper
+        The function in Python that does nothing but return the result of its query.
     """
 
     source_id: SourceID
@@ -231,6 +236,7 @@ class Source:
     malloy_ids: tuple[BuildID, ...] = ()
     growth: Growth | None = None
     function: Function | None = None
+    wrapper: Function | None = None
     full_key: tuple[str, ...] = ()
 
     @property

@@ -1022,7 +1022,7 @@ EFFECTS = [
     ("spark.sql('SELECT a FROM x')", "python-reads"),
     ("g(flights.createOrReplaceTempView('x'))", "python-session"),
     ("g(spark.udf.register('x', g))", "python-session"),
-    ("spark.sql('SELECT a FROM {x}', x=flights)", None),
+    ("spark.sql('SELECT * FROM {x}', x=flights)", None),
     ("flights", None),
     ("flights.toPandas().to_csv()", None),
     ("g(spark.sql('SELECT 1'))", None),
