@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from persist_assets.core.digests import FORMAT
 from persist_assets.core.errors import PersistError, StorageError
-from persist_assets.external.coverage import copy_id, version_of, why_pending
+from persist_assets.external.coverage import version_of, why_pending
 from persist_assets.external.status import externals
 from persist_assets.planning.world import UNVERSIONED
 from persist_assets.storage.changes import version_of_same_rows
@@ -123,7 +123,7 @@ class Pins:
         """Return the path and the format of a raw table, or of the copy of an external one."""
         assert source.raw is not None
         if source.external is not None:
-            return self.ingestion.root(copy_id(self.settings, source)), "delta"
+            return self.ingestion.root(self.ingestion.copy_id(source)), "delta"
         return self.settings.resolve(source.raw.location or ""), source.raw.format
 
     def is_same(self, source: Source, since: str, until: str) -> bool:
@@ -197,7 +197,7 @@ class Pins:
                 if source.source_id in self._unsynced:
                     raise self._unsynced[source.source_id]
                 if source.source_id not in self._synced and source.source_id not in self.fed:
-                    copy_key = copy_id(self.settings, source)  # tables may share a copy
+                    copy_key = self.ingestion.copy_id(source)  # tables may share a copy
                     shared = (self._copies[s] for s in self._synced if s in self._copies)
                     copy = next((c for c in shared if c.copy_id == copy_key), None)
                     try:

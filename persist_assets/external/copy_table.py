@@ -100,13 +100,28 @@ class CopyTable:
 
     # ---------------------------------------------------------------------------------- writing
 
+    def stored(self, copy: LocalCopy | None) -> tuple[tuple[str, str | None], ...]:
+        """Return the columns of the table's files, with their types; None: of a new table."""
+        if copy is not None and copy.stored is not None:
+            return copy.stored
+        return tuple((c.name, c.type) for c in self.source.columns)
+
     def write(
-        self, rows: DataFrame, columns: Sequence[str], build_uid: str, n_expected: int
+        self,
+        rows: DataFrame,
+        columns: Sequence[str],
+        stored: Sequence[tuple[str, str | None]],
+        build_uid: str,
+        n_expected: int,
     ) -> Staged:
-        """Write rows with all declared columns; those that are not needed are NULL.
+        """Write rows with all columns of the table; those that are not needed are NULL.
 
         Parameters
         ----------
+        columns
+            The columns of `rows`.
+        stored
+            The columns of the table.
         n_expected
             About how many rows the copy has afterwards.
         """
@@ -115,10 +130,10 @@ class CopyTable:
         names = {*columns}
         shaped = rows.select(
             *(
-                (F.col(quote(c.name)) if c.name in names else F.lit(None))
-                .cast(c.type or "string")
-                .alias(c.name)
-                for c in self.source.columns
+                (F.col(quote(name)) if name in names else F.lit(None))
+                .cast(kind or "string")
+                .alias(name)
+                for name, kind in stored
             )
         )
         most = min(max(n_expected // _MOST_FILES, _FEWEST_ROWS), _MOST_ROWS)

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import persist_assets.analysis.predicates as p
 from persist_assets.core.dialect import char_size
+from persist_assets.core.model.columns import Column
 from persist_assets.storage.raw import OF_DELTA
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from persist_assets.analysis.predicates.terms import Term
+    from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.snapshots import LocalCopy
     from persist_assets.core.model.sources import Source
     from persist_assets.core.settings.values import Settings
-    from persist_assets.external.connectors.protocol import Pruned
+    from persist_assets.external.connectors.protocol import Connector, Pruned
+    from persist_assets.ledger.copies import Copies
 
 
 COPIES = ".external"
@@ -47,6 +50,14 @@ class Coverage:
     def predicate(self) -> Term:
         """The rows that are needed."""
         return p.union(self.terms.values())
+
+    def within(self, source: Source) -> Coverage:
+        """Return what is needed of the columns that an external table has.
+
+        Columns that only another environment declares are fetched by that one.
+        """
+        names = {c.name for c in source.columns}
+        return replace(self, columns=tuple(c for c in self.columns if c in names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +165,90 @@ def copy_id(settings: Settings, source: Source) -> str:
     return sha256(repr(identity).encode()).hexdigest()[:16]
 
 
+def copy_family(settings: Settings, source: Source) -> str | None:
+    """Return what declarations have in common that can share a copy, whatever their columns are.
+
+    None: no other declaration can, because the copy's rows depend on when it was begun, so columns
+    could not be added to them.
+    """
+    raw = source.raw
+    assert raw is not None
+    assert raw.external is not None
+    external, place = raw.external, settings.resolve(raw.location or "")
+    if not external.starts_anywhere:
+        return None
+    declaration = (
+        raw.format,
+        raw.options,
+        external.key,
+        external.append_only,
+        external.timestamp_column,
+    )
+    identity = ("family", declaration, place, settings.connection)
+    return sha256(repr(identity).encode()).hexdigest()[:16]
+
+
+def find_copy_ids(
+    settings: Settings, sources: Iterable[Source], copies: Copies
+) -> dict[SourceID, str]:
+    """Return the ids of the copies that the external tables of a project use, or would begin.
+
+    A declaration with more or fewer columns than the one that began a copy goes on with it, unless
+    a column has another type or spelling there. Declarations of one project that can share a copy
+    do.
+    """
+    ids: dict[SourceID, str] = {}
+    families: dict[str, list[Source]] = {}
+    for source in sources:
+        if source.external is not None:
+            family = copy_family(settings, source)
+            ids[source.source_id] = copy_id(settings, source)
+            if family is not None:
+                families.setdefault(family, []).append(source)
+    for family, members in families.items():
+        candidates = copies.fetch_family([ids[s.source_id] for s in members], family)
+        for group in _alike(members):
+            own = {ids[s.source_id] for s in group}
+            named = [c.copy_id for c in candidates if c.copy_id in own]
+            columns = {c.name.lower(): (c.name, c.type) for s in group for c in s.columns}
+            named += [c.copy_id for c in candidates if c.stored and _agree(columns, c.stored)]
+            ids |= dict.fromkeys((s.source_id for s in group), [*named, min(own)][0])
+    return ids
+
+
+def _alike(sources: Iterable[Source]) -> list[list[Source]]:
+    """Return groups of declarations in which a column has one type and one spelling."""
+    groups: list[tuple[dict[str, tuple[str, str | None]], list[Source]]] = []
+    for source in sources:
+        pairs = [(c.name, c.type) for c in source.columns]
+        group = next((g for g in groups if _agree(g[0], pairs)), None)
+        if group is None:
+            groups.append(group := ({}, []))
+        group[0].update((pair[0].lower(), pair) for pair in pairs)
+        group[1].append(source)
+    return [members for _, members in groups]
+
+
+def _agree(
+    columns: Mapping[str, tuple[str, str | None]], pairs: Iterable[tuple[str, str | None]]
+) -> bool:
+    return all(columns.get(pair[0].lower(), pair) == pair for pair in pairs)
+
+
+def widened(
+    source: Source, copy: LocalCopy | None, sharing: Iterable[Source], names: Iterable[str]
+) -> Source:
+    """Return an external table with some columns more, which other declarations have."""
+    columns = {c.name.lower(): c for c in source.columns}
+    for other in sharing:
+        columns = {c.name.lower(): c for c in other.columns} | columns
+    if copy is not None:
+        columns = {name.lower(): Column(name, kind) for name, kind in copy.stored or ()} | columns
+    own, needed = {c.name.lower() for c in source.columns}, {name.lower() for name in names}
+    more = [c for name, c in columns.items() if name in needed and name not in own]
+    return replace(source, columns=(*source.columns, *more)) if more else source
+
+
 def copy_root(settings: Settings, copy_id: str) -> str:
     """Return the directory of a copy's table."""
     return f"{settings.project_warehouse.rstrip('/')}/{COPIES}/{copy_id}"
@@ -182,6 +277,48 @@ def why_pending(source: Source, copy: LocalCopy | None, pending: Pending) -> str
     elif pending.missing != p.FALSE:
         reasons.append(f"more rows of `{source.name}` are needed")
     return "; ".join(reasons)
+
+
+NO_KEY = "it has no primary key, so columns cannot be read alone"
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """The reads that give a copy the rows and columns that it lacks.
+
+    Attributes
+    ----------
+    absent
+        The lacking columns that are NULL in all rows of the copy: its files have none of them.
+    columns
+        The lacking columns that are read for the rows that the copy has.
+    missing
+        The rows that are read.
+    full_read_reason
+        Why rows that the copy has are read again with all columns; None: they are not.
+    """
+
+    absent: frozenset[str]
+    columns: tuple[str, ...]
+    missing: Term
+    full_read_reason: str | None
+
+
+def growth_of(
+    connector: Connector, source: Source, copy: LocalCopy, pending: Pending, version: str
+) -> Growth:
+    """Return what has to be read of a version, which has the copy's rows. Reads no rows."""
+    lacking = [c for c in pending.columns if c not in copy.columns]
+    absent: frozenset[str] = frozenset()
+    if lacking:
+        held = p.as_condition(p.from_text(copy.predicate))
+        absent = connector.absent(lacking, held, version)
+    columns = tuple(c for c in lacking if c not in absent)
+    missing = pending.missing if columns else pending.unheld
+    assert source.external is not None
+    key = source.external.key
+    can_join = bool(key) and {*key} <= {*copy.columns}
+    return Growth(absent, columns, missing, NO_KEY if columns and not can_join else None)
 
 
 def needs_approval(settings: Settings, size: int) -> bool:

@@ -16,6 +16,7 @@ import logging
 import os
 import socket
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import persist_assets.analysis.predicates as p
@@ -31,7 +32,10 @@ from persist_assets.external.coverage import (
     Pending,
     copy_id,
     copy_root,
+    find_copy_ids,
+    growth_of,
     version_of,
+    widened,
 )
 from persist_assets.external.sync import Run, Sync, alternatives, changes_between, unfollowed
 from persist_assets.storage.delta_tables import file_sizes, find_table
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
 
     from persist_assets.analysis.predicates.terms import Term
     from persist_assets.core.model.project import Project
+    from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.snapshots import LocalCopy
     from persist_assets.core.model.sources import Source
     from persist_assets.core.settings.values import Settings
@@ -99,13 +104,21 @@ class Ingestion:
             raise BuildError("only builds read rows of external tables")
         return self._engine
 
+    def copy_id(self, source: Source) -> str:
+        """Return the id of the copy of an external table; a run stays with it."""
+        return self._copy_ids.get(source.source_id) or copy_id(self.settings, source)
+
+    @cached_property
+    def _copy_ids(self) -> dict[SourceID, str]:
+        return find_copy_ids(self.settings, self.project.sources, self.ledger.copies)
+
     def root(self, copy_id: str) -> str:
         """Return the directory of a copy's table."""
         return copy_root(self.settings, copy_id)
 
     def find(self, source: Source) -> LocalCopy | None:
         """Return the copy of an external table; None: there is none."""
-        return self.ledger.copies.find(copy_id(self.settings, source))
+        return self.ledger.copies.find(self.copy_id(source))
 
     def pin(self, copy: LocalCopy) -> Pin:
         """Return the files of a copy.
@@ -131,18 +144,13 @@ class Ingestion:
 
     def needs(self, source: Source) -> set[tuple[str, tuple[str, ...]]]:
         """Return the predicates and columns of an external table that this program needs."""
-        key = copy_id(self.settings, source)
-        sharing = {
-            s.source_id: s.external
-            for s in self.project.sources
-            if s.external and copy_id(self.settings, s) == key
-        }
-        every = tuple(sorted(c.name for c in source.columns))
+        sharing = {s.source_id: s for s in self._sharing(source)}
         needed: set[tuple[str, tuple[str, ...]]] = set()
         for need in self.project.needs:
-            external = sharing.get(need.table)
-            if external is None:
+            table = sharing.get(need.table)
+            if table is None or table.external is None:
                 continue
+            external, every = table.external, tuple(sorted(c.name for c in table.columns))
             whole = not external.starts_anywhere  # rows left out now cannot be read later
             columns = {*need.columns, *external.key}
             if external.timestamp_column is not None:
@@ -150,6 +158,11 @@ class Ingestion:
             named = every if whole or not external.skip_unused_columns else tuple(sorted(columns))
             needed.add((p.as_text(p.TRUE) if whole else need.predicate, named))
         return needed
+
+    def _sharing(self, source: Source) -> list[Source]:
+        """Return the external tables of the project that use one copy."""
+        key = self.copy_id(source)
+        return [s for s in self.project.sources if s.external and self.copy_id(s) == key]
 
     def coverage(self, needs: Iterable[tuple[str, tuple[str, ...]]]) -> Coverage:
         """Return the rows and columns that needs stand for now."""
@@ -177,12 +190,45 @@ class Ingestion:
         StorageError
             The table cannot be reached or read.
         """
-        copy, connector = self.find(source), self.connector(source)
-        head = connector.pin(copy.version if copy else None)
-        pending = self._pending(copy, self._coverage(source, self.needs(source)), head)
+        copy = self.find(source)
+        coverage = self._coverage(source, self.needs(source))
+        wide, connector, head = self._reached(source, copy, coverage)
+        coverage = coverage.within(wide)
+        if copy is not None and _has_other_columns(copy, wide):
+            return replace(self._pending(None, coverage, head), is_new=True)
+        pending = self._pending(copy, coverage, head)
         if copy is None or not pending.is_new or copy.format != p.FORMAT:
             return pending
         return replace(pending, is_new=not connector.is_same(copy.version, head))
+
+    def _reached(
+        self,
+        source: Source,
+        copy: LocalCopy | None,
+        coverage: Coverage,
+        *,
+        anew: bool = False,
+    ) -> tuple[Source, Connector, str]:
+        """Return an external table with all columns of its copy, its connector, and its version.
+
+        If a column that only other declarations have is gone from the table, it is left out.
+
+        Parameters
+        ----------
+        anew
+            Whether the version does not depend on the copy's.
+        """
+        since = None if anew or copy is None else copy.version
+        held = copy.columns if copy is not None else ()
+        wide = widened(source, copy, self._sharing(source), (*coverage.columns, *held))
+        connector = self.connector(wide)
+        try:
+            return wide, connector, connector.pin(since)
+        except StorageError:
+            if wide is source:
+                raise
+        connector = self.connector(source)
+        return source, connector, connector.pin(since)
 
     def is_same(self, source: Source, since: str, until: str) -> bool:
         """Whether a version of an external table certainly has the rows of an earlier one."""
@@ -190,7 +236,7 @@ class Ingestion:
 
     def _coverage(self, source: Source, own_needs: Iterable[Need]) -> Coverage:
         """Return the needs of all environments, with those of this one replaced by `own_needs`."""
-        by_environment = self.ledger.copies.fetch_needs(copy_id(self.settings, source))
+        by_environment = self.ledger.copies.fetch_needs(self.copy_id(source))
         by_environment[self.settings.environment] = p.FORMAT, tuple(own_needs)
         # This release cannot read needs in another format, so they count as all rows.
         return self.coverage(
@@ -222,9 +268,14 @@ class Ingestion:
         StorageError
             The table cannot be read or followed.
         """
-        is_first = copy is None or copy.format != p.FORMAT
+        is_first = (
+            copy is None
+            or copy.format != p.FORMAT
+            or not {*copy.columns} <= {*pending.columns}  # a column is gone
+        )
         if pending.missing == p.FALSE and (is_first or not pending.is_new):
             return Ahead(Pruned())
+        source = widened(source, copy, self._sharing(source), pending.columns)
         connector, external = self.connector(source), source.external
         assert external is not None
         if copy is None or is_first:
@@ -235,16 +286,21 @@ class Ingestion:
             predicate = p.from_text(copy.predicate)
             if pending.missing != p.FALSE:
                 predicate = p.union((predicate, pending.needed))
-        read = Pruned()
+        read, reason = Pruned(), None
         if pending.missing != p.FALSE and not (is_first and external.mode == "follow"):
-            read += connector.prune(p.as_condition(pending.missing), since)
+            missing = pending.missing
+            if copy is not None and not is_first:
+                growth = growth_of(connector, source, copy, pending, since)
+                missing, reason = growth.missing, growth.full_read_reason
+            if missing != p.FALSE:
+                read += connector.prune(p.as_condition(missing), since)
         most = read.bytes
         if since == pending.version:
-            return Ahead(read, None, most)
+            return Ahead(read, reason, most)
         scope = p.as_text(predicate), pending.columns
         changes = changes_between(connector, source, since, pending.version, *scope)
         if changes.full_read_reason is None:
-            return Ahead(read + changes.read, None, most)
+            return Ahead(read + changes.read, reason, most)
         if not external.starts_anywhere:
             raise unfollowed(source, pending.version, changes.full_read_reason)
         whole = connector.prune(p.as_condition(pending.needed), pending.version)
@@ -274,21 +330,24 @@ class Ingestion:
         UnapprovedError
             More would be read than is approved. The copy stays as it was.
         """
-        key, external = copy_id(self.settings, source), source.external
+        key, external = self.copy_id(source), source.external
         assert external is not None
         holder = f"a build on {socket.gethostname()}, process {os.getpid()}"
         with self.ledger.leases.hold(f"copy {key}", holder):
             needs, environment = self.needs(source), self.settings.environment
             version, needed = self.ledger.copies.fetch_needs(key).get(environment, (p.FORMAT, ()))
             self.ledger.copies.record_needs(key, environment, needs)
-            coverage = self._coverage(source, needs)
             copy = self.ledger.copies.find(key)
-            connector = self.connector(source)
-            head = connector.pin(None if from_scratch or copy is None else copy.version)
+            coverage = self._coverage(source, needs)
+            wide, connector, head = self._reached(source, copy, coverage, anew=from_scratch)
+            coverage = coverage.within(wide)
             run = Run(self.settings, self.ledger, self.engine, self.now, self.brought)
-            task = Sync(run, source, connector, key, coverage, approved=approved)
+            task = Sync(run, wide, connector, key, coverage, approved=approved)
+            is_unfit = copy is not None and (
+                copy.format != p.FORMAT or _has_other_columns(copy, wide)
+            )
             try:
-                if copy is None or from_scratch or copy.format != p.FORMAT:
+                if copy is None or from_scratch or is_unfit:
                     copy = task.begin(copy, None if from_scratch else connector.start(), head)
                 else:
                     # The files of an earlier version with the same rows may be gone.
@@ -302,4 +361,9 @@ class Ingestion:
                 if version == p.FORMAT:
                     self.ledger.copies.record_needs(key, environment, needed)
                 raise
-            return task.retire(copy)
+            return task.retire(task.described(copy))
+
+
+def _has_other_columns(copy: LocalCopy, source: Source) -> bool:
+    """Whether a copy has columns that an external table does not have."""
+    return not {*copy.columns} <= {c.name for c in source.columns}

@@ -17,7 +17,16 @@ from persist_assets.core.time_values import literal
 from persist_assets.engine.session import translated
 from persist_assets.external.connectors.protocol import CHANGE, INSERT, Changes, Pruned
 from persist_assets.external.copy_table import FILE, CopyTable, named_by
-from persist_assets.external.coverage import Brought, Coverage, Pending, copy_root, needs_approval
+from persist_assets.external.coverage import (
+    Brought,
+    Coverage,
+    Growth,
+    Pending,
+    copy_family,
+    copy_root,
+    growth_of,
+    needs_approval,
+)
 from persist_assets.external.row_changes import (
     NET,
     READ,
@@ -116,6 +125,8 @@ class _Update:
     measure
         Returns the changes once the rows are written; raises if they must not be committed. None:
         with a new version, any row may have been added or removed.
+    n_held
+        How many of the rows come from the copy, and are not read.
     details
         More data for the event.
     """
@@ -129,6 +140,7 @@ class _Update:
     cost: Pruned | None = None
     kept_files: Sequence[str] = ()
     measure: Callable[[Staged], RowChanges] | None = None
+    n_held: int = 0
     details: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
@@ -196,10 +208,15 @@ class Sync:
             return copy
         predicate = p.union((p.from_text(copy.predicate), self.coverage.predicate))
         whole = len(pending.columns) > len(copy.columns)
-        key = self.external.key
+        why, n_held = "columns are needed" if whole else "rows are needed", 0
         try:
-            if whole and key and {*key} <= {*copy.columns}:
-                rows, cost = self._with_columns(copy, pending)
+            growth = growth_of(self.connector, self.source, copy, pending, copy.version)
+            if growth.full_read_reason is not None:
+                self._warn(growth.full_read_reason)
+                why += f", and {growth.full_read_reason}"
+            if whole and growth.full_read_reason is None:
+                rows, cost = self._with_columns(copy, pending, growth)
+                n_held = 0 if growth.columns else copy.rows
             else:
                 rows, cost = self._read(pending.missing, pending.columns, copy.version)
         except GoneError as error:
@@ -215,25 +232,46 @@ class Sync:
             copy.version,
             predicate,
             pending.columns,
-            "columns are needed" if whole else "rows are needed",
-            n_rows if whole else copy.rows + n_rows,
+            why,
+            n_rows if whole and not n_held else copy.rows + n_rows,
             cost,
             kept_files=() if whole else self.table.files(copy),
+            n_held=n_held,
         )
         return self._put(copy, update)
 
-    def _with_columns(self, copy: LocalCopy, pending: Pending) -> tuple[DataFrame, Pruned]:
+    def _with_columns(
+        self, copy: LocalCopy, pending: Pending, growth: Growth
+    ) -> tuple[DataFrame, Pruned]:
         """Return the copy's rows with more columns, plus the missing rows, and the read's cost.
 
-        For rows that the copy has, only the missing columns and the primary key are read.
+        For rows that the copy has, only the missing columns and the primary key are read; nothing,
+        if the table's files have none of these columns, so that they are NULL.
         """
         from pyspark.sql import functions as F
 
-        key, cost = self.external.key, self._cost(pending.missing, copy.version)
-        lacking = [c for c in pending.columns if c not in copy.columns]
+        cost = Pruned()
+        if growth.missing != p.FALSE:
+            cost = self._cost(growth.missing, copy.version)
         columns = [quote(c) for c in pending.columns]
-        here = self.table.rows(copy, self.table.files(copy)).drop(FILE).withColumn(_HERE, F.lit(1))
-        more = self._rows(p.from_text(copy.predicate), [*key, *lacking], copy.version)
+        rows = self.table.rows(copy, self.table.files(copy)).drop(FILE)
+        for column in self.table.columns(sorted(growth.absent)):
+            rows = rows.withColumn(column.name, F.lit(None).cast(column.type or "string"))
+        if growth.columns:
+            rows = self._joined(rows, copy, growth.columns)
+        rows = rows.select(*columns)
+        if pending.unheld != p.FALSE:
+            new = self._rows(pending.unheld, pending.columns, copy.version)
+            rows = rows.unionByName(new.select(*columns))
+        return self.table.ordered(rows, pending.columns), cost
+
+    def _joined(self, rows: DataFrame, copy: LocalCopy, columns: Sequence[str]) -> DataFrame:
+        """Return the copy's rows with columns that are read for them, found by the primary key."""
+        from pyspark.sql import functions as F
+
+        key = self.external.key
+        here = rows.withColumn(_HERE, F.lit(1))
+        more = self._rows(p.from_text(copy.predicate), [*key, *columns], copy.version)
         both = here.join(more.withColumn(_THERE, F.lit(1)), [*key], "full")
         message = (
             f"the copy of {self.source.key} has different keys than the table: fetch it again:"
@@ -241,11 +279,7 @@ class Sync:
         )
         failed = f"raise_error({literal(message, 'string')})"
         has_both = f"CASE WHEN {_HERE} + {_THERE} = 2 THEN true ELSE {failed} END"
-        rows = both.where(has_both).select(*columns)
-        if pending.unheld != p.FALSE:
-            new = self._rows(pending.unheld, pending.columns, copy.version)
-            rows = rows.unionByName(new.select(*columns))
-        return self.table.ordered(rows, pending.columns), cost
+        return both.where(has_both)
 
     def follow(self, copy: LocalCopy, head: str) -> LocalCopy:
         """Bring the copy to a later version."""
@@ -369,12 +403,24 @@ class Sync:
         """Read all needed rows of a later version, and warn."""
         if not self.external.starts_anywhere:
             raise unfollowed(self.source, head, why)
-        log.warning(
-            "`%s` is read again in full: %s", self.source.key, why, extra={"action": "sync"}
-        )
+        self._warn(why)
         predicate, columns = self.coverage.predicate, self.coverage.columns
         rows, cost = self._read(predicate, columns, head)
         return self._put(copy, _Update(rows, head, predicate, columns, why, cost.rows or 0, cost))
+
+    def _warn(self, why: str) -> None:
+        log.warning(
+            "`%s` is read again in full: %s", self.source.key, why, extra={"action": "sync"}
+        )
+
+    def described(self, copy: LocalCopy) -> LocalCopy:
+        """Return a copy that other declarations can share, although an earlier release made it."""
+        family = copy_family(self.settings, self.source)
+        if copy.family == family:
+            return copy
+        stored = self.table.stored(copy)
+        self.ledger.copies.describe(copy.copy_id, family, stored)
+        return replace(copy, family=family, stored=stored)
 
     def retire(self, copy: LocalCopy) -> LocalCopy:
         """Delete rows that are no longer needed, if it is time to look for them."""
@@ -469,10 +515,14 @@ class Sync:
         root = self.table.root
         try:
             with translated(f"reading `{self.source.name}`"):
-                staged = self.table.write(update.rows, update.columns, build_uid, update.n_expected)
+                # A table whose files stay keeps its columns.
+                stored = self.table.stored(copy if update.kept_files else None)
+                staged = self.table.write(
+                    update.rows, update.columns, stored, build_uid, update.n_expected
+                )
                 self.table.check_key(staged, copy, update.kept_files)
             if update.cost is not None:
-                self._count(Brought(staged.rows, update.cost.bytes))
+                self._count(Brought(staged.rows - update.n_held, update.cost.bytes))
             changes = None if update.measure is None else update.measure(staged)
             if copy is not None and changes is not None and changes.is_nothing:
                 delete_builds(root, [build_uid], head=copy.committed)
@@ -488,12 +538,13 @@ class Sync:
         details = {"why": update.why, **update.details}
         if changes is not None:
             details |= {"inserted": changes.n_added, "deleted": changes.n_removed}
-        return self._record(self._copy(copy, update, changes, committed), recorded, details)
+        after = self._copy(copy, update, changes, committed)
+        return self._record(replace(after, stored=stored), recorded, details)
 
     def _copy(
         self, copy: LocalCopy | None, update: _Update, changes: RowChanges | None, committed: int
     ) -> LocalCopy:
-        """Return the copy that a commit made."""
+        """Return the copy that a commit made, without the columns of its table."""
         table_id, n_rows, n_bytes = self.table.describe(committed)
         return LocalCopy(
             copy_id=self.copy_id,
@@ -508,6 +559,7 @@ class Sync:
             bytes=n_bytes,
             seen=self._unchanged_since(copy, update.version, changes, committed),
             retired_at=copy.retired_at if copy else None,
+            family=copy_family(self.settings, self.source),
         )
 
     def _unchanged_since(

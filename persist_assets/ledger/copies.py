@@ -31,6 +31,14 @@ class Copies(Part):
             return _find(connection, copy_id)
 
     @repeated
+    def fetch_family(self, copy_ids: Sequence[str], family: str) -> list[LocalCopy]:
+        """Return the copies with these IDs that exist, and those of a family, by ID."""
+        these = sa.or_(copies.c.copy_id.in_(copy_ids), copies.c.family == family)
+        with self._read() as connection:
+            rows = connection.execute(sa.select(copies).where(these).order_by(copies.c.copy_id))
+            return [_copy_of(row) for row in rows]
+
+    @repeated
     def fetch(self) -> list[LocalCopy]:
         """Return all copies, by ID."""
         with self._read() as connection:
@@ -71,6 +79,8 @@ class Copies(Part):
                 "byte_count": copy.bytes,
                 "seen": dict(copy.seen),
                 "retired_at": copy.retired_at,
+                "family": copy.family,
+                "stored": None if copy.stored is None else [[*pair] for pair in copy.stored],
             }
             if current is None:
                 connection.execute(copies.insert().values(copy_id=copy.copy_id, **values))
@@ -80,6 +90,15 @@ class Copies(Part):
             names = "copy_id", "version", "committed", "predicate", "rows"
             values = {name: getattr(copy, name) for name in names}
             self._events.append(connection, "external-synced", {**values, **changes})
+
+    @repeated
+    def describe(
+        self, copy_id: str, family: str | None, stored: Sequence[tuple[str, str | None]]
+    ) -> None:
+        """Record of a copy that an earlier release made which declarations can share it."""
+        values = {"family": family, "stored": [[*pair] for pair in stored]}
+        with self._write() as connection:
+            connection.execute(copies.update().where(copies.c.copy_id == copy_id).values(**values))
 
     @repeated
     def forget(self, copy_ids: Sequence[str]) -> None:
@@ -137,4 +156,6 @@ def _copy_of(row: Row[Any]) -> LocalCopy:
         bytes=row.byte_count,
         seen=row.seen,
         retired_at=row.retired_at,
+        family=row.family,
+        stored=None if row.stored is None else tuple((name, kind) for name, kind in row.stored),
     )

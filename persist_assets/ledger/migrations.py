@@ -408,6 +408,12 @@ def _find_beginnings(connection: Connection) -> None:
             connection.exec_driver_sql(statement)
 
 
+def _share_copies(connection: Connection) -> None:
+    """Add which declarations can share a copy, and its columns; unknown for existing ones."""
+    connection.exec_driver_sql("ALTER TABLE copies ADD COLUMN family VARCHAR(64)")
+    connection.exec_driver_sql("ALTER TABLE copies ADD COLUMN stored JSON")
+
+
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _record_parts,
     _record_changes,
@@ -430,6 +436,7 @@ MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _record_texts,
     _index_runs,
     _find_beginnings,
+    _share_copies,
 )
 """The migrations from version n to n + 1, for every n from 1."""
 VERSION = 1 + len(MIGRATIONS)

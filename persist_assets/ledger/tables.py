@@ -307,6 +307,10 @@ copies = sa.Table(
     sa.Column("byte_count", sa.BigInteger, nullable=False),
     sa.Column("seen", sa.JSON, nullable=False),
     sa.Column("retired_at", Instant),
+    # What declarations that differ in columns only have in common; NULL: unknown, from before 23.
+    sa.Column("family", sa.String(64)),
+    # Pairs of a name and a type: the columns of the copy's own table; SQL's NULL if unknown.
+    sa.Column("stored", sa.JSON(none_as_null=True)),
 )
 
 builds = sa.Table(

@@ -23,7 +23,7 @@ from persist_assets.building.publishing import find_left, publisher_of, remove_p
 from persist_assets.building.strategies.temporary import TEMPORARY, temporary_lease
 from persist_assets.core.errors import ConflictError, SettingsError, StorageError
 from persist_assets.core.settings.load import environments_of, load_settings
-from persist_assets.external.coverage import COPIES, copy_id, copy_root
+from persist_assets.external.coverage import COPIES, copy_root, find_copy_ids
 from persist_assets.ledger.manifest_file import export_manifest
 from persist_assets.ledger.processes import has_ended
 from persist_assets.storage.changes import listed_version, listings_of
@@ -115,7 +115,8 @@ def collect(
         settings, project, ledger, clock(), removed=removed, dry_run=dry_run
     )
     read = {need.table for need in project.needs}
-    needed = {copy_id(settings, s) for s in project.sources if s.source_id in read}
+    ids = find_copy_ids(settings, project.sources, ledger.copies)
+    needed = {copy_id for source_id, copy_id in ids.items() if source_id in read}
     copies = ledger.copies.fetch() if removed else ()
     left = {c.copy_id for c in copies if c.copy_id not in needed and c.as_of < horizon}
     for copy in () if dry_run else left:

@@ -426,6 +426,24 @@ def delete_empty(location: str) -> None:
                 os.rmdir(directory)
 
 
+def stored_schema(system: Any, path: str) -> Any:
+    """Return the `pyarrow.Schema` of a Parquet file, from its footer.
+
+    Raises
+    ------
+    StorageError
+        It is not Parquet.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with system.open_input_file(path) as file:
+        try:
+            return pq.read_schema(file)
+        except pa.ArrowInvalid as error:
+            raise StorageError(f"cannot read {path}: {error}") from error
+
+
 def stored_rows(system: Any, path: str) -> int:
     """Return the number of rows of a Parquet file, from its footer.
 

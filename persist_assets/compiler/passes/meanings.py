@@ -98,7 +98,7 @@ def compile_meaning(compilation: Compilation) -> None:
                 _compile_query(compilation, unit)
 
 
-_BY_NAME = ("parquet", "delta", "orc")
+_BY_NAME = ("parquet", "delta", "iceberg", "orc")
 """Formats whose columns are found by name, so that a new column does not affect the others."""
 
 
@@ -129,8 +129,10 @@ def _compile_raw(compilation: Compilation, unit: Unit) -> None:
     is_by_name = raw.format in _BY_NAME
     rows = digest(*identity, [] if is_by_name else fields)
     columns = tuple(digest("column", rows, c.name.lower(), c.type) for c in facts.columns)
-    # Columns that are found, and not declared, may come while the data is the same.
-    declared = fields if declaration.columns or not is_by_name else "columns as they come"
+    # Columns that are found, and not declared, may come while the data is the same. Those of an
+    # external table only say what may be read of it.
+    is_certain = bool(declaration.columns) and raw.external is None
+    declared = fields if is_certain or not is_by_name else "columns as they come"
     source = Source(
         source_id=unit.source_id,
         asset_key=unit.asset_key,

@@ -401,6 +401,13 @@ class LocalCopy:
         which its rows have not changed.
     retired_at
         When rows that are no longer needed were last removed.
+    family
+        A digest as `copy_id` is, but without the table's columns: declarations of one family can
+        share the copy. None: unknown, as an earlier release made it; only its own declaration uses
+        it.
+    stored
+        The columns of the copy's own table with their types, held or not; None: unknown, and those
+        of its declaration.
     """
 
     copy_id: str
@@ -415,6 +422,8 @@ class LocalCopy:
     bytes: int
     seen: Mapping[str, int] = field(default_factory=dict[str, int], hash=False)
     retired_at: datetime | None = None
+    family: str | None = None
+    stored: tuple[tuple[str, str | None], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,8 +47,8 @@ from persist_assets.external.connectors.pruning import may_match
 from persist_assets.external.connectors.reading import (
     FILE,
     ROW,
+    FileNames,
     check_columns,
-    check_names,
     conditions_of,
     small_frame,
 )
@@ -163,7 +163,46 @@ class DeltaConnector(FileConnector):
                 f"{self.label} uses {', '.join(sorted(unknown))}: not supported",
                 hint="its rows would be wrong: write it without this feature",
             )
-        check_columns(self.columns, [(f.name, f.type) for f in fields_of(table)], self.label)
+        columns = [(f.name, f.type) for f in self._fields(table)]
+        check_columns(self.columns, columns, self.label)
+
+    def _fields(self, table: Any) -> list[DeltaField]:
+        """Return the columns of a version, and declared ones that only later versions have.
+
+        Earlier rows have NULL there.
+        """
+        fields, version = fields_of(table), int(table.version())
+        names = {f.name.lower() for f in fields}
+        lacking = {c.name.lower() for c in self.columns} - names
+        if not lacking or self.external.mode == "snapshot":
+            return fields
+        later = self._later()
+        if later.version() <= version or later.metadata().id != table.metadata().id:
+            return fields
+        physical = {f.physical.lower() for f in fields}  # a renamed column is not a new one
+        more = [f for f in fields_of(later) if f.name.lower() in lacking]
+        return fields + [f for f in more if f.physical.lower() not in physical]
+
+    def _later(self) -> Any:
+        """Return the newest version, or the last one that is followed."""
+        if self._pinned is None:
+            table, end = self._log.open(), self.external.end_version
+            self._pinned = table if end is None or table.version() <= end else self._log.open(end)
+        return self._pinned
+
+    def absent(self, columns: Sequence[str], predicate: str | None, version: str) -> frozenset[str]:
+        """Return the columns that no matching file has; see `protocol.Connector`."""
+        table = self._load(version)
+        keys = {k.lower() for k in table.metadata().partition_columns}
+        fields = {f.name.lower(): f.physical.lower() for f in self._fields(table)}
+        conditions = conditions_of(self.external, predicate, start=True)
+        files, _ = self._files.select(table, conditions)
+        self._files.check_exist(files)
+        with ThreadPoolExecutor(16) as pool:
+            names = frozenset[str]().union(*pool.map(self._files.stored_names, files))
+        return frozenset(
+            c for c in columns if c.lower() not in keys and fields[c.lower()] not in names
+        )
 
     def _check_rows(self, files: Iterable[DeltaFile]) -> None:
         """Raise if Spark does not read all rows of some files; see `check_rows`."""
@@ -213,7 +252,7 @@ class DeltaConnector(FileConnector):
         """Return columns of the matching rows of files, with the changes for files of commits."""
         from pyspark.sql.types import StructType
 
-        fields = fields_of(table)
+        fields = self._fields(table)
         if not files:
             whole = ", ".join(f"{quote(f.name)} {f.type}" for f in fields)
             return self._session().createDataFrame([], whole).select(*map(quote, columns))
@@ -231,8 +270,7 @@ class DeltaConnector(FileConnector):
         frame = self._parquet(places, schema)
         change_columns = [CHANGE, VERSION] if files[0].change else []
         if keys or change_columns or any(f.skipped for f in files):
-            check_names(places, self.label)
-            frame = self._with_log(frame, texts, files, keys)
+            frame = self._with_log(frame, texts, files, keys, FileNames(places))
         else:
             frame = frame.selectExpr(*texts)
         return self._fitting(frame, conditions).selectExpr(*map(quote, columns), *change_columns)
@@ -243,18 +281,21 @@ class DeltaConnector(FileConnector):
         texts: Sequence[str],
         files: Sequence[DeltaFile],
         keys: Sequence[DeltaField],
+        names: FileNames,
     ) -> DataFrame:
         """Add the log's data about each row's file, and drop deleted rows.
 
         A file that was added and removed is in `files` twice, and its rows are returned twice.
         """
-        names = [key.name for key in keys]
         texts_of_keys = [f"_persist_{n}" for n in range(len(keys))]
         kinds = [f"{FILE} string", "_persist_n int", "_persist_only boolean"]
         kinds += [f"{_LOGGED_CHANGE} string", f"{VERSION} bigint"]
         kinds += (f"{text} string" for text in texts_of_keys)
         rows = [
-            (f.name, n, f.only is not None, f.change, f.version, *(f.partition[k] for k in names))
+            (
+                *(names[f.location], n, f.only is not None, f.change, f.version),
+                *(f.partition[key.name] for key in keys),
+            )
             for n, f in enumerate(files)
         ]
         marked = [
@@ -269,8 +310,9 @@ class DeltaConnector(FileConnector):
                 hint="REORG TABLE … APPLY (PURGE) rewrites its files without them",
             )
         session = self._session()
-        where = [f"_metadata.file_name AS {FILE}", f"_metadata.row_index AS {ROW}"]
+        where = [names.text, f"_metadata.row_index AS {ROW}"]
         frame = frame.selectExpr(*texts, *where[: 2 if marked else 1])
+        frame = names.checked(frame, self.label)
         frame = frame.join(small_frame(session, rows, ", ".join(kinds)), FILE)
         if marked:
             numbers = small_frame(
@@ -301,7 +343,7 @@ class DeltaConnector(FileConnector):
             raise Unfollowable(f"it went back from version {first} to {last}")
         table = self._load(until)
         changes = DeltaChanges(self._log, self._files, table)
-        whole, recorded = changes.files_since(since, columns, conditions)
+        whole, recorded = changes.files_since(since, conditions)
         if self.external.append_only and any(f.change == DELETE for f in whole):
             raise self._not_append_only()
         files = [f for f in whole if all(may_match(c, f.spans) for c in conditions)]

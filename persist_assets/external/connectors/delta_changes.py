@@ -60,7 +60,7 @@ class DeltaChanges:
         self._fields, self._keys = fields_of(table), table.metadata().partition_columns
 
     def files_since(
-        self, since: str, columns: Sequence[str], conditions: Sequence[str]
+        self, since: str, conditions: Sequence[str]
     ) -> tuple[list[DeltaFile], list[DeltaFile]]:
         """Return the files that were added or removed, and those in which changes are recorded.
 
@@ -69,7 +69,7 @@ class DeltaChanges:
         Unfollowable
             The commits do not lead from one version to the other, or it is unclear whether they do.
         """
-        start = self._open_start(since, columns)
+        start = self._open_start(since)
         start_fields = fields_of(start)
         first, last = number_of(since), self._table.version()
         begin, end = (
@@ -98,7 +98,7 @@ class DeltaChanges:
 
     # ----------------------------------------------------------------------------------- checks
 
-    def _open_start(self, since: str, columns: Sequence[str]) -> Any:
+    def _open_start(self, since: str) -> Any:
         """Return the table at the earlier version, if its rows are those that were read."""
         first = number_of(since)
         with unfollowable_if_gone():
@@ -114,11 +114,7 @@ class DeltaChanges:
                 if has_hidden_files(reading) and not has_hidden_files(since)
                 else "moments of its partitions were read in another time zone"
             )
-        fields = fields_of(start)
-        names = {f.name.lower() for f in fields}
-        if not field_set(fields) <= field_set(self._fields) or not names.issuperset(
-            c.lower() for c in columns
-        ):
+        if not field_set(fields_of(start)) <= field_set(self._fields):
             raise Unfollowable(f"its columns changed after version {first}")
         return start
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +25,11 @@ from persist_assets.external.connectors.pruning import (
 from persist_assets.planning.increments import in_order
 from persist_assets.storage.delta_features import deletion_vectors
 from persist_assets.storage.delta_tables import told_by_files
-from persist_assets.storage.files import reached, stored_rows
+from persist_assets.storage.files import reached, stored_rows, stored_schema
 from persist_assets.storage.raw import file_location
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
     from zoneinfo import ZoneInfo
 
     from persist_assets.core.model.columns import Column
@@ -70,11 +71,6 @@ class DeltaFile:
     stored: int | None = None
     change: str = ""
     version: int = -1
-
-    @property
-    def name(self) -> str:
-        """The last part of its path."""
-        return self.location.rpartition("/")[2]
 
 
 class DeltaFiles:
@@ -243,12 +239,23 @@ class DeltaFiles:
 
     def count_rows(self, place: str) -> int:
         """Return the number of rows in a file according to its own footer."""
+        with self._reached(place) as (system, path):
+            return stored_rows(system, path)
+
+    def stored_names(self, file: DeltaFile) -> frozenset[str]:
+        """Return the columns that a file has according to its footer, in lower case."""
+        with self._reached(file.location) as (system, path):
+            return frozenset(name.lower() for name in stored_schema(system, path).names)
+
+    @contextmanager
+    def _reached(self, place: str) -> Generator[tuple[Any, str]]:
         below = f"{self._location}/"
         if not place.startswith(below):  # a file of a shallow clone
             with reached(place) as (system, path):
-                return stored_rows(system, path)
-        with self._log.file_system() as (system, root):
-            return stored_rows(system, root + place.removeprefix(below))
+                yield system, path
+        else:
+            with self._log.file_system() as (system, root):
+                yield system, root + place.removeprefix(below)
 
 
 def _deleted_numbers(vector: Any) -> frozenset[int]:

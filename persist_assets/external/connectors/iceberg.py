@@ -45,8 +45,8 @@ from persist_assets.external.connectors.pruning import Span, exactly, may_match,
 from persist_assets.external.connectors.reading import (
     FILE,
     ROW,
+    FileNames,
     check_columns,
-    check_names,
     conditions_of,
     small_frame,
 )
@@ -168,7 +168,14 @@ class IcebergConnector(FileConnector):
         StorageError
             One cannot be read correctly.
         """
-        return [spark_field(f, self.label) for f in self._schema(table, version).fields]
+        fields = [spark_field(f, self.label) for f in self._schema(table, version).fields]
+        names = {f["name"].lower() for f in fields}
+        lacking = {c.name.lower() for c in self.columns} - names
+        if lacking and self.external.mode != "snapshot":  # NULL in rows from before they were added
+            ids = {f["metadata"][FIELD_ID] for f in fields}
+            later = [f for f in table.schema().fields if f.name.lower() in lacking]
+            fields += [spark_field(f, self.label) for f in later if f.field_id not in ids]
+        return fields
 
     def _declared(self, table: Any, version: str) -> dict[str, dict[str, Any]]:
         """Return the declared fields of a version by their names in lower case."""
@@ -283,6 +290,18 @@ class IcebergConnector(FileConnector):
         """Raise if Spark does not read all rows of some files; see `check_rows`."""
         self._check_row_counts({file_place(table, f.file_path): int(f.record_count) for f in files})
 
+    def absent(self, columns: Sequence[str], predicate: str | None, version: str) -> frozenset[str]:
+        """Return the columns that no matching file has; see `protocol.Connector`."""
+        table = self._load(version)
+        conditions = conditions_of(self.external, predicate, start=True)
+        tasks, _ = self._matching_tasks(table, version, conditions)
+        ids = {f["name"].lower(): f["metadata"][FIELD_ID] for f in self._fields(table, version)}
+        stored = {number for task in tasks for number in self._partition(table, task.file)}
+        with ThreadPoolExecutor(max_workers=16) as pool:
+            places = [table.io.new_input(task.file.file_path) for task in tasks]
+            stored = stored.union(*pool.map(_column_ids, places))
+        return frozenset(c for c in columns if ids[c.lower()] not in stored)
+
     # ---------------------------------------------------------------------------------- reading
 
     def prune(self, predicate: str | None, version: str) -> Pruned:
@@ -336,37 +355,45 @@ class IcebergConnector(FileConnector):
         schema = StructType.fromJson({"type": "struct", "fields": [by_id(f) for f in fields]})
         paths = [f.file_path for f in files]
         places = [file_place(table, path) for path in paths]
+        names = FileNames(places)
         frame = self._parquet(places, schema)
         partitions = [self._partition(table, file) for file in files]
         texts = [*map(select_text, fields)]
         if deletes or any(partitions):
-            check_names(places, self.label)
-            texts += [f"_metadata.file_name AS {FILE}", f"_metadata.row_index AS {ROW}"]
-        frame = frame.selectExpr(*texts)
+            texts += [names.text, f"_metadata.row_index AS {ROW}"]
+            frame = names.checked(frame.selectExpr(*texts), self.label)
+        else:
+            frame = frame.selectExpr(*texts)
         if deletes:
             positions = self._parquet(file_place(table, path) for path in deletes)
-            names = [(path, path.rpartition("/")[2]) for path in paths]
-            names_of_paths = small_frame(session, names, f"file_path string, {FILE} string")
+            pairs = [(path, names[place]) for path, place in zip(paths, places, strict=True)]
+            names_of_paths = small_frame(session, pairs, f"file_path string, {FILE} string")
             gone = positions.join(names_of_paths, "file_path")
             gone = gone.selectExpr(FILE, f"bigint(pos) AS {ROW}")
             frame = frame.join(gone, [FILE, ROW], "left_anti")
         if any(partitions):
-            frame = self._with_partitions(frame, paths, partitions, fields)
+            frame = self._with_partitions(frame, [names[p] for p in places], partitions, fields)
         return self._fitting(frame.select(*(quote(f["name"]) for f in fields)), conditions)
 
     def _with_partitions(
         self,
         frame: DataFrame,
-        paths: Sequence[str],
+        names: Sequence[str],
         partitions: Sequence[Mapping[int, Any]],
         fields: Sequence[dict[str, Any]],
     ) -> DataFrame:
-        """Fill in partition values if files lack their columns."""
+        """Fill in partition values if files lack their columns.
+
+        Parameters
+        ----------
+        names
+            What the column `FILE` has for each file.
+        """
         numbers = {number for values in partitions for number in values}
         keys = {n: f for f in fields if (n := f["metadata"][FIELD_ID]) in numbers}
         rows = [
-            (path.rpartition("/")[2], *(self._text(f, values.get(n)) for n, f in keys.items()))
-            for path, values in zip(paths, partitions, strict=True)
+            (name, *(self._text(f, values.get(n)) for n, f in keys.items()))
+            for name, values in zip(names, partitions, strict=True)
         ]
         columns = {f"_persist_value_{n}": f for n, f in keys.items()}
         kinds = ", ".join(f"{column} string" for column in (FILE, *columns))
@@ -521,8 +548,28 @@ def _cost(files: Sequence[Any], n_files: int) -> Pruned:
 
 def _has_ids(file: Any) -> bool:
     """Whether the columns of a Parquet file have ids."""
+    return None not in _column_ids(file)
+
+
+def _column_ids(file: Any) -> set[int | None]:
+    """Return the ids of the columns of a Parquet file; None for one that has none.
+
+    Raises
+    ------
+    GoneError
+        The file is gone.
+    StorageError
+        It is not Parquet.
+    """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with file.open() as stream:
-        schema = pq.read_schema(stream)
-    return all(b"PARQUET:field_id" in (field.metadata or {}) for field in schema)
+    try:
+        with file.open() as stream:
+            schema = pq.read_schema(stream)
+    except FileNotFoundError as error:
+        raise GoneError(f"{file.location}, a file of the Iceberg table, is gone") from error
+    except pa.ArrowInvalid as error:
+        raise StorageError(f"cannot read {file.location}: {error}") from error
+    ids = [(field.metadata or {}).get(b"PARQUET:field_id") for field in schema]
+    return {None if number is None else int(number) for number in ids}

@@ -134,6 +134,13 @@ class Connector(Protocol):
         """
         ...
 
+    def absent(self, columns: Sequence[str], predicate: str | None, version: str) -> frozenset[str]:
+        """Return the columns that no file with matching rows of a version has: all are NULL.
+
+        Only footers of files are read.
+        """
+        ...
+
     def changes(
         self, since: str, until: str, predicate: str | None, columns: Sequence[str]
     ) -> Changes:

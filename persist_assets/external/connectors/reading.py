@@ -1,4 +1,4 @@
-"""Helpers of all connectors: checks of columns and file names, and small frames."""
+"""Helpers of all connectors: checks of columns, names of files, and small frames."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.core.errors import StorageError, did_you_mean
+from persist_assets.core.object_stores import spark_uri
+from persist_assets.core.time_values import literal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -97,24 +99,55 @@ def _bare(kind: str) -> str:
     return re.sub(r"\b(?:var)?char\(\d+\)", "string", kind.lower().replace(" ", ""))
 
 
-def check_names(places: Iterable[str], table: str) -> None:
-    """Raise if file names do not identify files.
+class FileNames:
+    """The names by which the rows of some files tell their file, in the column `FILE`.
+
+    They are the last parts of paths, unless two files share one or Spark spells one differently.
 
     Parameters
     ----------
-    table
-        The name of the table in messages.
-
-    Raises
-    ------
-    StorageError
-        Two files have one name, or Spark spells a name differently.
+    places
+        The locations of the files.
     """
-    names = [place.rpartition("/")[2] for place in places]
-    odd = next((n for n in names if not _SAFE.fullmatch(n)), None)
-    if odd or len(set(names)) < len(names):
-        what = f"a file named {odd}" if odd else "two files with the same name"
-        raise StorageError(f"{table} has {what}: not supported", hint="rewrite its files")
+
+    def __init__(self, places: Iterable[str]) -> None:
+        names = {place: place.rpartition("/")[2] for place in places}
+        self._are_short = all(map(_SAFE.fullmatch, names.values())) and len(names) == len(
+            {*names.values()}
+        )
+        self._names = names if self._are_short else {p: _slashed(spark_uri(p)) for p in names}
+
+    @property
+    def text(self) -> str:
+        """The SQL of the column: Spark quotes paths as URIs do, in which a plus is not a blank."""
+        if self._are_short:
+            return f"_metadata.file_name AS {FILE}"
+        quoted = "replace(_metadata.file_path, '+', '%2B')"
+        return f"regexp_replace(url_decode({quoted}), '/+', '/') AS {FILE}"
+
+    def __getitem__(self, place: str) -> str:
+        return self._names[place]
+
+    def checked(self, frame: DataFrame, table: str) -> DataFrame:
+        """Return rows with the column, which fail to be read if their file is none of these.
+
+        Parameters
+        ----------
+        table
+            The name of the table in messages.
+        """
+        if self._are_short:
+            return frame
+        message = literal(f"Spark reads a file of {table} under another name: ", "string")
+        rows = [(name, True) for name in self._names.values()]
+        names = small_frame(frame.sparkSession, rows, f"{FILE} string, _persist_known boolean")
+        failed = f"raise_error(concat({message}, {FILE}))"
+        named = frame.join(names, FILE, "left")
+        return named.where(f"IF(_persist_known, true, {failed})").drop("_persist_known")
+
+
+def _slashed(uri: str) -> str:
+    return re.sub("/+", "/", uri)
 
 
 def small_frame(session: SparkSession, rows: Sequence[Sequence[Any]], kinds: str) -> DataFrame:

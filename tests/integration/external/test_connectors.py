@@ -371,17 +371,21 @@ def test_what_the_log_does_not_tell_is_read_again(spark: Any, tmp_path: Path) ->
     assert "went back" in (source.changes(last, first, None, ["id"]).full_read_reason or "")
 
 
-def test_other_columns_are_read_again(spark: Any, tmp_path: Path) -> None:
+def test_new_columns_are_followed_and_other_ones_read_again(spark: Any, tmp_path: Path) -> None:
     root = tmp_path / "t"
     written(root, False)
     source = connector(spark, root)
     first = source.pin()
     rows = pa.table({"id": [1], "c": ["k1"], "x": [1.0], "new": ["n"]})
     deltalake.write_deltalake(root, rows, mode="append", schema_mode="merge")
-    again = source.changes(first, source.pin(), None, ["id", "new"]).full_read_reason or ""
-    assert "its columns changed after version 0" in again
+    changes = source.changes(first, source.pin(), None, ["id", "new"])
+    assert changes.frame is not None
+    assert [tuple(row)[:3] for row in changes.frame.collect()] == [(1, "n", INSERT)]
     rows_now = source.snapshot("new IS NULL", ["id", "new"], source.pin()).collect()
     assert len(rows_now) == 20
+    deltalake.write_deltalake(root, rows.drop(["x"]), mode="overwrite", schema_mode="overwrite")
+    again = source.changes(first, source.pin(), None, ["id", "new"]).full_read_reason or ""
+    assert "its columns changed after version 0" in again
 
 
 def test_a_table_that_is_made_anew_is_another(spark: Any, tmp_path: Path) -> None:
