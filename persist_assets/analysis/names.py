@@ -179,6 +179,21 @@ def _one_of(binding: Binding, outs: Sequence[Expr], name: str, node: Any) -> Exp
     return outs[0]
 
 
+def _unit_first(node: exp.Column) -> str | None:
+    """Return the hint for the unit in ``DATE_TRUNC(ts, DAY)``, as in other dialects."""
+    call, unit = node.parent, node.name.upper()
+    if not isinstance(call, exp.Anonymous) or call.expressions[1:] != [node]:
+        return None
+    if plain(call.name).lower() != "date_trunc" or unit not in _UNITS:
+        return None
+    hint = f"write date_trunc('{unit}', …), which returns a timestamp"
+    return f"{hint}; trunc(…, '{unit}') returns a date" if unit in _UNITS_OF_DATES else hint
+
+
+_UNITS_OF_DATES = frozenset(("YEAR", "QUARTER", "MONTH", "WEEK"))
+_UNITS = _UNITS_OF_DATES | {"DAY", "HOUR", "MINUTE", "SECOND"}
+
+
 def _missing(binding: Binding, node: exp.Column, names: list[str], select: Select) -> Expr:
     if names[-1].lower() == "grouping__id":
         raise Unanalysable("of grouping__id")
@@ -209,9 +224,9 @@ def _missing(binding: Binding, node: exp.Column, names: list[str], select: Selec
             known_names = [n for n, table in qualified if table == names[-2].lower()]
         message = f"`{name}` is not a column of {of}"
         known_names = [*dict.fromkeys(known_names)]
-        hint = did_you_mean(name, known_names) or (
-            f"known columns: {', '.join(known_names[:8])}" if known_names else None
-        )
+        hint = _unit_first(node) or did_you_mean(name, known_names)
+        if hint is None and known_names:
+            hint = f"known columns: {', '.join(known_names[:8])}"
     binding.problems.append(Problem("unknown-column", message, binding.place(node), hint))
     return binding.calls.call("missing", (), (name,))
 

@@ -61,6 +61,10 @@ class Server:
         """Return what was asked for since this was last called."""
         return self.ask("GET", "/-/requests").splitlines()
 
+    def signed(self) -> list[str]:
+        """Return the requests with a signature since this was last called."""
+        return self.ask("GET", "/-/signed").splitlines()
+
 
 @dataclass
 class Proxy(Server):

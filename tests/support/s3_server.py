@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 inner = DomainDispatcherApplication(create_backend_app)
 requests: list[str] = []
+signed: list[str] = []
 lock = threading.Lock()
 
 
@@ -30,6 +31,13 @@ def application(environ: Any, start: Any) -> Iterable[bytes]:
             said = "\n".join(requests).encode()
             requests.clear()
             return [said]
+        if environ["PATH_INFO"] == "/-/signed":
+            start("200 OK", [])
+            said = "\n".join(signed).encode()
+            signed.clear()
+            return [said]
+        if "HTTP_AUTHORIZATION" in environ:
+            signed.append(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}")
         requests.append(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}")
         return list(inner(environ, start))
 

@@ -50,7 +50,7 @@ LACKING: Mapping[str, tuple[str, ...]] = {
 }
 """Input connectors that are not supported here, with the reason."""
 
-_PROPERTIES = ("connectors", "materialized", "append_only")
+_PROPERTIES = ("connectors", "materialized", "append_only", "skip_unused_columns")
 _CONNECTOR = ("name", "transport", "labels", "start_after")
 _TRANSPORT = ("name", "config")
 _MODES = ("snapshot", "follow", "snapshot_and_follow")
@@ -60,7 +60,6 @@ _NOT_NEEDED: Mapping[str, str] = {
     "paused": "builds decide when to read data",
     "max_batch_size": "Spark decides how much to read at once",
     "max_queued_records": "Spark decides how much to read at once",
-    "transaction_mode": "every version is one transaction",
     "num_parsers": "Spark decides how many tasks to use",
     "max_concurrent_readers": "Spark decides how many tasks to use",
     "verbose": "use persist -v",
@@ -69,7 +68,11 @@ _NOT_NEEDED: Mapping[str, str] = {
 }
 """Options of Feldera that would have no effect here, with the reason."""
 
+_TRANSACTIONS = ("none", "snapshot", "catchup", "always")
+"""Values of `transaction_mode`. Any of them changes nothing: every version is one transaction."""
+
 _S3 = ("access_key_id", "secret_access_key", "session_token", "region", "endpoint", "allow_http")
+UNSIGNED = "aws_skip_signature"
 STORAGE: Mapping[str, str] = {
     **{f"aws_{name}": f"aws_{name}" for name in _S3},
     "aws_default_region": "aws_region",
@@ -79,6 +82,8 @@ STORAGE: Mapping[str, str] = {
     "s3.session-token": "aws_session_token",
     "s3.region": "aws_region",
     "s3.endpoint": "aws_endpoint",
+    "aws_skip_signature": UNSIGNED,
+    "s3.anonymous": UNSIGNED,
 }
 """The accepted spellings of storage options, with their canonical names."""
 
@@ -121,7 +126,7 @@ def is_secret(name: str) -> bool:
     >>> is_secret("aws_secret_access_key"), is_secret("aws_region")
     (True, False)
     """
-    return _SECRET.search(name) is not None
+    return STORAGE.get(name.lower()) != UNSIGNED and _SECRET.search(name) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +229,7 @@ class _Reading:
         self.problems: list[Problem] = []
         self.connectors: LocatedText | None = None
         self.start = 0
+        self.skips: bool | None = None
 
     def say(
         self,
@@ -245,7 +251,7 @@ class _Reading:
     # ------------------------------------------------------------------------------- structure
 
     def read(self, properties: Sequence[tuple[str, LocatedText]]) -> tuple[External | None, str]:
-        append_only = False
+        append_only, skips = False, None
         connectors: LocatedText | None = None
         for key, value in properties:
             if key not in _PROPERTIES:
@@ -268,6 +274,8 @@ class _Reading:
                 )
             elif key == "append_only":
                 append_only = value.text.lower() == "true"
+            elif key == "skip_unused_columns":
+                skips = value.text.lower() == "true"
         if connectors is None:
             self.say(
                 "connector",
@@ -281,6 +289,11 @@ class _Reading:
             external, uri = self.connector(self.only(self.json(connectors)))
         except _Wrong:
             return None, ""
+        if skips is not None and self.skips not in (None, skips):
+            message = "`skip_unused_columns` is another in WITH than in the connector"
+            self.say("option", message, self.at("skip_unused_columns"), "remove one of them")
+        if skips is not None:
+            external = replace(external, skip_unused_columns=skips)
         return replace(external, append_only=append_only), uri
 
     def json(self, connectors: LocatedText) -> Any:
@@ -397,6 +410,7 @@ class _Reading:
             "snapshot_filter": str,
             "timestamp_column": str,
             "skip_unused_columns": bool,
+            "transaction_mode": str,
         }
         options: dict[str, Any] = {}
         storage: dict[str, str] = {}
@@ -427,6 +441,8 @@ class _Reading:
                 hint = "ingest the log as it is, and create a view of the last row of each key"
             self.say("mode", f"unknown mode `{mode}`", self.at("mode"), hint)
             mode = "snapshot_and_follow"
+        self.transactions(options.get("transaction_mode"))
+        self.skips = options.get("skip_unused_columns")
         external = External(
             name,
             mode=mode,
@@ -436,11 +452,18 @@ class _Reading:
             filter=self.condition("filter", options.get("filter")),
             snapshot_filter=self.condition("snapshot_filter", options.get("snapshot_filter")),
             timestamp_column=self.column(options.get("timestamp_column")),
-            skip_unused_columns=options.get("skip_unused_columns", True),
+            skip_unused_columns=self.skips is not False,
             storage=tuple(sorted(storage.items())),
         )
         self.together(external, version, iceberg)
         return external, place
+
+    def transactions(self, mode: str | None) -> None:
+        """Report an unknown `transaction_mode`; known ones change nothing."""
+        if mode not in (None, *_TRANSACTIONS):
+            hint = did_you_mean(mode, _TRANSACTIONS) or f"known modes: {', '.join(_TRANSACTIONS)}"
+            message = f"unknown transaction mode `{mode}`"
+            self.say("mode", message, self.at("transaction_mode"), hint)
 
     def one_version(self, mode: str | None, uri: str) -> None:
         """Report that a metadata file describes one version, so there are no changes to follow."""
@@ -504,6 +527,12 @@ class _Reading:
             message = f"`{key}` is a secret and must not be written here"
             self.say("secret", message, at, _as_reference(key))
             return
+        if name == UNSIGNED:
+            if value not in ("true", "false"):
+                self.say("type", f"`{key}` must be true or false", at)
+            elif value == "true":
+                storage[name] = value
+            return
         wrong = None if REFERENCE.fullmatch(value) else unfit_value(name, value)
         if wrong:
             self.say("type", wrong[0], at, wrong[1])
@@ -512,6 +541,10 @@ class _Reading:
             self.say("option", f"`{key}` conflicts with `{name}`", at)
 
     def together(self, external: External, version: str, iceberg: bool) -> None:
+        storage = dict(external.storage)
+        if UNSIGNED in storage and any(map(is_secret, storage)):
+            message = f"`{UNSIGNED}` sends requests without a signature, so keys have no effect"
+            self.say("option", message, self.at(UNSIGNED), "remove it, or remove the keys")
         if external.version is not None and external.datetime is not None:
             self.say(
                 "version",

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from sqlglot.tokenizer_core import TokenType
 
+from persist_assets.compiler.frontends.feldera import statement_of_streams
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -29,15 +31,17 @@ _SQLMESH_HINT = (
 _SQLMESH = ("MODEL", "AUDIT", "METRIC", "SEED")
 
 
-def written_for_others(tokens: Sequence[Token], text: str) -> tuple[int, str, str] | None:
-    """Return the place, a message and a hint if a statement is written for another tool."""
-    first = tokens[0]
+def written_for_others(tokens: Sequence[Token], text: str) -> tuple[str, int, str, str] | None:
+    """Return a code, the place, a message and a hint if a statement is for another tool."""
+    first, streams = tokens[0], statement_of_streams(tokens)
+    if streams is not None:
+        return ("statement", first.start, *streams)
     if first.text.upper() in _SQLMESH and tokens[1:2] and tokens[1].text == "(":
         message = f"`{first.text} (…)` is a statement of SQLMesh"
-        return first.start, message, _SQLMESH_HINT
+        return "template", first.start, message, _SQLMESH_HINT
     for token in tokens:
         if token.token_type is TokenType.BLOCK_START or text.startswith("{{", token.start):
-            return (token.start, *_explained(text[token.start :]))
+            return ("template", token.start, *_explained(text[token.start :]))
     return None
 
 

@@ -28,6 +28,7 @@ from persist_assets.compiler.frontends.external import (
     public_pairs,
     read_external,
 )
+from persist_assets.compiler.frontends.feldera import without_streaming
 from persist_assets.compiler.frontends.foreign import written_for_others
 from persist_assets.compiler.frontends.intervals import KEYWORD, missing_keywords
 from persist_assets.compiler.frontends.misplaced_calls import MisplacedCall, misplaced_calls
@@ -341,7 +342,7 @@ class _File:
     ) -> Declaration:
         foreign = written_for_others(tokens, self.text)
         if foreign is not None:
-            raise _Refused("template", foreign[1], self.location(foreign[0]), foreign[2])
+            raise _Refused(foreign[0], foreign[2], self.location(foreign[1]), foreign[3])
         words = [t.text.upper() for t in tokens[:6]]
         start = self.location(tokens[0].start)
         if words[0] == "CREATE" and "VIEW" in words:
@@ -401,6 +402,7 @@ class _File:
         annotation: Annotation,
         description: str | None,
     ) -> Declaration:
+        tokens = without_streaming(tokens, self.location, self.problems)
         tree = self.parse(self.typed_columns(whole_strings(tokens, self.text)))
         name, location = self.name(tree)
         collation = next((t for t in tokens if t.text.upper() == "COLLATE"), None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from persist_assets.compiler.frontends.external import REFERENCE, unfit_value
+from persist_assets.compiler.frontends.external import REFERENCE, UNSIGNED, unfit_value
 from persist_assets.core.errors import SettingsError, StorageError
 from persist_assets.core.settings.user import secret_of
 from persist_assets.core.trust import permit
@@ -25,6 +25,8 @@ _SPARK: Mapping[str, str] = {
     "aws_region": "endpoint.region",
     "aws_endpoint": "endpoint",
 }
+
+_ANONYMOUS = "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider"
 
 _ICEBERG: Mapping[str, str] = {
     "aws_access_key_id": "s3.access-key-id",
@@ -94,12 +96,15 @@ def delta_access(access: Mapping[str, str]) -> dict[str, str]:
 
 def iceberg_access(access: Mapping[str, str]) -> dict[str, str]:
     """Return options in the form that pyiceberg takes."""
-    return {_ICEBERG[n]: v for n, v in access.items() if n in _ICEBERG}
+    unsigned = {"s3.anonymous": "true"} if UNSIGNED in access else {}
+    return {_ICEBERG[n]: v for n, v in access.items() if n in _ICEBERG} | unsigned
 
 
 def spark_access(access: Mapping[str, str]) -> dict[str, str]:
     """Return the options of one Spark read; S3A prefers them to those of the session."""
     options = {f"fs.s3a.{_SPARK[n]}": v for n, v in access.items() if n in _SPARK}
+    if UNSIGNED in access:
+        options["fs.s3a.aws.credentials.provider"] = _ANONYMOUS
     if options:
         # Otherwise a connection that was opened with other keys might be used.
         options["fs.s3a.impl.disable.cache"] = "true"

@@ -1,0 +1,153 @@
+"""Programs as users of Feldera write them: accepted, or refused with what they would mean here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from persist_assets.compiler.load import load_project
+from persist_assets.core.errors import Problem
+from persist_assets.core.model.project import Project
+from persist_assets.core.settings.load import load_settings
+
+TABLE = """create external table t (
+    id bigint not null primary key{},
+    lateness int,
+    ts timestamp{},
+    s struct<a: int, watermark: int>
+) with ({}'connectors' = '[{{"transport": {{
+    "name": "delta_table_input", "config": {{"uri": "lake"{}}}}}}}]');
+"""
+VIEW = "create materialized view v as select id, ts, lateness, s.watermark as w from t;\n"
+Make = Callable[..., Path]
+
+
+def loaded(make_project: Make, text: str) -> tuple[Project, list[Problem]]:
+    project = load_project(load_settings(make_project({"m.sql": text})))
+    return project, [*project.problems]
+
+
+def table(key: str = "", ts: str = "", properties: str = "", config: str = "") -> str:
+    return TABLE.format(key, ts, properties, config)
+
+
+@pytest.mark.proves("V12")
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        (" LATENESS INTERVAL 1 HOURS", ["LATENESS"]),
+        (" not null lateness interval '1' day", ["LATENESS"]),
+        (" WATERMARK INTERVAL '4:00' HOUR TO MINUTE not null", ["WATERMARK"]),
+        (" LATENESS (INTERVAL 1 HOUR) WATERMARK INTERVAL 1 DAY COMMENT 'when'", ["LATENESS", "WATERMARK"]),
+    ],
+)  # fmt: skip
+def test_what_a_stream_would_forget_changes_nothing(
+    make_project: Make, written: str, words: list[str]
+) -> None:
+    plain, _ = loaded(make_project, table() + VIEW)
+    text = table(ts=written) + VIEW
+    project, problems = loaded(make_project, text)
+    assert [(p.code, p.severity) for p in problems] == [("external-stream", "note")] * len(words)
+    for problem, word in zip(problems, words, strict=True):
+        assert f"`{word}` of `ts` changes nothing here" in problem.message
+        line = text.splitlines()[problem.location.line - 1]
+        assert line[problem.location.column - 1 :].upper().startswith(word)
+    assert [s.build_id for s in project.sources] == [s.build_id for s in plain.sources]
+    assert [c.name for c in project.sources[0].columns] == ["id", "lateness", "ts", "s"]
+
+
+@pytest.mark.proves("V12")
+def test_a_number_may_be_late(make_project: Make) -> None:
+    project, problems = loaded(make_project, table(key=" LATENESS 100") + VIEW)
+    assert [p.severity for p in problems] == ["note"]
+    assert project.sources[0].external is not None
+    assert project.sources[0].external.key == ("id",)
+
+
+@pytest.mark.proves("V12")
+def test_lateness_without_a_bound_is_an_error(make_project: Make) -> None:
+    _, problems = loaded(make_project, table(ts=" LATENESS") + VIEW)
+    assert next(p.severity for p in problems) == "error"
+
+
+@pytest.mark.proves("V12")
+@pytest.mark.parametrize(
+    ("properties", "config", "skips"),
+    [
+        ("", "", True),
+        ("'skip_unused_columns' = 'true', ", "", True),
+        ("'skip_unused_columns' = 'false', ", "", False),
+        ("", ', "skip_unused_columns": false', False),
+        ("'skip_unused_columns' = 'FALSE', ", ', "skip_unused_columns": false', False),
+    ],
+)
+def test_columns_are_skipped_by_a_property_of_the_table(
+    make_project: Make, properties: str, config: str, skips: bool
+) -> None:
+    project, problems = loaded(make_project, table(properties=properties, config=config) + VIEW)
+    assert problems == []
+    assert project.sources[0].external is not None
+    assert project.sources[0].external.skip_unused_columns is skips
+
+
+@pytest.mark.proves("V12")
+@pytest.mark.parametrize(
+    ("properties", "config", "message"),
+    [
+        ("'skip_unused_columns' = 'perhaps', ", "", "must be true or false"),
+        (
+            "'skip_unused_columns' = 'true', ",
+            ', "skip_unused_columns": false',
+            "is another in WITH than in the connector",
+        ),
+    ],
+)
+def test_properties_that_contradict_are_errors(
+    make_project: Make, properties: str, config: str, message: str
+) -> None:
+    _, problems = loaded(make_project, table(properties=properties, config=config) + VIEW)
+    assert [p.severity for p in problems] == ["error"]
+    assert message in problems[0].message
+
+
+@pytest.mark.proves("V12")
+@pytest.mark.parametrize("mode", ["none", "snapshot", "catchup", "always"])
+def test_transactions_and_unsigned_requests_are_accepted(make_project: Make, mode: str) -> None:
+    config = f', "transaction_mode": "{mode}", "aws_skip_signature": "true"'
+    plain, _ = loaded(make_project, table() + VIEW)
+    project, problems = loaded(make_project, table(config=config) + VIEW)
+    assert problems == []
+    assert project.sources[0].external is not None
+    assert project.sources[0].external.storage == (("aws_skip_signature", "true"),)
+    assert [s.build_id for s in project.sources] == [s.build_id for s in plain.sources]
+    signed, _ = loaded(make_project, table(config=', "s3.anonymous": false') + VIEW)
+    assert signed.sources[0].external is not None
+    assert signed.sources[0].external.storage == ()
+
+
+@pytest.mark.proves("V12")
+@pytest.mark.parametrize(
+    ("statement", "message", "hint"),
+    [
+        ("SET x = 'y';", "`SET` changes a session", "persist.toml"),
+        ("LATENESS v.ts INTERVAL 1 HOUR;", "`LATENESS` has no meaning here", "remove"),
+        ("create view u as select DATE_TRUNC(ts, MONTH) as m from t;", "`MONTH` is not a column", "date_trunc('MONTH', …), which returns a timestamp; trunc(…, 'MONTH')"),
+        ("create view u as select date_trunc(ts, day) as m from t;", "`day` is not a column", "date_trunc('DAY', …), which returns a timestamp"),
+    ],
+)  # fmt: skip
+def test_what_is_refused_says_what_to_write(
+    make_project: Make, statement: str, message: str, hint: str
+) -> None:
+    text = table() + VIEW + statement
+    _, (problem,) = loaded(make_project, text)
+    assert problem.severity == "error"
+    assert message in problem.message
+    assert hint in (problem.hint or "")
+    assert problem.location.line == len(text.splitlines())
+    # A column of that name is a column.
+    kinds = "id bigint, ts string, day timestamp"
+    right = f"create table r ({kinds}) using parquet location 'r';"
+    right += "create view u as select date_trunc(ts, day) as m from r;"
+    assert loaded(make_project, right)[1] == []
