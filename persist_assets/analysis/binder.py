@@ -45,7 +45,7 @@ from persist_assets.analysis.syntax import (
     without_parens,
     word_for,
 )
-from persist_assets.core.dialect import plain
+from persist_assets.core.dialect import is_marked, plain
 from persist_assets.core.errors import Problem
 
 if TYPE_CHECKING:
@@ -344,7 +344,7 @@ def _projections(
         qualifiers += ((),) * (len(outs) - len(qualifiers))
         inner = item.this if isinstance(item, exp.Alias | exp.Aliases) else item
         if is_star(inner):
-            outs += expand_star(binding, inner, select.source)
+            outs += expand_star(binding, inner, select.source, _replaced(binding, inner, select))
             qualifiers += (qualifiers_of(o, select.source) for o in outs[len(qualifiers) :])
             continue
         if isinstance(inner, exp.Anonymous) and plain(inner.name).lower() in GENERATORS:
@@ -361,6 +361,18 @@ def _projections(
         if isinstance(without_parens(item), exp.Column):
             qualifiers.append(qualifiers_of(outs[-1], select.source))
     return outs, [*qualifiers, *((),) * (len(outs) - len(qualifiers))]
+
+
+def _replaced(binding: Binding, star: Any, select: Select) -> dict[str, Out] | None:
+    """Return the new columns that the SET of a pipe creates, by name (`without_pipes`)."""
+    items = star.args.get("replace") if isinstance(star, exp.Star) else None
+    if not items or not all(is_marked(item.alias) for item in items):
+        return None
+    outs: dict[str, Out] = {}
+    for item in items:
+        expr, name = folded(binding, expression(binding, item.this, select)), plain(item.alias)
+        outs[name.lower()] = Out(name.lower(), name, expr, binding.types.of(expr))
+    return outs
 
 
 def _select_generator(

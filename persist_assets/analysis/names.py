@@ -37,7 +37,7 @@ from persist_assets.core.errors import Problem, did_you_mean
 from persist_assets.core.spark_types import UnknownTypeError, field_name, fields_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from persist_assets.analysis.algebra import Expr
     from persist_assets.analysis.binding import Binding
@@ -254,10 +254,18 @@ def _fields_of_type(kind: str | None) -> list[tuple[str, str]]:
         return []
 
 
-def expand_star(binding: Binding, node: Any, source: From) -> list[Out]:
-    """Return the columns of a star."""
+def expand_star(
+    binding: Binding, node: Any, source: From, replaced: Mapping[str, Out] | None = None
+) -> list[Out]:
+    """Return the columns of a star.
+
+    Parameters
+    ----------
+    replaced
+        New columns, by the names in lower case of the columns that they replace.
+    """
     star = node if isinstance(node, exp.Star) else node.this
-    if set(given_args(star)) - {"except_"}:
+    if set(given_args(star)) - ({"except_"} if replaced is None else {"replace"}):
         raise Unanalysable("of * REPLACE or RENAME")
     qualifiers: tuple[str, ...] = ()
     if isinstance(node, exp.Column):
@@ -272,8 +280,14 @@ def expand_star(binding: Binding, node: Any, source: From) -> list[Out]:
         raise Unanalysable(f"of {'.'.join(qualifiers)}.*" if qualifiers else "of * without FROM")
     left_out = _left_out(binding, star, entries)
     outs: list[Out] = []
+    for name in replaced or ():
+        if [e.name for e in entries].count(name) != 1:
+            raise Unanalysable(f"because SET names `{name}`")
     for entry in entries:
         paths = left_out.get(id(entry))
+        if replaced and entry.name in replaced:
+            outs.append(replaced[entry.name])
+            continue
         if paths is None:
             outs.append(Out(entry.name, entry.written, entry.expr, entry.type))
         elif () not in paths:

@@ -116,9 +116,9 @@ def faithful(tokens: Sequence[Token], text: str) -> list[Token]:
         kind, word = token.token_type, token.text
         if kind is TokenType.VALUES and n and _is_named_in_parentheses(tokens, n):
             out += (
-                _beside(token, TokenType.SELECT, "SELECT"),
-                _beside(token, TokenType.STAR, "*"),
-                _beside(token, TokenType.FROM, "FROM"),
+                beside(token, TokenType.SELECT, "SELECT"),
+                beside(token, TokenType.STAR, "*"),
+                beside(token, TokenType.FROM, "FROM"),
             )
         if (
             out
@@ -215,7 +215,7 @@ def _spelled(tokens: Sequence[Token], text: str) -> tuple[list[Token], set[int]]
             )
             end += 1
         elif kind in (TokenType.HEX_STRING, TokenType.BIT_STRING) and text[token.start] == "0":
-            out.append(_beside(token, TokenType.VAR, text[token.start : token.end + 1]))
+            out.append(beside(token, TokenType.VAR, text[token.start : token.end + 1]))
         elif kind is TokenType.INTERVAL:
             out.append(token)
             units, end = _units(tokens, end)
@@ -262,7 +262,7 @@ def _units(tokens: Sequence[Token], at: int) -> tuple[list[Token], int]:
         number = tokens[value]
         if signed and units:
             minus = "-" if tokens[at].token_type is TokenType.DASH else ""
-            units.append(_beside(number, TokenType.STRING, minus + number.text))
+            units.append(beside(number, TokenType.STRING, minus + number.text))
         else:
             units += tokens[at : value + 1]
         units.append(tokens[value + 1])
@@ -273,7 +273,7 @@ def as_name(token: Token) -> Token:
     """Return a token in the form that the parser needs for a name that is not a call."""
     if token.token_type not in SparkParser.NO_PAREN_FUNCTIONS:
         return token
-    return _beside(token, TokenType.VAR, token.text)
+    return beside(token, TokenType.VAR, token.text)
 
 
 def _is_named_in_parentheses(tokens: Sequence[Token], n: int) -> bool:
@@ -323,6 +323,16 @@ def parse(text: str) -> exp.Expr | None:
     except Exception:  # sqlglot fails over some calls, for example map(a)
         return None
     return trees[0] if len(trees) == 1 else None
+
+
+def marked_name(token: Token) -> Token:
+    """Return a name with a mark (see `plain`) that no query of a user has."""
+    return beside(token, TokenType.VAR, _MARK + token.text)
+
+
+def is_marked(name: str) -> bool:
+    """Whether a name has a mark."""
+    return name.startswith(_MARK)
 
 
 def plain(name: str) -> str:
@@ -375,27 +385,26 @@ def suffixed(text: str) -> str | None:
 
 _BEFORE_OPERANDS = frozenset(
     """
-    ALL AND AS BETWEEN BY CASE DISTINCT DIV ELSE ESCAPE FILTER FOR FROM HAVING ILIKE IN INTERVAL IS
-    LIKE LIMIT NOT OFFSET ON OR QUALIFY REGEXP RETURN RLIKE SELECT THEN TO USING VALUES WHEN WHERE
+    AGGREGATE ALL AND AS BETWEEN BY CASE DISTINCT DIV ELSE ESCAPE EXTEND FILTER FOR FROM HAVING
+    ILIKE IN INTERVAL IS LIKE LIMIT NOT OFFSET ON OR QUALIFY REGEXP RETURN RLIKE SELECT THEN TO
+    USING VALUES WHEN WHERE
     """.split()
 )
 """Keywords before an operand."""
 
-_LOSABLE = re.compile(rf"\+|\|>|COLLATE|{_MARK}", re.IGNORECASE)
+_LOSABLE = re.compile(rf"\+|COLLATE|{_MARK}", re.IGNORECASE)
 
 
 def what_is_lost(tokens: Sequence[Token], text: str) -> str | None:
     """Return a feature of a query that the parser loses, or None if its tree is complete.
 
-    It drops collations, and the plus before an operand, which converts a string to a number. It
-    reorders the steps of a pipe. Text that contains our mark could be taken for marked.
+    It drops collations, and the plus before an operand, which converts a string to a number. Text
+    that contains our mark could be taken for marked. For pipes, see `without_pipes`.
     """
     if not _LOSABLE.search(text, tokens[0].start, tokens[-1].end + 1):
         return None
     before = ""
     for token in tokens:
-        if token.token_type is TokenType.PIPE_GT:
-            return "|>"
         if token.token_type is TokenType.PLUS and (
             before in _BEFORE_OPERANDS or not (before[-1:].isalnum() or before[-1:] in "_)]'\"`")
         ):
@@ -541,9 +550,9 @@ def typed(tokens: Sequence[Token], text: str) -> list[Token]:
             literal = [token, after]
             if n + 2 < len(tokens) and tokens[n + 2].token_type in _SUFFIXES:
                 literal = [
-                    _beside(token, TokenType.L_PAREN, "("),
+                    beside(token, TokenType.L_PAREN, "("),
                     *literal,
-                    _beside(after, TokenType.R_PAREN, ")"),
+                    beside(after, TokenType.R_PAREN, ")"),
                 ]
             out += literal
             n += 2
@@ -576,15 +585,16 @@ def marked_type(
         raise UnknownTypeError(token.start, error.message, error.hint) from error
     first = tokens[at]
     marked = [
-        _beside(first, TokenType.USERDEFINED, text[first.start : first.end + 1]),
-        _beside(first, TokenType.L_PAREN, "("),
-        _beside(first, TokenType.STRING, name),
-        _beside(first, TokenType.R_PAREN, ")"),
+        beside(first, TokenType.USERDEFINED, text[first.start : first.end + 1]),
+        beside(first, TokenType.L_PAREN, "("),
+        beside(first, TokenType.STRING, name),
+        beside(first, TokenType.R_PAREN, ")"),
     ]
     return marked, end
 
 
-def _beside(token: Token, kind: TokenType, text: str) -> Token:
+def beside(token: Token, kind: TokenType, text: str) -> Token:
+    """Return a further token at the place of a token."""
     return Token(kind, text, token.line, token.col, token.start, token.end)
 
 

@@ -161,6 +161,8 @@ def splices(
     """Return the edits that `splice` makes in a query's text, in order: start, end, new text."""
     edits: list[tuple[int, int, str]] = []
     for reference, name in zip(query.references, names, strict=True):
+        if (at := reference.table_at) is not None:
+            edits.append((at, at + len("TABLE"), "SELECT * FROM"))
         if (at := reference.alias_at) is not None:
             edits.append((at, at, f" AS {quote(reference.parts[-1])}"))
         edits.append((reference.start, reference.end, quote(name)))

@@ -47,7 +47,6 @@ from persist_assets.compiler.frontends.sql_names import created
 from persist_assets.compiler.frontends.sql_trees import (
     BRACKETS,
     Comment,
-    after_sample,
     column_comment,
     column_definitions,
     comment_text,
@@ -55,6 +54,7 @@ from persist_assets.compiler.frontends.sql_trees import (
     double_quoted,
     option_value,
     property_of,
+    reference_to,
     statements_of,
     tables_read,
     words_of,
@@ -85,6 +85,7 @@ from persist_assets.core.languages import REFERENCE, SQL
 from persist_assets.core.model.columns import Column
 from persist_assets.core.model.queries import Query, Reference
 from persist_assets.core.model.sources import FILE_FORMATS, Declaration, RawTable
+from persist_assets.core.pipes import without_pipes
 from persist_assets.core.raw_options import wrong_option
 from persist_assets.core.spark_types import UnknownTypeError
 
@@ -614,9 +615,8 @@ class _File:
         return _Refused("type", error.message, self.location(error.at), error.hint)
 
     def too_deep(self, token: Token) -> _Refused:
-        message = "the nesting is too deep"
         hint = "name parts of it: WITH … AS (…)"
-        return _Refused("nesting", message, self.location(token.start), hint)
+        return _Refused("nesting", "the nesting is too deep", self.location(token.start), hint)
 
     def refusal(self, error: ParseError, tokens: Sequence[Token]) -> _Refused:
         return self.invalid(explain(error, tokens, self.text))
@@ -659,7 +659,8 @@ class _File:
             raise self.invalid(refused)
         spark_tokens = faithful(tokens, self.text)
         words = joined(spark_tokens, self.text)
-        tree = self.parse(self.typed(words))
+        nested, is_certain = without_pipes(self.typed(words))
+        tree = self.parse(nested)
         if not isinstance(tree, exp.Query | exp.Values):
             raise _Refused("syntax", "expected a query", self.location(tokens[0].start), "SELECT …")
         inlined = inline(self, tokens, tree, self.definitions)
@@ -686,7 +687,7 @@ class _File:
             references,
             column_names,
             sha256("\0".join(words_of(spark_tokens, self.text, references)).encode()).hexdigest(),
-            what_is_lost(tokens, self.text),
+            what_is_lost(tokens, self.text) or (None if is_certain else "|>"),
             bounded,
             tuple((name, n, self.location(at)) for name, n, at in wrong_calls(tokens, tree)),
             tuple(self.misplaced(c) for c in misplaced_calls(tokens, self.text, tree)),
@@ -707,14 +708,11 @@ class _File:
         return replace(query, variables=inlined.variables, parameters=inlined.parameters)
 
     def reference(self, table: exp.Table, tokens: Sequence[Token], base: int) -> Reference:
-        parts = table.parts
-        start, end = parts[0].meta["start"], parts[-1].meta["end"] + 1
-        location = self.location(start)
+        location = self.location(table.parts[0].meta["start"])
         if table.args.get("version") or table.args.get("when"):
             raise _Refused(
                 "time-travel",
                 "a source cannot read another source at a given version",
                 location,
             )
-        alias_at = None if table.args.get("alias") else after_sample(tokens, end) - base
-        return Reference(tuple(p.name for p in parts), start - base, end - base, alias_at, location)
+        return reference_to(table, tokens, base, location)

@@ -263,6 +263,8 @@ class _Reader:
         if not tokens:
             raise self.refused("something is missing here")
         lost = what_is_lost(tokens, self.file.text)
+        if any(t.token_type is TokenType.PIPE_GT for t in tokens):
+            lost = "|>"
         if lost:
             raise self.refused(f"{lost} cannot be inlined", code="function")
         typed = self.file.typed(faithful(tokens, self.file.text))

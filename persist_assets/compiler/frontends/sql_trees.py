@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +11,15 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
 from persist_assets.analysis.functions import ARGUMENTS, PYTHON, SPARKS, UNIT_FIRST
+from persist_assets.core.model.queries import Reference
+from persist_assets.core.pipes import is_table_query
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from sqlglot.tokenizer_core import Token
 
-    from persist_assets.core.model.queries import Reference
+    from persist_assets.core.errors import Location
 
 
 BRACKETS = {
@@ -144,6 +147,30 @@ def tables_read(tree: exp.Expr) -> list[exp.Table]:
                 children = value if isinstance(value, list) else (value,)
                 stack += [(child, visible) for child in children if isinstance(child, exp.Expr)]
     return sorted(tables, key=lambda table: table.parts[0].meta["start"])
+
+
+def reference_to(
+    table: exp.Table, tokens: Sequence[Token], base: int, location: Location
+) -> Reference:
+    """Return the reference that a table of a query is.
+
+    Parameters
+    ----------
+    tokens
+        Those of the query, with offsets in its file.
+    base
+        The offset of the query.
+    """
+    start, end = table.parts[0].meta["start"], table.parts[-1].meta["end"] + 1
+    before = bisect_left(tokens, start, key=lambda token: token.start) - 1
+    return Reference(
+        tuple(p.name for p in table.parts),
+        start - base,
+        end - base,
+        None if table.args.get("alias") else after_sample(tokens, end) - base,
+        location,
+        tokens[before].start - base if before >= 0 and is_table_query(tokens, before) else None,
+    )
 
 
 def words_of(tokens: Sequence[Token], text: str, references: Sequence[Reference]) -> Iterator[str]:

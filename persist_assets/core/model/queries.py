@@ -26,6 +26,8 @@ class Reference:
     alias_at
         The offset at which `` AS name`` has to be inserted when the name is replaced; None if the
         query has its own alias.
+    table_at
+        The offset of the TABLE of ``TABLE t``, which takes no alias; None: it is no such query.
     """
 
     parts: tuple[str, ...]
@@ -33,6 +35,7 @@ class Reference:
     end: int
     alias_at: int | None
     location: Location = field(compare=False)
+    table_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

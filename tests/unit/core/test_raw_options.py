@@ -44,8 +44,11 @@ def test_an_unknown_option_is_refused_with_what_was_meant(
 def test_known_options_and_those_of_drivers_and_others_are_not() -> None:
     for form, names in OPTIONS.items():
         others = ("mode", "columnNameOfCorruptRecord")
-        given = {name.lower(): "true" for name in names if name not in others}
-        assert wrong_option(form, given, AB) is None, form
+        options = {name.lower(): "true" for name in names if name not in others}
+        if form == "catalog":
+            assert wrong_option(form, options, AB) is not None  # a table without its schema
+            options["table"] = "sales.orders"
+        assert wrong_option(form, options, AB) is None, form
     assert wrong_option("jdbc", {"url": "x", "sslmode": "require", "user": "me"}, AB) is None
     assert wrong_option("parquet", {"fs.s3a.endpoint": "x"}, AB) is None
     assert wrong_option("com.example.source", {"anything": "x"}, AB) is None
