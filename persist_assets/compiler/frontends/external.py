@@ -441,8 +441,7 @@ class _Reading:
                 hint = "ingest the log as it is, and create a view of the last row of each key"
             self.say("mode", f"unknown mode `{mode}`", self.at("mode"), hint)
             mode = "snapshot_and_follow"
-        self.transactions(options.get("transaction_mode"))
-        self.skips = options.get("skip_unused_columns")
+        self.of_the_table(options)
         external = External(
             name,
             mode=mode,
@@ -458,8 +457,10 @@ class _Reading:
         self.together(external, version, iceberg)
         return external, place
 
-    def transactions(self, mode: str | None) -> None:
-        """Report an unknown `transaction_mode`; known ones change nothing."""
+    def of_the_table(self, options: Mapping[str, Any]) -> None:
+        """Read `skip_unused_columns`, and report a wrong `transaction_mode`."""
+        self.skips = options.get("skip_unused_columns")
+        mode = options.get("transaction_mode")
         if mode not in (None, *_TRANSACTIONS):
             hint = did_you_mean(mode, _TRANSACTIONS) or f"known modes: {', '.join(_TRANSACTIONS)}"
             message = f"unknown transaction mode `{mode}`"
