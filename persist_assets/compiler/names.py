@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from unicodedata import normalize
 
 from persist_assets.compiler.malloy.declarations import SUFFIX
+from persist_assets.core.contracts import alike
 from persist_assets.core.errors import (
     Location,
     Problem,
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
         Sequence,
     )
 
-    from persist_assets.core.model.queries import Query, Reference, SourceID
+    from persist_assets.core.model.queries import Parameter, Query, Reference, SourceID
+    from persist_assets.core.model.sources import Source
 
 
 def source_id(declaration: Declaration) -> SourceID:
@@ -223,3 +225,25 @@ def unclear_parameters(
 
 def _is_source_id(reference: Reference) -> bool:
     return len(reference.parts) == 1 and "@" in reference.parts[0]
+
+
+def wrong_hint(parameter: Parameter, source: Source | None) -> list[Problem]:
+    """Return the problems of a parameter that names other columns than its source has.
+
+    Types that are known only once they are computed are compared then.
+    """
+    columns = source.known_columns if source is not None else ()
+    kinds = {c.name.lower(): c.type for c in columns}
+    if source is None or not kinds:
+        return []
+    problems: list[Problem] = []
+    for name, kind in parameter.hint:
+        now = kinds.get(name.lower(), "")
+        if now and not alike(now, kind):
+            message = f"`{name}` of `{source.name}` is {now}, and annotated as {kind}"
+            problems.append(Problem("annotation-type", message, parameter.location))
+        elif now == "":
+            message = f"`{source.name}` has no column `{name}`"
+            hint = did_you_mean(name, [c.name for c in columns])
+            problems.append(Problem("annotation-type", message, parameter.location, hint))
+    return problems

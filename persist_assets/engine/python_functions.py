@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from persist_assets._paths import PACKAGE
-from persist_assets.core.contracts import promised_by
+from persist_assets.core.contracts import alike, promised_by
 from persist_assets.core.dialect import quote
 from persist_assets.core.errors import BuildError, Location, PersistError
 from persist_assets.core.model.annotations import VALID_FROM, VALID_TO
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from persist_assets.core.model.checks import Check
-    from persist_assets.core.model.queries import Function, PythonUdf
+    from persist_assets.core.model.queries import Function, Parameter, PythonUdf
     from persist_assets.core.model.sources import Source
 
 
@@ -149,8 +149,8 @@ def _result(
         if parameter.kind == "session":
             value: Any = session()
         else:
-            value = _only(frames(parameter.name), parameter.columns)
-            if parameter.kind != "frame":
+            value = _shown(source, parameter, frames(parameter.name))
+            if parameter.kind != "frame" and not parameter.is_arrow:
                 value = _narwhals(parameter.kind, source).from_native(value)
         if parameter.positional:
             positional.append(value)
@@ -159,6 +159,11 @@ def _result(
     modules = _Modules(function, root)
     try:
         loaded: Any = getattr(modules.load_file(function.path), function.name)
+        if any(p.is_arrow for p in function.parameters):
+            from persist_assets.engine.arrow_functions import mapped
+
+            (rows,) = (*positional, *named.values())
+            return mapped(rows, loaded, function)
         return loaded(*positional, **named)
     except PersistError:
         raise
@@ -168,6 +173,35 @@ def _result(
             hint=_hint(error, function),
             location=place_of(error, root) or source.location,
         ) from error
+
+
+def _shown(source: Source, parameter: Parameter, frame: DataFrame) -> DataFrame:
+    """Return the columns of an input that a function gets.
+
+    Raises
+    ------
+    BuildError
+        It has not the columns that the parameter's annotation names.
+    """
+    if not parameter.hint:
+        return _only(frame, parameter.columns)
+    _check_hint(source, parameter.hint, frame, f"the input `{parameter.name}`")
+    return _only(frame, [name for name, _ in parameter.hint])
+
+
+def _check_hint(
+    source: Source, hint: Sequence[tuple[str, str]], frame: DataFrame, what: str
+) -> None:
+    kinds = {f.name.lower(): f.dataType.simpleString() for f in frame.schema.fields}
+    for name, kind in hint:
+        now = kinds.get(name.lower())
+        if now is None or not alike(now, kind):
+            state = "has no column" if now is None else "has another type of"
+            raise BuildError(
+                f"{what} of `{source.name}` {state} `{name}`: annotated is {kind}",
+                hint=f"its columns: {', '.join(f'{n} {k}' for n, k in kinds.items())}",
+                location=source.location,
+            )
 
 
 def _only(frame: DataFrame, columns: Sequence[str] | None) -> DataFrame:
@@ -273,6 +307,9 @@ def _frame(source: Source, returned: Any) -> DataFrame:
             location=source.location,
         ) from error
     _check_columns(source, names)
+    function = source.function
+    if function is not None and function.result and not promised_by(source.checks):
+        _check_hint(source, function.result, returned, "the result")
     return returned
 
 

@@ -23,7 +23,6 @@ from persist_assets.compiler.frontends.module_text import (
     DECORATORS,
     Find,
     FunctionNode,
-    Imported,
     Module,
     chain_of,
     parse_module,
@@ -31,7 +30,16 @@ from persist_assets.compiler.frontends.module_text import (
 from persist_assets.compiler.frontends.modules import Modules, unparsable
 from persist_assets.compiler.frontends.motly import Line, Tag
 from persist_assets.compiler.frontends.python_comments import annotation_lines
+from persist_assets.compiler.frontends.python_signatures import (
+    check_arrow,
+    check_body,
+    check_frames,
+    parameters_of,
+    result_of,
+    with_contract,
+)
 from persist_assets.compiler.frontends.python_sql import see_through
+from persist_assets.compiler.frontends.sql_functions import Refused
 from persist_assets.core.errors import Location, Problem, did_you_mean
 from persist_assets.core.languages import PYTHON
 from persist_assets.core.model.queries import Function, Parameter, Query, Reference
@@ -39,7 +47,7 @@ from persist_assets.core.model.sources import Declaration, RawTable
 from persist_assets.core.python_modules import EXPORTS, PACKAGE, absolute, files_of, name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from persist_assets.compiler.frontends.modules import Reached
     from persist_assets.core.model.checks import Check
@@ -131,7 +139,7 @@ def _with_function(
     file = _File(module, modules)
     try:
         check = file.with_function(check, name)
-    except _Refused as refused:
+    except Refused as refused:
         file.problems.append(refused.problem)
     problems += file.problems
     return check
@@ -164,16 +172,6 @@ def names_in(text: str, path: str) -> list[Declaration]:
     return list(by_name.values())
 
 
-_FRAMES = frozenset(
-    f"pyspark.sql.{middle}DataFrame"
-    for middle in ("", "dataframe.", "classic.dataframe.", "connect.dataframe.")
-)
-_SESSIONS = frozenset(
-    f"pyspark.sql.{middle}SparkSession" for middle in ("", "session.", "connect.session.")
-)
-_LAZY = re.compile(r"(narwhals(?:\.stable\.v\d+)?)(?:\.dataframe)?\.LazyFrame")
-_ANYTHING = frozenset(("typing.Any", "typing_extensions.Any"))
-
 _ASSETS = tuple(
     f"{module}{name}"
     for module in ("dg.", "dagster.")
@@ -187,13 +185,6 @@ _IMPLIED: Mapping[str, Mapping[str, str | None]] = {
     "incremental_table": {"persist": None, "refresh": "incremental"},
 }
 """The arguments of a decorator, as keys of annotations."""
-
-
-class _Refused(Exception):
-    def __init__(
-        self, code: str, message: str, location: Location, hint: str | None = None
-    ) -> None:
-        self.problem = Problem(code, message, location, hint)
 
 
 class _File:
@@ -294,11 +285,11 @@ class _File:
         try:
             if len(ours) > 1:
                 message = f"`{node.name}` has two persist_assets decorators"
-                raise _Refused(
+                raise Refused(
                     "python-source", message, self.module.place(ours[1]), "remove one of them"
                 )
             declaration = self.declaration(node, ours[0] if ours else None, lines, place)
-        except _Refused as refused:
+        except Refused as refused:
             self.problems += problems
             self.problems.append(refused.problem)
             declaration = Declaration(node.name, PYTHON, place)
@@ -327,6 +318,8 @@ class _File:
     ) -> Declaration:
         kind = (self.module.ours(decorator) if decorator is not None else None) or "table"
         options, inputs = self.said(decorator, kind)
+        result = result_of(node, self.module)
+        options = with_contract(options, result, kind, place)
         annotation, problems = read_annotation(lines, options)
         self.problems += problems
         checks = tuple(
@@ -336,12 +329,12 @@ class _File:
         annotation = replace(annotation, checks=checks)
         if not isinstance(node, ast.FunctionDef):
             hint = "remove async"
-            raise _Refused("python-source", "a source must not be a coroutine", place, hint)
-        self.check_body(node, place)
-        parameters = self.parameters(node)
-        self.check_result(node)
+            raise Refused("python-source", "a source must not be a coroutine", place, hint)
+        parameters = parameters_of(node, self.module, self.problems)
+        yields = any(p.kind.startswith("Iterator") for p in parameters)
+        check_body(node, self.module, place, answers=False, yields=yields)
         frames = [p for p in parameters if p.kind != "session"]
-        _check_frames(node.name, kind, frames, inputs)
+        check_frames(node.name, kind, frames, inputs)
         problem = self.again(node)
         if problem is not None:
             raise problem
@@ -351,12 +344,12 @@ class _File:
             return Declaration(node.name, PYTHON, place)
         text = self.text_of(node)
         references = tuple(_reference(p, inputs) for p in frames)
-        wording = _wording(reached, parameters)
-        parameters = tuple(
-            replace(p, selects=selected(p.name, node, self.module, self.modules, reached))
-            for p in parameters
-        )
+        called = check_arrow(node, self.module, parameters, annotation, result)
+        wording = _wording(reached, parameters, (called, annotation.by) if called else ())
+        parameters = tuple(replace(p, selects=self.selects(p, node, reached)) for p in parameters)
         function = self.function_over(node.name, parameters, reached, reached.modules)
+        by = annotation.by if called else ()
+        function = replace(function, result=called or result, by=by)
         declaration = Declaration(
             name=node.name,
             language=PYTHON,
@@ -371,11 +364,21 @@ class _File:
         self.problems += misplaced(declaration)
         return declaration
 
+    def selects(
+        self, parameter: Parameter, node: ast.FunctionDef, reached: Reached
+    ) -> tuple[str, ...] | None:
+        """Return texts with all columns of a parameter that are used; None: any may be."""
+        if parameter.hint:
+            return tuple(name for name, _ in parameter.hint)
+        if parameter.is_arrow:
+            return None  # polars selects by patterns too
+        return selected(parameter.name, node, self.module, self.modules, reached)
+
     def text_of(self, node: ast.FunctionDef) -> str:
         first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
         return "\n".join(self.module.lines[first - 1 : node.end_lineno])
 
-    def again(self, node: ast.FunctionDef) -> _Refused | None:
+    def again(self, node: ast.FunctionDef) -> Refused | None:
         """Return the problem of a function whose name is bound again later."""
         numbers = self.module.bindings.get(node.name, [])
         others = [self.module.body[n] for n in numbers if self.module.body[n] is not node]
@@ -383,7 +386,7 @@ class _File:
             return None  # that one is reported as defined twice
         place = self.module.place(others[-1])
         message = f"this redefines the source `{node.name}`"
-        return _Refused("python-source", message, place, "rename one of the two")
+        return Refused("python-source", message, place, "rename one of the two")
 
     def is_source(self, node: ast.FunctionDef) -> bool:
         return any(self.module.ours(d) for d in node.decorator_list)
@@ -403,7 +406,7 @@ class _File:
         if isinstance(decorator, ast.Call):
             if decorator.args:
                 at = self.module.place(decorator.args[0])
-                raise _Refused(
+                raise Refused(
                     "python-source",
                     f"@{kind} takes only keyword arguments",
                     at,
@@ -413,7 +416,7 @@ class _File:
                 if keyword.arg is None:
                     at = self.module.place(keyword.value)
                     hint = "write out the keywords: they are read without running the code"
-                    raise _Refused("python-source", f"@{kind} takes no **", at, hint)
+                    raise Refused("python-source", f"@{kind} takes no **", at, hint)
                 if keyword.arg == "inputs":
                     inputs = self.inputs(keyword.value)
                 else:
@@ -429,13 +432,13 @@ class _File:
         tag = self.tag(node, "inputs")
         if tag.value is not None or not tag.properties:
             hint = 'for example, inputs={"flights": "daily/flights"}'
-            raise _Refused("python-source", "`inputs` must be a dict", tag.location, hint)
+            raise Refused("python-source", "`inputs` must be a dict", tag.location, hint)
         sources: dict[str, tuple[str, Location]] = {}
         for name, below in tag.properties.items():
             if not isinstance(below.value, str) or below.properties or not below.value:
                 hint = 'for example, inputs={"flights": "daily/flights"}'
                 message = f"`inputs` must name a source for `{name}`"
-                raise _Refused("python-source", message, below.location, hint)
+                raise Refused("python-source", message, below.location, hint)
             sources[name] = below.value, below.location
         return sources
 
@@ -457,7 +460,7 @@ class _File:
                     if not (isinstance(key, ast.Constant) and isinstance(key.value, str)):
                         at = self.module.place(key or value)
                         message = f"the keys of `{what}` must be string literals"
-                        raise _Refused("python-source", message, at)
+                        raise Refused("python-source", message, at)
                     below[key.value] = self.tag(value, f"{what}.{key.value}")
                 return Tag(place, properties=below)
             case ast.Name() if what.startswith("check.function"):
@@ -470,7 +473,7 @@ class _File:
                     return tag
             case _:
                 pass
-        raise _Refused(
+        raise Refused(
             "python-source",
             f"the value of `{what}` must be a literal",
             place,
@@ -498,16 +501,20 @@ class _File:
         place = check.location or Location(self.path)
         try:
             module, node = self.function_of(name, place)
-        except _Refused:
+        except Refused:
             if self.modules.problems:
                 return check  # it may be in a file that nobody can read
             raise
-        parameters = self.parameters(node, module)
+        parameters = parameters_of(node, module, self.problems)
         frames = [p for p in parameters if p.kind != "session"]
         if len(frames) != 1:
             message = f"the check `{name}` must have one parameter for the rows, not {len(frames)}"
-            raise _Refused("python-check", message, place, f"def {name}(rows): …")
-        self.check_body(node, module.place(node), answers=True)
+            raise Refused("python-check", message, place, f"def {name}(rows): …")
+        if frames[0].is_arrow:
+            hint = "take a Spark DataFrame, or a Narwhals LazyFrame"
+            message = f"the check `{name}` gets no {frames[0].kind}"
+            raise Refused("python-check", message, frames[0].location, hint)
+        check_body(node, module, module.place(node), answers=True, yields=False)
         reached = self.modules.reach(module, node)
         self.check_effects(name, reached, outside=True)
         modules = tuple((m.path, m.text) for m in self.modules.closure(self.module))
@@ -548,123 +555,11 @@ class _File:
         message = f"{file} neither defines nor imports a function `{name}`"
         if bound:
             message, hint = f"`{name}` is not always the same function", "give it a unique name"
-        raise _Refused("python-check", message, place, hint or f"write one: def {name}(rows): …")
+        raise Refused("python-check", message, place, hint or f"write one: def {name}(rows): …")
 
     def defines(self, numbers: Sequence[int]) -> bool:
         """Whether statements of the file are functions."""
         return all(isinstance(self.module.body[n], ast.FunctionDef) for n in numbers)
-
-    # --------------------------------------------------------------------------------- signatures
-
-    def parameters(
-        self, node: ast.FunctionDef, module: Module | None = None
-    ) -> tuple[Parameter, ...]:
-        module = module or self.module
-        arguments = node.args
-        for more, star in ((arguments.vararg, "*"), (arguments.kwarg, "**")):
-            if more is not None:
-                message = f"parameter {star}{more.arg} of `{node.name}` does not name a source"
-                hint = "add a parameter for each source to read"
-                raise _Refused("python-source", message, module.place(more), hint)
-        plain = [*arguments.posonlyargs, *arguments.args]
-        required = plain[: len(plain) - len(arguments.defaults)]
-        named = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-        required += [argument for argument, default in named if default is None]
-        parameters: list[Parameter] = []
-        wrong: list[Problem] = []
-        for argument in required:
-            place = module.place(argument)
-            try:
-                kind = self.kind(argument.annotation, f"the parameter `{argument.arg}`", module)
-                positional = argument in arguments.posonlyargs
-                parameters.append(Parameter(argument.arg, kind, place, positional))
-            except _Refused as refused:
-                wrong.append(refused.problem)
-        if wrong:
-            self.problems += wrong[1:]
-            raise _Refused(wrong[0].code, wrong[0].message, wrong[0].location, wrong[0].hint)
-        return tuple(parameters)
-
-    def check_result(self, node: ast.FunctionDef) -> None:
-        if node.returns is not None and self.kind(node.returns, "the result") == "session":
-            message = "the result is annotated as a session, not a frame"
-            raise _Refused("annotation-type", message, self.module.place(node.returns))
-
-    def kind(self, annotation: ast.expr | None, what: str, module: Module | None = None) -> str:
-        """Return the annotated kind: a Spark frame, a Narwhals frame, or the session."""
-        if annotation is None:
-            return "frame"
-        module = module or self.module
-        place = module.place(annotation)
-        written = ast.unparse(annotation)
-        if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
-            written = annotation.value
-            try:
-                annotation = ast.parse(written, mode="eval").body
-            except SyntaxError:
-                annotation = None
-        for dotted in self.meanings(annotation, module):
-            name = ".".join(dotted)
-            if name in _FRAMES or name in _ANYTHING:
-                return "frame"
-            if name in _SESSIONS:
-                return "session"
-            lazy = _LAZY.fullmatch(name)
-            if lazy:
-                return lazy[1]
-        raise _Refused(
-            "annotation-type",
-            f"unsupported annotation `{written}` of {what}",
-            place,
-            "use pyspark.sql.DataFrame, narwhals.LazyFrame or no annotation; "
-            "give parameters that are not sources a default",
-        )
-
-    def meanings(
-        self, node: ast.expr | None, module: Module, depth: int = 0
-    ) -> Iterator[tuple[str, ...]]:
-        """Yield the dotted names that an annotation may mean."""
-        chain = chain_of(node) if node is not None else ()
-        if not chain or depth > 5:
-            return
-        for imports in (module.imports, module.typed):
-            for origin in imports.get(chain[0], ()):
-                yield (*origin.dotted, *chain[1:])
-        for star in module.stars:
-            yield (*Imported(star).dotted, *chain)
-        for number in module.bindings.get(chain[0], ()) if len(chain) == 1 else ():
-            statement = module.body[number]
-            if isinstance(statement, ast.Assign):
-                yield from self.meanings(statement.value, module, depth + 1)
-
-    # --------------------------------------------------------------------------------------- body
-
-    def check_body(self, node: ast.FunctionDef, place: Location, *, answers: bool = False) -> None:
-        """Refuse a body that returns no frame or, if it `answers`, no result."""
-        stack: list[ast.AST] = [*node.body]
-        returns: list[ast.Return] = []
-        raises = False
-        while stack:
-            this = stack.pop()
-            if isinstance(this, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
-                continue
-            if isinstance(this, ast.Yield | ast.YieldFrom):
-                at = self.module.place(this)
-                hint = "return one frame"
-                raise _Refused("python-source", f"`{node.name}` yields", at, hint)
-            if isinstance(this, ast.Return):
-                returns.append(this)
-            raises |= isinstance(this, ast.Raise)
-            stack += ast.iter_child_nodes(this)
-        empty = [r for r in returns if r.value is None or (isinstance(r.value, ast.Constant))]
-        if answers:
-            empty = [r for r in empty if r.value is None]
-        if empty:
-            at = self.module.place(empty[0])
-            raise _Refused("python-source", f"`{node.name}` must return a frame here", at)
-        if not returns and not raises:
-            hint = "return a frame with its rows"
-            raise _Refused("python-source", f"`{node.name}` returns nothing", place, hint)
 
     def check_effects(self, name: str, reached: Reached, *, outside: bool) -> bool:
         """Return whether a function has only allowed effects; report each other one once."""
@@ -685,30 +580,11 @@ class _File:
         return allowed
 
 
-def _check_frames(
-    function: str,
-    kind: str,
-    frames: Sequence[Parameter],
-    inputs: Mapping[str, tuple[str, Location]],
-) -> None:
-    """Refuse a @source with frames, and inputs that no frame takes."""
-    if kind == "source" and frames:
-        hint = "use @model or @table to compute from other sources"
-        if frames[0].name in ("spark", "session"):
-            hint = f"annotate the session: {frames[0].name}: SparkSession"
-        message = f"`{function}` is a @source and must not read `{frames[0].name}`"
-        raise _Refused("python-source", message, frames[0].location, hint)
-    for name, (_, place) in inputs.items():
-        if name not in {p.name for p in frames}:
-            hint = did_you_mean(name, [p.name for p in frames])
-            message = f"`{function}` has no parameter `{name}`"
-            raise _Refused("python-source", message, place, hint)
-
-
-def _wording(reached: Reached, parameters: Sequence[Parameter]) -> str:
-    """Return a digest of the code that a function reaches, and of its parameters."""
-    shown = repr([(p.name, p.kind, p.positional) for p in parameters])
-    return sha256(f"{reached.wording} {shown}".encode()).hexdigest()
+def _wording(reached: Reached, parameters: Sequence[Parameter], called: object = ()) -> str:
+    """Return a digest of the code that a function reaches, its parameters, and its calls."""
+    shown = repr([(p.name, p.kind, p.positional, *filter(None, [p.hint])) for p in parameters])
+    how = f" {called!r}" if called else ""
+    return sha256(f"{reached.wording} {shown}{how}".encode()).hexdigest()
 
 
 def _reference(parameter: Parameter, inputs: Mapping[str, tuple[str, Location]]) -> Reference:

@@ -71,6 +71,9 @@ def see_through(
     function, opaque = declaration.function, declaration.query
     if function is None or opaque is None or declaration.annotation.by:
         return declaration
+    is_contract = any(c.kind == "columns" for c in declaration.annotation.checks)
+    if any(p.hint for p in function.parameters) or (function.result and not is_contract):
+        return declaration  # a query would not check them
     if not all(modules.is_quiet(m) for m in modules.closure(module)):
         return declaration  # an import may change constants
     try:

@@ -24,7 +24,7 @@ from persist_assets.analysis.semantics import (
     understand_function,
 )
 from persist_assets.compiler.malloy.declarations import ALL_ROWS_OF
-from persist_assets.compiler.names import source_id, unclear_parameters
+from persist_assets.compiler.names import source_id, unclear_parameters, wrong_hint
 from persist_assets.compiler.passes.annotations import unfit_condition
 from persist_assets.compiler.passes.names import resolve_unit
 from persist_assets.compiler.state import Compilation, Unit
@@ -187,6 +187,15 @@ def _compile_function(compilation: Compilation, unit: Unit) -> None:
     assert query is not None
     assert declaration.function is not None
     upstream = _upstream(compilation, unit)
+    wrong = [
+        problem
+        for parameter, binding in zip(declaration.function.frames, unit.bindings, strict=True)
+        for problem in wrong_hint(parameter, compilation.units[binding].source)
+    ]
+    if wrong:
+        compilation.problems += wrong
+        unit.broken = True
+        return
     shown = narrowed(declaration.function, [u.face.names for u in upstream])
     declaration = replace(declaration, function=shown)
     meaning = understand_function(declaration, upstream, compilation.connection)

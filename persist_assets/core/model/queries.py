@@ -146,12 +146,16 @@ class Parameter:
     Attributes
     ----------
     kind
-        ``frame`` for a Spark DataFrame, ``session`` for the Spark session; otherwise the module of
-        Narwhals whose LazyFrame it is.
+        ``frame`` for a Spark DataFrame, ``session`` for the Spark session; a class of polars,
+        pandas or pyarrow, or an iterator of it: ``Iterator[polars.DataFrame]``; otherwise the
+        module of Narwhals whose LazyFrame it is.
     selects
         Texts that contain every column of it that is used; None: any column may be used.
     columns
         The columns of its source that it gets, by `selects`; None: all columns.
+    hint
+        Names and types of the only columns that it gets, as its annotation says; empty: it says
+        nothing.
     """
 
     name: str
@@ -160,6 +164,13 @@ class Parameter:
     positional: bool = False
     selects: tuple[str, ...] | None = None
     columns: tuple[str, ...] | None = None
+    hint: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+
+    @property
+    def is_arrow(self) -> bool:
+        """Whether Spark's workers make it of Arrow data."""
+        kind = self.kind.removeprefix("Iterator[")
+        return kind.startswith(("polars.", "pandas.", "pyarrow."))
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +190,10 @@ class Function:
         run, even if the files have changed since.
     names, methods, calls
         What it uses of other code: dotted names, methods of any object, functions in SQL texts.
+    result
+        Names and types of the columns that its result has; empty: nobody says so.
+    by
+        The columns of whose values it gets the rows, each time it is called.
     """
 
     path: str
@@ -188,6 +203,8 @@ class Function:
     names: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
     calls: tuple[str, ...] = ()
+    result: tuple[tuple[str, str], ...] = ()
+    by: tuple[str, ...] = ()
 
     @property
     def frames(self) -> tuple[Parameter, ...]:

@@ -349,8 +349,8 @@ def test_annotations_say_what_a_parameter_is(head: str, annotation: str, kind: s
 
 
 REFUSED = [
-    "int", "str", "'int'", "list[DataFrame]", "DataFrame | None", "Optional[DataFrame]", "pl.DataFrame",
-    "pl.LazyFrame", "pd.DataFrame", "nw.DataFrame", "None", "'not ('", "Unknown", "3", "lambda: 1",
+    "int", "str", "'int'", "list[DataFrame]", "DataFrame | None", "Optional[DataFrame]", "pl.Series",
+    "pl.LazyFrame", "pd.Series", "nw.DataFrame", "None", "'not ('", "Unknown", "3", "lambda: 1",
 ]  # fmt: skip
 HEADS = "import pandas as pd\nimport polars as pl\nimport narwhals as nw\nfrom typing import Optional\nfrom pyspark.sql import DataFrame\n"
 

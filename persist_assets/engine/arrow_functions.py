@@ -1,0 +1,167 @@
+"""Functions that Spark's workers call with rows as frames of polars, pandas or pyarrow.
+
+One call gets the rows of a key, or batches of some partition. What runs in workers is sent there by
+value: workers need pyarrow and the library of the frames, and nothing of this package. The
+invariant: a result has exactly the declared columns and types, or the build fails; no value is
+guessed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark import cloudpickle
+
+from persist_assets.core.dialect import quote
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from persist_assets.core.model.queries import Function
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+def mapped(frame: DataFrame, loaded: Callable[..., Any], function: Function) -> DataFrame:
+    """Return the rows that a function returns for the rows of a frame; nothing is computed yet.
+
+    Parameters
+    ----------
+    loaded
+        The function itself.
+    function
+        How it is declared: `result` and `by`, and the kind of its one parameter.
+    """
+    (parameter,) = function.parameters
+    schema = ", ".join(f"{quote(name)} {kind}" for name, kind in function.result)
+    kind = parameter.kind.removeprefix("Iterator[").removesuffix("]")
+    library = kind.partition(".")[0]
+    keyword = None if parameter.positional else parameter.name
+    fields = _fields(frame, schema)
+    if not function.by:
+        return frame.mapInArrow(_over_batches(loaded, keyword, library, fields), schema)
+    grouped = frame.groupBy(*(frame[quote(name)] for name in function.by))
+    make = _over_batches if parameter.kind != kind else _over_table
+    return grouped.applyInArrow(make(loaded, keyword, library, fields), schema)
+
+
+def _fields(frame: DataFrame, schema: str) -> pa.Schema:
+    """Return a schema of Spark as one of Arrow, with times in UTC."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    struct: Any = StructType.fromDDL(schema)
+    convert: Any = to_arrow_schema
+    try:
+        return convert(struct, timezone="UTC")
+    except TypeError:  # before Spark 4.2, times always are in UTC
+        return convert(struct)
+
+
+# ------------------------------------------------------------------------------------- in workers
+
+
+def _over_table(
+    loaded: Callable[..., Any], keyword: str | None, library: str, fields: pa.Schema
+) -> Callable[[pa.Table], pa.Table]:
+    def over_table(table: pa.Table) -> pa.Table:
+        rows = _rows(table, library)
+        result = loaded(rows) if keyword is None else loaded(**{keyword: rows})
+        return _fitted(result, fields)
+
+    return over_table
+
+
+def _over_batches(
+    loaded: Callable[..., Any], keyword: str | None, library: str, fields: pa.Schema
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def over_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = (
+            b if library == "pyarrow" else _rows(pa.Table.from_batches([b]), library)
+            for b in batches
+        )
+        for result in loaded(rows) if keyword is None else loaded(**{keyword: rows}):
+            yield from _fitted(result, fields).to_batches()
+
+    return over_batches
+
+
+def _rows(table: pa.Table, library: str) -> Any:
+    """Return a table of Arrow as a frame of a library, without changing a value."""
+    if library == "polars":
+        import polars
+
+        return polars.from_arrow(table)
+    if library == "pandas":
+        import pandas
+
+        return table.to_pandas(types_mapper=pandas.ArrowDtype)  # integers with NULLs stay integers
+    return table
+
+
+def _fitted(result: Any, fields: pa.Schema) -> pa.Table:
+    """Return the result of a function with the declared columns, in their order and types.
+
+    Raises
+    ------
+    TypeError, ValueError
+        It is no frame, has other columns, or values that do not fit.
+    """
+    library = type(result).__module__.partition(".")[0]
+    if library == "polars" and hasattr(result, "to_arrow"):
+        table = result.to_arrow()
+    elif library == "pandas" and hasattr(result, "columns"):
+        table = pa.Table.from_pandas(result, preserve_index=False)
+    elif isinstance(result, pa.RecordBatch):
+        table = pa.Table.from_batches([result])
+    elif isinstance(result, pa.Table):
+        table = result
+    else:
+        kind = type(result)
+        raise TypeError(
+            f"it returned {kind.__module__}.{kind.__qualname__},"
+            " not a frame of polars, pandas or pyarrow"
+        )
+    names = [*table.column_names]
+    if sorted(names) != sorted(fields.names):
+        raise ValueError(
+            f"it returned the columns {', '.join(names)}; declared are {', '.join(fields.names)}"
+        )
+    columns = [_column(table.column(f.name), f) for f in fields]
+    return pa.Table.from_arrays(columns, schema=fields)
+
+
+def _column(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    if column.type == field.type:
+        return column
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if _family(column.type) not in ("null", _family(field.type)):
+        raise TypeError(
+            f"column {field.name} is {column.type} and declared as {field.type}: convert it"
+        )
+    try:
+        return column.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise ValueError(
+            f"column {field.name} is {column.type} and declared as {field.type}: {error}"
+        ) from error
+
+
+def _family(kind: pa.DataType) -> str:
+    """Return what types have in common that are cast without guessing."""
+    types = pa.types
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
+        return "number"
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        return "string"
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
+        return "binary"
+    if types.is_timestamp(kind):
+        return "timestamp" if kind.tz else "timestamp_ntz"
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return "list"
+    return "struct" if types.is_struct(kind) else str(kind).partition("[")[0].partition("<")[0]

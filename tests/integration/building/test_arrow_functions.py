@@ -1,0 +1,225 @@
+"""Functions that Spark's workers call with rows of a key, or with batches."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from persist_assets.core.errors import BuildError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from persist_assets.building.builder import Builder
+    from persist_assets.core.model.sources import Source
+
+RAW = (
+    "CREATE TABLE t (k STRING, n BIGINT, d DECIMAL(20, 2), at TIMESTAMP, l ARRAY<STRING>)"
+    " USING parquet LOCATION 'raw/t';\n"
+)
+HEAD = """
+from collections.abc import Iterator
+from typing import Annotated, Any
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+from persist_assets import model, table
+
+TIMES = 2
+"""
+BIG = 2**60 + 1
+NOW = datetime(2024, 5, 1, 12, tzinfo=UTC)
+ROWS: list[tuple[Any, ...]] = [
+    ("a", BIG, Decimal("1.10"), NOW, ["x", None]),
+    ("a", None, Decimal("123456789012345678.90"), None, None),
+    ("b", 3, None, NOW, []),
+    (None, 4, None, None, None),
+]
+COLUMNS = '"k string, n bigint, d decimal(20,2), at timestamp, l array<string>"'
+SAME = f"Annotated[Any, {COLUMNS}]"
+
+
+def write(root: Path, rows: list[tuple[Any, ...]], name: str = "0") -> None:
+    fields = [
+        ("k", pa.string()),
+        ("n", pa.int64()),
+        ("d", pa.decimal128(20, 2)),
+        ("at", pa.timestamp("us", "UTC")),
+        ("l", pa.list_(pa.string())),
+    ]
+    path = root / "raw" / "t" / f"part-{name}.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(c, kind) for c, (_, kind) in zip(columns, fields, strict=True)]
+    pq.write_table(pa.Table.from_arrays(arrays, [n for n, _ in fields]), path)
+
+
+@pytest.fixture
+def start(
+    make_project: Callable[..., Path], enter: Callable[..., Builder]
+) -> Callable[[str], Builder]:
+    """Return a function that makes a builder for a file of functions over the rows."""
+
+    def builder(text: str, settings: str = "", rows: list[tuple[Any, ...]] = ROWS) -> Builder:
+        root = make_project({"raw.sql": RAW, "d.py": HEAD + text}, settings)
+        write(root, rows)
+        return enter(root)
+
+    return builder
+
+
+def named(builder: Builder, name: str) -> Source:
+    return next(s for s in builder.project.sources if s.name == name)
+
+
+def built(builder: Builder, name: str) -> list[Any]:
+    source = named(builder, name)
+    assert builder.build(source).action == "built"
+    return sorted((tuple(r) for r in builder.read(source).collect()), key=repr)
+
+
+FRAMES = {
+    "polars": "pl.DataFrame",
+    "pandas": "pd.DataFrame",
+    "pyarrow": "pa.Table",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.proves("V21")
+def test_rows_come_and_go_as_they_are(start: Callable[..., Builder]) -> None:
+    """Integers with NULLs, decimals, times, lists: through each library, by key and in batches."""
+    text = ""
+    for library, kind in FRAMES.items():
+        batch = kind.replace("Table", "RecordBatch")
+        text += f'@table(by="k")\ndef keyed_{library}(t: {kind}) -> {SAME}:\n    return t\n\n'
+        text += (
+            f"@table\ndef batched_{library}(t: Iterator[{batch}]) -> {SAME}:\n    yield from t\n\n"
+        )
+        text += (
+            f'@table(by="k")\ndef both_{library}(t: Iterator[{batch}]) -> {SAME}:\n'
+            "    yield from t\n\n"
+        )
+    builder = start(text)
+    before = sorted((tuple(r) for r in builder.read(named(builder, "t")).collect()), key=repr)
+    for library in FRAMES:
+        for how in ("keyed", "batched", "both"):
+            assert built(builder, f"{how}_{library}") == before, (how, library)
+
+
+@pytest.mark.slow
+@pytest.mark.proves("V21")
+def test_a_call_gets_all_rows_of_a_key_and_only_they_are_computed_again(
+    start: Callable[..., Builder], enter: Callable[..., Builder]
+) -> None:
+    builder = start(
+        '@table(by="k", refresh="incremental")\n'
+        'def sums(t: Annotated[pl.DataFrame, "n bigint, k string"]) -> '
+        'Annotated[pl.DataFrame, "k string, rows int, total bigint, seen string"]:\n'
+        '    assert t.columns == ["n", "k"]\n'
+        "    key = t.select(pl.col('k').min(), rows=pl.len(), total=pl.col('n').sum() * TIMES)\n"
+        "    return key.with_columns(seen=pl.lit(str(t['k'].n_unique())))\n",
+    )
+    assert built(builder, "sums") == [
+        ("a", 2, 2 * BIG, "1"),
+        ("b", 1, 6, "1"),
+        (None, 1, 8, "1"),
+    ]
+    root = builder.settings.root
+    write(root, [("b", 10, None, None, None), ("c", 7, None, None, None)], "1")
+    builder = enter(root)
+    (step,) = builder.plan([named(builder, "sums").source_id]).steps
+    assert step.maintenance == "keys", (step.why, step.reasons)
+    assert built(builder, "sums") == [
+        ("a", 2, 2 * BIG, "1"),
+        ("b", 2, 26, "1"),
+        ("c", 1, 14, "1"),
+        (None, 1, 8, "1"),
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.proves("V21")
+def test_a_batch_has_at_most_the_rows_that_spark_allows(start: Callable[..., Builder]) -> None:
+    builder = start(
+        '@table\ndef sizes(t: Iterator[pl.DataFrame]) -> Annotated[Any, "n bigint"]:\n'
+        "    for batch in t:\n"
+        '        yield pl.DataFrame({"n": [len(batch)]})\n'
+        '@table(by="k")\ndef of_key(t: Iterator[pl.DataFrame]) -> Annotated[Any, "n bigint, k string"]:\n'
+        "    for batch in t:\n"
+        '        yield pl.DataFrame({"k": ["x"], "n": [len(batch)]})\n',
+        rows=[("x", n, None, None, None) for n in range(25_000)],
+    )
+    sizes = [n for (n,) in built(builder, "sizes")]
+    assert (sum(sizes), max(sizes)) == (25_000, 10_000)
+    sizes = [n for n, _ in built(builder, "of_key")]
+    assert (sum(sizes), max(sizes)) == (25_000, 10_000)
+
+
+BAD = {
+    "raises": ("return t['x']", "ColumnNotFoundError", 11),
+    "no frame": ("return int(1)", "it returned builtins.int, not a frame", None),
+    "another column": (
+        "return t.rename({'n': 'm'})",
+        "it returned the columns k, m; declared are k, n",
+        None,
+    ),
+    "another type": ("return t.cast({'n': pl.String})", "column n is", None),
+    "a value that does not fit": (
+        "return t.with_columns(n=pl.lit(0.5))",
+        "column n is double and declared as int64",
+        None,
+    ),
+    "a time without a zone": (
+        "return t.with_columns(n=pl.lit(1), k=pl.datetime(2024, 1, 1))",
+        "column k is timestamp",
+        None,
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", BAD)
+@pytest.mark.proves("V21")
+def test_what_does_not_fit_publishes_nothing(case: str, start: Callable[..., Builder]) -> None:
+    body, message, line = BAD[case]
+    builder = start(
+        '@table(by="k")\ndef f(t: Annotated[pl.DataFrame, "k string, n bigint"])'
+        f' -> Annotated[Any, "k string, n bigint"]:\n    {body}\n'
+    )
+    source = named(builder, "f")
+    with pytest.raises(BuildError) as caught:
+        builder.build(source)
+    assert message in str(caught.value)
+    assert caught.value.location is not None
+    assert caught.value.location.path == "sources/d.py"
+    assert line is None or caught.value.location.line == len(HEAD.splitlines()) + 3
+    assert builder.ledger.manifests.find_snapshot("dev", source.build_id) is None
+
+
+@pytest.mark.slow
+@pytest.mark.proves("V22")
+def test_columns_that_are_known_late_are_compared_then(start: Callable[..., Builder]) -> None:
+    builder = start(
+        "@model\ndef m(t):\n    return t.select('n', 'k')\n"
+        '@table\ndef good(m: Annotated[Any, "k string"]):\n    return m\n'
+        '@table\ndef bad(m: Annotated[Any, "n int"]):\n    return m\n'
+        '@table\ndef none(m: Annotated[Any, "d int"]):\n    return m\n'
+        '@model\ndef promised(t) -> Annotated[Any, "n int"]:\n    return t.select("n")\n'
+        "@table\ndef reader(promised):\n    return promised\n"
+    )
+    assert built(builder, "good") == [("a",), ("a",), ("b",), (None,)]
+    for name, words in {
+        "bad": "the input `m` of `bad` has another type of `n`: annotated is int",
+        "none": "the input `m` of `none` has no column `d`: annotated is int",
+        "reader": "the result of `promised` has another type of `n`: annotated is int",
+    }.items():
+        with pytest.raises(BuildError) as caught:
+            builder.build(named(builder, name))
+        assert words in str(caught.value)
