@@ -29,6 +29,7 @@ from persist_assets.core.dialect import (
     WITHOUT_PARENTHESES,
     function_named,
     is_never_column,
+    is_path,
     plain,
     suffixed,
     type_is_written,
@@ -456,6 +457,8 @@ _REPLACED = TIME_WINDOWS | {"identifier", "window_time"}
 def _is_replaced(node: Any) -> bool:
     if not isinstance(node, exp.Anonymous):
         return False
+    if is_path(node):
+        return True
     name = plain(node.name).lower()
     return name in _REPLACED or name in GENERATORS or name in _CONVERSIONS
 

@@ -335,15 +335,20 @@ def is_marked(name: str) -> bool:
     return name.startswith(_MARK)
 
 
+def is_path(node: Any) -> bool:
+    """Whether a call is a path into a variant (`without_paths`)."""
+    return isinstance(node, exp.Anonymous) and node.name.startswith(_MARK * 2)
+
+
 def plain(name: str) -> str:
-    """Return a name as written, without the mark that `faithful` adds to functions.
+    """Return a name as written, without the marks of `faithful` and `marked_name`.
 
     Examples
     --------
     >>> plain("ƒcount"), plain("carrier")
     ('count', 'carrier')
     """
-    return name.removeprefix(_MARK)
+    return name.lstrip(_MARK)
 
 
 def function_named(node: Any) -> str | None:

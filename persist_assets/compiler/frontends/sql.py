@@ -88,6 +88,7 @@ from persist_assets.core.model.sources import FILE_FORMATS, Declaration, RawTabl
 from persist_assets.core.pipes import without_pipes
 from persist_assets.core.raw_options import wrong_option
 from persist_assets.core.spark_types import UnknownTypeError
+from persist_assets.core.variant_paths import without_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -659,7 +660,7 @@ class _File:
             raise self.invalid(refused)
         spark_tokens = faithful(tokens, self.text)
         words = joined(spark_tokens, self.text)
-        nested, is_certain = without_pipes(self.typed(words))
+        nested, is_certain = without_pipes(without_paths(self.typed(words)))
         tree = self.parse(nested)
         if not isinstance(tree, exp.Query | exp.Values):
             raise _Refused("syntax", "expected a query", self.location(tokens[0].start), "SELECT …")
