@@ -87,6 +87,12 @@ STORAGE: Mapping[str, str] = {
 }
 """The accepted spellings of storage options, with their canonical names."""
 
+CATALOG = (
+    *("catalog_type", "table_name", "rest.uri", "rest.warehouse", "rest.prefix", "rest.scope"),
+    *("rest.token", "rest.credential"),
+)
+"""The options of a REST catalog of Iceberg tables."""
+
 _OF_ENVIRONMENT = re.compile(r"(azure|google|gcs|adls|fabric)[_.]")
 _OF_CATALOG = re.compile(r"(rest|glue)\.|catalog_type$|table_name$")
 
@@ -213,6 +219,7 @@ def public_pairs(external: External) -> tuple[tuple[str, str], ...]:
         "filter": external.filter,
         "snapshot_filter": external.snapshot_filter,
         "endpoint": dict(external.storage).get("aws_endpoint"),
+        **{name: dict(external.storage).get(name) for name in ("rest.warehouse", "rest.prefix")},
     }
     return tuple(sorted((k, str(v)) for k, v in options.items() if v is not None))
 
@@ -415,7 +422,9 @@ class _Reading:
         options: dict[str, Any] = {}
         storage: dict[str, str] = {}
         for key, value in config.items():
-            if key in kinds:
+            if iceberg and key in CATALOG:
+                self.of_catalog(key, value, storage)
+            elif key in kinds:
                 if self.is_a(key, value, kinds[key]):
                     options[key] = value
             elif key.lower() in STORAGE:
@@ -426,12 +435,7 @@ class _Reading:
             if options.get(key, 0) < 0:
                 self.say("type", f"`{key}` must not be negative", self.at(key))
                 del options[key]
-        place = options.get(uri, "")
-        if uri not in config or place.strip() != place or (uri in options and not place):
-            self.say("uri", f"`{name}` needs the location of its data: `{uri}`", self.at(uri))
-        elif _LITERAL_SECRET.search(place):
-            self.say("secret", f"`{uri}` contains credentials", self.at(uri), _as_reference())
-            place = ""
+        place = self.place(name, uri, config, options, storage)
         if iceberg and _ONE_VERSION.search(place):
             self.one_version(options.get("mode"), uri)
         mode = options.get("mode", "snapshot_and_follow")
@@ -456,6 +460,53 @@ class _Reading:
         )
         self.together(external, version, iceberg)
         return external, place
+
+    def of_catalog(self, key: str, value: Any, storage: dict[str, str]) -> None:
+        """Read an option of a catalog."""
+        if not self.is_a(key, value, str):
+            return
+        at, is_reference = self.at(key), REFERENCE.fullmatch(value)
+        if key == "catalog_type" and value != "rest":
+            message = f"catalogs of the type `{value}` are not supported"
+            self.say("option", message, at, "use a REST catalog, or metadata_location")
+        elif is_secret(key) and not is_reference:
+            message = f"`{key}` is a secret and must not be written here"
+            self.say("secret", message, at, _as_reference(key))
+        elif "${" in value and not is_secret(key):
+            message = f"`{key}` is part of what identifies the table, so it has to be written out"
+            self.say("secret", message, at)
+        elif key == "rest.uri" and (unfit_endpoint(value) or _LITERAL_SECRET.search(value)):
+            message = f"`{key}` must be a URL without credentials"
+            self.say("type", message, at, "for example, https://catalog.example.com")
+        elif key == "table_name" and not re.fullmatch(r"[^.]+(\.[^.]+)+", value):
+            self.say("type", "`table_name` must be namespace.table", at)
+        elif key != "catalog_type":
+            storage[key] = value
+
+    def place(
+        self,
+        name: str,
+        uri: str,
+        config: Mapping[str, Any],
+        options: Mapping[str, Any],
+        storage: Mapping[str, str],
+    ) -> str:
+        """Return the location of the data: of the table, or of a catalog and the table in it."""
+        if name == "iceberg_input" and any(key in CATALOG for key in config):
+            for key in ("catalog_type", "rest.uri", "table_name"):
+                if key not in config:
+                    self.say("option", f"a catalog needs `{key}`", self.start)
+            if uri in config:
+                message = f"`{uri}` and a catalog both locate the data"
+                self.say("uri", message, self.at(uri), "remove one of them")
+            return External(name, storage=tuple(storage.items())).catalog_place or ""
+        place: str = options.get(uri, "")
+        if uri not in config or place.strip() != place or (uri in options and not place):
+            self.say("uri", f"`{name}` needs the location of its data: `{uri}`", self.at(uri))
+        elif _LITERAL_SECRET.search(place):
+            self.say("secret", f"`{uri}` contains credentials", self.at(uri), _as_reference())
+            return ""
+        return place
 
     def of_the_table(self, options: Mapping[str, Any]) -> None:
         """Read `skip_unused_columns`, and report a wrong `transaction_mode`."""
@@ -499,7 +550,9 @@ class _Reading:
             self.say("option", message, at, "remove it")
         elif _OF_CATALOG.match(key):
             hint = "use the table's directory (uri) or its metadata file (metadata_location)"
-            self.say("option", "catalogs are not supported", at, hint)
+            if connector == "iceberg_input":
+                hint = f"options of catalogs: {', '.join(CATALOG)}"
+            self.say("option", f"`{key}`: such catalogs are not supported", at, hint)
         elif _OF_ENVIRONMENT.match(key.lower()):
             message = (
                 f"`{key}` is not allowed here: access to that store comes from the environment"

@@ -82,6 +82,13 @@ class External:
         """Whether a version alone decides its rows, regardless of where it was started."""
         return self.mode != "follow" and self.snapshot_filter is None
 
+    @property
+    def catalog_place(self) -> str | None:
+        """The location of a table that is found by a catalog: both, in one; None: there is none."""
+        storage = dict(self.storage)
+        uri, table = storage.get("rest.uri"), storage.get("table_name")
+        return f"{uri.rstrip('/')}#{table}" if uri is not None and table is not None else None
+
 
 @dataclass(frozen=True, slots=True)
 class RawTable:

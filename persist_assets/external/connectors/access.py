@@ -49,8 +49,9 @@ def follow_references(external: External, environ: Mapping[str, str]) -> dict[st
         See `trust.permit`.
     """
     access = {name: _follow(name, written, environ) for name, written in external.storage}
-    if "aws_endpoint" in access:
-        permit(access["aws_endpoint"])
+    for name in ("aws_endpoint", "rest.uri"):
+        if name in access:
+            permit(access[name])
     return access
 
 

@@ -126,7 +126,9 @@ class IcebergConnector(FileConnector):
         )
 
     def _open(self) -> Any:
-        return open_table(self.location, self._access)
+        # An environment may place the table elsewhere than in the catalog.
+        in_catalog = self.location == self.external.catalog_place
+        return open_table(self.location, self._access, in_catalog=in_catalog)
 
     def _load(self, version: str) -> Any:
         table = self._open()

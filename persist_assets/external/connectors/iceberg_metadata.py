@@ -1,6 +1,6 @@
 """The metadata of an Iceberg table: its metadata file, its snapshots, and the places of its files.
 
-The table is opened by its metadata file, without a catalog.
+The table is opened by its metadata file; a catalog is only asked which one that is.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from persist_assets.core.errors import StorageError
 from persist_assets.core.object_stores import CONNECT_S, scheme_of
 from persist_assets.external.connectors.access import iceberg_access
+from persist_assets.external.connectors.iceberg_catalog import newest_metadata
 from persist_assets.storage.files import permit_store, unreachable
 from persist_assets.storage.waiting import ask, patience_now
 
@@ -99,15 +100,17 @@ def keeps_rows(snapshot: Any) -> bool:
 # --------------------------------------------------------------------------------------- opening
 
 
-def open_table(location: str, storage: Mapping[str, str]) -> Any:
+def open_table(location: str, storage: Mapping[str, str], *, in_catalog: bool = False) -> Any:
     """Return the newest `pyiceberg.table.StaticTable` at a location.
 
     Parameters
     ----------
     location
-        The table's directory, or a metadata file.
+        The table's directory, or a metadata file; a name for messages if a catalog is asked.
     storage
-        The storage options, with references resolved.
+        The storage options, and those of the catalog, with references resolved.
+    in_catalog
+        Whether the catalog knows the metadata file.
 
     Raises
     ------
@@ -142,7 +145,7 @@ def open_table(location: str, storage: Mapping[str, str]) -> Any:
     io = Permitted(access)
 
     def read() -> tuple[str, Any]:
-        place = _metadata_file(location, io)
+        place = newest_metadata(storage) if in_catalog else _metadata_file(location, io)
         return place, FromInputFile.table_metadata(io.new_input(place))
 
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -151,3 +152,62 @@ def test_what_is_refused_says_what_to_write(
     right = f"create table r ({kinds}) using parquet location 'r';"
     right += "create view u as select date_trunc(ts, day) as m from r;"
     assert loaded(make_project, right)[1] == []
+
+
+CATALOG = {
+    "catalog_type": "rest",
+    "rest.uri": "http://catalog:8181/api",
+    "rest.warehouse": "w",
+    "rest.token": "${env:PERSIST_TOKEN_LAKE}",
+    "table_name": "a.b.t",
+}
+
+
+def cataloged(options: dict[str, str]) -> str:
+    connector = {"transport": {"name": "iceberg_input", "config": options}}
+    return f"create external table t (id bigint) with ('connectors' = '{json.dumps([connector])}');"
+
+
+@pytest.mark.proves("V13")
+def test_a_table_in_a_catalog_is_identified_by_both(make_project: Make) -> None:
+    project, problems = loaded(make_project, cataloged(CATALOG))
+    assert problems == []
+    (source,) = project.sources
+    assert source.raw is not None
+    assert source.raw.location == "http://catalog:8181/api#a.b.t"
+    build_ids = {source.build_id}
+    for changed in ({"rest.warehouse": "v"}, {"table_name": "a.t"}, {"rest.uri": "http://other"}):
+        other, problems = loaded(make_project, cataloged({**CATALOG, **changed}))
+        assert problems == []
+        build_ids.add(other.sources[0].build_id)
+    assert len(build_ids) == 4
+    same, _ = loaded(make_project, cataloged({**CATALOG, "rest.token": "${env:PERSIST_TOKEN_B}"}))
+    assert same.sources[0].build_id == source.build_id
+
+
+@pytest.mark.proves("V13")
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"catalog_type": "glue"}, "catalogs of the type `glue` are not supported"),
+        ({"catalog_type": None}, "a catalog needs `catalog_type`"),
+        ({"table_name": None}, "a catalog needs `table_name`"),
+        ({"table_name": "t"}, "`table_name` must be namespace.table"),
+        ({"table_name": "a..t"}, "`table_name` must be namespace.table"),
+        ({"rest.uri": None}, "a catalog needs `rest.uri`"),
+        ({"rest.uri": "catalog:8181"}, "`rest.uri` must be a URL without credentials"),
+        ({"rest.uri": "http://me:secret@catalog"}, "`rest.uri` must be a URL without credentials"),
+        ({"rest.uri": "${env:PERSIST_TOKEN_A}"}, "has to be written out"),
+        ({"rest.token": "abc"}, "`rest.token` is a secret and must not be written here"),
+        ({"rest.credential": "id:abc"}, "`rest.credential` is a secret"),
+        ({"uri": "lake"}, "`uri` and a catalog both locate the data"),
+        ({"rest.sigv4-enabled": "true"}, "such catalogs are not supported"),
+    ],
+)
+def test_catalogs_that_are_declared_wrongly_are_errors(
+    make_project: Make, changed: dict[str, str | None], message: str
+) -> None:
+    options = {key: value for key, value in {**CATALOG, **changed}.items() if value is not None}
+    _, problems = loaded(make_project, cataloged(options))
+    assert [p.severity for p in problems] == ["error"]
+    assert message in problems[0].message

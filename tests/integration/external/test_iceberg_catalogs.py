@@ -1,0 +1,127 @@
+"""Iceberg tables in a REST catalog: its newest metadata is followed, and nothing else is believed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from iceberg_rest import TOKEN, Catalog, serving
+from icebergs import Written
+from test_iceberg_projects import SCHEMA, rows
+from test_ingestion import build
+
+from persist_assets.building.builder import Builder
+from persist_assets.core.errors import StorageError, UntrustedError
+from persist_assets.core.trust import confined
+
+Make = Callable[..., Builder]
+VIEW = "create materialized view v as select id from events where category = 'invoices';"
+
+
+def declared(catalog: Catalog, name: str = "n.t", **more: str) -> str:
+    config = {
+        "catalog_type": "rest",
+        "rest.uri": catalog.url,
+        "rest.token": "${env:PERSIST_TOKEN_LAKE}",
+        "table_name": name,
+        **more,
+    }
+    connectors = json.dumps([{"transport": {"name": "iceberg_input", "config": config}}])
+    columns = "id bigint, category string, ts timestamp"
+    return f"create external table events ({columns}) with ('connectors' = '{connectors}');{VIEW}"
+
+
+def ids(builder: Builder) -> list[int]:
+    return sorted(row.id for row in builder.read(builder.project.persisted[0]).collect())
+
+
+@pytest.mark.proves("V13")
+def test_a_table_in_a_catalog_is_copied_and_followed(
+    enter: Make, make_project: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERSIST_TOKEN_LAKE", TOKEN)
+    lake = Written(tmp_path / "lake", SCHEMA)
+    (lake.root / "metadata" / "version-hint.text").unlink()  # only the catalog knows
+    lake.table.append(rows((1, "invoices", 0), (2, "loans", 0)))
+    with serving(lake.catalog) as catalog:
+        catalog.config = {"py-io-impl": "nowhere.Reader", "s3.endpoint": "http://127.0.0.1:9"}
+        root = make_project({"m.sql": declared(catalog)})
+        builder = enter(root)
+        assert build(builder) == {"v": "build"}
+        assert ids(builder) == [1]
+        assert build(enter(root)) == {"v": "reuse"}
+        lake.table.append(rows((3, "invoices", 1), (4, "loans", 1)))
+        builder = enter(root)
+        assert build(builder) == {"v": "build"}
+        assert ids(builder) == [1, 3]
+        events = [e for e in builder.ledger.events.fetch(limit=999) if e.kind == "external-synced"]
+        assert [(e.data["read"], e.data.get("inserted")) for e in events] == [(1, None), (1, 1)]
+        assert catalog.asked
+    assert TOKEN not in repr(builder.project.sources)
+    stored = [path.read_bytes() for path in root.rglob("*") if path.is_file()]
+    assert not any(TOKEN.encode() in content for content in stored)
+    # Nobody answers: what is published stays.
+    with pytest.raises(StorageError, match="cannot open the Iceberg table"):
+        build(enter(root))
+
+
+@pytest.mark.proves("V13")
+def test_what_is_wrong_with_a_catalog_is_named(
+    enter: Make, make_project: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Written(tmp_path / "lake", SCHEMA)
+    with serving(lake.catalog) as catalog:
+        monkeypatch.setenv("PERSIST_TOKEN_LAKE", "another")
+        root = make_project({"m.sql": declared(catalog)})
+        with pytest.raises(StorageError, match=r"does not answer as one of Iceberg: .*no token"):
+            build(enter(root))
+        monkeypatch.setenv("PERSIST_TOKEN_LAKE", TOKEN)
+        gone = make_project({"m.sql": declared(catalog, "n.gone")}, name="gone")
+        with pytest.raises(StorageError, match=r"has no table `n\.gone`"):
+            build(enter(gone))
+        catalog.broken = True
+        with pytest.raises(StorageError, match="does not answer as one of Iceberg"):
+            build(enter(root))
+
+
+@pytest.mark.proves("V13")
+def test_a_catalog_sends_nobody_to_a_server_that_is_not_trusted(
+    enter: Make, make_project: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERSIST_TOKEN_LAKE", TOKEN)
+    lake = Written(tmp_path / "lake", SCHEMA)
+    with serving(lake.catalog) as catalog, serving(lake.catalog) as other:
+        root = make_project({"m.sql": declared(catalog)})
+        builder = enter(root)
+        (events, *_) = builder.project.sources
+        monkeypatch.delenv("PERSIST_TRUST")
+        with confined(root), pytest.raises(UntrustedError, match="not trusted"):
+            builder.observer.ingestion.connector(events).pin()
+        assert catalog.asked == []
+        monkeypatch.setenv("PERSIST_TRUST", catalog.url.removesuffix("/api"))
+        catalog.overrides = {"uri": other.url}
+        with confined(root), pytest.raises(UntrustedError, match="not trusted"):
+            builder.observer.ingestion.connector(events).pin()
+        assert catalog.asked
+        assert other.asked == []
+
+
+@pytest.mark.proves("V13")
+def test_an_environment_may_place_the_table_elsewhere(
+    enter: Make, make_project: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERSIST_TOKEN_LAKE", TOKEN)
+    lake, copy = Written(tmp_path / "lake", SCHEMA), Written(tmp_path / "copy", SCHEMA)
+    lake.put(rows((1, "invoices", 0)))
+    copy.put(rows((7, "invoices", 0)))
+    with serving(lake.catalog) as catalog:
+        settings = f'[env.prod]\n[env.dev.raw]\nevents = "{copy.root}"\n'
+        root = make_project({"m.sql": declared(catalog)}, settings)
+        build(prod := enter(root, "prod"))
+        assert ids(prod) == [1]
+        catalog.asked.clear()
+        build(dev := enter(root, "dev"))
+        assert ids(dev) == [7]
+        assert catalog.asked == []
