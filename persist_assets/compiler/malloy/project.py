@@ -274,6 +274,10 @@ def with_trees(declared: Iterable[Declaration]) -> list[Declaration]:
     ]
 
 
+_LOCAL = re.compile(r"(?<![\w`])timestamp_ntz(?=[,>]|$)")
+"""A type that Malloy has no name for: as its times are in UTC, so are these in its queries."""
+
+
 @dataclass(slots=True)
 class _Answers:
     """Answers to Malloy from the project as compiled so far.
@@ -326,7 +330,7 @@ class _Answers:
         columns = [c for c in description if isinstance(c, Column)]
         if not columns:
             raise _refusal([p for p in description if isinstance(p, Problem)])
-        return tuple((c.name, c.type or UNCERTAIN) for c in columns)
+        return tuple((c.name, _LOCAL.sub("timestamp", c.type or UNCERTAIN)) for c in columns)
 
     def hold(self, file: Parsed) -> bool:
         """Whether the queries of a file still have the columns that it was compiled with."""
