@@ -20,7 +20,7 @@ import {
   resolveSuppliedGivens,
 } from '../node_modules/@malloydata/malloy/dist/model/given_binding.js';
 import {rememberStages} from './memo.mjs';
-import {SparkDialect} from './spark.mjs';
+import {NESTED, SparkDialect} from './spark.mjs';
 import {field} from './types.mjs';
 
 const ROOT = 'persist:///@/';
@@ -159,10 +159,10 @@ function problem({code, message, severity = 'error', at, replacement, hint}, pat
   return {code, message: text, severity: SEVERITIES[severity], ...place(at, path), hint: fix};
 }
 
-/** Return what is wrong, in Malloy's words where it has some. */
-async function problems(error, path) {
+/** Return what is wrong, in Malloy's words where it has some; it does not always say where. */
+async function problems(error, path, where) {
   if (error instanceof MalloyError && error.problems.length) {
-    return Promise.all(error.problems.map(p => translated(p, path)));
+    return Promise.all(error.problems.map(p => translated(p, path, where)));
   }
   if (error instanceof RangeError) return [await circle(path, error)];
   const refused = await refusals(path);
@@ -176,13 +176,17 @@ async function problems(error, path) {
     const message = 'this is no query';
     return [problem({code: 'no-query', message, hint: 'run: NAME -> { … }'}, path)];
   }
-  const {code = 'compiler', message, at} = error;
+  const {code = 'compiler', message, at = where} = error;
   return [problem({code, message, at}, path)];
 }
 
 /** Say what only we know: what a connection is, and where the project ends. */
-async function translated(found, path) {
+async function translated(found, path, where) {
   const {code, at, data} = found;
+  if (code === 'compiler-bug' && found.message.includes(NESTED)) {
+    const message = NESTED;
+    return problem({code: 'nested-multi-stage-unsupported', message, at: at ?? where}, path);
+  }
   if (code === 'import-error' && data?.url !== undefined && toPath(data.url) === undefined) {
     const message = 'this import leads out of the project';
     const hint = 'files below the project root can be imported, by relative paths';
@@ -446,7 +450,8 @@ async function persistedIn(model, path) {
       entry.runtimeId = soughtBy(model, source._sourceDef);
       entry.sought = mended(() => soughtBy(model, source._sourceDef));
     } catch (error) {
-      entry.problems = await problems(error, toPath(source.location?.url ?? '') ?? path);
+      const {location} = source;
+      entry.problems = await problems(error, toPath(location?.url ?? '') ?? path, location);
     }
   };
   for (const {sourceID, persistent, dependsOn} of model._walkPersistSources([])) {
@@ -584,7 +589,7 @@ async function source(name, def, path, model, persisted, manifest) {
     }
     about.redefined = redefined(def, about.columns);
   } catch (error) {
-    about.problems.push(...(await problems(error, path)));
+    about.problems.push(...(await problems(error, path, def.location)));
   }
   return about;
 }
@@ -640,6 +645,7 @@ export async function compileModel({path}) {
 export async function compileQuery({path, name, text}) {
   const answer = {sql: null, connection: null, columns: [], problems: []};
   session.moment = text;
+  let where;
   try {
     const loaded = session.runtime.loadModel(new URL(toUrl(path)));
     const model = await loaded.getModel();
@@ -654,6 +660,7 @@ export async function compileQuery({path, name, text}) {
       answer.problems = [problem({code: 'unknown-query', message, hint}, path)];
       return answer;
     }
+    if (text === null) where = contents[name].location;
     const query = text === null ? loaded.loadQueryByName(name) : loaded.loadQuery(text);
     await query.getPreparedQuery(); // in Malloy's own words up to here
     spark.mended = true;
@@ -662,7 +669,7 @@ export async function compileQuery({path, name, text}) {
     answer.connection = result.connectionName;
     answer.columns = columns(result._rawQuery.structs.at(-1).fields);
   } catch (error) {
-    answer.problems = await problems(error, text === null ? path : 'query');
+    answer.problems = await problems(error, text === null ? path : 'query', where);
   } finally {
     spark.mended = false;
   }

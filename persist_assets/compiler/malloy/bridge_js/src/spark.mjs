@@ -8,10 +8,12 @@ const DIGITS = 15;
 // The integers that a double holds exactly are smaller; any larger double is an integer.
 const EXACT = '9007199254740992';
 
-/** Return the SQL of a function in which `${NAME}` stands for a parameter. */
+/** Return the SQL of a function in which `${NAME}` is a parameter, and `${order_by:}` its order. */
 function template(sql) {
-  const parts = sql.split(/\$\{(\w+)\}/);
-  const args = parts.filter((_, i) => i % 2).map(name => ({node: 'function_parameter', name}));
+  const parts = sql.split(/\$\{(\w+:?)\}/);
+  const argument = name =>
+    name === 'order_by:' ? {node: 'aggregate_order_by'} : {node: 'function_parameter', name};
+  const args = parts.filter((_, i) => i % 2).map(argument);
   return {node: 'genericSQLExpr', kids: {args}, src: parts.filter((_, i) => i % 2 === 0)};
 }
 
@@ -36,6 +38,14 @@ const REPLACED = template(
     "'(?<!\\\\\\\\)((?:\\\\\\\\\\\\\\\\)*)\\\\\\\\([0-9])','$1\\\\$$2'))"
 );
 
+// Without an order, Malloy collects a list; that has none. Of no rows both are an empty string.
+const listed = (distinct, separator) =>
+  template(`COALESCE(LISTAGG(${distinct}\${value},${separator}) WITHIN GROUP (\${order_by:}),'')`);
+const LISTED = {
+  string_agg: [listed('', "','"), listed('', '${separator}')],
+  string_agg_distinct: [listed('DISTINCT ', "','"), listed('DISTINCT ', '${separator}')],
+};
+
 const isPattern = parameter => parameter.allowedTypes.some(t => t.type === 'regular expression');
 
 /** Return a replacement as Java writes it: `$1` for the group `\\1`, and `\\$` for `$`. */
@@ -50,16 +60,39 @@ function javaReplacement(text) {
     .join('');
 }
 
+/** What is wrong with SQL that is not written. */
+export const NESTED = "Spark cannot run a pipeline ('->') inside a nest";
+
 /** While `mended` is false, everything is written as Malloy itself would: BuildIDs are made of it. */
 export class SparkDialect extends DatabricksDialect {
   mended = false;
 
+  // Malloy refuses the whole file where a view has such a pipeline; so only what needs it is refused.
+  supportsPipelinesInViews = true;
+
+  sqlUnnestPipelineHead() {
+    throw Object.assign(new Error(NESTED), {code: 'nested-multi-stage-unsupported'});
+  }
+
   // Under ANSI, which protects from silent overflows, Spark raises where the others have NULL.
   exprToSQL(qi, expr) {
-    if (this.mended && expr.node === 'function_call') this.mendCall(expr);
+    if (expr.node === 'function_call') {
+      if (this.mended) this.mendCall(expr);
+      // Malloy itself has no SQL for it, so no BuildID either.
+      const listed = expr.kids.orderBy?.length && LISTED[expr.name];
+      if (listed) this.write(expr, listed[expr.kids.args.length - 1]);
+    }
     if (!this.mended || (expr.node !== '/' && expr.node !== '%')) return super.exprToSQL(qi, expr);
     const {left, right} = expr.kids;
     return `${left.sql}${expr.node}NULLIF(${right.sql},0)`;
+  }
+
+  getDialectFunctions() {
+    const functions = super.getDialectFunctions();
+    for (const name of Object.keys(LISTED)) {
+      functions[name] = functions[name].map(overload => ({...overload, supportsOrderBy: true}));
+    }
+    return functions;
   }
 
   // Malloy truncates and divides downwards, in doubles; a replacement is written as in Java there.
@@ -77,7 +110,11 @@ export class SparkDialect extends DatabricksDialect {
         written = REPLACED;
       }
     }
-    if (!written) return;
+    if (written) this.write(call, written);
+  }
+
+  /** Let a call be written by a template. */
+  write(call, written) {
     const {overload} = call;
     const implementation = {...overload.dialect[this.name], e: written};
     call.overload = {...overload, dialect: {...overload.dialect, [this.name]: implementation}};
