@@ -126,6 +126,9 @@ def _compile_raw(compilation: Compilation, unit: Unit) -> None:
     identity = ["raw", compilation.connection, raw.format, facts.place, facts.options]
     if any(char_size(c.type) for c in facts.columns):
         identity.append("CHAR is padded")  # earlier releases did not
+    if raw.external is not None:
+        # Otherwise tables of earlier releases, which name columns here, would not be taken over.
+        identity.append("any columns")
     is_by_name = raw.format in _BY_NAME
     rows = digest(*identity, [] if is_by_name else fields)
     columns = tuple(digest("column", rows, c.name.lower(), c.type) for c in facts.columns)
