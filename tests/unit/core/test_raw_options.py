@@ -49,6 +49,8 @@ def test_known_options_and_those_of_drivers_and_others_are_not() -> None:
             assert wrong_option(form, options, AB) is not None  # a table without its schema
             options["table"] = "sales.orders"
         assert wrong_option(form, options, AB) is None, form
+    assert wrong_option("json", {"preferdate": "true"}, AB) is not None
+    assert wrong_option("xml", {"enabledatetimeparsingfallback": "true"}, AB) is not None
     assert wrong_option("jdbc", {"url": "x", "sslmode": "require", "user": "me"}, AB) is None
     assert wrong_option("parquet", {"fs.s3a.endpoint": "x"}, AB) is None
     assert wrong_option("com.example.source", {"anything": "x"}, AB) is None
