@@ -221,7 +221,8 @@ def _request(row: Row[Any]) -> Request:
 
 def _active(connection: Connection, want_ids: Sequence[str]) -> dict[str, Any]:
     """Return the wants of `want_ids` that are still active, the oldest first."""
-    columns = wants.c.want_id, wants.c.partition_ref, wants.c.environment, wants.c.state
+    of = wants.c
+    columns = of.want_id, of.partition_ref, of.environment, of.state, of.deadline, of.created_at
     these = sa.and_(wants.c.want_id.in_(want_ids), wants.c.state.in_(ACTIVE))
     query = sa.select(*columns).where(these).order_by(wants.c.created_at, wants.c.want_id)
     return {row.want_id: row for row in connection.execute(query)}

@@ -286,13 +286,7 @@ class Wants(Part):
         with self._write() as connection:
             recorded = {*connection.scalars(query)}
             new = [
-                {
-                    "want_id": want.want_id,
-                    "partition_ref": want.partition_ref,
-                    "environment": want.environment,
-                    "deadline": want.deadline.isoformat(),
-                    "blame": {**asdict(blame), "since": blame.since.isoformat()},
-                }
+                _miss_data(want, blame)
                 for want, blame in each.values()
                 if want.want_id not in recorded and want.deadline is not None
             ]
@@ -356,9 +350,14 @@ def end_wants(
     ended: Iterable[Want | Row[Any]],
     **more: Any,
 ) -> None:
-    """Record the end of wants, and the delays of those that had missed their deadlines."""
+    """Record the end of wants, and the delays of those that had missed their deadlines.
+
+    A deadline can pass between two evaluations, so a miss may be new when the want ends.
+    """
     for part in in_parts([*ended]):
         missed: dict[str, datetime] = {}
+        if kind in ("want-satisfied", "want-expired"):
+            _record_unnoticed(event_log, connection, part)
         if kind == "want-satisfied":
             query = sa.select(sla_misses.c.want_id, sla_misses.c.deadline).where(
                 sla_misses.c.want_id.in_([want.want_id for want in part]),
@@ -378,6 +377,34 @@ def end_wants(
                 late = (event_log.clock() - missed[want.want_id]).total_seconds()
                 recovered.append(("sla-recovered", {**data, "late_seconds": late}))
         event_log.append_all(connection, [*ends, *recovered])
+
+
+def _record_unnoticed(
+    event_log: EventLog, connection: Connection, ended: Sequence[Want | Row[Any]]
+) -> None:
+    """Record the misses of wants that end after their deadlines and that nobody has recorded."""
+    now = event_log.clock()
+    late = [want for want in ended if want.deadline is not None and want.deadline < now]
+    if not late:
+        return
+    these = sla_misses.c.want_id.in_([want.want_id for want in late])
+    recorded = {*connection.scalars(sa.select(sla_misses.c.want_id).where(these))}
+    new = [
+        _miss_data(want, Blame(want.partition_ref, "", want.created_at, "running"))
+        for want in late
+        if want.want_id not in recorded
+    ]
+    event_log.append_all(connection, [("sla-missed", data) for data in new])
+
+
+def _miss_data(want: Want | Row[Any], blame: Blame) -> dict[str, Any]:
+    return {
+        "want_id": want.want_id,
+        "partition_ref": want.partition_ref,
+        "environment": want.environment,
+        "deadline": want.deadline.isoformat() if want.deadline is not None else None,
+        "blame": {**asdict(blame), "since": blame.since.isoformat()},
+    }
 
 
 def satisfy_wants(event_log: EventLog, connection: Connection, request_id: str) -> None:

@@ -227,6 +227,28 @@ def test_a_miss_stays_after_it_was_delivered(open_ledger: Open) -> None:
     assert kinds[-2:] == ["want-satisfied", "sla-recovered"]
 
 
+@pytest.mark.proves("D29")
+def test_a_deadline_that_passes_between_two_evaluations_is_missed(open_ledger: Open) -> None:
+    now = NOW
+    ledger = open_ledger(clock=lambda: now)
+    names = ("built", "current", "over", "in time")
+    ledger.wants.create([a_want(n, f"m/{n}", sla_s=600 if n == "in time" else 60) for n in names])
+    built = ("m/built", "m/in time"), ("built", "in time")
+    request = ledger.requests.record_evaluation("dev", "want", Evaluation(*built))
+    assert request is not None
+    now = NOW + timedelta(seconds=90)
+    ended = Evaluation(satisfied=("current",), expired=("over",))
+    assert ledger.requests.record_evaluation("dev", "want", ended) is None
+    ledger.builds.publish_together([], request_id=request.request_id)
+    misses = {miss.want_id: miss for miss in ledger.wants.fetch_misses("dev")}
+    assert {name: miss.delivered_at for name, miss in misses.items()} == {
+        "built": now,
+        "current": now,
+        "over": None,
+    }
+    assert misses["built"].blame["cause"] == "running"
+
+
 @pytest.mark.proves("D27", "D28", "D29")
 def test_outside_monitors_see_in_sql_what_is_wanted_and_what_is_late(open_ledger: Open) -> None:
     now = datetime.now(UTC)  # the database's own clock decides
