@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import random
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -498,9 +499,14 @@ def _turns(zone: str) -> list[dt.datetime]:
 
 def at(text: str, now: dt.datetime, zone: str) -> str:
     """Return Spark's SQL with a clock that stands still."""
-    today = now.astimezone(ZoneInfo(zone)).date()
-    text = text.replace("NOW()", f"TIMESTAMP '{now:%Y-%m-%d %H:%M:%S}+00:00'")
-    return text.replace("TODAY()", f"DATE '{today}'").replace("CURRENT_DATE()", f"DATE '{today}'")
+    local = now.astimezone(ZoneInfo(zone))
+    for clock_words, literal in (
+        ("now|current_timestamp", f"TIMESTAMP '{now:%Y-%m-%d %H:%M:%S}+00:00'"),
+        ("today|current_date", f"DATE '{local.date()}'"),
+        ("localtimestamp", f"TIMESTAMP_NTZ '{local:%Y-%m-%d %H:%M:%S}'"),
+    ):
+        text = re.sub(rf"\b(?:{clock_words})\(\)", literal, text, flags=re.IGNORECASE)
+    return text
 
 
 # ------------------------------------------------------------------------------------- engines

@@ -18,7 +18,12 @@ from persist_assets.analysis.predicates.clock import (
     next_first,
     reads_clock,
 )
-from persist_assets.analysis.predicates.implication import difference, implies, union
+from persist_assets.analysis.predicates.implication import (
+    difference,
+    implies,
+    union,
+    without_implied,
+)
 from persist_assets.analysis.predicates.terms import (
     FALSE,
     FLIPPED,
@@ -108,4 +113,5 @@ __all__ = [
     "varies",
     "weakened",
     "within",
+    "without_implied",
 ]

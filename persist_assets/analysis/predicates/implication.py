@@ -123,6 +123,29 @@ def _bounded(op: str, bound: Term, other: str, limit: Term) -> bool:
             return op == other and order == 0
 
 
+def without_implied(term: Term) -> Term:
+    """Return a predicate without tests for NULL that follow from its other parts.
+
+    Examples
+    --------
+    >>> from persist_assets.analysis.predicates import as_text, from_text
+    >>> as_text(without_implied(from_text("a IS NOT NULL AND a = 1 AND (a <> 2 OR a IS NULL)")))
+    'a = 1'
+    """
+    if term.op == "or":
+        return some(map(without_implied, term.args))
+    if term.op != "and" or len(term.args) > _MOST_CONJUNCTS:
+        return term
+    parts = [without_implied(part) for part in term.args]
+    for part in [*parts]:
+        if part.op == "is not null" or any(d.op == "is null" for d in disjuncts(part)):
+            others = [other for other in parts if other is not part]
+            if any(implies(part, other) for other in others):
+                parts = others
+    return every(parts)
+
+
+_MOST_CONJUNCTS = 40
 _MOST_COMPARED = 400
 """Of more disjuncts, only those are omitted that contain another one's conjuncts and more."""
 

@@ -47,7 +47,10 @@ NEGATED = {
 }
 
 LITERALS = frozenset(
-    ("integer", "decimal", "double", "string", "boolean", "date", "timestamp", "instant", "ntz")
+    (
+        *("integer", "decimal", "double", "string", "boolean", "binary"),
+        *("date", "timestamp", "instant", "ntz"),
+    )
 )
 """Kinds of literals. A `timestamp` is in the session's time zone, an `instant` in UTC."""
 
@@ -310,6 +313,10 @@ def as_text(term: Term) -> str:
             return f"{words[0]}D"
         case "string":
             return _quoted(words[0])
+        case "binary":
+            return f"X'{words[0]}'"
+        case "field":
+            return f"{as_text(args[0])}.{words[0] if _is_bare(words[0]) else quote(words[0])}"
         case "date":
             return f"DATE '{words[0]}'"
         case "timestamp" | "instant":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
@@ -29,6 +29,9 @@ from persist_assets.analysis.predicates.terms import (
 )
 from persist_assets.core.dialect import parse, plain, suffixed, type_name
 from persist_assets.core.digests import FORMAT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class UnreadableError(ValueError):
@@ -101,8 +104,13 @@ def _value(node: Any) -> Term:
     match node:
         case exp.Paren():
             return _value(node.this)
-        case exp.Column() if not node.table:
-            return column(plain(node.name))
+        case exp.Column():
+            first, *fields = (plain(part.name) for part in node.parts)
+            return _field(column(first), fields)
+        case exp.Dot() if isinstance(node.expression, exp.Identifier):
+            return _field(_value(node.this), [plain(node.expression.name)])
+        case exp.HexString():
+            return Term("binary", (), (node.name.upper(),))
         case exp.Boolean():
             return Term("boolean", (), ("true" if node.this else "false",))
         case exp.Literal():
@@ -140,6 +148,12 @@ def _value(node: Any) -> Term:
         case _:
             pass
     raise _unreadable(node)
+
+
+def _field(value: Term, names: Iterable[str]) -> Term:
+    for name in names:
+        value = Term("field", (value,), (name,))
+    return value
 
 
 def _literal(node: Any) -> Term:

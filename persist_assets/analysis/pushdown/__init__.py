@@ -16,8 +16,10 @@ inputs:
 
 Subqueries read places of their own. The inputs of a persisted source are its own concern. Only
 conditions that cannot raise an error are pushed: comparisons, IN, IS NULL, LIKE, AND, OR, of
-columns, truncated times, and the clock, with Spark's conversions made explicit. The invariant: a
-predicate is never narrower than needed, and every condition that is not pushed is reported with its
-reason (`Kept`). Columns that are not needed must exist for the query's text, but may be NULL in all
+columns, their fields, truncated times, and the clock, with Spark's conversions made explicit.
+Constants are computed; a condition on a CASE or `coalesce` becomes one on its tests and values; a
+comparison that is not pushed still needs that its columns are not NULL. The invariant: a predicate
+is never narrower than needed, and every condition that is not pushed is reported with its reason
+(`Kept`). Columns that are not needed must exist for the query's text, but may be NULL in all
 rows.
 """

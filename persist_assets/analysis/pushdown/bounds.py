@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil, floor
 from typing import TYPE_CHECKING
 
 import persist_assets.analysis.predicates as p
@@ -43,6 +44,8 @@ def bounds_of(op: str, value: Term, limit: Term) -> Iterator[Term]:
                 yield from _each_way(op, inner, p.cast(limit, "date"))
             elif kind == "date" and was != "date":
                 yield from _cut_down(op, inner, limit, was, "day")
+        case Term("cast", (inner,), ("double",)) if kind_of(inner) in _EXACT_AS_DOUBLE:
+            yield from _whole(op, inner, limit)
         case Term("date_trunc", (inner,), (unit,)):
             yield from _cut_down(op, inner, limit, "timestamp", unit)
         case Term("trunc", (inner,), (unit,)):
@@ -59,6 +62,22 @@ def bounds_of(op: str, value: Term, limit: Term) -> Iterator[Term]:
                     yield p.compared("<", inner, most)
         case _:
             return
+
+
+_EXACT_AS_DOUBLE = ("tinyint", "smallint", "int")
+
+
+def _whole(op: str, inner: Term, limit: Term) -> Iterator[Term]:
+    """Yield bounds on an integer that is compared as a DOUBLE with a literal."""
+    number = float(limit.words[0]) if limit.op == "double" else float("nan")
+    if not abs(number) < 2**53:
+        return
+    if op in (">=", ">", "="):
+        least = floor(number) + 1 if op == ">" else ceil(number)
+        yield p.compared(">=", inner, Term("integer", (), (str(least),)))
+    if op in ("<=", "<", "="):
+        most = ceil(number) - 1 if op == "<" else floor(number)
+        yield p.compared("<=", inner, Term("integer", (), (str(most),)))
 
 
 def _each_way(op: str, inner: Term, limit: Term) -> Iterator[Term]:

@@ -325,7 +325,7 @@ class _Search:
             def name(term: Term) -> Term:
                 return p.column(names[int(term.words[0])])
 
-            predicate = with_bounds(p.every(demand.conditions))
+            predicate = with_bounds(p.without_implied(p.every(demand.conditions)))
             renamed = p.rebuilt(predicate, name)
             assert renamed is not None
             columns = sorted_names(names[i] for i in demand.columns)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import persist_assets.analysis.predicates as p
@@ -16,6 +17,19 @@ from persist_assets.analysis.algebra import (
 )
 from persist_assets.analysis.functions import CLOCK, INTEGRAL, SESSION, VOLATILE
 from persist_assets.analysis.predicates.terms import FALSE, TRUE, Term
+from persist_assets.analysis.pushdown.comparing import alike, keep_their_values, padded
+from persist_assets.analysis.pushdown.conditionals import (
+    COMPARISONS,
+    chosen,
+    have_one_type,
+    is_choice,
+    is_null,
+    not_null,
+    on_choice,
+    truth,
+    untrue,
+)
+from persist_assets.analysis.pushdown.constants import Typed, constant
 from persist_assets.analysis.pushdown.equalities import equal_columns, is_decimal, through
 from persist_assets.analysis.pushdown.needs import Kept, Relation
 from persist_assets.core.dialect import char_size
@@ -23,7 +37,6 @@ from persist_assets.core.time_values import DATE_UNITS, TIMES, UNIT_DAYS
 
 if TYPE_CHECKING:
     from collections.abc import (
-        Collection,
         Sequence,
     )
 
@@ -37,83 +50,6 @@ _UNIT_NAMES = {
 }
 _MAY_RAISE = frozenset(("cast", "/", "div", "mod", "%", "+", "-", "*", "element_at", "[]"))
 _MAX_NESTED = 20
-Typed = tuple[Term, str]
-
-
-def _digits(kind: str) -> tuple[int, int]:
-    """Return how many digits a number has before and after its point."""
-    if kind in INTEGRAL:
-        return (3, 5, 10, 20)[INTEGRAL.index(kind)], 0
-    digits, scale = map(int, kind[8:-1].split(","))
-    return digits - scale, scale
-
-
-def _have_one_type(kinds: Collection[str]) -> bool:
-    """Whether values keep their values in the common type in which Spark compares them."""
-    digits = [_digits(k) for k in kinds if is_decimal(k) or k in INTEGRAL]
-    if len(digits) < len(kinds):
-        return True  # beside a float or double, all are
-    return max(whole for whole, _ in digits) + max(part for _, part in digits) <= 38
-
-
-def _padded(one: Typed, other: Typed) -> Typed:
-    """Return a value as Spark compares it for equality with another, if one is CHAR(n).
-
-    All values of the column have n characters, and so do the literals that it is compared with.
-    """
-    (term, kind), (_, other_kind) = one, other
-    n = char_size(kind)
-    if n is not None and other[0].op == "string" and term.op == "ref":
-        return Term("ref", (), (*term.words[:2], "string")), "string"
-    n = char_size(other_kind)
-    if n is not None and term.op == "string" and other[0].op == "ref":
-        text = term.words[0]
-        text = text if text[n:].strip(" ") else text[:n].ljust(n)
-        return Term("string", (), (text,)), kind
-    return one
-
-
-def _alike(a: Typed, b: Typed) -> tuple[Term, Term] | None:
-    """Return two values in Spark's common type for comparing them; None: it may fail."""
-    (one, kind), (other, also) = a, b
-    if kind == also and (kind in TIMES or kind in ("string", "boolean", "double")):
-        return one, other
-    exact = [is_decimal(k) or k in INTEGRAL for k in (kind, also)]
-    if all(exact):
-        (whole, part), (whole_too, part_too) = _digits(kind), _digits(also)
-        return (one, other) if max(whole, whole_too) + max(part, part_too) <= 38 else None
-    if "string" in (kind, also):
-        return _of_text(a, b)
-    if kind in TIMES and also in TIMES:
-        common = "timestamp" if "timestamp" in (kind, also) else "timestamp_ntz"
-        return _to(one, kind, common), _to(other, also, common)
-    doubles = [_as_double(t, k, with_) for (t, k), with_ in ((a, also), (b, kind))]
-    return (doubles[0], doubles[1]) if doubles[0] and doubles[1] else None
-
-
-def _of_text(a: Typed, b: Typed) -> tuple[Term, Term] | None:
-    """Return a time and a text literal as two times."""
-    (one, kind), (other, also) = a, b
-    if kind == "string":
-        swapped = _of_text(b, a) if also != "string" else None
-        return (swapped[1], swapped[0]) if swapped else None
-    made = p.time_literal(other.words[0], kind) if other.op == "string" and kind in TIMES else None
-    return (one, made) if made is not None else None
-
-
-def _as_double(term: Term, kind: str, beside: str) -> Term | None:
-    """Return a number as the DOUBLE that Spark uses to compare it with another."""
-    if kind == "double":
-        return term
-    if term.op in ("integer", "decimal") and beside in ("double", "float"):
-        if beside == "float" and term.op == "integer":
-            return None  # a float is not compared as a double with an integer in every mode
-        return p.as_double(term.words[0])
-    if beside == "double" and kind in (*INTEGRAL, "float"):
-        return p.cast(term, "double")
-    if kind == "float" and is_decimal(beside):
-        return p.cast(term, "double")
-    return None
 
 
 class TermReader:
@@ -129,6 +65,13 @@ class TermReader:
         self.relation = relation
         self.lost: list[tuple[frozenset[int], Kept]] = []
         self._values: dict[int, Typed | Kept] = {}
+        self._made: list[Expr] = []
+
+    def made(self, op: str, *args: Expr) -> Call:
+        """Return a call that lives as long as its value is remembered."""
+        call = Call(op, args)
+        self._made.append(call)
+        return call
 
     # ------------------------------------------------------------------------------------- values
 
@@ -171,6 +114,10 @@ class TermReader:
                 return Kept("parameter", f"{self.describe(expr)} differs from build to build")
             case Call(op) if op in VOLATILE or op in SESSION:
                 return Kept("draws lots", f"{op}() is nondeterministic")
+            case Call("localtimestamp", ()):
+                return p.cast(p.NOW, "timestamp_ntz"), "timestamp_ntz"
+            case Call() if is_choice(expr):
+                return chosen(self, expr) or self._unsupported(expr)
             case Call():
                 return self._call(expr, depth) or self._unsupported(expr)
 
@@ -198,7 +145,19 @@ class TermReader:
         if any(isinstance(v, Kept) for v in values):
             return None
         typed = [v for v in values if not isinstance(v, Kept)]
+        if len(typed) == len(call.args) and all(term.op in p.LITERALS for term, _ in typed):
+            literal = constant(call.op, call.words, typed)
+            if literal is not None:
+                return literal
         match call.op, typed:
+            case "field", [(term, kind)]:
+                return _field(term, kind, call.words[0])
+            case "[]", [(term, kind), (Term("string", (), (name,)), "string")]:
+                return _field(term, kind, name)
+            case "last_day", [(term, "date")] if not p.varies(term):
+                after = p.shifted(Term("trunc", (term,), ("month",)), 1, "month")
+                last = p.shifted(after, -1, "day") if after is not None else None
+                return (last, "date") if last is not None else None
             case (("cast" | "try_cast"), [(term, kind)]):
                 return _cast(term, kind, call.words[0])
             case "to_date", [(term, kind)] if kind in TIMES:
@@ -253,7 +212,7 @@ class TermReader:
                 atom = self._of_value(expr, negate)
         if isinstance(atom, Kept):
             self._lose(expr, atom)
-            return TRUE
+            return not_null(self, expr)
         return atom
 
     def condition(self, expr: Expr) -> tuple[Term, list[tuple[frozenset[int], Kept]]]:
@@ -276,26 +235,40 @@ class TermReader:
 
     def _atom(self, call: Call, negate: bool) -> Term | Kept:
         match call:
-            case Call(("=" | "<>" | "<" | "<=") as op, (a, b)):
-                if _is_null(a) or _is_null(b):
+            case Call(op, (a, b)) if op in COMPARISONS:
+                if is_null(a) or is_null(b):
                     return FALSE
                 pair = self._pair(a, b, equal=op in ("=", "<>"))
-                return (
-                    pair
-                    if isinstance(pair, Kept)
-                    else (p.compared(p.NEGATED[op] if negate else op, *pair))
-                )
+                if isinstance(pair, Kept):
+                    return self._composed(call, negate, pair)
+                return p.compared(p.NEGATED[op] if negate else op, *pair)
+            case Call(("isnull" | "isnotnull") as op, (inner,)):
+                test = self.made("is null", inner)
+                return self.predicate(test, negate=negate == (op == "isnull"))
+            case Call(("startswith" | "endswith" | "contains"), _):
+                return self._part(call, negate)
+            case Call() if is_choice(call):
+                if self.relation.types.of(call) != "boolean":
+                    return Kept("type", "it is not boolean")
+                return on_choice(self, call, lambda value: value, negate=negate)
             case Call("<=>", (a, b)):
                 return self._same(a, b, negate)
             case Call("is null", (inner,)):
+                if is_null(inner):
+                    return FALSE if negate else TRUE
                 value = self.value(inner)
+                if isinstance(value, Kept) and isinstance(inner, Call) and is_choice(inner):
+                    test = partial(self.made, "is null")
+                    return on_choice(self, inner, test, negate=negate)
                 if isinstance(value, Kept):
                     return value
+                if value[0].op in p.LITERALS:
+                    return TRUE if negate else FALSE
                 return Term("is not null" if negate else "is null", (value[0],))
             case Call("is", (inner,), (word,)):
                 value = self.value(inner)
                 if isinstance(value, Kept):
-                    return value
+                    return self._tested(inner, word == "true", negate) or value
                 if value[1] != "boolean":
                     return Kept("type", "it is not boolean")
                 tested = Term("boolean", (), (word,))
@@ -307,39 +280,111 @@ class TermReader:
             case _:
                 return self._of_value(call, negate)
 
+    def _composed(self, call: Call, negate: bool, otherwise: Kept) -> Term | Kept:
+        """Return a comparison of a choice, a condition or a row of values with a constant."""
+        op, (a, b) = call.op, call.args
+        for one, other in ((a, b), (b, a)):
+            if is_choice(one) and not is_choice(other) and isinstance(one, Call):
+                if not have_one_type(self, one, other):
+                    continue
+
+                def test(value: Expr, one: Expr = one) -> Expr:
+                    return self.made(op, *(value if side is one else side for side in (a, b)))
+
+                return on_choice(self, one, test, negate=negate)
+            is_true = truth(self, other) if op in ("=", "<>") else None
+            if is_true is not None and self.relation.types.of(one) == "boolean":
+                return self.predicate(one, negate=negate == ((op == "=") == is_true))
+        if op == "=" and not negate:
+            return self._same_rows(a, b) or otherwise
+        return otherwise
+
+    def _same_rows(self, row: Expr, other: Expr) -> Term | None:
+        """Return that rows of values are equal, in which NULL equals NULL; None if uncertain."""
+        match row, other:
+            case Call("tuple" | "struct"), Call("tuple" | "struct"):
+                if len(row.args) != len(other.args):
+                    return None
+            case _:
+                return None
+        same: list[Term] = []
+        for a, b in zip(row.args, other.args, strict=True):
+            kinds = {self._kind(e) for e in (a, b) if not is_null(e)}
+            plain_kinds = len(kinds) == 1 and kinds <= {*TIMES, "string", "boolean"}
+            if plain_kinds or all(k in INTEGRAL or is_decimal(k) for k in kinds):
+                term = self._same(a, b, False)
+                same += [] if isinstance(term, Kept) else [term]
+        return p.every(same) if same else None
+
+    def _part(self, call: Call, negate: bool) -> Term | Kept:
+        """Return a test for a part of a text, as LIKE with an escaped pattern."""
+        value, part = (self.value(a) for a in call.args)
+        if isinstance(value, Kept):
+            return value
+        if isinstance(part, Kept) or part[0].op != "string" or value[1] != "string":
+            return self._unsupported(call)
+        if not part[0].words[0]:
+            return FALSE if negate else Term("is not null", (value[0],))
+        before, after = {"startswith": ("", "%"), "endswith": ("%", "")}.get(call.op, ("%", "%"))
+        escaped = re.sub(r"([%_\\])", r"\\\1", part[0].words[0])
+        pattern = Term("string", (), (f"{before}{escaped}{after}",))
+        return Term("not like" if negate else "like", (value[0], pattern))
+
     def _pair(self, a: Expr, b: Expr, *, equal: bool = False) -> tuple[Term, Term] | Kept:
         """Return two values as Spark compares them; `equal`: for equality."""
         one, other = self.value(a), self.value(b)
         if equal and not isinstance(one, Kept) and not isinstance(other, Kept):
-            one, other = _padded(one, other), _padded(other, one)
+            one, other = padded(one, other), padded(other, one)
         for value in (one, other):
             if isinstance(value, Kept):
                 return value
         assert not isinstance(one, Kept)
         assert not isinstance(other, Kept)
-        pair = _alike(one, other)
+        pair = alike(one, other)
         if pair is None:
             words = f"{one[1]} compared with {other[1]} may raise an error or convert either"
             return Kept("may raise under ANSI", words)
         return pair
 
     def _same(self, a: Expr, b: Expr, negate: bool) -> Term | Kept:
-        if _is_null(a) or _is_null(b):
-            value = self.value(b if _is_null(a) else a)
+        if is_null(a) or is_null(b):
+            value = self.value(b if is_null(a) else a)
             if isinstance(value, Kept):
                 return value
             return Term("is not null" if negate else "is null", (value[0],))
         pair = self._pair(a, b)
         if isinstance(pair, Kept):
+            for one, other in ((a, b), (b, a)):
+                is_true = truth(self, other)
+                if is_true is not None:
+                    return self._tested(one, is_true, negate) or pair
             return pair
         if not any(term.op in p.LITERALS for term in pair):
             return Kept("function", "<=> of two columns is not pushed")
         return _exactly("=", *pair, negate=negate)
 
+    def _tested(self, inner: Expr, is_true: bool, negate: bool) -> Term | None:
+        """Return that a condition has a value, or has not; None if that is uncertain."""
+        if self.relation.types.of(inner) != "boolean":
+            return None
+        if not negate:
+            return self.predicate(inner, negate=not is_true)
+        return untrue(self, inner if is_true else self.made("not", inner))
+
     def _in(self, needle: Expr, choices: Sequence[Expr], negate: bool) -> Term | Kept:
+        if is_null(needle):
+            return FALSE
+        if isinstance(needle, Call) and is_choice(needle) and have_one_type(self, needle):
+            return on_choice(
+                self, needle, lambda value: self.made("in", value, *choices), negate=negate
+            )
+        if isinstance(needle, Call) and needle.op in ("tuple", "struct") and not negate:
+            rows = [self._same_rows(needle, choice) for choice in choices]
+            if None not in rows:
+                return p.some(row for row in rows if row is not None)
         pairs: list[tuple[Term, Term]] = []
         for choice in choices:
-            if _is_null(choice):
+            if is_null(choice):
                 if negate:
                     return FALSE
                 continue
@@ -347,13 +392,18 @@ class TermReader:
             if isinstance(pair, Kept):
                 return pair
             pairs.append(pair)
-        kinds = {self._kind(c) for c in choices if not _is_null(c)} | {self._kind(needle)}
+        kinds = {self._kind(c) for c in choices if not is_null(c)} | {self._kind(needle)}
         kinds = {"string" if char_size(k) else k for k in kinds}
-        if len({value for value, _ in pairs}) > 1 or ("string" in kinds and len(kinds) > 1):
+        # A text is converted to a date or an integer, or is spelled as that is: in either mode.
+        own = self._kind(needle)
+        converted = own == "date" and kinds <= {"date", "string"}
+        converted |= own in INTEGRAL and kinds <= {*INTEGRAL, "string"}
+        mixed = "string" in kinds and len(kinds) > 1 and not converted
+        if len({value for value, _ in pairs}) > 1 or mixed:
             return Kept("may raise under ANSI", "its values are of several types")
         if not pairs:
             return FALSE
-        if not _have_one_type(kinds):
+        if not keep_their_values(kinds - {"string"} if converted else kinds):
             return Kept("may raise under ANSI", "its values have too many digits for a decimal")
         if any(choice.op not in p.LITERALS for _, choice in pairs):
             each = [p.compared("<>" if negate else "=", *pair) for pair in pairs]
@@ -438,12 +488,6 @@ def _exactly(op: str, a: Term, b: Term, *, negate: bool) -> Term:
     return p.some((p.compared("<>", a, b), *nulls))
 
 
-def _is_null(expr: Expr) -> bool:
-    if isinstance(expr, Call) and expr.op in ("cast", "try_cast"):
-        return _is_null(expr.args[0])
-    return isinstance(expr, Call) and expr.op == "null"
-
-
 def _is_interval(expr: Expr) -> bool:
     return isinstance(expr, Call) and expr.op == "interval"
 
@@ -463,6 +507,30 @@ def _cast(term: Term, kind: str, target: str) -> Typed | None:
     if kind in INTEGRAL and target in INTEGRAL[INTEGRAL.index(kind) :]:
         return term, target
     return None
+
+
+def _field(term: Term, kind: str, name: str) -> Typed | None:
+    """Return the field of a struct, whatever the case of its name."""
+    if not kind.startswith("struct<") or not kind.endswith(">"):
+        return None
+    fields = [f.partition(":") for f in _split(kind[7:-1])]
+    same = [(n, k.strip()) for n, _, k in fields if n.strip("` ").lower() == name.lower()]
+    if len(same) != 1 or not re.fullmatch(r"\w+", same[0][0], re.ASCII):
+        return None
+    field_kind = "string" if same[0][1].startswith("varchar(") else same[0][1]
+    return Term("field", (term,), (same[0][0],)), field_kind
+
+
+def _split(text: str) -> list[str]:
+    """Return parts between the commas of a text that are in no brackets."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character in "<(") - (character in ">)")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
 
 
 _PIECES = re.compile(r"(-?\d+)\s+([a-z]+)")
@@ -510,6 +578,8 @@ def _moved(call: Call, typed: list[Typed]) -> Typed | None:
             return None
     if p.varies(term) or kind not in TIMES:
         return None  # a shifted column may leave the calendar
+    if term.op in p.LITERALS and not "0100" < term.words[0] < "9000":
+        return None  # so may a literal
     if kind == "date" and p.UNITS[unit][1] not in ("MONTHS", "DAYS"):
         term, kind = p.cast(term, "timestamp"), "timestamp"
     shifted_time = p.shifted(term, sign * count, unit)
