@@ -1,4 +1,4 @@
-"""Views of real projects: Spark pushes no filter that we do not, and no row is missing."""
+"""Views of real projects have the same rows over the rows that they are said to need."""
 
 from __future__ import annotations
 

@@ -728,23 +728,23 @@ def test_all_settings_that_a_session_refuses_or_adds_are_listed(
         '"spark.sql.globalTempDatabase" = "mine"\n'
         '"spark.sql.sources.schemaStringLengthThreshold" = 1000\n'
     )
-    spark.conf.set("spark.sql.legacy.timeParserPolicy", 'LE"GACY')
+    spark.conf.set("spark.sql.mine", 'a"b')
     spark.conf.set("spark.sql.caseSensitive", "true")
     try:
         with pytest.raises(SettingsError, match="can change results") as error:
             _ = make_builder(settings=project).engine.session
     finally:
-        spark.conf.unset("spark.sql.legacy.timeParserPolicy")
+        spark.conf.unset("spark.sql.mine")
         spark.conf.unset("spark.sql.caseSensitive")
     lines = [line.strip() for line in error.value.message.splitlines()[1:]]
     assert lines == [
         '# spark.sql.caseSensitive is "true": set it to "false" where Spark is started',
         '"spark.sql.globalTempDatabase" = "global_temp"  # the session refuses "mine"',
-        '"spark.sql.legacy.timeParserPolicy" = "LE\\"GACY"',
+        '"spark.sql.mine" = "a\\"b"',
         '"spark.sql.sources.schemaStringLengthThreshold" = "4000"  # the session refuses "1000"',
     ]
     # They are lines of TOML. The session has one of them no more.
-    pasted = "[env.dev.spark]\n" + "\n".join(line for line in lines if "timeParser" not in line)
+    pasted = "[env.dev.spark]\n" + "\n".join(line for line in lines if "sql.mine" not in line)
     assert make_builder(settings=f"{pasted}\n").engine.session
 
 
