@@ -64,6 +64,37 @@ SHAPES: dict[str, tuple[str, dict[str, list[str]]]] = {
         " WHERE t.kind = 'a'",
         {"t": ["kind = 'a'"], "u": ["w > 3"]},
     ),
+    "left join of all rows": (
+        "SELECT t.id FROM t LEFT JOIN u ON t.usr = u.usr AND u.w > 3 AND t.id > 7",
+        {"t": ["TRUE"], "u": ["w > 3"]},
+    ),
+    "left join that is inner": (
+        "SELECT t.id FROM t LEFT JOIN u ON t.usr = u.usr AND t.kind = 'a' WHERE u.w > 3",
+        {"t": ["kind = 'a'"], "u": ["w > 3"]},
+    ),
+    "key of a left join": (
+        "SELECT t.id FROM t LEFT JOIN u ON t.usr = u.usr WHERE t.usr = 2",
+        {"t": ["usr = 2"], "u": ["usr = 2"]},
+    ),
+    "key of the null side": (
+        "SELECT t.id FROM t LEFT JOIN u ON t.usr = u.usr WHERE u.usr = 2 AND u.w IS NULL",
+        {"t": ["usr = 2"], "u": ["usr = 2 AND w IS NULL"]},
+    ),
+    "full join that is left": (
+        "SELECT t.id FROM t FULL JOIN u ON t.usr = u.usr AND u.w > 3 AND t.id > 5"
+        " WHERE t.kind = 'a'",
+        {"t": ["kind = 'a'"], "u": ["w > 3"]},
+    ),
+    "full join that is right": (
+        "SELECT t.id FROM t FULL JOIN u ON t.usr = u.usr AND u.w > 3 AND t.id > 5"
+        " WHERE u.name = 'x'",
+        {"t": ["id > 5"], "u": ["name = 'x'"]},
+    ),
+    "full join that is inner": (
+        "SELECT t.id FROM t FULL JOIN u ON t.usr = u.usr AND u.w > 3 AND t.id > 5"
+        " WHERE t.kind = 'a' AND u.name = 'x'",
+        {"t": ["id > 5 AND kind = 'a'"], "u": ["name = 'x' AND w > 3"]},
+    ),
     "null side": (
         "SELECT t.id FROM t LEFT JOIN u ON t.usr = u.usr WHERE u.w IS NULL",
         {"t": ["TRUE"], "u": ["TRUE"]},

@@ -9,10 +9,10 @@ inputs:
 - to all columns that a join makes equal, where equal values are indistinguishable;
 - past groups and DISTINCT, on keys that are in every grouping set;
 - past UNION ALL, into each of its branches;
-- past outer joins: to the preserved side; to the other side from ON; and from above too, if they
-  reject NULLs;
+- past outer joins: to the preserved side; to the other side from ON; from above too, if a condition
+  rejects NULLs of that side, and then as past an inner join;
 - past windows, if the window itself saw them or they hold for whole partitions of it;
-- never past LIMIT, FULL JOIN, EXCEPT, INTERSECT, generated rows and nondeterministic relations.
+- never past LIMIT, EXCEPT, INTERSECT, generated rows and nondeterministic relations.
 
 Subqueries read places of their own. The inputs of a persisted source are its own concern. Only
 conditions that cannot raise an error are pushed: comparisons, IN, IS NULL, LIKE, AND, OR, of

@@ -347,50 +347,63 @@ class _Search:
         self._visit(reader, block, extra, used, frozenset(reasons))
 
     def _outer(self, reader: TermReader, node: Outer, demand: _Demand) -> None:
-        n, on = len(node.left.columns), node.on
-        sides = [o.expr for o in node.left.columns], [o.expr for o in node.right.columns]
-        every = [*sides[0], *sides[1]]
-        left, right = list[Term](), list[Term]()
-        kept_left, kept_right = set(demand.kept), set(demand.kept)
-        for condition in demand.conditions:
-            about = {int(v.words[0]) for v in p.variables(condition)}
-            if node.kind != "left":
-                why = Kept("full join", f"{_spelled(reader, condition, every)}: above a FULL JOIN")
-                kept_left.add(why)
-                kept_right.add(why)
-                continue
-            first = p.weakened(condition, _about({str(i) for i in range(n)}))
-            left.append(_rewritten_below(reader, first, every, kept_left))
-            second = p.weakened(condition, _about({str(i) for i in range(n, len(every))}))
-            if rejects_nulls(second):
-                right.append(_rewritten_below(reader, second, every, kept_right))
-            elif any(i >= n for i in about):
-                words = (
-                    f"{_spelled(reader, condition, every)}: it also holds for rows without a match"
-                )
-                kept_right.add(Kept("null side", words))
-        inside = [{i for i, _ in side.leaves} for side in (node.left, node.right)]
-        for test in on:
-            reader.lost.clear()
-            term = reader.predicate(test)
-            about = instances_of(term)
-            if node.kind == "left":
-                right.append(p.weakened(term, _about(set(map(str, inside[1])))))
-                for instances, why in reader.lost:
-                    if instances & inside[1]:
-                        kept_right.add(why)
-            if about & inside[0] or node.kind != "left":
-                code = "null side" if node.kind == "left" else "full join"
-                words = f"{reader.describe(test)}: rows that do not match ON are kept"
-                kept_left.add(Kept(code, words))
-                if node.kind != "left":
-                    kept_right.add(Kept(code, words))
-        columns = [
-            [every[i] for i in sorted(demand.columns) if (i < n) == left_]
-            for left_ in (True, False)
+        """Continue on both sides of an outer join.
+
+        A side may lose rows if none of them is needed alone, and if no row of the other side is
+        needed that has no match without them. Rows of a side without a match are not needed if a
+        condition rejects the NULLs of the other side.
+        """
+        n, sides = len(node.left.columns), (node.left, node.right)
+        every = [o.expr for side in sides for o in side.columns]
+        numbers = [{str(i) for i in range(n)}, {str(i) for i in range(n, len(every))}]
+        inside = [{i for i, _ in side.leaves} for side in sides]
+        about = [[p.weakened(c, _about(side)) for c in demand.conditions] for side in numbers]
+        alone = [not any(map(rejects_nulls, other)) for other in reversed(about)]
+        alone[1] &= node.kind != "left"
+        kept = [set(demand.kept), set(demand.kept)]
+        tests = self._read_on(reader, node, alone, inside, kept)
+        equal = equal_columns(tests)
+        below = [
+            [_rewritten_below(reader, c, every, kept[side]) for c in about[side]] for side in (0, 1)
         ]
-        self._visit(reader, node.left, left, [*columns[0], *on], frozenset(kept_left))
-        self._visit(reader, node.right, right, [*columns[1], *on], frozenset(kept_right))
+        for side, block in enumerate(sides):
+            pushed = [] if alone[1 - side] else [*below[side]]
+            if not alone[side]:
+                keep = through(equal, lambda ref, here=inside[side]: int(ref.words[0]) in here)
+                pushed += [p.weakened(term, keep) for term in (*tests, *below[1 - side])]
+            for condition in demand.conditions if alone[1 - side] else ():
+                if numbers[side].isdisjoint(v.words[0] for v in p.variables(condition)):
+                    continue
+                words = _spelled(reader, condition, every)
+                kept[side].add(
+                    Kept("null side", f"{words}: it also holds for rows without a match")
+                    if node.kind == "left"
+                    else Kept("full join", f"{words}: above a FULL JOIN")
+                )
+            columns = [every[i] for i in sorted(demand.columns) if str(i) in numbers[side]]
+            self._visit(reader, block, pushed, [*columns, *node.on], frozenset(kept[side]))
+
+    def _read_on(
+        self,
+        reader: TermReader,
+        node: Outer,
+        alone: Sequence[bool],
+        inside: Sequence[set[int]],
+        kept: Sequence[set[Kept]],
+    ) -> list[Term]:
+        """Return the conditions of ON, and add the reasons why a side does not get them."""
+        tests: list[Term] = []
+        for test in node.on:
+            reader.lost.clear()
+            tests.append(reader.predicate(test))
+            code = "null side" if node.kind == "left" else "full join"
+            words = f"{reader.describe(test)}: rows that do not match ON are kept"
+            for side in (0, 1):
+                if not alone[side]:
+                    kept[side].update(why for about, why in reader.lost if about & inside[side])
+                elif node.kind != "left" or instances_of(tests[-1]) & inside[side]:
+                    kept[side].add(Kept(code, words))
+        return tests
 
     def _aggregate(self, reader: TermReader, node: Aggregate, demand: _Demand) -> None:
         n = len(node.keys)

@@ -193,10 +193,17 @@ RULES: list[tuple[str, Callable[..., Any], str, str]] = [
     ("limit", Search._node, 'demand = _without(reader, columns, demand, "limit above", why)', "pass"),
     ("lots of a view", Search._given, "elif relation.volatile:", "elif False:"),
     ("lots", Search._node, 'demand = _without(reader, columns, demand, "draws lots", why)', "pass"),
-    ("null side", Search._outer, "if rejects_nulls(second):", "if True:"),
-    ("null side, rejecting", Search._outer, "if rejects_nulls(second):", "if False:"),
-    ("left join", Search._outer, "_about(set(map(str, inside[1])))", "_about(set())"),
-    ("full join", Search._outer, 'if node.kind != "left":\n            why', 'if node.kind == "x":\n            why'),
+    ("null side", Search._outer, "not any(map(rejects_nulls, other))", "False"),
+    ("null side, rejecting", Search._outer, "not any(map(rejects_nulls, other))", "True"),
+    ("left join", Search._outer, "(*tests, *below[1 - side])", "()"),
+    ("left join", Search._outer, "[] if alone[1 - side] else [*below[side]]", "[]"),
+    ("left join that is inner", Search._outer, "if not alone[side]:", "if side:"),
+    ("key of a left join", Search._outer, "(*tests, *below[1 - side])", "tests"),
+    ("key of the null side", Search._outer, "equal_columns(tests)", "equal_columns(())"),
+    ("full join", Search._outer, 'alone[1] &= node.kind != "left"', "alone[1] = False"),
+    ("left join of all rows", Search._outer, 'alone[1] &= node.kind != "left"', "pass"),
+    ("full join that is left", Search._outer, "in reversed(about)]", "in about]"),
+    ("full join that is inner", Search._outer, "if not alone[side]:", "if side:"),
     ("grouping sets", Search._aggregate, "node.sets is None or", "True or"),
     ("groups", Search._aggregate, "_about(set(map(str, fixed)))", "_about(set())"),
     ("except", Search._set_operation, 'demand = _without(reader, exprs, demand, "set operation", why)', "pass"),
@@ -212,7 +219,7 @@ RULES: list[tuple[str, Callable[..., Any], str, str]] = [
     ("days and instants", bounds._each_way, "p.shifted_date(limit, -1)", "limit"),
     ("year", bounds.bounds_of, "(year, year + 1)", "(year, year)"),
     ("up to a month", bounds._cut_down, "p.next_first(day, unit)", "p.next_first(day, 'day')"),
-    ("constant of the null side", Search._outer, "self._visit(reader, node.left", "self._visit(reader, node.right"),
+    ("constant of the null side", Search._outer, "self._visit(reader, block, pushed", "self._visit(reader, node.right, pushed"),
     ("equal keys", equalities.through, "equal.get(ref, ())", "()"),
     ("keys that are equal and not the same", equalities.equal_columns, "kind in _SAME_IF_EQUAL", "kind == kind"),
     ("equal keys and a window", equalities.equal_columns, "if kind == also", "if kind != also"),
@@ -310,7 +317,7 @@ def test_chains_of_sources_are_gone_through_one_by_one() -> None:
     assert found["t"].predicate == "k = 3"
 
 
-@pytest.mark.parametrize(("n", "expected"), [(30, "k > 0"), (60, "TRUE")])
+@pytest.mark.parametrize(("n", "expected"), [(4, "k = 3"), (60, "TRUE")])
 def test_sources_that_read_the_last_one_twice_do_not_double_the_work(n: int, expected: str) -> None:
     views = "".join(
         f"CREATE VIEW v{i + 1} AS SELECT x.k FROM v{i} x LEFT JOIN v{i} y ON x.k = y.k"
