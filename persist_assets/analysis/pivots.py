@@ -7,6 +7,7 @@ the group's rows with a name of its own. UNPIVOT generates a row for each of som
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +18,14 @@ from persist_assets.analysis.expressions import expression
 from persist_assets.analysis.functions import AGGREGATES, ORDER_SENSITIVE
 from persist_assets.analysis.scope import Select, Unanalysable
 from persist_assets.analysis.syntax import given_args, without_parens
-from persist_assets.core.dialect import plain
+from persist_assets.core.dialect import plain, suffixed
 
 if TYPE_CHECKING:
     from persist_assets.analysis.algebra import Block, Expr
     from persist_assets.analysis.binding import Binding
     from persist_assets.analysis.scope import Around, From
 
+_PLAIN_NUMBER = re.compile(r"0|[1-9][0-9]*")
 PIVOT = "sqlglot.pivot"
 UNPIVOT = "sqlglot.unpivot"
 _ARGS = frozenset(
@@ -115,6 +117,8 @@ def _value(binding: Binding, node: Any, select: Select) -> tuple[str, Expr]:
     literal = without_parens(node.this if alias else node)
     if not isinstance(literal, exp.Literal):
         raise Unanalysable("of PIVOT with values that are no literals")
-    if not alias and not literal.is_string and not literal.this.isdecimal():
+    is_marked_text = literal.is_string and suffixed(literal.this) is not None
+    is_plain = literal.is_string and not is_marked_text
+    if not alias and not is_plain and not _PLAIN_NUMBER.fullmatch(literal.this):
         raise Unanalysable("of PIVOT with a value whose name is uncertain")
     return plain(alias) if alias else literal.this, expression(binding, literal, select)

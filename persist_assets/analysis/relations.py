@@ -79,6 +79,8 @@ def from_item(binding: Binding, node: Any, around: Around, sibling: From | None 
             raise Unanalysable(f"of {word_for(node)} in FROM")
     if node.args.get("sample"):
         raise Unanalysable("of TABLESAMPLE")
+    if node.args.get("pivots") and _has_neighbours(node):
+        raise Unanalysable("of PIVOT beside other tables")
     for pivot in node.args.get("pivots") or ():
         source = as_leaf(binding, source)
         name, names = alias_of(pivot)
@@ -86,6 +88,17 @@ def from_item(binding: Binding, node: Any, around: Around, sibling: From | None 
     for each in node.args.get("joins") or ():
         source = join(binding, source, each, around)
     return source
+
+
+def _has_neighbours(node: Any) -> bool:
+    """Whether an item with PIVOT or UNPIVOT is joined, or has lateral views.
+
+    Spark applies the PIVOT to all tables before it, and may take LEFT or ANTI for its alias.
+    """
+    above = node.parent.parent if isinstance(node.parent, exp.From) else node.parent
+    items = (node, above) if isinstance(above, exp.Select) else (node,)
+    joined = any(item.args.get(key) for item in items for key in ("joins", "laterals"))
+    return joined or isinstance(above, exp.Join)
 
 
 def _table(

@@ -173,6 +173,8 @@ class _Pipe:
         elif kind is _Type.ALIAS and len(rest) == 1:
             self._close(head, star, name=rest[0])
         elif kind in _JOINS:
+            if any(t.token_type is _Type.LATERAL for t in _outside_parentheses(self.source)):
+                raise _Unknown  # a join after a LATERAL VIEW, which the parser puts before it
             self.source, self.inner, self.name = [*self.source, *step], None, None
             self.names |= _words_in(step)
         elif kind is _Type.ORDER_BY and rest:
@@ -293,6 +295,9 @@ def _replaced(head: Token, assignment: Sequence[Token]) -> list[Token]:
 
 def _is_certain_key(key: Sequence[Token]) -> bool:
     """Whether a key of AGGREGATE means the same in GROUP BY, and has no alias without AS."""
+    ends = (_Type.L_PAREN, _Type.R_PAREN)
+    while len(key) > 1 and (key[0].token_type, key[-1].token_type) == ends:
+        key = key[1:-1]  # for Spark, (1) is the number of a column, too
     if not key or any(t.token_type is _Type.SELECT for t in key):
         return False
     if len(key) == 1:
@@ -314,7 +319,9 @@ def _only_table(source: Sequence[Token]) -> Token | None:
 
 
 def _words_in(tokens: Iterable[Token]) -> set[str]:
-    return {t.text.lower() for t in tokens if t.token_type in _NAMES}
+    """Return all words, because some keywords are names of tables, too."""
+    words = (t.text.lower() for t in tokens if t.token_type is not _Type.STRING)
+    return {word for word in words if word.isidentifier()}
 
 
 def _words(at: Token, *kinds: TokenType) -> list[Token]:
