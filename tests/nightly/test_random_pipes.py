@@ -29,7 +29,7 @@ FEWEST_COMPARED = 0.1
 
 def term(draw: random.Random) -> str:
     name = draw.choice(NAMES)
-    qualifier = draw.choice(("", "", "", "t.", "u.", "x."))
+    qualifier = draw.choice(("", "", "", "", "t.", "u.", "x.", "date."))
     return f"{qualifier}{name}"
 
 
@@ -67,7 +67,7 @@ def step(draw: random.Random) -> str:
         case 5:
             return f"DROP {draw.choice(NAMES)}"
         case 6:
-            return f"AS {draw.choice(('t', 'u', 'x'))}"
+            return f"AS {draw.choice(('t', 'u', 'x', 'date'))}"
         case 7:
             kind = draw.choice(("JOIN", "LEFT JOIN", "LEFT SEMI JOIN", "FULL JOIN"))
             on = draw.choice(
@@ -79,7 +79,13 @@ def step(draw: random.Random) -> str:
                 (f"sum({term(draw)}) AS z", "count(*) AS a", "max(k) AS k, min(a) AS a")
             )
             keys = draw.choice(
-                ("", " GROUP BY a", f" GROUP BY {term(draw)}", " GROUP BY a + 1 AS k, z")
+                (
+                    "",
+                    " GROUP BY a",
+                    f" GROUP BY {term(draw)}",
+                    " GROUP BY a + 1 AS k, z",
+                    " GROUP BY (1)",
+                )
             )
             return f"AGGREGATE {calls}{keys}"
         case 9:
@@ -96,7 +102,8 @@ def step(draw: random.Random) -> str:
 def pipe(draw: random.Random) -> str:
     base = draw.choice(
         ("FROM t", "TABLE t", "FROM t AS x", "FROM t JOIN u ON t.a = u.a", "FROM t, u AS x",
-         "SELECT a, k FROM t WHERE z > 1", "SELECT * FROM u", "FROM (FROM t |> DROP k) AS x")
+         "SELECT a, k FROM t WHERE z > 1", "SELECT * FROM u", "FROM (FROM t |> DROP k) AS x",
+         "FROM t LATERAL VIEW explode(array(1, 2)) x AS y", "FROM t AS date")
     )  # fmt: skip
     return " |> ".join((base, *(step(draw) for _ in range(draw.randint(1, 4)))))
 
