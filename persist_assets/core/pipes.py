@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _Type = TokenType
 _NAMES = (_Type.VAR, _Type.IDENTIFIER)
+_DEEPEST = 400
+"""The maximum nesting of parentheses; the parser takes no more."""
 _JOINS = frozenset(
     (
         *(_Type.JOIN, _Type.LEFT, _Type.RIGHT, _Type.FULL, _Type.INNER),
@@ -43,6 +45,8 @@ def without_pipes(tokens: Sequence[Token]) -> tuple[list[Token], bool]:
 
     ``TABLE t`` becomes ``SELECT * FROM t``. Pipes with steps of unknown forms stay.
     """
+    if not any(t.token_type in (_Type.PIPE_GT, _Type.TABLE) for t in tokens):
+        return [*tokens], True
     stack: list[list[Token]] = [[]]
     is_certain = True
     for n, token in enumerate(tokens):
@@ -56,6 +60,8 @@ def without_pipes(tokens: Sequence[Token]) -> tuple[list[Token], bool]:
             stack[-1].append(token)
         if token.token_type is _Type.L_PAREN:
             stack.append([])
+        if len(stack) > _DEEPEST:
+            return [*tokens], False
     content, is_known = _query([t for part in stack for t in part])
     return content, is_certain and is_known
 

@@ -87,6 +87,11 @@ def test_steps_that_could_mean_something_else_are_reported(pipe: str) -> None:
     assert not nested(pipe)[1]
 
 
+def test_deep_parentheses_stay() -> None:
+    text = f"FROM t |> WHERE {'(' * 50_000}a{')' * 50_000}"
+    assert nested(text)[1] is False
+
+
 def test_problems_have_the_places_of_the_text() -> None:
     query = "CREATE VIEW q AS FROM t\n|> WHERE k > 1\n|> SELECT b, typo\n|> DROP b;"
     project = compiled({"raw.sql": RAW, "q.sql": query})
