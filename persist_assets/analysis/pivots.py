@@ -117,8 +117,7 @@ def _value(binding: Binding, node: Any, select: Select) -> tuple[str, Expr]:
     literal = without_parens(node.this if alias else node)
     if not isinstance(literal, exp.Literal):
         raise Unanalysable("of PIVOT with values that are no literals")
-    is_marked_text = literal.is_string and suffixed(literal.this) is not None
-    is_plain = literal.is_string and not is_marked_text
-    if not alias and not is_plain and not _PLAIN_NUMBER.fullmatch(literal.this):
+    is_text = literal.is_string and suffixed(literal.this) is None
+    if not alias and not is_text and not _PLAIN_NUMBER.fullmatch(literal.this):
         raise Unanalysable("of PIVOT with a value whose name is uncertain")
     return plain(alias) if alias else literal.this, expression(binding, literal, select)

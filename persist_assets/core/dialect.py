@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SPARK = Spark()
+MAX_BRACKETS = 400
+"""The maximum nesting of brackets, because the parser recurses with them."""
 
 _MARK = "ƒ"
 _SPECIAL = frozenset(

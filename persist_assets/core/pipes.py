@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING
 
 from sqlglot.tokenizer_core import Token, TokenType
 
-from persist_assets.core.dialect import beside, marked_name
+from persist_assets.core.dialect import MAX_BRACKETS, beside, marked_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
 _Type = TokenType
 _NAMES = (_Type.VAR, _Type.IDENTIFIER)
-_DEEPEST = 400
-"""The maximum nesting of parentheses; the parser takes no more."""
 _JOINS = frozenset(
     (
         *(_Type.JOIN, _Type.LEFT, _Type.RIGHT, _Type.FULL, _Type.INNER),
@@ -60,7 +58,7 @@ def without_pipes(tokens: Sequence[Token]) -> tuple[list[Token], bool]:
             stack[-1].append(token)
         if token.token_type is _Type.L_PAREN:
             stack.append([])
-        if len(stack) > _DEEPEST:
+        if len(stack) > MAX_BRACKETS:
             return [*tokens], False
     content, is_known = _query([t for part in stack for t in part])
     return content, is_certain and is_known

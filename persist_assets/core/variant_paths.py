@@ -30,6 +30,8 @@ def without_paths(tokens: Sequence[Token]) -> list[Token]:
     tokens
         Without parameters and types that have colons.
     """
+    if not any(t.token_type is _Type.COLON for t in tokens):
+        return [*tokens]
     out: list[Token] = []
     n = 0
     while n < len(tokens):

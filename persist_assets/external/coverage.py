@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from persist_assets.analysis.predicates.terms import Term
     from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.snapshots import LocalCopy
-    from persist_assets.core.model.sources import Source
+    from persist_assets.core.model.sources import External, Source
     from persist_assets.core.settings.values import Settings
     from persist_assets.external.connectors.protocol import Connector, Pruned
     from persist_assets.ledger.copies import Copies
@@ -146,17 +146,7 @@ def copy_id(settings: Settings, source: Source) -> str:
     Equal declarations of one place share a copy, whatever their names are, as long as conditions
     mean the same in their sessions.
     """
-    raw = source.raw
-    assert raw is not None
-    assert raw.external is not None
-    external, place = raw.external, settings.resolve(raw.location or "")
-    declaration = (
-        raw.format,
-        raw.options,
-        external.key,
-        external.append_only,
-        external.timestamp_column,
-    )
+    external, declaration, place = _declared(settings, source)
     columns = [(c.name, c.type) for c in source.columns]
     identity = (declaration, place, columns, settings.connection)
     filters = external.filter or external.snapshot_filter
@@ -171,21 +161,21 @@ def copy_family(settings: Settings, source: Source) -> str | None:
     None: no other declaration can, because the copy's rows depend on when it was begun, so columns
     could not be added to them.
     """
+    external, declaration, place = _declared(settings, source)
+    if not external.starts_anywhere:
+        return None
+    identity = ("family", declaration, place, settings.connection)
+    return sha256(repr(identity).encode()).hexdigest()[:16]
+
+
+def _declared(settings: Settings, source: Source) -> tuple[External, tuple[object, ...], str]:
+    """Return the declaration of a table, the parts of it that copies depend on, and its place."""
     raw = source.raw
     assert raw is not None
     assert raw.external is not None
-    external, place = raw.external, settings.resolve(raw.location or "")
-    if not external.starts_anywhere:
-        return None
-    declaration = (
-        raw.format,
-        raw.options,
-        external.key,
-        external.append_only,
-        external.timestamp_column,
-    )
-    identity = ("family", declaration, place, settings.connection)
-    return sha256(repr(identity).encode()).hexdigest()[:16]
+    external = raw.external
+    parts = (raw.format, raw.options, external.key, external.append_only, external.timestamp_column)
+    return external, parts, settings.resolve(raw.location or "")
 
 
 def find_copy_ids(

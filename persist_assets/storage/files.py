@@ -427,21 +427,8 @@ def delete_empty(location: str) -> None:
 
 
 def stored_schema(system: Any, path: str) -> Any:
-    """Return the `pyarrow.Schema` of a Parquet file, from its footer.
-
-    Raises
-    ------
-    StorageError
-        It is not Parquet.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    with system.open_input_file(path) as file:
-        try:
-            return pq.read_schema(file)
-        except pa.ArrowInvalid as error:
-            raise StorageError(f"cannot read {path}: {error}") from error
+    """Return the `pyarrow.Schema` of a Parquet file; see `stored_rows`."""
+    return _footer(system, path).schema.to_arrow_schema()
 
 
 def stored_rows(system: Any, path: str) -> int:
@@ -457,12 +444,17 @@ def stored_rows(system: Any, path: str) -> int:
     StorageError
         It is not Parquet.
     """
+    return int(_footer(system, path).num_rows)
+
+
+def _footer(system: Any, path: str) -> Any:
+    """Return the `pyarrow.parquet.FileMetaData` of a file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     with system.open_input_file(path) as file:
         try:
-            return int(pq.ParquetFile(file).metadata.num_rows)
+            return pq.read_metadata(file)
         except pa.ArrowInvalid as error:
             raise StorageError(f"{path} is not a Parquet file: {error}") from error
 

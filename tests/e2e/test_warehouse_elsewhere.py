@@ -85,9 +85,11 @@ def test_a_server_elsewhere_does_not_see_the_clients_warehouse(tmp_path: Path) -
     warehouse, elsewhere = hidden(tmp_path)
     with connect_server(tmp_path / "server", before=elsewhere) as address:
         remote = f'"spark.remote" = "{address}"\n'
-        said = failed(make(tmp_path / "project", remote, str(warehouse)))
-        assert f"Spark at {address} does not see the warehouse {warehouse} of this process" in said
-        assert "a bucket (warehouse = " in said
+        message = failed(make(tmp_path / "project", remote, str(warehouse)))
+        assert (
+            f"Spark at {address} does not see the warehouse {warehouse} of this process" in message
+        )
+        assert "a bucket (warehouse = " in message
         assert not any(warehouse.iterdir())
         assert built(make(tmp_path / "one", remote, str(tmp_path / "both"))) == [[5]]
         assert not [p for p in (tmp_path / "both").iterdir() if "probe" in p.name]
@@ -98,8 +100,10 @@ def test_a_server_that_can_only_read_the_warehouse_is_named(tmp_path: Path) -> N
     warehouse.mkdir()
     read_only = f"mount --bind {warehouse} {warehouse} && mount -o remount,ro,bind {warehouse}"
     with connect_server(tmp_path / "server", before=apart(read_only)) as address:
-        said = failed(make(tmp_path / "project", f'"spark.remote" = "{address}"\n', str(warehouse)))
-    assert f"Spark at {address} cannot write to the warehouse {warehouse}: " in said
+        message = failed(
+            make(tmp_path / "project", f'"spark.remote" = "{address}"\n', str(warehouse))
+        )
+    assert f"Spark at {address} cannot write to the warehouse {warehouse}: " in message
     assert not any(warehouse.iterdir())
 
 
@@ -107,8 +111,8 @@ def test_executors_elsewhere_do_not_see_the_clients_warehouse(tmp_path: Path) ->
     warehouse, elsewhere = hidden(tmp_path)
     with cluster(tmp_path / "cluster", [elsewhere]) as url:
         master = f'"spark.master" = "{url}"\n{ALL}'
-        said = failed(make(tmp_path / "project", master, str(warehouse)))
-        assert f"Spark at {url} does not see the warehouse {warehouse} of this process" in said
+        message = failed(make(tmp_path / "project", master, str(warehouse)))
+        assert f"Spark at {url} does not see the warehouse {warehouse} of this process" in message
         assert not any(warehouse.iterdir())
         assert built(make(tmp_path / "one", master, str(tmp_path / "both"))) == [[5]]
 
@@ -116,9 +120,9 @@ def test_executors_elsewhere_do_not_see_the_clients_warehouse(tmp_path: Path) ->
 def test_one_worker_that_lacks_the_warehouse_is_found_out(tmp_path: Path) -> None:
     warehouse, elsewhere = hidden(tmp_path)
     with cluster(tmp_path / "cluster", [(), elsewhere]) as url:
-        said = failed(
+        message = failed(
             make(tmp_path / "project", f'"spark.master" = "{url}"\n{ALL}', str(warehouse))
         )
-    assert str(warehouse) in said
-    assert "does not see the warehouse" in said or "of 64 rows" in said
+    assert str(warehouse) in message
+    assert "does not see the warehouse" in message or "of 64 rows" in message
     assert not any(warehouse.iterdir())

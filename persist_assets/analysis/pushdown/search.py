@@ -360,11 +360,12 @@ class _Search:
         about = [[p.weakened(c, _about(side)) for c in demand.conditions] for side in numbers]
         alone = [not any(map(rejects_nulls, other)) for other in reversed(about)]
         alone[1] &= node.kind != "left"
-        kept = [set(demand.kept), set(demand.kept)]
-        tests = self._read_on(reader, node, alone, inside, kept)
+        reasons = [set(demand.kept), set(demand.kept)]
+        tests = self._read_on(reader, node, alone, inside, reasons)
         equal = equal_columns(tests)
         below = [
-            [_rewritten_below(reader, c, every, kept[side]) for c in about[side]] for side in (0, 1)
+            [_rewritten_below(reader, c, every, reasons[side]) for c in about[side]]
+            for side in (0, 1)
         ]
         for side, block in enumerate(sides):
             pushed = [] if alone[1 - side] else [*below[side]]
@@ -375,13 +376,13 @@ class _Search:
                 if numbers[side].isdisjoint(v.words[0] for v in p.variables(condition)):
                     continue
                 words = _spelled(reader, condition, every)
-                kept[side].add(
+                reasons[side].add(
                     Kept("null side", f"{words}: it also holds for rows without a match")
                     if node.kind == "left"
                     else Kept("full join", f"{words}: above a FULL JOIN")
                 )
             columns = [every[i] for i in sorted(demand.columns) if str(i) in numbers[side]]
-            self._visit(reader, block, pushed, [*columns, *node.on], frozenset(kept[side]))
+            self._visit(reader, block, pushed, [*columns, *node.on], frozenset(reasons[side]))
 
     def _read_on(
         self,
@@ -389,7 +390,7 @@ class _Search:
         node: Outer,
         alone: Sequence[bool],
         inside: Sequence[set[int]],
-        kept: Sequence[set[Kept]],
+        reasons: Sequence[set[Kept]],
     ) -> list[Term]:
         """Return the conditions of ON, and add the reasons why a side does not get them."""
         tests: list[Term] = []
@@ -400,9 +401,9 @@ class _Search:
             words = f"{reader.describe(test)}: rows that do not match ON are kept"
             for side in (0, 1):
                 if not alone[side]:
-                    kept[side].update(why for about, why in reader.lost if about & inside[side])
+                    reasons[side].update(why for about, why in reader.lost if about & inside[side])
                 elif node.kind != "left" or instances_of(tests[-1]) & inside[side]:
-                    kept[side].add(Kept(code, words))
+                    reasons[side].add(Kept(code, words))
         return tests
 
     def _aggregate(self, reader: TermReader, node: Aggregate, demand: _Demand) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from sqlglot.tokenizer_core import TokenType
 
+from persist_assets.compiler.frontends.sql_trees import BRACKETS
 from persist_assets.core.errors import Problem
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from persist_assets.core.errors import Location
 
-_BRACKETS = {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}
 _STREAM = frozenset(("LATENESS", "WATERMARK"))
 _ENDS = frozenset(("NOT", "NULL", "PRIMARY", "DEFAULT", "COMMENT", *_STREAM))
 """Words that begin the next property of a column."""
@@ -45,13 +45,16 @@ def without_streaming(
     words = [t.text.upper() for t in tokens[:3]]
     if "EXTERNAL" not in words or not any(t.text.upper() in _STREAM for t in tokens):
         return tokens
-    kept: list[Token] = []
+    remaining: list[Token] = []
     depth = at = 0
     column = ""
     while at < len(tokens):
         token = tokens[at]
-        depth += _BRACKETS.get(token.token_type, 0)
-        begins = bool(kept) and kept[-1].token_type in (TokenType.L_PAREN, TokenType.COMMA)
+        depth += BRACKETS.get(token.token_type, 0)
+        begins = bool(remaining) and remaining[-1].token_type in (
+            TokenType.L_PAREN,
+            TokenType.COMMA,
+        )
         if depth == 1 and begins:
             column = token.text
         end = _end(tokens, at + 1)
@@ -64,10 +67,10 @@ def without_streaming(
             at = end
             continue
         if depth == 0 and token.token_type is TokenType.R_PAREN:
-            return [*kept, *tokens[at:]]
-        kept.append(token)
+            return [*remaining, *tokens[at:]]
+        remaining.append(token)
         at += 1
-    return kept
+    return remaining
 
 
 def _end(tokens: Sequence[Token], at: int) -> int:
@@ -78,7 +81,7 @@ def _end(tokens: Sequence[Token], at: int) -> int:
         is_end = token.token_type is TokenType.COMMA or token.text.upper() in _ENDS
         if depth == 0 and (is_end or token.token_type is TokenType.R_PAREN):
             break
-        depth += _BRACKETS.get(token.token_type, 0)
+        depth += BRACKETS.get(token.token_type, 0)
         at += 1
     return at
 

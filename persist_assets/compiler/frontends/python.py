@@ -335,7 +335,7 @@ class _File:
         check_body(node, self.module, place, answers=False, yields=yields)
         frames = [p for p in parameters if p.kind != "session"]
         check_frames(node.name, kind, frames, inputs)
-        problem = self.again(node)
+        problem = self.repeated(node)
         if problem is not None:
             raise problem
         reached = self.modules.reach(self.module, node)
@@ -378,7 +378,7 @@ class _File:
         first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
         return "\n".join(self.module.lines[first - 1 : node.end_lineno])
 
-    def again(self, node: ast.FunctionDef) -> Refused | None:
+    def repeated(self, node: ast.FunctionDef) -> Refused | None:
         """Return the problem of a function whose name is bound again later."""
         numbers = self.module.bindings.get(node.name, [])
         others = [self.module.body[n] for n in numbers if self.module.body[n] is not node]

@@ -62,6 +62,7 @@ from persist_assets.compiler.frontends.sql_trees import (
 )
 from persist_assets.compiler.frontends.syntax import Invalid, explain, find_refused
 from persist_assets.core.dialect import (
+    MAX_BRACKETS,
     SPARK,
     as_name,
     faithful,
@@ -100,8 +101,6 @@ if TYPE_CHECKING:
 
     Place = Location | Callable[[int], Location] | None
 
-MAX_BRACKETS = 400
-"""The maximum nesting of brackets, because the parser recurses with them."""
 
 _NO_COLUMNS = frozenset(("CONSTRAINT", "PRIMARY", "FOREIGN", "UNIQUE", "CHECK"))
 """Words that start another clause in a table's list of columns."""

@@ -9,7 +9,8 @@ import pytest
 from conftest import compiled, has_taken
 
 from persist_assets.analysis.binding import MAX_DEPTH, MAX_SIZE
-from persist_assets.compiler.frontends.sql import MAX_BRACKETS, parse_query
+from persist_assets.compiler.frontends.sql import parse_query
+from persist_assets.core.dialect import MAX_BRACKETS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
