@@ -415,9 +415,11 @@ class Reader:
         if route.copy is not None:
             pin = self.ingestion.pin(route.copy)
             return self.engine.read_files("parquet", pin, source.columns, {})
-        connector = self.ingestion.connector(source)
         try:
-            with translated(f"reading `{source.name}`"):
+            with (
+                translated(f"reading `{source.name}`"),
+                self.ingestion.connected(source) as connector,
+            ):
                 rows = connector.snapshot(route.predicate, route.columns, route.version)
         except GoneError as error:
             raise GoneError(

@@ -102,6 +102,8 @@ def _named_stores(settings: Settings) -> Iterator[tuple[str, str]]:
         if source.raw is None:
             continue
         location = settings.resolve(source.raw.location or "")
+        if source.raw.format == "postgres":
+            location = location.rpartition("#")[0]  # the URL of the database, without the table
         if not is_local(location):
             yield location, source.source_id
         external = source.raw.external

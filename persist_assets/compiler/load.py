@@ -694,6 +694,7 @@ def _raw_facts(
         columns = declaration.columns or None
         is_read_here = raw.external is not None or raw.format in ("delta", *FILE_FORMATS)
         is_read_here &= raw.external is None or raw.location != raw.external.catalog_place
+        is_read_here &= raw.format != "postgres"  # its connector checks the URL
         more = ICEBERG_SCHEMES if raw.format == "iceberg" else ()
         wrong = unknown_scheme(raw.location, more) if raw.location and is_read_here else None
         if wrong:

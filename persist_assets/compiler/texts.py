@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from persist_assets.core.model.sources import Source
     from persist_assets.core.settings.values import Settings
 
+_NEW_OPTIONS = ("cursor",)
+"""Options of external tables that earlier releases did not have."""
+
 ROWS: Mapping[str, int] = {
     "all": 1,
     "sql": 1,
@@ -120,7 +123,10 @@ class Texts:
         raw, facts = source.raw, self._raws[source.source_id]
         assert raw is not None
         columns = [(c.name, c.type) for c in facts.columns or ()]
-        external = sorted(asdict(raw.external).items()) if raw.external is not None else None
+        external = None
+        if raw.external is not None:  # options that earlier releases did not have count if set
+            pairs = sorted(asdict(raw.external).items())
+            external = [(k, v) for k, v in pairs if v or k not in _NEW_OPTIONS]
         if raw.format == OUTSIDE and source.function is not None:
             code = self._of_function(source.function)
             place = (facts.place, facts.options)

@@ -15,12 +15,13 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import persist_assets.analysis.predicates as p
-from persist_assets.core.errors import BuildError, StorageError, UnapprovedError
+from persist_assets.core.errors import BuildError, GoneError, StorageError, UnapprovedError
 from persist_assets.core.tracing import spanned
 from persist_assets.external.connectors import connect
 from persist_assets.external.connectors.protocol import Pruned
@@ -39,10 +40,11 @@ from persist_assets.external.coverage import (
 )
 from persist_assets.external.sync import Run, Sync, alternatives, changes_between, unfollowed
 from persist_assets.storage.delta_tables import file_sizes, find_table
+from persist_assets.storage.files import delete_directory
 from persist_assets.storage.raw import Pin, file_location
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Generator, Iterable
     from datetime import datetime
 
     from persist_assets.analysis.predicates.terms import Term
@@ -57,6 +59,9 @@ if TYPE_CHECKING:
     from persist_assets.ledger.ledger import Ledger
 
 log = logging.getLogger(__name__)
+
+STAGED = ".fetched"
+"""What the directory of a copy's fetched rows is called, after the copy."""
 
 
 class Ingestion:
@@ -84,8 +89,14 @@ class Ingestion:
         self.brought: dict[str, Brought] = {}
         """How much was read and written so far, by copy."""
 
+    @contextmanager
+    def connected(self, source: Source) -> Generator[Connector]:
+        """Yield the connector of an external table, and close it."""
+        with closing(self.connector(source)) as connector:
+            yield connector
+
     def connector(self, source: Source) -> Connector:
-        """Return the connector of an external table."""
+        """Return the connector of an external table; who uses it closes it."""
         assert source.raw is not None
         place = self.settings.resolve(source.raw.location or "")
         zone = self.settings.timezone
@@ -193,13 +204,14 @@ class Ingestion:
         copy = self.find(source)
         coverage = self._coverage(source, self.needs(source))
         wide, connector, head = self._reached(source, copy, coverage)
-        coverage = coverage.within(wide)
-        if copy is not None and _has_other_columns(copy, wide):
-            return replace(self._pending(None, coverage, head), is_new=True)
-        pending = self._pending(copy, coverage, head)
-        if copy is None or not pending.is_new or copy.format != p.FORMAT:
-            return pending
-        return replace(pending, is_new=not connector.is_same(copy.version, head))
+        with closing(connector):
+            coverage = coverage.within(wide)
+            if copy is not None and _has_other_columns(copy, wide):
+                return replace(self._pending(None, coverage, head), is_new=True)
+            pending = self._pending(copy, coverage, head)
+            if copy is None or not pending.is_new or copy.format != p.FORMAT:
+                return pending
+            return replace(pending, is_new=not connector.is_same(copy.version, head))
 
     def _reached(
         self,
@@ -221,18 +233,20 @@ class Ingestion:
         since = None if anew or copy is None else copy.version
         held = copy.columns if copy is not None else ()
         wide = widened(source, copy, self._sharing(source), (*coverage.columns, *held))
-        connector = self.connector(wide)
-        try:
-            return wide, connector, connector.pin(since)
-        except StorageError:
-            if wide is source:
-                raise
-        connector = self.connector(source)
-        return source, connector, connector.pin(since)
+        for table in (source,) if wide is source else (wide, source):
+            connector = self.connector(table)
+            try:
+                return table, connector, connector.pin(since)
+            except BaseException as error:
+                connector.close()
+                if table is source or not isinstance(error, StorageError):
+                    raise
+        raise AssertionError
 
     def is_same(self, source: Source, since: str, until: str) -> bool:
         """Whether a version of an external table certainly has the rows of an earlier one."""
-        return self.connector(source).is_same(since, until)
+        with self.connected(source) as connector:
+            return connector.is_same(since, until)
 
     def _coverage(self, source: Source, own_needs: Iterable[Need]) -> Coverage:
         """Return the needs of all environments, with those of this one replaced by `own_needs`."""
@@ -276,7 +290,20 @@ class Ingestion:
         if pending.missing == p.FALSE and (is_first or not pending.is_new):
             return Ahead(Pruned())
         source = widened(source, copy, self._sharing(source), pending.columns)
-        connector, external = self.connector(source), source.external
+        with self.connected(source) as connector:
+            return self._ahead(source, copy, pending, connector, is_first=is_first)
+
+    def _ahead(
+        self,
+        source: Source,
+        copy: LocalCopy | None,
+        pending: Pending,
+        connector: Connector,
+        *,
+        is_first: bool,
+    ) -> Ahead:
+        """Return the reads that `ahead` asks for; there are some."""
+        external = source.external
         assert external is not None
         if copy is None or is_first:
             since, predicate = connector.start() or pending.version, pending.needed
@@ -333,13 +360,16 @@ class Ingestion:
         key, external = self.copy_id(source), source.external
         assert external is not None
         holder = f"a build on {socket.gethostname()}, process {os.getpid()}"
-        with self.ledger.leases.hold(f"copy {key}", holder):
+        with self.ledger.leases.hold(f"copy {key}", holder), ExitStack() as closing_all:
             needs, environment = self.needs(source), self.settings.environment
             version, needed = self.ledger.copies.fetch_needs(key).get(environment, (p.FORMAT, ()))
             self.ledger.copies.record_needs(key, environment, needs)
             copy = self.ledger.copies.find(key)
             coverage = self._coverage(source, needs)
             wide, connector, head = self._reached(source, copy, coverage, anew=from_scratch)
+            closing_all.enter_context(closing(connector))
+            if connector.fetched is not None:
+                connector.staging = closing_all.enter_context(self._staging(key))
             coverage = coverage.within(wide)
             run = Run(self.settings, self.ledger, self.engine, self.now, self.brought)
             task = Sync(run, wide, connector, key, coverage, approved=approved)
@@ -353,7 +383,7 @@ class Ingestion:
                     # The files of an earlier version with the same rows may be gone.
                     if head != copy.version and connector.is_same(copy.version, head):
                         copy = task.follow(copy, head)
-                    copy = task.grow(copy, self._pending(copy, coverage, head))
+                    copy = self._grow(task, copy, self._pending(copy, coverage, head), head)
                 if head != copy.version:
                     copy = task.follow(copy, head)
             except UnapprovedError:
@@ -362,6 +392,31 @@ class Ingestion:
                     self.ledger.copies.record_needs(key, environment, needed)
                 raise
             return task.retire(task.described(copy))
+
+    def _grow(self, task: Sync, copy: LocalCopy, pending: Pending, head: str) -> LocalCopy:
+        """Add what a copy lacks; a table that keeps no versions is read again if it moved on."""
+        connector, external = task.connector, task.external
+        try:
+            return task.grow(copy, pending)
+        except GoneError as error:
+            if connector.capabilities.keeps_versions or external.mode == "snapshot":
+                raise
+            if head == copy.version:
+                raise
+            return task.read_again(copy, head, f"more of it is needed, and {error.message}")
+
+    @contextmanager
+    def _staging(self, key: str) -> Generator[str]:
+        """Yield a directory for rows of a table until its copy is up to date.
+
+        The lease of the copy protects it, so whatever is there was left by a sync that died.
+        """
+        directory = f"{self.root(key)}{STAGED}"
+        delete_directory(directory)
+        try:
+            yield directory
+        finally:
+            delete_directory(directory)
 
 
 def _has_other_columns(copy: LocalCopy, source: Source) -> bool:

@@ -107,7 +107,11 @@ def find_route(
             else "run without --local to read the table itself",
             location=source.location,
         )
-    version = copy.version if copy is not None else ingestion.connector(source).pin(None)
+    if copy is not None:
+        version = copy.version
+    else:
+        with ingestion.connected(source) as connector:
+            version = connector.pin(None)
     condition = p.as_condition(predicate)
     # Rows are counted by the first column if no column is needed.
     named = columns or (source.columns[0].name,)

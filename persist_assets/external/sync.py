@@ -15,7 +15,13 @@ from persist_assets.core.errors import GoneError, StorageError, UnapprovedError
 from persist_assets.core.model.snapshots import LocalCopy
 from persist_assets.core.time_values import literal
 from persist_assets.engine.session import translated
-from persist_assets.external.connectors.protocol import CHANGE, INSERT, Changes, Pruned
+from persist_assets.external.connectors.protocol import (
+    CHANGE,
+    DELETE,
+    INSERT,
+    Changes,
+    Pruned,
+)
 from persist_assets.external.copy_table import FILE, CopyTable, named_by
 from persist_assets.external.coverage import (
     Brought,
@@ -74,7 +80,8 @@ def changes_between(
 ) -> Changes:
     """Return the matching rows added and removed, or why all rows have to be read again."""
     changes = connector.changes(since, until, predicate, sorted(columns))
-    if changes.load is None or changes.only_came:
+    is_compared = changes.compare_reason is not None
+    if not is_compared and (changes.load is None or changes.only_came):
         return changes
     if any("map<" in (c.type or "").lower() for c in source.columns if c.name in columns):
         return Changes(full_read_reason="rows with maps changed")
@@ -179,7 +186,7 @@ class Sync:
         self.approved, self.settings = approved, run.settings
         self.source, self.connector, self.copy_id = source, connector, copy_id
         self.coverage, self.ledger, self.now = coverage, run.ledger, run.now
-        self.brought, self.step = run.brought, Brought()
+        self.brought, self.step, self._fetched = run.brought, Brought(), 0
         self.table = CopyTable(run.engine, source, copy_root(run.settings, copy_id))
         assert source.external is not None
         self.external = source.external
@@ -287,8 +294,10 @@ class Sync:
         with translated(f"following `{self.source.name}`"):
             changes = changes_between(self.connector, self.source, copy.version, head, *scope)
         if changes.full_read_reason is not None:
-            return self._read_again(copy, head, changes.full_read_reason)
+            return self.read_again(copy, head, changes.full_read_reason)
         with translated(f"following `{self.source.name}`"):
+            if changes.compare_reason is not None:
+                return self._compare(copy, head, changes.read, changes.compare_reason)
             frame = changes.frame
             if frame is None:
                 return self._same_rows(copy, head)
@@ -321,8 +330,30 @@ class Sync:
         update = self._advance(copy, head, rows, self.table.files(copy), measure, cost)
         return self._put(copy, update)
 
-    def _apply(self, copy: LocalCopy, head: str, frame: DataFrame, cost: Pruned) -> LocalCopy:
-        """Add the new rows and delete the removed ones."""
+    def _compare(self, copy: LocalCopy, head: str, cost: Pruned, why: str) -> LocalCopy:
+        """Read all rows of a later version, and apply how they differ from those of the copy."""
+        from pyspark.sql import functions as F
+
+        log.info(
+            "`%s` is compared with its copy: %s", self.source.key, why, extra={"action": "sync"}
+        )
+        names = [quote(c) for c in copy.columns]
+        there = self._rows(p.from_text(copy.predicate), copy.columns, head)
+        here = self.table.rows(copy, self.table.files(copy)).select(*names)
+        both = there.select(*names, F.lit(INSERT).alias(CHANGE))
+        both = both.unionByName(here.withColumn(CHANGE, F.lit(DELETE)))
+        return self._apply(copy, head, both, cost, n_held=copy.rows)
+
+    def _apply(
+        self, copy: LocalCopy, head: str, frame: DataFrame, cost: Pruned, n_held: int | None = None
+    ) -> LocalCopy:
+        """Add the new rows and delete the removed ones.
+
+        Parameters
+        ----------
+        n_held
+            How many of the rows come from the copy, with which a whole version is compared.
+        """
         from pyspark.sql import functions as F
 
         names = [quote(c) for c in copy.columns]
@@ -332,32 +363,46 @@ class Sync:
             measures = self._measures(copy)
             texts = [f"sum({READ})", *measures.expressions()]
             n_read, *values = groups.selectExpr(*texts).collect()[0]
-            self._count(Brought(n_read or 0, cost.bytes))
+            self._count(Brought((n_read or 0) - (n_held or 0), self._bytes(cost)))
             changes = measures.parse(values)
+            if n_held is not None and changes.n_removed and self.external.append_only:
+                raise StorageError(
+                    f"rows of `{self.source.name}` were changed or deleted, but it is declared"
+                    " append_only",
+                    hint="remove 'append_only' from its declaration",
+                    location=self.source.location,
+                )
             if changes.is_nothing:
                 return self._same_rows(copy, head)
             net = changed(groups)
             if changes.n_removed:
-                update = self._rewrite(copy, head, net, changes)
+                update = self._rewrite(copy, head, net, changes, is_read=n_held is not None)
             else:
                 files = self.table.files(copy)
                 update = self._advance(copy, head, added(net), files, lambda _: changes)
             return self._put(copy, update)
         except _NotHeld:
-            return self._read_again(copy, head, "the copy lacks rows that were removed")
+            return self.read_again(copy, head, "the copy lacks rows that were removed")
         finally:
             groups.unpersist()
 
-    def _rewrite(self, copy: LocalCopy, head: str, net: DataFrame, changes: RowChanges) -> _Update:
+    def _rewrite(
+        self, copy: LocalCopy, head: str, net: DataFrame, changes: RowChanges, *, is_read: bool
+    ) -> _Update:
         """Return the update that rewrites the files with removed rows.
 
         If these are most files, all rows are read from the table again, unless that needs approval.
+
+        Parameters
+        ----------
+        is_read
+            Whether all rows were read just now, so that they are not read again.
         """
         removed, table = net.where(f"{NET} < 0"), self.table
         touched = table.touched_files(copy, changes, removed)
         kept_files = tuple(f for f in table.files(copy) if f not in touched)
         most = max(len(kept_files), _MOST_FILES_ANEW)
-        if len(touched) > most and self.external.starts_anywhere:
+        if len(touched) > most and self.external.starts_anywhere and not is_read:
             with suppress(UnapprovedError):  # rewriting is slower, but needs no approval
                 rows, cost = self._read(p.from_text(copy.predicate), copy.columns, head)
                 return self._advance(copy, head, rows, (), lambda _: changes, cost)
@@ -399,7 +444,7 @@ class Sync:
     def _measures(self, copy: LocalCopy) -> Measures:
         return Measures(self.table.columns(copy.columns), self.coverage.terms)
 
-    def _read_again(self, copy: LocalCopy, head: str, why: str) -> LocalCopy:
+    def read_again(self, copy: LocalCopy, head: str, why: str) -> LocalCopy:
         """Read all needed rows of a later version, and warn."""
         if not self.external.starts_anywhere:
             raise unfollowed(self.source, head, why)
@@ -495,6 +540,14 @@ class Sync:
 
     # -------------------------------------------------------------------------------- recording
 
+    def _bytes(self, cost: Pruned) -> int:
+        """Return how many bytes were read since the last call, at a cost that was expected."""
+        fetched = self.connector.fetched
+        if fetched is None:
+            return cost.bytes
+        before, self._fetched = self._fetched, fetched
+        return fetched - before
+
     def _count(self, brought: Brought) -> None:
         """Add to the reads and writes that the next event and the run report."""
         self.step += brought
@@ -522,7 +575,7 @@ class Sync:
                 )
                 self.table.check_key(staged, copy, update.kept_files)
             if update.cost is not None:
-                self._count(Brought(staged.rows - update.n_held, update.cost.bytes))
+                self._count(Brought(staged.rows - update.n_held, self._bytes(update.cost)))
             changes = None if update.measure is None else update.measure(staged)
             if copy is not None and changes is not None and changes.is_nothing:
                 delete_builds(root, [build_uid], head=copy.committed)

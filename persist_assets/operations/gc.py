@@ -24,6 +24,7 @@ from persist_assets.building.strategies.temporary import TEMPORARY, temporary_le
 from persist_assets.core.errors import ConflictError, SettingsError, StorageError
 from persist_assets.core.settings.load import environments_of, load_settings
 from persist_assets.external.coverage import COPIES, copy_root, find_copy_ids
+from persist_assets.external.ingestion import STAGED
 from persist_assets.ledger.manifest_file import export_manifest
 from persist_assets.ledger.processes import has_ended
 from persist_assets.storage.changes import listed_version, listings_of
@@ -273,6 +274,8 @@ def _sweep_copies(
                     "action=collect copy=%s skipped: it belongs to another ledger", copy.copy_id
                 )
                 continue
+            if not dry_run:
+                delete_directory(f"{root}{STAGED}")  # of a sync that died
             needing = ledger.copies.fetch_needs(copy.copy_id).keys()
             if not needing - ({settings.environment} if copy.copy_id in left else set()):
                 size = sum(file.bytes for file in list_own(root))

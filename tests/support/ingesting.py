@@ -181,7 +181,7 @@ class Life:
         root: Path,
         enter: Callable[..., Builder],
         rng: random.Random,
-        of: type[DeltaLake | IcebergLake] = DeltaLake,
+        of: Callable[[Path, pa.Table, random.Random], Any] = DeltaLake,
         *,
         keyed: bool = False,
     ) -> None:
@@ -209,7 +209,8 @@ class Life:
 
     def write(self) -> None:
         """Write the program down."""
-        config = {"name": self.lake.connector, "config": {"uri": self.lake.uri}}
+        options = getattr(self.lake, "options", {})
+        config = {"name": self.lake.connector, "config": {"uri": self.lake.uri, **options}}
         connectors = json.dumps([{"transport": config}])
         columns = COLUMNS.replace("BIGINT", "BIGINT PRIMARY KEY", self.keyed)
         text = f"CREATE EXTERNAL TABLE t ({columns}) WITH ('connectors' = '{connectors}');\n"

@@ -13,126 +13,44 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import parse_qsl
 
 from sqlglot import exp
 from sqlglot.errors import TokenError
 
+from persist_assets.compiler.frontends.external_options import (
+    CATALOG,
+    CONNECTOR,
+    DATABASE_URL,
+    FORMATS,
+    LACKING,
+    LITERAL_SECRET,
+    MODES,
+    NOT_NEEDED,
+    OF_CATALOG,
+    OF_ENVIRONMENT,
+    ONE_VERSION,
+    OPTIONS,
+    PASSWORD,
+    PROPERTIES,
+    REFERENCE,
+    STORAGE,
+    TRANSACTIONS,
+    TRANSPORT,
+    UNSIGNED,
+    is_secret,
+    unfit_value,
+)
 from persist_assets.compiler.frontends.intervals import KEYWORD, missing_keywords
 from persist_assets.core.dialect import function_named, parse, plain
 from persist_assets.core.errors import Problem, did_you_mean
 from persist_assets.core.model.sources import External
-from persist_assets.core.object_stores import unfit_endpoint, unfit_region
+from persist_assets.core.object_stores import unfit_endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from persist_assets.core.errors import Location, Severity
-
-FORMATS = {"delta_table_input": "delta", "iceberg_input": "iceberg"}
-"""The connectors of external tables, with the formats of their data."""
-
-_PUSHDOWN, _FOLLOW = "predicate pushdown", "snapshot-and-follow"
-LACKING: Mapping[str, tuple[str, ...]] = {
-    "file_input": (_PUSHDOWN, _FOLLOW),
-    "kafka_input": (_PUSHDOWN, _FOLLOW),
-    "redpanda_input": (_PUSHDOWN, _FOLLOW),
-    "url_input": (_PUSHDOWN, _FOLLOW),
-    "http_input": (_PUSHDOWN, _FOLLOW),
-    "adhoc_input": (_PUSHDOWN, _FOLLOW),
-    "s3_input": (_PUSHDOWN, _FOLLOW),
-    "pub_sub_input": (_PUSHDOWN, _FOLLOW),
-    "nats_input": (_PUSHDOWN, _FOLLOW),
-    "datagen": (_PUSHDOWN, _FOLLOW),
-    "nexmark": (_PUSHDOWN, _FOLLOW),
-    "clock": (_PUSHDOWN, _FOLLOW),
-    "postgres_input": (_FOLLOW,),
-    "postgres_cdc_input": (_PUSHDOWN,),
-}
-"""Input connectors that are not supported here, with the reason."""
-
-_PROPERTIES = ("connectors", "materialized", "append_only", "skip_unused_columns")
-_CONNECTOR = ("name", "transport", "labels", "start_after")
-_TRANSPORT = ("name", "config")
-_MODES = ("snapshot", "follow", "snapshot_and_follow")
-
-_NOT_NEEDED: Mapping[str, str] = {
-    "format": "the format follows from the data",
-    "paused": "builds decide when to read data",
-    "max_batch_size": "Spark decides how much to read at once",
-    "max_queued_records": "Spark decides how much to read at once",
-    "num_parsers": "Spark decides how many tasks to use",
-    "max_concurrent_readers": "Spark decides how many tasks to use",
-    "verbose": "use persist -v",
-    "cdc_delete_filter": "mode cdc is not supported",
-    "cdc_order_by": "mode cdc is not supported",
-}
-"""Options of Feldera that would have no effect here, with the reason."""
-
-_TRANSACTIONS = ("none", "snapshot", "catchup", "always")
-"""Values of `transaction_mode`. Any of them changes nothing: every version is one transaction."""
-
-_S3 = ("access_key_id", "secret_access_key", "session_token", "region", "endpoint", "allow_http")
-UNSIGNED = "aws_skip_signature"
-STORAGE: Mapping[str, str] = {
-    **{f"aws_{name}": f"aws_{name}" for name in _S3},
-    "aws_default_region": "aws_region",
-    "aws_endpoint_url": "aws_endpoint",
-    "s3.access-key-id": "aws_access_key_id",
-    "s3.secret-access-key": "aws_secret_access_key",
-    "s3.session-token": "aws_session_token",
-    "s3.region": "aws_region",
-    "s3.endpoint": "aws_endpoint",
-    "aws_skip_signature": UNSIGNED,
-    "s3.anonymous": UNSIGNED,
-}
-"""The accepted spellings of storage options, with their canonical names."""
-
-CATALOG = (
-    *("catalog_type", "table_name", "rest.uri", "rest.warehouse", "rest.prefix", "rest.scope"),
-    *("rest.token", "rest.credential"),
-)
-"""The options of a REST catalog of Iceberg tables."""
-
-_OF_ENVIRONMENT = re.compile(r"(azure|google|gcs|adls|fabric)[_.]")
-_OF_CATALOG = re.compile(r"(rest|glue)\.|catalog_type$|table_name$")
-
-_SECRET = re.compile(
-    r"password|passwd|secret|token|credential|access[_.-]?key|account[_.-]?key|private[_.-]?key"
-    r"|api[_.-]?key|sas|bearer|signature",
-    re.IGNORECASE,
-)
-"""Keys whose values must not be literal."""
-
-REFERENCE = re.compile(r"\$\{env:([A-Za-z_]\w*)\}")
-"""A reference to an environment variable, as in Feldera."""
-
-_ONE_VERSION = re.compile(r"(?:^|/)(?:v\d+|\d+-[^/]*)(?:\.gz)?\.metadata\.json(?:\.gz)?$")
-"""Metadata files of Iceberg that are never rewritten: each describes one version of its table."""
-
-_LITERAL_SECRET = re.compile(
-    r"://[^/@:]*:[^/@]*@|[?&](?:sig|sv|se|token|password|x-amz-\w+(?:-\w+)*)=", re.IGNORECASE
-)
-"""Credentials within a URI."""
-
-
-def unfit_value(name: str, value: str) -> tuple[str, str] | None:
-    """Return the error and hint for a storage option whose value is not a reference.
-
-    Otherwise a region or an endpoint could lead to a host that the user did not approve.
-    """
-    check = {"aws_region": unfit_region, "aws_endpoint": unfit_endpoint}.get(name)
-    return check(value) if check else None
-
-
-def is_secret(name: str) -> bool:
-    """Whether an option with this name is a credential.
-
-    Examples
-    --------
-    >>> is_secret("aws_secret_access_key"), is_secret("aws_region")
-    (True, False)
-    """
-    return STORAGE.get(name.lower()) != UNSIGNED and _SECRET.search(name) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,27 +121,6 @@ def read_external(
     return external, uri, reading.problems
 
 
-def public_pairs(external: External) -> tuple[tuple[str, str], ...]:
-    """Return the options that decide the rows of an external table, as sorted pairs, no secrets.
-
-    Examples
-    --------
-    >>> public_pairs(External("delta_table_input", version=3))
-    (('mode', 'snapshot_and_follow'), ('version', '3'))
-    """
-    options = {
-        "mode": external.mode,
-        "version": external.version,
-        "datetime": external.datetime,
-        "end_version": external.end_version,
-        "filter": external.filter,
-        "snapshot_filter": external.snapshot_filter,
-        "endpoint": dict(external.storage).get("aws_endpoint"),
-        **{name: dict(external.storage).get(name) for name in ("rest.warehouse", "rest.prefix")},
-    }
-    return tuple(sorted((k, str(v)) for k, v in options.items() if v is not None))
-
-
 class _Wrong(Exception):
     """Nothing more can be said of it."""
 
@@ -261,10 +158,8 @@ class _Reading:
         append_only, skips = False, None
         connectors: LocatedText | None = None
         for key, value in properties:
-            if key not in _PROPERTIES:
-                hint = (
-                    did_you_mean(key, _PROPERTIES) or f"known properties: {', '.join(_PROPERTIES)}"
-                )
+            if key not in PROPERTIES:
+                hint = did_you_mean(key, PROPERTIES) or f"known properties: {', '.join(PROPERTIES)}"
                 self.problems.append(
                     Problem(
                         "external-option",
@@ -340,7 +235,7 @@ class _Reading:
         return entries[0]
 
     def connector(self, connector: dict[str, Any]) -> tuple[External, str]:
-        self.require_known(connector, _CONNECTOR, "a connector")
+        self.require_known(connector, CONNECTOR, "a connector")
         labels = self.names(connector, "labels")
         start_after = self.names(connector, "start_after")
         called = connector.get("name", "")
@@ -361,7 +256,7 @@ class _Reading:
             self.say("connector", "a transport needs a name", self.start)
             raise _Wrong
         self.capable(name)
-        self.require_known(transport, _TRANSPORT, "a transport")
+        self.require_known(transport, TRANSPORT, "a transport")
         config = transport.get("config")
         if not isinstance(config, dict):
             self.say("connector", f"`{name}` needs a config object", self.start)
@@ -388,7 +283,7 @@ class _Reading:
         keys = tuple(keys)
         for key in options:
             if key not in keys:
-                why = _NOT_NEEDED.get(key)
+                why = NOT_NEEDED.get(key)
                 hint = did_you_mean(key, keys) or f"known options: {', '.join(keys)}"
                 message = f"{what} has no option `{key}`" + (f" here: {why}" if why else "")
                 self.say("option", message, self.at(key), "remove it" if why else hint)
@@ -404,21 +299,12 @@ class _Reading:
     # --------------------------------------------------------------------------------- options
 
     def config(self, name: str, config: dict[str, Any]) -> tuple[External, str]:
-        iceberg = FORMATS[name] == "iceberg"
+        form = FORMATS[name]
+        iceberg = form == "iceberg"
         uri = "metadata_location" if iceberg and "metadata_location" in config else "uri"
         version = "snapshot_id" if iceberg and "snapshot_id" in config else "version"
-        kinds: dict[str, type] = {
-            uri: str,
-            "mode": str,
-            version: int,
-            "datetime": str,
-            "end_version": int,
-            "filter": str,
-            "snapshot_filter": str,
-            "timestamp_column": str,
-            "skip_unused_columns": bool,
-            "transaction_mode": str,
-        }
+        unused = {"uri", "metadata_location", "version", "snapshot_id"} - {uri, version}
+        kinds = {key: kind for key, kind in OPTIONS[form].items() if key not in unused}
         options: dict[str, Any] = {}
         storage: dict[str, str] = {}
         for key, value in config.items():
@@ -427,20 +313,26 @@ class _Reading:
             elif key in kinds:
                 if self.is_a(key, value, kinds[key]):
                     options[key] = value
-            elif key.lower() in STORAGE:
+            elif form == "postgres" and key == PASSWORD:
+                self.password(value, storage)
+            elif form != "postgres" and key.lower() in STORAGE:
                 self.stored(key, value, storage)
             else:
-                self.unknown(name, key, (*kinds, *STORAGE))
+                more = (PASSWORD,) if form == "postgres" else STORAGE
+                self.unknown(name, key, (*kinds, *more))
         for key in (version, "end_version"):
             if options.get(key, 0) < 0:
                 self.say("type", f"`{key}` must not be negative", self.at(key))
                 del options[key]
-        place = self.place(name, uri, config, options, storage)
-        if iceberg and _ONE_VERSION.search(place):
+        if form == "postgres":
+            place = self.database(options)
+        else:
+            place = self.place(name, uri, config, options, storage)
+        if iceberg and ONE_VERSION.search(place):
             self.one_version(options.get("mode"), uri)
         mode = options.get("mode", "snapshot_and_follow")
-        if mode not in _MODES:
-            hint = did_you_mean(mode, _MODES) or f"known modes: {', '.join(_MODES)}"
+        if mode not in MODES:
+            hint = did_you_mean(mode, MODES) or f"known modes: {', '.join(MODES)}"
             if mode == "cdc":
                 hint = "ingest the log as it is, and create a view of the last row of each key"
             self.say("mode", f"unknown mode `{mode}`", self.at("mode"), hint)
@@ -454,7 +346,8 @@ class _Reading:
             end_version=options.get("end_version"),
             filter=self.condition("filter", options.get("filter")),
             snapshot_filter=self.condition("snapshot_filter", options.get("snapshot_filter")),
-            timestamp_column=self.column(options.get("timestamp_column")),
+            timestamp_column=self.column(options, "timestamp_column"),
+            cursor=self.column(options, "cursor"),
             skip_unused_columns=self.skips is not False,
             storage=tuple(sorted(storage.items())),
         )
@@ -475,7 +368,7 @@ class _Reading:
         elif "${" in value and not is_secret(key):
             message = f"`{key}` is part of what identifies the table, so it has to be written out"
             self.say("secret", message, at)
-        elif key == "rest.uri" and (unfit_endpoint(value) or _LITERAL_SECRET.search(value)):
+        elif key == "rest.uri" and (unfit_endpoint(value) or LITERAL_SECRET.search(value)):
             message = f"`{key}` must be a URL without credentials"
             self.say("type", message, at, "for example, https://catalog.example.com")
         elif key == "table_name" and not re.fullmatch(r"[^.]+(\.[^.]+)+", value):
@@ -503,17 +396,49 @@ class _Reading:
         place: str = options.get(uri, "")
         if uri not in config or place.strip() != place or (uri in options and not place):
             self.say("uri", f"`{name}` needs the location of its data: `{uri}`", self.at(uri))
-        elif _LITERAL_SECRET.search(place):
+        elif LITERAL_SECRET.search(place):
             self.say("secret", f"`{uri}` contains credentials", self.at(uri), _as_reference())
             return ""
         return place
+
+    def database(self, options: Mapping[str, Any]) -> str:
+        """Return the location of a table in a database: the URL of the database, and its name."""
+        uri, table = options.get("uri", ""), options.get("table", "")
+        at = self.at("uri")
+        if LITERAL_SECRET.search(uri) or any(is_secret(k) for k, _ in parse_qsl(_query(uri))):
+            hint = _as_reference(PASSWORD, "PERSIST_SECRET_POSTGRES")
+            self.say("secret", "`uri` contains credentials", at, hint)
+            return ""
+        if "${" in uri:
+            message = "`uri` is part of what identifies the table, so it has to be written out"
+            self.say("secret", message, at)
+        elif not DATABASE_URL.fullmatch(uri) or uri != uri.strip():
+            hint = "for example, postgresql://reader@db.example.com/sales"
+            self.say("uri", "`uri` must be the URL of a PostgreSQL database", at, hint)
+        if not table or table != table.strip():
+            hint = 'for example, "table": "sales.events"; in place of a query, name a view'
+            self.say("uri", "`postgres_input` needs the name of a table: `table`", self.start, hint)
+        if options.get("mode") == "follow":
+            message = "`postgres_input` has no mode follow: a database keeps no earlier versions"
+            self.say("mode", message, self.at("mode"), "use snapshot_and_follow, and a filter")
+        return f"{uri}#{table}"
+
+    def password(self, value: Any, storage: dict[str, str]) -> None:
+        """Read the password of a database, which must be a reference."""
+        at, hint = self.at(PASSWORD), _as_reference(PASSWORD, "PERSIST_SECRET_POSTGRES")
+        if not self.is_a(PASSWORD, value, str):
+            return
+        if not REFERENCE.fullmatch(value):
+            self.say("secret", "`password` is a secret and must not be written here", at, hint)
+            return
+        storage[PASSWORD] = value
 
     def of_the_table(self, options: Mapping[str, Any]) -> None:
         """Read `skip_unused_columns`, and report a wrong `transaction_mode`."""
         self.skips = options.get("skip_unused_columns")
         mode = options.get("transaction_mode")
-        if mode not in (None, *_TRANSACTIONS):
-            hint = did_you_mean(mode, _TRANSACTIONS) or f"known modes: {', '.join(_TRANSACTIONS)}"
+        if mode not in (None, *TRANSACTIONS):
+            hint = did_you_mean(mode, TRANSACTIONS) or f"known modes: {', '.join(TRANSACTIONS)}"
             message = f"unknown transaction mode `{mode}`"
             self.say("mode", message, self.at("transaction_mode"), hint)
 
@@ -545,15 +470,15 @@ class _Reading:
 
     def unknown(self, connector: str, key: str, keys: Iterable[str]) -> None:
         at = self.at(key)
-        if key in _NOT_NEEDED:
-            message = f"`{connector}` has no option `{key}` here: {_NOT_NEEDED[key]}"
+        if key in NOT_NEEDED:
+            message = f"`{connector}` has no option `{key}` here: {NOT_NEEDED[key]}"
             self.say("option", message, at, "remove it")
-        elif _OF_CATALOG.match(key):
+        elif OF_CATALOG.match(key):
             hint = "use the table's directory (uri) or its metadata file (metadata_location)"
             if connector == "iceberg_input":
                 hint = f"options of catalogs: {', '.join(CATALOG)}"
             self.say("option", f"`{key}`: such catalogs are not supported", at, hint)
-        elif _OF_ENVIRONMENT.match(key.lower()):
+        elif OF_ENVIRONMENT.match(key.lower()):
             message = (
                 f"`{key}` is not allowed here: access to that store comes from the environment"
             )
@@ -636,14 +561,16 @@ class _Reading:
             return None
         return at.astimezone(UTC).isoformat()
 
-    def column(self, name: str | None) -> str | None:
+    def column(self, options: Mapping[str, Any], key: str) -> str | None:
+        """Return the declared column that an option names."""
+        name: str | None = options.get(key)
         if name is None:
             return None
         column = next((c for c in self.columns if c.lower() == name.lower()), None)
         if column is None:
             hint = did_you_mean(name, self.columns)
-            message = f"`timestamp_column` names `{name}`, which is not a column of `{self.name}`"
-            self.say("column", message, self.at("timestamp_column"), hint)
+            message = f"`{key}` names `{name}`, which is not a column of `{self.name}`"
+            self.say("column", message, self.at(key), hint)
         return column
 
     def condition(self, key: str, text: str | None) -> str | None:
@@ -678,8 +605,15 @@ class _Reading:
                     yield f"names `{name}`, which is not a column of `{self.name}`", hint
 
 
-def _as_reference(key: str | None = None) -> str:
-    name = re.sub(r"\W", "_", STORAGE.get((key or "").lower(), "aws_secret_access_key")).upper()
+def _query(uri: str) -> str:
+    return uri.partition("#")[0].partition("?")[2]
+
+
+def _as_reference(key: str | None = None, name: str | None = None) -> str:
+    name = (
+        name
+        or re.sub(r"\W", "_", STORAGE.get((key or "").lower(), "aws_secret_access_key")).upper()
+    )
     option = key or "aws_secret_access_key"
     return f'use an environment variable: "{option}": "${{env:{name}}}"'
 

@@ -22,12 +22,8 @@ from sqlglot.tokenizer_core import TokenType
 from persist_assets.compiler.frontends.annotation_keys import KEYS
 from persist_assets.compiler.frontends.annotation_values import IDENTIFIER
 from persist_assets.compiler.frontends.annotations import misplaced, read_annotation
-from persist_assets.compiler.frontends.external import (
-    FORMATS,
-    LocatedText,
-    public_pairs,
-    read_external,
-)
+from persist_assets.compiler.frontends.external import LocatedText, read_external
+from persist_assets.compiler.frontends.external_options import FORMATS, public_pairs
 from persist_assets.compiler.frontends.feldera import without_streaming
 from persist_assets.compiler.frontends.foreign import written_for_others
 from persist_assets.compiler.frontends.intervals import KEYWORD, missing_keywords

@@ -56,6 +56,8 @@ class External:
         Whether columns that nobody reads are not fetched.
     append_only
         Whether the declaration promises that no row is ever changed or deleted.
+    cursor
+        A column of a database's table whose values only grow with new rows; None: it has none.
     labels, start_after
         Its labels among connectors, and the labels after which it starts.
     storage
@@ -73,6 +75,7 @@ class External:
     timestamp_column: str | None = None
     skip_unused_columns: bool = True
     append_only: bool = False
+    cursor: str | None = None
     labels: tuple[str, ...] = ()
     start_after: tuple[str, ...] = ()
     storage: tuple[tuple[str, str], ...] = ()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from persist_assets.external.connectors.access import follow_references
 from persist_assets.external.connectors.delta import DeltaConnector
 from persist_assets.external.connectors.iceberg import IcebergConnector
+from persist_assets.external.connectors.postgres import PostgresConnector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 CONNECTORS: Mapping[str, Callable[..., Connector]] = {
     "delta_table_input": DeltaConnector,
     "iceberg_input": IcebergConnector,
+    "postgres_input": PostgresConnector,
 }
 """The constructors of connectors, by the name of a transport."""
 

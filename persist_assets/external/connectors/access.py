@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from persist_assets.compiler.frontends.external import REFERENCE, UNSIGNED, unfit_value
+from persist_assets.compiler.frontends.external_options import REFERENCE, UNSIGNED, unfit_value
 from persist_assets.core.errors import SettingsError, StorageError
 from persist_assets.core.settings.user import secret_of
 from persist_assets.core.trust import permit

@@ -40,6 +40,7 @@ from persist_assets.external.connectors.protocol import (
     DELETE,
     INSERT,
     VERSION,
+    Capabilities,
     Changes,
     Pruned,
 )
@@ -82,6 +83,13 @@ class DeltaConnector(FileConnector):
     """A Delta table; see `FileConnector` for the parameters."""
 
     format, prefix = "Delta", OF_DELTA
+    capabilities = Capabilities(
+        filters="files, by partition values and statistics; then rows",
+        columns="only needed columns of files are read",
+        versions="all whose log and files are there",
+        changes="change data, or added and removed files",
+        keeps_versions=True,
+    )
 
     def __init__(
         self,

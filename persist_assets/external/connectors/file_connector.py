@@ -12,7 +12,7 @@ from persist_assets.core.errors import GoneError, StorageError
 from persist_assets.core.object_stores import spark_pattern
 from persist_assets.engine.named_files import AS_NAMED, check_rows, padded
 from persist_assets.external.connectors.access import spark_access
-from persist_assets.external.connectors.protocol import Changes, Pruned
+from persist_assets.external.connectors.protocol import Capabilities, Changes, Pruned
 from persist_assets.external.connectors.reading import conditions_of
 
 if TYPE_CHECKING:
@@ -86,6 +86,9 @@ class FileConnector(ABC):
     """The name of the table format in messages."""
     prefix: ClassVar[str]
     """The prefix of the names of its versions."""
+    capabilities: ClassVar[Capabilities]
+    staging: str | None = None
+    fetched: int | None = None
 
     def __init__(
         self,
@@ -152,6 +155,9 @@ class FileConnector(ABC):
         except (StorageError, Unfollowable):
             return False
         return changes.full_read_reason is None and changes.load is None
+
+    def close(self) -> None:  # noqa: B027
+        """Do nothing: nothing is kept open."""
 
     # --------------------------------------------------------------------------------- formats
 

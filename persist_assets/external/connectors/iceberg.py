@@ -40,7 +40,14 @@ from persist_assets.external.connectors.iceberg_schema import (
     spark_field,
     unsupported,
 )
-from persist_assets.external.connectors.protocol import CHANGE, INSERT, VERSION, Changes, Pruned
+from persist_assets.external.connectors.protocol import (
+    CHANGE,
+    INSERT,
+    VERSION,
+    Capabilities,
+    Changes,
+    Pruned,
+)
 from persist_assets.external.connectors.pruning import Span, exactly, may_match, span
 from persist_assets.external.connectors.reading import (
     FILE,
@@ -73,6 +80,13 @@ class IcebergConnector(FileConnector):
     """
 
     format, prefix = "Iceberg", OF_ICEBERG
+    capabilities = Capabilities(
+        filters="files, by partition values and statistics; then rows",
+        columns="only needed columns of files are read",
+        versions="all snapshots that have not expired",
+        changes="appended files; deleted and replaced rows are read again in full",
+        keeps_versions=True,
+    )
 
     # --------------------------------------------------------------------------------- versions
 

@@ -49,6 +49,31 @@ class Pruned:
 
 
 @dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a connector can do, in words for users.
+
+    Attributes
+    ----------
+    filters
+        The conditions that limit what is read.
+    columns
+        Whether columns that nobody needs are read.
+    versions
+        The versions of a table that can be read.
+    changes
+        How the changes between two versions are found.
+    keeps_versions
+        Whether a table's own log or metadata say which rows an earlier version had.
+    """
+
+    filters: str
+    columns: str
+    versions: str
+    changes: str
+    keeps_versions: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Changes:
     """The rows added and removed between two versions of a table.
 
@@ -56,6 +81,9 @@ class Changes:
     ----------
     load
         Returns `frame`; nothing is read before that. None if no row was added or removed.
+    compare_reason
+        Why the rows of the later version have to be compared with those of the copy to know the
+        changes; None: they do not.
     full_read_reason
         Why the changes are unknown, so that all rows have to be read again; None: they are known.
     only_came
@@ -68,6 +96,7 @@ class Changes:
     full_read_reason: str | None = None
     only_came: bool = False
     read: Pruned = Pruned()
+    compare_reason: str | None = None
 
     @property
     def frame(self) -> DataFrame | None:
@@ -84,7 +113,29 @@ class Connector(Protocol):
 
     A predicate is a condition on one row in Spark's SQL; None: all rows. The connector adds the
     filters of the declaration, and returns exactly the rows that match.
+
+    Attributes
+    ----------
+    staging
+        The directory to which it writes rows that it fetches itself, for Spark to read; None: they
+        stay in memory.
     """
+
+    staging: str | None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do."""
+        ...
+
+    @property
+    def fetched(self) -> int | None:
+        """How many bytes it fetched itself so far; None: Spark reads the rows."""
+        ...
+
+    def close(self) -> None:
+        """Release what it has open. It may be used again."""
+        ...
 
     def pin(self, copy_version: str | None = None) -> str:
         """Return the version to bring a copy to.

@@ -9,7 +9,7 @@ import pytest
 from conftest import compiled
 from proposed import TABLE, V1, V2
 
-from persist_assets.compiler.frontends.external import LACKING, public_pairs
+from persist_assets.compiler.frontends.external_options import LACKING, public_pairs
 from persist_assets.compiler.frontends.intervals import missing_keywords
 from persist_assets.compiler.frontends.sql import parse_sql
 from persist_assets.core.model.annotations import Kind

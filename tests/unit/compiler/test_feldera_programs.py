@@ -211,3 +211,62 @@ def test_catalogs_that_are_declared_wrongly_are_errors(
     _, problems = loaded(make_project, cataloged(options))
     assert [p.severity for p in problems] == ["error"]
     assert message in problems[0].message
+
+
+DATABASE = {"uri": "postgresql://me@db/sales?sslmode=require", "table": "public.events"}
+
+
+def in_database(options: dict[str, object]) -> str:
+    connector = {"transport": {"name": "postgres_input", "config": options}}
+    columns = "id bigint, at timestamp"
+    return f"create external table t ({columns}) with ('connectors' = '{json.dumps([connector])}');"
+
+
+@pytest.mark.proves("V14", "V15")
+def test_a_table_of_a_database_is_identified_without_its_password(make_project: Make) -> None:
+    password = {"password": "${env:PERSIST_SECRET_PG}"}
+    project, problems = loaded(make_project, in_database({**DATABASE, **password}))
+    assert problems == []
+    (source,) = project.sources
+    assert source.raw is not None
+    assert source.raw.location == "postgresql://me@db/sales?sslmode=require#public.events"
+    same, _ = loaded(make_project, in_database(DATABASE))
+    assert same.sources[0].build_id == source.build_id
+    ids = {source.build_id}
+    for changed in ({"table": "events"}, {"uri": "postgresql://me@db/b"}, {"cursor": "ID"}):
+        other, problems = loaded(make_project, in_database({**DATABASE, **changed}))
+        assert problems == []
+        ids.add(other.sources[0].build_id)
+    assert len(ids) == 4
+
+
+@pytest.mark.proves("V14", "V15")
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"uri": "postgresql://me:secret@db/sales"}, "`uri` contains credentials"),
+        ({"uri": "postgresql://me@db/sales?password=x"}, "`uri` contains credentials"),
+        ({"uri": "postgresql://me@db/sales?sslpassword=x"}, "`uri` contains credentials"),
+        ({"uri": "${env:PERSIST_SECRET_URL}"}, "has to be written out"),
+        ({"uri": "mysql://me@db/sales"}, "must be the URL of a PostgreSQL database"),
+        ({"uri": "postgresql://me@db/sales#x"}, "must be the URL of a PostgreSQL database"),
+        ({"uri": None}, "must be the URL of a PostgreSQL database"),
+        ({"uri": 3}, "`uri` must be a string"),
+        ({"table": None}, "needs the name of a table"),
+        ({"table": " t"}, "needs the name of a table"),
+        ({"password": "abc"}, "`password` is a secret and must not be written here"),
+        ({"mode": "follow"}, "has no mode follow"),
+        ({"cursor": "updated"}, "`cursor` names `updated`, which is not a column of `t`"),
+        ({"version": 3}, "`postgres_input` has no option `version`"),
+        ({"query": "select 1"}, "`postgres_input` has no option `query`"),
+        ({"aws_region": "x"}, "`postgres_input` has no option `aws_region`"),
+    ],
+)
+def test_tables_of_databases_that_are_declared_wrongly_are_errors(
+    make_project: Make, changed: dict[str, object], message: str
+) -> None:
+    options = {key: value for key, value in {**DATABASE, **changed}.items() if value is not None}
+    _, problems = loaded(make_project, in_database(options))
+    assert "error" in [p.severity for p in problems]
+    assert message in problems[0].message
+    assert "secret@" not in str(problems)
