@@ -89,7 +89,7 @@ class Types:
         stack = [expr]  # not recursive: a sum of a thousand terms is a deep expression
         while stack:
             this = stack[-1]
-            below = [e for e in _decisive(this) if e not in known_types]
+            below = [e for e in self.decisive(this) if e not in known_types]
             if below and this not in known_types:
                 stack += below
             else:
@@ -108,8 +108,16 @@ class Types:
                 return block.columns[0].type
             case Subquery():
                 return "boolean"
-            case Call(op, _, words):
-                return _of_call(op, words, [self._cached[e] for e in _decisive(expr)])
+            case Call():
+                return self.of_call(expr, [self._cached[e] for e in self.decisive(expr)])
+
+    def decisive(self, expr: Expr) -> Sequence[Expr]:
+        """Return the operands that decide an expression's type."""
+        return _decisive(expr)
+
+    def of_call(self, call: Call, kinds: Sequence[str | None]) -> str | None:
+        """Return the type of a call whose decisive operands have these types."""
+        return _of_call(call.op, call.words, kinds)
 
 
 def _decisive(expr: Expr) -> Sequence[Expr]:

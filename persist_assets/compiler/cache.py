@@ -57,6 +57,8 @@ class Parsed:
         The queries whose columns it depends on, with the columns' names and types.
     queries
         The queries that it names.
+    inferred
+        Those columns of `queried` whose types the sources themselves do not know.
     """
 
     content: str
@@ -65,6 +67,7 @@ class Parsed:
     reads: tuple[tuple[str, str], ...] = ()
     queried: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
     queries: tuple[NamedQuery, ...] = ()
+    inferred: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(slots=True)

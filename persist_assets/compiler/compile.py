@@ -79,6 +79,7 @@ def compile_project(
     memory = memory or Memory()
     compilation = Compilation(connection, raws, list(problems), memory)
     compilation.former = former
+    compilation.shown_types = former.shown_types if former else {}
     compilation.functions, compilation.definitions = functions, definitions
     compilation.focus = focus or compilation.focus
     compilation.unread = keys.of_unread(unread)

@@ -53,7 +53,7 @@ from persist_assets.core.model.sources import FILE_FORMATS
 from persist_assets.core.object_stores import ICEBERG_SCHEMES, unknown_scheme
 from persist_assets.core.settings.keys import SETTINGS_FILE
 from persist_assets.core.settings.places import place_in
-from persist_assets.core.settings.spark import is_harmless
+from persist_assets.core.settings.spark import has_usual_types, is_harmless
 from persist_assets.core.tracing import spanned
 from persist_assets.core.wants import warn_unknown_graphs
 from persist_assets.storage.files import know_stores
@@ -382,6 +382,7 @@ def _models(
     connection, zone = settings.malloy_connection, settings.timezone.key
     models = Models(malloys, settings.malloy, connection, zone, read)
     models.progress = progress or models.progress
+    models.usual_types = has_usual_types(settings.changing)
     return models
 
 

@@ -196,6 +196,8 @@ class Compilation:
         The functions and variables that conditions of checks may use.
     focus
         What of it is compiled; other units get no source.
+    shown_types
+        The types of columns as Malloy is told of them, by the keys of units (`shown_types.py`).
     """
 
     connection: str
@@ -212,6 +214,9 @@ class Compilation:
     functions: Collection[str] | None = None
     definitions: Definitions = NO_DEFINITIONS
     focus: Focus = _EVERYTHING
+    shown_types: dict[str, tuple[str | None, ...]] = field(
+        default_factory=dict[str, tuple[str | None, ...]]
+    )
 
     def report(self, code: str, message: str, unit: Unit, hint: str | None = None) -> None:
         """Add a problem of a whole declaration, which breaks it."""

@@ -5,7 +5,8 @@ the tokens of the source's own text and the digests of all that it reads; the va
 and the texts of functions, which queries have in their place; the declarations of raw tables; the
 settings that can change rows; and the annotations that decide which rows a table has. It holds
 nothing that an analysis concludes, so another release of the analysis, of sqlglot or of Malloy's
-compiler gives the same digest for the same text. In doubt digests differ, which costs a build.
+compiler gives the same digest for the same text. One exception are types that only Malloy is told
+of: it writes no cast to a type that a column has. In doubt digests differ, which costs a build.
 """
 
 from __future__ import annotations
@@ -65,6 +66,8 @@ class Texts:
     files
         By path of a Malloy file, the files that it imports: their paths, and digests of the texts
         that were compiled.
+    inferred
+        By path of a Malloy file, the columns whose types only it was told of.
     read
         Returns the text of a file, None if there is none.
     """
@@ -76,10 +79,12 @@ class Texts:
         raws: Mapping[SourceID, RawFacts],
         definitions: Definitions,
         files: Mapping[str, Sequence[tuple[str, str]]],
+        inferred: Mapping[str, Sequence[tuple[str, str]]],
         read: Callable[[str], str | None],
     ) -> None:
         self._settings, self._project, self._raws = settings, project, raws
         self._definitions, self._files, self._read = definitions, files, read
+        self._inferred = inferred
         self._modules: dict[tuple[tuple[str, str], ...], str] = {}
         self._malloys: dict[str, str] = {}
 
@@ -169,7 +174,9 @@ class Texts:
             plain = [(p, plain_malloy(text)) for p, text in sorted(texts.items())]
             malloy = self._settings.malloy
             how = [malloy.connection, sorted(malloy.givens), sorted(malloy.virtual)]
-            known = self._malloys[path] = _digest(how, plain, self._named(texts.values()))
+            types = [self._inferred[path]] if self._inferred.get(path) else []
+            named = self._named(texts.values())
+            known = self._malloys[path] = _digest(how, plain, named, *types)
         return known
 
     def _named(self, texts: Iterable[str]) -> list[object]:
@@ -213,7 +220,9 @@ def with_texts(
         for path, file in files.items()
         if path.endswith(SUFFIX)
     }
-    texts = Texts(settings, project, compilation.raws, compilation.definitions, imports, read)
+    inferred = {path: files[path].inferred for path in imports}
+    definitions = compilation.definitions
+    texts = Texts(settings, project, compilation.raws, definitions, imports, inferred, read)
     return replace(project, text_of=texts.of, software=name_software())
 
 

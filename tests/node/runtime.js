@@ -2,46 +2,45 @@
 // manifest, strict, queries} as JSON on stdin; with `stock`, the connection is Malloy's own for
 // Databricks with this configuration, and its digest is that of the connection; `manifest` is the text of the file or null, `queries` are texts
 // (`run: …`), `strict` overrides what the file says unless null. Prints {builds: name → BuildID by
-// `makeDigest`, queries: [{sql} or {error}, …]}.
+// `makeDigest`, queries: [{sql} or {error}, …]}. For a list of such questions, prints a list.
 const fs = require('fs');
 const {InMemoryURLReader, Manifest, Runtime, makeDigest, mkFieldDef} = require('@malloydata/malloy');
 const {BaseConnection} = require('@malloydata/malloy/connection');
 
-const asked = JSON.parse(fs.readFileSync(0, 'utf8'));
-const {files, tables, stock, model, manifest, strict, queries} = asked;
 const TYPES = {
   string: {type: 'string'},
   int: {type: 'number', numberType: 'integer'},
   bigint: {type: 'number', numberType: 'bigint'},
 };
 
-const own = stock && new (require('@malloydata/db-databricks').DatabricksConnection)('spark', stock);
-const digest = own ? own.getDigest() : asked.digest;
+async function answer(asked) {
+  const {files, tables, stock, model, manifest, strict, queries} = asked;
+  const own = stock && new (require('@malloydata/db-databricks').DatabricksConnection)('spark', stock);
+  const digest = own ? own.getDigest() : asked.digest;
 
-class Fixed extends BaseConnection {
-  get name() {
-    return 'spark';
+  class Fixed extends BaseConnection {
+    get name() {
+      return 'spark';
+    }
+    get dialectName() {
+      return own ? own.dialectName : 'databricks';
+    }
+    getDigest() {
+      return digest;
+    }
+    fields(columns) {
+      return columns.map(([name, type]) => mkFieldDef(TYPES[type], name));
+    }
+    async fetchTableSchema(name, tablePath) {
+      const fields = this.fields(tables[tablePath]);
+      return {type: 'table', name, tablePath, connection: 'spark', dialect: 'databricks', fields};
+    }
+    async fetchSelectSchema({connection, selectStr}) {
+      const fields = this.fields(tables['']);
+      return {type: 'sql_select', name: 's', connection, selectStr, dialect: 'databricks', fields};
+    }
   }
-  get dialectName() {
-    return own ? own.dialectName : 'databricks';
-  }
-  getDigest() {
-    return digest;
-  }
-  fields(columns) {
-    return columns.map(([name, type]) => mkFieldDef(TYPES[type], name));
-  }
-  async fetchTableSchema(name, tablePath) {
-    const fields = this.fields(tables[tablePath]);
-    return {type: 'table', name, tablePath, connection: 'spark', dialect: 'databricks', fields};
-  }
-  async fetchSelectSchema({connection, selectStr}) {
-    const fields = this.fields(tables['']);
-    return {type: 'sql_select', name: 's', connection, selectStr, dialect: 'databricks', fields};
-  }
-}
 
-(async () => {
   const urls = Object.entries(files).map(([path, text]) => ['file:///' + path, text]);
   const loaded = new Manifest();
   if (manifest !== null) loaded.loadText(manifest);
@@ -68,5 +67,13 @@ class Fixed extends BaseConnection {
       found.queries.push({error: error.message});
     }
   }
-  process.stdout.write(JSON.stringify(found));
+  return found;
+}
+
+(async () => {
+  const input = JSON.parse(fs.readFileSync(0, 'utf8'));
+  const several = Array.isArray(input);
+  const answers = [];
+  for (const asked of several ? input : [input]) answers.push(await answer(asked));
+  process.stdout.write(JSON.stringify(several ? answers : answers[0]));
 })();

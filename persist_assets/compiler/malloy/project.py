@@ -27,11 +27,11 @@ from persist_assets.compiler.malloy.declarations import (
     names_in,
     parse_malloys,
 )
-from persist_assets.compiler.passes.meanings import describe
+from persist_assets.compiler.passes.meanings import describe, reads_whole
+from persist_assets.compiler.passes.shown_types import Shown
 from persist_assets.compiler.software import digest_malloy
 from persist_assets.core.digests import digest
 from persist_assets.core.errors import Location, PersistError, Problem, SourcesError, unexpected
-from persist_assets.core.model.columns import Column
 from persist_assets.core.model.project import NamedQuery
 
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ class Models:
         Returns the text of any file of the project; raises OSError or ValueError.
     progress
         Called before each compilation, with the numbers of compiled files and of all.
+    usual_types
+        Whether expressions have the types that they have in a session with default settings.
     definitions
         The functions and variables that their SQL may use.
     files
@@ -82,6 +84,7 @@ class Models:
     timezone: str
     read: Callable[[str], str]
     progress: Callable[[int, int], None] = lambda done, n: None
+    usual_types: bool = True
     definitions: Definitions = NO_DEFINITIONS
     files: dict[str, Parsed] = field(default_factory=dict[str, Parsed])
     failed: dict[str, Parsed] = field(default_factory=dict[str, Parsed])
@@ -229,6 +232,7 @@ class Models:
             [*problems, *more],
             reads=(*((p, digest_of(answers.texts[p])) for p in model.files if p != path), *looked),
             queried=tuple((sql, answers.answered[sql]) for sql in queries),
+            inferred=tuple(c for sql in sorted(queries) for c in answers.inferred.get(sql, ())),
             queries=tuple(NamedQuery(q.name, q.location, q.description) for q in model.queries),
         )
         return True
@@ -288,6 +292,8 @@ class _Answers:
         The texts of files that were read.
     answered
         The answers by query; Malloy asks once.
+    inferred
+        By query, the columns whose types the sources themselves do not know.
     refused
         The requests for unknown tables and queries.
     """
@@ -296,6 +302,7 @@ class _Answers:
     compilation: Compilation
     texts: dict[str, str] = field(default_factory=dict[str, str])
     answered: dict[str, Columns] = field(default_factory=dict[str, Columns])
+    inferred: dict[str, Columns] = field(default_factory=dict[str, Columns])
     refused: list[str] = field(default_factory=list[str])
 
     def file(self, path: str) -> str:
@@ -303,33 +310,43 @@ class _Answers:
         return self.texts[path]
 
     def table(self, connection: str, table: str) -> Columns:
-        return self.select(connection, ALL_ROWS_OF + table)
+        return self._answer(ALL_ROWS_OF + table, is_table=True)
 
     def select(self, connection: str, sql: str) -> Columns:
+        return self._answer(sql)
+
+    def _answer(self, sql: str, *, is_table: bool = False) -> Columns:
         try:
-            self.answered[sql] = self.find(sql)
+            self.answered[sql] = self.find(sql, is_table=is_table)
         except Refused:
             self.refused.append(sql)
             raise
         return self.answered[sql]
 
-    def find(self, sql: str) -> Columns:
-        """Return the columns of a query by the present sources."""
+    def find(self, sql: str, *, is_table: bool = False) -> Columns:
+        """Return the columns of a query by the present sources.
+
+        Parameters
+        ----------
+        is_table
+            Whether it stands for a request about a table.
+        """
         try:
             query = parse_malloys(sql, Location("query"), self.models.definitions)
         except SourcesError as error:
             raise _refusal(error.problems) from error
-        if sql.startswith(ALL_ROWS_OF) and len(query.references) != 1:
+        if is_table and not reads_whole(query):
             raise Refused(f"`{sql.removeprefix(ALL_ROWS_OF)}` is not a table name")
         stages = [r.parts[-1] for r in query.references if _STAGE.match(r.parts[-1])]
         if stages:
             raise Refused(
                 f"Malloy uses the name `{stages[0]}` within its queries: rename that source"
             )
-        description = describe(self.compilation, query)
-        columns = [c for c in description if isinstance(c, Column)]
+        description = describe(self.compilation, query, usual_types=self.models.usual_types)
+        columns = [c for c in description if isinstance(c, Shown)]
         if not columns:
             raise _refusal([p for p in description if isinstance(p, Problem)])
+        self.inferred[sql] = tuple((c.name, c.type or "") for c in columns if c.inferred)
         return tuple((c.name, _LOCAL.sub("timestamp", c.type or UNCERTAIN)) for c in columns)
 
     def hold(self, file: Parsed) -> bool:

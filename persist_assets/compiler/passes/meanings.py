@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from sqlglot import exp
+
 from persist_assets.analysis.algebra import Given
 from persist_assets.analysis.binding import Face
 from persist_assets.analysis.functions import (
@@ -23,10 +25,11 @@ from persist_assets.analysis.semantics import (
     understand,
     understand_function,
 )
-from persist_assets.compiler.malloy.declarations import ALL_ROWS_OF
+from persist_assets.analysis.syntax import given_args
 from persist_assets.compiler.names import source_id, unclear_parameters, wrong_hint
 from persist_assets.compiler.passes.annotations import unfit_condition
 from persist_assets.compiler.passes.names import resolve_unit
+from persist_assets.compiler.passes.shown_types import Shown, shown_types
 from persist_assets.compiler.state import Compilation, Unit
 from persist_assets.core.dialect import char_size
 from persist_assets.core.digests import digest
@@ -51,11 +54,38 @@ if TYPE_CHECKING:
     from persist_assets.core.model.sources import RawTable
 
 
-def describe(compilation: Compilation, query: Query) -> Sequence[Column] | Sequence[Problem]:
+def reads_whole(query: Query) -> bool:
+    """Whether a query has all rows and columns of one source, and nothing else.
+
+    Malloy's requests about tables are such queries; so may be texts of users.
+    """
+    match query.tree:
+        case exp.Select(expressions=[exp.Star() as star]) if len(query.references) == 1:
+            read = query.tree.args.get("from_")
+            table = read.this if read is not None else None
+            parts = {"this", "db", "catalog"}
+            return (
+                set(given_args(query.tree)) == {"expressions", "from_"}
+                and not given_args(star)
+                and isinstance(table, exp.Table)
+                and set(given_args(table)) <= parts
+            )
+        case _:
+            return False
+
+
+def describe(
+    compilation: Compilation, query: Query, *, usual_types: bool
+) -> Sequence[Shown] | Sequence[Problem]:
     """Return the columns of a query for Malloy, or its problems.
 
     If the query selects all rows of one source, an uncertain type is the one that the source's own
     language assumes.
+
+    Parameters
+    ----------
+    usual_types
+        Whether expressions have the types that they have in a session with default settings.
     """
     place = query.references[0].location if query.references else Location("query")
     declaration = Declaration("query", MALLOY, place, query=query)
@@ -63,7 +93,7 @@ def describe(compilation: Compilation, query: Query) -> Sequence[Column] | Seque
     resolve_unit(compilation, unit)
     read = [compilation.units[b] for b in unit.bindings]
     unit.broken |= any(u.broken for u in read)
-    whole = query.text.startswith(ALL_ROWS_OF)
+    whole = reads_whole(query)
     if not (unit.broken or whole):
         with compilation.contained(unit):
             _compile_query(compilation, unit)
@@ -76,8 +106,14 @@ def describe(compilation: Compilation, query: Query) -> Sequence[Column] | Seque
         return [Problem("columns", message, place, hint)]
     if source is None:
         return problems
-    types = {c.name.lower(): c.type for c in read[0].declaration.columns} if whole else {}
-    return tuple(replace(c, type=c.type or types.get(c.name.lower())) for c in source.columns)
+    assumed = {c.name.lower(): c.type for c in read[0].declaration.columns} if whole else {}
+    kinds = tuple(c.type for c in source.columns)
+    if usual_types:
+        kinds = shown_types(compilation, read[0] if whole else unit)
+    return tuple(
+        Shown(c.name, kind or assumed.get(c.name.lower()), kind != c.type)
+        for c, kind in zip(source.columns, kinds, strict=True)
+    )
 
 
 def compile_meaning(compilation: Compilation) -> None:

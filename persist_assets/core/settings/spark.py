@@ -245,6 +245,38 @@ REFUSED: Mapping[str, str] = {
 }
 """Settings that change what a query says. It is analysed as Spark reads it by default."""
 
+_NO_TYPES = (
+    TIMEZONE,
+    "spark.sql.avro.",
+    "spark.sql.csv.",
+    "spark.sql.files.",
+    "spark.sql.json.",
+    "spark.sql.mapKeyDedupPolicy",
+    "spark.sql.optimizer.",
+    "spark.sql.orc.",
+    "spark.sql.parquet.",
+    "spark.sql.sources.",
+)
+"""Settings, and beginnings of settings, that can change rows but no type of an expression."""
+
+
+def has_usual_types(changing: Iterable[tuple[str, str]]) -> bool:
+    """Whether expressions have Spark's usual types in a session whose rows these settings change.
+
+    Examples
+    --------
+    >>> has_usual_types([("spark.sql.ansi.enabled", "true"), ("spark.sql.orc.impl", "hive")])
+    True
+    >>> has_usual_types([("spark.sql.decimalOperations.allowPrecisionLoss", "false")])
+    False
+    """
+    usual = {**SPARK_FIXED, **SPARK_DEFAULTS}
+    return all(
+        usual.get(key) == value or not key.startswith("spark.sql.") or key.startswith(_NO_TYPES)
+        for key, value in changing
+    )
+
+
 FIELD_IDS = "spark.sql.parquet.fieldId.read.enabled"
 """What finds columns by ids where a schema has ids, as only that of an Iceberg table does."""
 

@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import drawn_seed, draws
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from persist_assets._paths import SPARK_FUNCTIONS
 from persist_assets.analysis.functions import functions_of
+from persist_assets.analysis.result_types import result_types
+from persist_assets.compiler.frontends.sql import parse_query
 from persist_assets.compiler.load import load_project
+from persist_assets.core.errors import Location, SourcesError
 from persist_assets.core.settings.load import load_settings
+from persist_assets.core.spark_types import parse_type
 from persist_assets.core.spark_versions import KNOWN_SPARKS
 
 if TYPE_CHECKING:
@@ -108,3 +113,154 @@ def test_types_before_a_build_are_those_of_spark(
         assert kind.replace(" ", "").lower() == frame.schema[0].dataType.simpleString(), text
         n_compared += 1
     assert n_compared > len(KNOWN)
+
+
+NESTED = {
+    **COLUMNS,
+    "k": "MAP<STRING,DECIMAL(5,1)>",
+    "r": "STRUCT<x: INT, y: ARRAY<STRUCT<z: DATE>>>",
+    "w": "ARRAY<STRUCT<x: INT, `a b`: TIMESTAMP_NTZ>>",
+    "v": "VARIANT",
+}
+INFERRED = {
+    # decimals
+    "1.50": "decimal(3,2)",
+    ".05": "decimal(2,2)",
+    "12345678901234567890": "decimal(20,0)",
+    "10BD": "decimal(2,0)",
+    "1.5D": "double",
+    "m + 1": "decimal(11,2)",
+    "i + m": "decimal(13,2)",
+    "m * 2": "decimal(12,2)",
+    "-2 * m": "decimal(12,2)",
+    "m * -0.5": "decimal(12,3)",
+    "m / 3": "decimal(14,6)",
+    "m % 7L": "decimal(3,2)",
+    "m * m * m * m": "decimal(38,6)",
+    "m / (m * m)": "decimal(36,24)",
+    "m * d": "double",
+    "f * h": "double",
+    "f + f": "float",
+    "f / f": "double",
+    "sum(m)": "decimal(20,2)",
+    "avg(m * m)": "decimal(25,8)",
+    "avg(m) OVER (PARTITION BY i)": "decimal(14,6)",
+    "sum(m) FILTER (WHERE o)": "decimal(20,2)",
+    "round(m, 1)": "decimal(10,1)",
+    "round(m, -2)": "decimal(9,0)",
+    "round(m)": "decimal(9,0)",
+    "floor(m)": "decimal(9,0)",
+    "abs(-m)": "decimal(10,2)",
+    "CAST(s AS DECIMAL(20, 4)) - m": "decimal(21,4)",
+    "coalesce(m, 0)": "decimal(12,2)",
+    "CASE WHEN o THEN m WHEN i = 1 THEN 1.555 END": "decimal(11,3)",
+    "IF(o, NULL, l + m)": "decimal(23,2)",
+    "greatest(i, d)": "double",
+    "nullif(m, 0)": "decimal(10,2)",
+    "lag(m) OVER (ORDER BY i)": "decimal(10,2)",
+    "max_by(m, t)": "decimal(10,2)",
+    "(SELECT max(m) + 1 FROM inner_types)": "decimal(11,2)",
+    # times
+    "to_timestamp(s)": "timestamp",
+    "to_timestamp_ntz(s)": "timestamp_ntz",
+    "date_trunc('day', n)": "timestamp",
+    "coalesce(n, t)": "timestamp",
+    "coalesce(e, n)": "timestamp_ntz",
+    "e + 1": "date",
+    "e + INTERVAL 1 MONTH": "date",
+    "e - INTERVAL '2' DAY": "date",
+    "n - INTERVAL 3 HOURS": "timestamp_ntz",
+    "t + INTERVAL 1 YEAR": "timestamp",
+    "dateadd(HOUR, 2, n)": "timestamp_ntz",
+    "datediff(HOUR, n, n)": "bigint",
+    "e - e": "interval day",
+    "t - t": "interval day to second",
+    "extract(SECOND FROM t)": "decimal(8,6)",
+    "extract(YEAR FROM n)": "int",
+    "localtimestamp()": "timestamp_ntz",
+    "max(n)": "timestamp_ntz",
+    "make_timestamp_ntz(2024, 1, 1, 0, 0, 0)": "timestamp_ntz",
+    "from_unixtime(l)": "string",
+    # texts and bytes
+    "s || i": "string",
+    "concat(b, b)": "binary",
+    "substring(s, 2)": "string",
+    "lpad(s, 3, 'x')": "string",
+    "trim(BOTH 'x' FROM s)": "string",
+    "regexp_extract_all(s, '(a)')": "array<string>",
+    "listagg(s, ',')": "string",
+    "X'00FF'": "binary",
+    # nested
+    "array(1, 2L)": "array<bigint>",
+    "array(m, 1)": "array<decimal(12,2)>",
+    "sequence(1, 3)": "array<int>",
+    "collect_list(DISTINCT m)": "array<decimal(10,2)>",
+    "split(s, ',')": "array<string>",
+    "named_struct('a', m, 'b', array(s))": "struct<a:decimal(10,2),b:array<string>>",
+    "struct(i AS q, t)": "struct<q:int,t:timestamp>",
+    "array(struct(m AS x))[0].x": "decimal(10,2)",
+    "collect_list(struct(e, n))": "array<struct<e:date,n:timestamp_ntz>>",
+    "r.y[0].z": "date",
+    "r.y.z": "array<date>",
+    "element_at(w, 1).`a b`": "timestamp_ntz",
+    "k['x']": "decimal(5,1)",
+    "map_keys(k)": "array<string>",
+    "map_values(k)": "array<decimal(5,1)>",
+    "map('a', m, 'b', NULL)": "map<string,decimal(10,2)>",
+    "map_entries(k)": "array<struct<key:string,value:decimal(5,1)>>",
+    "flatten(array(a, a))": "array<int>",
+    "filter(w, q -> q.x > 1)": "array<struct<x:int,a b:timestamp_ntz>>",
+    "from_json(s, 'a INT, b ARRAY<STRING>')": "struct<a:int,b:array<string>>",
+    # variants and booleans
+    "parse_json(s)": "variant",
+    "v:a.b": "variant",
+    "v:a.b::decimal(9,3)": "decimal(9,3)",
+    "variant_get(v, '$.a', 'array<int>')": "array<int>",
+    "exists(a, q -> q > 1)": "boolean",
+    "v IS NULL OR o": "boolean",
+    # not certain
+    "transform(a, q -> q + 1)": None,
+    "coalesce(s, i)": None,
+    "aggregate(a, 0, (p, q) -> p + q)": None,
+    "substring(from_json(s, 'a BINARY').a, 1)": None,
+    "upper(s COLLATE UTF8_LCASE)": None,
+    "coalesce(CAST(1 AS DECIMAL(38, 20)), CAST(1 AS DECIMAL(38, 0)))": None,
+}
+"""Expressions with the types that Malloy is told."""
+
+
+def inferred(text: str) -> str | None:
+    """Return the type that Malloy is told of an expression over columns of all types."""
+    sql = f"SELECT {text} AS x FROM inner_types"
+    try:
+        query = parse_query(sql, Location("q"))
+    except (SourcesError, IndexError):  # the parser itself fails over MAP(x)
+        return None
+    kinds = tuple(parse_type(kind) for kind in NESTED.values())
+    columns = [(tuple(NESTED), kinds) for _ in query.references]
+    return (result_types(query, columns, "q") or (None,))[0]
+
+
+@pytest.mark.proves("V36")
+def test_types_that_malloy_is_told_are_those_of_spark(spark: Any) -> None:
+    declared = ", ".join(f"{name} {kind}" for name, kind in NESTED.items())
+    spark.createDataFrame([], declared).createOrReplaceTempView("inner_types")
+    every = expressions()
+    drawn = random.Random(drawn_seed()).sample(every, draws(200, len(every)))
+    wrong: list[tuple[str, str, str]] = []
+    for text in (*INFERRED, *drawn):
+        kind = inferred(text)
+        if text in INFERRED:
+            name = INFERRED[text]
+            assert (kind or "").replace("`", "") == (name or ""), text
+        if kind is None:
+            continue
+        try:
+            frame = spark.sql(f"SELECT {text} AS x FROM inner_types")
+        except (PySparkException, Py4JJavaError):  # the latter are Spark's own mistakes
+            assert text not in INFERRED, text
+            continue
+        sparks = frame.schema[0].dataType.simpleString()
+        if kind.replace("`", "") != sparks:
+            wrong.append((text, kind, sparks))
+    assert wrong == []

@@ -29,7 +29,8 @@ CREATE TABLE orders (
 ) USING parquet LOCATION 'raw/orders';
 --@ persist
 CREATE VIEW spending AS
-SELECT customer, sum(amount) AS total, max(ordered_at) + INTERVAL 1 DAY AS until
+SELECT customer, reduce(collect_list(amount), 0.0, (a, b) -> a + b) AS total,
+  transform(array(max(ordered_at)), t -> t + INTERVAL 1 DAY)[0] AS until
 FROM orders GROUP BY customer;
 """
 BASE = f"""{FLAG}
