@@ -166,6 +166,9 @@ class Given:
         The relation is nondeterministic and not a table.
     growth
         How its rows follow from tables; None for a table, whose rows are its own.
+    shape
+        The outer join or the groups that it is, with leaves that are known by their digests; None
+        if readers do not see it. It is no part of the meaning, as the digests have it.
     """
 
     rows: str
@@ -175,6 +178,7 @@ class Given:
     types: tuple[str | None, ...] = ()
     volatile: bool = False
     growth: Growth | None = None
+    shape: Node | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -29,6 +29,7 @@ from persist_assets.analysis.algebra import (
     Aggregate,
     Block,
     Call,
+    Calls,
     Derived,
     Expr,
     Free,
@@ -38,6 +39,7 @@ from persist_assets.analysis.algebra import (
     Node,
     Opaque,
     Outer,
+    Rebuild,
     Ref,
     SetOperation,
     Sort,
@@ -365,6 +367,9 @@ class Fold:
                     digests.rows, tuple(digest("drawn", c) for c in digests.columns), digests.order
                 )
             case Outer(kind, left, right, on):
+                chain = _chain(node)
+                if len(chain) > 1:
+                    return self._outer_joins(chain, around)
                 return self._outer(kind, left, right, on, around)
             case Aggregate(rows, keys, aggregates, sets):
                 return self._aggregate(rows, keys, aggregates, sets, around)
@@ -396,6 +401,52 @@ class Fold:
                 return Digests(whole, _numbered("opaque", whole, n_columns))
             case Generate():
                 raise AssertionError("a generator is digested within its Block")
+
+    def _outer_joins(self, chain: Sequence[Outer], around: Instances) -> Digests:
+        """Return the digests of LEFT JOINs one after another, innermost first.
+
+        A right side is identified by its rows and its conditions, which name the sides that they
+        are about. So the order does not count, except where one is joined to another.
+        """
+        first, calls = chain[0], Calls()
+        core = self.scope(first.left, around)
+        deeper = {i: (f"^{label}", columns) for i, (label, columns) in around.items()}
+        joined = Scope(self, dict(deeper))
+        for i, _ in first.left.leaves:
+            label, columns = core.instances[i]
+            joined.instances[i] = (f"L{label}", columns)
+        exprs: list[Expr] = [o.expr for o in first.left.columns]
+        orders: dict[str, str | None] = {}
+        for number, node in enumerate(chain, 1):
+            on = node.on
+            if node is not first:
+                ((below, _),) = node.left.leaves
+                rewrite = _in_terms_of(calls, below, exprs)
+                inside = [o.expr for o in node.left.columns]
+                exprs = [
+                    # A window sees all rows of the join below, so they are part of its digest.
+                    calls.ref(-2 * number - 1, i) if _has_window(e) else rewrite.expr(e)
+                    for i, e in enumerate(inside)
+                ]
+                if any(map(_has_window, inside)):
+                    digests = self.scope(node.left, around).exprs(inside)
+                    joined.instances[-2 * number - 1] = ("W", tuple(digests))
+                on = rewrite.exprs(on)
+            right = self.scope(node.right, around)
+            sides = Scope(self, dict(joined.instances))
+            for i, _ in node.right.leaves:
+                label, columns = right.instances[i]
+                sides.instances[i] = (f"R{label}", columns)
+            label = digest("right side", right.rows, sorted(set(sides.exprs(on))))
+            label = f"{label}#{n}" if (n := sum(k.startswith(label) for k in orders)) else label
+            orders[label] = right.order
+            columns = tuple(right.exprs(o.expr for o in node.right.columns))
+            joined.instances[-2 * number] = (f"S{label}", columns)
+            exprs += [calls.ref(-2 * number, i) for i in range(len(columns))]
+        rows = digest("outer joins", core.rows, sorted(orders))
+        order = _combined([core.order, *(orders[label] for label in sorted(orders))])
+        shown = tuple(digest("side", "of several", joined.expr(e)) for e in exprs)
+        return Digests(rows, shown, order)
 
     def _outer(
         self, kind: str, left: Block, right: Block, on: Sequence[Expr], around: Instances
@@ -462,6 +513,41 @@ class Fold:
         n = len(branches[0].columns)
         columns = tuple(digest("union", [b.columns[i] for b in branches]) for i in range(n))
         return Digests(digest(kind, [b.rows for b in branches]), columns, order)
+
+
+_MAX_CHAIN = 32
+"""The order of at most so many LEFT JOINs does not count; they are read again for each of them."""
+
+
+def _chain(node: Outer) -> Sequence[Outer]:
+    """Return a LEFT JOIN and those on its left side, innermost first."""
+    chain, instances = [node], {i for i, _ in (*node.left.leaves, *node.right.leaves)}
+    while chain[-1].kind == "left" and len(chain) < _MAX_CHAIN:
+        left = chain[-1].left
+        below = left.leaves[0][1] if len(left.leaves) == 1 else None
+        if not isinstance(below, Outer) or below.kind != "left" or left.conjuncts or left.order:
+            break
+        own = [i for i, _ in (*below.left.leaves, *below.right.leaves)]
+        if not instances.isdisjoint(own) or _has_window(*chain[-1].on):
+            break
+        instances.update(own)
+        chain.append(below)
+    return chain[::-1]
+
+
+def _has_window(*exprs: Expr) -> bool:
+    return any(isinstance(e, Window) for e in walk(*exprs))
+
+
+def _in_terms_of(calls: Calls, instance: int, exprs: Sequence[Expr]) -> Rebuild:
+    """Return a rewriter of expressions over a leaf whose columns are these expressions."""
+
+    def stand_in(expr: Expr) -> Expr | None:
+        if isinstance(expr, Ref) and expr.instance == instance:
+            return exprs[expr.column]
+        return None
+
+    return Rebuild(calls, replace=stand_in)
 
 
 _COMPARED_BY_VALUE = frozenset((*INTEGRAL, "string", "date", "timestamp", "boolean"))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from persist_assets.analysis.algebra import (
+    Aggregate,
     Block,
     Call,
     Generate,
@@ -20,17 +21,19 @@ from persist_assets.analysis.algebra import (
     Node,
     Opaque,
     Out,
+    Outer,
     Rebuild,
     innermost_first,
     walk,
 )
 from persist_assets.analysis.binder import bind
-from persist_assets.analysis.binding import MAX_LEAVES, Binding, Face
+from persist_assets.analysis.binding import MAX_LEAVES, MAX_SIZE, Binding, Face
 from persist_assets.analysis.clock_texts import special_texts
 from persist_assets.analysis.fingerprint import Fold
 from persist_assets.analysis.functions import CLOCK, DAY_CLOCK, SESSION, VOLATILE, drawn_by
 from persist_assets.analysis.increments import Increments, given_growth, unknown
 from persist_assets.analysis.lineage import Lineage
+from persist_assets.analysis.normal_form import Normal, bounded, size_of
 from persist_assets.analysis.scope import Around, Unanalysable, is_certain
 from persist_assets.analysis.syntax import called, item_in_text, names_in_text
 from persist_assets.core.digests import digest
@@ -364,8 +367,8 @@ def _meaning(
     notes: list[str],
     increments: Increments,
 ) -> Meaning:
-    fold = Fold(binding.types)
-    digests = fold.relation(block)
+    fold, normal = Fold(binding.types), Normal(binding)
+    digests = fold.relation(normal.normal(block))
     origins = Lineage(binding.origins).columns(block)
     texts = special_texts(binding.types, block)
     lots, clock = sorted(functions & LOTS), sorted({*(functions & CLOCK), *map(repr, texts)})
@@ -390,7 +393,7 @@ def _meaning(
         drawn = tuple(digest("column", rows, d) for d in marks)
         relation = Given(rows, drawn, digests.order, table_origins, types)
     else:
-        flat = _inlined(declaration, fold, binding, block, increments) if names else None
+        flat = _inlined(declaration, fold, normal, binding, block, increments) if names else None
         growth = None
         if not declaration.persisted:
             growth = increments.growth(block) if flat is None else increments.nothing(block)
@@ -439,6 +442,7 @@ def _table_rows(
 def _inlined(
     declaration: Declaration,
     fold: Fold,
+    normal: Normal,
     binding: Binding,
     block: Block,
     increments: Increments,
@@ -451,7 +455,7 @@ def _inlined(
     continued = annotation.refresh == "incremental" and annotation.goes_on
     if not 0 < len(block.leaves) <= MAX_LEAVES or (declaration.persisted and continued):
         return None
-    flat = _as_given(fold, binding, block, increments)
+    flat = _as_given(fold, normal, binding, block, increments)
     return None if binding.is_large(flat, closed=True) else flat
 
 
@@ -552,7 +556,9 @@ def _draws(binding: Binding, upstream: Iterable[Upstream], block: Block) -> froz
     return frozenset(names)
 
 
-def _as_given(fold: Fold, binding: Binding, block: Block, increments: Increments) -> Block:
+def _as_given(
+    fold: Fold, normal: Normal, binding: Binding, block: Block, increments: Increments
+) -> Block:
     """Return a block whose leaves, at every depth, are known by their digests only."""
     if binding.only_given:
         return block
@@ -565,13 +571,20 @@ def _as_given(fold: Fold, binding: Binding, block: Block, increments: Increments
     def given(node: Node) -> Node | None:
         if isinstance(node, Given | Generate) or fold.free(node):
             return None
-        digests = fold.node(node, {})
+        digests = fold.node(normal.node(node), {})
         # Readers know the origins of the columns they see; those of the leaves are never used.
         nowhere = (frozenset[ColumnRef](),) * len(digests.columns)
         lots = binding.is_volatile(node)
         growth = increments.of_node(node, len(digests.columns))
-        return Given(
-            digests.rows, digests.columns, digests.order, nowhere, types[id(node)], lots, growth
-        )
+        shape = None if lots else shown(node)
+        rows, columns, order = digests.rows, digests.columns, digests.order
+        return Given(rows, columns, order, nowhere, types[id(node)], lots, growth, shape)
+
+    def shown(node: Node) -> Node | None:
+        """Return what readers see of a leaf, if it is not large."""
+        if not isinstance(node, Outer | Aggregate) or size_of(node, deep=False) > MAX_SIZE:
+            return None
+        inside = Rebuild(binding.calls, node=lambda n: None if n is node else given(n), enter=enter)
+        return bounded(binding.calls, inside.node(node))
 
     return Rebuild(binding.calls, node=given, enter=enter).block(block)

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
     from persist_assets.analysis.binding import Face
     from persist_assets.analysis.deltas.staging import Staged
-    from persist_assets.analysis.pushdown.needs import Need, Relation
+    from persist_assets.analysis.pushdown.needs import Need
+    from persist_assets.analysis.pushdown.relation import Relation
     from persist_assets.core.errors import Location
     from persist_assets.core.model.columns import Column
     from persist_assets.core.model.queries import Query, Reference, SourceID

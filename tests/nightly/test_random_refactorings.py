@@ -1,4 +1,4 @@
-"""Random expressions in forms that mean the same, or nearly: equal BuildIDs have equal rows on Spark.
+"""Random queries in forms that mean the same, or nearly: equal BuildIDs have equal rows on Spark.
 
 `PERSIST_NIGHTLY_S` is for how long (seconds), `PERSIST_NIGHTLY_SEED` where to begin.
 """
@@ -68,6 +68,85 @@ AGGREGATES: Sequence[Sequence[str]] = (
      "sum(1) FILTER (WHERE {c})", "count(1) FILTER (WHERE {c})", "count_if(NOT ({c}))", "count_if({c}) FILTER (WHERE {i} > 1)"),
     ("bool_or(CASE WHEN {c} THEN {i} > 1 END)", "bool_or({i} > 1) FILTER (WHERE {c})", "any({i} > 1) FILTER (WHERE {c})"),
 )  # fmt: skip
+RELATIONS: Sequence[Sequence[str]] = (
+    *(
+        ("SELECT t.a, u.c FROM t LEFT JOIN u ON {on} WHERE {r}", "SELECT t.a, u.c FROM t JOIN u ON {on} WHERE {r}",
+         "SELECT t.a, u.c FROM t JOIN u ON {on} AND {r}", "SELECT t.a, u.c FROM u RIGHT JOIN t ON {on} WHERE {r}",
+         "SELECT a, c FROM (SELECT t.*, u.c, u.k AS uk FROM t LEFT JOIN u ON {on} WHERE {r})", "SELECT t.a, u.c FROM t LEFT JOIN u ON {on} AND {r}",
+         "SELECT t.a, u.c FROM t FULL JOIN u ON {on} WHERE {r}", "SELECT t.a, u.c FROM t LEFT JOIN u ON {on}")
+        for _ in range(2)
+    ),
+    ("SELECT t.a, u.c, w.z FROM t LEFT JOIN u ON {on} LEFT JOIN w ON t.k = w.k WHERE {r}",
+     "SELECT t.a, u.c, w.z FROM t JOIN u ON {on} LEFT JOIN w ON t.k = w.k WHERE {r}",
+     "SELECT t.a, u.c, w.z FROM t LEFT JOIN w ON t.k = w.k LEFT JOIN u ON {on} WHERE {r}",
+     "SELECT t.a, u.c, w.z FROM t LEFT JOIN u ON {on} JOIN w ON t.k = w.k WHERE {r}",
+     "SELECT t.a, u.c, w.z FROM t LEFT JOIN w ON t.k = w.k JOIN u ON {on} WHERE {r}"),
+    ("SELECT u.k, {agg} AS n FROM t LEFT JOIN u ON {on} WHERE {r} GROUP BY u.k", "SELECT u.k, {agg} AS n FROM t JOIN u ON {on} WHERE {r} GROUP BY u.k",
+     "SELECT u.k, {agg} AS n FROM t LEFT JOIN u ON {on} GROUP BY u.k HAVING bool_and({r})"),
+    *(
+        ("SELECT t.a FROM t LEFT JOIN u ON {on} WHERE u.{n} IS NULL", "SELECT t.a FROM t LEFT ANTI JOIN u ON {on}",
+         "SELECT t.a FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE {on})", "SELECT t.a FROM u RIGHT JOIN t ON {on} WHERE u.{n} IS NULL",
+         "SELECT a FROM (SELECT t.a, u.{n} AS v FROM t LEFT JOIN u ON {on}) WHERE v IS NULL", "SELECT t.a FROM t LEFT SEMI JOIN u ON {on}")
+        for _ in range(2)
+    ),
+    ("SELECT t.a, x.z, y.c FROM t LEFT JOIN w x ON {w} LEFT JOIN u y ON {v}", "SELECT t.a, x.z, y.c FROM t LEFT JOIN u y ON {v} LEFT JOIN w x ON {w}",
+     "SELECT t.a, y.z, x.c FROM t LEFT JOIN w y ON {w2} LEFT JOIN u x ON {v2}", "SELECT t.a, x.z, y.c FROM w x RIGHT JOIN t ON {w} LEFT JOIN u y ON {v}",
+     "SELECT t.a, x.z, y.c FROM t JOIN w x ON {w} LEFT JOIN u y ON {v}"),
+    ("SELECT t.a, x.z, y.z AS q, v.c FROM t LEFT JOIN w x ON {w} LEFT JOIN w y ON {d} LEFT JOIN u v ON t.k = v.k",
+     "SELECT t.a, x.z, y.z AS q, v.c FROM t LEFT JOIN u v ON t.k = v.k LEFT JOIN w x ON {w} LEFT JOIN w y ON {d}",
+     "SELECT t.a, x.z, y.z AS q, v.c FROM t LEFT JOIN w x ON {w} LEFT JOIN u v ON t.k = v.k LEFT JOIN w y ON {d}",
+     "SELECT t.a, y.z, x.z AS q, v.c FROM t LEFT JOIN w x ON {w} LEFT JOIN w y ON {d} LEFT JOIN u v ON t.k = v.k"),
+    *(
+        ("SELECT {key} AS g, {agg} AS n FROM t JOIN u ON {on} GROUP BY {key} HAVING {h}", "SELECT {key} AS g, {agg} AS n FROM t JOIN u ON {on} WHERE {h} GROUP BY {key}",
+         "SELECT g, n FROM (SELECT {key} AS g, {agg} AS n FROM t LEFT JOIN u ON {on} GROUP BY {key}) WHERE {hg}",
+         "SELECT {key} AS g, {agg} AS n FROM t LEFT JOIN u ON {on} WHERE {h} GROUP BY {key}",
+         "SELECT {key} AS g, {agg} AS n FROM t LEFT JOIN u ON {on} GROUP BY ROLLUP ({key}) HAVING {h}")
+        for _ in range(3)
+    ),
+    ("SELECT count(DISTINCT {key}) AS n FROM t JOIN u ON {on}", "SELECT count(*) AS n FROM (SELECT DISTINCT {key} AS g FROM t JOIN u ON {on}) WHERE g IS NOT NULL",
+     "SELECT count(*) AS n FROM (SELECT DISTINCT {key} AS g FROM t JOIN u ON {on} WHERE {key} IS NOT NULL)",
+     "SELECT count(*) AS n FROM (SELECT DISTINCT {key} AS g FROM t LEFT JOIN u ON {on} WHERE {key} IS NOT NULL)",
+     "SELECT count(*) AS n FROM (SELECT DISTINCT {key} AS g FROM t JOIN u ON {on})", "SELECT count(g) AS n FROM (SELECT DISTINCT {key} AS g FROM t JOIN u ON {on})",
+     "SELECT count(DISTINCT {key}) AS n FROM t LEFT JOIN u ON {on} WHERE {key} IS NOT NULL"),
+    ("SELECT a, r FROM (SELECT t.a, u.k, rank() OVER (ORDER BY u.k) AS r FROM t LEFT JOIN u ON {on}) WHERE k > 1",
+     "SELECT a, r FROM (SELECT t.a, u.k, rank() OVER (ORDER BY u.k) AS r FROM t JOIN u ON {on}) WHERE k > 1",
+     "SELECT t.a, rank() OVER (ORDER BY u.k) AS r FROM t JOIN u ON {on} WHERE u.k > 1"),
+)  # fmt: skip
+"""Whole queries. `{on}` joins t and u, `{r}` is about u, `{h}` about the key `{key}`."""
+_ONS = (
+    "t.a = u.a",
+    "t.k = u.k AND u.a > 1",
+    "t.b = u.b",
+    "t.a <=> u.a",
+    "t.a = u.a AND t.k > 1",
+    "t.a < u.k",
+    "t.d = u.d",
+    "u.k = coalesce(t.k, 2)",
+)
+_RIGHT = ("u.k = 1", "u.k IS NOT NULL", "u.k IN (1, 5)", "u.k IS NULL", "u.k = 1 OR u.a = 3", "u.k = 1 OR u.a IS NULL", "coalesce(u.k, 1) = 1",
+          "u.c > '1980-01-01'", "u.b LIKE 'a%'", "u.k <=> NULL", "NOT (u.k = 1)", "u.d > 0", "u.k + u.a > 2", "u.k > t.a", "u.k BETWEEN 1 AND 3",
+          "(u.k = 1) IS TRUE", "if(u.k = 1, FALSE, TRUE)", "u.k IN (SELECT k FROM w)")  # fmt: skip
+_KEYS = (
+    "t.a",
+    "u.k",
+    "t.d",
+    "t.b",
+    "u.c",
+    "t.a + 1",
+    "t.dec",
+    "u.bg",
+    "coalesce(u.k, 0)",
+    "date_trunc('MONTH', t.ts)",
+)
+_OF_KEYS = (
+    "{} IS NOT NULL",
+    "{} > {}",
+    "{} IS NULL",
+    "CAST({} AS STRING) > '1'",
+    "{} = {}",
+    "CAST({} AS STRING) LIKE '%0%'",
+    "{} IS NOT NULL AND CAST({} AS STRING) <> '0.0'",
+)
 PLACES = (
     "SELECT {v} AS x FROM {from}",
     "SELECT t.a FROM {from} WHERE {c}",
@@ -100,9 +179,30 @@ class Drawn:
     def condition(self, form: str) -> str:
         return form.format(**self.columns)
 
+    def relations(self) -> list[str]:
+        """Return the forms of a whole query."""
+        draw = self.draw
+        key, of_key = draw.choice(_KEYS), draw.choice(_OF_KEYS)
+        w, v = (
+            draw.choice(("t.a = {0}.a", "t.k = {0}.k AND t.a > 1", "t.a <=> {0}.k")),
+            draw.choice(("t.a = {0}.a", "t.k = {0}.k", "t.b = {0}.b")),
+        )
+        parts = {
+            "on": draw.choice(_ONS), "r": draw.choice(_RIGHT), "key": key, "n": draw.choice("ak"),
+            "agg": draw.choice(("count(*)", "sum(t.a)", "max(t.b)", "count(DISTINCT t.k)", "avg(t.k)")),
+            "h": of_key.format(key, key), "hg": of_key.format("g", "g"), "w": w.format("x"), "w2": w.format("y"), "v": v.format("y"), "v2": v.format("x"),
+            "d": draw.choice(("x.k = y.k", "t.k = y.k", "x.z <=> y.z", "coalesce(x.a, 3) = y.a")),
+        }  # fmt: skip
+        forms = [form.format(**parts) for form in draw.choice(RELATIONS)]
+        return [
+            form if draw.random() < 0.8 else f"SELECT * FROM ({form}) WHERE TRUE" for form in forms
+        ]
+
     def queries(self) -> list[str]:
         """Return the forms of the query."""
         draw, place = self.draw, self.place
+        if draw.random() < 0.5:
+            return self.relations()
         c, e = (self.condition(draw.choice(draw.choice(CONDITIONS[:9]))) for _ in range(2))
         if "{g}" in place:
             v = draw.choice(("t.a", "u.k", "t.d", "7", "t.a + 1"))
@@ -118,7 +218,7 @@ class Drawn:
         return [place.format(**{"from": self.source}, c=part, e=e) for part in parts]
 
 
-@pytest.mark.proves("V1")
+@pytest.mark.proves("V1", "V33")
 def test_random_forms_of_equal_build_ids_have_equal_rows(spark: Any) -> None:
     make_views(spark)
     budget_s = float(os.environ.get("PERSIST_NIGHTLY_S", "120"))

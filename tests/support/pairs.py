@@ -15,6 +15,8 @@ USING parquet LOCATION 't';
 CREATE TABLE u (a INT, c DATE, k INT) USING parquet LOCATION 'u';
 CREATE TABLE w (a INT, k INT, z INT) USING parquet LOCATION 'w';
 CREATE VIEW tv AS SELECT a, b, d FROM t WHERE k > 1;
+CREATE VIEW tl AS SELECT t.a, w.z FROM t LEFT JOIN w ON t.a = w.a;
+CREATE VIEW tg AS SELECT a, count(*) AS n FROM t GROUP BY a;
 --@ persist
 CREATE VIEW tp AS SELECT a, b, d FROM t WHERE k > 1;
 """
@@ -31,7 +33,7 @@ def golden(name: str) -> list[tuple[str, str, str]]:
 
 
 def project(query: str) -> Project:
-    """Return a project of the raw tables, two views of them, and one query, `q`."""
+    """Return a project of the raw tables, views of them, and one query, `q`."""
     return compiled({"raw.sql": RAW, "q.sql": f"CREATE VIEW q AS {query}"})
 
 

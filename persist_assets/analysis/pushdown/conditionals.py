@@ -14,14 +14,14 @@ from persist_assets.analysis.algebra import Call, Ref
 from persist_assets.analysis.functions import INTEGRAL
 from persist_assets.analysis.predicates.terms import FALSE, TRUE, Term
 from persist_assets.analysis.pushdown.equalities import is_decimal
-from persist_assets.analysis.pushdown.needs import Kept
+from persist_assets.analysis.pushdown.relation import Kept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from persist_assets.analysis.algebra import Expr
     from persist_assets.analysis.pushdown.constants import Typed
-    from persist_assets.analysis.pushdown.needs import Relation
+    from persist_assets.analysis.pushdown.relation import Relation
 
 
 class Translator(Protocol):

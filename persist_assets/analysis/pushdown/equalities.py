@@ -28,7 +28,7 @@ def is_decimal(kind: str) -> bool:
     return kind.startswith("decimal(")
 
 
-_SAME_IF_EQUAL = frozenset((*INTEGRAL, *TIMES, "string", "boolean"))
+SAME_IF_EQUAL = frozenset((*INTEGRAL, *TIMES, "string", "boolean"))
 """Types whose equal values are indistinguishable; floats have two zeros."""
 
 
@@ -40,7 +40,7 @@ def equal_columns(terms: Iterable[Term]) -> Mapping[Term, frozenset[Term]]:
             continue
         one, other = atom.args
         kind, also = one.words[2], other.words[2]
-        if kind == also and (kind in _SAME_IF_EQUAL or is_decimal(kind)):
+        if kind == also and (kind in SAME_IF_EQUAL or is_decimal(kind)):
             same = classes.get(one, frozenset((one,))) | classes.get(other, frozenset((other,)))
             classes |= dict.fromkeys(same, same)
     return classes

@@ -1,15 +1,14 @@
-"""Needs of a source for a table, and the relations that they are derived from."""
+"""Needs of a source for a table, and how the relations are made that they are derived from."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import persist_assets.analysis.predicates as p
 from persist_assets.analysis.algebra import (
     Block,
     Derived,
-    Free,
     Given,
     Limit,
     Node,
@@ -20,6 +19,7 @@ from persist_assets.analysis.algebra import (
 )
 from persist_assets.analysis.binder import bind
 from persist_assets.analysis.binding import Binding, Face
+from persist_assets.analysis.pushdown.relation import Kept, Relation
 from persist_assets.analysis.semantics import bind_whole, own_origins
 from persist_assets.analysis.types import Types
 from persist_assets.core.languages import REFERENCE
@@ -28,28 +28,11 @@ from persist_assets.core.model.project import Needed
 if TYPE_CHECKING:
     from collections.abc import (
         Iterable,
-        Mapping,
         Sequence,
     )
 
     from persist_assets.analysis.predicates.terms import Term
     from persist_assets.core.model.queries import Query, SourceID
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Kept:
-    """A condition that is not pushed to a table, and why.
-
-    Attributes
-    ----------
-    code
-        A fixed label: ``UDF``, ``limit above``, ``null side``, …
-    words
-        The condition and the reason, for people.
-    """
-
-    code: str
-    words: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,30 +98,6 @@ def needed(need: Need) -> Needed:
 def sorted_names(names: Iterable[str]) -> tuple[str, ...]:
     """Return distinct names, sorted."""
     return tuple(sorted(set(names)))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Relation:
-    """The algebra of one source, in which every source that it reads is a leaf.
-
-    Attributes
-    ----------
-    types
-        Types of the columns of all leaves.
-    names
-        Column names of the leaves, for people: by instance.
-    whole
-        Why it could not be analysed, or None.
-    volatile
-        It is nondeterministic: over other rows, its results differ.
-    """
-
-    block: Block
-    types: Types
-    names: Mapping[int, tuple[str, ...]]
-    whole: str | None = None
-    volatile: bool = False
-    free: Free = field(default_factory=Free, repr=False)
 
 
 def leaf(source_id: SourceID, columns: Sequence[tuple[str, str | None]]) -> Face:

@@ -36,7 +36,8 @@ from persist_assets.analysis.pushdown.equalities import (
     rejects_nulls,
     through,
 )
-from persist_assets.analysis.pushdown.needs import Disjunct, Kept, Need, Relation, sorted_names
+from persist_assets.analysis.pushdown.needs import Disjunct, Need, sorted_names
+from persist_assets.analysis.pushdown.relation import Kept, Relation
 from persist_assets.analysis.pushdown.terms import TermReader
 
 if TYPE_CHECKING:

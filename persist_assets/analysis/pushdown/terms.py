@@ -31,7 +31,7 @@ from persist_assets.analysis.pushdown.conditionals import (
 )
 from persist_assets.analysis.pushdown.constants import Typed, constant
 from persist_assets.analysis.pushdown.equalities import equal_columns, is_decimal, through
-from persist_assets.analysis.pushdown.needs import Kept, Relation
+from persist_assets.analysis.pushdown.relation import Kept, Relation
 from persist_assets.core.dialect import char_size
 from persist_assets.core.time_values import DATE_UNITS, TIMES, UNIT_DAYS
 

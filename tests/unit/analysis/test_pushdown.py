@@ -221,7 +221,7 @@ RULES: list[tuple[str, Callable[..., Any], str, str]] = [
     ("up to a month", bounds._cut_down, "p.next_first(day, unit)", "p.next_first(day, 'day')"),
     ("constant of the null side", Search._outer, "self._visit(reader, block, pushed", "self._visit(reader, node.right, pushed"),
     ("equal keys", equalities.through, "equal.get(ref, ())", "()"),
-    ("keys that are equal and not the same", equalities.equal_columns, "kind in _SAME_IF_EQUAL", "kind == kind"),
+    ("keys that are equal and not the same", equalities.equal_columns, "kind in SAME_IF_EQUAL", "kind == kind"),
     ("equal keys and a window", equalities.equal_columns, "if kind == also", "if kind != also"),
     ("digits", comparing.keep_their_values, "<= 38", "<= 99"),
     ("days without a zone", comparing.alike, '"timestamp_ntz"', '"timestamp"'),

@@ -18,6 +18,7 @@ from persist_assets.analysis import (
     fingerprint,
     grouping,
     names,
+    normal_form,
     relations,
     semantics,
 )
@@ -34,11 +35,13 @@ Rule = tuple[str, Callable[..., Any], str, str]
 """Title of a pair, the function that has its rule, a part of its text, and what to put there."""
 
 Scope, Fold, Calls = fingerprint.Scope, fingerprint.Fold, algebra.Calls
+Normal = normal_form.Normal
 
 NO_LABELS = (Scope._expr, 'digest("at", label, columns[column]) if label else ', "")
 ONE_LABEL_FOR_TIES = (Fold._labels, '{labels[i]}#{number}"', '{labels[i]}#"')
 NO_LEVELS = (Fold.scope, 'f"^{label}"', "label")
 NOT_WRAPPED = (Fold._outer, 'digest("side", side, scope.expr(out.expr))', "scope.expr(out.expr)")
+ONE_SIDE = (Fold._outer_joins, 'f"S{label}"', '"S"')
 NO_KEYS = (Fold._aggregate, "scope.rows, sorted(set(key_digests)), grouping", "scope.rows")
 NO_SETS = (Fold._aggregate, "sorted(sorted(key_digests[k] for k in one) for one in sets)", '"sets"')
 KEYS_BY_VALUE = (Fold._aggregate, "if len(set(key_digests)) < len(keys)", "if not keys")
@@ -62,7 +65,7 @@ DIFFERENT: list[Rule] = [
     ("which side of a self-join", *NO_LABELS),
     ("two of a symmetric self-join", *ONE_LABEL_FOR_TIES),
     ("one generator or two", *ONE_LABEL_FOR_TIES),
-    ("constants of two outer joins", *NOT_WRAPPED),
+    ("constants of two outer joins", *ONE_SIDE),
     ("coalesce above or below an outer join", *NOT_WRAPPED),
     ("which side of a self LEFT JOIN", Fold._outer, '"side", side,', '"side",'),
     ("which column of which side of a self LEFT JOIN", Fold._outer, 'f"{side}{label}"', "label"),
@@ -112,7 +115,18 @@ DIFFERENT: list[Rule] = [
     ("twice one side or once each", *ONE_LABEL_FOR_TIES),
     ("which side of a self-join of a view", *NO_LABELS),
     ("which side of a self-join of a common table expression", *NO_LABELS),
-    ("which outer join of one table", *NOT_WRAPPED),
+    ("which outer join of one table", *ONE_SIDE),
+    ("LEFT JOINs of which one is joined to the other, or to the first table", Fold._outer_joins, "right.rows, sorted(set(sides.exprs(on)))", "right.rows"),
+    ("LEFT JOIN whose filter is true for rows without a match", Normal._rejected, "if rejects_nulls(self._reader.predicate(condition))", "if True"),
+    ("LEFT JOIN whose filter has a value for NULL", Normal._rejected, "if rejects_nulls(self._reader.predicate(condition))", "if True"),
+    ("LEFT JOIN whose filter is on its left side", Normal._narrowed, "if any(all(column >= n for _, column in r) for r in rejected)", "if rejected"),
+    ("IS NULL of a column that may be NULL in a match", Normal._anti, "if _is_compared(", "if True or _is_compared("),
+    ("IS NULL of a column that is compared so that NULL matches", normal_form._is_compared, '("=", "<>", "<", "<=")', '("<=>",)'),
+    ("type of a column of a side without a match", Normal._anti, "(kind,)) for kind", '("x",)) for kind'),
+    ("condition on a key that is a floating-point number, in HAVING or WHERE", Normal._is_same_if_equal, "return kind is not None and", "return True or"),
+    ("condition on keys of grouping sets in HAVING or WHERE", Normal._filtered, "form.sets is not None", "False"),
+    ("condition without columns on all rows as one group, in HAVING or WHERE", Normal._filtered, "== alone", "<= alone"),
+    ("count of the rows of DISTINCT with NULL", Normal._counted_groups, "or node", "or whole"),
     ("columns of a UNION", *COLUMN_BY_COLUMN),
     ("order below a lateral view", *NO_ORDER),
     ("order below a join", *NO_ORDER),
@@ -201,6 +215,19 @@ EQUAL: list[Rule] = [
     ("a function or EXTRACT", equivalences.field_of_time, "function is None or", "True or"),
     ("LIKE or startswith", equivalences.same_call, 'if binding.types.of(args[0]) != "string"', "if True"),
     ("LIKE or endswith, contains", equivalences.same_call, 'if binding.types.of(args[0]) != "string"', "if True"),
+    ("order of LEFT JOINs", Fold._node, "if len(chain) > 1", "if False"),
+    ("order of LEFT JOINs of which one is joined to another", Fold._node, "if len(chain) > 1", "if False"),
+    ("LEFT JOIN of a view with one, in another order", Normal._chained, 'if node.kind != "left"', "if True"),
+    ("LEFT JOIN filtered on its right side, or JOIN", Normal._narrowed, "if any(all(column >= n", "if False and any(all(column >= n"),
+    ("LEFT JOIN beneath another that is filtered on the inner one's right side", Normal._narrowed, "if left is opened.left", "if True"),
+    ("LEFT JOIN without a match, or anti join", Normal._anti, "if not tests", "if True"),
+    ("LEFT JOIN without a match, or NOT EXISTS", Normal._anti, "if not tests", "if True"),
+    ("condition on grouping keys in HAVING or WHERE", Normal._filtered, "if not tests or", "if True or"),
+    ("condition above DISTINCT or below", Normal._filtered, "if not tests or", "if True or"),
+    ("count of distinct values, or of the rows of DISTINCT", Normal._counted_groups, "if form.aggregates", "if True"),
+    ("count of distinct values that are filtered above DISTINCT", Normal._filtered, "if not tests or", "if True or"),
+    ("a view with a LEFT JOIN that its reader filters, or its text", semantics._as_given, "None if lots else shown(node)", "None"),
+    ("a view with groups that its reader filters, or its text", semantics._as_given, "None if lots else shown(node)", "None"),
 ]  # fmt: skip
 """Pairs that come out different once the rule is gone."""
 
@@ -215,7 +242,7 @@ def without(function: Callable[..., Any], rule: str, instead: str) -> CodeType:
     return made[function.__name__].__code__
 
 
-@pytest.mark.proves("V1")
+@pytest.mark.proves("V1", "V33")
 @pytest.mark.parametrize(
     ("name", "rule"),
     [
