@@ -151,6 +151,7 @@ def public_pairs(external: External) -> tuple[tuple[str, str], ...]:
 
     Examples
     --------
+    >>> from persist_assets.core.model.sources import External
     >>> public_pairs(External("delta_table_input", version=3))
     (('mode', 'snapshot_and_follow'), ('version', '3'))
     """
