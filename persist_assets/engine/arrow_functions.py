@@ -139,16 +139,66 @@ def _column(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
         return column
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    if _family(column.type) not in ("null", _family(field.type)):
+    if not _is_convertible(column.type, field.type):
         raise TypeError(
             f"column {field.name} is {column.type} and declared as {field.type}: convert it"
         )
     try:
-        return column.cast(field.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        result = column.cast(field.type)
+        if not all(map(_is_exact, column.chunks, result.chunks)):
+            raise ValueError("a number would be rounded: round it in the function")
+        return result
+    except (ValueError, pa.ArrowNotImplementedError) as error:
         raise ValueError(
             f"column {field.name} is {column.type} and declared as {field.type}: {error}"
         ) from error
+
+
+def _is_convertible(kind: pa.DataType, target: pa.DataType) -> bool:
+    """Whether values of a type, and all values in them, are cast without guessing.
+
+    Arrow itself fills fields that a struct lacks with NULL, drops others, and reads texts in lists
+    as numbers.
+    """
+    family = _family(kind)
+    if family == "null":
+        return True
+    if family != _family(target):
+        return False
+    if family == "struct":
+        kinds, targets = ({f.name: f.type for f in s} for s in (kind, target))
+        are_same = kinds.keys() == targets.keys() and len(kinds) == kind.num_fields
+        return are_same and all(_is_convertible(kinds[n], targets[n]) for n in kinds)
+    if family == "map":
+        keys = _is_convertible(kind.key_type, target.key_type)
+        return keys and _is_convertible(kind.item_type, target.item_type)
+    return family != "list" or _is_convertible(kind.value_type, target.value_type)
+
+
+def _is_exact(before: pa.Array, after: pa.Array) -> bool:
+    """Whether no number was rounded by a cast; Arrow itself refuses some that do not fit."""
+    import pyarrow.compute as pc
+
+    kind, target = before.type, after.type
+    if kind == target:
+        return True
+    match _family(kind):
+        case "struct":
+            pairs = ((before.field(f.name), after.field(f.name)) for f in target)
+        case "list":
+            pairs = ((before.flatten(), after.flatten()),)
+        case "map":
+            pairs = ((before.keys, after.keys), (before.items, after.items))
+        case "number" if not (pa.types.is_integer(kind) or pa.types.is_integer(target)):
+            back = after.cast(kind, safe=False)
+            same = pc.equal(before, back)
+            if pa.types.is_floating(kind):
+                both_nan = pc.and_(pc.is_nan(before), pc.is_nan(back))
+                same = pc.or_(same, both_nan)
+            return pc.all(same).as_py() is not False
+        case _:
+            return True
+    return all(_is_exact(*pair) for pair in pairs)
 
 
 def _family(kind: pa.DataType) -> str:

@@ -54,10 +54,18 @@ class Coverage:
     def within(self, source: Source) -> Coverage:
         """Return what is needed of the columns that an external table has.
 
-        Columns that only another environment declares are fetched by that one.
+        Columns that only another environment declares are fetched by that one, and so are the rows
+        for conditions on them.
         """
         names = {c.name for c in source.columns}
-        return replace(self, columns=tuple(c for c in self.columns if c in names))
+        columns = tuple(c for c in self.columns if c in names)
+        lower = {name.lower() for name in names}
+        terms = {
+            text: term
+            for text, term in self.terms.items()
+            if all(v.words[0].lower() in lower for v in p.variables(term))
+        }
+        return replace(self, terms=terms, columns=columns)
 
 
 @dataclass(frozen=True, slots=True)

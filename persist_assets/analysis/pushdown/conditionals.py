@@ -13,6 +13,7 @@ import persist_assets.analysis.predicates as p
 from persist_assets.analysis.algebra import Call, Ref
 from persist_assets.analysis.functions import INTEGRAL
 from persist_assets.analysis.predicates.terms import FALSE, TRUE, Term
+from persist_assets.analysis.pushdown.comparing import keep_their_values
 from persist_assets.analysis.pushdown.equalities import is_decimal
 from persist_assets.analysis.pushdown.relation import Kept
 
@@ -131,7 +132,7 @@ def have_one_type(reader: Translator, choice: Call, other: Expr | None = None) -
     if other is not None:
         kinds.add(_kind(reader, other))
     exact = [kind in INTEGRAL or is_decimal(kind) for kind in kinds]
-    return all(exact) and not any(is_decimal(kind) and "38" in kind for kind in kinds)
+    return all(exact) and keep_their_values(kinds)
 
 
 def _kind(reader: Translator, expr: Expr) -> str:

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from persist_assets.core.errors import BuildError
+from persist_assets.engine.arrow_functions import _fitted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -201,6 +202,50 @@ def test_what_does_not_fit_publishes_nothing(case: str, start: Callable[..., Bui
     assert caught.value.location.path == "sources/d.py"
     assert line is None or caught.value.location.line == len(HEAD.splitlines()) + 3
     assert builder.ledger.manifests.find_snapshot("dev", source.build_id) is None
+
+
+STRUCT = pa.struct([("a", pa.int64()), ("b", pa.int64())])
+LOSSES = {
+    "a digit": ([0.15], pa.decimal128(3, 1), "would be rounded"),
+    "a range": ([1e300], pa.float32(), "would be rounded"),
+    "half a float": ([0.1], pa.float32(), "would be rounded"),
+    "half a decimal": ([Decimal("0.1234567890123456789")], pa.float64(), "would be rounded"),
+    "a digit in a list": ([[0.15], None], pa.list_(pa.decimal128(3, 1)), "would be rounded"),
+    "a field": ([{"a": 1}], STRUCT, "convert it"),
+    "the name of a field": ([{"a": 1, "c": 2}], STRUCT, "convert it"),
+    "a field too many": ([{"a": 1, "b": 2, "c": 3}], STRUCT, "convert it"),
+    "a field in a list": ([[{"a": 1}]], pa.list_(STRUCT), "convert it"),
+    "texts in lists": ([["1"]], pa.list_(pa.int32()), "convert it"),
+    "numbers in lists": ([[1]], pa.list_(pa.string()), "convert it"),
+    "a zone in a list": (
+        [[datetime(2024, 1, 1)]],
+        pa.list_(pa.timestamp("us", "UTC")),
+        "convert it",
+    ),
+}
+
+
+@pytest.mark.proves("V21")
+def test_no_value_is_lost_or_guessed() -> None:
+    for case, (values, kind, message) in LOSSES.items():
+        table, fields = pa.table({"x": values}), pa.schema([("x", kind)])
+        with pytest.raises((TypeError, ValueError), match=message):
+            pytest.fail(f"{case}: {_fitted(table, fields)}")
+    decimal, wide = pa.decimal128(3, 1), pa.map_(pa.binary(), pa.int64())
+    for values, kind, same in (
+        (pa.array([0.5, float("inf"), None]), pa.float32(), [0.5, float("inf"), None]),
+        (pa.array([0.1, None]), decimal, [Decimal("0.1"), None]),
+        (pa.array([Decimal("1.10"), None]), pa.float64(), [1.1, None]),
+        (pa.array([[0.5], None, []]), pa.list_(decimal), [[Decimal("0.5")], None, []]),
+        (pa.array([{"b": 1, "a": 2}, None]), STRUCT, [{"a": 2, "b": 1}, None]),
+        (pa.array([[], [None]]), pa.list_(pa.int32()), [[], [None]]),
+        (pa.array([[(b"k", 1)]], wide), pa.map_(pa.binary(), pa.int32()), [[(b"k", 1)]]),
+    ):
+        fitted = _fitted(pa.table({"x": values}), pa.schema([("x", kind)]))
+        assert fitted["x"].type == kind
+        assert fitted["x"].to_pylist() == same
+    nan = pa.table({"x": [float("nan")]})
+    assert repr(_fitted(nan, pa.schema([("x", pa.float32())]))["x"].to_pylist()) == "[nan]"
 
 
 @pytest.mark.slow

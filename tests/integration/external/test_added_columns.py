@@ -192,6 +192,31 @@ def test_environments_with_other_columns_share_a_copy(
 
 
 @pytest.mark.proves("V10")
+def test_a_column_that_is_gone_is_no_condition_of_other_environments(
+    enter: Make, make_project: Callable[..., Path]
+) -> None:
+    filtered = "create materialized view n as select id from t where c = 7;\n"
+    root = make_project({"m.sql": table(KEYED) + OLD}, "[env.dev]\n[env.prod]\n")
+    put(root, WIDE, (1, "a", 7), (2, "z", 7))
+    build(enter(root, "prod"))
+    write(root, table(f"{KEYED}, c int") + OLD + filtered)
+    build(dev := enter(root, "dev"))
+    assert values(dev, "n") == [(1,), (2,)]
+    rest = pa.table({"id": [1, 3], "k": ["a", "b"]}, schema=PLAIN)
+    deltalake.write_deltalake(str(root / "lake"), rest, mode="overwrite", schema_mode="overwrite")
+    write(root, table(KEYED) + OLD)
+    build(prod := enter(root, "prod"))
+    assert values(prod, "o") == [(1, "a"), (3, "b")]
+    # The column comes back: its condition finds its rows again.
+    put(root, WIDE, (4, "z", 7), (5, "z", 8))
+    build(enter(root, "prod"))
+    write(root, table(f"{KEYED}, c int") + OLD + filtered)
+    build(dev := enter(root, "dev"))
+    assert values(dev, "n") == [(4,)]
+    assert values(dev, "o") == [(1, "a"), (3, "b")]
+
+
+@pytest.mark.proves("V10")
 def test_a_copy_of_an_earlier_release_takes_columns_once_it_was_used(
     enter: Make, make_project: Callable[..., Path]
 ) -> None:

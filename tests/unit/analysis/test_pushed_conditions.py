@@ -202,6 +202,22 @@ def test_what_is_pushed_of_a_condition(condition: str) -> None:
     assert pushed(condition) == CHOICES[condition]
 
 
+@pytest.mark.proves("V2")
+def test_decimals_that_a_choice_rounds_are_not_compared_one_by_one() -> None:
+    """The type of the choice keeps all digits before the point, and too few after it."""
+    head = "CREATE TABLE t (k INT, a DECIMAL(30,2), b DECIMAL(37,20), c DECIMAL(20,10))"
+    for choice, left in {
+        "coalesce(a, b)": "TRUE",
+        "CASE WHEN k = 1 THEN a ELSE b END": "TRUE",
+        "coalesce(b, c)": "b = 0.3 OR b IS NULL AND c = 0.3",
+    }.items():
+        for test in ("= 0.3", "IN (0.3)"):
+            query = f"CREATE VIEW q AS SELECT k FROM t WHERE {choice} {test};"
+            text = f"{head} USING parquet LOCATION 'raw/t';\n--@ persist\n{query}\n"
+            (need,) = needs_of(text, ("t",)).values()
+            assert p.as_text(need.predicate) == left, choice
+
+
 RULES: list[tuple[str, Callable[..., Any], str, str]] = [
     ("if(k > 1, 'hi', 'lo') = 'lo'", conditionals.untrue, "*nulls", "*nulls[:0]"),
     ("coalesce(k, '1') = 1", conditionals.have_one_type, "if len(kinds) < 2:", "if kinds:"),
