@@ -45,7 +45,7 @@ ROWS: Mapping[str, int] = {
     "all": 1,
     "sql": 1,
     "malloy": 1,
-    "python": 1,
+    "python": 2,
     "raw": 1,
     "merge": 1,
     "history": 1,

@@ -323,6 +323,9 @@ def _check_names(query: Query, sql: _Filled, tables: Iterable[int]) -> None:
     qualified = {sql.frames[start].parts[-1].lower() for start in qualifying}
     if not qualified <= bare or not qualified.isdisjoint(_aliases(query.tree)):
         raise _Opaque
+    frames = [r.parts[-1].lower() for r in {id(r): r for r in sql.frames.values()}.values()]
+    if any(frames.count(name) > 1 for name in qualified):
+        raise _Opaque  # Spark has a name for each of two frames of one source
 
 
 def _qualifiers(tree: exp.Expr) -> Iterator[tuple[int, str]]:

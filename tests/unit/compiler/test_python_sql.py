@@ -127,6 +127,25 @@ def test_what_is_not_certain_is_opaque(form: str) -> None:
     assert f.function is not None
 
 
+@pytest.mark.parametrize(
+    ("sql", "is_seen"),
+    [
+        # With the name of the source for both, the inner one would hide the outer one.
+        ("SELECT {t}.a FROM {t} WHERE EXISTS (SELECT 1 FROM {u} WHERE {u}.b = {t}.b)", False),
+        ("SELECT {t}.a, {u}.b FROM {t} JOIN {u} ON {t}.a = {u}.a", False),
+        ("SELECT x.a, y.b FROM {t} AS x JOIN {u} AS y ON x.a = y.a", True),
+        ("SELECT {t}.a FROM {t} WHERE a IN (SELECT a FROM {t} WHERE {t}.b = 'x')", None),
+    ],
+)
+@pytest.mark.proves("V20")
+def test_frames_of_one_source_are_not_mixed_up(sql: str, is_seen: bool | None) -> None:
+    more, values = ("", "t=t") if is_seen is None else ("u, ", "t=t, u=u")
+    inputs = {"t": "raw/t"} | ({"u": "raw/t"} if more else {})
+    body = f'return spark.sql("{sql}", {values})'
+    f = source(function(body, f"t, {more}spark: SparkSession", f"@table(inputs={inputs})"))
+    assert (f.function is None) is (is_seen is not False)
+
+
 BODIES = {
     "more happens": "print(1)\nreturn spark.sql('SELECT a FROM {t}', t=t)",
     "something else is returned": "return spark.sql('SELECT a FROM {t}', t=t).limit(1)",
