@@ -537,6 +537,23 @@ class Rebuild:
                 return False
 
 
+def in_terms_of(calls: Calls, columns: Mapping[int, Sequence[Expr]]) -> Rebuild:
+    """Return a rewriter of expressions over leaves whose columns these expressions are.
+
+    Parameters
+    ----------
+    columns
+        The expressions by the instance of the leaf, one for each of its columns.
+    """
+
+    def stand_in(expr: Expr) -> Expr | None:
+        if isinstance(expr, Ref) and expr.instance in columns:
+            return columns[expr.instance][expr.column]
+        return None
+
+    return Rebuild(calls, replace=stand_in)
+
+
 class Free:
     """Finder of the instances that something refers to but does not bind; it remembers answers."""
 

@@ -39,13 +39,13 @@ from persist_assets.analysis.algebra import (
     Node,
     Opaque,
     Outer,
-    Rebuild,
     Ref,
     SetOperation,
     Sort,
     Subquery,
     Values,
     Window,
+    in_terms_of,
     walk,
 )
 from persist_assets.analysis.functions import (
@@ -421,7 +421,7 @@ class Fold:
             on = node.on
             if node is not first:
                 ((below, _),) = node.left.leaves
-                rewrite = _in_terms_of(calls, below, exprs)
+                rewrite = in_terms_of(calls, {below: exprs})
                 inside = [o.expr for o in node.left.columns]
                 exprs = [
                     # A window sees all rows of the join below, so they are part of its digest.
@@ -537,17 +537,6 @@ def _chain(node: Outer) -> Sequence[Outer]:
 
 def _has_window(*exprs: Expr) -> bool:
     return any(isinstance(e, Window) for e in walk(*exprs))
-
-
-def _in_terms_of(calls: Calls, instance: int, exprs: Sequence[Expr]) -> Rebuild:
-    """Return a rewriter of expressions over a leaf whose columns are these expressions."""
-
-    def stand_in(expr: Expr) -> Expr | None:
-        if isinstance(expr, Ref) and expr.instance == instance:
-            return exprs[expr.column]
-        return None
-
-    return Rebuild(calls, replace=stand_in)
 
 
 _COMPARED_BY_VALUE = frozenset((*INTEGRAL, "string", "date", "timestamp", "boolean"))

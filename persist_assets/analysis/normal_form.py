@@ -35,6 +35,7 @@ from persist_assets.analysis.algebra import (
     Ref,
     Subquery,
     Window,
+    in_terms_of,
     parts,
     walk,
 )
@@ -105,13 +106,7 @@ class Normal(Rebuild):
 
     def _with(self, columns: Mapping[int, Sequence[Expr]]) -> Rebuild:
         """Return a rewriter of expressions over leaves that were dissolved."""
-
-        def stand_in(expr: Expr) -> Expr | None:
-            if isinstance(expr, Ref) and expr.instance in columns:
-                return columns[expr.instance][expr.column]
-            return None
-
-        return Rebuild(self.calls, replace=stand_in)
+        return in_terms_of(self.calls, columns)
 
     def _over(self, node: Aggregate, columns: Columns) -> Aggregate:
         if not columns:

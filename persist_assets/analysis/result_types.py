@@ -310,10 +310,10 @@ def common_type(kinds: Iterable[str | None]) -> str | None:
     >>> common_type(["int", "decimal(4,2)"]), common_type(["int", "string"])
     ('decimal(12,2)', None)
     """
-    found = dict.fromkeys(kinds)
-    if not found or None in found:
+    distinct = dict.fromkeys(kinds)
+    if not distinct or None in distinct:
         return None
-    first, *others = [kind for kind in found if kind is not None]
+    first, *others = [kind for kind in distinct if kind is not None]
     for other in others:
         both = _common(first, other)
         if both is None:
@@ -508,10 +508,10 @@ def _field(call: Call, kinds: Sequence[str | None]) -> str | None:
         fields = fields_of(element or kind) if "struct<" in (element or kind)[:7] else []
     except UnknownTypeError:
         return None
-    found = [k for name, k in fields if name.lower() == call.words[0].lower()]
-    if len(found) != 1:
+    matches = [k for name, k in fields if name.lower() == call.words[0].lower()]
+    if len(matches) != 1:
         return None
-    return found[0] if element is None else _array_of(found[0])
+    return matches[0] if element is None else _array_of(matches[0])
 
 
 def _item(call: Call, kinds: Sequence[str | None]) -> str | None:

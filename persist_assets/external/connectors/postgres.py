@@ -281,11 +281,11 @@ class PostgresConnector:
         return self._seen
 
     def _looked_up(self) -> _Table:
-        found = self._transaction.fetch(_TABLE, {"table": self._named})
-        if not found or found[0][2] not in _RELATIONS:
+        tables = self._transaction.fetch(_TABLE, {"table": self._named})
+        if not tables or tables[0][2] not in _RELATIONS:
             hint = "check `table`; names with capitals or blanks stand in double quotes"
             raise StorageError(f"{self.label} does not exist", hint=hint)
-        oid, name, _, storage = found[0]
+        oid, name, _, storage = tables[0]
         declared = {c.name.lower(): c.type for c in self.columns}
         rows = self._transaction.fetch(COLUMNS, {"oid": oid})
         columns = [column_of(row, declared) for row in rows]
