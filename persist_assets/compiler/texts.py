@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.sources import Source
     from persist_assets.core.settings.values import Settings
 
-_NEW_OPTIONS = ("cursor",)
+_NEW_OPTIONS = ("cursor", "reading")
 """Options of external tables that earlier releases did not have."""
 
 ROWS: Mapping[str, int] = {

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from persist_assets.core.model.columns import Column
 
-_FILES = (
+OF_LISTINGS = (
     "archivePathFilter",
     "ignoreCorruptFiles",
     "ignoreInvalidPartitionPaths",
@@ -28,6 +28,8 @@ _FILES = (
     "pathGlobFilter",
     "recursiveFileLookup",
 )
+"""The options of all formats of files: which files are read, and which are skipped."""
+
 _TEXTS = (
     "charset",
     "columnNameOfCorruptRecord",
@@ -46,13 +48,13 @@ _TEXTS = (
     "timestampNTZFormat",
 )
 OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "parquet": (*_FILES, "datetimeRebaseMode", "int96RebaseMode", "mergeSchema"),
-    "orc": (*_FILES, "mergeSchema"),
-    "text": (*_FILES, "compression", "encoding", "lineSep", "wholetext"),
+    "parquet": (*OF_LISTINGS, "datetimeRebaseMode", "int96RebaseMode", "mergeSchema"),
+    "orc": (*OF_LISTINGS, "mergeSchema"),
+    "text": (*OF_LISTINGS, "compression", "encoding", "lineSep", "wholetext"),
     "delta": (),
     "catalog": ("table",),
     "csv": (
-        *_FILES,
+        *OF_LISTINGS,
         *_TEXTS,
         "charToEscapeQuoteEscaping",
         "codec",
@@ -81,7 +83,7 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
         "unescapedQuoteHandling",
     ),
     "json": (
-        *_FILES,
+        *OF_LISTINGS,
         *_TEXTS,
         "allowBackslashEscapingAnyCharacter",
         "allowComments",
@@ -101,7 +103,7 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
         "useUnsafeRow",
     ),
     "xml": (
-        *_FILES,
+        *OF_LISTINGS,
         *_TEXTS,
         "attributePrefix",
         "excludeAttribute",
@@ -119,7 +121,7 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
         "wildcardColName",
     ),
     "avro": (
-        *_FILES,
+        *OF_LISTINGS,
         "avroSchema",
         "avroSchemaUrl",
         "datetimeRebaseMode",

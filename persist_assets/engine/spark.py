@@ -45,12 +45,12 @@ from persist_assets.engine.shared_warehouse import ensure_shared
 from persist_assets.storage.delta_commit import find_staged
 from persist_assets.storage.delta_tables import read_snapshot, read_version
 from persist_assets.storage.files import reached, stored_rows
-from persist_assets.storage.headers import columns_in_order, first_records, is_header, line_of
+from persist_assets.storage.headers import grouped_by_columns, line_of
 from persist_assets.storage.raw import Pin, missing_columns, partition_names
 from persist_assets.storage.types import delta_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from pyspark.sql import DataFrame, SparkSession
@@ -295,11 +295,13 @@ class SparkEngine:
             ours |= {"columnPruning": "false", "enforceSchema": "true"}
         options = {**options, **ours}
         parted = {*partition_names(files, pin.base or ""), corrupt}
-        groups: dict[tuple[Column, ...], list[str]] = {}
-        if form == "csv" and options.get("header", "").lower() != "false":
-            groups = self._by_header(source, files, options, parted)
-        else:
-            groups[columns] = [*files]
+        groups: dict[tuple[Column, ...], list[str]] = {columns: [*files]}
+        if form == "csv":
+            try:
+                groups = grouped_by_columns(files, options, columns, parted, f"`{source.name}`")
+            except StorageError as error:
+                error.location = error.location or source.location
+                raise
         for stored, group in groups.items():
             self._parsed |= dict.fromkeys(group, (form, pin.base, stored, options))
         frames = [
@@ -312,33 +314,6 @@ class SparkEngine:
             if frames
             else self.read_files(form, empty, columns, {})
         )
-
-    def _by_header(
-        self,
-        source: Source,
-        files: Sequence[str],
-        options: Mapping[str, str],
-        parted: Collection[str],
-    ) -> dict[tuple[Column, ...], list[str]]:
-        """Return CSV files, grouped by their columns in order."""
-        columns = source.columns
-        groups: dict[tuple[Column, ...], list[str]] = {}
-        for file, record in first_records(files, options).items():
-            stored = columns
-            if record is None:
-                continue  # an empty file
-            if "header" in options:
-                elsewhere = tuple(c for c in columns if c.name.lower() in parted)
-                stored = (*columns_in_order(record, columns, parted, file), *elsewhere)
-            elif is_header(record, columns, parted):
-                raise StorageError(
-                    f"the first line of {file} is a header, but `{source.name}` declares none:"
-                    f" {', '.join(record)}",
-                    hint="add OPTIONS (header true), or header false if it is data",
-                    location=source.location,
-                )
-            groups.setdefault(stored, []).append(file)
-        return groups
 
     @contextmanager
     def _naming_bad_records(self) -> Generator[None]:

@@ -368,7 +368,7 @@ class Ingestion:
             coverage = self._coverage(source, needs)
             wide, connector, head = self._reached(source, copy, coverage, anew=from_scratch)
             closing_all.enter_context(closing(connector))
-            if connector.fetched is not None:
+            if not connector.capabilities.keeps_versions:
                 connector.staging = closing_all.enter_context(self._staging(key))
             coverage = coverage.within(wide)
             run = Run(self.settings, self.ledger, self.engine, self.now, self.brought)

@@ -364,6 +364,7 @@ class Sync:
             texts = [f"sum({READ})", *measures.expressions()]
             n_read, *values = groups.selectExpr(*texts).collect()[0]
             self._count(Brought((n_read or 0) - (n_held or 0), self._bytes(cost)))
+            self.connector.confirm()
             changes = measures.parse(values)
             if n_held is not None and changes.n_removed and self.external.append_only:
                 raise StorageError(
@@ -574,6 +575,7 @@ class Sync:
                     update.rows, update.columns, stored, build_uid, update.n_expected
                 )
                 self.table.check_key(staged, copy, update.kept_files)
+            self.connector.confirm()
             if update.cost is not None:
                 self._count(Brought(staged.rows - update.n_held, self._bytes(update.cost)))
             changes = None if update.measure is None else update.measure(staged)

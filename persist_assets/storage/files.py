@@ -40,7 +40,7 @@ from persist_assets.core.trust import permit
 from persist_assets.storage.waiting import ask, be_patient, patience_now
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    from collections.abc import Generator, Iterable, Mapping
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -143,8 +143,14 @@ def _check_scheme(location: str) -> None:
 
 
 @contextmanager
-def reached(location: str) -> Generator[tuple[Any, str]]:
+def reached(location: str, access: Mapping[str, str] | None = None) -> Generator[tuple[Any, str]]:
     """Yield the `pyarrow.fs.FileSystem` of a location, and its path there.
+
+    Parameters
+    ----------
+    access
+        The options of an S3-compatible store by their canonical names, in addition to those of the
+        environment; see `external_options.STORAGE`.
 
     Raises
     ------
@@ -158,25 +164,31 @@ def reached(location: str) -> Generator[tuple[Any, str]]:
     _check_scheme(location)
     permit_store(location)
     try:
-        yield _file_system(location) if is_local(location) else _patient(location)
+        if is_local(location):
+            yield _file_system(location)
+        else:
+            yield _patient(location, access or {})
     except (ArrowException, OSError) as error:
         raise unreachable(location, error) from error
 
 
-def _patient(location: str) -> tuple[Any, str]:
+def _patient(location: str, access: Mapping[str, str]) -> tuple[Any, str]:
     from persist_assets.storage.patient import patient
 
-    system, path = ask(location, lambda: _file_system(location), bounded=True)
+    system, path = ask(location, lambda: _file_system(location, access), bounded=True)
     return patient(system, location), path
 
 
-def _file_system(location: str) -> tuple[Any, str]:
+def _file_system(location: str, access: Mapping[str, str] | None = None) -> tuple[Any, str]:
     from pyarrow import fs
 
     store, answer_s = _store(location), patience_now().answer_s
     if store is not None:
         # Not from the URI, in which it would be quoted, unlike file names.
-        return _s3(store.endpoint, store.region, answer_s), location.partition("://")[2]
+        path = location.partition("://")[2]
+        if access:
+            return _s3_with(access, store, answer_s), path
+        return _s3(store.endpoint, store.region, answer_s), path
     if is_local(location):
         return fs.LocalFileSystem(), location
     start = location.index("://") + 3
@@ -191,17 +203,39 @@ def _s3(endpoint: str | None, region: str | None, answer_s: int) -> Any:
     """Return the file system of an endpoint; it is cached because it keeps connections."""
     from pyarrow import fs
 
+    return fs.S3FileSystem(**_s3_options(endpoint, region, answer_s))
+
+
+def _s3_with(access: Mapping[str, str], store: Store, answer_s: int) -> Any:
+    """Return a file system with credentials of its own; it is not cached, and so are they."""
+    from pyarrow import fs
+
+    endpoint = access.get("aws_endpoint", store.endpoint)
+    options = _s3_options(endpoint, access.get("aws_region", store.region), answer_s)
+    options |= {_S3_KEYS[name]: value for name, value in access.items() if name in _S3_KEYS}
+    if "aws_skip_signature" in access:
+        options["anonymous"] = True
+    return fs.S3FileSystem(**options)
+
+
+_S3_KEYS = {
+    "aws_access_key_id": "access_key",
+    "aws_secret_access_key": "secret_key",
+    "aws_session_token": "session_token",
+}
+
+
+def _s3_options(endpoint: str | None, region: str | None, answer_s: int) -> dict[str, Any]:
     # By default it gives up three attempts, each after three seconds.
     limits = {"connect_timeout": min(CONNECT_S, answer_s), "request_timeout": answer_s / _ATTEMPTS}
     if endpoint is None:
-        return fs.S3FileSystem(region=region, **limits)
-    parts = urlsplit(endpoint)
-    return fs.S3FileSystem(
-        region=region or "us-east-1",
-        scheme=parts.scheme,
-        endpoint_override=endpoint.partition("://")[2].rstrip("/"),
+        return {"region": region, **limits}
+    return {
+        "region": region or "us-east-1",
+        "scheme": urlsplit(endpoint).scheme,
+        "endpoint_override": endpoint.partition("://")[2].rstrip("/"),
         **limits,
-    )
+    }
 
 
 _ATTEMPTS = 3
@@ -240,8 +274,13 @@ def _directory(path: str) -> str:
     return path or "/"
 
 
-def list_files(location: str) -> list[Found]:
+def list_files(location: str, access: Mapping[str, str] | None = None) -> list[Found]:
     """Return the file at a location, or all files at any depth below it, sorted; maybe none.
+
+    Parameters
+    ----------
+    access
+        See `reached`.
 
     Raises
     ------
@@ -250,7 +289,7 @@ def list_files(location: str) -> list[Found]:
     """
     from pyarrow import fs
 
-    with reached(location) as (system, path):
+    with reached(location, access) as (system, path):
         path = path.rstrip("/") or "/"
         itself = system.get_file_info(path)
         if itself.type == fs.FileType.NotFound:

@@ -25,8 +25,58 @@ _UNREADABLE = (".deflate", ".snappy", ".lz4", ".lzo")
 _SPELLED = {r"\t": "\t", r"\b": "\b", r"\f": "\f", r"\\": "\\"}
 
 
+def grouped_by_columns(
+    files: Sequence[str],
+    options: Mapping[str, str],
+    columns: Sequence[Column],
+    elsewhere: Collection[str],
+    table: str,
+    access: Mapping[str, str] | None = None,
+) -> dict[tuple[Column, ...], list[str]]:
+    """Return CSV files, grouped by their columns in order; empty files are left out.
+
+    Parameters
+    ----------
+    files
+        Their locations.
+    options
+        The options of the table, by lower-case name.
+    columns
+        The declared columns.
+    elsewhere
+        The lower-case names of columns that are directories, or in no file.
+    table
+        The name of the table in messages.
+    access
+        See `files.reached`.
+
+    Raises
+    ------
+    StorageError
+        A file cannot be read, its header lacks declared columns, or is not declared as one.
+    """
+    if options.get("header", "").lower() == "false":
+        return {tuple(columns): [*files]}
+    groups: dict[tuple[Column, ...], list[str]] = {}
+    for file, record in first_records(files, options, access).items():
+        stored = tuple(columns)
+        if record is None:
+            continue  # an empty file
+        if "header" in options:
+            others = tuple(c for c in columns if c.name.lower() in elsewhere)
+            stored = (*columns_in_order(record, columns, elsewhere, file), *others)
+        elif is_header(record, columns, elsewhere):
+            raise StorageError(
+                f"the first line of {file} is a header, but {table} declares none:"
+                f" {', '.join(record)}",
+                hint="set the option `header` to true, or to false if it is data",
+            )
+        groups.setdefault(stored, []).append(file)
+    return groups
+
+
 def first_records(
-    files: Sequence[str], options: Mapping[str, str]
+    files: Sequence[str], options: Mapping[str, str], access: Mapping[str, str] | None = None
 ) -> dict[str, tuple[str, ...] | None]:
     """Return the first record of each CSV file, None if it is empty; ignored files are left out.
 
@@ -36,6 +86,8 @@ def first_records(
         Their locations.
     options
         The options of the table, by lower-case name.
+    access
+        See `files.reached`.
 
     Raises
     ------
@@ -46,12 +98,17 @@ def first_records(
     looked_at = [f for f in files if fnmatchcase(f.rpartition("/")[2], pattern)]
     with ThreadPoolExecutor(16) as pool:
         records = pool.map(
-            lambda f: _first_record(_read_text(f, options, _MOST), options), looked_at
+            lambda f: _first_record(_read_text(f, options, _MOST, access), options), looked_at
         )
         return dict(zip(looked_at, records, strict=True))
 
 
-def _read_text(location: str, options: Mapping[str, str], most: int = -1) -> str:
+def _read_text(
+    location: str,
+    options: Mapping[str, str],
+    most: int = -1,
+    access: Mapping[str, str] | None = None,
+) -> str:
     """Return the text of a file, of at most `most` bytes."""
     if location.endswith(_UNREADABLE):
         raise StorageError(
@@ -60,7 +117,10 @@ def _read_text(location: str, options: Mapping[str, str], most: int = -1) -> str
             hint="compress it as .gz, .bz2 or .zst",
         )
     encoding = options.get("encoding", options.get("charset", "utf-8"))
-    with reached(location) as (system, path), system.open_input_stream(path) as stream:
+    with (
+        reached(location, access) as (system, path),
+        system.open_input_stream(path) as stream,
+    ):
         content: bytes = stream.read(most) if most >= 0 else stream.read()
     try:
         text = content.decode(encoding, errors="replace")

@@ -122,13 +122,15 @@ def public_options(raw: RawTable) -> tuple[tuple[str, str], ...]:
     return tuple((k, v) for k, v in raw.options if not SECRETS.search(k))
 
 
-def pin_raw(raw: RawTable, location: str) -> Pin:
+def pin_raw(raw: RawTable, location: str, access: Mapping[str, str] | None = None) -> Pin:
     """Return the current version of a raw table.
 
     Parameters
     ----------
     location
         Absolute path or URI.
+    access
+        See `files.reached`; for files only.
 
     Raises
     ------
@@ -139,7 +141,7 @@ def pin_raw(raw: RawTable, location: str) -> Pin:
         return pin_delta(location)
     if raw.format not in FILE_FORMATS:
         return Pin(None)
-    files = _settled(location)
+    files = _settled(location, access)
     if not files:
         raise StorageError(
             f"there is no data at {location}",
@@ -195,7 +197,7 @@ _RECENT_S = 5.0
 """The age from which a change is certainly in an earlier second, even if clocks differ."""
 
 
-def _settled(location: str) -> list[Found]:
+def _settled(location: str, access: Mapping[str, str] | None) -> list[Found]:
     """Return the files of a location; if they have just changed, wait until that second is over.
 
     Raises
@@ -205,13 +207,15 @@ def _settled(location: str) -> list[Found]:
     """
     for _ in range(5):
         files = [
-            f for f in list_files(location) if not _is_hidden(f.location.removeprefix(location))
+            f
+            for f in list_files(location, access)
+            if not _is_hidden(f.location.removeprefix(location))
         ]
         newest = max((f.changed_ns for f in files), default=0) / 1e9
         if is_local(location) or newest < time.time() - _RECENT_S:
             return files
         time.sleep(_TICK_S)
-        if set(files) <= set(list_files(location)):
+        if set(files) <= set(list_files(location, access)):
             return files
     raise StorageError(f"the data at {location} keeps changing", hint="try again later")
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from conftest import drawn_seed, wait_for
-from ingesting import DeltaLake, IcebergLake, Life
+from ingesting import DeltaLake, DirectoryLake, IcebergLake, Life
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +52,7 @@ def test_random_lives(enter: Callable[..., Builder], make_project: Callable[...,
     steps = deaths = 0
     for number in range(LIVES):
         rng = random.Random(seed + number)
-        of = rng.choice([DeltaLake, IcebergLake])
+        of = rng.choice([DeltaLake, IcebergLake, DirectoryLake])
         keyed = rng.random() < 0.5
         life = Life(make_project({}, name=f"life{number}"), enter, rng, of, keyed=keyed)
         found = life.live(ROUNDS, dying=0.4)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import deltalake
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from icebergs import Written
 
 from persist_assets.core.errors import GoneError
@@ -161,6 +163,72 @@ class IcebergLake:
 
     def _whole(self) -> list[dict[str, Any]]:
         return self.table.table.scan().to_arrow().to_pylist()
+
+
+class DirectoryLake:
+    """A directory of Parquet files, by day, and what others do to it."""
+
+    connector = "directory_input"
+    options: ClassVar = {"format": "parquet"}
+
+    def __init__(self, root: Path, rows: pa.Table, rng: random.Random) -> None:
+        self.root, self.uri, self.rng, self.n = root / "lake", str(root / "lake"), rng, 0
+        self.append(rows)
+
+    def append(self, rows: pa.Table) -> None:
+        for day in pc.unique(rows["d"]):
+            self._put(day.as_py(), rows.filter(pc.equal(rows["d"], day)))
+
+    def _put(self, day: date, rows: pa.Table, file: Path | None = None) -> None:
+        self.n += 1
+        file = file or self.root / f"d={day}" / f"{self.n}.parquet"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(rows.drop_columns("d"), file)
+
+    def _files(self) -> list[tuple[Path, pa.Table]]:
+        found: list[tuple[Path, pa.Table]] = []
+        for file in sorted(self.root.rglob("*.parquet")):
+            day = date.fromisoformat(file.parent.name.removeprefix("d="))
+            rows = pq.ParquetFile(file).read()
+            days = pa.array([day] * rows.num_rows, pa.date32())
+            found.append((file, rows.append_column("d", days).select(SCHEMA.names)))
+        return found
+
+    def update(self, fifth: int) -> None:
+        k, x = self.rng.choice(["a", "b", None]), self.rng.choice([3.0, None])
+        for file, rows in self._files():
+            some = [
+                {**row, "k": k, "x": x} if row["id"] % 5 == fifth else row
+                for row in rows.to_pylist()
+            ]
+            if some != rows.to_pylist():
+                self._put(some[0]["d"], pa.Table.from_pylist(some, SCHEMA), file)
+
+    def delete(self, fifth: int) -> None:
+        for file, rows in self._files():
+            some = [row for row in rows.to_pylist() if row["id"] % 5 != fifth]
+            if some:
+                self._put(some[0]["d"], pa.Table.from_pylist(some, SCHEMA), file)
+            elif len(self._files()) > 1:
+                file.unlink()
+
+    def merge(self, rows: pa.Table) -> None:
+        self.delete(self.rng.randrange(5))
+        self.append(rows)
+
+    def optimize(self) -> None:
+        files = self._files()
+        for file, _ in files:
+            file.unlink()
+        self.append(pa.concat_tables(rows for _, rows in files))
+
+    rewrite = optimize
+
+    def vacuum(self, held: str | None) -> None:
+        pass
+
+    def rows(self, version: str) -> pa.Table:
+        return pa.concat_tables(rows for _, rows in self._files())
 
 
 class Life:

@@ -22,6 +22,7 @@ from persist_assets.compiler.frontends.external_options import (
     CATALOG,
     CONNECTOR,
     DATABASE_URL,
+    FILES,
     FORMATS,
     LACKING,
     LITERAL_SECRET,
@@ -46,11 +47,13 @@ from persist_assets.core.dialect import function_named, parse, plain
 from persist_assets.core.errors import Problem, did_you_mean
 from persist_assets.core.model.sources import External
 from persist_assets.core.object_stores import unfit_endpoint
+from persist_assets.core.raw_options import wrong_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from persist_assets.core.errors import Location, Severity
+    from persist_assets.core.model.columns import Column
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,7 @@ class LocatedText:
 def read_external(
     name: str,
     properties: Sequence[tuple[str, LocatedText]],
-    columns: Sequence[str],
+    columns: Sequence[Column],
     key: tuple[str, ...],
     location: Location,
 ) -> tuple[External | None, str, list[Problem]]:
@@ -128,8 +131,9 @@ class _Wrong(Exception):
 class _Reading:
     """One declaration that is being read; it collects the problems."""
 
-    def __init__(self, name: str, columns: Sequence[str], location: Location) -> None:
-        self.name, self.columns, self.location = name, columns, location
+    def __init__(self, name: str, columns: Sequence[Column], location: Location) -> None:
+        self.name, self.location, self.declared = name, location, columns
+        self.columns = [c.name for c in columns]
         self.problems: list[Problem] = []
         self.connectors: LocatedText | None = None
         self.start = 0
@@ -330,6 +334,7 @@ class _Reading:
             place = self.place(name, uri, config, options, storage)
         if iceberg and ONE_VERSION.search(place):
             self.one_version(options.get("mode"), uri)
+        reading = self.files(options) if form == "directory" else ()
         mode = options.get("mode", "snapshot_and_follow")
         if mode not in MODES:
             hint = did_you_mean(mode, MODES) or f"known modes: {', '.join(MODES)}"
@@ -348,6 +353,7 @@ class _Reading:
             snapshot_filter=self.condition("snapshot_filter", options.get("snapshot_filter")),
             timestamp_column=self.column(options, "timestamp_column"),
             cursor=self.column(options, "cursor"),
+            reading=reading,
             skip_unused_columns=self.skips is not False,
             storage=tuple(sorted(storage.items())),
         )
@@ -423,6 +429,38 @@ class _Reading:
             self.say("mode", message, self.at("mode"), "use snapshot_and_follow, and a filter")
         return f"{uri}#{table}"
 
+    def files(self, options: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+        """Return how the files of a directory are read: their format, and its options."""
+        if options.get("mode") == "follow":
+            message = "`directory_input` has no mode follow: a directory keeps no earlier files"
+            self.say("mode", message, self.at("mode"), "use snapshot_and_follow, and a filter")
+        form = options.get("format", "")
+        if form not in FILES:
+            hint = did_you_mean(form, FILES) or f"known formats: {', '.join(FILES)}"
+            message = "`directory_input` needs the format of its files: `format`"
+            self.say("option", message, self.at("format"), hint)
+            return ()
+        known_options = {name.lower() for name in FILES[form]}
+        reading: dict[str, str] = {}
+        for key, written in options.get("options", {}).items():
+            value = str(written).lower() if isinstance(written, bool | int) else written
+            if key.lower() not in known_options:
+                hint = did_you_mean(key, FILES[form])
+                hint = hint or f"known options: {', '.join(sorted(FILES[form]))}"
+                message = f"files of the format {form} have no option `{key}` here"
+                self.say("option", message, self.at(key), hint)
+            elif not isinstance(value, str):
+                message = f"`{key}` must be a string, an integer, or true or false"
+                self.say("type", message, self.at(key))
+            else:
+                reading[key.lower()] = value
+        if wrong := wrong_option(form, reading, self.declared):
+            self.say("option", wrong[0], self.at("options"), wrong[1])
+        merge = "mergeschema"
+        if reading.get(merge, "true").lower() not in ("true", "false"):
+            self.say("type", "`mergeSchema` must be true or false", self.at("options"))
+        return (("format", form), *sorted(reading.items()))
+
     def password(self, value: Any, storage: dict[str, str]) -> None:
         """Read the password of a database, which must be a reference."""
         at, hint = self.at(PASSWORD), _as_reference(PASSWORD, "PERSIST_SECRET_POSTGRES")
@@ -462,6 +500,7 @@ class _Reading:
         if not fits:
             what = {
                 str: "a string",
+                dict: "an object",
                 int: "an integer, without quotes",
                 bool: "true or false, without quotes",
             }[kind]

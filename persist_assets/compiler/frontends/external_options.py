@@ -6,13 +6,20 @@ import re
 from typing import TYPE_CHECKING
 
 from persist_assets.core.object_stores import unfit_endpoint, unfit_region
+from persist_assets.core.raw_options import OF_LISTINGS
+from persist_assets.core.raw_options import OPTIONS as RAW_OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from persist_assets.core.model.sources import External
 
-FORMATS = {"delta_table_input": "delta", "iceberg_input": "iceberg", "postgres_input": "postgres"}
+FORMATS = {
+    "delta_table_input": "delta",
+    "iceberg_input": "iceberg",
+    "postgres_input": "postgres",
+    "directory_input": "directory",
+}
 """The connectors of external tables, with the formats of their data."""
 
 _PUSHDOWN, _FOLLOW = "predicate pushdown", "snapshot-and-follow"
@@ -76,8 +83,20 @@ OPTIONS: Mapping[str, Mapping[str, type]] = {
     },
     "iceberg": {"uri": str, "metadata_location": str, **_VERSIONED, **_COMMON},
     "postgres": {"uri": str, "table": str, "cursor": str, **_COMMON},
+    "directory": {"uri": str, "format": str, "options": dict, **_COMMON},
 }
 """The options of connectors, by the format of their data, with their types."""
+
+_INFERRING = ("inferSchema", "samplingRatio", "singleVariantColumn")
+_OURS = ("columnPruning", "enforceSchema")
+FILES: Mapping[str, tuple[str, ...]] = {
+    form: tuple(o for o in RAW_OPTIONS[form] if o not in (*OF_LISTINGS, *_INFERRING, *_OURS))
+    for form in ("parquet", "csv")
+}
+"""The formats of files in directories, with their options: those that say what rows files have.
+
+The others choose files, infer columns, or would let bad records go unnoticed.
+"""
 
 PASSWORD = "password"
 DATABASE_URL = re.compile(r"postgres(?:ql)?://[^#]*")
@@ -163,6 +182,8 @@ def public_pairs(external: External) -> tuple[tuple[str, str], ...]:
         "filter": external.filter,
         "snapshot_filter": external.snapshot_filter,
         "cursor": external.cursor,
+        # prefixed, because `mode` is an option of CSV too
+        **{f"files.{name}": value for name, value in external.reading},
         "endpoint": dict(external.storage).get("aws_endpoint"),
         **{name: dict(external.storage).get(name) for name in ("rest.warehouse", "rest.prefix")},
     }

@@ -484,9 +484,9 @@ class _File:
                 location,
                 "CREATE EXTERNAL TABLE name (column type, …) WITH (…)",
             )
-        columns = [d.name for d in definitions]
+        key = self.key(tree, name, [d.name for d in definitions])
         external, uri, problems = read_external(
-            name, self.properties(tokens), columns, self.key(tree, name, columns), location
+            name, self.properties(tokens), self.columns(tree), key, location
         )
         self.problems += problems
         if external is None or any(p.severity == "error" for p in problems):

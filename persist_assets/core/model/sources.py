@@ -58,6 +58,9 @@ class External:
         Whether the declaration promises that no row is ever changed or deleted.
     cursor
         A column of a database's table whose values only grow with new rows; None: it has none.
+    reading
+        For a directory of files, the `format` of the files and the options of the format: sorted
+        pairs with lower-case names. Otherwise empty.
     labels, start_after
         Its labels among connectors, and the labels after which it starts.
     storage
@@ -76,6 +79,7 @@ class External:
     skip_unused_columns: bool = True
     append_only: bool = False
     cursor: str | None = None
+    reading: tuple[tuple[str, str], ...] = ()
     labels: tuple[str, ...] = ()
     start_after: tuple[str, ...] = ()
     storage: tuple[tuple[str, str], ...] = ()

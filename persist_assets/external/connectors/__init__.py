@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from persist_assets.external.connectors.access import follow_references
 from persist_assets.external.connectors.delta import DeltaConnector
+from persist_assets.external.connectors.directory import directory_connector
 from persist_assets.external.connectors.iceberg import IcebergConnector
 from persist_assets.external.connectors.postgres import PostgresConnector
 
@@ -28,6 +29,7 @@ CONNECTORS: Mapping[str, Callable[..., Connector]] = {
     "delta_table_input": DeltaConnector,
     "iceberg_input": IcebergConnector,
     "postgres_input": PostgresConnector,
+    "directory_input": directory_connector,
 }
 """The constructors of connectors, by the name of a transport."""
 

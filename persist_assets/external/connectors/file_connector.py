@@ -1,4 +1,4 @@
-"""The shared base of connectors to tables of Parquet files: declaration, checks, Spark reads."""
+"""The shared base of connectors to tables of files: declaration, checks, Spark reads."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def read_cost(rows: Sequence[int | None], sizes: Iterable[int], n_files: int) ->
 
 
 class FileConnector(ABC):
-    """A table of Parquet files with a log, as `protocol.Connector` describes it.
+    """A table of files, as `protocol.Connector` describes it.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class FileConnector(ABC):
     """The name of the table format in messages."""
     prefix: ClassVar[str]
     """The prefix of the names of its versions."""
-    capabilities: ClassVar[Capabilities]
+    capabilities: Capabilities
     staging: str | None = None
     fetched: int | None = None
 
@@ -158,6 +158,9 @@ class FileConnector(ABC):
 
     def close(self) -> None:  # noqa: B027
         """Do nothing: nothing is kept open."""
+
+    def confirm(self) -> None:  # noqa: B027
+        """Do nothing: files of a version never change."""
 
     # --------------------------------------------------------------------------------- formats
 

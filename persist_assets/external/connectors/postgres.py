@@ -180,6 +180,9 @@ class PostgresConnector:
             self._open.close()
         self._open, self._seen, self._versions = None, None, {}
 
+    def confirm(self) -> None:
+        """Do nothing: all rows are from one transaction."""
+
     # --------------------------------------------------------------------------------- versions
 
     def pin(self, copy_version: str | None = None) -> str:

@@ -117,8 +117,8 @@ class Connector(Protocol):
     Attributes
     ----------
     staging
-        The directory to which it writes rows that it fetches itself, for Spark to read; None: they
-        stay in memory.
+        The directory of a sync, to which it may write rows for Spark to read. None: there is no
+        sync, so rows of tables without versions are returned from memory.
     """
 
     staging: str | None
@@ -135,6 +135,18 @@ class Connector(Protocol):
 
     def close(self) -> None:
         """Release what it has open. It may be used again."""
+        ...
+
+    def confirm(self) -> None:
+        """Raise if rows that were read since the last call may not be those of their version.
+
+        It is called once they are read, and before they are used.
+
+        Raises
+        ------
+        ConflictError
+            Somebody else changed them meanwhile.
+        """
         ...
 
     def pin(self, copy_version: str | None = None) -> str:
