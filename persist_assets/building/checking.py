@@ -15,11 +15,12 @@ from persist_assets.building.set_checks import (
     reused_results,
 )
 from persist_assets.building.view_checks import ViewChecks
+from persist_assets.core.errors import PersistError
 from persist_assets.core.model.checks import CheckResult
 from persist_assets.core.partitions import filled_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from persist_assets.building.strategies.temporary import TemporaryTables
     from persist_assets.core.model.checks import Check
     from persist_assets.core.model.columns import Column
+    from persist_assets.core.model.queries import BuildID
     from persist_assets.core.model.snapshots import Partitions, Snapshot
     from persist_assets.core.model.sources import Source
     from persist_assets.planning.world import World
@@ -128,9 +130,7 @@ class Checking:
             reader.load_snapshot(present), present.table
         )
         self.check_columns(source, checks, columns)
-        results = None
-        if not any(reads_clock(c) for c in checks):
-            results = reused_results(reader, source, checks, before, world.manifest)
+        results = self._reused(source, checks, before, world.manifest)
         if results is None:
             rows = reader.load_snapshot(present)
             alone = self.engine.audit(rows, [c for c in checks if c.alone], present.table)
@@ -140,6 +140,31 @@ class Checking:
             )
         guards = _passed(self.project.guards(source))
         return (*results, *guards, *self._views.check(source, world, before))
+
+    def has_passed(
+        self, source: Source, present: Snapshot, manifest: Mapping[BuildID, Snapshot]
+    ) -> bool:
+        """Whether an existing table has passed all checks of its source, and they need not run."""
+        before = {c.name: c for c in self.ledger.builds.fetch_checks(present.build_uid)}
+        checks = self.checks_of(source)
+        try:
+            self.check_columns(source, checks, present.columns)
+            results = self._reused(source, checks, before, manifest)
+        except PersistError:
+            return False  # the build reports it
+        return results is not None and all(r.passed and r == before[r.name] for r in results)
+
+    def _reused(
+        self,
+        source: Source,
+        checks: Sequence[Check],
+        before: Mapping[str, CheckResult],
+        manifest: Mapping[BuildID, Snapshot],
+    ) -> tuple[CheckResult, ...] | None:
+        """Return the results of checks that ran on the same rows; None: they have to run again."""
+        if any(reads_clock(c) for c in checks):
+            return None
+        return reused_results(self.reader, source, checks, before, manifest)
 
     def has_new_guards(self, source: Source, present: Snapshot) -> bool:
         """Whether checks of temporary tables below a table did not run when it was built."""

@@ -10,6 +10,8 @@ date (`sync`) does.
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
@@ -24,7 +26,7 @@ from persist_assets.storage.changes import version_of_same_rows
 from persist_assets.storage.raw import Pin, pin_raw
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Generator, Iterable, Mapping
     from datetime import datetime
 
     from persist_assets.core.model.project import Needed
@@ -32,6 +34,22 @@ if TYPE_CHECKING:
     from persist_assets.core.model.snapshots import LocalCopy
     from persist_assets.core.model.sources import Source
     from persist_assets.external.ingestion import Ingestion
+
+_SHARED: ContextVar[Pins | None] = ContextVar("shared", default=None)
+
+
+@contextmanager
+def reading_as(pins: Pins) -> Generator[None]:
+    """Have runs that begin within the block, in this thread, read raw tables as `pins` has them.
+
+    What a plan leaves out of a run then rests on the same data as what the run builds.
+    """
+    token = _SHARED.set(pins)
+    try:
+        yield
+    finally:
+        _SHARED.reset(token)
+
 
 TO_COME = "external:"
 """The prefix of versions that a copy of an external table does not hold yet."""
@@ -84,6 +102,19 @@ class Pins:
         self._synced: set[SourceID] = set()
         self._unsynced: dict[SourceID, PersistError] = {}
         self._lock = threading.RLock()
+        shared = _SHARED.get()
+        if shared is not None and shared.settings.environment == self.settings.environment:
+            self._pins.update(shared.versioned())
+
+    def versioned(self) -> dict[SourceID, Pin]:
+        """Return the pins of raw tables whose data has versions."""
+        with self._lock:
+            return {
+                s: pin
+                for s, pin in self._pins.items()
+                if not self.project.by_id[s].external
+                and not (pin.version or UNVERSIONED).startswith(UNVERSIONED)
+            }
 
     # ------------------------------------------------------------------------------- raw tables
 

@@ -96,7 +96,7 @@ def start(observer: Observer, tables: Tables, source: Source, step: Step, world:
         step=step,
         table=continued.table if continued else tables.name_for(source),
         inputs=row_inputs,
-        current_at=_current_at(observer, source, world, step),
+        current_at=current_at(observer, source, world, step),
         before=before,
         latest=world.latest.get(source.source_id),
         kept_rows=kept_rows,
@@ -121,7 +121,7 @@ def wants_of(started: Started, build: Build, origin: Mapping[str, Any]) -> tuple
     )
 
 
-def _current_at(observer: Observer, source: Source, world: World, step: Step) -> datetime:
+def current_at(observer: Observer, source: Source, world: World, step: Step) -> datetime:
     """Return when all data that a step rests on was last known to be current."""
     present = step.snapshot
     if (

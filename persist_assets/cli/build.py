@@ -86,7 +86,9 @@ def build(
     tags = asked_tag(keys, order)
     if allow_schema_change:
         tags[SCHEMA_TAG] = "allow"
-    result, document = run_build(invocation, chosen, force=force, tags=tags)
+    result, document = run_build(
+        invocation, chosen, force=force, tags=tags, leaves_out=not (force or tags)
+    )
     _print_result(invocation, result, document)
 
 
@@ -133,7 +135,8 @@ def _print_result(invocation: Invocation, result: "RunResult", document: "RunDoc
         if all(row.action == "reused" for row in rows):
             out.print(f"nothing was rebuilt: all {len(rows)} tables were up to date")
         outcome = "[green]succeeded[/]" if result.success else "[red]failed[/]"
-        out.print(f"run {result.run_id[:8]} {outcome}")
+        if result.run_id is not None:
+            out.print(f"run {result.run_id[:8]} {outcome}")
     if not result.success:
         printed = {row.source_id for row in rows if row.build_uid}
         for failure in result.failures:
@@ -155,6 +158,7 @@ def run_build(
     force: bool = False,
     tags: Mapping[str, str] | None = None,
     lines: bool = True,
+    leaves_out: bool = False,
 ) -> tuple["RunResult", "RunDocument"]:
     """Build sources in one run with further tags; return its result, also as a document.
 
@@ -162,7 +166,10 @@ def run_build(
     ----------
     lines
         Print a line as each build begins and ends.
+    leaves_out
+        Leave out sources for which the run would do nothing.
     """
+    from persist_assets.building.reader import Reader
     from persist_assets.plugin.runs import run_assets
 
     with quiet(invocation), shown(err, lines=lines, live=not invocation.verbose) as progress:
@@ -173,6 +180,7 @@ def run_build(
             verbose=invocation.verbose,
             more=tags,
             progress=progress,
+            reader=Reader(invocation.observer, invocation.engine) if leaves_out else None,
         )
     return result, _run_document(invocation, chosen, result)
 
@@ -182,11 +190,17 @@ def _run_document(
 ) -> "RunDocument":
     from persist_assets.operations.documents.builds import RunDocument
 
-    newest_first = invocation.ledger.builds.fetch(run_id=result.run_id)
+    newest_first = invocation.ledger.builds.fetch(run_id=result.run_id) if result.run_id else []
     builds = {b.source_id: b for b in reversed(newest_first)}
     failures = {f.source_id: f.message for f in result.failures if f.source_id is not None}
     return RunDocument.of(
-        result.run_id, invocation.project, chosen, builds, failures, published=result.success
+        result.run_id,
+        invocation.project,
+        chosen,
+        builds,
+        failures,
+        settled=result.settled,
+        published=result.success,
     )
 
 

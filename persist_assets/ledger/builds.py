@@ -202,6 +202,29 @@ class Builds(Part):
                 self._publish(connection, publication, malloy, request_id=request_id)
             succeed_request(self._events, connection, request_id)
 
+    @repeated
+    def confirm(self, environment: str, times: Mapping[BuildID, datetime]) -> None:
+        """Record until when the data below published snapshots is known to be current.
+
+        Parameters
+        ----------
+        times
+            By BuildID, of snapshots that the environment has published itself.
+        """
+        by_time: dict[datetime, list[BuildID]] = {}
+        for build_id, at in times.items():
+            by_time.setdefault(at, []).append(build_id)
+        with self._write() as connection:
+            for at, build_ids in by_time.items():
+                for part in in_parts(build_ids):
+                    entries = sa.select(manifest_entries.c.build_uid).where(
+                        manifest_entries.c.environment == environment,
+                        manifest_entries.c.build_id.in_(part),
+                    )
+                    is_earlier = sa.func.coalesce(builds.c.current_at, builds.c.built_at) < at
+                    these = builds.c.build_uid.in_(entries), is_earlier
+                    connection.execute(builds.update().where(*these).values(current_at=at))
+
     def _publish(
         self,
         connection: Connection,

@@ -70,13 +70,22 @@ class Manifests(Part):
             was last built, or last found to be up to date, wins; among equals, the one published
             last. Finding a tainted snapshot up to date does not count.
         """
-        query = published(*environments).with_only_columns(builds.c.build_id, builds.c.build_uid)
+        query = published(*environments).with_only_columns(
+            builds.c.build_id, builds.c.build_uid, builds.c.current_at
+        )
         decoded = self._decoded.get(environments, {})
         with self._read() as connection:
-            best = {build_id: uid for build_id, uid in connection.execute(query)}
-            snapshots = {uid: decoded[uid] for uid in best.values() if uid in decoded}
-            # What a snapshot has of a build's row is written once, when the build succeeds.
-            for part in in_parts([uid for uid in best.values() if uid not in decoded]):
+            rows = connection.execute(query).all()
+            best = {row.build_id: row.build_uid for row in rows}
+            # What else a snapshot has of a build's row is written once, when the build succeeds.
+            snapshots = {
+                row.build_uid: present
+                for row in rows
+                if (present := decoded.get(row.build_uid)) is not None
+                and best[row.build_id] == row.build_uid
+                and present.current_at == row.current_at
+            }
+            for part in in_parts([uid for uid in best.values() if uid not in snapshots]):
                 rows = connection.execute(sa.select(builds).where(builds.c.build_uid.in_(part)))
                 snapshots |= {row.build_uid: snapshot_of(row) for row in rows}
         self._decoded[environments] = snapshots

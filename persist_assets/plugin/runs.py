@@ -8,9 +8,9 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Collection, Generator, Iterable, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,15 @@ from typing import Any
 import dagster as dg
 
 from persist_assets.building.observe import Observer
+from persist_assets.building.pins import reading_as
 from persist_assets.building.progress import Progress, watched
+from persist_assets.building.reader import Reader
+from persist_assets.building.settled import Settled, confirm, find_settled
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core import errors
 from persist_assets.core.errors import PersistError, SettingsError, Terminated
 from persist_assets.core.model.queries import SourceID
+from persist_assets.core.model.snapshots import Snapshot
 from persist_assets.core.model.sources import Source
 from persist_assets.core.settings.load import find_root, load_settings
 from persist_assets.core.settings.values import Settings
@@ -37,6 +41,7 @@ from persist_assets.plugin.assets import (
     of_all_partitions,
     op_name,
 )
+from persist_assets.plugin.events import CODE_VERSION, DATA_VERSION
 from persist_assets.plugin.partitions import asked_tag
 from persist_assets.plugin.runtime import ENVIRONMENT_TAG, ORIGIN_TAG
 
@@ -65,11 +70,20 @@ class StepFailure:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """The outcome of a run."""
+    """The outcome of a run.
 
-    run_id: str
+    Attributes
+    ----------
+    run_id
+        None: there was nothing to run.
+    settled
+        The snapshots of sources that were left out, because nothing would change.
+    """
+
+    run_id: str | None
     success: bool
-    failures: tuple[StepFailure, ...]
+    failures: tuple[StepFailure, ...] = ()
+    settled: Mapping[SourceID, Snapshot] = field(default_factory=dict[SourceID, Snapshot])
 
 
 @contextmanager
@@ -130,11 +144,15 @@ def run_assets(
     verbose: bool,
     more: Mapping[str, str] | None = None,
     progress: Progress | None = None,
+    reader: Reader | None = None,
 ) -> RunResult:
     """Build sources in one Dagster run in this process, and return when it has ended.
 
     Parameters
     ----------
+    reader
+        If there is one, sources that its observer finds settled are left out: see
+        `building.settled`. The run reads raw tables at the versions that the observer looked at.
     more
         Further tags of the run.
     progress
@@ -151,6 +169,12 @@ def run_assets(
     """
     os.environ["PERSIST_ENV"] = settings.environment
     sources = tuple(sources)
+    settled: Mapping[SourceID, Snapshot] = {}
+    if reader is not None:
+        settled = _leave_out(settings, reader, sources)
+        sources = tuple(s for s in sources if s.source_id not in settled)
+        if not sources:
+            return RunResult(None, success=True, settled=settled)
     job = dg.build_reconstructable_job(
         "persist_assets.plugin.runs",
         "project_job",
@@ -165,6 +189,7 @@ def run_assets(
         open_instance(settings) as instance,
         _insistent_interrupts() as signals,
         watched(progress or Progress()),
+        reading_as(reader.pins) if reader else nullcontext(),
     ):
         try:
             result = dg.execute_job(
@@ -185,7 +210,44 @@ def run_assets(
             for event in ends
             if event.step_key
         )
-        return RunResult(result.run_id, result.success, failures)
+        return RunResult(result.run_id, result.success, failures, settled)
+
+
+def _leave_out(
+    settings: Settings, reader: Reader, sources: Sequence[Source]
+) -> dict[SourceID, Snapshot]:
+    """Return the sources that a run need not build, and record that they are up to date."""
+    settled = find_settled(reader, sources)
+    if settled:
+        with open_instance(settings) as instance:
+            reported = _reported(instance, settings.environment, settled.values())
+        # What is above a source of the run may change.
+        moving = {s.source_id for s in sources} - reported
+        for source in reader.project.sources:
+            if not moving.isdisjoint((*source.bindings, *source.compared)):
+                moving.add(source.source_id)
+        settled = {s: some for s, some in settled.items() if s not in moving}
+        confirm(reader, settled.values())
+    return {s: some.snapshot for s, some in settled.items()}
+
+
+def _reported(
+    instance: dg.DagsterInstance, environment: str, settled: Iterable[Settled]
+) -> set[SourceID]:
+    """Return the settled sources whose last materialization in Dagster is of the same rows."""
+    by_key = {dg.AssetKey(s.source.asset_key): s for s in settled}
+    reported: set[SourceID] = set()
+    for record in instance.get_asset_records([*by_key]):
+        some, last = by_key[record.asset_entry.asset_key], record.asset_entry.last_materialization
+        materialization = last.asset_materialization if last else None
+        tags = (materialization.tags if materialization else None) or {}
+        if (tags.get(ENVIRONMENT_TAG), tags.get(CODE_VERSION), tags.get(DATA_VERSION)) == (
+            environment,
+            some.source.build_id,
+            some.snapshot.content,
+        ):
+            reported.add(some.source.source_id)
+    return reported
 
 
 def _user() -> str:

@@ -132,6 +132,8 @@ def _source_gauges(graph: Graph, project: Project) -> Iterator[tuple[str, Mappin
         snapshot = manifest.get(source.build_id)
         tainted[label] = len(marks.get(snapshot.build_uid, ())) if snapshot else 0
         if snapshot is not None:
+            if label in success:  # `persist build` starts no build of what is up to date
+                success[label] = max(success[label], snapshot.known_at.timestamp())
             rows[label] = snapshot.rows
             age[label] = (now - snapshot.known_at).total_seconds()
             if source.annotation.freshness is not None:

@@ -340,6 +340,29 @@ def test_every_command_has_help() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.proves("V40")
+def test_a_run_has_no_step_for_what_would_not_change(root: Path) -> None:
+    printed(persist("build", "--json", cwd=root))
+    path = root / "sources" / "m.sql"
+    path.write_text(path.read_text().replace("sum(c) AS s", "sum(c) + 1 AS s"))
+    edited = printed(persist("build", "--json", cwd=root))
+    assert edited["run_id"] is not None
+    p, q = edited["builds"]
+    assert (p["action"], p["build_uid"], p["rows"]) == ("reused", None, 2)
+    assert (q["action"], q["rows"]) == ("built", 2) and q["build_uid"]
+
+    done = persist("build", cwd=root)
+    assert "nothing was rebuilt: all 2 tables were up to date" in done.stdout
+    assert "run" not in done.stdout.splitlines()[-1].split()
+    # A source that Dagster has forgotten is reported to it.
+    shutil.rmtree(root / ".persist" / "dagster")
+    reported = printed(persist("build", "q", "--json", cwd=root))
+    assert reported["run_id"] and reported["builds"][0]["action"] == "reused"
+    assert printed(persist("build", "q", "--json", cwd=root))["run_id"] is None
+    assert printed(persist("build", "--force", "q", "--json", cwd=root))["run_id"]
+
+
+@pytest.mark.slow
 @pytest.mark.proves("K6", "M8", "M15")
 def test_build_show_query_and_manifest(root: Path) -> None:
     built = printed(persist("build", "--json", cwd=root))
@@ -351,12 +374,15 @@ def test_build_show_query_and_manifest(root: Path) -> None:
     assert all(b["bytes"] > 0 and b["seconds"] > 0 and b["version"] == 0 for b in built["builds"])
 
     again = printed(persist("build", "--json", cwd=root))
-    assert {b["action"] for b in again["builds"]} == {"reused"}
-    assert again["run_id"] != built["run_id"]
+    # Nothing changes, so there is no run, and no build.
+    assert again["run_id"] is None and again["published"] is True
+    for before, now in zip(built["builds"], again["builds"], strict=True):
+        gone = {"rows_written": None, "seconds": None, "build_uid": None, "maintenance": None}
+        assert now == {**before, **gone, "action": "reused", "effort": None}
 
     shown = printed(persist("show", "q", "--json", cwd=root))
     assert shown["tables"][0]["rows"] == 2
-    assert [b["action"] for b in shown["builds"]] == ["reused", "built"]
+    assert [b["action"] for b in shown["builds"]] == ["built"]
     assert shown["columns"][1] == {
         "name": "s",
         "type": "bigint",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, Self
 
 from persist_assets.operations.documents.base import Count, Document
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
 
     from persist_assets.core.model.project import Project
     from persist_assets.core.model.queries import SourceID
-    from persist_assets.core.model.snapshots import Build
+    from persist_assets.core.model.snapshots import Build, Snapshot
     from persist_assets.core.model.sources import Source
 
 
@@ -50,7 +51,13 @@ class BuildDocument(Document):
     effort: EffortDocument | None
 
     @classmethod
-    def of(cls, source: Source, build: Build | None, failure: str | None) -> Self:
+    def of(
+        cls,
+        source: Source,
+        build: Build | None,
+        failure: str | None,
+        settled: Snapshot | None = None,
+    ) -> Self:
         """Return the document of a source's build.
 
         Parameters
@@ -59,9 +66,11 @@ class BuildDocument(Document):
             None if it did not start.
         failure
             Why the step of the source failed; None if it did not.
+        settled
+            The table of a source that the run left out, because nothing would change.
         """
-        snapshot = build.snapshot if build else None
-        action = "failed" if failure else "skipped"
+        snapshot = build.snapshot if build else settled
+        action = "failed" if failure else "reused" if settled else "skipped"
         if build is not None:
             action = "failed" if build.state != "succeeded" else build.action
         partitions = snapshot.partitions if snapshot and action == "built" else None
@@ -98,17 +107,26 @@ class RunDocument(Document):
     @classmethod
     def of(
         cls,
-        run_id: str,
+        run_id: str | None,
         project: Project,
         sources: Sequence[Source],
         builds: Mapping[SourceID, Build],
         failures: Mapping[SourceID, str],
         *,
+        settled: Mapping[SourceID, Snapshot] = MappingProxyType({}),
         published: bool,
     ) -> Self:
-        """Return the document of a run; the error of a skipped build names the failed inputs."""
+        """Return the document of a run; the error of a skipped build names the failed inputs.
+
+        Parameters
+        ----------
+        settled
+            The tables of sources that the run left out.
+        """
         rows = {
-            s.source_id: BuildDocument.of(s, builds.get(s.source_id), failures.get(s.source_id))
+            s.source_id: BuildDocument.of(
+                s, builds.get(s.source_id), failures.get(s.source_id), settled.get(s.source_id)
+            )
             for s in sources
         }
         for source_id, row in rows.items():
