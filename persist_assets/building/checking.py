@@ -145,8 +145,9 @@ class Checking:
         self, source: Source, present: Snapshot, manifest: Mapping[BuildID, Snapshot]
     ) -> bool:
         """Whether an existing table has passed all checks of its source, and they need not run."""
-        before = {c.name: c for c in self.ledger.builds.fetch_checks(present.build_uid)}
         checks = self.checks_of(source)
+        results = self.ledger.builds.fetch_checks(present.build_uid) if checks else ()
+        before = {r.name: r for r in results}
         try:
             self.check_columns(source, checks, present.columns)
             results = self._reused(source, checks, before, manifest)
@@ -168,8 +169,10 @@ class Checking:
 
     def has_new_guards(self, source: Source, present: Snapshot) -> bool:
         """Whether checks of temporary tables below a table did not run when it was built."""
-        before = {c.name: c for c in self.ledger.builds.fetch_checks(present.build_uid)}
         guards = self.project.guards(source)
+        if not guards:
+            return False
+        before = {c.name: c for c in self.ledger.builds.fetch_checks(present.build_uid)}
         return any(
             c.name not in before or before[c.name].definition != c.definition for c in guards
         )

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from persist_assets.building.observe import Observer
     from persist_assets.building.reader import Reader
     from persist_assets.core.model.plans import Plan, Step
-    from persist_assets.core.model.queries import BuildID, SourceID
+    from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.snapshots import Build, Snapshot
     from persist_assets.core.model.sources import Source
     from persist_assets.planning.world import World
@@ -85,10 +85,8 @@ def find_settled(reader: Reader, sources: Collection[Source]) -> dict[SourceID, 
             if source.source_id in late or not look.is_settled(source, step):
                 moving.add(source.source_id)
                 continue
-            snapshot, known_at = (
-                world.manifest[source.build_id],
-                current_at(observer, source, confirmed, step),
-            )
+            snapshot = world.manifest[source.build_id]
+            known_at = current_at(observer, source, confirmed, step)
             settled[source.source_id] = Settled(source, snapshot, known_at)
             manifest[source.build_id] = replace(snapshot, current_at=known_at)
     return settled
@@ -180,10 +178,10 @@ def confirm(reader: Reader, settled: Iterable[Settled]) -> None:
     observer = reader.observer
     environment = observer.settings.environment
     own = observer.ledger.manifests.fetch(environment)
-    times: dict[BuildID, datetime] = {}
-    for some in settled:
-        build_id = some.source.build_id
-        if own.get(build_id) == some.snapshot:
-            times[build_id] = some.current_at
+    times = {
+        some.snapshot.build_uid: some.current_at
+        for some in settled
+        if own.get(some.source.build_id) == some.snapshot
+    }
     observer.ledger.builds.confirm(environment, times)
     export(observer.settings, observer.ledger)

@@ -203,26 +203,27 @@ class Builds(Part):
             succeed_request(self._events, connection, request_id)
 
     @repeated
-    def confirm(self, environment: str, times: Mapping[BuildID, datetime]) -> None:
+    def confirm(self, environment: str, times: Mapping[str, datetime]) -> None:
         """Record until when the data below published snapshots is known to be current.
 
         Parameters
         ----------
         times
-            By BuildID, of snapshots that the environment has published itself.
+            By the builds that wrote the snapshots. Snapshots that the environment no longer
+            publishes itself stay as they are.
         """
-        by_time: dict[datetime, list[BuildID]] = {}
-        for build_id, at in times.items():
-            by_time.setdefault(at, []).append(build_id)
+        entries = sa.select(manifest_entries.c.build_uid).where(
+            manifest_entries.c.environment == environment
+        )
+        is_entry = builds.c.build_uid.in_(entries)
+        known_at = sa.func.coalesce(builds.c.current_at, builds.c.built_at)
+        by_time: dict[datetime, list[str]] = {}
+        for uid, at in times.items():
+            by_time.setdefault(at, []).append(uid)
         with self._write() as connection:
-            for at, build_ids in by_time.items():
-                for part in in_parts(build_ids):
-                    entries = sa.select(manifest_entries.c.build_uid).where(
-                        manifest_entries.c.environment == environment,
-                        manifest_entries.c.build_id.in_(part),
-                    )
-                    is_earlier = sa.func.coalesce(builds.c.current_at, builds.c.built_at) < at
-                    these = builds.c.build_uid.in_(entries), is_earlier
+            for at, uids in by_time.items():
+                for part in in_parts(uids):
+                    these = is_entry, builds.c.snapshot_uid.in_(part), known_at < at
                     connection.execute(builds.update().where(*these).values(current_at=at))
 
     def _publish(
