@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from persist_assets.building.start import continued_in_place
 from persist_assets.building.strategies.choose import strategy_of
 from persist_assets.building.tables import Tables
+from persist_assets.planning.maintenance import why_all_rows
 
 if TYPE_CHECKING:
     from persist_assets.building.observe import Observer
@@ -47,7 +48,8 @@ def stages_of(observer: Observer, source: Source, key: str | None = None) -> tup
     partition_keys = None if key is None else {source.source_id: [key]}
     (step,) = observer.plan([source.source_id], partition_keys=partition_keys).steps
     step = continued_in_place(Tables(observer.settings, observer.project, observer.ledger), step)
-    reasons = "; ".join(r.message for r in step.reasons) or "the table is up to date"
+    why = (*(r.message for r in step.reasons), *why_all_rows(step))
+    reasons = "; ".join(why) or "the table is up to date"
     own = (*source.checks, *observer.project.checks_of_views(source))
     checks = ", ".join(c.name for c in own) or "none"
     environment = observer.settings.environment

@@ -34,7 +34,7 @@ from persist_assets.external.status import find_holdings
 from persist_assets.operations.revisions import WORKING_TREE, find_places
 from persist_assets.planning.changed_checks import ChangedCheck
 from persist_assets.planning.diff import Change, Standings, compare, to_rebuild
-from persist_assets.planning.maintenance import way_out
+from persist_assets.planning.maintenance import way_out, why_all_rows
 from persist_assets.planning.reach import asked_for
 
 
@@ -223,14 +223,6 @@ def _method(step: Step) -> str:
     return f" [{'yellow' if is_odd else 'cyan'}]({step.maintenance})[/]"
 
 
-def _why_whole(step: Step) -> tuple[str, ...]:
-    """Return why all rows are computed, unless the reasons of a step say so."""
-    repeats = any(r.message in step.why or step.why in r.message for r in step.reasons)
-    is_shown = step.action == "build" and step.maintenance == "whole" and not repeats
-    is_asked = any(r.code in ("forced", "tainted") for r in step.reasons)
-    return (step.why,) if is_shown and not is_asked else ()
-
-
 def _costs(step: Step) -> str:
     """Return how much a step reads and how long it takes, as far as that is known."""
     facts: list[str] = []
@@ -271,7 +263,7 @@ def plan_tree(
         ]
         reads = f" [dim](reads {', '.join(also)} too)[/]" if also else ""
         colour = "yellow" if step.action == "build" else "green"
-        why = "; ".join((*(r.message for r in step.reasons), *_why_whole(step)))
+        why = "; ".join((*(r.message for r in step.reasons), *why_all_rows(step)))
         reasons = f" [dim]{escape(why)}[/]" if why else ""
         costs = f" [dim]{escape(text)}[/]" if (text := _costs(step)) else ""
         name = f"[{colour}]{step.action}[/] {escape(source.key)}{_method(step)}"

@@ -40,6 +40,10 @@ _COPIED_BYTES_PER_S = 150e6
 
 _CLOSE = 2
 """All rows are computed a second time if that took at most so many times as long as maintenance."""
+_LEAST_OF_SMALL_S = 5.0
+"""A small table that is computed as a whole in fewer seconds is not maintained, unless it was."""
+_LEAST_OF_SMALL_AT_FIRST_S = 30.0
+"""The same while only its first build was measured."""
 
 
 def whole_seconds(costs: Sequence[Cost], n_bytes: int) -> tuple[float, bool]:
@@ -110,6 +114,26 @@ def _correction(costs: Sequence[Cost], n_builds: int = 2) -> float:
     """
     ratios = [c.seconds / c.by_size_s for c in costs if c.by_size_s][:n_builds]
     return sum(ratios) / len(ratios) if ratios else 1.0
+
+
+def is_too_small(costs: Sequence[Cost], n_bytes: int | None) -> bool:
+    """Whether all rows are computed because the inputs are small, and they do not take long.
+
+    Jobs have constant costs, and deltas need several times as many jobs. A first build takes
+    longer than later ones, because Spark starts and compiles code, so it proves less. But what took
+    long is not repeated because of a size: files are compressed, joins multiply rows, and functions
+    and other systems may be slow.
+
+    Parameters
+    ----------
+    n_bytes
+        The size of all tables that are read; None: unknown.
+    """
+    if n_bytes is None or n_bytes / _COMPUTED_BYTES_PER_S >= _LEAST_S:
+        return False
+    least_s = _LEAST_OF_SMALL_AT_FIRST_S if len(costs) == 1 else _LEAST_OF_SMALL_S
+    was_maintained = any(c.maintenance != "whole" for c in costs)
+    return bool(costs) and not was_maintained and costs[0].seconds < least_s
 
 
 def is_worth_measuring(expected: Estimates, costs: Sequence[Cost]) -> bool:

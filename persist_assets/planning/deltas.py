@@ -18,10 +18,12 @@ from persist_assets.planning.by_keys import unfit_keys
 from persist_assets.planning.costs import (
     estimate,
     is_quick,
+    is_too_small,
     is_worth_measuring,
     size_of,
     whole_seconds,
 )
+from persist_assets.planning.volumes import UNKNOWN, total
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -127,6 +129,11 @@ def maintained(
             f"computing all rows takes {expected.whole_s:.1f} s, and computing those that can"
             f" differ about {expected.delta_s:.1f} s"
         )
+        return Refusal(why, expected)
+    n_bytes = total(world.sizes.get(s, UNKNOWN) for s in changes).bytes
+    if by_cost and is_too_small(costs, n_bytes):
+        last = "the last time" if len(costs) > 1 else "the first time"
+        why = f"its inputs are small, and computing all rows took {expected.whole_s:.1f} s {last}"
         return Refusal(why, expected)
     if by_cost and is_worth_measuring(expected, costs):
         why = (

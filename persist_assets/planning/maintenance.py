@@ -77,6 +77,14 @@ def refusal(source: Source, why: str) -> NotIncrementalError:
     return NotIncrementalError(message, hint=way_out(source), location=source.location)
 
 
+def why_all_rows(step: Step) -> tuple[str, ...]:
+    """Return why a build computes all rows, unless the reasons of its step say so."""
+    repeats = any(r.message in step.why or step.why in r.message for r in step.reasons)
+    is_shown = step.action == "build" and step.maintenance == "whole" and not repeats
+    is_requested = any(r.code in ("forced", "tainted") for r in step.reasons)
+    return (step.why,) if is_shown and not is_requested else ()
+
+
 def increment_method(annotation: Annotation, *, adds: bool) -> Maintenance:
     """Return the method of a build that continues a table without partitions or history.
 

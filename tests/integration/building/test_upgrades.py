@@ -297,7 +297,7 @@ def test_a_reader_of_a_table_of_another_text_comes_from_none(
 def test_rows_that_another_text_finds_unchanged_come_from_two_texts(
     other: str, make_project: Callable[..., Path], make: Make
 ) -> None:
-    few = "--@ persist\nCREATE VIEW few AS SELECT x FROM t WHERE x > 1;\n"
+    few = "--@ persist refresh=incremental\nCREATE VIEW few AS SELECT x FROM t WHERE x > 1;\n"
     root = make_project({"m.sql": RAW + few})
     put(root, 1, 2)
     build(make(root))

@@ -10,7 +10,7 @@ from conftest import with_programs_of
 from test_planner import build, fresh, snapshot
 
 from persist_assets.cli.application import in_bytes
-from persist_assets.cli.plan import _costs, _why_whole, plan_tree
+from persist_assets.cli.plan import _costs, plan_tree
 from persist_assets.core.model.plans import (
     Change,
     Estimates,
@@ -24,6 +24,7 @@ from persist_assets.core.model.plans import (
 from persist_assets.core.model.snapshots import Cost, KeptState
 from persist_assets.operations.documents.plans import StepDocument
 from persist_assets.planning.inputs import as_of, drawn
+from persist_assets.planning.maintenance import why_all_rows
 from persist_assets.planning.planner import plan
 from persist_assets.planning.volumes import of_change, of_pieces, total
 
@@ -186,10 +187,17 @@ def test_a_plan_says_what_both_ways_are_expected_to_take() -> None:
     assert not by_size.expected.is_measured
 
 
-def after_costs(*costs: Cost) -> Step:
-    """Return the step of a source after builds with some costs, the latest first."""
-    made = project_of(GROUPED)
-    return step_of(made, after(made, {T: GREW}, costs=costs))
+def after_costs(*costs: Cost, n_bytes: int | None = 500 * MB, annotation: str = "") -> Step:
+    """Return the step of a source after builds with some costs, the latest first.
+
+    Parameters
+    ----------
+    n_bytes
+        The size of the table that it reads; None: unknown.
+    """
+    made = project_of(GROUPED, annotation)
+    world = after(made, {T: GREW}, costs=costs)
+    return step_of(made, replace(world, sizes={T: Volume(5000, n_bytes)}))
 
 
 def kept_up(seconds: float, by_size_s: float | None = 2.0) -> Cost:
@@ -233,9 +241,66 @@ def test_all_rows_are_computed_a_second_time_if_both_ways_are_close() -> None:
         f"computing rows that can differ takes about {seconds:.1f} s, and computing all rows took"
         f" {close.seconds:.1f} s the first time; it is measured once more",
     )
-    made = project_of(GROUPED, "refresh=incremental")
-    forced = step_of(made, after(made, {T: GREW}, costs=(*as_expected, close)))
+    forced = after_costs(*as_expected, close, annotation="refresh=incremental")
     assert forced.maintenance == "keys"
+
+
+@pytest.mark.proves("V38")
+@pytest.mark.parametrize(
+    ("n_bytes", "seconds", "method"),
+    [
+        (39 * MB, (6.0,), "whole"),
+        (41 * MB, (6.0,), "keys"),
+        (None, (6.0,), "keys"),
+        (MB, (29.9,), "whole"),
+        (MB, (30.0,), "keys"),  # joins or functions make few bytes slow
+        (MB, (4.9, 6.0), "whole"),
+        (MB, (5.0, 6.0), "keys"),
+        (41 * MB, (4.9, 6.0), "keys"),
+        (None, (4.9, 6.0), "keys"),
+    ],
+)
+def test_small_tables_are_maintained_only_if_all_rows_take_long_twice(
+    n_bytes: int | None, seconds: tuple[float, ...], method: str
+) -> None:
+    costs = (replace(WHOLE, seconds=s) for s in seconds)
+    step = after_costs(*costs, n_bytes=n_bytes)
+    assert step.expected is not None
+    assert (step.maintenance, step.expected.prefers_delta) == (method, True)
+
+
+@pytest.mark.proves("V38")
+def test_a_plan_says_that_a_table_is_small() -> None:
+    cold, warm = (replace(WHOLE, seconds=s) for s in (6.0, 1.5))
+    first = "its inputs are small, and computing all rows took 6.0 s the first time"
+    assert after_costs(cold, n_bytes=MB).why == first
+    later = "its inputs are small, and computing all rows took 1.5 s the last time"
+    assert after_costs(warm, cold, n_bytes=MB).why == later
+
+
+@pytest.mark.proves("V38")
+def test_a_small_table_that_was_maintained_stays_so() -> None:
+    cold = replace(WHOLE, seconds=6.0)
+    assert after_costs(kept_up(2.0), cold, n_bytes=MB).maintenance == "keys"
+    assert after_costs(kept_up(2.0), kept_up(2.0), cold, n_bytes=MB).maintenance == "keys"
+
+
+@pytest.mark.proves("V38")
+@pytest.mark.parametrize("refresh", ["incremental", "strict"])
+def test_no_size_matters_where_maintenance_is_requested(refresh: str) -> None:
+    step = after_costs(replace(WHOLE, seconds=6.0), n_bytes=MB, annotation=f"refresh={refresh}")
+    assert step.maintenance == "keys"
+
+
+@pytest.mark.proves("V38")
+def test_all_tables_that_are_read_count_as_inputs() -> None:
+    made = project_of(JOINED)
+    world = after(
+        made, {U: replace(GREW, total_bytes=3 * MB)}, costs=(replace(WHOLE, seconds=6.0),)
+    )
+    assert step_of(made, world).maintenance == "append"  # t is large, and did not change
+    small = replace(world, sizes={T: Volume(5, MB), U: Volume(7, MB)})
+    assert step_of(made, small).maintenance == "whole"
 
 
 @pytest.mark.proves("T12")
@@ -284,12 +349,12 @@ def test_the_line_of_a_step_has_its_costs_in_brackets() -> None:
 
 def test_why_all_rows_are_computed_is_said_once() -> None:
     step = Step("s", "build", "b", (), (Reason("input", "the data of t changed"),), why="x")
-    assert _why_whole(step) == ("x",)
-    assert _why_whole(replace(step, maintenance="keys")) == ()
-    assert _why_whole(replace(step, action="reuse")) == ()
-    assert _why_whole(replace(step, reasons=(Reason("whole", "computed in full: x"),))) == ()
-    assert _why_whole(replace(step, why="it is: the data of t changed")) == ()
-    assert _why_whole(replace(step, reasons=(*step.reasons, Reason("forced", "requested")))) == ()
+    assert why_all_rows(step) == ("x",)
+    assert why_all_rows(replace(step, maintenance="keys")) == ()
+    assert why_all_rows(replace(step, action="reuse")) == ()
+    assert why_all_rows(replace(step, reasons=(Reason("whole", "computed in full: x"),))) == ()
+    assert why_all_rows(replace(step, why="it is: the data of t changed")) == ()
+    assert why_all_rows(replace(step, reasons=(*step.reasons, Reason("forced", "requested")))) == ()
 
 
 def test_what_is_unknown_of_a_part_is_unknown_of_all() -> None:
