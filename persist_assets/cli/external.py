@@ -19,6 +19,7 @@ from persist_assets.cli.application import (
 )
 from persist_assets.core.errors import NotFoundError, PersistError
 from persist_assets.core.model.queries import SourceID
+from persist_assets.core.model.snapshots import LocalCopy
 from persist_assets.core.model.sources import Source
 from persist_assets.external.coverage import short
 from persist_assets.external.status import Holding, externals, find_holding
@@ -111,7 +112,7 @@ def _print_holdings(invocation: Invocation, holdings: Sequence[Holding]) -> None
     if not holdings:
         out.print("there are no external tables")
         return
-    table = table_of("table", "held", "newest", "rows", "bytes", "what is new")
+    table = table_of("table", "held", "newest", "rows", "bytes", "bytes read", "what is new")
     for holding in holdings:
         copy, pending = holding.held, holding.pending
         table.add_row(
@@ -120,12 +121,17 @@ def _print_holdings(invocation: Invocation, holdings: Sequence[Holding]) -> None
             short(pending.version) if pending else "?",
             str(copy.rows) if copy else "0",
             str(copy.bytes) if copy else "0",
+            str(copy.bytes_read) if copy and copy.bytes_read is not None else "–",
             escape(_in_words(holding)),
         )
     out.print(table)
     for holding in holdings:
         if holding.held is not None:
             text = f"{holding.source.key} holds {holding.held.predicate}"
+            err.print(f"[dim]{escape(text)}[/]", soft_wrap=True)
+        if holding.capabilities is not None:
+            can = holding.capabilities
+            text = f"{holding.source.key} can push down {can.filters}; columns: {can.columns}"
             err.print(f"[dim]{escape(text)}[/]", soft_wrap=True)
 
 
@@ -158,7 +164,23 @@ def _holding_json(holding: Holding) -> Mapping[str, Any]:
             "read": document["read"],
         },
         "error": document["error"],
+        "last_read": _last_read(copy),
+        "capabilities": _capabilities(holding),
     }
+
+
+def _last_read(copy: LocalCopy | None) -> Mapping[str, int] | None:
+    if copy is None or copy.rows_read is None or copy.bytes_read is None:
+        return None
+    return {"rows": copy.rows_read, "bytes": copy.bytes_read}
+
+
+def _capabilities(holding: Holding) -> Mapping[str, str] | None:
+    can = holding.capabilities
+    if can is None:
+        return None
+    names = "filters", "columns", "versions", "changes"
+    return {name: getattr(can, name) for name in names}
 
 
 def print_holding(holding: Holding) -> None:

@@ -1,12 +1,16 @@
-"""What Spark does at the moment: stages and tasks, and the address of its own pages about them."""
+"""What Spark does: stages and tasks at the moment, and how much jobs have read."""
 
 from __future__ import annotations
 
 import logging
+import uuid
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
@@ -51,4 +55,39 @@ def activity_of(session: SparkSession) -> Activity | None:
         )
     except Exception:  # nothing rests on it
         log.debug("Spark does not say what it does", exc_info=True, extra={"action": "progress"})
+        return None
+
+
+@contextmanager
+def counted_input(session: SparkSession) -> Generator[Callable[[], int | None]]:
+    """Yield a function that returns how many bytes of files this thread's jobs in the block read.
+
+    It returns None if the session belongs to a server, or Spark does not say.
+    """
+    from pyspark.sql.session import SparkSession  # the session of a server is of another class
+
+    if not isinstance(session, SparkSession):  # pyright: ignore[reportUnnecessaryIsInstance]
+        yield lambda: None
+        return
+    context, tag = session.sparkContext, f"persist.input={uuid.uuid4().hex}"
+    context.addJobTag(tag)
+    try:
+        yield lambda: _input_of(context, tag)
+    finally:
+        context.removeJobTag(tag)
+
+
+def _input_of(context: Any, tag: str) -> int | None:
+    try:
+        spark = context._jsc.sc()
+        spark.listenerBus().waitUntilEmpty()  # which the numbers come through
+        store, tracker = spark.statusStore(), spark.statusTracker()
+        stages: set[int] = set()
+        for job in tracker.getJobIdsForTag(tag):
+            info = tracker.getJobInfo(job)
+            if info.isDefined():
+                stages.update(info.get().stageIds())
+        return sum(int(store.lastStageAttempt(stage).inputBytes()) for stage in stages)
+    except Exception:  # nothing rests on it
+        log.debug("Spark does not say what it read", exc_info=True, extra={"action": "progress"})
         return None

@@ -129,7 +129,8 @@ class Brought:
     rows
         The number of rows read: rows that are needed, or that were added or removed.
     bytes
-        The total size of their files, all columns included.
+        The bytes that were received, or that Spark read of files. Where Spark does not say it, or
+        reads the copy with them: the total size of their files, all columns included.
     rows_written, bytes_written
         How much was written to the copy.
     """

@@ -5,6 +5,7 @@ It is computed from logs and metadata of tables: no rows are read, and no Spark 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.snapshots import LocalCopy
     from persist_assets.core.model.sources import Source
-    from persist_assets.external.connectors.protocol import Pruned
+    from persist_assets.external.connectors.protocol import Capabilities, Pruned
     from persist_assets.external.coverage import Pending
     from persist_assets.external.ingestion import Ingestion
 
@@ -49,6 +50,8 @@ class Holding:
         The reason for its work, in words; None: there is no work.
     problem
         Why the table, or a version of it, cannot be reached.
+    capabilities
+        What its connector can do; None: its options cannot be read.
     """
 
     source: Source
@@ -62,6 +65,7 @@ class Holding:
     approval: bool = False
     why: str | None = None
     problem: StorageError | None = None
+    capabilities: Capabilities | None = None
 
     @property
     def missing(self) -> str | None:
@@ -103,6 +107,9 @@ def find_holding(ingestion: Ingestion, source: Source) -> Holding:
         why = why_pending(source, copy, pending)
         if ahead is not None and ahead.full_read_reason is not None:
             why += f"; it is read again in full: {ahead.full_read_reason}"
+    capabilities = None
+    with suppress(StorageError):
+        capabilities = ingestion.connector(source).capabilities
     return Holding(
         source,
         p.as_text(predicate) if needed else None,
@@ -115,6 +122,7 @@ def find_holding(ingestion: Ingestion, source: Source) -> Holding:
         ahead is not None and needs_approval(ingestion.settings, ahead.most),
         why,
         problem,
+        capabilities,
     )
 
 

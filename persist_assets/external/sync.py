@@ -14,6 +14,7 @@ from persist_assets.core.dialect import quote
 from persist_assets.core.errors import GoneError, StorageError, UnapprovedError
 from persist_assets.core.model.snapshots import LocalCopy
 from persist_assets.core.time_values import literal
+from persist_assets.engine.activity import counted_input
 from persist_assets.engine.session import translated
 from persist_assets.external.connectors.protocol import (
     CHANGE,
@@ -134,6 +135,8 @@ class _Update:
         with a new version, any row may have been added or removed.
     n_held
         How many of the rows come from the copy, and are not read.
+    reads_copy
+        Whether the copy's files are read with these rows.
     details
         More data for the event.
     """
@@ -148,6 +151,7 @@ class _Update:
     kept_files: Sequence[str] = ()
     measure: Callable[[Staged], RowChanges] | None = None
     n_held: int = 0
+    reads_copy: bool = False
     details: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
@@ -187,6 +191,7 @@ class Sync:
         self.source, self.connector, self.copy_id = source, connector, copy_id
         self.coverage, self.ledger, self.now = coverage, run.ledger, run.now
         self.brought, self.step, self._fetched = run.brought, Brought(), 0
+        self.engine, self._total = run.engine, Brought()
         self.table = CopyTable(run.engine, source, copy_root(run.settings, copy_id))
         assert source.external is not None
         self.external = source.external
@@ -244,6 +249,7 @@ class Sync:
             cost,
             kept_files=() if whole else self.table.files(copy),
             n_held=n_held,
+            reads_copy=whole and growth.full_read_reason is None,
         )
         return self._put(copy, update)
 
@@ -362,8 +368,10 @@ class Sync:
         try:
             measures = self._measures(copy)
             texts = [f"sum({READ})", *measures.expressions()]
-            n_read, *values = groups.selectExpr(*texts).collect()[0]
-            self._count(Brought((n_read or 0) - (n_held or 0), self._bytes(cost)))
+            with counted_input(self.engine.session) as input_bytes:
+                n_read, *values = groups.selectExpr(*texts).collect()[0]
+                n_bytes = self._bytes(cost, input_bytes() if n_held is None else None)
+            self._count(Brought((n_read or 0) - (n_held or 0), n_bytes))
             self.connector.confirm()
             changes = measures.parse(values)
             if n_held is not None and changes.n_removed and self.external.append_only:
@@ -541,11 +549,17 @@ class Sync:
 
     # -------------------------------------------------------------------------------- recording
 
-    def _bytes(self, cost: Pruned) -> int:
-        """Return how many bytes were read since the last call, at a cost that was expected."""
+    def _bytes(self, cost: Pruned, n_input: int | None) -> int:
+        """Return how many bytes were read since the last call, at a cost that was expected.
+
+        Parameters
+        ----------
+        n_input
+            How many bytes Spark read of the table's files; None: unknown, so their sizes count.
+        """
         fetched = self.connector.fetched
         if fetched is None:
-            return cost.bytes
+            return cost.bytes if n_input is None else n_input
         before, self._fetched = self._fetched, fetched
         return fetched - before
 
@@ -571,13 +585,15 @@ class Sync:
             with translated(f"reading `{self.source.name}`"):
                 # A table whose files stay keeps its columns.
                 stored = self.table.stored(copy if update.kept_files else None)
-                staged = self.table.write(
-                    update.rows, update.columns, stored, build_uid, update.n_expected
-                )
+                with counted_input(self.engine.session) as input_bytes:
+                    staged = self.table.write(
+                        update.rows, update.columns, stored, build_uid, update.n_expected
+                    )
+                    n_input = None if update.reads_copy else input_bytes()
                 self.table.check_key(staged, copy, update.kept_files)
             self.connector.confirm()
             if update.cost is not None:
-                self._count(Brought(staged.rows - update.n_held, self._bytes(update.cost)))
+                self._count(Brought(staged.rows - update.n_held, self._bytes(update.cost, n_input)))
             changes = None if update.measure is None else update.measure(staged)
             if copy is not None and changes is not None and changes.is_nothing:
                 delete_builds(root, [build_uid], head=copy.committed)
@@ -615,6 +631,8 @@ class Sync:
             seen=self._unchanged_since(copy, update.version, changes, committed),
             retired_at=copy.retired_at if copy else None,
             family=copy_family(self.settings, self.source),
+            rows_read=copy.rows_read if copy else None,
+            bytes_read=copy.bytes_read if copy else None,
         )
 
     def _unchanged_since(
@@ -634,6 +652,9 @@ class Sync:
         self, copy: LocalCopy, recorded: LocalCopy | None, details: Mapping[str, Any]
     ) -> LocalCopy:
         step, self.step = self.step, Brought()
+        self._total += step
+        if self._total.rows or self._total.bytes:
+            copy = replace(copy, rows_read=self._total.rows, bytes_read=self._total.bytes)
         event = {
             "source_id": self.source.source_id,
             "read": step.rows,

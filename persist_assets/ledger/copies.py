@@ -80,6 +80,8 @@ class Copies(Part):
                 "seen": dict(copy.seen),
                 "retired_at": copy.retired_at,
                 "family": copy.family,
+                "rows_read": copy.rows_read,
+                "bytes_read": copy.bytes_read,
                 "stored": None if copy.stored is None else [[*pair] for pair in copy.stored],
             }
             if current is None:
@@ -157,5 +159,7 @@ def _copy_of(row: Row[Any]) -> LocalCopy:
         seen=row.seen,
         retired_at=row.retired_at,
         family=row.family,
+        rows_read=row.rows_read,
+        bytes_read=row.bytes_read,
         stored=None if row.stored is None else tuple((name, kind) for name, kind in row.stored),
     )

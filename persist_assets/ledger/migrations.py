@@ -414,6 +414,12 @@ def _share_copies(connection: Connection) -> None:
     connection.exec_driver_sql("ALTER TABLE copies ADD COLUMN stored JSON")
 
 
+def _count_reads(connection: Connection) -> None:
+    """Add how much the last sync of a copy has read; unknown for existing ones."""
+    connection.exec_driver_sql("ALTER TABLE copies ADD COLUMN rows_read BIGINT")
+    connection.exec_driver_sql("ALTER TABLE copies ADD COLUMN bytes_read BIGINT")
+
+
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _record_parts,
     _record_changes,
@@ -437,6 +443,7 @@ MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _index_runs,
     _find_beginnings,
     _share_copies,
+    _count_reads,
 )
 """The migrations from version n to n + 1, for every n from 1."""
 VERSION = 1 + len(MIGRATIONS)

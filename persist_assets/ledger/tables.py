@@ -311,6 +311,9 @@ copies = sa.Table(
     sa.Column("family", sa.String(64)),
     # Pairs of a name and a type: the columns of the copy's own table; SQL's NULL if unknown.
     sa.Column("stored", sa.JSON(none_as_null=True)),
+    # How much the last sync read that read rows; NULL: unknown, from before 24.
+    sa.Column("rows_read", sa.BigInteger),
+    sa.Column("bytes_read", sa.BigInteger),
 )
 
 builds = sa.Table(

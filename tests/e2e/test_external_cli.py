@@ -90,7 +90,7 @@ def test_what_external_tables_there_are_is_found_by_what_reads_them(root: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.proves("F3", "F13", "F22")
+@pytest.mark.proves("F3", "F13", "F22", "V32")
 def test_what_is_needed_is_told_held_and_asked(root: Path) -> None:
     first = external(root)
     needed = "category = 'invoices' AND ts >= NOW() - INTERVAL 6 MONTHS"
@@ -121,6 +121,9 @@ def test_what_is_needed_is_told_held_and_asked(root: Path) -> None:
     (synced,) = document("external", "sync", "--approve", cwd=root)
     assert (synced["rows"], synced["pending"]["approval"]) == (3, False)
     assert synced["coverage"]["version"] == synced["head"] == first["version"]
+    assert status["last_read"] is None
+    assert (synced["last_read"]["rows"], synced["last_read"]["bytes"] > 0) == (3, True)
+    assert synced["capabilities"]["columns"] == "only needed columns of files are read"
     assert synced["pending"]["why"] is None
     assert external(root)["read"]["files"] == 0
 

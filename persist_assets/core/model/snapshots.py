@@ -408,6 +408,8 @@ class LocalCopy:
     stored
         The columns of the copy's own table with their types, held or not; None: unknown, and those
         of its declaration.
+    rows_read, bytes_read
+        How much the last sync read that read rows; None: an earlier release made the copy.
     """
 
     copy_id: str
@@ -424,6 +426,8 @@ class LocalCopy:
     retired_at: datetime | None = None
     family: str | None = None
     stored: tuple[tuple[str, str | None], ...] | None = None
+    rows_read: int | None = None
+    bytes_read: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
