@@ -40,9 +40,9 @@ _COPIED_BYTES_PER_S = 150e6
 
 _CLOSE = 2
 """All rows are computed a second time if that took at most so many times as long as maintenance."""
-_LEAST_OF_SMALL_S = 5.0
+_LEAST_OF_SMALL_S = 10.0
 """A small table that is computed as a whole in fewer seconds is not maintained, unless it was."""
-_LEAST_OF_SMALL_AT_FIRST_S = 30.0
+_LEAST_OF_SMALL_AT_FIRST_S = 60.0
 """The same while only its first build was measured."""
 
 

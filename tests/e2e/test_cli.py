@@ -532,7 +532,7 @@ def test_a_project_with_definitions_of_its_own_is_built_by_them(root: Path) -> N
     built = printed(persist("build", "+q", "--json", cwd=root))
     assert [b["action"] for b in built["builds"]] == ["built", "built"]
     (root / "definitions.py").write_text("x = 1\n")
-    broken = persist("build", cwd=root)
+    broken = persist("build", "--force", cwd=root)
     assert broken.returncode == 2
     assert "must define one dagster.Definitions, not 0" in broken.stderr
 

@@ -252,12 +252,12 @@ def test_all_rows_are_computed_a_second_time_if_both_ways_are_close() -> None:
         (39 * MB, (6.0,), "whole"),
         (41 * MB, (6.0,), "keys"),
         (None, (6.0,), "keys"),
-        (MB, (29.9,), "whole"),
-        (MB, (30.0,), "keys"),  # joins or functions make few bytes slow
-        (MB, (4.9, 6.0), "whole"),
-        (MB, (5.0, 6.0), "keys"),
-        (41 * MB, (4.9, 6.0), "keys"),
-        (None, (4.9, 6.0), "keys"),
+        (MB, (59.9,), "whole"),
+        (MB, (60.0,), "keys"),  # joins or functions make few bytes slow
+        (MB, (9.9, 6.0), "whole"),
+        (MB, (10.0, 6.0), "keys"),
+        (41 * MB, (9.9, 6.0), "keys"),
+        (None, (9.9, 6.0), "keys"),
     ],
 )
 def test_small_tables_are_maintained_only_if_all_rows_take_long_twice(
