@@ -18,7 +18,7 @@ from persist_assets.core.errors import StorageError
 from persist_assets.core.model.columns import Column
 from persist_assets.core.model.sources import RawTable
 from persist_assets.storage.files import list_files, reached
-from persist_assets.storage.raw import find_columns, is_hidden_file
+from persist_assets.storage.raw import find_columns, is_hidden_name
 from persist_assets.storage.types import type_of_arrow
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def inspect_data(location: str) -> Inspected:
     files = list_files(location)
     if any("/_delta_log/" in f.location.removeprefix(location) for f in files):
         return Inspected("delta", find_columns(RawTable("delta", location), location))
-    shown = [f for f in files if f.bytes and not is_hidden_file(f.name)]
+    shown = [f for f in files if f.bytes and not is_hidden_name(f.name)]
     if not shown:
         raise StorageError(f"there is no data at {location}", hint="name a file or a directory")
     formats = {SUFFIXES[m[1].lower()] for f in shown if (m := _SUFFIX.search(f.name))}

@@ -161,9 +161,9 @@ def pin_raw(raw: RawTable, location: str, access: Mapping[str, str] | None = Non
 
 
 def _check_layout(files: Sequence[str], base: str) -> None:
-    """Raise if some files are in partition directories and others are not.
+    """Raise if Spark would silently ignore files or partition directories.
 
-    Spark silently ignores the others.
+    It ignores files beside partition directories, and partition directories above other ones.
     """
     parted = [f for f in files if "=" in f.removeprefix(base).rpartition("/")[0]]
     if parted and len(parted) < len(files):
@@ -172,6 +172,15 @@ def _check_layout(files: Sequence[str], base: str) -> None:
             f"{other} is not in a partition directory, while {parted[0]} is: Spark would ignore it",
             hint="move it into a partition (name=value), or out of the table's directory",
         )
+    for file in parted:
+        levels = ["=" in part for part in file.removeprefix(base).split("/")[:-1]]
+        first, last = levels.index(True), len(levels) - levels[::-1].index(True)
+        if not all(levels[first:last]):
+            raise StorageError(
+                f"{file} is in a directory without a value between partition directories: Spark"
+                " would ignore those above it",
+                hint="name all directories between the first and the last name=value like these",
+            )
 
 
 def still_holds(pin: Pin, now: Pin) -> bool:
@@ -223,7 +232,7 @@ def _settled(location: str, access: Mapping[str, str] | None) -> list[Found]:
 def _is_hidden(below: str) -> bool:
     """Whether Spark ignores a file at this path below the table's location."""
     # the name that Hadoop gives to files that are still being copied
-    return below.endswith("._COPYING_") or any(map(is_hidden_file, below.split("/")))
+    return below.endswith("._COPYING_") or any(map(is_hidden_name, below.split("/")))
 
 
 def find_columns(raw: RawTable, location: str) -> tuple[Column, ...]:
@@ -563,14 +572,34 @@ def digest_of_files(paths: Iterable[str]) -> str:
 
 
 def is_hidden_file(path: str) -> bool:
-    """Whether Spark's listing skips a file by default because of its name.
+    """Whether Spark's listing skips a file of a Delta table by default because of its name.
+
+    Parameters
+    ----------
+    path
+        The path as the table's log quotes it.
 
     Examples
     --------
-    >>> [is_hidden_file(p) for p in ("_a.parquet", "x/.b", "_x/a.parquet", "_k=1")]
+    >>> [is_hidden_file(p) for p in ("_a.parquet", "x/%2Eb", "_x/a.parquet", "_k=1")]
     [True, True, False, False]
     """
-    name = unquote(path).rpartition("/")[2]
+    return is_hidden_name(unquote(path).rpartition("/")[2])
+
+
+def is_hidden_name(name: str) -> bool:
+    """Whether Spark's listing skips a file or directory of this name by default.
+
+    Parameters
+    ----------
+    name
+        The name as the file system has it: a `%` in it is just a character.
+
+    Examples
+    --------
+    >>> [is_hidden_name(n) for n in ("_a.parquet", ".b", "_k=1", "url=%2F_next", "%5Fa.csv")]
+    [True, True, False, False, False]
+    """
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
