@@ -167,11 +167,12 @@ def copy_id(settings: Settings, source: Source) -> str:
 def copy_family(settings: Settings, source: Source) -> str | None:
     """Return what declarations have in common that can share a copy, whatever their columns are.
 
-    None: no other declaration can, because the copy's rows depend on when it was begun, so columns
-    could not be added to them.
+    None: no other declaration can. The copy's rows depend on when it was begun, so columns could
+    not be added to them; or they are records of CSV files, whose values and validity depend on all
+    declared columns and their order.
     """
     external, declaration, place = _declared(settings, source)
-    if not external.starts_anywhere:
+    if not external.starts_anywhere or dict(external.reading).get("format") == "csv":
         return None
     identity = ("family", declaration, place, settings.connection)
     return sha256(repr(identity).encode()).hexdigest()[:16]

@@ -313,6 +313,7 @@ class Sync:
 
     def _same_rows(self, copy: LocalCopy, head: str) -> LocalCopy:
         """Record that a later version has the same rows."""
+        self.connector.confirm()
         later = replace(copy, version=head, as_of=self.now)
         return self._record(later, copy, {"inserted": 0, "deleted": 0})
 

@@ -6,6 +6,7 @@ the files that had it are unchanged, before they are read and after.
 
 from __future__ import annotations
 
+import logging
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,6 +25,7 @@ from persist_assets.external.connectors.directory_files import (
     ListedFile,
     Listing,
     columns_of,
+    footer_names,
     footer_spans,
     list_directory,
     parse_version,
@@ -51,6 +53,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from persist_assets.core.model.sources import External
+
+log = logging.getLogger(__name__)
 
 _MOST_FOOTERS = 1_000
 """The number of files up to which a cost is computed from their footers."""
@@ -81,7 +85,8 @@ class DirectoryConnector(FileConnector):
         self.label = f"the files at {self.location}"
         self._options = {k: v for k, v in external.reading if k != "format"}
         self._listed: Listing | None = None
-        self._read: list[ListedFile] = []
+        self._read: dict[str, ListedFile] = {}
+        """All files that were read since the directory was listed, by location."""
 
     # --------------------------------------------------------------------------------- formats
 
@@ -109,7 +114,7 @@ class DirectoryConnector(FileConnector):
 
     def close(self) -> None:
         """Forget the listing."""
-        self._listed, self._read = None, []
+        self._listed, self._read = None, {}
 
     def pin(self, copy_version: str | None = None) -> str:
         """Return the version to bring a copy to; see `protocol.Connector`."""
@@ -140,7 +145,7 @@ class DirectoryConnector(FileConnector):
 
     def _look(self) -> Listing:
         form = dict(self.external.reading)["format"]
-        return list_directory(self.location, form, self._access, self.label)
+        return list_directory(self.location, form, self.columns, self._access, self.label)
 
     def _held(self, version: str) -> list[ListedFile]:
         """Return the files of a version.
@@ -156,12 +161,14 @@ class DirectoryConnector(FileConnector):
                 f"some of {self.label} were replaced or removed since",
                 hint="read those that are there now: persist external sync",
             )
-        return listing.after(-1, parsed.newest_ns)
+        return [f for f in listing.files if f.changed_ns <= parsed.newest_ns]
 
     def confirm(self) -> None:
-        """Raise if files that were read are not what they were; see `protocol.Connector`."""
-        read, self._read = self._read, []
-        if read and not self._look().still_has(read):
+        """Raise if files that were read are not what they were; see `protocol.Connector`.
+
+        Files that an earlier call confirmed count too: Spark may read them again.
+        """
+        if self._read and not self._look().still_has(self._read.values()):
             raise ConflictError(
                 f"some of {self.label} changed while they were read", hint="try again"
             )
@@ -211,10 +218,13 @@ class DirectoryConnector(FileConnector):
     ) -> DataFrame:
         """Return columns of the matching rows of files, which `confirm` looks at again."""
         candidates = self._in_partitions(files, conditions)
-        self._read += candidates
+        self._note_read(candidates)
         matching = [f for f, _ in self._matching(candidates, conditions)]
         frame = self._fitting(self._load(matching), conditions).select(*map(quote, columns))
         return frame if self.staging is not None else self._in_memory(frame, matching)
+
+    def _note_read(self, files: Iterable[ListedFile]) -> None:
+        self._read |= {f.location: f for f in files}
 
     def _in_memory(self, frame: DataFrame, files: Sequence[ListedFile]) -> DataFrame:
         """Return rows that were read now, of files that did not change meanwhile.
@@ -263,6 +273,7 @@ class DirectoryConnector(FileConnector):
             why = "files were replaced or removed, or came with an earlier time"
             return Changes(compare_reason=why, read=self._cost(files, conditions))
         new = [f for f in files if f.changed_ns > first.newest_ns]
+        self._note_read(new)  # their footers alone may say that no row matches
 
         def load() -> DataFrame:
             rows = self._rows(new, conditions, columns)
@@ -294,6 +305,8 @@ class ParquetDirectory(DirectoryConnector):
     ) -> None:
         super().__init__(external, location, columns, access, session, timezone)
         self._merges = self._options.pop("mergeschema", "false") == "true"
+        self._reported: frozenset[str] = frozenset()
+        """The columns that a warning has named."""
         self._footers: dict[ListedFile, Any] = {}
 
     def close(self) -> None:
@@ -314,6 +327,7 @@ class ParquetDirectory(DirectoryConnector):
         self, files: Sequence[ListedFile], conditions: Sequence[str]
     ) -> list[tuple[ListedFile, int | None]]:
         self._check(files)
+        self._warn_of_lacking(files)
         text = " ".join(conditions)
         matching: list[tuple[ListedFile, int | None]] = []
         for file, footer in self._with_footers(files):
@@ -323,6 +337,17 @@ class ParquetDirectory(DirectoryConnector):
             if all(may_match(c, spans) for c in conditions):
                 matching.append((file, footer.num_rows))
         return matching
+
+    def _warn_of_lacking(self, files: Sequence[ListedFile]) -> None:
+        """Warn if no file has some declared column: its name may be misspelled."""
+        names = {n.lower() for _, footer in self._with_footers(files) for n in footer_names(footer)}
+        names |= {name for f in files for name in f.partition}
+        lacking = [c.name for c in self.columns if c.name.lower() not in names]
+        if files and not self._reported.issuperset(lacking):
+            self._reported |= frozenset(lacking)
+            named = ", ".join(f"`{name}`" for name in lacking)
+            message = "none of the %s files to read of %s has %s, so it is NULL in all rows"
+            log.warning(message, len(files), self.label, named, extra={"action": "sync"})
 
     def _with_footers(self, files: Sequence[ListedFile]) -> Iterable[tuple[ListedFile, Any]]:
         """Return files with their footers, which are read once."""
@@ -394,7 +419,7 @@ class CsvDirectory(DirectoryConnector):
         first, *others = frames
         for frame in others:
             first = first.union(frame)
-        return first
+        return first.where(_needing(self.columns))
 
 
 def directory_connector(
@@ -408,6 +433,18 @@ def directory_connector(
     """Return the connector of a directory of files, by their format."""
     of = {"parquet": ParquetDirectory, "csv": CsvDirectory}[dict(external.reading)["format"]]
     return of(external, location, columns, access, session, timezone)
+
+
+def _needing(columns: Iterable[Column]) -> str:
+    """Return a condition that is always true, with which Spark parses all columns of all records.
+
+    Spark converts only the columns that a query needs, and skips records by its conditions before
+    it converts the others, so whether a record is malformed would depend on the query. Optimizers
+    neither simplify this condition nor move others below it, because its number is another one in
+    each row.
+    """
+    needed = "".join(f" - IF({quote(c.name)} IS NULL, 1, 2)" for c in columns)
+    return f"monotonically_increasing_id() >= 0{needed}"
 
 
 def _read_type(column: Column) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import date, datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
@@ -25,7 +25,7 @@ from persist_assets.storage.raw import pin_raw
 from persist_assets.storage.types import type_of_arrow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from zoneinfo import ZoneInfo
 
     from persist_assets.core.model.columns import Column
@@ -41,8 +41,13 @@ _LOGS = {
 """The logs of tables, which say which of the files count."""
 
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
-_WHOLE = re.compile(r"-?\d{1,18}")
-_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+_WHOLE = re.compile(r"[+-]?[0-9]{1,40}")
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_MOMENT = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+    r"([ T][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?(Z|[+-][0-9]{2}:[0-9]{2})?)?"
+)
+_DECIMAL = re.compile(r"decimal(?:\(([0-9]+)(?:,([0-9]+))?\))?")
 _INTEGERS = {"tinyint": 7, "smallint": 15, "int": 31, "bigint": 63}
 """The number of bits of integers."""
 _LEGACY_BEFORE = 1900
@@ -134,23 +139,23 @@ class Listing:
         digest = sha256(json.dumps(lines).encode()).hexdigest()[:24]
         return Version(newest, f"{len(lines)}-{digest}")
 
-    def after(self, since_ns: int, until_ns: int) -> list[ListedFile]:
-        """Return the files that changed after a time, and not after another one."""
-        return [f for f in self.files if since_ns < f.changed_ns <= until_ns]
-
     def still_has(self, files: Iterable[ListedFile]) -> bool:
         """Whether files are as they were in an earlier listing."""
         stamps = {f.location: f.stamp for f in self.files}
         return all(stamps.get(f.location) == f.stamp for f in files)
 
 
-def list_directory(location: str, form: str, access: Mapping[str, str], label: str) -> Listing:
+def list_directory(
+    location: str, form: str, columns: Sequence[Column], access: Mapping[str, str], label: str
+) -> Listing:
     """Return the files of a directory, listed now.
 
     Parameters
     ----------
     form
         The format of the files.
+    columns
+        The declared columns.
     access
         The storage options, with references resolved.
     label
@@ -159,8 +164,8 @@ def list_directory(location: str, form: str, access: Mapping[str, str], label: s
     Raises
     ------
     StorageError
-        There are no files, they keep changing, they do not have the same partition columns, or a
-        log says which of them count.
+        There are no files, they keep changing, they do not have the same partition columns, these
+        have texts that are no values of their types, or a log says which files count.
     """
     _refuse_logs(location, access, label)
     pin = pin_raw(RawTable(form, location), location, access)
@@ -169,6 +174,7 @@ def list_directory(location: str, form: str, access: Mapping[str, str], label: s
     for place, stamp in zip(pin.files or (), pin.stamps, strict=True):
         path = place.removeprefix(base)
         files.append(ListedFile(place, path, stamp, _partition(path)))
+    _check_texts(files, columns)
     by_names = {tuple(f.partition): f for f in files}
     if len(by_names) > 1:
         one, other = sorted(f.location for f in by_names.values())[:2]
@@ -197,12 +203,71 @@ def _partition(path: str) -> dict[str, str | None]:
     >>> _partition("/day=2026-01-01/Kind=a%3Ab/part-0.csv")
     {'day': '2026-01-01', 'kind': 'a:b'}
     """
-    texts: dict[str, str | None] = {}
+    return {
+        name: None if text == _NO_VALUE else unquote(text) for name, text in _texts_as_listed(path)
+    }
+
+
+def _texts_as_listed(path: str) -> Iterator[tuple[str, str]]:
+    """Yield the lower-case names of a file's partition columns, and their texts, still quoted."""
     for part in path.split("/")[:-1]:
         name, equals, text = part.partition("=")
         if equals:
-            texts[unquote(name).lower()] = None if text == _NO_VALUE else unquote(text)
-    return texts
+            yield unquote(name).lower(), text
+
+
+def _check_texts(files: Iterable[ListedFile], columns: Iterable[Column]) -> None:
+    """Raise if Spark might read a partition directory as another value than its text, or as NULL.
+
+    Spark unquotes no numbers and dates, cuts off the high bits of small integers, shifts decimals
+    whose scale is not that of their type, and without ANSI mode reads other times as NULL.
+    """
+    kinds = {c.name.lower(): (c.type or "").lower().replace(" ", "") for c in columns}
+    valid: set[tuple[str, str]] = set()
+    for file in files:
+        for name, text in _texts_as_listed(file.path):
+            kind = kinds.get(name, "string")
+            if (kind, text) in valid:
+                continue
+            if text != _NO_VALUE and not _is_certain(kind, text):
+                raise StorageError(
+                    f"{file.location} is in a directory {name}={text}, which is no value of the"
+                    f" declared type {kind}",
+                    hint=f"rename the directory, or declare `{name}` as string",
+                )
+            valid.add((kind, text))
+
+
+def _is_certain(kind: str, text: str) -> bool:
+    """Whether Spark certainly reads the text of a directory as a value of a type.
+
+    Types for which Spark itself reports other texts count as certain.
+
+    Examples
+    --------
+    >>> _is_certain("tinyint", "-128"), _is_certain("tinyint", "128"), _is_certain("date", "2026")
+    (True, False, False)
+    >>> _is_certain("decimal(4,2)", "1.50"), _is_certain("decimal(4,2)", "1.5")
+    (True, False)
+    """
+    if kind in _INTEGERS or kind == "date":
+        return _span_of_text(kind, text, None) is not None
+    if kind.startswith("timestamp"):
+        return _is_moment(unquote(text))
+    if decimal := _DECIMAL.fullmatch(kind):
+        digits, scale = int(decimal[1] or 10), int(decimal[2] or 0)
+        whole, _, rest = text.lstrip("+-").partition(".")
+        is_number = re.fullmatch(r"[+-]?[0-9]+(\.[0-9]+)?", text) is not None
+        return is_number and len(rest) == scale and len(whole.lstrip("0")) <= digits - scale
+    return True
+
+
+def _is_moment(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return _MOMENT.fullmatch(text) is not None
 
 
 def partition_spans(
@@ -219,20 +284,20 @@ def partition_spans(
     return spans
 
 
-def _span_of_text(kind: str, text: str | None, timezone: ZoneInfo) -> Span | None:
+def _span_of_text(kind: str, text: str | None, timezone: ZoneInfo | None) -> Span | None:
     if text is None:
         return exactly(kind, None)
     if kind == "string" and text.isascii() and "%" not in text:
         return exactly(kind, text)
     if kind in _INTEGERS and _WHOLE.fullmatch(text):
-        number = int(text)
-        return exactly(kind, number) if abs(number) < 2 ** _INTEGERS[kind] else None
+        number, end = int(text), 2 ** _INTEGERS[kind]
+        return exactly(kind, number) if -end <= number < end else None
     if kind == "date" and _DAY.fullmatch(text):
         try:
             return exactly(kind, date.fromisoformat(text))
         except ValueError:
             return None
-    if kind == "timestamp":
+    if kind == "timestamp" and timezone is not None:
         return moment_as_written(text, timezone)
     return None
 
@@ -288,6 +353,11 @@ def columns_of(footer: Any) -> list[tuple[str, str]]:
     return columns
 
 
+def footer_names(footer: Any) -> list[str]:
+    """Return the names of the columns of a Parquet file."""
+    return footer.schema.to_arrow_schema().names
+
+
 def footer_spans(footer: Any, columns: Sequence[Column], text: str) -> dict[str, Span]:
     """Return the values of columns in a Parquet file according to its statistics.
 
@@ -300,11 +370,12 @@ def footer_spans(footer: Any, columns: Sequence[Column], text: str) -> dict[str,
     """
     schema = footer.schema
     leaves = {
-        schema.column(n).path.lower(): n
-        for n in range(len(schema))
-        if schema.column(n).physical_type != "INT96"
+        leaf.path.lower(): n
+        for n, leaf in enumerate(map(schema.column, range(len(schema))))
+        # a repeated leaf is a list, and an empty one counts as a NULL in its statistics
+        if leaf.physical_type != "INT96" and leaf.max_repetition_level == 0
     }
-    present = {name.lower() for name in schema.to_arrow_schema().names}
+    present = {name.lower() for name in footer_names(footer)}
     spans: dict[str, Span] = {}
     for column in columns:
         name, kind = column.name.lower(), (column.type or "").lower()

@@ -138,9 +138,9 @@ class Connector(Protocol):
         ...
 
     def confirm(self) -> None:
-        """Raise if rows that were read since the last call may not be those of their version.
+        """Raise if rows that were read may not be those of their version.
 
-        It is called once they are read, and before they are used.
+        It is called once they are read, and before they, or the lack of them, are recorded.
 
         Raises
         ------

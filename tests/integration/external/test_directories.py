@@ -10,6 +10,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,8 +24,11 @@ from test_object_store import server
 from persist_assets.building.builder import Builder
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core.errors import ConflictError, GoneError, StorageError
+from persist_assets.core.model.columns import Column
+from persist_assets.core.model.sources import External
 from persist_assets.core.settings.load import load_settings
 from persist_assets.external.connectors import connect
+from persist_assets.external.connectors.directory import directory_connector
 
 __all__ = ["server"]  # a fixture: it is used by its name
 
@@ -69,12 +73,12 @@ def test_a_directory_of_parquet_files_is_copied_and_followed(
 ) -> None:
     root = make_project({"m.sql": PARQUET + VIEWS})
     put(root, "day=2026-01-01/Kind=x/a.parquet", 1, 2)
-    put(root, "day=2026-01-02/Kind=a%2Fb/a.parquet", 3, 5)
+    put(root, "day=2026-01-02/Kind=a%2F_b/a.parquet", 3, 5)
     put(root, "day=2026-01-03/Kind=__HIVE_DEFAULT_PARTITION__/a.parquet", 4)
     (root / "lake" / "_SUCCESS").touch()
     (root / "lake" / "day=2026-01-01" / ".b.tmp").write_text("half")
     build(builder := enter(root))
-    assert rows(builder, "a") == [(1, "x"), (2, "x"), (3, "a/b"), (5, "a/b")]
+    assert rows(builder, "a") == [(1, "x"), (2, "x"), (3, "a/_b"), (5, "a/_b")]
     assert rows(builder, "b") == [(5, 500, date(2026, 1, 2))]
     (begun,) = told(builder)
     assert begun["read"] == 4  # the third file has no row of either
@@ -93,7 +97,7 @@ def test_a_directory_of_parquet_files_is_copied_and_followed(
         build(enter(root))
     broken.unlink()
     # A file that changes once it is listed fails the build.
-    put(root, "day=2026-01-02/Kind=a%2Fb/a.parquet", 3, 6)
+    put(root, "day=2026-01-02/Kind=a%2F_b/a.parquet", 3, 6)
 
     def late() -> None:
         put(root, "day=2026-01-01/Kind=x/a.parquet", 1, 9)
@@ -105,7 +109,7 @@ def test_a_directory_of_parquet_files_is_copied_and_followed(
     shutil.move(root / "lake" / "day=2026-01-09", root / "lake" / "day=2026-01-08")
     (root / "lake" / "day=2026-01-10" / "Kind=x" / "a.parquet").unlink()
     build(builder := enter(root))
-    assert rows(builder, "a") == [(1, "x"), (3, "a/b"), (6, "a/b"), (9, "x")]
+    assert rows(builder, "a") == [(1, "x"), (3, "a/_b"), (6, "a/_b"), (9, "x")]
     assert [(r[0], r[2].day) for r in rows(builder, "b")] == [(6, 2), (7, 8), (8, 8), (9, 1)]
     compared = told(builder)[-1]
     assert (compared["inserted"], compared["deleted"]) == (4, 4)
@@ -159,6 +163,87 @@ def test_values_of_csv_files_are_those_that_spark_reads(
     (root / "sources" / "m.sql").write_text(keeps + view.replace("*", "id, _corrupt_record"))
     build(builder := enter(root))
     assert rows(builder, "v")[-1] == (4, "4;1")
+
+
+def csv_table(name: str, columns: str, place: str) -> str:
+    text = declared(columns, uri=f"lake/{place}", format="csv", options={"header": False})
+    return text.replace(" table t ", f" table {name} ")
+
+
+@pytest.mark.slow
+@pytest.mark.proves("V31")
+def test_copies_of_csv_files_are_those_of_their_declaration(
+    enter: Make, make_project: Make
+) -> None:
+    begun = csv_table("r", "id int, a int, b int", "r") + csv_table("s", "id int, a int", "s")
+    views = """
+create materialized view v as select id, a from r;
+create materialized view w as select id, a from s;
+create materialized view x as select id, n from t;
+create materialized view y as select id, n, _corrupt_record as bad from u;
+"""
+    both = csv_table("t", "id int, n int", "t")
+    both += csv_table("u", "id int, n int, _corrupt_record string", "t")
+    root = make_project({"m.sql": begun + both + views})
+    for place, line in {"r": "1,10,20", "s": "1,10", "t": "1,10"}.items():
+        (root / "lake" / place).mkdir(parents=True)
+        (root / "lake" / place / "a.csv").write_text(f"{line}\n")
+    build(builder := enter(root))
+    assert [rows(builder, name) for name in "vwxy"] == [*[[(1, 10)]] * 3, [(1, 10, None)]]
+    # Columns change places, or get another name: the same files mean other rows.
+    later = csv_table("r", "id int, b int, a int", "r") + csv_table("s", "id int, x int", "s")
+    (root / "sources" / "m.sql").write_text(
+        later + both + views.replace("id, a from s", "id, x from s")
+    )
+    # Another declaration stores malformed records: only there, they are no error.
+    (root / "lake" / "t" / "b.csv").write_text("2,x\n")
+    builder = enter(root)
+    sources = {s.name: s for s in builder.project.persisted}
+    for name in "vwy":
+        with builder.work(sources[name]) as work:
+            builder.publish(work)
+    assert rows(builder, "v") == [(1, 20)]
+    assert rows(builder, "w") == [(1, 10)]
+    assert rows(builder, "y") == [(1, 10, None), (2, None, "2,x")]
+    with pytest.raises(StorageError, match=r"b\.csv"), builder.work(sources["x"]):
+        pass
+
+
+@pytest.mark.slow
+@pytest.mark.proves("V31")
+def test_all_declared_columns_of_a_csv_record_decide_whether_it_is_malformed(
+    tmp_path: Path, spark: Any
+) -> None:
+    (tmp_path / "a.csv").write_text("1,5\n2,x\n3\n9,9\n")
+
+    def read(
+        columns: str, needed: list[str], condition: str | None = None, **options: str
+    ) -> list[tuple[Any, ...]]:
+        pairs = [text.split(" ") for text in columns.split(", ")]
+        reading = (("format", "csv"), ("header", "false"), *options.items())
+        table = directory_connector(
+            External("directory_input", reading=reading),
+            str(tmp_path),
+            [Column(name, kind) for name, kind in pairs],
+            {},
+            lambda: spark,
+            ZoneInfo("UTC"),
+        )
+        return sorted(map(tuple, table.snapshot(condition, needed, table.pin()).collect()))
+
+    stores = "id int, n int, _corrupt_record string"
+    bad = [(1, None), (2, "2,x"), (3, "3"), (9, None)]
+    assert read(stores, ["id", "_corrupt_record"]) == bad
+    assert read(stores, ["id"], "_corrupt_record IS NOT NULL") == [(2,), (3,)]
+    drops = {"mode": "DROPMALFORMED"}
+    assert read("id int, n int", ["id"], **drops) == [(1,), (9,)]
+    assert read("id int, n int", ["n"], "n > 5", **drops) == [(9,)]
+    # By default they are errors, also if they do not meet the condition.
+    for condition in (None, "id > 5", "n = 9"):
+        with pytest.raises(Exception, match="MALFORMED_RECORD_IN_PARSING"):
+            read("id int, n int", ["id"], condition)
+    (tmp_path / "a.csv").write_text("1,5\n9,9\n")
+    assert read("id int, n int", ["id"], "n > 5") == [(9,)]
 
 
 @pytest.mark.slow

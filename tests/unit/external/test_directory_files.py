@@ -16,8 +16,9 @@ import pytest
 from persist_assets.compiler.frontends.sql import parse_sql
 from persist_assets.core.errors import ConflictError, GoneError, StorageError
 from persist_assets.core.model.columns import Column
-from persist_assets.core.model.sources import External
+from persist_assets.core.model.sources import External, RawTable
 from persist_assets.external.connectors.directory import DirectoryConnector, directory_connector
+from persist_assets.storage.raw import pin_raw
 
 COLUMNS = "id bigint, k string, ts timestamp, amount decimal(10,2), day date, hour int, zone string"
 
@@ -100,10 +101,10 @@ def test_a_version_is_a_listing_and_new_files_alone_are_read(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("condition", "n_files"),
     [
-        ("day = DATE '2026-01-01'", 2),  # one has a text that is no day: Spark decides, and fails
+        ("day = DATE '2026-01-01'", 1),
         ("day < DATE '2026-01-01'", 1),
-        ("day > DATE '2026-01-01'", 4),  # NULL is in none
-        ("day IS NULL", 2),
+        ("day > DATE '2026-01-01'", 3),  # NULL is in none
+        ("day IS NULL", 1),
         ("hour >= 7", 2),
         ("hour IN (1, 2)", 4),
         ("zone = 'a/b'", 3),
@@ -127,7 +128,7 @@ def test_partition_directories_and_statistics_limit_the_files(
     put(parted(tmp_path, "2026-01-03", "2", "a%2Fb") / "a.parquet", [21, 22])
     put(parted(tmp_path, "2026-01-04", "8", "%C3%BC") / "a.parquet", [31, 29 + 28])
     put(parted(tmp_path, "__HIVE_DEFAULT_PARTITION__", "2") / "a.parquet", [41, 42])
-    put(parted(tmp_path, "1", "1", "ü") / "a.parquet", [51, 52])
+    put(parted(tmp_path, "2020-01-01", "1", "ü") / "a.parquet", [51, 52])
     table = connector(tmp_path)
     assert table.prune(condition, table.pin()).files == n_files
 
@@ -171,6 +172,8 @@ def broken(root: Path, kind: str) -> str:
         case "text":
             other.parent.mkdir(parents=True)
             other.write_text("id,k\n1,a\n")
+        case "between":
+            put(root / "day=2026-01-01" / "x" / "hour=1" / "zone=x" / "b.parquet", [2])
         case "beside":
             put(root / "b.parquet", [2])
         case "other names":
@@ -197,6 +200,7 @@ def broken(root: Path, kind: str) -> str:
         ("stream", "are the output of a Spark stream"),
         ("text", "b.parquet is not a Parquet file"),
         ("beside", "is not in a partition directory"),
+        ("between", "without a value between partition directories"),
         ("other names", "are in directories of different partition columns"),
         ("lacks", "b.parquet does not match its declaration: it has no column `k`"),
         (
@@ -217,16 +221,109 @@ def test_directories_that_cannot_be_read_correctly_are_errors(
 
 
 @pytest.mark.proves("V30")
-def test_files_may_lack_columns_if_that_is_said(tmp_path: Path) -> None:
+def test_files_may_lack_columns_if_that_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     put(tmp_path / "a.parquet", [1], at=1_000, k=None)
     put(tmp_path / "b.parquet", [2], at=2_000)
     table = connector(tmp_path, "id bigint, k string", mergeschema="true")
     assert table.prune("k IS NOT NULL", version := table.pin()).files == 1
     assert table.prune("k IS NULL", version).files == 1
+    assert not caplog.messages
+    table = connector(tmp_path, "id bigint, kk string", mergeschema="true")
+    for _ in range(2):
+        assert table.prune(None, table.pin()).files == 2
+    (warning,) = caplog.messages
+    assert "none of the 2 files to read of" in warning
+    assert "has `kk`, so it is NULL in all rows" in warning
     put(tmp_path / "c.parquet", [3], at=3_000, k=[7])
     table = connector(tmp_path, "id bigint, k string", mergeschema="true")
     with pytest.raises(StorageError, match="`k` is bigint but is declared as string"):
         table.pin()
+
+
+@pytest.mark.proves("V30")
+def test_names_with_quoted_slashes_hide_no_files(tmp_path: Path) -> None:
+    for name in ("k=%2F_next", "k=a%2F_b", "k=%2F.git"):
+        put(tmp_path / name / "%5Fa.parquet", [1])
+    columns = "id bigint, ts timestamp, amount decimal(10,2), k string"
+    table = connector(tmp_path, columns)
+    assert table.prune(None, table.pin()).files == 3
+    # The same holds for raw tables.
+    pin = pin_raw(RawTable("parquet", str(tmp_path)), str(tmp_path))
+    assert [f.removeprefix(f"{tmp_path}/") for f in pin.files or ()] == [
+        "k=%2F.git/%5Fa.parquet",
+        "k=%2F_next/%5Fa.parquet",
+        "k=a%2F_b/%5Fa.parquet",
+    ]
+
+
+@pytest.mark.proves("V30")
+def test_files_from_before_1970_are_read(tmp_path: Path) -> None:
+    put(tmp_path / "a.parquet", [1], at=-5_000)
+    table = connector(tmp_path, "id bigint")
+    assert table.prune(None, first := table.pin()).rows == 1
+    put(tmp_path / "b.parquet", [2], at=1_000)
+    table = connector(tmp_path, "id bigint")
+    assert table.prune(None, second := table.pin()).rows == 2
+    assert table.changes(first, second, None, ["id"]).read.rows == 1
+
+
+@pytest.mark.proves("V30")
+@pytest.mark.parametrize(
+    ("kind", "valid", "wrong"),
+    [
+        ("tinyint", ("-128", "127", "007"), ("300", "128", "x", "1.0")),
+        ("smallint", ("-32768",), ("32768",)),
+        ("int", ("2147483647",), ("2147483648", "%31")),
+        ("bigint", ("-9223372036854775808",), ("9223372036854775808",)),
+        ("date", ("2026-01-31",), ("2026-01-32", "2026%2D01-31", "2026", "x")),
+        ("timestamp", ("2026-01-31 10%3A00%3A00.5", "2026-01-31"), ("2026-13-01", "x", "20260131")),
+        ("decimal(4,2)", ("1.50", "-10.00"), ("1.5", "1.567", "100.00", "x")),
+        ("string", ("x", "%31"), ()),
+    ],
+)
+def test_texts_of_partition_directories_are_values_of_their_type(
+    tmp_path: Path, kind: str, valid: tuple[str, ...], wrong: tuple[str, ...]
+) -> None:
+    for text in (*valid, "__HIVE_DEFAULT_PARTITION__"):
+        put(tmp_path / f"p={text}" / "a.parquet", [1])
+    table = connector(tmp_path, f"id bigint, p {kind}")
+    assert table.prune(None, table.pin()).files == len(valid) + 1
+    for text in wrong:
+        bad = put(tmp_path / f"p={text}" / "a.parquet", [1])
+        with pytest.raises(StorageError, match=r"is no value of the declared type"):
+            connector(tmp_path, f"id bigint, p {kind}").pin()
+        bad.unlink()
+
+
+@pytest.mark.proves("V30")
+def test_statistics_of_repeated_leaves_skip_no_file(tmp_path: Path) -> None:
+    file = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"a": pa.array([None, None], pa.int32())}), file)
+    # Old writers make a list of a column that is repeated itself.
+    optional, repeated = b"\x15\x02\x25\x02\x18\x01a", b"\x15\x02\x25\x04\x18\x01a"
+    assert file.read_bytes().count(optional) == 1
+    file.write_bytes(file.read_bytes().replace(optional, repeated))
+    table = connector(tmp_path, "a array<int>")
+    assert table.prune("a IS NOT NULL", table.pin()).files == 1
+
+
+@pytest.mark.proves("V30")
+def test_files_that_were_read_are_confirmed_again(tmp_path: Path) -> None:
+    put(tmp_path / "a.parquet", [1], at=1_000)
+    first = connector(tmp_path, "id bigint").pin()
+    new = put(tmp_path / "b.parquet", [2], at=2_000)
+    table = connector(tmp_path, "id bigint")
+    # Its footer alone says that the new file has no row.
+    assert table.changes(first, table.pin(), "id > 5", ["id"]).load is None
+    table.confirm()
+    put(new, [9], at=2_000)
+    for _ in range(2):
+        with pytest.raises(ConflictError, match="changed while they were read"):
+            table.confirm()
+    table.close()
+    table.confirm()
 
 
 @pytest.mark.proves("V30")
