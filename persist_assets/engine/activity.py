@@ -58,11 +58,16 @@ def activity_of(session: SparkSession) -> Activity | None:
         return None
 
 
+_RETAINED_JOBS = 1_000
+"""Spark's default for `spark.ui.retainedJobs`."""
+
+
 @contextmanager
 def counted_input(session: SparkSession) -> Generator[Callable[[], int | None]]:
     """Yield a function that returns how many bytes of files this thread's jobs in the block read.
 
-    It returns None if the session belongs to a server, or Spark does not say.
+    It returns None if the session belongs to a server, or Spark does not say, for example because
+    it has forgotten jobs: it remembers only the last ones, of all threads.
     """
     from pyspark.sql.session import SparkSession  # the session of a server is of another class
 
@@ -70,23 +75,46 @@ def counted_input(session: SparkSession) -> Generator[Callable[[], int | None]]:
         yield lambda: None
         return
     context, tag = session.sparkContext, f"persist.input={uuid.uuid4().hex}"
+    n_before = _n_started(context)
     context.addJobTag(tag)
     try:
-        yield lambda: _input_of(context, tag)
+        yield lambda: _input_of(context, tag, n_before)
     finally:
         context.removeJobTag(tag)
 
 
-def _input_of(context: Any, tag: str) -> int | None:
+def _n_started(context: Any) -> int | None:
+    """Return the number of jobs that a session has started; None: Spark does not say."""
+    try:
+        return int(context._jsc.sc().dagScheduler().numTotalJobs())
+    except Exception:  # nothing rests on it
+        log.debug("Spark does not count its jobs", exc_info=True, extra={"action": "progress"})
+        return None
+
+
+def _input_of(context: Any, tag: str, n_before: int | None) -> int | None:
+    """Return how many bytes of files the jobs with a tag read.
+
+    Parameters
+    ----------
+    n_before
+        The number of jobs of the session before the first of them.
+    """
+    n_started = _n_started(context)
     try:
         spark = context._jsc.sc()
+        most = spark.conf().getInt("spark.ui.retainedJobs", _RETAINED_JOBS)
+        # Spark forgets the jobs that ended first, up to a tenth of them at once.
+        if n_before is None or n_started is None or n_started - n_before > most // 2:
+            return None
         spark.listenerBus().waitUntilEmpty()  # which the numbers come through
         store, tracker = spark.statusStore(), spark.statusTracker()
         stages: set[int] = set()
         for job in tracker.getJobIdsForTag(tag):
             info = tracker.getJobInfo(job)
-            if info.isDefined():
-                stages.update(info.get().stageIds())
+            if not info.isDefined():
+                return None
+            stages.update(info.get().stageIds())
         return sum(int(store.lastStageAttempt(stage).inputBytes()) for stage in stages)
     except Exception:  # nothing rests on it
         log.debug("Spark does not say what it read", exc_info=True, extra={"action": "progress"})

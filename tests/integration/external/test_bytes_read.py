@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 from test_directories import PARQUET, put
 from test_ingestion import build, told
 
+from persist_assets.engine.activity import counted_input
 from persist_assets.external.status import find_holding
 
 TABLE = """
@@ -69,3 +72,21 @@ def test_where_rows_are_compared_the_sizes_of_files_count(
     build(builder := enter(root))
     compared = builder.observer.ingestion.find(builder.project.by_key["m", "t"])
     assert (compared.rows_read, compared.bytes_read) == (2, file.stat().st_size)
+
+
+@pytest.mark.slow
+@pytest.mark.proves("V32")
+def test_bytes_of_jobs_that_spark_may_have_forgotten_are_not_counted(
+    spark: Any, tmp_path: Path
+) -> None:
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "a.parquet")
+    frame = spark.read.schema("id bigint").parquet(str(tmp_path))
+    conf = spark.sparkContext._jsc.sc().conf()
+    with counted_input(spark) as n_bytes:
+        frame.collect()
+        assert (n_bytes() or 0) > 0
+        conf.set("spark.ui.retainedJobs", "1")
+        try:
+            assert n_bytes() is None
+        finally:
+            conf.remove("spark.ui.retainedJobs")
