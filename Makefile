@@ -14,7 +14,7 @@ VENDORED := $(VENDOR)/dist/NOTICES.txt
 
 TEST_NODE := tests/node/node_modules/.package-lock.json
 
-.PHONY: help setup bridge vendor test-tools demo ui quick test test-all nightly soak mutations bench bench-peers lint types acceptance reference docs lock clean
+.PHONY: help setup bridge vendor test-tools demo ui quick test test-all test-slow nightly soak mutations bench bench-peers lint types acceptance reference docs lock clean
 
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -58,14 +58,19 @@ quick: test-tools ## Run the tests that need no Spark and search nothing at rand
 test: test-tools ## Run all tests but the slow ones, in two processes.
 	$(IN_TWO) -m "not slow" $(PYTEST_OPTIONS) tests/e2e tests/integration tests/unit
 
-test-all: test-tools ## Run all tests, as CI does.
+test-all: test-tools ## Run all tests.
 	$(IN_TWO) $(PYTEST_OPTIONS) tests/e2e tests/integration tests/unit
 
 # The order follows from the date, so that it is another one each day and can be repeated.
+BY_DATE = --random-order --random-order-seed=$$(date +%Y%m%d)
+
+test-slow: test-tools ## Run the slow tests, as many as begin within MINUTES; 0 runs all.
+	$(IN_TWO) -m slow --minutes $(MINUTES) $(BY_DATE) --random-order-bucket=module $(PYTEST_OPTIONS) tests/e2e tests/integration tests/unit
+
 nightly: test-tools ## Run random queries and TPC-H against Spark, tests on each kind and supported version of it and of Dagster, and all tests in random order.
 	PERSIST_TEST_SPARK=local PERSIST_TEST_BY_NIGHT=1 $(BIN)/python -m pytest -s tests/nightly
 	$(BIN)/python scripts/versions.py
-	PERSIST_TEST_BY_NIGHT=1 $(MAKE) test-all PYTEST_OPTIONS="--random-order --random-order-seed=$$(date +%Y%m%d)"
+	PERSIST_TEST_BY_NIGHT=1 $(MAKE) test-all PYTEST_OPTIONS="$(BY_DATE)"
 	$(MAKE) soak MINUTES=60
 
 MINUTES ?= 5

@@ -43,6 +43,21 @@ ROOT = Path(__file__).resolve().parents[1]
 NODE_PACKAGES = ROOT / "tests" / "node" / "node_modules"
 
 
+STARTED = time.monotonic()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    sentence = "minutes after which no slow test begins any more; 0: all run"
+    parser.addoption("--minutes", type=float, default=0.0, help=sentence)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    minutes: float = item.config.getoption("--minutes")
+    late = minutes and time.monotonic() - STARTED > minutes * 60
+    if late and item.get_closest_marker("slow") is not None:
+        pytest.skip(f"the {minutes:g} minutes for slow tests are over; `make test-all` runs it")
+
+
 def pytest_configure() -> None:
     # What a test says of its own environment must not come from ours.
     for name in ("PERSIST_ENV", "DAGSTER_HOME"):

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from persist_assets.building.pins import Pins
+from persist_assets.building.pins import Pins, find_shared
 from persist_assets.core.errors import SettingsError
 from persist_assets.core.model.plans import Change, Volume
 from persist_assets.core.model.snapshots import RawVersion, Snapshot
@@ -126,7 +126,8 @@ class Observer:
         self.settings, self.project, self.ledger = settings, project, ledger
         self.fallback: Fallback | None = fallback
         self.clock = clock
-        self.started_at = clock()
+        shared = find_shared(settings)
+        self.started_at = clock() if shared is None else shared.started_at
         self.ingestion = Ingestion(settings, project, ledger, self.started_at, engine)
         self.pins = Pins(self.ingestion, fed, self.started_at)
         self._unpublished: dict[SourceID, Unpublished] = {}

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.snapshots import LocalCopy
     from persist_assets.core.model.sources import Source
+    from persist_assets.core.settings.values import Settings
     from persist_assets.external.ingestion import Ingestion
 
 _SHARED: ContextVar[Pins | None] = ContextVar("shared", default=None)
@@ -42,13 +43,21 @@ _SHARED: ContextVar[Pins | None] = ContextVar("shared", default=None)
 def reading_as(pins: Pins) -> Generator[None]:
     """Have runs that begin within the block, in this thread, read raw tables as `pins` has them.
 
-    What a plan leaves out of a run then rests on the same data as what the run builds.
+    What a plan leaves out of a run then rests on the same data as what the run builds, and the run
+    counts as started when the plan looked.
     """
     token = _SHARED.set(pins)
     try:
         yield
     finally:
         _SHARED.reset(token)
+
+
+def find_shared(settings: Settings) -> Pins | None:
+    """Return the pins that a run in an environment reads as; None: it looks for itself."""
+    shared = _SHARED.get()
+    is_of_run = shared is not None and shared.settings.environment == settings.environment
+    return shared if is_of_run else None
 
 
 TO_COME = "external:"
@@ -102,9 +111,14 @@ class Pins:
         self._synced: set[SourceID] = set()
         self._unsynced: dict[SourceID, PersistError] = {}
         self._lock = threading.RLock()
-        shared = _SHARED.get()
-        if shared is not None and shared.settings.environment == self.settings.environment:
-            self._pins.update(shared.versioned())
+        shared = find_shared(self.settings)
+        if shared is not None:
+            same = {s.source_id: s.build_id for s in self.project.sources}
+            self._pins |= {
+                s: pin
+                for s, pin in shared.versioned().items()
+                if same.get(s) == shared.project.by_id[s].build_id
+            }
 
     def versioned(self) -> dict[SourceID, Pin]:
         """Return the pins of raw tables whose data has versions."""

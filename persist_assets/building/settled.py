@@ -20,6 +20,8 @@ from persist_assets.building.start import current_at
 from persist_assets.building.strategies.temporary import TemporaryTables
 from persist_assets.building.takeovers import origin_of
 from persist_assets.core.errors import PersistError
+from persist_assets.core.wants import ref_of
+from persist_assets.planning.diff import what_it_reads
 from persist_assets.planning.inputs import inputs
 from persist_assets.planning.planner import plan
 from persist_assets.storage.delta_tables import is_whole
@@ -45,12 +47,15 @@ class Settled:
     ----------
     snapshot
         What its readers read, and go on reading.
+    last
+        Its last build, in this environment.
     current_at
         When all data below it was last known to be current, as a build that starts now finds it.
     """
 
     source: Source
     snapshot: Snapshot
+    last: Build
     current_at: datetime
 
 
@@ -87,7 +92,8 @@ def find_settled(reader: Reader, sources: Collection[Source]) -> dict[SourceID, 
                 continue
             snapshot = world.manifest[source.build_id]
             known_at = current_at(observer, source, confirmed, step)
-            settled[source.source_id] = Settled(source, snapshot, known_at)
+            last = world.history[source.source_id]
+            settled[source.source_id] = Settled(source, snapshot, last, known_at)
             manifest[source.build_id] = replace(snapshot, current_at=known_at)
     return settled
 
@@ -158,6 +164,10 @@ class _Look:
             and last.state == "succeeded"
             and last.build_id == source.build_id
             and last.definition == source.definition
+            and last.digests == source.digests
+            and last.reads == what_it_reads(self._reader.project, source)
+            # An adopted table is announced by its first build.
+            and self._reader.ledger.partitions.find_build(last.environment, source.key) is not None
         )
 
     def _has_origin(self, source: Source, step: Step, snapshot: Snapshot) -> bool:
@@ -178,10 +188,10 @@ def confirm(reader: Reader, settled: Iterable[Settled]) -> None:
     observer = reader.observer
     environment = observer.settings.environment
     own = observer.ledger.manifests.fetch(environment)
-    times = {
-        some.snapshot.build_uid: some.current_at
-        for some in settled
-        if own.get(some.source.build_id) == some.snapshot
-    }
-    observer.ledger.builds.confirm(environment, times)
+    confirmed = [some for some in settled if own.get(some.source.build_id) == some.snapshot]
+    observer.ledger.partitions.confirm(
+        environment,
+        {some.snapshot.build_uid: some.current_at for some in confirmed},
+        {ref_of(some.source.key): some.last for some in confirmed},
+    )
     export(observer.settings, observer.ledger)

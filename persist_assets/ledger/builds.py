@@ -202,30 +202,6 @@ class Builds(Part):
                 self._publish(connection, publication, malloy, request_id=request_id)
             succeed_request(self._events, connection, request_id)
 
-    @repeated
-    def confirm(self, environment: str, times: Mapping[str, datetime]) -> None:
-        """Record until when the data below published snapshots is known to be current.
-
-        Parameters
-        ----------
-        times
-            By the builds that wrote the snapshots. Snapshots that the environment no longer
-            publishes itself stay as they are.
-        """
-        entries = sa.select(manifest_entries.c.build_uid).where(
-            manifest_entries.c.environment == environment
-        )
-        is_entry = builds.c.build_uid.in_(entries)
-        known_at = sa.func.coalesce(builds.c.current_at, builds.c.built_at)
-        by_time: dict[datetime, list[str]] = {}
-        for uid, at in times.items():
-            by_time.setdefault(at, []).append(uid)
-        with self._write() as connection:
-            for at, uids in by_time.items():
-                for part in in_parts(uids):
-                    these = is_entry, builds.c.snapshot_uid.in_(part), known_at < at
-                    connection.execute(builds.update().where(*these).values(current_at=at))
-
     def _publish(
         self,
         connection: Connection,

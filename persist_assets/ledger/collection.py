@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from persist_assets.core.model.snapshots import Holding
+from persist_assets.ledger.rows import ENTRY
 from persist_assets.ledger.tables import builds, manifest_changes, manifest_entries, manifest_moves
 
 if TYPE_CHECKING:
@@ -61,18 +62,24 @@ def forgotten(
     for row in connection.execute(sa.select(history).order_by(history.c.at)):
         times_by_source.setdefault((row.environment, row.source_id), {})[row.build_id] = row.at
         sharing.setdefault(row.build_id, set()).add(row.source_id)
-    query = sa.select(manifest_entries).order_by(manifest_entries.c.build_id)
+    query = (
+        sa.select(manifest_entries, builds.c.current_at)
+        .join(builds, ENTRY)
+        .order_by(manifest_entries.c.build_id)
+    )
     entries = connection.execute(query).all()
     present = {(e.environment, e.build_id) for e in entries}
     unneeded: dict[str, list[BuildID]] = {}
     for entry in entries:
         environment, build_id = entry.environment, entry.build_id
         published: datetime = entry.published_at
+        # Builds that found it up to date may have confirmed it since (`Partitions.confirm`).
+        published = max(published, entry.current_at or published)
         at, superseded = published, True
         # A source with this BuildID elsewhere may get it here by a promotion.
         for source_id in sharing[build_id]:
             times = times_by_source.get((environment, source_id), {})
-            since = times.get(build_id, published)
+            since = max(times.get(build_id, published), published)
             at = max(at, since)
             # A BuildID that was rolled back has no entry, so it supersedes none.
             later = [t for b, t in times.items() if t > since and (environment, b) in present]

@@ -9,12 +9,14 @@ import sqlalchemy as sa
 from persist_assets.core.wants import UNDER_WAY, Availability, matcher
 from persist_assets.ledger.connection import in_parts
 from persist_assets.ledger.log import Part, begins, like, repeated
-from persist_assets.ledger.tables import availability, wants
+from persist_assets.ledger.rows import event_data
+from persist_assets.ledger.tables import availability, builds, manifest_entries, wants
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
     from datetime import datetime
 
+    from persist_assets.core.model.snapshots import Build
     from persist_assets.core.wants import PartitionRef
 
 
@@ -126,3 +128,39 @@ class Partitions(Part):
         )
         with self._read() as connection:
             return connection.scalar(query)
+
+    @repeated
+    def confirm(
+        self,
+        environment: str,
+        times: Mapping[str, datetime],
+        available: Mapping[PartitionRef, Build],
+    ) -> None:
+        """Record that tables are up to date without a build.
+
+        Parameters
+        ----------
+        times
+            Until when the data below published snapshots is known to be current, by the builds that
+            wrote them. Snapshots that the environment no longer publishes stay as they are.
+        available
+            The partitions, each with the last build of its source.
+        """
+        entries = sa.select(manifest_entries.c.build_uid).where(
+            manifest_entries.c.environment == environment
+        )
+        is_entry = builds.c.build_uid.in_(entries)
+        known_at = sa.func.coalesce(builds.c.current_at, builds.c.built_at)
+        by_time: dict[datetime, list[str]] = {}
+        for uid, at in times.items():
+            by_time.setdefault(at, []).append(uid)
+        with self._write() as connection:
+            for at, uids in by_time.items():
+                for part in in_parts(uids):
+                    these = is_entry, builds.c.snapshot_uid.in_(part), known_at < at
+                    connection.execute(builds.update().where(*these).values(current_at=at))
+            news = [
+                ("partition-available", {**event_data(build), "partition_ref": ref})
+                for ref, build in available.items()
+            ]
+            self._events.append_all(connection, news)

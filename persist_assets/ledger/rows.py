@@ -50,7 +50,12 @@ def published(*environments: str) -> sa.Select[Any]:
     marked = sa.exists().where(
         taints.c.snapshot_uid == builds.c.snapshot_uid, taints.c.environment.in_(environments)
     )
-    since = sa.case((marked, builds.c.built_at), else_=builds.c.finished_at)
+    confirmed = builds.c.current_at > builds.c.finished_at
+    since = sa.case(
+        (marked, builds.c.built_at),
+        (confirmed, builds.c.current_at),
+        else_=builds.c.finished_at,
+    )
     return (
         sa.select(builds)
         .join(manifest_entries, ENTRY)

@@ -25,6 +25,7 @@ from persist_assets.building.settled import Settled, confirm, find_settled
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core import errors
 from persist_assets.core.errors import PersistError, SettingsError, Terminated
+from persist_assets.core.model.project import Project
 from persist_assets.core.model.queries import SourceID
 from persist_assets.core.model.snapshots import Snapshot
 from persist_assets.core.model.sources import Source
@@ -41,7 +42,7 @@ from persist_assets.plugin.assets import (
     of_all_partitions,
     op_name,
 )
-from persist_assets.plugin.events import CODE_VERSION, DATA_VERSION
+from persist_assets.plugin.events import CODE_VERSION, DATA_VERSION, checks_in_dagster
 from persist_assets.plugin.partitions import asked_tag
 from persist_assets.plugin.runtime import ENVIRONMENT_TAG, ORIGIN_TAG
 
@@ -220,7 +221,7 @@ def _leave_out(
     settled = find_settled(reader, sources)
     if settled:
         with open_instance(settings) as instance:
-            reported = _reported(instance, settings.environment, settled.values())
+            reported = _reported(instance, reader.project, settings.environment, settled.values())
         # What is above a source of the run may change.
         moving = {s.source_id for s in sources} - reported
         for source in reader.project.sources:
@@ -232,9 +233,9 @@ def _leave_out(
 
 
 def _reported(
-    instance: dg.DagsterInstance, environment: str, settled: Iterable[Settled]
+    instance: dg.DagsterInstance, project: Project, environment: str, settled: Iterable[Settled]
 ) -> set[SourceID]:
-    """Return the settled sources whose last materialization in Dagster is of the same rows."""
+    """Return the settled sources of which Dagster knows these rows, and that all checks passed."""
     by_key = {dg.AssetKey(s.source.asset_key): s for s in settled}
     reported: set[SourceID] = set()
     for record in instance.get_asset_records([*by_key]):
@@ -247,7 +248,26 @@ def _reported(
             some.snapshot.content,
         ):
             reported.add(some.source.source_id)
+    checks = {
+        dg.AssetCheckKey(key, name): (some.source.source_id, check.definition)
+        for key, some in by_key.items()
+        for name, check in checks_in_dagster(project, some.source).items()
+    }
+    latest = instance.event_log_storage.get_latest_asset_check_execution_by_key([*checks])
+    for key, (source_id, definition) in checks.items():
+        if _evaluated(latest.get(key)) != (True, environment, definition):
+            reported.discard(source_id)
     return reported
+
+
+def _evaluated(record: Any) -> tuple[bool, Any, Any] | None:
+    """Return whether a check passed when it last ran, in which environment, and its definition."""
+    event = record.event.dagster_event if record and record.event else None
+    if event is None or not isinstance(event.event_specific_data, dg.AssetCheckEvaluation):
+        return None
+    evaluation = event.event_specific_data
+    environment, check = (evaluation.metadata.get(name) for name in ("environment", "check"))
+    return evaluation.passed, environment and environment.value, check and check.value
 
 
 def _user() -> str:

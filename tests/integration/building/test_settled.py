@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ import pytest
 from persist_assets.building.pins import reading_as
 from persist_assets.building.reader import Reader
 from persist_assets.building.settled import confirm, find_settled
+from persist_assets.ledger.collection import forgotten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -95,6 +97,7 @@ def test_only_sources_are_left_out_that_a_build_would_not_touch(
     # that they read, or a check that depends on the clock.
     assert names(look(enter(root))) == LEFT_OUT
 
+    builder_ended = datetime.now(UTC)
     # Confirming moves nothing but the time until when the data is known to be current.
     before, planned = enter(root), enter(root)
     manifest = before.observer.published()
@@ -106,6 +109,7 @@ def test_only_sources_are_left_out_that_a_build_would_not_touch(
         snapshot = after[some.source.build_id]
         assert snapshot.known_at == some.current_at == planned.observer.started_at, source_id
         assert snapshot.known_at > manifest[some.source.build_id].known_at
+        assert planned.ledger.partitions.fetch_available("dev")[some.source.key] > builder_ended
     others = {s.build_id for s in planned.project.persisted if s.source_id not in settled}
     assert all(after[b].known_at == manifest[b].known_at for b in others)
     assert planned.settings.manifest_path.is_file()
@@ -185,6 +189,8 @@ def test_a_run_reads_the_versions_by_which_sources_were_left_out(
     put(root, "2", "t", 3)
     with reading_as(planned.observer.pins):
         run = enter(root)
+    assert run.observer.started_at == planned.observer.started_at
+    assert enter(root).observer.started_at > planned.observer.started_at
     built = run.build(next(s for s in run.project.persisted if s.name == "reader"))
     assert built.snapshot is not None
     read = {v.raw: v.version for v in built.snapshot.as_of}
@@ -192,3 +198,42 @@ def test_a_run_reads_the_versions_by_which_sources_were_left_out(
     plain = next(s for s in run.project.persisted if s.name == "plain")
     assert read == {v.raw: v.version for v in left_out[plain.build_id].as_of}
     assert names(look(enter(root))) == set()  # the next run builds both
+
+
+@pytest.mark.proves("V40")
+def test_a_table_that_is_confirmed_is_as_good_as_one_that_is_found_up_to_date(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    """It stays when others collect, and readers of several environments prefer it."""
+    toml = root / "persist.toml"
+    toml.write_text(toml.read_text() + '\n[env.prod]\n[env.dev]\nreads = "prod"\n')
+    at = [datetime(2026, 1, 1, tzinfo=UTC)]
+
+    def start(environment: str) -> Builder:
+        builder = enter(root, environment, clock=lambda: at[0])
+        builder.ledger.events.clock = lambda: at[0]
+        return builder
+
+    prod = start("prod")
+    plain = next(s for s in prod.project.persisted if s.name == "plain")
+    first = prod.build(plain).snapshot
+    put(root, "bad", "t", 9)
+    at[0] += timedelta(days=1)
+    other = start("dev").build(plain).snapshot
+    (root / "raw" / "t" / "bad.parquet").unlink()
+    reads = start("dev").ledger.manifests.fetch
+    assert reads("dev", "prod")[plain.build_id] == other
+    at[0] += timedelta(days=9)
+    later = start("prod")
+
+    def collected() -> set[str]:
+        week = timedelta(days=7)
+        with later.ledger.builds._read() as connection:
+            return {*forgotten(connection, at[0] - week, "prod", (), ())}
+
+    assert "prod" in collected()  # of a project that no longer has the source
+    reader = Reader(later.observer, later.engine)
+    confirm(reader, find_settled(reader, [plain]).values())
+    assert "prod" not in collected()
+    assert reads("dev", "prod")[plain.build_id] == first
+    assert other != first
