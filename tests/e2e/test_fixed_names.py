@@ -80,6 +80,7 @@ def loop(name):
         reads[name] += 1
         if rows not in published:
             wrong.append([name, rows])
+        done.wait(0.05)  # for what the others compute
 
 threads = [threading.Thread(target=loop, args=(name,)) for name in READERS]
 for thread in threads:

@@ -238,6 +238,12 @@ def test_who_uses_it_when_it_dies_says_so_and_the_next_one_starts_it_again(place
     assert after["running"] and after["pid"] != before["pid"]
 
 
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 # No task of it looks whether it was cancelled.
 HEEDLESS = """SELECT sum(aggregate(sequence(1, 100000), id, (a, x) ->
 a + aggregate(sequence(1, 1000000), x, (b, y) -> (b + y) % 7))) AS n FROM range(0, 8, 1, 8)"""
@@ -258,9 +264,13 @@ def test_a_server_whose_cancelled_job_does_not_end_is_replaced(places: Path) -> 
 
     def runs() -> bool:
         jobs = persist(places, "one", "spark", "status")["jobs"]
-        return bool(jobs) and jobs[0]["running"] > 0
+        return bool(jobs) and jobs[0]["running"] == 2
 
     wait_for(runs, seconds=60)
+    # A task that is cancelled before it computes anything ends.
+    _, jvm = processes(state_of(places))
+    began = cpu_seconds(jvm)
+    wait_for(lambda: cpu_seconds(jvm) > began + 5, seconds=60)
     heedless.send_signal(signal.SIGINT)
     heedless.communicate(timeout=60)
     assert heedless.returncode == 130
