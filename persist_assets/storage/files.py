@@ -467,7 +467,7 @@ def delete_empty(location: str) -> None:
 
 def stored_schema(system: Any, path: str) -> Any:
     """Return the `pyarrow.Schema` of a Parquet file; see `stored_rows`."""
-    return _footer(system, path).schema.to_arrow_schema()
+    return read_footer(system, path).schema.to_arrow_schema()
 
 
 def stored_rows(system: Any, path: str) -> int:
@@ -483,11 +483,28 @@ def stored_rows(system: Any, path: str) -> int:
     StorageError
         It is not Parquet.
     """
-    return int(_footer(system, path).num_rows)
+    return int(read_footer(system, path).num_rows)
 
 
-def _footer(system: Any, path: str) -> Any:
-    """Return the `pyarrow.parquet.FileMetaData` of a file."""
+def read_footer(
+    system: Any, path: str, *, location: str | None = None, hint: str | None = None
+) -> Any:
+    """Return the `pyarrow.parquet.FileMetaData` of a file.
+
+    Parameters
+    ----------
+    system, path
+        See `stored_rows`.
+    location, hint
+        What an error says; by default the path, and no hint.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such file.
+    StorageError
+        It is not Parquet.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -495,7 +512,8 @@ def _footer(system: Any, path: str) -> Any:
         try:
             return pq.read_metadata(file)
         except pa.ArrowInvalid as error:
-            raise StorageError(f"{path} is not a Parquet file: {error}") from error
+            message = f"{location or path} is not a Parquet file: {error}"
+            raise StorageError(message, hint=hint) from error
 
 
 def rows_in(directory: str) -> int:

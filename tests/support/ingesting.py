@@ -186,13 +186,13 @@ class DirectoryLake:
         pq.write_table(rows.drop_columns("d"), file)
 
     def _files(self) -> list[tuple[Path, pa.Table]]:
-        found: list[tuple[Path, pa.Table]] = []
+        tables: list[tuple[Path, pa.Table]] = []
         for file in sorted(self.root.rglob("*.parquet")):
             day = date.fromisoformat(file.parent.name.removeprefix("d="))
             rows = pq.ParquetFile(file).read()
             days = pa.array([day] * rows.num_rows, pa.date32())
-            found.append((file, rows.append_column("d", days).select(SCHEMA.names)))
-        return found
+            tables.append((file, rows.append_column("d", days).select(SCHEMA.names)))
+        return tables
 
     def update(self, fifth: int) -> None:
         k, x = self.rng.choice(["a", "b", None]), self.rng.choice([3.0, None])

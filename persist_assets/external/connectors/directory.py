@@ -11,6 +11,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.core.dialect import quote, unpruned
@@ -30,7 +31,7 @@ from persist_assets.external.connectors.directory_files import (
     list_directory,
     parse_version,
     partition_spans,
-    read_footer,
+    read_listed_footer,
 )
 from persist_assets.external.connectors.file_connector import FileConnector, read_cost
 from persist_assets.external.connectors.postgres_rows import MOST_IN_MEMORY
@@ -60,6 +61,8 @@ _MOST_FOOTERS = 1_000
 """The number of files up to which a cost is computed from their footers."""
 _AT_ONCE = 16
 """The number of footers that are read at once."""
+_MERGE = "mergeschema"
+"""The option with which files may lack columns. It is not Spark's: each file is checked."""
 _VERSIONS = "the newest; earlier ones while their files are unchanged"
 _CHANGES = "new files; if one was replaced or removed, needed rows are compared with the copy"
 
@@ -83,7 +86,7 @@ class DirectoryConnector(FileConnector):
     ) -> None:
         super().__init__(external, location, columns, access, session, timezone)
         self.label = f"the files at {self.location}"
-        self._options = {k: v for k, v in external.reading if k != "format"}
+        self._options = {k: v for k, v in external.reading if k not in ("format", _MERGE)}
         self._listed: Listing | None = None
         self._read: dict[str, ListedFile] = {}
         """All files that were read since the directory was listed, by location."""
@@ -294,25 +297,23 @@ class ParquetDirectory(DirectoryConnector):
         changes=_CHANGES,
     )
 
-    def __init__(
-        self,
-        external: External,
-        location: str,
-        columns: Sequence[Column],
-        access: Mapping[str, str],
-        session: Callable[[], SparkSession],
-        timezone: ZoneInfo,
-    ) -> None:
-        super().__init__(external, location, columns, access, session, timezone)
-        self._merges = self._options.pop("mergeschema", "false") == "true"
-        self._reported: frozenset[str] = frozenset()
+    @cached_property
+    def _merges(self) -> bool:
+        return dict(self.external.reading).get(_MERGE) == "true"
+
+    @cached_property
+    def _reported(self) -> set[str]:
         """The columns that a warning has named."""
-        self._footers: dict[ListedFile, Any] = {}
+        return set()
+
+    @cached_property
+    def _footers(self) -> dict[ListedFile, Any]:
+        return {}
 
     def close(self) -> None:
         """Forget the listing and all footers."""
         super().close()
-        self._footers = {}
+        self._footers.clear()
 
     def _check(self, files: Sequence[ListedFile]) -> None:
         for file, footer in self._with_footers(files):
@@ -344,7 +345,7 @@ class ParquetDirectory(DirectoryConnector):
         names |= {name for f in files for name in f.partition}
         lacking = [c.name for c in self.columns if c.name.lower() not in names]
         if files and not self._reported.issuperset(lacking):
-            self._reported |= frozenset(lacking)
+            self._reported.update(lacking)
             named = ", ".join(f"`{name}`" for name in lacking)
             message = "none of the %s files to read of %s has %s, so it is NULL in all rows"
             log.warning(message, len(files), self.label, named, extra={"action": "sync"})
@@ -357,8 +358,10 @@ class ParquetDirectory(DirectoryConnector):
                 reached(self._listing().base, self._access) as (system, root),
                 ThreadPoolExecutor(_AT_ONCE) as pool,
             ):
-                footers = pool.map(lambda f: read_footer(system, root + f.path, f.location), unread)
-                self._footers |= zip(unread, footers, strict=True)
+                footers = pool.map(
+                    lambda f: read_listed_footer(system, root + f.path, f.location), unread
+                )
+                self._footers.update(zip(unread, footers, strict=True))
         return [(f, self._footers[f]) for f in files]
 
     def _load(self, files: Sequence[ListedFile]) -> DataFrame:

@@ -20,7 +20,7 @@ from persist_assets.core.dialect import char_size
 from persist_assets.core.errors import ConflictError, StorageError
 from persist_assets.core.model.sources import RawTable
 from persist_assets.external.connectors.pruning import Span, exactly, moment_as_written, span
-from persist_assets.storage.files import reached, unreachable
+from persist_assets.storage.files import reached, read_footer, unreachable
 from persist_assets.storage.raw import pin_raw
 from persist_assets.storage.types import type_of_arrow
 
@@ -189,8 +189,8 @@ def _refuse_logs(location: str, access: Mapping[str, str], label: str) -> None:
     from pyarrow import fs
 
     with reached(location, access) as (system, path):
-        found = system.get_file_info([f"{path.rstrip('/')}/{name}" for name in _LOGS])
-    for (what, hint), info in zip(_LOGS.values(), found, strict=True):
+        infos = system.get_file_info([f"{path.rstrip('/')}/{name}" for name in _LOGS])
+    for (what, hint), info in zip(_LOGS.values(), infos, strict=True):
         if info.type != fs.FileType.NotFound:
             raise StorageError(f"{label} are {what}, whose log says which of them count", hint=hint)
 
@@ -278,9 +278,9 @@ def partition_spans(
     for column in columns:
         name, kind = column.name.lower(), (column.type or "").lower()
         if name in file.partition and not char_size(column.type):
-            found = _span_of_text(kind, file.partition[name], timezone)
-            if found is not None:
-                spans[name] = found
+            span = _span_of_text(kind, file.partition[name], timezone)
+            if span is not None:
+                spans[name] = span
     return spans
 
 
@@ -302,32 +302,21 @@ def _span_of_text(kind: str, text: str | None, timezone: ZoneInfo | None) -> Spa
     return None
 
 
-def read_footer(system: Any, path: str, location: str) -> Any:
-    """Return the `pyarrow.parquet.FileMetaData` of a file.
-
-    Parameters
-    ----------
-    system, path
-        The `pyarrow.fs.FileSystem` of the file, and its path there.
+def read_listed_footer(system: Any, path: str, location: str) -> Any:
+    """Return the footer of a file that was listed; see `storage.files.read_footer`.
 
     Raises
     ------
     ConflictError
         The file is gone.
     StorageError
-        It is not Parquet, or cannot be read.
+        It is not Parquet.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+    hint = "have it rewritten, or move it out of the directory"
     try:
-        with system.open_input_file(path) as file:
-            return pq.read_metadata(file)
+        return read_footer(system, path, location=location, hint=hint)
     except FileNotFoundError as error:
         raise ConflictError(f"{location} is gone since it was listed", hint="try again") from error
-    except pa.ArrowInvalid as error:
-        hint = "have it rewritten, or move it out of the directory"
-        raise StorageError(f"{location} is not a Parquet file: {error}", hint=hint) from error
     except OSError as error:
         raise unreachable(location, error, f"cannot read {location}") from error
 
