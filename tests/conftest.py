@@ -97,19 +97,22 @@ def need_node() -> str:
     return str(find_node())
 
 
-def has_taken(cpu_s: float, *, within_s: float) -> None:
-    """Fail if what took `cpu_s` of a processor's time is slower than it may be.
+def has_taken(seconds: float, *, within_s: float, of_which_waiting_s: float = 0.0) -> None:
+    """Fail if work that took `seconds` took longer than it may.
 
-    The limit is one for a processor that makes a million steps of a loop in 0.05 s. Where it
-    is passed, the same loop tells how many times as long this one takes now.
+    The limit holds for a processor that makes a million steps of a loop in 0.05 s. If the
+    work took longer, the same loop measures how many times slower this processor is now,
+    and the limit is multiplied by that, except for the part `of_which_waiting_s`, which
+    takes equally long on each processor.
     """
-    if cpu_s <= within_s:
+    if seconds <= within_s:
         return
     began, number = time.process_time(), 0
     for step in range(4_000_000):
         number += step * step % 7
-    slowness = (time.process_time() - began) / 0.2
-    assert cpu_s <= within_s * slowness, f"{cpu_s:.2f} CPU s, {slowness:.2f} times as slow"
+    slowness = max(1.0, (time.process_time() - began) / 0.2)
+    limit_s = of_which_waiting_s + (within_s - of_which_waiting_s) * slowness
+    assert seconds <= limit_s, f"{seconds:.2f} s, on a processor {slowness:.2f} times as slow"
 
 
 def wait_for(condition: Callable[[], Any], *, seconds: float = 120.0) -> Any:

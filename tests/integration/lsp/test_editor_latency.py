@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, has_taken
 from editor import editing
 
 if TYPE_CHECKING:
@@ -26,5 +26,5 @@ def test_diagnostics_come_at_once_in_a_project_of_a_thousand_sources(tmp_path: P
         latencies = latency.measure(editor, 12)
     assert latencies.n_wrong == 6
     # The machine has other work, so the wall is generous; CPU time is not shared.
-    assert statistics.median(latencies.cpu_ms) < 200
-    assert statistics.median(latencies.wall_ms) < 1000
+    has_taken(statistics.median(latencies.cpu_ms) / 1000, within_s=0.2)
+    has_taken(statistics.median(latencies.wall_ms) / 1000, within_s=1.0)

@@ -10,7 +10,7 @@ import dagster as dg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import wait_for
+from conftest import has_taken, wait_for
 from support.duckdb_engine import MakeEngine, engine_of
 
 from persist_assets.building.scheduler import Pool
@@ -121,7 +121,7 @@ def test_two_sources_of_two_seconds_are_built_within_three_and_a_half(
         seconds.append((ended - began).total_seconds())
         if seconds[-1] < 3.5:
             break
-    assert min(seconds) < 3.5
+    has_taken(min(seconds), within_s=3.5, of_which_waiting_s=2.0)
 
 
 def test_one_at_a_time_is_a_setting(
