@@ -9,7 +9,7 @@ The invariant: the resulting table equals one computed in full.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from persist_assets.core.model.deltas import Merging, NoRule
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from persist_assets.core.model.deltas import Program
-    from persist_assets.core.model.plans import Change, Estimates
+    from persist_assets.core.model.plans import Change, Estimates, Volume
     from persist_assets.core.model.project import Project
     from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.snapshots import Snapshot
@@ -103,7 +103,11 @@ def maintained(
     unknown = sorted(project.by_id[s].name for s, change in changes.items() if change is None)
     if unknown:
         return f"the changes in {', '.join(unknown)} are unknown"
-    certain = {s: change for s, change in changes.items() if change is not None}
+    certain = {
+        s: _sized(change, world.sizes.get(s, UNKNOWN))
+        for s, change in changes.items()
+        if change is not None
+    }
     changed = {s: c for s, c in certain.items() if c.added or c.lost}
     for source_id, change in changed.items():
         why = unreadable(project.by_id[source_id])
@@ -142,6 +146,11 @@ def maintained(
         )
         return Refusal(why, expected)
     return Increment(base, changes=changed, program=program, expected=expected)
+
+
+def _sized(change: Change, size: Volume) -> Change:
+    """Return a change with the size of its table, which a table that did not change has too."""
+    return replace(change, total_bytes=change.total_bytes or size.bytes or 0)
 
 
 def _derived(

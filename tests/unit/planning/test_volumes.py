@@ -304,6 +304,19 @@ def test_all_tables_that_are_read_count_as_inputs() -> None:
 
 
 @pytest.mark.proves("T12")
+def test_tables_that_did_not_change_count_in_costs() -> None:
+    made = project_of(JOINED)
+    changed = {U: replace(CHANGED, total_bytes=3 * MB)}
+    world = after(made, changed)
+    small = step_of(made, replace(world, sizes={T: Volume(5, MB), U: Volume(7, 3 * MB)})).expected
+    large = step_of(made, world).expected
+    assert small is not None and large is not None
+    assert large.delta_s == pytest.approx(small.delta_s + 499 / 300)  # all rows of t are read
+    unmeasured = step_of(made, after(made, changed, costs=()))
+    assert unmeasured.maintenance == "keys"  # by the size of u alone, all rows take 0.1 s
+
+
+@pytest.mark.proves("T12")
 def test_a_quick_table_is_maintained_if_that_was_measured_to_be_quicker() -> None:
     quick = replace(WHOLE, seconds=0.9)
     assert after_costs(quick, quick).maintenance == "whole"
