@@ -386,12 +386,12 @@ def main() -> None:
     lines = [
         "# Benchmarks",
         "",
-        "Written by `make bench`: whole processes, CPU seconds, medians; floors of the same run.",
-        "What Spark does is measured on the wall: bare Spark writes rows as Parquet and nothing",
-        "else, in the same session and in turns with our builds.",
+        "`make bench` writes this table. Figures are CPU seconds of whole processes (medians), and",
+        "baselines are from the same run. Rows with Spark show wall-clock time; their baseline,",
+        "bare Spark, only writes rows as Parquet, in the same session, alternating with builds.",
         f"{os.cpu_count()} cores, Python {sys.version.split()[0]}, sqlglot {version('sqlglot')}.",
         "",
-        "| what | floor or peer | ours | wanted |",
+        "| benchmark | baseline | persist | target |",
         "|---|---|---|---|",
         *(f"| {' | '.join(row)} |" for row in rows),
     ]
