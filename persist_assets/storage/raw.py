@@ -304,6 +304,12 @@ def open_delta(
             hint=_WHERE,
         ) from error
     except (DeltaError, OSError) as error:
+        if "catalog-managed table" in str(error):
+            raise StorageError(
+                f"the Delta table at {location} has commits that only its catalog knows"
+                " (catalogManaged): not supported",
+                hint="its owner can turn catalog-managed commits off",
+            ) from error
         gap = _GAP.search(str(error))
         if gap:
             missing = int(gap[1]) + 1

@@ -65,6 +65,10 @@ class Server:
         """Return the requests with a signature since this was last called."""
         return self.ask("GET", "/-/signed").splitlines()
 
+    def keys(self) -> list[str]:
+        """Return the keys with which requests were signed since this was last called."""
+        return self.ask("GET", "/-/keys").splitlines()
+
 
 @dataclass
 class Proxy(Server):

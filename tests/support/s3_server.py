@@ -7,6 +7,7 @@ It is a process of its own: delta-rs waits for a commit without letting other Py
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 inner = DomainDispatcherApplication(create_backend_app)
 requests: list[str] = []
 signed: list[str] = []
+keys: set[str] = set()
 lock = threading.Lock()
+_KEY = re.compile(r"Credential=([^/]+)/")
 
 
 def application(environ: Any, start: Any) -> Iterable[bytes]:
@@ -36,6 +39,13 @@ def application(environ: Any, start: Any) -> Iterable[bytes]:
             said = "\n".join(signed).encode()
             signed.clear()
             return [said]
+        if environ["PATH_INFO"] == "/-/keys":
+            start("200 OK", [])
+            said = "\n".join(sorted(keys)).encode()
+            keys.clear()
+            return [said]
+        if credential := _KEY.search(environ.get("HTTP_AUTHORIZATION", "")):
+            keys.add(credential[1])
         if "HTTP_AUTHORIZATION" in environ:
             signed.append(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}")
         requests.append(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}")

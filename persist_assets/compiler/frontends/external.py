@@ -18,6 +18,15 @@ from urllib.parse import parse_qsl
 from sqlglot import exp
 from sqlglot.errors import TokenError
 
+from persist_assets.compiler.frontends.external_catalogs import (
+    UNITY_SCHEME,
+    UNUSED,
+    Wrong,
+    catalog_option,
+    problems_of_catalog,
+    problems_of_unity,
+    wrong_catalog_option,
+)
 from persist_assets.compiler.frontends.external_options import (
     CATALOG,
     CONNECTOR,
@@ -38,6 +47,7 @@ from persist_assets.compiler.frontends.external_options import (
     STORAGE,
     TRANSACTIONS,
     TRANSPORT,
+    UNITY,
     UNSIGNED,
     is_secret,
     unfit_value,
@@ -46,7 +56,6 @@ from persist_assets.compiler.frontends.intervals import KEYWORD, missing_keyword
 from persist_assets.core.dialect import function_named, parse, plain
 from persist_assets.core.errors import Problem, did_you_mean
 from persist_assets.core.model.sources import External
-from persist_assets.core.object_stores import unfit_endpoint
 from persist_assets.core.raw_options import wrong_option
 
 if TYPE_CHECKING:
@@ -312,8 +321,8 @@ class _Reading:
         options: dict[str, Any] = {}
         storage: dict[str, str] = {}
         for key, value in config.items():
-            if iceberg and key in CATALOG:
-                self.of_catalog(key, value, storage)
+            if in_catalog := catalog_option(form, key):
+                self.of_catalog(key, in_catalog, value, storage, config)
             elif key in kinds:
                 if self.is_a(key, value, kinds[key]):
                     options[key] = value
@@ -323,7 +332,8 @@ class _Reading:
                 self.stored(key, value, storage)
             else:
                 more = (PASSWORD,) if form == "postgres" else STORAGE
-                self.unknown(name, key, (*kinds, *more))
+                unity = UNITY if form == "delta" else ()
+                self.unknown(name, key, (*kinds, *more, *unity))
         for key in (version, "end_version"):
             if options.get(key, 0) < 0:
                 self.say("type", f"`{key}` must not be negative", self.at(key))
@@ -360,27 +370,25 @@ class _Reading:
         self.together(external, version, iceberg)
         return external, place
 
-    def of_catalog(self, key: str, value: Any, storage: dict[str, str]) -> None:
+    def of_catalog(
+        self,
+        key: str,
+        name: str,
+        value: Any,
+        storage: dict[str, str],
+        config: Mapping[str, Any],
+    ) -> None:
         """Read an option of a catalog."""
         if not self.is_a(key, value, str):
             return
-        at, is_reference = self.at(key), REFERENCE.fullmatch(value)
-        if key == "catalog_type" and value != "rest":
-            message = f"catalogs of the type `{value}` are not supported"
-            self.say("option", message, at, "use a REST catalog, or metadata_location")
-        elif is_secret(key) and not is_reference:
-            message = f"`{key}` is a secret and must not be written here"
-            self.say("secret", message, at, _as_reference(key))
-        elif "${" in value and not is_secret(key):
-            message = f"`{key}` is part of what identifies the table, so it has to be written out"
-            self.say("secret", message, at)
-        elif key == "rest.uri" and (unfit_endpoint(value) or LITERAL_SECRET.search(value)):
-            message = f"`{key}` must be a URL without credentials"
-            self.say("type", message, at, "for example, https://catalog.example.com")
-        elif key == "table_name" and not re.fullmatch(r"[^.]+(\.[^.]+)+", value):
-            self.say("type", "`table_name` must be namespace.table", at)
-        elif key != "catalog_type":
-            storage[key] = value
+        wrong = wrong_catalog_option(key, name, value, str(config.get("catalog_type")))
+        if wrong:
+            self.report(wrong, self.at(key))
+        elif name not in UNUSED and storage.setdefault(name, value) != value:
+            self.say("option", f"`{key}` conflicts with `{name}`", self.at(key))
+
+    def report(self, wrong: Wrong, at: int) -> None:
+        self.say(wrong.code, wrong.message, at, wrong.hint)
 
     def place(
         self,
@@ -388,18 +396,21 @@ class _Reading:
         uri: str,
         config: Mapping[str, Any],
         options: Mapping[str, Any],
-        storage: Mapping[str, str],
+        storage: dict[str, str],
     ) -> str:
         """Return the location of the data: of the table, or of a catalog and the table in it."""
-        if name == "iceberg_input" and any(key in CATALOG for key in config):
-            for key in ("catalog_type", "rest.uri", "table_name"):
-                if key not in config:
-                    self.say("option", f"a catalog needs `{key}`", self.start)
-            if uri in config:
-                message = f"`{uri}` and a catalog both locate the data"
-                self.say("uri", message, self.at(uri), "remove one of them")
-            return External(name, storage=tuple(storage.items())).catalog_place or ""
         place: str = options.get(uri, "")
+        is_iceberg = name == "iceberg_input" and any(key in CATALOG for key in config)
+        is_unity = name == "delta_table_input" and place.startswith(UNITY_SCHEME)
+        problems = problems_of_catalog(config, uri) if is_iceberg else ()
+        if name == "delta_table_input":
+            problems = problems_of_unity(config, place)
+        for wrong in problems:
+            self.report(wrong, self.start if wrong.key is None else self.at(wrong.key))
+        if is_unity:
+            storage["table_name"] = place.removeprefix(UNITY_SCHEME)
+        if is_iceberg or is_unity:
+            return External(name, storage=tuple(storage.items())).catalog_place or ""
         if uri not in config or place.strip() != place or (uri in options and not place):
             self.say("uri", f"`{name}` needs the location of its data: `{uri}`", self.at(uri))
         elif LITERAL_SECRET.search(place):
@@ -513,9 +524,11 @@ class _Reading:
             message = f"`{connector}` has no option `{key}` here: {NOT_NEEDED[key]}"
             self.say("option", message, at, "remove it")
         elif OF_CATALOG.match(key):
-            hint = "use the table's directory (uri) or its metadata file (metadata_location)"
             if connector == "iceberg_input":
-                hint = f"options of catalogs: {', '.join(CATALOG)}"
+                hint = did_you_mean(key, CATALOG) or f"options of catalogs: {', '.join(CATALOG)}"
+                self.say("option", f"`{connector}` has no option `{key}`", at, hint)
+                return
+            hint = "use the table's directory (uri) or its metadata file (metadata_location)"
             self.say("option", f"`{key}`: such catalogs are not supported", at, hint)
         elif OF_ENVIRONMENT.match(key.lower()):
             message = (

@@ -53,6 +53,7 @@ NOT_NEEDED: Mapping[str, str] = {
     "num_parsers": "Spark decides how many tasks to use",
     "max_concurrent_readers": "Spark decides how many tasks to use",
     "verbose": "use persist -v",
+    "unity_allow_http_url": "the scheme of unity_workspace_url decides",
     "cdc_delete_filter": "mode cdc is not supported",
     "cdc_order_by": "mode cdc is not supported",
 }
@@ -117,11 +118,30 @@ STORAGE: Mapping[str, str] = {
 }
 """The accepted spellings of storage options, with their canonical names."""
 
-CATALOG = (
-    *("catalog_type", "table_name", "rest.uri", "rest.warehouse", "rest.prefix", "rest.scope"),
-    *("rest.token", "rest.credential"),
-)
-"""The options of a REST catalog of Iceberg tables."""
+CATALOGS: Mapping[str, tuple[str, ...]] = {
+    "rest": (
+        *("rest.uri", "rest.warehouse", "rest.prefix", "rest.scope", "rest.token"),
+        "rest.credential",
+    ),
+    "glue": (
+        *("glue.region", "glue.id", "glue.endpoint", "glue.profile-name", "glue.access-key-id"),
+        *("glue.secret-access-key", "glue.session-token", "glue.warehouse"),
+    ),
+}
+"""The types of catalogs of Iceberg tables, with their options."""
+
+CATALOG = ("catalog_type", "table_name", *(name for names in CATALOGS.values() for name in names))
+"""The options of catalogs of Iceberg tables."""
+
+UNITY: Mapping[str, str] = {
+    "unity_workspace_url": "unity_workspace_url",
+    "databricks_workspace_url": "unity_workspace_url",
+    "databricks_host": "unity_workspace_url",
+    "unity_access_token": "unity_access_token",
+    "databricks_access_token": "unity_access_token",
+    "databricks_token": "unity_access_token",
+}
+"""The accepted spellings of Unity Catalog's options, with their canonical names."""
 
 OF_ENVIRONMENT = re.compile(r"(azure|google|gcs|adls|fabric)[_.]")
 OF_CATALOG = re.compile(r"(rest|glue)\.|catalog_type$|table_name$")
@@ -151,7 +171,23 @@ def unfit_value(name: str, value: str) -> tuple[str, str] | None:
     Otherwise a region or an endpoint could lead to a host that the user did not approve.
     """
     check = {"aws_region": unfit_region, "aws_endpoint": unfit_endpoint}.get(name)
+    if check is None and is_secret(name) and name not in _SPACED:
+        check = _unfit_key
     return check(value) if check else None
+
+
+_SPACED = (PASSWORD, "rest.credential")
+"""Secrets that may contain blanks, and that no library puts into a header."""
+
+
+def _unfit_key(value: str) -> tuple[str, str] | None:
+    """Return the error and hint for a key or token that cannot stand in a header.
+
+    Libraries would print it.
+    """
+    if re.fullmatch(r"[!-~]+", value):
+        return None
+    return "the key is invalid", "it must not contain blanks, line breaks or other than ASCII"
 
 
 def is_secret(name: str) -> bool:
@@ -163,6 +199,10 @@ def is_secret(name: str) -> bool:
     (True, False)
     """
     return STORAGE.get(name.lower()) != UNSIGNED and _SECRET.search(name) is not None
+
+
+_OF_TABLES = ("rest.warehouse", "rest.prefix", "glue.region", "glue.id")
+"""The options of catalogs that decide which table a name means."""
 
 
 def public_pairs(external: External) -> tuple[tuple[str, str], ...]:
@@ -185,6 +225,6 @@ def public_pairs(external: External) -> tuple[tuple[str, str], ...]:
         # prefixed, because `mode` is an option of CSV too
         **{f"files.{name}": value for name, value in external.reading},
         "endpoint": dict(external.storage).get("aws_endpoint"),
-        **{name: dict(external.storage).get(name) for name in ("rest.warehouse", "rest.prefix")},
+        **{name: dict(external.storage).get(name) for name in _OF_TABLES},
     }
     return tuple(sorted((k, str(v)) for k, v in options.items() if v is not None))

@@ -93,8 +93,14 @@ class External:
     def catalog_place(self) -> str | None:
         """The location of a table that is found by a catalog: both, in one; None: there is none."""
         storage = dict(self.storage)
-        uri, table = storage.get("rest.uri"), storage.get("table_name")
-        return f"{uri.rstrip('/')}#{table}" if uri is not None and table is not None else None
+        region, table = storage.get("glue.region"), storage.get("table_name")
+        servers = (storage[name] for name in _CATALOG_SERVERS if name in storage)
+        server = next(servers, None if region is None else f"glue://{region}")
+        return f"{server.rstrip('/')}#{table}" if server is not None and table is not None else None
+
+
+_CATALOG_SERVERS = ("rest.uri", "glue.endpoint", "unity_workspace_url")
+"""The options that name the servers of catalogs."""
 
 
 @dataclass(frozen=True, slots=True)

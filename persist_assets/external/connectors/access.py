@@ -49,9 +49,9 @@ def follow_references(external: External, environ: Mapping[str, str]) -> dict[st
         See `trust.permit`.
     """
     access = {name: _follow(name, written, environ) for name, written in external.storage}
-    for name in ("aws_endpoint", "rest.uri"):
-        if name in access:
-            permit(access[name])
+    for place in (access.get("aws_endpoint"), external.catalog_place):
+        if place is not None:
+            permit(place)
     return access
 
 
@@ -88,6 +88,11 @@ def _value(name: str, variable: str, environ: Mapping[str, str]) -> str:
             hint=f"export {variable}=…",
         )
     return value
+
+
+def options_of_store(access: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of the store, without those of a catalog."""
+    return {name: value for name, value in access.items() if name.startswith("aws_")}
 
 
 def delta_access(access: Mapping[str, str]) -> dict[str, str]:

@@ -8,11 +8,13 @@ cannot be read. Parquet files alone are never trusted where the log says more.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.core.dialect import quote
 from persist_assets.core.errors import StorageError
 from persist_assets.engine.named_files import one_after_another
+from persist_assets.external.connectors.access import options_of_store
 from persist_assets.external.connectors.delta_changes import RECORDED, DeltaChanges
 from persist_assets.external.connectors.delta_files import DeltaFiles
 from persist_assets.external.connectors.delta_log import (
@@ -53,17 +55,15 @@ from persist_assets.external.connectors.reading import (
     conditions_of,
     small_frame,
 )
+from persist_assets.external.connectors.unity_catalog import Placed, place_in_unity
 from persist_assets.storage.commits import MOST_COMMITS, moves
 from persist_assets.storage.raw import OF_DELTA, check_commits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from zoneinfo import ZoneInfo
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
-    from persist_assets.core.model.columns import Column
-    from persist_assets.core.model.sources import External
     from persist_assets.external.connectors.delta_files import DeltaFile
     from persist_assets.external.connectors.delta_schema import DeltaField
 
@@ -91,20 +91,28 @@ class DeltaConnector(FileConnector):
         keeps_versions=True,
     )
 
-    def __init__(
-        self,
-        external: External,
-        location: str,
-        columns: Sequence[Column],
-        access: Mapping[str, str],
-        session: Callable[[], SparkSession],
-        timezone: ZoneInfo,
-    ) -> None:
-        super().__init__(external, location, columns, access, session, timezone)
-        self._log = DeltaLog(self.location, access, timezone)
-        self._files = DeltaFiles(self._log, columns, timezone)
-        self._pinned: Any = None
-        """The table at the last pinned version, because reading a long log takes long."""
+    _pinned: Any = None
+    """The table at the last pinned version, because reading a long log takes long."""
+
+    @cached_property
+    def _placed(self) -> Placed:
+        """Where the table is, and access to its store."""
+        # An environment may place the table elsewhere than in the catalog.
+        if self.location == self.external.catalog_place:
+            return place_in_unity(self._access)
+        return Placed(self.location, options_of_store(self._access))
+
+    @property
+    def _store_access(self) -> Mapping[str, str]:
+        return self._placed.access
+
+    @cached_property
+    def _log(self) -> DeltaLog:
+        return DeltaLog(*self._placed, self._timezone)
+
+    @cached_property
+    def _files(self) -> DeltaFiles:
+        return DeltaFiles(self._log, self.columns, self._timezone)
 
     # --------------------------------------------------------------------------------- versions
 
@@ -135,7 +143,7 @@ class DeltaConnector(FileConnector):
                 )
         self._check(table)
         with log.file_system() as (system, root):
-            check_commits(table, self.location, system, root)
+            check_commits(table, log.location, system, root)
         self._pinned = table
         return log.full_name(table)
 

@@ -203,9 +203,16 @@ class FileConnector(ABC):
             hint="remove 'append_only' from its declaration",
         )
 
+    @property
+    def _store_access(self) -> Mapping[str, str]:
+        """The options of the store that the files are in."""
+        return self._access
+
     def _parquet(self, places: Iterable[str], schema: StructType | str | None = None) -> DataFrame:
         """Return all rows of the files at these places."""
-        reader = self._session().read.options(**AS_NAMED).options(**spark_access(self._access))
+        reader = (
+            self._session().read.options(**AS_NAMED).options(**spark_access(self._store_access))
+        )
         if schema is not None:
             reader = reader.schema(schema)
         return reader.parquet(*map(spark_pattern, places))

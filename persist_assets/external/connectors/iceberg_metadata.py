@@ -145,15 +145,14 @@ def open_table(location: str, storage: Mapping[str, str], *, in_catalog: bool = 
     io = Permitted(access)
 
     def read() -> tuple[str, Any]:
-        place = newest_metadata(storage) if in_catalog else _metadata_file(location, io)
+        place = newest_metadata(storage, io) if in_catalog else _metadata_file(location, io)
         return place, FromInputFile.table_metadata(io.new_input(place))
 
     try:
         place, metadata = ask(location, read, bounded=True)
     except FileNotFoundError as error:
-        raise StorageError(
-            f"there is no Iceberg table at {location}", hint="check its uri"
-        ) from error
+        hint = "the metadata file that its catalog names is gone" if in_catalog else "check its uri"
+        raise StorageError(f"there is no Iceberg table at {location}", hint=hint) from error
     except (OSError, ValueError, ValidationError) as error:
         failed = f"cannot open the Iceberg table at {location}"
         raise unreachable(location, error, failed) from error

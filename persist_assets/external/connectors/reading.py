@@ -99,6 +99,17 @@ def _bare(kind: str) -> str:
     return re.sub(r"\b(?:var)?char\(\d+\)", "string", kind.lower().replace(" ", ""))
 
 
+def first_line(message: object) -> str:
+    r"""Return the start of the first line of a message; further ones may quote what was sent.
+
+    Examples
+    --------
+    >>> first_line(ValueError("denied\nsent: secret"))
+    'denied'
+    """
+    return str(message).partition("\n")[0][:200]
+
+
 class FileNames:
     """The names by which the rows of some files tell their file, in the column `FILE`.
 

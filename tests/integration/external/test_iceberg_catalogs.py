@@ -75,8 +75,15 @@ def test_what_is_wrong_with_a_catalog_is_named(
     with serving(lake.catalog) as catalog:
         monkeypatch.setenv("PERSIST_TOKEN_LAKE", "another")
         root = make_project({"m.sql": declared(catalog)})
-        with pytest.raises(StorageError, match=r"does not answer as one of Iceberg: .*no token"):
+        with pytest.raises(StorageError, match=r"refuses `n\.t`: .*no token") as caught:
             build(enter(root))
+        assert "check rest.token" in (caught.value.hint or "")
+        monkeypatch.setenv("PERSIST_TOKEN_LAKE", "two\nlines")  # no library prints it
+        with pytest.raises(
+            StorageError, match=r"PERSIST_TOKEN_LAKE, which `rest\.token`"
+        ) as caught:
+            build(enter(root))
+        assert "two" not in caught.value.message
         monkeypatch.setenv("PERSIST_TOKEN_LAKE", TOKEN)
         gone = make_project({"m.sql": declared(catalog, "n.gone")}, name="gone")
         with pytest.raises(StorageError, match=r"has no table `n\.gone`"):

@@ -189,7 +189,7 @@ def test_a_table_in_a_catalog_is_identified_by_both(make_project: Make) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"catalog_type": "glue"}, "catalogs of the type `glue` are not supported"),
+        ({"catalog_type": "hive"}, "catalogs of the type `hive` are not supported"),
         ({"catalog_type": None}, "a catalog needs `catalog_type`"),
         ({"table_name": None}, "a catalog needs `table_name`"),
         ({"table_name": "t"}, "`table_name` must be namespace.table"),
@@ -201,7 +201,9 @@ def test_a_table_in_a_catalog_is_identified_by_both(make_project: Make) -> None:
         ({"rest.token": "abc"}, "`rest.token` is a secret and must not be written here"),
         ({"rest.credential": "id:abc"}, "`rest.credential` is a secret"),
         ({"uri": "lake"}, "`uri` and a catalog both locate the data"),
-        ({"rest.sigv4-enabled": "true"}, "such catalogs are not supported"),
+        ({"rest.sigv4-enabled": "true"}, "has no option `rest.sigv4-enabled`"),
+        ({"glue.region": "eu-west-1"}, "`glue.region` has no effect on a catalog of the type"),
+        ({"rest.warehouse": " "}, "`rest.warehouse` must not be empty"),
     ],
 )
 def test_catalogs_that_are_declared_wrongly_are_errors(
@@ -211,6 +213,136 @@ def test_catalogs_that_are_declared_wrongly_are_errors(
     _, problems = loaded(make_project, cataloged(options))
     assert [p.severity for p in problems] == ["error"]
     assert message in problems[0].message
+
+
+GLUE = {
+    "catalog_type": "glue",
+    "glue.region": "eu-west-1",
+    "glue.access-key-id": "${env:PERSIST_SECRET_ID}",
+    "glue.secret-access-key": "${env:PERSIST_SECRET_KEY}",
+    "table_name": "sales.events",
+}
+
+
+@pytest.mark.proves("V34")
+def test_a_table_of_glue_is_identified_by_its_region_account_and_name(make_project: Make) -> None:
+    project, problems = loaded(make_project, cataloged(GLUE))
+    assert problems == []
+    (source,) = project.sources
+    assert source.raw is not None
+    assert source.raw.location == "glue://eu-west-1#sales.events"
+    build_ids = {source.build_id}
+    different = ({"glue.region": "eu-west-2"}, {"table_name": "a.t"}, {"glue.id": "123456789012"})
+    for changed in (*different, {"glue.endpoint": "http://localhost:5000"}):
+        other, problems = loaded(make_project, cataloged({**GLUE, **changed}))
+        assert problems == []
+        build_ids.add(other.sources[0].build_id)
+    assert len(build_ids) == 5
+    same = ({"glue.access-key-id": "${env:PERSIST_SECRET_B}"}, {"glue.profile-name": "p"})
+    for changed in (*same, {"glue.warehouse": "s3://lake"}):
+        other, problems = loaded(make_project, cataloged({**GLUE, **changed}))
+        assert problems == []
+        assert other.sources[0].build_id == source.build_id
+
+
+@pytest.mark.proves("V34")
+@pytest.mark.parametrize(
+    ("changed", "message", "hint"),
+    [
+        ({"catalog_type": "gleu"}, "type `gleu` are not supported", "did you mean `glue`?"),
+        ({"glue.region": None}, "a catalog needs `glue.region`", ""),
+        ({"glue.region": "evil.example/x"}, "the region `evil.example/x` is invalid", "eu-central"),
+        ({"glue.region": "${env:PERSIST_TOKEN_A}"}, "has to be written out", ""),
+        (
+            {"glue.regoin": "eu-west-1"},
+            "has no option `glue.regoin`",
+            "did you mean `glue.region`?",
+        ),
+        ({"rest.uri": "http://a"}, "`rest.uri` has no effect", "change catalog_type"),
+        ({"glue.secret-access-key": "abc"}, "is a secret and must", "PERSIST_SECRET_GLUE_SECRET_"),
+        ({"glue.session-token": "abc"}, "`glue.session-token` is a secret", "${env:"),
+        ({"glue.access-key-id": "AKIA"}, "`glue.access-key-id` is a secret", "${env:"),
+        ({"glue.access-key-id": None}, "`glue.secret-access-key` needs `glue.access-key-id`", ""),
+        ({"glue.endpoint": "localhost"}, "`glue.endpoint` must be a URL", "https://"),
+        ({"table_name": "a.b.t"}, "`table_name` must be database.table", ""),
+        ({"metadata_location": "x"}, "`metadata_location` and a catalog both locate", "remove one"),
+    ],
+)
+def test_tables_of_glue_that_are_declared_wrongly_are_errors(
+    make_project: Make, changed: dict[str, str | None], message: str, hint: str
+) -> None:
+    options = {key: value for key, value in {**GLUE, **changed}.items() if value is not None}
+    _, problems = loaded(make_project, cataloged(options))
+    assert [p.severity for p in problems] == ["error"]
+    assert message in problems[0].message
+    assert hint in (problems[0].hint or "")
+
+
+UNITY = {
+    "uri": "uc://main.sales.events",
+    "unity_workspace_url": "https://dbc.example.com",
+    "unity_access_token": "${env:PERSIST_TOKEN_UNITY}",
+}
+
+
+def in_unity(options: dict[str, str]) -> str:
+    connector = {"transport": {"name": "delta_table_input", "config": options}}
+    return f"create external table t (id bigint) with ('connectors' = '{json.dumps([connector])}');"
+
+
+@pytest.mark.proves("V35")
+def test_a_table_of_unity_is_identified_by_its_catalog_and_name(make_project: Make) -> None:
+    project, problems = loaded(make_project, in_unity(UNITY))
+    assert problems == []
+    (source,) = project.sources
+    assert source.raw is not None
+    assert source.raw.location == "https://dbc.example.com#main.sales.events"
+    build_ids = {source.build_id}
+    for changed in ({"uri": "uc://main.sales.other"}, {"unity_workspace_url": "http://b"}):
+        other, problems = loaded(make_project, in_unity({**UNITY, **changed}))
+        assert problems == []
+        build_ids.add(other.sources[0].build_id)
+    assert len(build_ids) == 3
+    spelled = {
+        "uri": UNITY["uri"],
+        "databricks_host": UNITY["unity_workspace_url"],
+        "databricks_token": "${env:PERSIST_TOKEN_B}",
+    }
+    same, problems = loaded(make_project, in_unity(spelled))
+    assert problems == []
+    assert same.sources[0].build_id == source.build_id
+
+
+@pytest.mark.proves("V35")
+@pytest.mark.parametrize(
+    ("changed", "message", "hint"),
+    [
+        ({"uri": "uc://main.events"}, "`uri` must be uc://catalog.schema.table", ""),
+        ({"uri": "uc://main.sales.events/x"}, "`uri` must be uc://catalog.schema.table", ""),
+        ({"unity_workspace_url": None}, "needs `unity_workspace_url`", "databricks.com"),
+        ({"unity_workspace_url": "dbc.example.com"}, "must be a URL", "https://"),
+        ({"unity_workspace_url": "${env:PERSIST_TOKEN_A}"}, "has to be written out", ""),
+        ({"unity_workspace_url": "https://u:p@dbc"}, "must be a URL without credentials", ""),
+        ({"unity_access_token": "dapi0"}, "is a secret and must not", "UNITY_ACCESS_TOKEN}"),
+        ({"unity_acess_token": "x"}, "no option `unity_acess_token`", "`unity_access_token`?"),
+        ({"databricks_host": "https://b"}, "`databricks_host` conflicts with", ""),
+        ({"unity_allow_http_url": "true"}, "has no option `unity_allow_http_url` here", "remove"),
+    ],
+)
+def test_tables_of_unity_that_are_declared_wrongly_are_errors(
+    make_project: Make, changed: dict[str, str | None], message: str, hint: str
+) -> None:
+    options = {key: value for key, value in {**UNITY, **changed}.items() if value is not None}
+    _, problems = loaded(make_project, in_unity(options))
+    assert [p.severity for p in problems] == ["error"]
+    assert message in problems[0].message
+    assert hint in (problems[0].hint or "")
+
+
+@pytest.mark.proves("V35")
+def test_options_of_unity_need_a_table_in_it(make_project: Make) -> None:
+    _, problems = loaded(make_project, in_unity({**UNITY, "uri": "s3://lake/events"}))
+    assert ["has no effect" in p.message for p in problems] == [True, True]
 
 
 DATABASE = {"uri": "postgresql://me@db/sales?sslmode=require", "table": "public.events"}
