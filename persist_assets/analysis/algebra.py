@@ -7,7 +7,8 @@ flatten into Blocks, and so subqueries, CTEs and sources that are not persisted 
 substitution.
 
     Expr   Ref | Call | Subquery | Window
-    Node   Given | Derived | Outer | Aggregate | SetOperation | Limit | Generate | Values | Opaque
+    Node   Given | Derived | Outer | Lateral | Aggregate | SetOperation | Recursive | Limit
+           | Generate | Values | Opaque
 
 A leaf of a Block is a Node with an instance number. A `Ref` names an instance and one of its
 columns; a Ref to an instance that no enclosing Block binds is correlated. Expressions are
@@ -201,6 +202,25 @@ class Outer:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Lateral:
+    """Each row of `left` beside the rows of `right`, which refers to leaves of `left`.
+
+    Columns: those of `left`, then those of `right`.
+
+    Attributes
+    ----------
+    kind
+        ``inner``, or ``left``, where rows of `left` remain for which there are none of `right`.
+    """
+
+    kind: str
+    left: Block
+    right: Block
+    on: tuple[Expr, ...]
+    place: Location | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Aggregate:
     """Groups of the rows of `rows`. Columns: the keys, then the aggregates.
 
@@ -224,6 +244,24 @@ class SetOperation:
 
     kind: str
     branches: tuple[Block, ...]
+    place: Location | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recursive:
+    """The rows of `start`, those that `step` computes from them, from these, and so on.
+
+    Attributes
+    ----------
+    step
+        Its own rows are a `Given` in it, whose digests say in how many others it lies.
+    words
+        The limit of the number of steps, if there is one.
+    """
+
+    start: Block
+    step: Block
+    words: tuple[str, ...] = ()
     place: Location | None = field(default=None, repr=False)
 
 
@@ -275,7 +313,19 @@ class Opaque:
     n_columns: int
 
 
-Node = Given | Derived | Outer | Aggregate | SetOperation | Limit | Generate | Values | Opaque
+Node = (
+    Given
+    | Derived
+    | Outer
+    | Lateral
+    | Aggregate
+    | SetOperation
+    | Recursive
+    | Limit
+    | Generate
+    | Values
+    | Opaque
+)
 
 
 # ----------------------------------------------------------------------------------- construction
@@ -512,6 +562,10 @@ class Rebuild:
                 return Derived(of(block), volatile)
             case Outer(kind, left, right, on):
                 return Outer(kind, of(left), of(right), tuple(map(of, on)), thing.place)
+            case Lateral(kind, left, right, on):
+                return Lateral(kind, of(left), of(right), tuple(map(of, on)), thing.place)
+            case Recursive(start, step, words):
+                return Recursive(of(start), of(step), words, thing.place)
             case Aggregate(rows, keys, aggregates, sets):
                 exprs = tuple(map(of, keys)), tuple(map(of, aggregates))
                 return Aggregate(of(rows), *exprs, sets, thing.place)
@@ -552,67 +606,6 @@ def in_terms_of(calls: Calls, columns: Mapping[int, Sequence[Expr]]) -> Rebuild:
         return None
 
     return Rebuild(calls, replace=stand_in)
-
-
-class Free:
-    """Finder of the instances that something refers to but does not bind; it remembers answers."""
-
-    def __init__(self) -> None:
-        self._instances: dict[int, frozenset[int]] = {}
-        self._alone: dict[int, frozenset[int]] = {}  # the set {i}, by instance i
-        self._keep_alive: list[object] = []  # keeps alive the objects whose ids are keys
-
-    def of(self, thing: object) -> frozenset[int]:
-        """Return the instances that something refers to but does not bind."""
-        instances = self._instances.get(id(thing))
-        if instances is None:
-            self.learn(thing)
-            instances = self._instances[id(thing)]
-        return instances
-
-    def learn(self, thing: object) -> list[object]:
-        """Compute the free instances of a thing and of everything below it.
-
-        Return the new blocks, nodes, subqueries, windows and sort keys, innermost first.
-        """
-        known, new_things = self._instances, list[object]()
-        for this, below in innermost_first(thing, known):
-            instances = _union([known[id(p)] for p in below])
-            if isinstance(this, Ref):
-                instances = self._alone.setdefault(this.instance, frozenset((this.instance,)))
-            elif not isinstance(this, Call):
-                instances = _unbound(this, instances)
-                new_things.append(this)
-            known[id(this)] = instances
-            self._keep_alive.append(this)
-        return new_things
-
-
-_NOTHING: frozenset[int] = frozenset()
-
-
-def _union(sets: Sequence[frozenset[int]]) -> frozenset[int]:
-    """Return the union of sets, most of which are the same object."""
-    union = _NOTHING
-    for one in sets:
-        if one is not union and one:
-            union = union | one if union else one
-    return union
-
-
-def _unbound(thing: object, instances: frozenset[int]) -> frozenset[int]:
-    """Return the free instances of `thing` if its parts refer to `instances`."""
-    match thing:
-        case Block(leaves, _, _, _):
-            return instances - {i for i, _ in leaves}
-        case Window(mapping=mapping):
-            return (instances - {inner for inner, _ in mapping}) | {now for _, now in mapping}
-        case Aggregate(rows=rows):
-            return instances - {i for i, _ in rows.leaves}
-        case Outer(_, left, right, _):
-            return instances - {i for side in (left, right) for i, _ in side.leaves}
-        case _:
-            return instances
 
 
 def walk(*things: object) -> Iterator[object]:
@@ -673,8 +666,10 @@ def parts(thing: object) -> list[object]:
             return [*[n for _, n in leaves], *conditions, *[o.expr for o in columns], *order]
         case Derived(block, _):
             return [block]
-        case Outer(_, left, right, on):
+        case Outer(_, left, right, on) | Lateral(_, left, right, on):
             return [left, right, *on]
+        case Recursive(start, step, _):
+            return [start, step]
         case Aggregate(rows, keys, aggregates, _):
             return [rows, *keys, *aggregates]
         case SetOperation(_, branches):

@@ -35,8 +35,9 @@ from persist_assets.analysis.grouping import (
     place_of_rows,
 )
 from persist_assets.analysis.names import expand_star, output_name, qualifiers_of, renamed
+from persist_assets.analysis.recursion import with_ctes
 from persist_assets.analysis.relations import as_leaf, from_item, generate, join, lateral
-from persist_assets.analysis.scope import Around, Cte, Entry, From, Select, Unanalysable
+from persist_assets.analysis.scope import Around, Entry, From, Select, Unanalysable
 from persist_assets.analysis.syntax import (
     alias_of,
     given_args,
@@ -91,7 +92,7 @@ def bind(binding: Binding, node: Any, around: Around) -> Block:
     chain: list[tuple[Any, Around]] = []  # a UNION b UNION c is a chain, not nested
     while True:
         if node.args.get("with_"):
-            around = _with_ctes(node.args["with_"], around)
+            around = with_ctes(node.args["with_"], around)
         if not isinstance(node, exp.SetOperation):
             break
         if node.args.get("by_name"):
@@ -118,16 +119,6 @@ def _bind_one(binding: Binding, node: Any, around: Around) -> Block:
         case _:
             pass
     raise Unanalysable(f"of {word_for(node)}")
-
-
-def _with_ctes(node: exp.With, around: Around) -> Around:
-    visible = dict(around.ctes)
-    for cte in node.expressions:
-        names = tuple(plain(c.name) for c in cte.args["alias"].args.get("columns") or ())
-        recursive = bool(node.args.get("recursive"))
-        sees = Around(around.outer, dict(visible))
-        visible[plain(cte.alias).lower()] = Cte(cte.this, names, sees, recursive)
-    return Around(around.outer, visible)
 
 
 def _set_operation(binding: Binding, node: Any, left: Block, around: Around) -> Block:

@@ -15,7 +15,6 @@ from persist_assets.analysis.algebra import (
     Call,
     Calls,
     Expr,
-    Free,
     Generate,
     Given,
     Limit,
@@ -26,6 +25,7 @@ from persist_assets.analysis.algebra import (
     parts,
     walk,
 )
+from persist_assets.analysis.free import Free
 from persist_assets.analysis.functions import VOLATILE
 from persist_assets.analysis.scope import Unanalysable
 from persist_assets.analysis.syntax import first_place
@@ -70,12 +70,15 @@ class Face:
         Names of the columns, or None when they are not known.
     types
         Types of the columns of all leaves of the block, where they are needed.
+    collated
+        A column of unknown type may be a text with a collation.
     """
 
     block: Block | None
     given: Given
     names: tuple[str, ...] | None
     types: Types | None = None
+    collated: bool = False
 
 
 @dataclass(slots=True)
@@ -115,6 +118,8 @@ class Binding:
         define the meaning of a query.
     depth
         Current nesting depth in the text.
+    recursions
+        The number of recursive CTEs in whose steps the query that is being bound lies.
     locate
         Returns the place of a part of the tree, for messages; None: no places are recorded.
     entered
@@ -140,10 +145,17 @@ class Binding:
     origins: dict[Expr, frozenset[ColumnRef]] = field(default_factory=dict)
     free: Free = field(default_factory=Free)
     depth: int = 0
+    recursions: int = 0
     bounded: list[tuple[Any, Expr]] = field(default_factory=list[tuple[Any, "Expr"]])
     only_given: bool = True
     windowed: bool = False
     limited: bool = False
+
+    def __post_init__(self) -> None:
+        faces = self.upstream
+        kinds = (kind for face in faces for kind in face.given.types if kind)
+        self.types.collated |= any("collate" in kind for kind in kinds)
+        self.types.collated |= any(face.collated for face in faces)
 
     def enter(self, node: Any) -> None:
         """Go one level down in the text; the caller lowers `depth` when it leaves.

@@ -42,7 +42,7 @@ def is_computed_text(types: Types, expr: Expr) -> bool:
     if expr.op == "string":
         return "\\" in expr.words[0]
     kind = types.of(expr)
-    if kind not in (None, "string") or (kind is None and expr.op in _OF_TIMES):
+    if not (kind or "string").startswith("string") or (kind is None and expr.op in _OF_TIMES):
         return False
     if expr.op.startswith(("make_", "try_make_", "timestamp_", "date_from_")):
         return False

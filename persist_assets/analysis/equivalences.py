@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from persist_assets.analysis.algebra import Call
+from persist_assets.analysis.functions import INTEGRAL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -94,6 +95,8 @@ def field_of_time(binding: Binding, field: str, value: Expr) -> Expr:
     return binding.calls.call(function, (value,))
 
 
+_NUMBERS = (*INTEGRAL, "float", "double", "decimal")
+
 _UNIT_AT: Mapping[str, int] = {"date_trunc": 0, "trunc": 1}
 """Functions of a unit as a text, which Spark reads in any case, and the unit's position."""
 
@@ -109,6 +112,11 @@ def same_call(binding: Binding, name: str, args: Sequence[Expr]) -> Expr | None:
     """Return the canonical form of a function's call, or None: it has no other form."""
     if name == "if" and len(args) == 3:
         return case_of(binding, args, has_else=True)
+    if name == "positive" and len(args) == 1:
+        kind, (value,) = binding.types.of(args[0]) or "", args
+        # Beside a decimal, the digits of a literal decide the type; behind a plus they do not.
+        is_literal = isinstance(value, Call) and value.op == "number"
+        return value if kind.startswith(_NUMBERS) and not is_literal else None
     if (name not in _UNIT_AT and name not in _PATTERNS) or len(args) != 2:
         return None
     text = args[_UNIT_AT.get(name, 1)]

@@ -36,11 +36,14 @@ from persist_assets.analysis.scope import Unanalysable, is_certain
 from persist_assets.analysis.syntax import (
     BINARY,
     FUNCTIONS,
+    POSITIVE,
+    SHIFT_UNSIGNED,
     arguments_of,
     given_args,
     is_star,
     kind_of,
     misread,
+    regrouped,
     without_parens,
     word_for,
 )
@@ -76,6 +79,8 @@ def expression(binding: Binding, node: Any, select: Select) -> Expr:
     chain: list[tuple[str, Any]] = []  # a + b + c is a chain, not nested
     while True:
         if misread(node):
+            node = regrouped(node)
+        if node is None:
             raise Unanalysable("of operators without parentheses whose precedence is uncertain")
         if type(node) not in BINARY:
             break
@@ -241,6 +246,31 @@ def _negative(binding: Binding, node: Any, select: Select) -> Expr:
     return binding.calls.call("negative", (expression(binding, node.this, select),))
 
 
+def _positive(binding: Binding, node: Any, select: Select) -> Expr:
+    value = expression(binding, node.this, select)
+    same = same_call(binding, "positive", [value])
+    return same or binding.calls.call("positive", (value,))
+
+
+def _shift_unsigned(binding: Binding, node: Any, select: Select) -> Expr:
+    operands = (node.this, *node.expressions)
+    return binding.calls.call(
+        "shiftrightunsigned", [expression(binding, o, select) for o in operands]
+    )
+
+
+def _collate(binding: Binding, node: Any, select: Select) -> Expr:
+    named = node.expression
+    if isinstance(named, exp.Literal) and named.is_string:  # collate(b, 'UNICODE')
+        name = named.name.rpartition(".")[2]
+    elif isinstance(named, exp.Var | exp.Identifier | exp.Column):
+        name = plain(named.name)
+    else:
+        raise Unanalysable("of a collation that is not a name")
+    binding.types.collated = True
+    return binding.calls.call("collate", (expression(binding, node.this, select),), (name.upper(),))
+
+
 def _not(binding: Binding, node: Any, select: Select) -> Expr:
     return binding.calls.call("not", (expression(binding, node.this, select),))
 
@@ -391,6 +421,7 @@ def _value_as(binding: Binding, op: str, value: Expr, to: str) -> Expr:
         special_texts_in(value) or is_computed_text(binding.types, value)
     ):
         value = binding.calls.call("now", (value,))
+    binding.types.collated |= "collate" in to
     return binding.calls.call(op, (value,), (to,))
 
 
@@ -558,6 +589,8 @@ def _function(binding: Binding, name: str, args: Sequence[Any], select: Select) 
         only = bound[0]
         if isinstance(only, Call) and only.op in ("number", "string", "boolean"):
             bound = []
+    if name == "collate":
+        raise Unanalysable("of a collation that is not a name")
     same = None if words else same_call(binding, name, bound)
     if same is None and name == "to_date" and len(bound) == 1:
         return _value_as(binding, "cast", bound[0], "date")
@@ -647,6 +680,9 @@ EXPRESSIONS: Mapping[type[exp.Expr], Callable[[Binding, Any, Select], Expr]] = {
     exp.And: _and,
     exp.Or: _or,
     exp.Neg: _negative,
+    POSITIVE: _positive,
+    SHIFT_UNSIGNED: _shift_unsigned,
+    exp.Collate: _collate,
     exp.Not: _not,
     exp.NullSafeNEQ: _null_safe_unequal,
     exp.Boolean: _boolean,

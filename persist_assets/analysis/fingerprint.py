@@ -32,13 +32,14 @@ from persist_assets.analysis.algebra import (
     Calls,
     Derived,
     Expr,
-    Free,
     Generate,
     Given,
+    Lateral,
     Limit,
     Node,
     Opaque,
     Outer,
+    Recursive,
     Ref,
     SetOperation,
     Sort,
@@ -48,6 +49,7 @@ from persist_assets.analysis.algebra import (
     in_terms_of,
     walk,
 )
+from persist_assets.analysis.free import Free
 from persist_assets.analysis.functions import (
     COMMUTATIVE,
     INTEGRAL,
@@ -197,7 +199,10 @@ class Fold:
             case Block():
                 if not self.free(thing):
                     self.scope(thing, {})
-            case Derived() | Outer() | Aggregate() | SetOperation() | Limit():
+            case Derived() | Outer() | Lateral() | Aggregate() | SetOperation() | Recursive():
+                if not self.free(thing):
+                    self.node(thing, {})
+            case Limit():
                 if not self.free(thing):
                     self.node(thing, {})
             case _:
@@ -371,6 +376,12 @@ class Fold:
                 if len(chain) > 1:
                     return self._outer_joins(chain, around)
                 return self._outer(kind, left, right, on, around)
+            case Lateral():
+                return self._lateral(node, around)
+            case Recursive(start, step, words):
+                both = [self.inner(block, around) for block in (start, step)]
+                whole = digest("recursive", [(d.rows, d.columns) for d in both], words)
+                return Digests(whole, _numbered("recursive", whole, len(start.columns)))
             case Aggregate(rows, keys, aggregates, sets):
                 return self._aggregate(rows, keys, aggregates, sets, around)
             case SetOperation(kind, branches):
@@ -469,6 +480,24 @@ class Fold:
         ]
         rows = digest("outer", kind, [s.rows for s in scopes], conditions)
         return Digests(rows, tuple(columns), order)
+
+    def _lateral(self, node: Lateral, around: Instances) -> Digests:
+        """Return the digests of rows with those that a query computes for each of them."""
+        left = self.scope(node.left, around)
+        right = self.scope(node.right, left.instances)
+        both = {i: (f"^{label}", columns) for i, (label, columns) in around.items()}
+        for side, block, scope in (("L", node.left, left), ("R", node.right, right)):
+            for i, _ in block.leaves:
+                label, columns = scope.instances[i]
+                both[i] = (f"{side}{label}", columns)
+        conditions = sorted(set(Scope(self, both).exprs(node.on)))
+        rows = digest("lateral", node.kind, left.rows, right.rows, right.order, conditions)
+        columns = [
+            digest("side", side, scope.expr(out.expr))
+            for side, block, scope in (("L", node.left, left), ("R", node.right, right))
+            for out in block.columns
+        ]
+        return Digests(rows, tuple(columns), left.order)
 
     def _aggregate(
         self,

@@ -56,7 +56,7 @@ GENERATORS = frozenset(
 TIME_WINDOWS = frozenset(("window", "session_window"))
 """Functions that drop or duplicate rows: they are allowed as grouping keys only."""
 
-TABLE_FUNCTIONS = GENERATORS | {"range"}
+TABLE_FUNCTIONS = GENERATORS | {"range", "variant_explode", "variant_explode_outer"}
 
 VOLATILE = frozenset(
     """

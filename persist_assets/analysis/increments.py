@@ -25,6 +25,7 @@ from persist_assets.analysis.algebra import (
     Derived,
     Expr,
     Given,
+    Lateral,
     Node,
     Opaque,
     Outer,
@@ -179,7 +180,7 @@ class Increments:
                 return given_growth(node).sums
             case Derived(block, False):
                 return self._block_sums(block)
-            case Outer("left", left, right, on):
+            case Outer("left", left, right, on) | Lateral(_, left, right, on):
                 rest = self._read_by(right, *on)
                 return tuple(s for s in self._block_sums(left) if s.isdisjoint(rest))
             case SetOperation("union all", branches):
@@ -209,7 +210,9 @@ class Increments:
                 return None
             expr, monotone_step = step
             steps.append(monotone_step)
-        return (expr, tuple(reversed(steps))) if isinstance(expr, Ref) else None
+        if not isinstance(expr, Ref) or "collate" in (self._types.of(expr) or ""):
+            return None  # equal texts of a collation may differ
+        return expr, tuple(reversed(steps))
 
     def _equal(self, start: Iterable[Form], conjuncts: Iterable[Expr]) -> set[Form]:
         """Return the forms that equal one of `start` wherever `conjuncts` hold."""

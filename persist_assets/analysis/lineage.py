@@ -16,10 +16,12 @@ from persist_assets.analysis.algebra import (
     Expr,
     Generate,
     Given,
+    Lateral,
     Limit,
     Node,
     Opaque,
     Outer,
+    Recursive,
     Ref,
     SetOperation,
     Subquery,
@@ -93,13 +95,16 @@ class Lineage:
                 return node.origins[column], ()
             case Derived(block, _) | Limit(block, _, _, _):
                 return _NONE, (self._values(block)[column],)
-            case Outer(_, left, right, _):
+            case Outer(_, left, right, _) | Lateral(_, left, right, _):
                 return _NONE, ((*self._values(left), *self._values(right))[column],)
             case Aggregate(rows, keys, aggregates, _):
                 self._leaves.update(rows.leaves)
                 return _NONE, ((*keys, *aggregates)[column],)
             case SetOperation(_, branches):
                 return _NONE, [self._values(b)[column] for b in branches]
+            case Recursive(start, step, _):
+                # A step may move values from column to column.
+                return _NONE, [*self._values(start), *self._values(step)]
             case Generate(call, _, _):
                 return _NONE, call.args
             case Opaque(_, reads, _):

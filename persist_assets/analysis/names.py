@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
-from persist_assets.analysis.algebra import Out
+from persist_assets.analysis.algebra import Out, Ref
 from persist_assets.analysis.functions import GENERATORS, TIME_WINDOWS
 from persist_assets.analysis.scope import (
     NO_WORD,
@@ -25,6 +25,7 @@ from persist_assets.analysis.scope import (
     may_be,
 )
 from persist_assets.analysis.syntax import BINARY, FUNCTIONS, given_args, without_parens
+from persist_assets.analysis.types import IMPLICIT
 from persist_assets.core.dialect import (
     WITHOUT_PARENTHESES,
     function_named,
@@ -78,7 +79,10 @@ def resolve_column(binding: Binding, node: exp.Column, select: Select) -> Expr:
         if len(lower) == 1 and lower[0] in WITHOUT_PARENTHESES:
             return binding.calls.call(lower[0])  # before an alias, or an outer column
         if source is select.source and (outs := _outs(lower[0], select)):
-            return _fields(binding, _one_of(binding, outs, lower[0], node), names[1:])
+            alias = _one_of(binding, outs, lower[0], node)
+            if binding.types.collated and not isinstance(alias, Ref):
+                alias = binding.calls.call(IMPLICIT, (alias,))
+            return _fields(binding, alias, names[1:])
         source = source.outer
     return _missing(binding, node, names, select)
 
@@ -196,8 +200,8 @@ _UNITS = _UNITS_OF_DATES | {"DAY", "HOUR", "MINUTE", "SECOND"}
 
 
 def _missing(binding: Binding, node: exp.Column, names: list[str], select: Select) -> Expr:
-    if names[-1].lower() == "grouping__id":
-        raise Unanalysable("of grouping__id")
+    if [name.lower() for name in names] == ["grouping__id"]:
+        return binding.calls.call("grouping_id")
     if names[0].lower() in TIME_WINDOWS:
         raise Unanalysable(f"of `{names[0]}`, which may be a time window")
     known_names: list[str] = []
@@ -516,15 +520,14 @@ _FRACTION = re.compile(r"[0-9]*\.[0-9]+")
 
 
 def using_key(binding: Binding, name: str, side: From, place: Location) -> Entry:
-    """Return the column of one side of a join that a key of USING names."""
+    """Return the column of one side of a join that a key of USING names: the first, as in Spark."""
     _refuse_uncertain(name, (e.name for e in side.entries))
     matches = [e for e in side.entries if e.name.lower() == name.lower()]
-    if len(matches) == 1:
+    if matches:
         return matches[0]
-    what = "matches several columns" if matches else "is not a column"
     known_names = (e.name for e in side.entries if is_certain(e.name))
-    hint = None if matches else did_you_mean(name, known_names)
-    message = f"`{name}` {what} of one side of the join"
+    hint = did_you_mean(name, known_names)
+    message = f"`{name}` is not a column of one side of the join"
     binding.problems.append(Problem("join-key", message, place, hint))
     raise Unanalysable("of a join with unclear keys")
 

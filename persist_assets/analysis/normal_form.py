@@ -29,6 +29,7 @@ from persist_assets.analysis.algebra import (
     Call,
     Expr,
     Given,
+    Lateral,
     Node,
     Outer,
     Rebuild,
@@ -70,18 +71,20 @@ class Normal(Rebuild):
         relation = Relation(Block(), binding.types, {}, free=binding.free)
         self._reader = TermReader(relation)
         self._dissolved: dict[int, Columns] = {}  # by id of the Block as it was written
-        self._fixed: set[int] = set()  # instances to which windows refer
+        self._fixed: set[int] = set()  # instances to which windows and LATERAL refer
 
     def normal(self, block: Block) -> Block:
         """Return the normal form of a whole query."""
         return self.block(block) if self._is_affected(block) else block
 
     def _is_affected(self, thing: object) -> bool:
-        """Whether any rule may apply below; the instances of windows are remembered."""
+        """Whether any rule may apply below; instances that others refer to are remembered."""
         affected = False
         for each in walk(thing):
             if isinstance(each, Window):
                 self._fixed.update(i for pair in each.mapping for i in pair)
+            if isinstance(each, Lateral):
+                self._fixed.update(i for i, _ in each.left.leaves)
             affected |= isinstance(each, Outer | Aggregate) or _shape(each) is not None
         return affected
 

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 
 from persist_assets.analysis.algebra import (
+    Aggregate,
     Block,
     Call,
     Derived,
     Generate,
+    Lateral,
     Out,
     Outer,
     Ref,
@@ -29,8 +31,10 @@ from persist_assets.analysis.expressions import expression
 from persist_assets.analysis.functions import TABLE_FUNCTIONS
 from persist_assets.analysis.names import refuse_uncertain_names, renamed, using_key
 from persist_assets.analysis.pivots import pivoted
+from persist_assets.analysis.recursion import bind_recursive, is_recursive
 from persist_assets.analysis.scope import Around, Entry, From, Select, Unanalysable
 from persist_assets.analysis.syntax import alias_of, given_args, is_join, word_for
+from persist_assets.analysis.types import IMPLICIT
 from persist_assets.core.dialect import plain
 from persist_assets.core.spark_types import UnknownTypeError, fields_of
 
@@ -160,15 +164,14 @@ def _bind_cte(binding: Binding, cte: Cte) -> None:
     """Bind a common table expression; its problems are reported when it is read."""
     if cte.block is not None or cte.failure:
         return
-    if cte.recursive:
-        cte.failure = Unanalysable("of WITH RECURSIVE")
-        return
     depth, n_problems = binding.depth, len(binding.problems)
     try:
-        block = binding.query(binding, cte.query, cte.around)
-        cte.block = (
-            replace(block, columns=renamed(block.columns, cte.names)) if cte.names else block
-        )
+        if is_recursive(cte):
+            cte.block = bind_recursive(binding, cte)
+        else:
+            block = binding.query(binding, cte.query, cte.around)
+            names = cte.names
+            cte.block = replace(block, columns=renamed(block.columns, names)) if names else block
     except Unanalysable as failure:
         cte.failure = failure
     binding.depth = depth
@@ -180,6 +183,8 @@ def derived_from(
     binding: Binding, block: Block, name: str, names: tuple[str, ...], around: Around
 ) -> From:
     """Return a FROM clause of one relation: merged where that is sound, else a leaf."""
+    if binding.types.collated:
+        block = _with_implicit_collations(binding, block)
     columns = renamed(block.columns, names) if names else block.columns
     computed = [o.expr for o in block.columns if not isinstance(o.expr, Ref)]
     volatile = binding.is_volatile(*block.conjuncts, *computed)
@@ -196,6 +201,25 @@ def derived_from(
     )
 
 
+def _with_implicit_collations(binding: Binding, block: Block) -> Block:
+    """Return a Block whose texts are columns: Spark refuses to compare some of these.
+
+    The collation of an expression may be explicit, or the default; that of a column is neither.
+    """
+    leaves = dict(block.leaves)
+
+    def column(out: Out) -> Out:
+        is_text = out.type is None or "string" in out.type
+        is_column = isinstance(out.expr, Ref) and not isinstance(
+            leaves.get(out.expr.instance), Aggregate
+        )
+        if not is_text or is_column:
+            return out
+        return out.of(binding.calls.call(IMPLICIT, (out.expr,)))
+
+    return replace(block, columns=tuple(map(column, block.columns)))
+
+
 def join(binding: Binding, left: From, node: exp.Join, around: Around) -> From:
     """Join `left` with the item of a JOIN of any kind."""
     unknown = set(given_args(node)) - {"this", "side", "kind", "method", "on", "using", "hint"}
@@ -203,16 +227,23 @@ def join(binding: Binding, left: From, node: exp.Join, around: Around) -> From:
     if unknown or method not in ("", "NATURAL"):
         raise Unanalysable(f"of {method or sorted(unknown)[0].upper()} JOIN")
     side, kind = (node.args.get("side") or "").upper(), (node.args.get("kind") or "").upper()
-    if isinstance(node.this, exp.Lateral) and (side or kind not in ("", "CROSS", "INNER")):
-        # Spark computes LEFT JOIN LATERAL of a generator as an inner join.
-        raise Unanalysable("of an outer LATERAL join")
+    if isinstance(node.this, exp.Lateral):
+        if side not in ("", "LEFT") or kind not in ("", "CROSS", "INNER", "OUTER"):
+            raise Unanalysable(f"of a {side or kind} JOIN LATERAL")
+        if any(isinstance(e, Window) for e in walk(*(e.expr for e in left.entries))):
+            left = as_leaf(binding, left)
     right = from_item(binding, node.this, around, sibling=left)
+    if isinstance(node.this, exp.Lateral) and (side or not _is_flat(binding, node.this, right)):
+        return _lateral_join(binding, left, right, node, around)
     named = node.args.get("using") or ()
     using = [plain(u.name) for u in named]
     if method:
         refuse_uncertain_names(left, right)
-        theirs = {e.name.lower() for e in right.entries}
+        theirs = [e.name.lower() for e in right.entries]
         using = [e.name for e in left.entries if e.name.lower() in theirs]
+        if any(theirs.count(name.lower()) > 1 and using.count(name) > 1 for name in using):
+            raise Unanalysable("of a NATURAL JOIN by a key that both sides have twice")
+        using = [*dict.fromkeys(name.lower() for name in using)]
     both = From(
         around.outer,
         left.leaves | right.leaves,
@@ -348,18 +379,56 @@ def lateral(
 def _lateral_query(
     binding: Binding, node: Any, around: Around, name: str, names: tuple[str, ...]
 ) -> From:
-    """Bind a subquery that is joined to each row of what stands before it.
-
-    One that only filters and computes is a join like any other.
-    """
+    """Bind a subquery that is joined to each row of what stands before it."""
     query = node.this if isinstance(node, exp.Subquery) else node
     source = derived_from(binding, binding.query(binding, query, around), name, names, around)
-    exprs = [*source.conjuncts, *(e.expr for e in source.entries)]
-    if any(binding.free.of(leaf) for leaf in source.leaves.values()) or any(
-        isinstance(e, Window) for e in walk(*exprs)
-    ):
-        raise Unanalysable("of a LATERAL subquery that groups, limits or orders rows")
     return replace(source, order=())
+
+
+def _is_flat(binding: Binding, node: exp.Lateral, source: From) -> bool:
+    """Whether a LATERAL query only filters and computes: then it is a join like any other."""
+    if not isinstance(node.this, exp.Subquery | exp.Query):
+        return True
+    exprs = [*source.conjuncts, *(e.expr for e in source.entries)]
+    return not any(map(binding.free.of, source.leaves.values())) and not any(
+        isinstance(e, Window) for e in walk(*exprs)
+    )
+
+
+def _lateral_join(
+    binding: Binding, left: From, right: From, node: exp.Join, around: Around
+) -> From:
+    """Join each row with those of a query of its own, which groups, limits or orders rows.
+
+    What Spark does if there are none is not modelled for generators, which it joins as if LEFT were
+    not there: the kind of the join is part of its meaning, and that is all.
+    """
+    if node.args.get("using") or node.args.get("method"):
+        raise Unanalysable("of LATERAL with USING")
+    both = From(
+        around.outer,
+        left.leaves | right.leaves,
+        entries=[*left.entries, *right.entries],
+        hidden=[*left.hidden],
+    )
+    on: list[Expr] = []
+    if node.args.get("on") is not None:
+        on += conjuncts(expression(binding, node.args["on"], Select(both, ctes=around.ctes)))
+    sides = [[*left.entries, *left.hidden], [*right.entries]]
+    outs = [[Out(e.name, e.written, e.expr, e.type) for e in entries] for entries in sides]
+    joined = Lateral(
+        "left" if node.args.get("side") else "inner",
+        replace(left.block(outs[0]), order=left.order),
+        right.block(outs[1]),
+        tuple(dict.fromkeys(on)),
+        binding.mark(node),
+    )
+    if binding.is_volatile(joined.right, *on):
+        raise Unanalysable("of a nondeterministic LATERAL query")
+    whole = binding.leaf(joined, [*outs[0], *outs[1]])
+    for entry, out in zip((*sides[0], *sides[1]), whole.columns, strict=True):
+        entry.expr = out.expr
+    return replace(both, leaves=dict(whole.leaves))
 
 
 def generate(
@@ -405,14 +474,54 @@ def _generated_columns(
                 raise Unanalysable(f"of {op} of {kind}") from None
         case "inline" if n:
             return [("", None)] * n
+        case "inline" if args and (fields := _fields_of_structs(binding, args[0])):
+            return fields
+        case "variant_explode":
+            return [("pos", "int"), ("key", "string"), ("value", "variant")]
         case "explode" | "posexplode":
             position: list[tuple[str, str | None]] = [("pos", "int")] if op == "posexplode" else []
             width = n - len(position) if n else 0
-            if (kind and kind.startswith("array<")) or width == 1:
+            form = kind or _collection(args[0] if args else None)
+            if form.startswith("array<") or width == 1:
                 element = kind[6:-1] if kind and kind.startswith("array<") else None
                 return [*position, ("col", element)]
-            if (kind and kind.startswith("map<")) or width == 2:
+            if form.startswith("map<") or width == 2:
                 return [*position, ("key", None), ("value", None)]
         case _:
             pass
     raise Unanalysable(f"because the columns of {op} are unknown; name them")
+
+
+def _collection(expr: Expr | None) -> str:
+    """Return the start of the type of a call that is an array or a map whatever its operands."""
+    op = expr.op if isinstance(expr, Call) else ""
+    return "array<" if op in _ARRAYS else "map<" if op in _MAPS else ""
+
+
+_ARRAYS = frozenset(
+    """
+    array array_distinct array_except array_intersect array_repeat array_sort array_union
+    arrays_zip collect_list collect_set map_entries map_keys map_values sequence sort_array split
+    transform
+    """.split()
+)
+_MAPS = frozenset(
+    """
+    map map_concat map_filter map_from_arrays map_from_entries str_to_map transform_keys
+    transform_values
+    """.split()
+)
+
+
+def _fields_of_structs(binding: Binding, expr: Expr) -> list[tuple[str, str | None]]:
+    """Return the fields of ``array(struct(…), …)`` where all structs have the same named ones."""
+    if not isinstance(expr, Call) or expr.op != "array" or not expr.args:
+        return []
+    structs = [e for e in expr.args if isinstance(e, Call) and e.op == "struct"]
+    names = {e.words for e in structs}
+    if len(structs) < len(expr.args) or len(names) > 1 or not all(names.copy().pop()):
+        return []
+    columns = zip(*(e.args for e in structs), strict=True)
+    kinds = [{binding.types.of(e) for e in column} for column in columns]
+    types = [kind.pop() if len(kind) == 1 else None for kind in kinds]
+    return [*zip(names.pop(), types, strict=True)]

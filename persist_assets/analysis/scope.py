@@ -113,16 +113,22 @@ class Cte:
 
     Attributes
     ----------
+    name
+        In lower case.
+    words
+        The limit of the recursion, if it is recursive.
     block, failure
         Its meaning, or why that is not known; None before it is bound.
     problems
         Definite errors in it.
     """
 
+    name: str
     query: Any
     names: tuple[str, ...]
     around: Around
     recursive: bool
+    words: tuple[str, ...] = ()
     block: Block | None = None
     failure: Unanalysable | None = None
     problems: Sequence[Problem] = ()

@@ -309,6 +309,7 @@ def _variability_notes(
 
 def bind_whole(binding: Binding, query: Query, upstream: Sequence[Face]) -> tuple[Block, list[str]]:
     """Return the algebra of a query; if there is none, the query as one leaf, and a note why."""
+    binding.types.collated |= "collate" in query.text.lower()
     try:
         if query.lost:
             raise Unanalysable(f"of {query.lost}")
@@ -413,7 +414,7 @@ def _meaning(
         volatile=volatile,
         reads_clock="instant" if "instant" in clocks else "day" if clocks else None,
         notes=tuple(notes),
-        face=Face(flat, relation, names or None),
+        face=Face(flat, relation, names or None, collated=binding.types.collated),
         marks=shortened(digests.rows, marks),
         growth=_growth(declaration, increments, block),
     )

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
 
+SHIFT_UNSIGNED, POSITIVE = exp.Coalesce, exp.Sqrt
+"""The nodes of ``a >>> b`` and ``+a`` (`core/operators.py`)."""
+
 BINARY: Mapping[type[exp.Expr], str] = {
     exp.EQ: "=",
     exp.NEQ: "<>",
@@ -36,6 +39,8 @@ BINARY: Mapping[type[exp.Expr], str] = {
     exp.BitwiseOr: "|",
     exp.BitwiseXor: "^",
     exp.DPipe: "concat",
+    exp.BitwiseLeftShift: "shiftleft",
+    exp.BitwiseRightShift: "shiftright",
     exp.RegexpLike: "rlike",
 }
 """Binary operators, with their names in the algebra."""
@@ -105,10 +110,11 @@ def without_parens(node: Any) -> Any:
 
 
 _BINDS: Mapping[type[exp.Expr], int] = {
-    **dict.fromkeys((exp.Neg, exp.BitwiseNot), 8),
+    exp.Collate: 9,
+    **dict.fromkeys((exp.Neg, exp.BitwiseNot, POSITIVE), 8),
     **dict.fromkeys((exp.Mul, exp.Div, exp.Mod, exp.IntDiv), 7),
     **dict.fromkeys((exp.Add, exp.Sub, exp.DPipe), 6),
-    **dict.fromkeys((exp.BitwiseLeftShift, exp.BitwiseRightShift), 5),
+    **dict.fromkeys((exp.BitwiseLeftShift, exp.BitwiseRightShift, SHIFT_UNSIGNED), 5),
     exp.BitwiseAnd: 4,
     exp.BitwiseXor: 3,
     exp.BitwiseOr: 2,
@@ -125,6 +131,59 @@ _BINDS: Mapping[type[exp.Expr], int] = {
 _OPERANDS = ("this", "expression", "low", "high")
 
 
+def _operand(node: Any, key: str) -> Any:
+    """Return an operand of an operator, or None."""
+    if key == "expression" and isinstance(node, SHIFT_UNSIGNED):
+        return node.expressions[0]
+    return node.args.get(key)
+
+
+_REGROUPED = frozenset(
+    (
+        *(exp.Collate, exp.Mul, exp.Div, exp.Mod, exp.IntDiv, exp.Add, exp.Sub, exp.DPipe),
+        *(exp.BitwiseLeftShift, exp.BitwiseRightShift, SHIFT_UNSIGNED, exp.BitwiseAnd),
+        *(exp.BitwiseXor, exp.BitwiseOr, exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE),
+    )
+)
+"""Operators between two operands, which bind to the left in Spark's order of precedence."""
+
+
+def regrouped(node: Any) -> Any | None:
+    """Return operators without parentheses as Spark groups them, in a tree of their own.
+
+    None: it is not certain how Spark groups them.
+    """
+    operands: list[Any] = []
+    operators: list[Any] = []
+    stack: list[tuple[Any, bool]] = [(node, False)]
+    while stack:  # in the order of the text
+        this, is_operator = stack.pop()
+        if is_operator:
+            operators.append(this)
+        elif type(this) in _REGROUPED:
+            stack += ((_operand(this, "expression"), False), (this, True), (this.this, False))
+        else:
+            operands.append(this.copy())
+    values, pending = [operands[0]], list[Any]()
+
+    def reduce(level: int) -> None:
+        while pending and _BINDS[type(pending[-1])] >= level:
+            operator, right, left = pending.pop(), values.pop(), values.pop()
+            rest = {k: v for k, v in operator.args.items() if k not in _OPERANDS}
+            if isinstance(operator, SHIFT_UNSIGNED):
+                values.append(SHIFT_UNSIGNED(**{**rest, "this": left, "expressions": [right]}))
+            else:
+                values.append(type(operator)(**{**rest, "this": left, "expression": right}))
+
+    for operator, operand in zip(operators, operands[1:], strict=True):
+        reduce(_BINDS[type(operator)])
+        pending.append(operator)
+        values.append(operand)
+    reduce(0)
+    (whole,) = values
+    return whole if operators and not misread(whole) else None
+
+
 def misread(node: Any) -> bool:
     """Whether Spark may group the operators of a node and of its operands differently.
 
@@ -134,7 +193,7 @@ def misread(node: Any) -> bool:
     if level is None:
         return False
     for key in _OPERANDS:
-        operand = node.args.get(key)
+        operand = _operand(node, key)
         if isinstance(node, exp.NullSafeEQ | exp.NullSafeNEQ):
             # The parser puts some operands into parentheses of its own.
             inside = without_parens(operand)

@@ -64,6 +64,13 @@ _AS_ALL = frozenset(("coalesce", "greatest", "least", "case"))
 """Calls with the common type of their results; NULL has any type."""
 
 _NUMERIC = (*INTEGRAL, "double")
+_BINARY = "UTF8_BINARY"
+"""The collation of plain texts; Spark does not show it in types."""
+
+IMPLICIT = "column"
+"""A text as a column of a query within a query: the collation of such a column is implicit."""
+
+_SHIFTS = ("shiftleft", "shiftright", "shiftrightunsigned")
 
 
 @dataclass(slots=True)
@@ -74,9 +81,12 @@ class Types:
     ----------
     leaves
         For each instance, the types of its columns.
+    collated
+        A text may have a collation: the type of a function's result follows from its operands.
     """
 
     leaves: dict[int, tuple[str | None, ...]] = field(default_factory=dict)
+    collated: bool = False
     _cached: dict[Expr, str | None] = field(default_factory=dict)
 
     def of(self, expr: Expr) -> str | None:
@@ -113,10 +123,14 @@ class Types:
 
     def decisive(self, expr: Expr) -> Sequence[Expr]:
         """Return the operands that decide an expression's type."""
+        if self.collated and isinstance(expr, Call) and _FIXED_TYPES.get(expr.op) == "string":
+            return expr.args
         return _decisive(expr)
 
     def of_call(self, call: Call, kinds: Sequence[str | None]) -> str | None:
         """Return the type of a call whose decisive operands have these types."""
+        if self.collated and _FIXED_TYPES.get(call.op) == "string":
+            return "string" if all(kind and "collate" not in kind for kind in kinds) else None
         return _of_call(call.op, call.words, kinds)
 
 
@@ -128,7 +142,7 @@ def _decisive(expr: Expr) -> Sequence[Expr]:
         case Call(op, args, words):
             if words and op in ("date_add", "datediff"):  # DATEADD(unit, …)
                 return ()
-            if op in _FIXED_TYPES or op in ("cast", "try_cast", "number"):
+            if op in _FIXED_TYPES or op in ("cast", "try_cast", "number", "collate"):
                 return ()
             if op in _AS_FIRST:
                 return args[:1]
@@ -147,7 +161,13 @@ def _of_call(op: str, words: tuple[str, ...], kinds: Sequence[str | None]) -> st
     if op in _FIXED_TYPES:
         return _FIXED_TYPES[op]
     if op in ("cast", "try_cast"):
-        return words[0]
+        return None if words[0].endswith(_BINARY) else words[0]
+    if op == "collate":
+        return None if words[0] == _BINARY else f"string collate {words[0]}"
+    if op == IMPLICIT:
+        return kinds[0]
+    if op in _SHIFTS:
+        return kinds[0] if kinds[0] in ("int", "bigint") else None
     if op == "number":
         return _of_number(words[0])
     first = kinds[0] if kinds else None

@@ -13,6 +13,7 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
+from persist_assets.core.operators import with_operators
 from persist_assets.core.spark_types import UnknownTypeError, read_type
 
 if TYPE_CHECKING:
@@ -390,36 +391,23 @@ def suffixed(text: str) -> str | None:
     return text.removeprefix(_MARK) if text.startswith(_MARK) else None
 
 
-_BEFORE_OPERANDS = frozenset(
-    """
-    AGGREGATE ALL AND AS BETWEEN BY CASE DISTINCT DIV ELSE ESCAPE EXTEND FILTER FOR FROM HAVING
-    ILIKE IN INTERVAL IS LIKE LIMIT NOT OFFSET ON OR QUALIFY REGEXP RETURN RLIKE SELECT THEN TO
-    USING VALUES WHEN WHERE
-    """.split()
-)
-"""Keywords before an operand."""
-
-_LOSABLE = re.compile(rf"\+|COLLATE|{_MARK}", re.IGNORECASE)
+_LOSABLE = re.compile(rf"\+|{_MARK}")
 
 
 def what_is_lost(tokens: Sequence[Token], text: str) -> str | None:
     """Return a feature of a query that the parser loses, or None if its tree is complete.
 
-    It drops collations, and the plus before an operand, which converts a string to a number. Text
-    that contains our mark could be taken for marked. For pipes, see `without_pipes`.
+    It drops the plus in an interval. Text that contains our mark could be taken for marked. For
+    pipes, see `without_pipes`.
     """
     if not _LOSABLE.search(text, tokens[0].start, tokens[-1].end + 1):
         return None
     before = ""
     for token in tokens:
-        if token.token_type is TokenType.PLUS and (
-            before in _BEFORE_OPERANDS or not (before[-1:].isalnum() or before[-1:] in "_)]'\"`")
-        ):
+        if token.token_type is TokenType.PLUS and before == "INTERVAL":
             return "+ before an operand"
         word = text[token.start : token.end + 1]
         before = word.upper().split()[-1]  # ORDER BY is one token
-        if before == "COLLATE":
-            return "COLLATE"
         if _MARK in word:
             return f"the letter {_MARK}"
     return None
@@ -529,6 +517,7 @@ def typed(tokens: Sequence[Token], text: str) -> list[Token]:
     UnknownTypeError
         Spark has no such type; `at` is an offset in the text.
     """
+    tokens = with_operators(tokens, text)
     casts: list[bool] = []
     out: list[Token] = []
     n = 0

@@ -45,6 +45,14 @@ _HINTS: Mapping[str, str] = {
     ),
     r"of windows over rows that overlap": "compute these windows in one SELECT over the same rows",
     r"of grouping sets of a key": "cast the key to a type: CAST(… AS …)",
+    r"of WITH RECURSIVE": (
+        "persist the recursive query as a source of its own: then its readers can be maintained"
+    ),
+    r"of a LATERAL query": (
+        "write a join with grouped rows, or persist this part as a source of its own"
+    ),
+    r"of collations": "compare lower(…) or upper(…) of texts instead",
+    r"of variant_explode": "persist the rows of variant_explode as a source of its own",
     r"of PIVOT": "write one aggregate with FILTER (WHERE …) for each value",
     r"of UNPIVOT": "write LATERAL VIEW stack(…), with a name and a column for each row",
     r"of the function": "use functions of Spark",

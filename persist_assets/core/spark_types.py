@@ -54,6 +54,7 @@ _ELSEWHERE = {
 }
 """Names of types of other databases, and what to write for Spark."""
 
+_ANY = ["(", "any", ")"]
 _INTERVALS = ("year", "month", "day", "hour", "minute", "second")
 _MAX_DEPTH = 100
 
@@ -140,9 +141,11 @@ def read_type(
             return f"time({(*sizes, 6)[0]})", end
         case (("geometry" | "geography"), [size]):
             return f"{word}({size})", end
+        case (("geometry" | "geography"), _) if [_word(words, at + i) for i in (1, 2, 3)] == _ANY:
+            return f"{word}(any)", at + 4
         case "string", []:
             if _word(words, end) == "collate":
-                return f"string collate {words[end + 1]}", end + 2
+                return f"string collate {words[end + 1].upper()}", end + 2
             return word, end
         case _, [] if word in _SIMPLE and end == at + 1:
             return _SIMPLE[word], end

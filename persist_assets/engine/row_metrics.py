@@ -235,6 +235,8 @@ def _hash(value: str, kind: Any, depth: int = 0) -> str:
             arguments = f"size({value}), array_sort({entries})"
         case T.FloatType() | T.DoubleType():
             arguments = f"{value}, CASE WHEN {value} = 0 THEN CAST({value} AS STRING) ELSE '' END"
+        case T.StringType() if kind.collation != "UTF8_BINARY":
+            arguments = f"CAST({value} AS BINARY)"  # texts that are equal and differ
         case _:
             arguments = value
     return f"CASE WHEN {value} IS NULL THEN {0x5E_ED_0F_A_11}L ELSE xxhash64({arguments}) END"

@@ -98,7 +98,9 @@ def test_what_is_analysed_is_read_as_spark_reads_it(spark: Any) -> None:
         n_analysed += 1
         for other in bracketed:
             theirs = as_spark(other)
-            if theirs not in (None, said) and build_id(other) == ours and not _chain(flat):
+            if other.startswith("+(") or _chain(flat):
+                continue  # a plus before a number, and these brackets, mean nothing
+            if theirs not in (None, said) and build_id(other) == ours:
                 wrong.append(f"{flat} is read as {other}, and by Spark as {said}")
     print(f"{n_flat} expressions that Spark reads, {n_analysed} of them analysed")
     assert not wrong, f"{len(wrong)} of {n_analysed}:\n" + "\n".join(wrong)

@@ -38,10 +38,24 @@ CONDITIONS: Sequence[Sequence[str]] = (
     ("{i} IN (SELECT bg FROM u)", "EXISTS (SELECT 1 FROM u WHERE bg = {i})"),
     ("{s} IN (SELECT b FROM u)", "EXISTS (SELECT 1 FROM u o WHERE o.b = {s})"),
     ("{f} IN (SELECT d FROM u)", "EXISTS (SELECT 1 FROM u o WHERE o.d = {f})"),
+    ("{s} COLLATE UTF8_LCASE = 'A'", "collate({s}, 'UTF8_LCASE') = 'A'", "'A' = {s} COLLATE UTF8_LCASE", "{s} = 'A'", "lower({s}) = 'a'",
+     "{s} COLLATE UNICODE_CI = 'A'", "{s} = 'A' COLLATE UTF8_LCASE", "NOT ({s} COLLATE UTF8_LCASE <> 'A')"),
+    ("{s} COLLATE UTF8_LCASE IN ('A', 'B ')", "{s} COLLATE UTF8_LCASE = 'A' OR {s} COLLATE UTF8_LCASE = 'B '", "{s} IN ('A', 'B ')"),
+    ("{s} COLLATE UTF8_LCASE LIKE 'A%'", "startswith({s} COLLATE UTF8_LCASE, 'A')", "{s} LIKE 'A%'", "startswith({s}, 'A')", "{s} ILIKE 'A%'"),
+    ("upper({s} COLLATE UTF8_LCASE) LIKE 'b%'", "startswith(upper({s} COLLATE UTF8_LCASE), 'b')", "upper({s}) LIKE 'b%'"),
+    ("{i} & {j} << 1 > 2", "({i} & ({j} << 1)) > 2", "(({i} & {j}) << 1) > 2", "{i} & shiftleft({j}, 1) > 2"),
+    ("{i} | {j} ^ 3 & 2 = 3", "({i} | ({j} ^ (3 & 2))) = 3", "(({i} | {j}) ^ 3 & 2) = 3"),
 )  # fmt: skip
 VALUES: Sequence[Sequence[str]] = (
     ("coalesce({i}, {j})", "CASE WHEN {i} IS NULL THEN {j} ELSE {i} END", "if({i} IS NOT NULL, {i}, {j})",
      "CASE WHEN {j} IS NULL THEN {i} ELSE {j} END", "nvl({i}, {j})", "CASE {i} WHEN NULL THEN {j} ELSE {i} END"),
+    ("{i} << 1", "shiftleft({i}, 1)", "{i} >> 1", "shiftright({i}, 1)", "-{i} >>> 1", "-{i} >> 1", "shiftrightunsigned(-{i}, 1)"),
+    ("'1' || {i} + 1", "('1' || {i}) + 1", "'1' || ({i} + 1)", "concat('1', {i}) + 1"),
+    ("{i} - {j} || 'x'", "({i} - {j}) || 'x'", "{i} * 2 - {j} || 'x'"),
+    ("+{i}", "{i}", "positive({i})", "- -{i}"),
+    ("+dec * 3", "dec * 3", "dec * +3", "dec * (+3)", "+(dec * 3)"),
+    ("-1::string", "(-1)::string", "'-1'", "-(1::string)", "- 1::string"),
+    ("trim({s} COLLATE UTF8_LCASE)", "trim(collate({s}, 'utf8_lcase'))", "trim({s})", "trim({s}) COLLATE UTF8_LCASE"),
     ("coalesce({f}, -0.0D)", "CASE WHEN {f} IS NULL THEN -0.0D ELSE {f} END", "coalesce({f}, 0.0D)"),
     ("coalesce({i}, 0L)", "CASE WHEN {i} IS NULL THEN 0L ELSE {i} END", "coalesce({i}, 0)"),
     ("coalesce({s}, {i})", "CASE WHEN {s} IS NULL THEN {i} ELSE {s} END"),
@@ -108,6 +122,36 @@ RELATIONS: Sequence[Sequence[str]] = (
      "SELECT count(*) AS n FROM (SELECT DISTINCT {key} AS g FROM t LEFT JOIN u ON {on} WHERE {key} IS NOT NULL)",
      "SELECT count(*) AS n FROM (SELECT DISTINCT {key} AS g FROM t JOIN u ON {on})", "SELECT count(g) AS n FROM (SELECT DISTINCT {key} AS g FROM t JOIN u ON {on})",
      "SELECT count(DISTINCT {key}) AS n FROM t LEFT JOIN u ON {on} WHERE {key} IS NOT NULL"),
+    *(
+        (f"SELECT t.a, x.m FROM t {j} LATERAL (SELECT {{agg1}} AS m FROM u WHERE {{on}}) x", f"SELECT y.a, z.m FROM t AS y {j} LATERAL (SELECT {{agg1}} AS m FROM u WHERE {{ony}}) AS z",
+         f"SELECT t.a, x.m FROM t {j} LATERAL (SELECT {{agg1}} AS m FROM u WHERE {{on}} GROUP BY u.a) x", f"SELECT t.a, x.m FROM t {j} LATERAL (SELECT u.k AS m FROM u WHERE {{on}} ORDER BY k, a, c LIMIT 1) x",
+         f"SELECT t.a, x.m FROM t {j} LATERAL (SELECT u.k AS m FROM u WHERE {{on}} ORDER BY k DESC, a, c LIMIT 1) x", f"SELECT t.a, x.m FROM t {j} LATERAL (SELECT u.k AS m FROM u WHERE {{on}}) x",
+         "SELECT t.a, u.k AS m FROM t JOIN u ON {on}", "SELECT t.a, u.k AS m FROM t LEFT JOIN u ON {on}", "SELECT t.a, (SELECT {agg1} FROM u WHERE {on}) AS m FROM t",
+         f"SELECT a, m FROM (SELECT t.a, t.k, x.m FROM t {j} LATERAL (SELECT {{agg1}} AS m FROM u WHERE {{on}}) x) WHERE k > 1",
+         f"SELECT t.a, x.m FROM (SELECT * FROM t WHERE k > 1) t {j} LATERAL (SELECT {{agg1}} AS m FROM u WHERE {{on}}) x")
+        for j in ("JOIN", "LEFT JOIN", ",")
+    ),
+    ("WITH RECURSIVE r(a, k, n) AS (SELECT a, k, 1 FROM w UNION ALL SELECT w.a, w.k, r.n + 1 FROM r JOIN w ON {rw} WHERE r.n < 3) SELECT a, k, n FROM r",
+     "WITH RECURSIVE q AS (SELECT w.a AS x, w.k AS y, 1 AS z FROM w UNION ALL SELECT w.a, w.k, r.z + 1 FROM w, q AS r WHERE 3 > r.z AND {qw}) SELECT x AS a, y AS k, z AS n FROM q",
+     "WITH RECURSIVE r(a, k, n) AS (SELECT a, k, 1 FROM w UNION ALL SELECT w.a, w.k, r.n + 1 FROM r JOIN w ON {rw} WHERE r.n < 2) SELECT a, k, n FROM r",
+     "WITH RECURSIVE r(a, k, n) AS (SELECT a, k, 1 FROM w UNION ALL SELECT w.k, w.a, r.n + 1 FROM r JOIN w ON {rw} WHERE r.n < 3) SELECT a, k, n FROM r",
+     "WITH RECURSIVE r(a, k, n) AS (SELECT a, k, 1 FROM w UNION ALL SELECT w.a, w.k, r.n + 1 FROM r LEFT JOIN w ON {rw} WHERE r.n < 3) SELECT a, k, n FROM r",
+     "WITH RECURSIVE r(a, k, n) AS (SELECT a, k, 1 FROM w WHERE a > 1 UNION ALL SELECT w.a, w.k, r.n + 1 FROM r JOIN w ON {rw} WHERE r.n < 3) SELECT a, k, n FROM r",
+     "WITH RECURSIVE r(a, k, n) AS (SELECT a, k, 1 FROM w UNION ALL SELECT w.a, w.k, r.n + 1 FROM r JOIN w ON {rw} WHERE r.n < 3) SELECT a, k, n FROM r WHERE a > 1",
+     "WITH RECURSIVE r(a, k, n) AS (SELECT a, k, 1 FROM w UNION ALL SELECT w.a, w.k, r.n + 1 FROM r JOIN w ON {rw} WHERE r.n < 3) SELECT a, k, n FROM (SELECT * FROM r) WHERE 1 < a"),
+    *(
+        (f"SELECT count(*) AS n FROM t GROUP BY t.b{c}", f"SELECT n FROM (SELECT t.b{c} AS g, count(*) AS n FROM t GROUP BY 1)", f"SELECT count(*) AS n FROM (SELECT b{c} AS g FROM t) GROUP BY g",
+         f"SELECT count(1) AS n FROM t GROUP BY t.b{c}", "SELECT count(*) AS n FROM t GROUP BY b", f"SELECT count(*) AS n FROM t GROUP BY trim(b{c})",
+         f"SELECT n FROM (SELECT b{c} AS g, count(*) AS n FROM t GROUP BY 1) WHERE g = 'A'", f"SELECT count(*) AS n FROM t WHERE b{c} = 'A' GROUP BY b{c}", "SELECT count(*) AS n FROM t WHERE b = 'A' GROUP BY b")
+        for c in (" COLLATE UTF8_LCASE", " COLLATE UNICODE_CI", "")
+    ),
+    *(
+        (f"SELECT count(DISTINCT b{c}) AS n FROM t", f"SELECT count(*) AS n FROM (SELECT DISTINCT b{c} AS g FROM t) WHERE g IS NOT NULL", "SELECT count(DISTINCT b) AS n FROM t",
+         f"SELECT count(*) AS n FROM t x JOIN t y ON x.b{c} = y.b", f"SELECT count(*) AS n FROM t x, t y WHERE y.b = x.b{c}", "SELECT count(*) AS n FROM t x JOIN t y ON x.b = y.b",
+         f"SELECT count(*) AS n FROM t x WHERE b{c} IN (SELECT b FROM u)", f"SELECT count(*) AS n FROM t x WHERE EXISTS (SELECT 1 FROM u WHERE u.b = x.b{c})", "SELECT count(*) AS n FROM t x WHERE b IN (SELECT b FROM u)",
+         f"SELECT count(*) AS n FROM t x LEFT JOIN u ON x.b{c} = u.b WHERE u.b IS NULL", f"SELECT count(*) AS n FROM t x LEFT ANTI JOIN u ON x.b{c} = u.b")
+        for c in (" COLLATE UTF8_LCASE", " COLLATE UNICODE_CI", "")
+    ),
     ("SELECT a, r FROM (SELECT t.a, u.k, rank() OVER (ORDER BY u.k) AS r FROM t LEFT JOIN u ON {on}) WHERE k > 1",
      "SELECT a, r FROM (SELECT t.a, u.k, rank() OVER (ORDER BY u.k) AS r FROM t JOIN u ON {on}) WHERE k > 1",
      "SELECT t.a, rank() OVER (ORDER BY u.k) AS r FROM t JOIN u ON {on} WHERE u.k > 1"),
@@ -191,8 +235,11 @@ class Drawn:
             "on": draw.choice(_ONS), "r": draw.choice(_RIGHT), "key": key, "n": draw.choice("ak"),
             "agg": draw.choice(("count(*)", "sum(t.a)", "max(t.b)", "count(DISTINCT t.k)", "avg(t.k)")),
             "h": of_key.format(key, key), "hg": of_key.format("g", "g"), "w": w.format("x"), "w2": w.format("y"), "v": v.format("y"), "v2": v.format("x"),
+            "rw": (rw := draw.choice(("r.k = w.a", "r.a = w.k", "r.k <=> w.a", "w.z > 100 + r.a"))), "qw": rw.replace("r.k", "r.y").replace("r.a", "r.x"),
+            "agg1": draw.choice(("count(*)", "sum(u.a)", "max(u.b)", "count(DISTINCT u.k)")),
             "d": draw.choice(("x.k = y.k", "t.k = y.k", "x.z <=> y.z", "coalesce(x.a, 3) = y.a")),
         }  # fmt: skip
+        parts["ony"] = parts["on"].replace("t.", "y.")
         forms = [form.format(**parts) for form in draw.choice(RELATIONS)]
         return [
             form if draw.random() < 0.8 else f"SELECT * FROM ({form}) WHERE TRUE" for form in forms

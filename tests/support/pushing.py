@@ -173,6 +173,7 @@ class Writer:
         kinds = [self.plain, self.plain, self.joined, self.joined, self.union, self.grouped]
         kinds += [self.distinct, self.windowed, self.windowed, self.limited, self.tested, self.sets]
         kinds += [self.named, self.semi, self.qualified, self.filtered]
+        kinds += [self.beside, self.recursive]
         return self.draw.choice(kinds)(depth)
 
     # ------------------------------------------------------------------------------- conditions
@@ -397,6 +398,39 @@ class Writer:
         listed, given = self.outs(left)
         text = f"SELECT {listed} FROM {one} {x} LEFT {word} JOIN {other} {y} ON {on}"
         return f"{text}{self.where(left, chance=0.5)}", given
+
+    def beside(self, depth: int) -> tuple[str, Columns]:
+        """Rows beside those that a query computes for each of them."""
+        (one, a), (other, b) = self.read(depth), self.read(0)
+        x, y, z = self.fresh("x"), self.fresh("x"), self.fresh("x")
+        left, right = ([(f"{n}.{c}", k) for c, k in cs] for n, cs in ((x, a), (y, b)))
+        pairs = [(c, d) for c, k in left for d, m in right if k == m and k in ("INT", "STRING")]
+        if not pairs:
+            return self.plain(depth)
+        n = self.fresh("n")
+        match = " = ".join(self.draw.choice(pairs)) + self.where([*left, *right], " AND", 0.5)
+        call = self.draw.choice(("count(*)", f"max({y}.id)"))
+        inner = f"SELECT {call} AS {n} FROM {other} {y} WHERE {match}"
+        inner += self.draw.choice(("", f" GROUP BY {y}.k"))
+        given = [*left, (f"{z}.{n}", "BIGINT")]
+        listed, made = self.outs(given)
+        word = self.draw.choice(("JOIN", "LEFT JOIN"))
+        where = self.where(given, chance=0.9)
+        return f"SELECT {listed} FROM {one} {x} {word} LATERAL ({inner}) {z} ON true{where}", made
+
+    def recursive(self, depth: int) -> tuple[str, Columns]:
+        """Rows that are computed from rows of the same query."""
+        r, x = self.fresh("r"), self.fresh("x")
+        (one, a), (other, b) = (self.draw.choice([*TABLES.items()]) for _ in range(2))
+        start = f"SELECT id, k, 1 FROM {one}{self.where([*a.items()])}"
+        right = [(f"{x}.{c}", k) for c, k in b.items()]
+        key = self.draw.choice(("id", "k"))
+        step = f"SELECT {x}.id, {x}.k, {r}.n + 1 FROM {r} JOIN {other} {x} ON {r}.{key} = {x}.k"
+        step += f" WHERE {r}.n < 2{self.where(right, ' AND')}"
+        given = [("id", "BIGINT"), ("k", "INT"), ("n", "INT")]
+        listed, made = self.outs(given)
+        query = f"WITH RECURSIVE {r}(id, k, n) AS ({start} UNION ALL {step})"
+        return f"{query} SELECT {listed} FROM {r}{self.where(given)}", made
 
     def qualified(self, depth: int) -> tuple[str, Columns]:
         """Rows that a window with a frame, or an order, lets through."""

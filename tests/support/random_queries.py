@@ -155,8 +155,31 @@ class Writer:
         if depth == 0 or self.draw.random() < 0.5:
             table = self.one_of(*TABLES)
             return table, TABLES[table]
+        if self.draw.random() < 0.15:
+            return f"({self.recursive()})", ("a", "k")
         text, columns = self.query(depth - 1)
         return f"({text})", columns
+
+    def recursive(self) -> str:
+        """Return a query that computes rows from its own rows."""
+        own, alias, table = self.alias("r"), self.alias("s"), self.one_of(*TABLES)
+        names = {own: ("a", "k"), alias: ("a", "k")}
+        start = f"SELECT a, k FROM {self.one_of(*TABLES)}"
+        kind = self.one_of("", "", "LEFT ")
+        step = f"SELECT {own}.a + 1, {self.column(names)} FROM {own} {kind}JOIN {table} {alias}"
+        step += f" ON {self.condition(names, 0)} WHERE {own}.a < {self.one_of(2, 3)}"
+        return f"WITH RECURSIVE {own}(a, k) AS ({start} UNION ALL {step}) SELECT a, k FROM {own}"
+
+    def lateral(self, names: Names) -> str:
+        """Return a query that refers to the tables beside it."""
+        table, alias = self.one_of(*TABLES), self.alias("s")
+        key, what = self.draw.choice(TABLES[table]), self.draw.choice(TABLES[table])
+        rest = f"FROM {table} {alias} WHERE {alias}.{key} = {self.column(names)}"
+        if self.draw.random() < 0.4:
+            by = ", ".join(f"{alias}.{c}" for c in (what, *TABLES[table]))
+            return f"SELECT {alias}.{what} AS e {rest} ORDER BY {by} LIMIT {self.one_of(1, 2)}"
+        call = self.one_of("max", "count", "sum")
+        return f"SELECT {call}({alias}.{what}) AS e {rest}{self.one_of('', f' GROUP BY {alias}.{key}')}"
 
     def relations(self, depth: int) -> tuple[str, dict[str, Sequence[str]]]:
         """Return what stands after FROM, and what it brings in sight."""
@@ -187,6 +210,10 @@ class Writer:
             alias, outer = self.alias("r"), self.one_of("", "OUTER ")
             array = f"array({self.column(names)}, {self.column(names)})"
             text += f" LATERAL VIEW {outer}explode({array}) {alias} AS e"
+            names[alias] = ("e",)
+        if self.draw.random() < 0.1 and "LATERAL VIEW" not in text:
+            alias, kind = self.alias("r"), self.one_of("JOIN", "LEFT JOIN")
+            text += f" {kind} LATERAL ({self.lateral(names)}) {alias}"
             names[alias] = ("e",)
         return text, names
 

@@ -72,6 +72,21 @@ SHAPES: dict[str, tuple[str, dict[str, list[str]]]] = {
         "SELECT t.id FROM t LEFT JOIN u ON t.usr = u.usr AND t.kind = 'a' WHERE u.w > 3",
         {"t": ["kind = 'a'"], "u": ["w > 3"]},
     ),
+    "lateral query": (
+        "SELECT t.id, x.c FROM t, LATERAL (SELECT count(*) AS c FROM u WHERE u.usr = t.usr"
+        " AND u.w > 3) x WHERE t.kind = 'a' AND x.c > 1",
+        {"t": ["kind = 'a'"], "u": ["w > 3"]},
+    ),
+    "left join of a lateral query": (
+        "SELECT t.id, x.w FROM t LEFT JOIN LATERAL (SELECT w FROM u WHERE u.usr = t.usr"
+        " ORDER BY w, name, since LIMIT 1) x ON true WHERE t.kind = 'a' AND x.w IS NULL",
+        {"t": ["kind = 'a'"], "u": ["TRUE"]},
+    ),
+    "recursive query": (
+        "WITH RECURSIVE r(a, n) AS (SELECT usr, 1 FROM u WHERE w > 3 UNION ALL SELECT t.usr, r.n + 1"
+        " FROM r JOIN t ON r.a = t.usr AND t.kind = 'a' WHERE r.n < 3) SELECT a FROM r WHERE n = 2",
+        {"t": ["kind = 'a'"], "u": ["w > 3"]},
+    ),
     "key of a left join": (
         "SELECT t.id FROM t LEFT JOIN u ON t.usr = u.usr WHERE t.usr = 2",
         {"t": ["usr = 2"], "u": ["usr = 2"]},

@@ -49,7 +49,8 @@ class Definition:
         names = leaf.names or ()
         outs = zip(self.block.columns, names, strict=True)
         columns = tuple(replace(o, name=name, written=name) for o, name in outs)
-        return Face(replace(self.block, columns=columns, order=()), leaf.given, names, self.types)
+        block = replace(self.block, columns=columns, order=())
+        return Face(block, leaf.given, names, self.types, self.types.collated)
 
 
 def define(
@@ -73,6 +74,7 @@ def define(
         It cannot be analyzed.
     """
     binding = Binding(bind, path, upstream, REFERENCE, locate=locate)
+    binding.types.collated |= "collate" in query.text.lower()
     if query.lost:
         raise NoRule(f"of {query.lost}")
     try:

@@ -20,7 +20,6 @@ from persist_assets.analysis.algebra import (
     Aggregate,
     Block,
     Call,
-    Free,
     Given,
     Rebuild,
     Ref,
@@ -35,6 +34,7 @@ from persist_assets.analysis.deltas.printing import Printer, grouped_names
 from persist_assets.analysis.deltas.relations import NEW, Relations, equated_columns, union
 from persist_assets.analysis.deltas.rules import Rules
 from persist_assets.analysis.deltas.staging import grouped_by_each_set, windows_in
+from persist_assets.analysis.free import Free
 from persist_assets.analysis.functions import INTEGRAL
 from persist_assets.core.dialect import quote
 from persist_assets.core.model.deltas import WEIGHT, Columns, Merging, NoRule, State, state_name

@@ -29,7 +29,6 @@ from persist_assets.analysis.algebra import (
     Block,
     Call,
     Derived,
-    Free,
     Given,
     Limit,
     Out,
@@ -52,6 +51,7 @@ from persist_assets.analysis.deltas.pushing import (
 )
 from persist_assets.analysis.deltas.relations import NEW, OLD, VERSIONS, Relations, having, union
 from persist_assets.analysis.deltas.staging import grouped_by_each_set, outermost, windows_in
+from persist_assets.analysis.free import Free
 from persist_assets.core.dialect import quote
 from persist_assets.core.model.deltas import WEIGHT, NoRule
 from persist_assets.core.spark_types import is_loose

@@ -19,11 +19,13 @@ from persist_assets.analysis.algebra import (
     Derived,
     Generate,
     Given,
+    Lateral,
     Limit,
     Opaque,
     Out,
     Outer,
     Rebuild,
+    Recursive,
     Ref,
     SetOperation,
     Sort,
@@ -87,6 +89,9 @@ def staged(block: Block, types: Types) -> Staged:
     NoRule
         It is too large, or a part of it is opaque.
     """
+    if types.collated:
+        # Of equal texts, a group has any one; keys of a change are compared by their values.
+        raise NoRule("of collations")
     query = Staged(block, Types(), Calls(), count(1))
     copied = narrowed(_Copy(query, types).block(block, {}), query.calls, query.types)
     return replace(query, block=_Stage(query).block(copied))
@@ -139,12 +144,18 @@ class _Copy:
             case Limit(block, n, offset, ordered):
                 limits = [e and exprs.of(e) for e in (n, offset)]
                 return Limit(self.block(block, here), limits[0], limits[1], ordered, node.place)
+            case Generate(Call("variant_explode")):
+                raise NoRule("of variant_explode", node.place, node)
             case Generate(call, outer, types):
                 generated = exprs.of(call)
                 assert isinstance(generated, Call)
                 return Generate(generated, outer, types, node.place)
             case Values(rows):
                 return Values(tuple(tuple(map(exprs.of, row)) for row in rows))
+            case Lateral():
+                raise NoRule("of a LATERAL query", node.place, node)
+            case Recursive():
+                raise NoRule("of WITH RECURSIVE", node.place, node)
             case Opaque():
                 raise NoRule("a part of the query cannot be analyzed")
 

@@ -10,10 +10,12 @@ from persist_assets.analysis.algebra import (
     Block,
     Derived,
     Given,
+    Lateral,
     Limit,
     Node,
     Opaque,
     Outer,
+    Recursive,
     SetOperation,
     walk,
 )
@@ -132,10 +134,12 @@ def _names_of(node: Node) -> tuple[str, ...]:
             return names
         case Derived(block) | Limit(block):
             return tuple(o.name for o in block.columns)
-        case Outer(_, left, right):
+        case Outer(_, left, right) | Lateral(_, left, right):
             return tuple(o.name for o in (*left.columns, *right.columns))
         case SetOperation(_, branches):
             return tuple(o.name for o in branches[0].columns)
+        case Recursive(start):
+            return tuple(o.name for o in start.columns)
         case _:
             return ()
 

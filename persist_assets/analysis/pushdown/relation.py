@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from persist_assets.analysis.algebra import Free
+from persist_assets.analysis.free import Free
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

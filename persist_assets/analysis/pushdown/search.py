@@ -14,16 +14,20 @@ from persist_assets.analysis.algebra import (
     Expr,
     Generate,
     Given,
+    Lateral,
     Limit,
     Node,
     Opaque,
     Outer,
+    Recursive,
+    Ref,
     SetOperation,
     Sort,
     Subquery,
     Values,
     Window,
     parts,
+    walk,
 )
 from persist_assets.analysis.predicates.terms import TRUE, Term
 from persist_assets.analysis.pushdown.bounds import with_bounds
@@ -286,6 +290,14 @@ class _Search:
                 self._under(reader, block, columns, demand, ())
             case Outer():
                 self._outer(reader, node, demand)
+            case Lateral():
+                self._lateral(reader, node, demand)
+            case Recursive(start, step, _):
+                columns = [o.expr for o in start.columns]
+                why = "the rows of later steps follow from all rows"
+                demand = _without(reader, columns, demand, "recursion", why)
+                for block in (start, step):
+                    self._visit(reader, block, (), [o.expr for o in block.columns], demand.kept)
             case Aggregate():
                 self._aggregate(reader, node, demand)
             case SetOperation(kind, branches):
@@ -384,6 +396,26 @@ class _Search:
                 )
             columns = [every[i] for i in sorted(demand.columns) if str(i) in numbers[side]]
             self._visit(reader, block, pushed, [*columns, *node.on], frozenset(reasons[side]))
+
+    def _lateral(self, reader: TermReader, node: Lateral, demand: _Demand) -> None:
+        """Continue on the left side with the conditions on it: each of its rows is joined alone."""
+        n = len(node.left.columns)
+        every = [o.expr for side in (node.left, node.right) for o in side.columns]
+        reasons = set(demand.kept)
+        about = _about({str(i) for i in range(n)})
+        conditions = [p.weakened(c, about) for c in demand.conditions]
+        pushed = [_rewritten_below(reader, c, every, reasons) for c in conditions]
+        inside = {i for i, _ in node.left.leaves}
+        used = [every[i] for i in sorted(demand.columns) if i < n]
+        below = walk(node.right, *node.on)
+        used += [e for e in below if isinstance(e, Ref) and e.instance in inside]
+        self._visit(reader, node.left, pushed, used, frozenset(reasons))
+        kept = [c for c in demand.conditions if any(int(v.words[0]) >= n for v in p.variables(c))]
+        why = "a LATERAL query applies first"
+        rest = _without(reader, every, replace(demand, conditions=tuple(kept)), "lateral", why)
+        right = [o.expr for o in node.right.columns]
+        self._visit(reader, node.right, (), [*right, *node.on], rest.kept)
+        self._subqueries(reader, node.on)
 
     def _read_on(
         self,

@@ -101,8 +101,15 @@ def test_problems_have_the_places_of_the_text() -> None:
 
 
 @pytest.mark.parametrize(
-    "query", ["FROM t |> EXTEND +b AS x", "FROM t |> AGGREGATE +sum(v) AS x GROUP BY k"]
+    ("query", "converts"),
+    [
+        ("FROM t |> EXTEND +b AS x", True),
+        ("FROM t |> AGGREGATE +sum(v) AS x GROUP BY k", False),
+        ("FROM t |> AGGREGATE sum(+b) AS x GROUP BY k", True),
+    ],
 )
-def test_a_plus_before_an_operand_is_not_lost(query: str) -> None:
+def test_a_plus_before_an_operand_is_not_lost(query: str, converts: bool) -> None:
     project = compiled({"raw.sql": RAW, "q.sql": f"CREATE VIEW q AS {query};"})
-    assert any("+ before an operand" in n for n in project.by_id["q@sources/q.sql"].notes)
+    other = compiled({"raw.sql": RAW, "q.sql": f"CREATE VIEW q AS {query.replace('+', '')};"})
+    ids = [one.by_id["q@sources/q.sql"].build_id for one in (project, other)]
+    assert (ids[0] != ids[1]) is converts
