@@ -510,7 +510,7 @@ class Builder:
             parked, self._parked = self._parked, {}
         for source_id, work in parked.items():
             self.observer.release(source_id)
-            self._record_failed(work, "its run ended before its turn came")
+            self._record_failed(work, "its run ended before it started")
 
     @delayed_interrupts()
     def leave_behind(self) -> None:

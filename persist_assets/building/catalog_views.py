@@ -136,7 +136,8 @@ def _query(settings: Settings, ledger: Ledger, snapshot: Snapshot) -> str:
             read = ledger.builds.find_written(leaf.build_uid) if leaf.build_uid else None
             if read is None:
                 raise UnreadableError(
-                    f"others cannot read {snapshot.table}: it reads the raw table {leaf.name}",
+                    f"other sessions cannot read {snapshot.table}:"
+                    f" it reads the raw table {leaf.name}",
                     hint="remove its `name` or materialized=view",
                 )
             text = text.replace(quote(leaf.name), f"({_query(settings, ledger, read)})")

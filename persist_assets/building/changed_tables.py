@@ -245,7 +245,7 @@ class ChangedTables:
         else:
             files = self.reader.pins.pin(source).files or ()
         if not {p.path for p in self.changes[source_id].added} <= {*files}:
-            raise BuildError(f"the files of `{source.name}` are not those of its log")
+            raise BuildError(f"the files of `{source.name}` do not match its log")
         return files
 
     # ------------------------------------------------------------------------------------ changes
@@ -343,7 +343,7 @@ class ChangedTables:
         if expected is not None and more != expected:
             name = self.reader.project.by_id[source_id].name
             raise BuildError(
-                f"the recorded changes of `{name}` have {more} more rows, its files {expected}"
+                f"the recorded changes of `{name}` add {more} rows, but its files add {expected}"
             )
 
     def _differing(self, rows: str, columns: Sequence[tuple[str, str | None]], n_users: int) -> str:

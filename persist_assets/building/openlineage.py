@@ -69,7 +69,12 @@ def tell(observer: Observer, work: PendingBuild, kind: EventType, error: str | N
         for event in events_of(observer, work, kind, error):
             sender.put(event)
     except Exception as failure:  # a table must not depend on an event about it
-        log.warning("no event of `%s`: %s", work.source.key, failure, extra={"action": "lineage"})
+        log.warning(
+            "cannot create an OpenLineage event of `%s`: %s",
+            work.source.key,
+            failure,
+            extra={"action": "lineage"},
+        )
 
 
 # ------------------------------------------------------------------------------------------- events
@@ -267,7 +272,7 @@ class _Sender:
         try:
             self._waiting.put_nowait(event)
         except queue.Full:
-            self._warn("too many events wait")
+            self._warn("too many events are waiting")
 
     def _run(self) -> None:
         while (event := self._waiting.get()) is not None:
@@ -289,7 +294,7 @@ class _Sender:
             self._waiting.put_nowait(None)
             self._thread.join(_LAST_S)
         if self._thread.is_alive():
-            self._warn(f"the process ends, and about {self._waiting.qsize()} wait")
+            self._warn(f"the process is ending, with about {self._waiting.qsize()} unsent")
 
 
 @cache

@@ -88,7 +88,7 @@ def failing_in(bad: DataFrame, parted: Parted) -> tuple[FailedPartition, ...]:
     names = {c.name.lower() for c in columns_in(bad)}
     if not all(d.column.lower() in names for d in parted.partitioning.dimensions):
         return ()
-    with translated("looking for the partitions of rows that fail"):
+    with translated("finding the partitions of rows that fail"):
         counts = _told(*_keyed(bad, parted), parted, "count(1)")
     return tuple(FailedPartition(key, counts[key]) for key in parted.keys if key in counts)
 
@@ -185,7 +185,7 @@ def _failing(check: Check, parted: Parted, ask: Ask) -> Iterator[FailedPartition
                     if n:
                         yield FailedPartition(key, n)
                 elif not answer:
-                    yield FailedPartition(key, found=f"{check.values[0]} says no")
+                    yield FailedPartition(key, found=f"{check.values[0]} returned False")
 
 
 def _greatest(check: Check, parted: Parted) -> dict[str, int | None]:

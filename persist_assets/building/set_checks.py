@@ -241,7 +241,7 @@ def check_results(
         elif check.kind == "function":
             outcome = answer(check, rows())
             if isinstance(outcome, bool):
-                reason = None if outcome else f"{check.values[0]} says no"
+                reason = None if outcome else f"{check.values[0]} returned False"
                 definition = check.definition
                 results[check.name] = CheckResult(
                     check.name, outcome, check.blocking, 0, definition, reason
@@ -317,7 +317,7 @@ def _sample(reader: Reader, bad: DataFrame, check: Check) -> tuple[str, ...]:
     checked = [c.lower() for c in check.columns]
     names = sorted(bad.columns, key=lambda name: name.lower() not in checked)[:_WIDTH]
     try:
-        with translated(f"looking at rows that fail {check.name}"):
+        with translated(f"reading rows that fail {check.name}"):
             rows = reader.engine.sample(bad, names, SAMPLE)
     except BuildError as error:  # the failure is known, and matters more than the sample
         log.warning(

@@ -23,10 +23,12 @@ from persist_assets.core.errors import NotFoundError, SettingsError, did_you_mea
 @command("list", alerts_app)
 def alerts_list(
     invocation: Invocation,
-    every: Annotated[bool, typer.Option("--all", help="Also alerts that are over.")] = False,
-    limit: Annotated[int, typer.Option("--limit", help="The number of alerts.", min=1)] = 50,
+    every: Annotated[bool, typer.Option("--all", help="Include closed alerts.")] = False,
+    limit: Annotated[
+        int, typer.Option("--limit", help="The maximum number of alerts.", min=1)
+    ] = 50,
 ) -> None:
-    """List open alerts, the latest first, and which channels were told."""
+    """List open alerts, newest first, and the channels that got them."""
     from persist_assets.operations.alerting.messages import describe
     from persist_assets.operations.documents.alerts import AlertDocument
 
@@ -57,7 +59,7 @@ def alerts_list(
 
 @command("send", alerts_app)
 def alerts_send(invocation: Invocation) -> None:
-    """Look for what is wrong once, and send what is due: for a cron job, for example."""
+    """Check for problems once and send the alerts that are due, for example from a cron job."""
     from persist_assets.operations.alerting.turn import take_turn
 
     if not invocation.settings.channels:

@@ -78,7 +78,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 spark_app = typer.Typer(
-    help=r"The Spark server that is shared by runs: \[spark] shared = true.", no_args_is_help=True
+    help=r"The Spark server that runs share: \[spark] shared = true.", no_args_is_help=True
 )
 app.add_typer(spark_app, name="spark")
 ledger_app = typer.Typer(help="The database of all state.", no_args_is_help=True)
@@ -323,7 +323,9 @@ SourceArgument = Annotated[
 AgainstOption = Annotated[
     str | None,
     typer.Option(
-        "--against", metavar="ENV|GIT_REF", help="Show what differs from there and is rebuilt."
+        "--against",
+        metavar="ENV|GIT_REF",
+        help="Also show how sources differ from there, and what is rebuilt.",
     ),
 ]
 ForceOption = Annotated[
@@ -378,7 +380,9 @@ def everywhere(
     ] = False,
     log_format: Annotated[
         LogFormat,
-        typer.Option("--log-format", envvar=FORMAT, help="What stderr gets: text, or JSON lines."),
+        typer.Option(
+            "--log-format", envvar=FORMAT, help="The format of logs on stderr: text or JSON lines."
+        ),
     ] = LogFormat.TEXT,
 ) -> None:
     """Remember the options that stand before the command."""

@@ -48,7 +48,7 @@ def build(
         bool,
         typer.Option(
             "--allow-schema-change",
-            help="Publish changed columns this time, whatever on_schema_change is.",
+            help="Publish changed columns this time, whatever on_schema_change says.",
         ),
     ] = False,
     keep_going: Annotated[
@@ -104,7 +104,7 @@ def rerun(
         bool, typer.Option("--cascade", help="Also rebuild everything downstream.")
     ] = False,
 ) -> None:
-    """Compute the rows between two values of the watermark again, in one commit."""
+    """Recompute the rows between two values of the watermark, in one commit."""
     rerun_source = find_source(invocation.project, source)
     if not rerun_source.persisted:
         raise NotFoundError(f"`{rerun_source.name}` has no table", hint="annotate it: --@ persist")

@@ -43,7 +43,7 @@ def check(
     selection: SelectArgument = None,
     data: Annotated[
         bool,
-        typer.Option("--data", help="Run the checks of sources over their present rows, in Spark."),
+        typer.Option("--data", help="Run the checks of sources over their current rows, in Spark."),
     ] = False,
     spark: Annotated[
         bool,
@@ -52,7 +52,7 @@ def check(
 ) -> None:
     """Compile all sources and report their problems; or run checks of data."""
     if data and spark:
-        raise SettingsError("--data and --spark exclude each other", hint="run one after the other")
+        raise SettingsError("--data and --spark cannot be combined", hint="run one after the other")
     if data:
         _check_data(invocation, selection)
         return

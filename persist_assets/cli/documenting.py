@@ -36,7 +36,7 @@ def lineage(
         ),
     ],
 ) -> None:
-    """Show which columns a source's columns are computed from, and what follows from them."""
+    """Show which columns a source's columns are computed from, and which depend on them."""
     invocation.keep_going = True  # only sources that the user asks for have to be sound
     with invocation.naming_errors(name, name.rpartition(".")[0]):
         source, column = find_columns(invocation.project, name)

@@ -48,7 +48,7 @@ def manifest(
         str | None, typer.Option("--why", help="A reason to record in the history.")
     ] = None,
 ) -> None:
-    """Print the environment's manifest: BuildID → table, as Malloy writes it; or import one."""
+    """Print the environment's manifest in Malloy's format, or import one."""
     if file is not None:
         _import(invocation, file, dry_run=dry_run, why=why)
         return
@@ -187,9 +187,11 @@ def promote(
 @command("history")
 def history(
     invocation: Invocation,
-    limit: Annotated[int, typer.Option("--limit", help="The number of changes.", min=1)] = 20,
+    limit: Annotated[
+        int, typer.Option("--limit", help="The maximum number of changes.", min=1)
+    ] = 20,
 ) -> None:
-    """Tell how the environment's manifest changed, the latest change first."""
+    """List the changes of the environment's manifest, newest first."""
     changes = invocation.ledger.manifests.fetch_history(
         invocation.settings.environment, limit=limit
     )
@@ -210,10 +212,10 @@ def state(
         bool, typer.Option("--history", help="List builds instead, latest first.")
     ] = False,
     limit: Annotated[
-        int, typer.Option("--limit", help="The number of builds of each.", min=1)
+        int, typer.Option("--limit", help="The maximum number of builds of each source.", min=1)
     ] = 20,
 ) -> None:
-    """Tell of every table when it was built last, and up to which watermark it goes."""
+    """Show the last build and the watermark of each table."""
     chosen = [invocation.project.by_id[s] for s in invocation.select(selection)]
     if runs:
         _print_builds(
@@ -360,7 +362,7 @@ def rollback(
     from persist_assets.operations import environments
 
     if to is not None and run is not None:
-        raise SettingsError("--to and --run exclude each other", hint="choose one of them")
+        raise SettingsError("--to and --run cannot be combined", hint="choose one of them")
 
     builder = invocation.builder() if invocation.settings.has_views else None
     change = environments.roll_back(
@@ -386,7 +388,7 @@ def gc_(
         bool, typer.Option("--removed", help="Include sources that the project no longer defines.")
     ] = False,
 ) -> None:
-    """Delete the tables and versions that no environment needs, nor its recent history."""
+    """Delete tables and versions that no environment and no recent history needs."""
     from persist_assets.operations.gc import collect
 
     collected = collect(
@@ -460,7 +462,7 @@ def doctor(
         ),
     ] = False,
 ) -> None:
-    """Look for what is wrong with the project, its ledger and its tables."""
+    """Check the project, its ledger and its tables for problems."""
     from persist_assets.operations.doctor import examine
 
     environment = invocation.env or os.environ.get("PERSIST_ENV")
@@ -482,6 +484,6 @@ def doctor(
             if f.hint:
                 err.print(f"  hint: {escape(f.hint)}", soft_wrap=True)
         n = sum(f.severity != "note" for f in report.findings)
-        out.print("all is well" if report.well else f"{n} problem{'s' * (n != 1)}")
+        out.print("no problems" if report.well else f"{n} problem{'s' * (n != 1)}")
     if not report.well:
         raise typer.Exit(1)

@@ -28,7 +28,7 @@ from persist_assets.planning.selection import find_source
 
 @command("status", external_app)
 def status(invocation: Invocation, selection: SelectArgument = None) -> None:
-    """Tell what is held of external tables, and what is new. Starts no Spark."""
+    """Show what the copies of external tables hold, and what is new. Starts no Spark."""
     _print_holdings(
         invocation,
         [
@@ -43,13 +43,13 @@ def sync(
     invocation: Invocation,
     selection: SelectArgument = None,
     reread: Annotated[
-        bool, typer.Option("--again", help="Read everything needed again, whatever the copy has.")
+        bool, typer.Option("--again", help="Read all needed rows again, whatever the copy holds.")
     ] = False,
     approve: Annotated[
         bool, typer.Option("--approve", help="Allow reading more than `approve_above`.")
     ] = False,
 ) -> None:
-    """Bring the copies of external tables up to date, as builds do before they read them."""
+    """Update the copies of external tables, as builds do before they read them."""
     chosen, ingestion = _select_tables(invocation, selection), invocation.reader().ingestion
     holdings = {s.source_id: find_holding(ingestion, s) for s in chosen}
     for source in chosen:
@@ -99,7 +99,7 @@ def _tables_of(invocation: Invocation, patterns: Sequence[str]) -> dict[SourceID
         if not external:
             raise NotFoundError(
                 f"`{pattern}` neither is nor reads an external table",
-                hint="persist external status lists them",
+                hint="persist external status lists all external tables",
             )
         tables |= {s.source_id: s for s in external}
     return tables

@@ -59,7 +59,7 @@ def follow(
         typer.Option("--max-failures", min=1, help="End after this many failures in a row."),
     ] = None,
 ) -> None:
-    """Build sources whenever what they rest on has grown: one run for each batch."""
+    """Build sources whenever their inputs have grown: one run for each batch."""
     every_s = _seconds("--interval", interval)
     idle_s = None if until_idle is None else _seconds("--until-idle", until_idle)
     chosen = invocation.select(selection)

@@ -15,15 +15,20 @@ import_app = typer.Typer(help="Projects of dbt and SQLMesh, as new projects.", n
 app.add_typer(import_app, name="import")
 
 DirectoryArgument = Annotated[
-    Path, typer.Argument(metavar="DIR", help="The project to read; it stays as it is.")
+    Path, typer.Argument(metavar="DIR", help="The project to read; it is not changed.")
 ]
 IntoArgument = Annotated[
     Path | None,
-    typer.Argument(metavar="[INTO]", help="A new directory; default: the name of DIR, here."),
+    typer.Argument(
+        metavar="[INTO]",
+        help="A new directory; default: one named like DIR, in the current directory.",
+    ),
 ]
 DialectOption = Annotated[
     str | None,
-    typer.Option(metavar="DIALECT", help="The SQL of its models; default: as it says itself."),
+    typer.Option(
+        metavar="DIALECT", help="The SQL dialect of its models; default: the one it declares."
+    ),
 ]
 
 
@@ -34,7 +39,7 @@ def import_dbt(
     into: IntoArgument = None,
     dialect: DialectOption = None,
 ) -> None:
-    """Write a project from a dbt project, and list all that it does not carry."""
+    """Create a project from a dbt project, and list everything that it does not import."""
     from persist_assets.operations.importing import dbt
 
     place = _place(directory, into, "dbt")
@@ -48,7 +53,7 @@ def import_sqlmesh(
     into: IntoArgument = None,
     dialect: DialectOption = None,
 ) -> None:
-    """Write a project from a SQLMesh project, and list all that it does not carry."""
+    """Create a project from a SQLMesh project, and list everything that it does not import."""
     from persist_assets.operations.importing import sqlmesh
 
     place = _place(directory, into, "sqlmesh")
@@ -78,7 +83,7 @@ def _report(invocation: Invocation, place: Path, drafts: Drafts) -> None:
         return
     carried = Counter(c.origin.kind for c in imported.carried)
     left = Counter(entry.origin.kind for entry in imported.left)
-    table = table_of("", "carried", "not carried")
+    table = table_of("", "imported", "not imported")
     for kind in dict.fromkeys((*carried, *left)):
         table.add_row(kind, str(carried[kind]), str(left[kind]))
     out.print(table)
@@ -88,7 +93,7 @@ def _report(invocation: Invocation, place: Path, drafts: Drafts) -> None:
 
 
 def _print_lists(imported: Imported) -> None:
-    """Print notes, what is to be filled in, and what is not carried, on stderr."""
+    """Print notes, places to fill in, and objects that are not imported, on stderr."""
     for entry in imported.carried:
         for note in entry.notes:
             line = f"{entry.origin.path}:{entry.origin.line}: {entry.origin.kind} "
@@ -98,7 +103,7 @@ def _print_lists(imported: Imported) -> None:
     for raw in imported.to_fill_in:
         err.print(f"  {raw.path}:{raw.line}: {raw.name}: {raw.what}", markup=False, soft_wrap=True)
     if imported.left:
-        err.print("\nnot carried:")
+        err.print("\nnot imported:")
     for left in imported.left:
         where = f"  {left.origin.path}:{left.origin.line}: {left.origin.kind} {left.origin.name}"
         hint = f" ({left.hint})" if left.hint else ""

@@ -30,7 +30,7 @@ def ledger_trim(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing.")] = False,
 ) -> None:
-    """Archive old events as Parquet, and delete those that nothing follows from any more."""
+    """Archive old events as Parquet, and delete those that are no longer needed."""
     from persist_assets.core.settings.retention import parse_retention
     from persist_assets.operations.trimming import trim
 
@@ -44,13 +44,13 @@ def ledger_trim(
             )
     if not seconds:
         raise SettingsError(
-            "it is not known how old the events are that may be deleted",
+            "no retention period is set for events",
             hint='use --older-than 90d, or set [retention] events = "90 days" in persist.toml',
         )
 
     def tell(done: int, last: int) -> None:
         if invocation.verbose:
-            err.print(f"looked at the events up to {done:,} of {last:,}")
+            err.print(f"checked the events up to {done:,} of {last:,}")
 
     ledger = invocation.ledger
     trimmed = trim(
@@ -94,10 +94,10 @@ def ledger_restore(
     invocation: Invocation,
     file: Annotated[Path, typer.Argument(help="A file that `ledger backup` wrote.")],
     force: Annotated[
-        bool, typer.Option("--force", help="Restore it although something is lost.")
+        bool, typer.Option("--force", help="Restore it even if something would be lost.")
     ] = False,
 ) -> None:
-    """Replace the ledger by a backup, and say what was lost; the present one is backed up first."""
+    """Replace the ledger with a backup, after backing it up, and report what was lost."""
     from persist_assets.operations.restoring import restore
 
     restored = restore(invocation.settings, file, force=force)
@@ -113,4 +113,4 @@ def ledger_restore(
     if restored.removed:
         out.print(f"{restored.removed} manifest entries were removed: their tables are gone")
     if before:
-        out.print(f"[dim]the ledger before is in {escape(str(before))}[/]", soft_wrap=True)
+        out.print(f"[dim]the previous ledger is in {escape(str(before))}[/]", soft_wrap=True)

@@ -29,7 +29,7 @@ def ls(
         bool, typer.Option("--selectors", help="List the saved selections instead.")
     ] = False,
 ) -> None:
-    """List sources: all of them, or those that a selection chooses."""
+    """List all sources, or the selected ones."""
     if selectors:
         _list_selectors(invocation)
         return
@@ -70,7 +70,7 @@ def compile_(
     invocation: Invocation,
     source: SourceArgument,
 ) -> None:
-    """Print the SQL that computes a source: tables by their asset keys, and all else inlined."""
+    """Print the SQL that computes a source: asset keys stand for tables, the rest is inlined."""
     project = invocation.project
     compiled = find_source(project, source)
     if compiled.query is None or compiled.function is not None:

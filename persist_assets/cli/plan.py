@@ -148,7 +148,7 @@ def _ends(
 ) -> tuple[str | None, str | None] | None:
     """Return the ends of the range of partitions that options name; None if they name none."""
     if sum(x is not None for x in (partition, partition_range, first or last)) > 1:
-        raise SettingsError("--partition, --partition-range and --from, --to exclude each other")
+        raise SettingsError("--partition, --partition-range and --from, --to cannot be combined")
     if partition is not None:
         return partition, partition
     if partition_range is not None:

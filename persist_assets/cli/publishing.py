@@ -47,7 +47,7 @@ def publish_(
         ),
     ] = False,
 ) -> None:
-    """Bring the tables under fixed names up to date with the environment. Builds nothing."""
+    """Update the tables under fixed names from the environment. Builds nothing."""
     from persist_assets.building import publishing
 
     settings, project = invocation.settings, invocation.project
@@ -103,7 +103,7 @@ def _print(
     if outcomes:
         out.print(table)
     for place in left:
-        message = f"{place} follows no source any more; persist gc --removed deletes it"
+        message = f"{place} no longer follows a source; persist gc --removed deletes it"
         err.print(f"[yellow]warning[/]: {escape(message)}", soft_wrap=True)
     counts = Counter(o.action for o in outcomes)
     n_changed = len(outcomes) - sum(counts[a] for a in ("current", "skipped", "failed"))

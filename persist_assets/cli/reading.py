@@ -63,13 +63,13 @@ def diff(
     ] = False,
     key: Annotated[
         list[str] | None,
-        typer.Option("--key", help="Columns that identify rows: a,b. Default: rows are counted."),
+        typer.Option("--key", help="Columns that identify rows: a,b. Default: whole rows."),
     ] = None,
     sample: Annotated[
         int, typer.Option("--sample", min=0, help="The number of rows of each kind to show.")
     ] = 5,
 ) -> None:
-    """Explain how sources differ between two places, down to expressions and rows."""
+    """Compare the sources of two environments or revisions, down to expressions and rows."""
     if key and not rows:
         raise SettingsError("`--key` requires --rows", hint="add --rows")
     places = find_places(invocation.settings, invocation.project, invocation.ledger, before, after)
@@ -167,7 +167,7 @@ def _print_rows_differ(source_id: SourceID, difference: RowsDiffer | NotCompared
     if columns:
         out.print(f"  changed columns: {', '.join(columns)}")
     for u in difference.uncompared:
-        kinds = f"{u.before or 'not there'} → {u.after or 'not there'}"
+        kinds = f"{u.before or 'missing'} → {u.after or 'missing'}"
         out.print(f"  not compared: {escape(u.column)} [dim]{escape(kinds)}[/]")
     changed = [("~", "yellow", _both(row)) for row in difference.changed_rows]
     sampled = [*changed, *_sides(difference.removed_rows, difference.added_rows)]
@@ -251,7 +251,7 @@ def verify(
         int, typer.Option("--sample", min=0, help="The number of rows of each side to show.")
     ] = 5,
 ) -> None:
-    """Compute sources anew from the data of their tables, and compare the rows; change nothing."""
+    """Recompute sources from the data of their tables and compare the rows. Changes nothing."""
     from persist_assets.operations.verify import verify as verify_each
 
     selected = invocation.select(selection)
@@ -358,7 +358,7 @@ def query(
         typer.Option("--fallback", help="What to do with stale tables: live, stale_ok or fail."),
     ] = None,
 ) -> None:
-    """Run a query: what is built is read from its table, the rest is computed."""
+    """Run a query: built sources are read from their tables, the rest is computed."""
     invocation.keep_going = True  # errors in sources that the query does not read do not matter
     if form not in ("table", "json", "csv"):
         raise SettingsError(f"unknown format `{form}`", hint="use table, json or csv")

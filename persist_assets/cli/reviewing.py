@@ -46,7 +46,7 @@ def ci(
     selection: SelectArgument = None,
     against: Annotated[
         str | None,
-        typer.Option("--against", metavar="ENV|GIT_REF", help="Where the change will be merged."),
+        typer.Option("--against", metavar="ENV|GIT_REF", help="The merge target to compare with."),
     ] = None,
     build: Annotated[
         bool,
@@ -56,7 +56,7 @@ def ci(
         int, typer.Option("--sample", min=0, help="The number of differing rows to show.")
     ] = 3,
     markdown: Annotated[
-        Path | None, typer.Option("--markdown", metavar="FILE", help="Also write the Markdown.")
+        Path | None, typer.Option("--markdown", metavar="FILE", help="Also write it as Markdown.")
     ] = None,
     fail_on: Annotated[
         list[str] | None,
@@ -70,7 +70,7 @@ def ci(
         bool, typer.Option("--end", help="End the environment of --env and delete its tables.")
     ] = False,
 ) -> None:
-    """Review a change: what is rebuilt, why and for how long; with --build what comes of it."""
+    """Review a change: what is rebuilt, why and for how long; with --build also the results."""
     from persist_assets.operations import review_text
     from persist_assets.operations.review_rules import read_rules
 
@@ -218,7 +218,7 @@ def _end(invocation: Invocation, *, is_alone: bool) -> None:
 
     if not is_alone:
         raise SettingsError(
-            "`persist ci --end` ends the environment of --env, and takes nothing else",
+            "`persist ci --end` ends the environment of --env, and takes no other options",
             hint="for example, persist ci --end --env pr-123",
         )
     invocation.keep_going = True  # its sources may have errors

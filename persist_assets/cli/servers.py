@@ -26,7 +26,7 @@ from persist_assets.cli.application import (
 
 @command("start", spark_app)
 def spark_start(invocation: Invocation) -> None:
-    """Start the Spark server of this project's settings, if it does not run."""
+    """Start the Spark server of this project's settings, if it is not running."""
     from persist_assets.engine.java import use_java
     from persist_assets.engine.server import ensure_server
 
@@ -40,7 +40,7 @@ def spark_start(invocation: Invocation) -> None:
 
 @command("stop", spark_app)
 def spark_stop(invocation: Invocation) -> None:
-    """End the Spark server, whoever uses it."""
+    """Stop the Spark server, even if it is in use."""
     from persist_assets.engine.server import server_directory, stop_server
 
     stopped = stop_server(server_directory(invocation.settings))
@@ -52,7 +52,7 @@ def spark_stop(invocation: Invocation) -> None:
 
 @command("status", spark_app)
 def spark_status(invocation: Invocation) -> None:
-    """Say whether the Spark server runs, where, who uses it, and list their jobs."""
+    """Show whether the Spark server is running, where, its clients and their jobs."""
     _print_server(invocation)
 
 
@@ -132,7 +132,7 @@ def serve(
         typer.Option("--proxy", help="The address or network of a proxy in front of it."),
     ] = None,
 ) -> None:
-    """Serve wants, events, partitions and deadlines over HTTP, and as pages, until it is ended."""
+    """Serve wants, events, partitions and deadlines over HTTP and as web pages, until stopped."""
     from persist_assets.core.logs import is_json
     from persist_assets.web.access import TOKENS, parse_tokens
     from persist_assets.web.app import is_busy
@@ -179,7 +179,7 @@ def ledger_migrate(
         str | None, typer.Argument(metavar="[URL]", help="A ledger other than the project's.")
     ] = None,
 ) -> None:
-    """Bring a ledger to the version of this release, as every command does that opens it."""
+    """Migrate a ledger to the version of this release, as every command that opens it does."""
     from persist_assets.ledger.connection import shown
     from persist_assets.ledger.ledger import Ledger
     from persist_assets.ledger.migrations import VERSION

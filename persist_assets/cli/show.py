@@ -48,7 +48,7 @@ def show(
         typer.Option("--failures", metavar="CHECK", help="Show the kept rows that fail a check."),
     ] = None,
     limit: Annotated[
-        int, typer.Option("--limit", min=1, help="The number of rows to show of --failures.")
+        int, typer.Option("--limit", min=1, help="With --failures: the number of rows to show.")
     ] = 100,
 ) -> None:
     """Show everything about one source, or what a Malloy file defines."""

@@ -49,7 +49,7 @@ def cost(
         Grouping, typer.Option("--by", help="One line per source and day, per day, or per source.")
     ] = Grouping.BOTH,
 ) -> None:
-    """Tell what builds cost: seconds, bytes, and money by the prices in persist.toml."""
+    """Show what builds cost: seconds, bytes, and money by the prices in persist.toml."""
     from persist_assets.operations.costs import account
     from persist_assets.operations.documents.costs import CostsDocument
 
@@ -81,7 +81,7 @@ def _day(option: str, text: str | None) -> date | None:
     try:
         return date.fromisoformat(text) if text is not None else None
     except ValueError as error:
-        message = f"{option} `{text}` is not a day"
+        message = f"{option} `{text}` is not a date"
         raise SettingsError(message, hint="for example, 2026-11-26") from error
 
 
@@ -109,7 +109,7 @@ def _print_table(document: "CostsDocument", by: Grouping) -> None:
     out.print(f"total: {', '.join(_total(document, bool(money)))}")
     if document.total.unknown:
         n = document.total.unknown
-        out.print(f"[dim]the time of {n} interrupted build{'s' * (n != 1)} is not known[/]")
+        out.print(f"[dim]the time of {n} interrupted build{'s' * (n != 1)} is unknown[/]")
     if not money:
         out.print("[dim]no prices: set them in `\\[cost]` of persist.toml[/]")
 

@@ -27,11 +27,13 @@ def init(
     languages: Annotated[
         list[str] | None,
         typer.Option(
-            "--language", metavar="LANGUAGE", help="sql, malloy or python: of the first sources."
+            "--language",
+            metavar="LANGUAGE",
+            help="The languages of the first sources: sql, malloy or python.",
         ),
     ] = None,
 ) -> None:
-    """Begin a project that can be built at once."""
+    """Create a project that can be built at once."""
     chosen: list[Language] = [n for n in LANGUAGES if n in (languages or ["sql"])]
     unknown = {*(languages or ())} - {*LANGUAGES}
     if unknown:

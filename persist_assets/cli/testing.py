@@ -36,14 +36,15 @@ def test(
     invocation: Invocation,
     selection: SelectArgument = None,
     junit: Annotated[
-        Path | None, typer.Option("--junit", metavar="FILE", help="Also write JUnit's XML.")
+        Path | None,
+        typer.Option("--junit", metavar="FILE", help="Also write the results as JUnit XML."),
     ] = None,
     recorded: Annotated[
         str | None,
         typer.Option("--record", metavar="SOURCE", help="Write a test with some real rows."),
     ] = None,
     n_rows: Annotated[
-        int, typer.Option("--rows", min=1, help="With --record: how many rows of each input.")
+        int, typer.Option("--rows", min=1, help="With --record: the number of rows of each input.")
     ] = 5,
 ) -> None:
     """Run the tests of sources: YAML files below `tests`."""
@@ -214,7 +215,7 @@ def _record(invocation: Invocation, name: str, n_rows: int) -> None:
     source = find_source(invocation.project, name)
     path = invocation.root / DIRECTORY / f"{source.name}.yml"
     if path.exists():
-        raise SettingsError(f"{path} exists already", hint="rename or delete it")
+        raise SettingsError(f"{path} already exists", hint="rename or delete it")
     with quiet(invocation):
         body = record(
             invocation.settings,

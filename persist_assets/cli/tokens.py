@@ -29,15 +29,15 @@ app.add_typer(token_app, name="token")
 @command("create", token_app)
 def token_create(
     invocation: Invocation,
-    name: Annotated[str, typer.Argument(help="Who gets it; events name it.")],
+    name: Annotated[str, typer.Argument(help="The name of the token, which events record.")],
     role: Annotated[
-        str, typer.Option("--role", help="`read`, `write` or a role of persist.toml.")
+        str, typer.Option("--role", help="`read`, `write` or a role from persist.toml.")
     ] = "read",
     expires: Annotated[
         str | None, typer.Option("--expires", metavar="DURATION", help="For example, 90d.")
     ] = None,
 ) -> None:
-    """Create a token and print it. It is printed once; running services accept it at once."""
+    """Create a token and print it, once. Running services accept it at once."""
     from persist_assets.core.settings.durations import parse_duration
     from persist_assets.core.settings.service import BUILT_IN
 
@@ -58,7 +58,7 @@ def token_create(
         print_json({"name": name, "role": role, "token": secret, "expires_at": expiry})
     else:
         out.print(secret, soft_wrap=True)
-        err.print("it is shown only now; send it as `Authorization: Bearer TOKEN`")
+        err.print("it will not be shown again; send it as `Authorization: Bearer TOKEN`")
 
 
 @command("list", token_app)
@@ -95,7 +95,7 @@ def token_list(invocation: Invocation) -> None:
 def token_revoke(
     invocation: Invocation, name: Annotated[str, typer.Argument(help="The name of the token.")]
 ) -> None:
-    """Revoke a token: running services refuse it at once, and end its sessions."""
+    """Revoke a token: running services reject it and end its sessions at once."""
     token = _file(invocation).revoke(name)
     data = {"name": name, "role": token.role, "by": getpass.getuser()}
     invocation.ledger.events.note("token-revoked", data)

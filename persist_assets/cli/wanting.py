@@ -71,7 +71,7 @@ def want_add(
         bool, typer.Option("--no-wait", help="Only record it: another process builds it.")
     ] = False,
 ) -> None:
-    """Ask for a partition by a deadline; it is built at once if possible."""
+    """Request a partition by a deadline; it is built at once if possible."""
     from persist_assets.wants.requests import check_want
 
     want = Want(
@@ -124,12 +124,12 @@ def want_list(
     pattern: Annotated[
         str | None, typer.Option("--pattern", help="Only matching partitions: `*`, `**`.")
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Include those that have ended.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Include wants that have ended.")] = False,
     limit: Annotated[
         int, typer.Option("--limit", min=1, help="The maximum number, newest first.")
     ] = 100,
 ) -> None:
-    """List what is wanted and not there."""
+    """List open wants."""
     states = () if every else ACTIVE
     wants = invocation.ledger.wants.fetch(
         invocation.settings.environment, states=states, pattern=pattern, limit=limit
@@ -154,7 +154,7 @@ def want_list(
 
 @command("show", want_app)
 def want_show(invocation: Invocation, want_id: WantArgument) -> None:
-    """Tell everything about a want."""
+    """Show everything about a want."""
     _print_want(invocation, _find(invocation, want_id))
 
 
@@ -166,7 +166,7 @@ def want_cancel(
         str | None, typer.Option("--why", help="A reason to record in the history.")
     ] = None,
 ) -> None:
-    """Cancel a want; a build that has started for it is finished."""
+    """Cancel a want; a build that has started for it finishes."""
     _print_want(invocation, invocation.ledger.wants.cancel(want_id, by=_user(), why=why))
 
 
@@ -264,7 +264,7 @@ def evaluate(
         typer.Option("--request", metavar="ID", help="Build this request without an evaluation."),
     ] = None,
 ) -> None:
-    """Evaluate the wants, and make one build request for those that can be built."""
+    """Evaluate all wants and create one build request for those that can be built."""
     from persist_assets.wants.requests import evaluate_now, run_request
     from persist_assets.wants.schedules import make_wants
     from persist_assets.wants.upstreams import sync_all
@@ -327,7 +327,7 @@ def sla(
         int, typer.Option("--limit", min=1, help="The maximum number, latest first.")
     ] = 100,
 ) -> None:
-    """Tell which deadlines were missed, what was waited for, and how late it came."""
+    """List missed deadlines, their causes and delays."""
     from persist_assets.operations.documents.wants import MissDocument
     from persist_assets.wants.requests import record_late
 
@@ -375,7 +375,7 @@ def events(
         bool, typer.Option("--follow", help="Continue with new events, one per line.")
     ] = False,
 ) -> None:
-    """Tell what has happened, in order."""
+    """List events, in order."""
     collected: list[Event] = []
     trimmed = invocation.ledger.events.trimmed_to()
     if since < trimmed:

@@ -49,7 +49,7 @@ def unread_checks(project: Project) -> Iterator[Problem]:
         if source.checks and not source.is_leaf and source.source_id not in read_ids:
             message = (
                 f"no build runs the checks of `{source.name}`: "
-                "it is not persisted, and nothing that is persisted reads it"
+                "it is not persisted, and no persisted source reads it"
             )
             hint = f"run them with `persist check --data {source.name}`, or persist it"
             place = source.checks[0].location or source.location

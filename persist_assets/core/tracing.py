@@ -212,4 +212,4 @@ def _exporter(signal: str) -> Any:
         name = "otlp_proto_grpc" if protocol == "grpc" else "otlp_proto_http"
     for entry in entry_points(group=f"opentelemetry_{signal}_exporter", name=name):
         return entry.load()()
-    raise ImportError(f"there is no exporter `{name}` for {signal}")
+    raise ImportError(f"unknown exporter `{name}` for {signal}")

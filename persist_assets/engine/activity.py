@@ -54,7 +54,9 @@ def activity_of(session: SparkSession) -> Activity | None:
             context.uiWebUrl,
         )
     except Exception:  # nothing rests on it
-        log.debug("Spark does not say what it does", exc_info=True, extra={"action": "progress"})
+        log.debug(
+            "cannot read the progress of Spark's jobs", exc_info=True, extra={"action": "progress"}
+        )
         return None
 
 
@@ -88,7 +90,7 @@ def _n_started(context: Any) -> int | None:
     try:
         return int(context._jsc.sc().dagScheduler().numTotalJobs())
     except Exception:  # nothing rests on it
-        log.debug("Spark does not count its jobs", exc_info=True, extra={"action": "progress"})
+        log.debug("cannot count Spark's jobs", exc_info=True, extra={"action": "progress"})
         return None
 
 
@@ -117,5 +119,9 @@ def _input_of(context: Any, tag: str, n_before: int | None) -> int | None:
             stages.update(info.get().stageIds())
         return sum(int(store.lastStageAttempt(stage).inputBytes()) for stage in stages)
     except Exception:  # nothing rests on it
-        log.debug("Spark does not say what it read", exc_info=True, extra={"action": "progress"})
+        log.debug(
+            "cannot read how many bytes Spark's jobs read",
+            exc_info=True,
+            extra={"action": "progress"},
+        )
         return None

@@ -128,7 +128,8 @@ def _fitted(result: Any, fields: pa.Schema) -> pa.Table:
     names = [*table.column_names]
     if sorted(names) != sorted(fields.names):
         raise ValueError(
-            f"it returned the columns {', '.join(names)}; declared are {', '.join(fields.names)}"
+            f"it returned the columns {', '.join(names)},"
+            f" but the declared columns are {', '.join(fields.names)}"
         )
     columns = [_column(table.column(f.name), f) for f in fields]
     return pa.Table.from_arrays(columns, schema=fields)

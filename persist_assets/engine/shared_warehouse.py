@@ -132,7 +132,7 @@ def _let_spark_read(
             raise
         raise StorageError(message, hint=_HINT) from error
     if [row[0] for row in rows] != [token]:
-        message = f"{where} reads something else from the warehouse {warehouse} than this process"
+        message = f"{where} reads other files in the warehouse {warehouse} than this process"
         raise StorageError(message, hint=_HINT)
 
 

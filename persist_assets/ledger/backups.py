@@ -82,7 +82,7 @@ def back_up(url: str, file: Path) -> int:
             written.execute("PRAGMA journal_mode = DELETE")  # a backup is one file
             (answer,) = written.execute("PRAGMA quick_check").fetchone()
             if answer != "ok":
-                raise LedgerError(f"the backup {file} is not what was written: {answer}")
+                raise LedgerError(f"the backup {file} is corrupt: {answer}")
             query = "SELECT value FROM counters WHERE name = 'events'"
             (position,) = written.execute(query).fetchone()
         partial.rename(file)
@@ -133,7 +133,7 @@ class Loss:
     def __str__(self) -> str:
         parts: list[str] = []
         if self.is_other:
-            parts.append("the backup is of another ledger")
+            parts.append("the backup belongs to another ledger")
         if self.events:
             parts.append(f"{self.events:,} events are newer than the backup")
         for what, counts in (("builds", self.builds), ("changes of the manifest", self.changes)):
@@ -276,7 +276,7 @@ def put_back(backup: str, target: str, loss: Loss, *, force: bool) -> None:
         held = [x.name for x in connection.execute(sa.select(leases)) if is_live(x, now)]
         if position != loss.position or (held and not force):
             raise ConflictError(
-                "the ledger changed meanwhile", hint="stop what builds, and try again"
+                "the ledger changed meanwhile", hint="stop all builds, and try again"
             )
 
     replace_rows(backup, target, check)

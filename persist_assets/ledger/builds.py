@@ -327,7 +327,7 @@ class Builds(Part):
         with self._read() as connection:
             rows = connection.execute(query).all()
         if len({row.build_id for row in rows}) > 1:
-            raise ConflictError(f"several BuildIDs start with {prefix}", hint="give more of it")
+            raise ConflictError(f"several BuildIDs start with {prefix}", hint="use a longer prefix")
         return build_of(rows[0]) if rows else None
 
     @repeated

@@ -184,7 +184,7 @@ def _may_replace(path: Path, settings: Settings, ledger: Ledger) -> bool:
     n = unknown_entries(path, ledger)
     if n and not ledger.manifests.has_published(*settings.environments):
         log.warning(
-            "%s names %d builds that are not in the ledger, so it was left as it is:"
+            "%s names %d builds that are not in the ledger, so it was not overwritten:"
             " persist doctor --fix restores them",
             path,
             n,

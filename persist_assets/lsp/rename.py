@@ -54,18 +54,20 @@ def renaming(state: State, source_id: SourceID, name: str) -> tuple[Edit, ...]:
     """
     if state.loaded is None or state.loaded.project.errors:
         problems = state.loaded.project.errors if state.loaded else state.problems
-        raise RefusedError(f"mend this error first: {problems[0]}")
+        raise RefusedError(f"fix this error first: {problems[0]}")
     source = state.loaded.project.by_id[source_id]
     if source.location.path.endswith(MALLOY):
-        raise RefusedError("Malloy files name this source in ways that only Malloy knows")
+        raise RefusedError(
+            "sources in Malloy files cannot be renamed: only Malloy knows where they are used"
+        )
     if not _PLAIN.fullmatch(name):
-        raise RefusedError(f"`{name}` is no plain name: use letters, digits and underscores")
+        raise RefusedError(f"`{name}` is not a valid name: use letters, digits and underscores")
     edits: set[Edit] = set()
     for mention in mentions(state):
         if mention.source_id == source_id:
             edits.update(_edits(state, mention, source.name, name))
     if not any(e.path == source.location.path for e in edits):
-        raise RefusedError("its declaration does not show its name")
+        raise RefusedError("its name is not written in its declaration")
     return tuple(sorted(edits))
 
 
@@ -125,7 +127,7 @@ def _with_input(text: Text, mention: Mention, parameter: str, name: str) -> Edit
     )
     if function is None or len(function.decorator_list) != 1:
         place = unit.declaration.location
-        raise RefusedError(f"{place} reads it in a way that `inputs` cannot say")
+        raise RefusedError(f"{place} reads it in a way that `inputs` cannot express")
     decorator = function.decorator_list[0]
     entry = f"{json.dumps(parameter)}: {json.dumps(name)}"
     if not isinstance(decorator, ast.Call):
@@ -180,7 +182,7 @@ def verify(before: State, after: State, source_id: SourceID, name: str) -> Sourc
     for former in old.values():
         source = new.get(renamed(former.source_id))
         if source is None:
-            raise RefusedError(f"`{former.key}` would be gone")
+            raise RefusedError(f"`{former.key}` would disappear")
         if source.build_id != former.build_id and former.raw is None:
             raise RefusedError(f"`{former.key}` would have another BuildID, and be built again")
         if source.bindings != tuple(map(renamed, former.bindings)):

@@ -150,7 +150,7 @@ class Server(LanguageServer):
         after = await self._run(self._workspace.compile, texts, lambda: None)
         new_id = verify(state, after, source_id, name)
         if self._n_edits != n:
-            raise RefusedError("the texts have changed in the meantime")
+            raise RefusedError("the files changed in the meantime")
         assert state.loaded is not None
         assert after.loaded is not None
         former, source = state.loaded.project.by_id[source_id], after.loaded.project.by_id[new_id]

@@ -136,7 +136,7 @@ class _Run:
             message = f"Spark did not analyse `{source.name}`: it reads `{key}`, {why}"
             hint = None
             if unknown not in self._chosen and why == _WRONG:
-                hint = f"analyse that one: persist check --spark {key}"
+                hint = f"analyse it: persist check --spark {key}"
             if is_chosen:
                 note = Problem("not-analysed", message, source.location, hint, "note")
                 self.problems.append(note)
@@ -163,7 +163,7 @@ class _Run:
         if known and len(known) == len(columns):
             self._columns[source.source_id] = known
         else:
-            self._unknown[source.source_id] = "whose columns are known once it is computed"
+            self._unknown[source.source_id] = "whose columns are unknown until it is computed"
 
     def _view(self, source: Source) -> str:
         """Return the name of a view with the columns of a source, if they are known; no rows."""

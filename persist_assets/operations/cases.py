@@ -178,7 +178,7 @@ def _case(name: str, location: Location, body: Any, root: Path) -> Case:
         It is invalid.
     """
     if not isinstance(body, dict):
-        raise SettingsError("a test is a mapping", hint=f"its keys: {', '.join(_KEYS)}")
+        raise SettingsError("a test must be a mapping", hint=f"its keys: {', '.join(_KEYS)}")
     unknown = [key for key in body if key not in _KEYS]
     if unknown:
         hint = did_you_mean(str(unknown[0]), _KEYS) or f"known keys: {', '.join(_KEYS)}"
@@ -202,7 +202,9 @@ def _case(name: str, location: Location, body: Any, root: Path) -> Case:
 def _by_name(body: Mapping[str, Any], key: str, root: Path) -> dict[str, Rows]:
     some = body.get(key) or {}
     if not isinstance(some, dict):
-        raise SettingsError(f"`{key}` is a mapping", hint=f"{key}: {{name: [{{column: value}}]}}")
+        raise SettingsError(
+            f"`{key}` must be a mapping", hint=f"{key}: {{name: [{{column: value}}]}}"
+        )
     return {str(name): _rows(f"{key}.{name}", rows, root) for name, rows in some.items()}
 
 
@@ -219,7 +221,9 @@ def _rows(what: str, rows: Any, root: Path) -> Rows:
         return Rows(sql=rows.strip().rstrip(";"))
     path = root / rows.strip()
     if not path.is_file():
-        raise SettingsError(f"`{what}`: there is no file {rows}", hint="paths begin at the project")
+        raise SettingsError(
+            f"`{what}`: there is no file {rows}", hint="paths are relative to the project root"
+        )
     with path.open(newline="", encoding="utf-8-sig") as file:
         read = csv.DictReader(file)
         return Rows(tuple({k: v or None for k, v in row.items()} for row in read))

@@ -66,7 +66,7 @@ def check_data(reader: Reader, sources: Iterable[Source]) -> Iterator[CheckedSou
             yield checked
             continue
         if snapshot is not None and source.source_id in tainted:
-            why = f"the table of `{source.name}` is tainted, so nobody reads it"
+            why = f"the table of `{source.name}` is tainted, so nothing reads it"
             error = ConflictError(why, hint=f"build it first: persist build {source.key}")
             yield replace(checked, error=error)
             continue

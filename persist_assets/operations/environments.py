@@ -99,7 +99,7 @@ def promote(
     if expected is not None and promotion.digest != expected:
         raise ConflictError(
             f"{settings.environment} or {target} changed meanwhile",
-            hint="look at the promotion again",
+            hint="preview the promotion again",
         )
     change = None
     if promotion.snapshots:
@@ -398,7 +398,7 @@ def _steps_of_run(
             f"{environment} has no run {run}", hint="persist history lists runs and changes"
         )
     if len(runs) > 1:
-        raise NotFoundError(f"{len(runs)} runs start with {run}", hint="give more of it")
+        raise NotFoundError(f"{len(runs)} runs start with {run}", hint="use a longer prefix")
     chosen = [step for step in present if any(map(fits, step))]
     if not chosen:
         raise ConflictError(

@@ -75,13 +75,13 @@ def restore(settings: Settings, file: Path, *, force: bool = False) -> Restored:
         stack.callback(present.close)
         stack.callback(backup.close)
         if not backup.events.opened_version:
-            raise LedgerError(f"{file} is no backup of a ledger")
+            raise LedgerError(f"{file} is not a ledger backup")
         loss = find_loss(present, backup)
         if str(loss) and not force:
             raise ConflictError(
-                f"the backup is not restored, as something would be lost: {loss}",
-                hint="stop what builds; --force restores it all the same, and keeps a backup of "
-                "the present ledger",
+                f"restoring the backup would lose data: {loss}",
+                hint="stop all builds; --force restores it anyway, and keeps a backup of "
+                "the current ledger",
             )
         before = _keep(settings, loss)
         known = present if loss.position and not loss.is_other else None

@@ -259,7 +259,7 @@ def review(
     notes = [*_notes(against, place, n_stale, n_left_out)]
     if place.kind == "files" and is_other_settings_file(settings, against):
         notes.append(
-            f"{SETTINGS_FILE} is another one in {against}: both sides are compiled with this one, "
+            f"{SETTINGS_FILE} differs in {against}: both sides are compiled with this one, "
             "so its changes are not part of the review"
         )
     n_same = len(selected) - sum(r.source_id in after for r in reviewed)
@@ -415,7 +415,7 @@ def compare_built(
         newer = _newer(project, old, new)
         if newer:
             notes.append(
-                f"{project.by_id[r.source_id].key} rests on other data in {environment} "
+                f"{project.by_id[r.source_id].key}was built from other data in {environment} "
                 f"({', '.join(newer)}), so its rows may differ for that reason"
             )
     return differences, notes

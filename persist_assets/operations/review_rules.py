@@ -43,13 +43,13 @@ def _columns(report: Report, r: Reviewed) -> Iterator[str]:
         yield from (f"the column {u.column} is gone" for u in uncompared if u.after is None)
         retyped += [(u.column, u.before, u.after) for u in uncompared if u.before and u.after]
     elif not columns.is_known:
-        yield "its columns are not known before it is built"
-    yield from (f"the column {n} is no longer {before} but {after}" for n, before, after in retyped)
+        yield "its columns are unknown until it is built"
+    yield from (f"the column {n} changed from {before} to {after}" for n, before, after in retyped)
 
 
 def _checks(_: Report, r: Reviewed) -> Iterator[str]:
     yield from (f"no longer checked: {text}" for text in r.checks.removed)
-    yield from (f"a check is another one: {c.before} → {c.after}" for c in r.checks.changed)
+    yield from (f"a check changed: {c.before} → {c.after}" for c in r.checks.changed)
 
 
 def _rows(report: Report, r: Reviewed) -> Iterator[str]:

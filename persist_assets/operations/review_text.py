@@ -147,7 +147,7 @@ def _change(r: Reviewed) -> str:
     if r.difference.change == "same":
         return "checks"
     if r.difference.change == "changed" and not r.is_rebuilt:
-        return "changed, table found again"
+        return "changed, existing table reused"
     return r.difference.change
 
 
@@ -184,7 +184,7 @@ def _details(report: Report, r: Reviewed) -> str:
         lines.append(f"- {_code(e.column or 'rows')}: {' → '.join(sides)}")
     columns = r.columns
     if not columns.is_known:
-        lines.append("- columns: their names and types are not known before the build")
+        lines.append("- columns: their names and types are unknown until the build")
     lines += [f"- column added: {_code(c.name)} {_code(c.type or '')}" for c in columns.added]
     lines += [f"- column removed: {_code(c.name)} {_code(c.type or '')}" for c in columns.removed]
     lines += [_altered("column", c) for c in columns.retyped]

@@ -142,7 +142,7 @@ def begin(
     present = [path for path in files if (directory / path).exists()]
     present += [path for path in sorted(parents) if (directory / path).is_file()]
     if present:
-        message = f"{directory / present[0]} exists already"
+        message = f"{directory / present[0]} already exists"
         raise SettingsError(message, hint="name a new directory: persist init DIR")
     write_files(directory, files)
     return [*files], first

@@ -108,7 +108,7 @@ class _Run:
         for name, rows in case.inputs.items():
             source = find_source(project, name)
             if source.source_id in self._frames:
-                raise ConflictError(f"`{source.key}` is twice among the inputs")
+                raise ConflictError(f"`{source.key}` is listed twice in the inputs")
             self._frames[source.source_id] = self._input(source, rows)
         self._check_inputs()
 

@@ -90,7 +90,7 @@ def trim(
     ConflictError
         Another process trims this log. Nothing was changed.
     StorageError
-        The archive cannot be written, or has other rows than were written. No event that is not
+        The archive cannot be written, or lacks rows that were written. No event that is not
         archived was deleted.
     """
     place = settings.resolve(archive or settings.retention.archive).rstrip("/")
@@ -141,8 +141,8 @@ def _archive(directory: str, rows: Sequence[Any]) -> list[str]:
     _write_file(directory, name, table)
     if not _read_file(f"{directory}/{name}").equals(table):
         raise StorageError(
-            f"the archive {directory}/{name} has other rows than were written",
-            hint="look at the disk; none of its events was deleted",
+            f"the archive {directory}/{name} does not have the rows that were written",
+            hint="check the disk; no event was deleted",
         )
     return [name]
 

@@ -48,7 +48,7 @@ Status = Literal["equal", "rounding", "different", "skipped", "failed"]
 """``rounding``: equal but for the last digits of floating-point numbers, see `ROUNDING`."""
 
 
-_TAINTED = "its table is tainted, so nobody reads it"
+_TAINTED = "its table is tainted, so nothing reads it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +286,7 @@ class _Verifier:
         if source.annotation.by and result.status == "different":
             by = ", ".join(source.annotation.by)
             limits.append(
-                f"by={by} may be untrue: rows of a key depend on more than the rows with this key"
+                f"by={by} may be wrong: rows of a key depend on more than the rows with this key"
             )
         if refusals:
             order = self.observer.keys()[source.source_id]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 IN_FULL = "computed in full: "
 """The beginning of the messages of reasons with the code ``whole``."""
 _NOT_INCREMENTAL: Mapping[str, str] = {
-    "auto": "its rows are not known to follow from the changes",
+    "auto": "it is unknown which of its rows the changes affect",
     "whole": "refresh=whole computes all rows of a stale table",
 }
 
@@ -150,7 +150,7 @@ def _why_whole(
         return otherwise
     if not annotation.is_incremental:
         return _NOT_INCREMENTAL[annotation.refresh]
-    return _message(reasons, "increment") or "its rows are not known to follow from the changes"
+    return _message(reasons, "increment") or "it is unknown which of its rows the changes affect"
 
 
 _CHANGED: tuple[ReasonCode, ...] = ("code", "upstream")

@@ -166,11 +166,11 @@ def _why_not_taken_over(
     if last.snapshot is None or (origin.software if origin else "") == project.software:
         return None
     if origin is None:
-        return Reason("upgrade", "built by an older release, whose text was not recorded")
+        return Reason("upgrade", "built by an older release, which did not record its text")
     if not origin.text:
         message = "newer fingerprint, and its rows were computed from several texts"
     elif origin.text == project.text_of(source.source_id):
-        message = "newer fingerprint, and its table does not fit it"
+        message = "newer fingerprint, and its table does not match it"
     elif is_edited:
         return None
     else:

@@ -334,7 +334,7 @@ def _verdict(case: Case) -> Verdict:
     return Verdict()
 
 
-_NOT_FOLLOWED = "its rows are not known to follow from those of the tables that changed"
+_NOT_FOLLOWED = "it is unknown which of its rows the changed tables affect"
 
 
 def _computed(

@@ -25,8 +25,8 @@ class _Scaffold(BaseModel):
     path: str | None = Field(
         default=None,
         description=(
-            "The sources directory of a project that exists, from the directory of defs.yaml. "
-            "Without it, a first project with sample data is written."
+            "The sources directory of an existing project, relative to the directory of defs.yaml. "
+            "Without it, a new project with sample data is created."
         ),
     )
 
@@ -56,11 +56,11 @@ class PersistedSourcesComponent(dg.Component, dg.Model, dg.Resolvable):
 
     path: str = Field(
         default="sources",
-        description="The sources directory, from the directory of defs.yaml.",
+        description="The sources directory, relative to the directory of defs.yaml.",
     )
     gc_cron: str = Field(
         default="0 3 * * *",
-        description="When the schedule runs that deletes unneeded data. It is off at first.",
+        description="The cron schedule of the job that deletes unneeded data. Off by default.",
     )
     keep_going: bool | None = Field(
         default=None,

@@ -57,7 +57,7 @@ def stale_sensor(runtime: Runtime, name: str) -> dg.SensorDefinition:
         evaluation_fn=evaluate,
         asset_selection=[dg.AssetKey(s.asset_key) for s in runtime.project.persisted],
         minimum_interval_seconds=30,
-        description="Start runs for what `persist plan` shows as out of date.",
+        description="Start runs for the sources that `persist plan` shows as stale.",
     )
 
 

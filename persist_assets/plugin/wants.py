@@ -59,7 +59,7 @@ def request_job(runtime: Runtime, name: str) -> dg.JobDefinition:
             if request.state == "failed":
                 raise dg.Failure(
                     f"the request {request_id} failed: {request.error}; its wants are "
-                    "still open and requested again"
+                    "still open and will be requested again"
                 )
             request_builder, published = builder.anew(request), list[PendingBuild]()
             report_raw_versions(context.instance, request_builder.observer)

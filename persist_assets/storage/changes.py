@@ -384,7 +384,7 @@ def pin_version(raw: RawTable, location: str, version: str) -> Pin:
     number = version.removeprefix(OF_DELTA).partition(":")[0]
     then = pin_delta(location, int(number))
     if then.version != version:
-        raise GoneError(f"version {number} of the Delta table at {location} is another one now")
+        raise GoneError(f"version {number} of the Delta table at {location} was replaced")
     present = {file.location for file in list_files(location)}
     files = then.files or ()
     lost = next((f for f in files if f not in present and not is_there(f)), None)

@@ -186,7 +186,7 @@ def columns_in_order(
         wrong = f"lacks `{missing[0]}`" if missing else f"has `{doubled[0]}` twice"
         hint = did_you_mean(missing[0], set(record) - set(by_name)) if missing else None
         raise StorageError(
-            f"the header of {location} {wrong}: it is {', '.join(record)}, but declared are"
+            f"the header of {location} {wrong}: it is {', '.join(record)}, but it is declared as"
             f" {', '.join(c.name for c in by_name.values())}",
             hint=hint or "declare the columns with the names in the header",
         )

@@ -114,7 +114,7 @@ def open_published(place: str, publisher: str, *, take_over: bool = False) -> An
         if owner:
             hint += "; if its ledger or environment is gone: persist publish --take-over"
         raise ConflictError(
-            f"the table at {place} has another publisher, so it was left as it is", hint=hint
+            f"the table at {place} has another publisher, so it was not changed", hint=hint
         )
     return table
 
@@ -234,7 +234,7 @@ def _live(place: str, table: Any) -> dict[str, int]:
         parted = table.metadata().partition_columns
         if parted:
             raise ConflictError(
-                f"others have partitioned the table at {place} by {', '.join(parted)}",
+                f"another program partitioned the table at {place} by {', '.join(parted)}",
                 hint="delete its directory, then run persist publish",
             )
         return file_sizes(table)

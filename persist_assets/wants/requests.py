@@ -340,7 +340,7 @@ def taint(
             refs = {full: place.source.build_id} | refs
         if expected is not None and digest_refs(refs) != expected:
             raise ConflictError(
-                f"other partitions are computed from {full} by now", hint="look at the taint again"
+                f"other partitions are computed from {full} by now", hint="preview the taint again"
             )
         present = {s.build_uid for b, s in manifest.items() if b in project.by_build_id}
         return Taint(refs, _with_readers(marks, snapshots, present))
@@ -538,7 +538,7 @@ def record_dead(ledger: Ledger, environment: str, now: datetime) -> None:
     """Mark requests as failed whose run ended without a reason or never started."""
     for request_id, state, at in ledger.requests.fetch_open(environment):
         if state == "started" and not ledger.leases.is_held(_lease(request_id)):
-            ledger.requests.fail(request_id, "its run ended without a reason")
+            ledger.requests.fail(request_id, "its run ended, and no reason was recorded")
         elif state == "requested" and now - at > _PATIENCE:
             ledger.requests.fail(request_id, "no process started it")
 

@@ -575,7 +575,7 @@ def description() -> dict[str, Any]:
             "schemas": schemas["$defs"],
             "responses": {
                 "problem": {
-                    "description": "What is wrong (RFC 9457).",
+                    "description": "The problem (RFC 9457).",
                     "content": {"application/problem+json": problem},
                 }
             },

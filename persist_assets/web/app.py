@@ -240,7 +240,8 @@ def serve(
     has_tokens = tokens or TokenFile(settings.state_dir / TOKEN_FILE).is_there()
     if not (has_tokens or settings.service.user_header) and (proxies or not is_loopback(host)):
         raise SettingsError(
-            f"others can reach {'it through a proxy' if proxies else host}, but no tokens are set",
+            f"other hosts can reach {'it through a proxy' if proxies else host},"
+            " but no tokens are set",
             hint=f"run persist token create NAME, set {TOKENS}=name:write:token, or use"
             " --host 127.0.0.1 without --proxy",
         )

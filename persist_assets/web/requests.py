@@ -249,7 +249,7 @@ def parse_query(model: type[Parsed], request: HttpRequest) -> Parsed:
     lists = {n for n, field in model.model_fields.items() if get_origin(field.annotation) is list}
     repeated = {n for n, values in texts.items() if n not in lists and len(values) > 1}
     values = {n: values if n in lists else values[0] for n, values in texts.items()}
-    return _validate(model, values, dict.fromkeys(sorted(repeated), "it is given more than once"))
+    return _validate(model, values, dict.fromkeys(sorted(repeated), "it occurs more than once"))
 
 
 async def parse_body(model: type[Parsed], request: HttpRequest) -> Parsed:

@@ -109,12 +109,12 @@ class TokenFile:
         """
         if not NAME.fullmatch(name):
             hint = "use letters, digits, dots, dashes and underscores"
-            raise SettingsError(f"a token cannot be called `{name}`", hint=hint)
+            raise SettingsError(f"invalid token name `{name}`", hint=hint)
         secret = _PREFIX + secrets.token_urlsafe(32)
         with self._changing() as tokens:
             if any(t.name == name for t in tokens):
                 hint = f"revoke it, or choose another name: persist token revoke {name}"
-                raise ConflictError(f"there is a token `{name}` already", hint=hint)
+                raise ConflictError(f"a token named `{name}` already exists", hint=hint)
             tokens.append(Token(name, role, digest_token(secret), now, expires_at))
         return secret
 
@@ -129,8 +129,8 @@ class TokenFile:
         with self._changing() as tokens:
             token = next((t for t in tokens if t.name == name), None)
             if token is None:
-                hint = "persist token list shows them"
-                raise NotFoundError(f"there is no token `{name}`", hint=hint)
+                hint = "persist token list shows all tokens"
+                raise NotFoundError(f"unknown token `{name}`", hint=hint)
             tokens.remove(token)
         return token
 

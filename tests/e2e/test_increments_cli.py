@@ -285,7 +285,7 @@ def test_some_partitions_are_built_and_no_others(make_shared_project: Callable[.
     for options, code, said in (
         (("--partition", "2024-01-09"), 4, "2024-01-09"),
         (("--partition-range", "2024-01-01"), 2, "is not a partition range"),
-        (("--partition", "2024-01-01", "--from", "2024-01-02"), 2, "exclude each other"),
+        (("--partition", "2024-01-01", "--from", "2024-01-02"), 2, "cannot be combined"),
     ):
         refused = persist("build", "d", *options, cwd=root)
         assert (refused.returncode, said in refused.stderr) == (code, True), refused.stderr

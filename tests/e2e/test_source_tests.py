@@ -155,4 +155,4 @@ def test_a_test_is_recorded_and_passes(tmp_path: Path, servers: None) -> None:
         ("cancelled_flights_have_no_delay", "passed"),
     ]
     again = persist("test", "--record", "daily_delays", cwd=tmp_path)
-    assert (again.returncode, "exists already" in again.stderr) == (2, True)
+    assert (again.returncode, "already exists" in again.stderr) == (2, True)

@@ -46,7 +46,7 @@ def test_a_new_project_is_built_queried_and_opened(tmp_path: Path, servers: None
     )
     assert done.returncode == 0, done.stderr
     again = persist("init", "shop", cwd=tmp_path)
-    assert (again.returncode, "exists already" in again.stderr) == (2, True)
+    assert (again.returncode, "already exists" in again.stderr) == (2, True)
 
 
 ROWS = [

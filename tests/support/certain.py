@@ -41,26 +41,32 @@ REFUSED: tuple[tuple[str, str, int, str, str], ...] = (
     ),
     (
         "SELECT a, sum(b) x FROM t GROUP BY a, max(b)",
-        *("aggregate", 39, "the aggregate `max(b)` stands in GROUP BY", "not aggregated"),
+        *("aggregate", 39, "the aggregate `max(b)` is not allowed in GROUP BY", "not aggregated"),
     ),
     (
         "SELECT sum(count(a)) x FROM t",
-        *("nested-aggregate", 12, "`count(a)` stands in the aggregate `sum`", "SELECT sum(x) …"),
+        *("nested-aggregate", 12, "`count(a)` is inside the aggregate `sum`", "SELECT sum(x) …"),
     ),
     (
         "SELECT sum(sum(sum(a))) OVER () x FROM t",
-        *("nested-aggregate", 16, "`sum(a)` stands in the aggregate `sum`", "FROM (SELECT sum(a)"),
+        *("nested-aggregate", 16, "`sum(a)` is inside the aggregate `sum`", "FROM (SELECT sum(a)"),
     ),
     (
         "SELECT first(a + max(b)) x FROM t",
-        *("nested-aggregate", 18, "`max(b)` stands in the aggregate `first`", "AS x FROM"),
+        *("nested-aggregate", 18, "`max(b)` is inside the aggregate `first`", "AS x FROM"),
     ),
     (
         "SELECT sum(rank() OVER (ORDER BY a)) x FROM t",
-        *("nested-aggregate", 12, "`rank() OVER (ORDER BY a)` stands in", "compute it first"),
+        *("nested-aggregate", 12, "`rank() OVER (ORDER BY a)` is inside", "compute it first"),
     ),
     *(
-        (query, "aggregate", column, f"the aggregate `{call}` stands in WHERE", f"HAVING {call} …")
+        (
+            query,
+            "aggregate",
+            column,
+            f"the aggregate `{call}` is not allowed in WHERE",
+            f"HAVING {call} …",
+        )
         for query, column, call in (
             ("SELECT a FROM t WHERE sum(a) > 1", 23, "sum(a)"),
             ("SELECT a FROM t WHERE a > 1 AND NOT count(*) = 1 GROUP BY a", 37, "count(*)"),
@@ -74,12 +80,12 @@ REFUSED: tuple[tuple[str, str, int, str, str], ...] = (
         *(
             "aggregate",
             35,
-            "the aggregate `max(u.e)` stands in ON",
+            "the aggregate `max(u.e)` is not allowed in ON",
             "JOIN (SELECT …, max(u.e) AS x",
         ),
     ),
     *(
-        (query, "window", column, f"stands in {clause}", hint)
+        (query, "window", column, f"is not allowed in {clause}", hint)
         for query, column, clause, hint in (
             (
                 "SELECT a FROM t WHERE row_number() OVER (ORDER BY a) = 1",
@@ -132,7 +138,7 @@ REFUSED: tuple[tuple[str, str, int, str, str], ...] = (
         "a name with quotes takes backticks: `c`",
     ),
     *(
-        (query, "syntax", column, "this comma stands before", "remove it")
+        (query, "syntax", column, "unexpected comma before", "remove it")
         for query, column in (
             ("SELECT a, FROM t", 9),
             ("SELECT a, b, FROM t WHERE a = 1", 12),
@@ -193,7 +199,12 @@ REFUSED: tuple[tuple[str, str, int, str, str], ...] = (
     ("SELECT CASE WHEN a = 1 THEN 2 FROM t", "syntax", 29, "CASE has no END", "WHEN … THEN"),
     (
         "WITH x AS (SELECT a FROM t), SELECT a FROM x",
-        *("syntax", 30, "the name of a common table expression is missing before", "no comma"),
+        *(
+            "syntax",
+            30,
+            "the name of a common table expression is missing before",
+            "without a comma",
+        ),
     ),
 )
 """Each query, with the code, the column and parts of the message and the hint of its error."""

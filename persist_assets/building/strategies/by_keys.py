@@ -67,7 +67,7 @@ def replace_by_call(
     returned = task.reader.call(source, read, cut=_cutting(task, base, program, keys))
     why = mismatch(base.columns, engine.columns(returned, source.name))
     if why is not None:
-        raise BuildError(f"it returned other columns than its table has: {why}")
+        raise BuildError(f"its columns differ from those of its table: {why}")
     rows = returned.selectExpr(*(f"{quote(c.name)} AS {quote(c.name)}" for c in base.columns))
     rows = rows.persist()
     try:
@@ -92,7 +92,7 @@ def _cutting(
         present = {c.name.lower() for c in columns}
         known = {name.lower() for _, name in program.columns.get(upstream.source_id, ())}
         if known and parameter.columns is None and known != present:
-            raise BuildError(f"`{upstream.name}` has other columns than it declares")
+            raise BuildError(f"`{upstream.name}` has different columns than it declares")
         if parameter.columns is not None:
             present &= {name.lower() for name in parameter.columns}
         if not names <= present:
@@ -115,6 +115,6 @@ def _check_keys(source: Source, rows: DataFrame, keys: DataFrame) -> None:
         other = others.selectExpr(key).first()
     if other is not None:
         raise BuildError(
-            f"`by={', '.join(names)}` is untrue: called with the keys that changed,"
+            f"`by={', '.join(names)}` is wrong: called with the keys that changed,"
             f" `{source.name}` returned a row of another key, {other[0]}"
         )

@@ -274,7 +274,7 @@ def named(task: Task, rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
     shown = rows.toDF(*(c.name for c in columns))
     why = mismatch(columns, task.reader.engine.columns(shown, task.source.name))
     if why is not None:
-        raise BuildError(f"its changed rows have other types: {why}")
+        raise BuildError(f"the types of its changed rows differ: {why}")
     return shown
 
 

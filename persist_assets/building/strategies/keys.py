@@ -132,7 +132,7 @@ def files_having(
     if not maybe:
         return set()
     files = (f"{root}/{path}" for path in sorted(maybe))
-    with translated(f"looking for the keys of `{name}`"):
+    with translated(f"reading the keys of `{name}`"):
         rows = engine.session.read.parquet(*map(spark_pattern, files))
         rows = rows.selectExpr(*map(quote, key), "_metadata.file_path AS `persist.file`")
         old, _ = split_by_key(keys, key)(rows)

@@ -255,7 +255,7 @@ def _read(task: Task, base: Snapshot, number: int) -> DataFrame:
 
     place = _place(task, base, number)
     if rows_in(place) != base.states[number].rows:
-        raise StorageError(f"a state of {base.table} is gone", hint="it is computed anew")
+        raise StorageError(f"a state of {base.table} is gone", hint="it will be computed again")
     schema = spark_schema(place)
     with translated(f"reading a state of `{task.source.name}`"):
         reader = task.reader.engine.session.read

@@ -186,7 +186,7 @@ def _looker(
         leaf, name = project.by_id[trace.column.source_id], quote(trace.column.column)
         kind = column_type(leaf.columns, trace.column.column)
         assert kind is not None
-        with translated(f"looking at what is new in `{leaf.name}`"):
+        with translated(f"reading the new rows of `{leaf.name}`"):
             row = (
                 load(leaf.source_id, files)
                 .selectExpr(

@@ -69,7 +69,7 @@ KEYS: Mapping[str, Key] = {
             (
                 "",
                 "the source has a table and is a Dagster asset. `CREATE MATERIALIZED VIEW` means "
-                "the same; `-persist` takes it back",
+                "the same; `-persist` undoes it",
             ),
         ),
     ),
@@ -367,7 +367,7 @@ KEYS: Mapping[str, Key] = {
         (
             (
                 "`retries=3`",
-                "a failed step is tried again, at most so often: [more](annotations.md#steps)",
+                "how many times a failed step is retried: [more](annotations.md#steps)",
             ),
             (
                 '`retries=3 { delay="30s" backoff=exponential jitter=full }`',

@@ -205,7 +205,7 @@ class _Reading:
         except _Wrong:
             return None, ""
         if skips is not None and self.skips not in (None, skips):
-            message = "`skip_unused_columns` is another in WITH than in the connector"
+            message = "`skip_unused_columns` differs between WITH and the connector"
             self.say("option", message, self.at("skip_unused_columns"), "remove one of them")
         if skips is not None:
             external = replace(external, skip_unused_columns=skips)

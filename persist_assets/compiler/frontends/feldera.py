@@ -91,9 +91,9 @@ def statement_of_streams(tokens: Sequence[Token]) -> tuple[str, str] | None:
     match tokens[0].text.upper():
         case "SET":
             return (
-                "`SET` changes a session, and a source has none of its own",
-                "settings of Spark stand in persist.toml, under [spark]; values for queries are"
-                " declared by DECLARE VARIABLE",
+                "`SET` changes the session, which all sources share",
+                "set Spark settings in persist.toml, under [spark]; declare values for queries with"
+                " DECLARE VARIABLE",
             )
         case "LATENESS":
             message = f"`LATENESS` has no meaning here: {_MEANINGS['LATENESS']}"

@@ -26,7 +26,7 @@ _HINTS = {
 }
 _SQLMESH_HINT = (
     "write `--@ persist` and CREATE VIEW name AS SELECT …,"
-    " or carry the project: persist import sqlmesh DIR"
+    " or import the project: persist import sqlmesh DIR"
 )
 _SQLMESH = ("MODEL", "AUDIT", "METRIC", "SEED")
 
@@ -54,5 +54,5 @@ def _explained(text: str) -> tuple[str, str]:
     hint = _HINTS.get(call[1]) if call else None
     name = (call[4] or call[2] or call[3] or "") if call else ""
     if hint is None:
-        hint = "write the SQL that it becomes, or carry the project: persist import dbt DIR"
+        hint = "write the SQL that it becomes, or import the project: persist import dbt DIR"
     return f"`{shown}` is a dbt template (Jinja); sources are plain SQL", hint.format(name=name)

@@ -153,10 +153,10 @@ def _nested(node: Any, name: str, window: exp.Window | None, shown: str) -> _Sai
     if outer is None:
         return None
     if window is not None:
-        message = f"the window function `{shown}` stands in the aggregate `{outer}`"
+        message = f"the window function `{shown}` is inside the aggregate `{outer}`"
         hint = f"compute it first: SELECT {outer}(x) … FROM (SELECT *, {shown} AS x FROM …)"
         return "nested-aggregate", message, hint
-    message = f"the aggregate `{shown}` stands in the aggregate `{outer}`"
+    message = f"the aggregate `{shown}` is inside the aggregate `{outer}`"
     hint = f"aggregate twice: SELECT {outer}(x) … FROM (SELECT {shown} AS x FROM … GROUP BY …)"
     return "nested-aggregate", message, hint
 
@@ -200,14 +200,14 @@ def _in_clause(node: Any, name: str, window: exp.Window | None, shown: str) -> _
         return None
     clause, select = place
     if window is not None:
-        message = f"the window function `{shown}` stands in {clause}"
+        message = f"the window function `{shown}` is not allowed in {clause}"
         hint = f"compute it in a subquery: FROM (SELECT *, {shown} AS x FROM …)"
         if clause in ("WHERE", "HAVING"):
             hint = f"write the condition in QUALIFY: QUALIFY {shown} …"
         return "window", message, hint
     if clause == "HAVING" or (clause != "GROUP BY" and _may_see_around(select)):
         return None
-    message = f"the aggregate `{shown}` stands in {clause}"
+    message = f"the aggregate `{shown}` is not allowed in {clause}"
     hint = {
         "WHERE": f"write the condition in HAVING, after GROUP BY: HAVING {shown} …",
         "ON": f"aggregate in a subquery: JOIN (SELECT …, {shown} AS x FROM … GROUP BY …)",

@@ -244,7 +244,7 @@ class _File:
         for decorator in function.decorator_list:
             called = decorator.func if isinstance(decorator, ast.Call) else decorator
             if ast.unparse(called) in _ASSETS:
-                message = f"`{function.name}` is an asset of Dagster, and no source"
+                message = f"`{function.name}` is a Dagster asset, not a source"
                 hint = "move it to definitions.py, or use @table of persist_assets"
                 place = self.module.place(decorator)
                 self.problems.append(Problem("dagster-asset", message, place, hint, "warning"))
@@ -512,7 +512,7 @@ class _File:
             raise Refused("python-check", message, place, f"def {name}(rows): …")
         if frames[0].is_arrow:
             hint = "take a Spark DataFrame, or a Narwhals LazyFrame"
-            message = f"the check `{name}` gets no {frames[0].kind}"
+            message = f"the check `{name}` cannot take a {frames[0].kind}"
             raise Refused("python-check", message, frames[0].location, hint)
         check_body(node, module, module.place(node), answers=True, yields=False)
         reached = self.modules.reach(module, node)

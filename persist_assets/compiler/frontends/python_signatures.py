@@ -198,7 +198,7 @@ def _hint(text: ast.expr, what: str, place: Location) -> Hint:
         raise Refused("annotation-type", message, place, _EXAMPLE)
     struct = parse_type(f"struct<{text.value}>") if text.value.strip() else None
     if struct is None or "not null" in text.value.lower():
-        message = f"`{text.value}` of {what} is no list of columns with types"
+        message = f"`{text.value}` of {what} is not a list of columns with types"
         raise Refused("annotation-type", message, place, _EXAMPLE)
     fields = tuple(fields_of(struct))
     if len({name.lower() for name, _ in fields}) < len(fields):

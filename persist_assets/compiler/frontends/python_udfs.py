@@ -74,12 +74,12 @@ def _read(node: FunctionNode, module: Module, modules: Modules) -> SqlFunction:
         raise Refused("python-udf", f"`{node.name}` must return one value", place)
     if not IDENTIFIER.fullmatch(node.name):
         hint = "use letters, digits and underscores"
-        raise Refused("name", f"invalid name of a function: `{node.name}`", place, hint)
+        raise Refused("name", f"invalid function name `{node.name}`", place, hint)
     check_name(node.name, place)
     if len([d for d in node.decorator_list if module.ours(d)]) > 1:
         raise Refused("python-udf", f"`{node.name}` has two persist_assets decorators", place)
     if len(module.bindings.get(node.name, ())) > 1:
-        raise Refused("python-udf", f"`{node.name}` is bound again in its file", place, "rename it")
+        raise Refused("python-udf", f"`{node.name}` is redefined in its file", place, "rename it")
     decorator = next(d for d in node.decorator_list if module.ours(d) == UDF)
     returns, deterministic = _said(decorator, module)
     parameters = _parameters(node, module)
@@ -121,7 +121,7 @@ def _said(decorator: ast.expr, module: Module) -> tuple[str, bool | None]:
     kind = parse_type(returns)
     if kind is None or re.search(r"\b(?:var)?char\b", kind):
         hint = "use STRING" if kind else type_hint(returns) or example
-        raise Refused("type", f"`{returns}` is no type of a result", place, hint)
+        raise Refused("type", f"`{returns}` is not a valid result type", place, hint)
     return kind, deterministic if isinstance(deterministic, bool) else None
 
 

@@ -224,9 +224,9 @@ class _Reader:
         name = self.tokens[self.at].text
         if not IDENTIFIER.fullmatch(name):
             hint = "use letters, digits and underscores"
-            raise self.refused(f"invalid name of a {what}: `{name}`", hint, "name")
+            raise self.refused(f"invalid {what} name `{name}`", hint, "name")
         if name.lower() in WITHOUT_PARENTHESES or name.lower() in ("session", "system"):
-            raise self.refused(f"`{name}` has a meaning of its own in Spark", "rename it", "name")
+            raise self.refused(f"`{name}` has a special meaning in Spark", "rename it", "name")
         self.at += 1
         if self.next_is("."):
             hint = "remove the qualifier: names of functions and variables are the project's"
@@ -241,7 +241,7 @@ class _Reader:
         name = marked[2].text
         if re.search(r"\b(?:var)?char\b", name):
             self.at = at
-            message = "functions and variables have no types CHAR and VARCHAR in Spark"
+            message = "Spark has no functions or variables of type CHAR or VARCHAR"
             raise self.refused(message, "use STRING", "type")
         return name
 
@@ -249,7 +249,7 @@ class _Reader:
         """Read a comment, if one comes next: it means nothing to queries."""
         if self.next_is("COMMENT"):
             if self.at >= len(self.tokens) or not self._is_string():
-                raise self.refused("expected a text after COMMENT")
+                raise self.refused("expected a string after COMMENT")
             while self._is_string():
                 self.at += 1
 
@@ -325,7 +325,7 @@ class _Reader:
         """Return the type of a function's value, or None and the columns of its table."""
         if not self.next_is("RETURNS"):
             hint = f"CREATE FUNCTION {name}(…) RETURNS INT RETURN …"
-            raise self.refused(f"`{name}` says no type after RETURNS", hint)
+            raise self.refused(f"`{name}` has no type after RETURNS", hint)
         if not self.next_is("TABLE"):
             return self.read_type(), []
         has_columns = self.at < len(self.tokens) and self.tokens[self.at].text == "("

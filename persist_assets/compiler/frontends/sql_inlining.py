@@ -300,7 +300,7 @@ def _template(definitions: Definitions, function: SqlFunction) -> Template:
     parts = [fixed(before, place), *parts, fixed(after, place)]
     shadowed = inlining.lambdas & function.parameters.keys()
     if shadowed:
-        message = f"`{min(shadowed)}` names a parameter and a parameter of a lambda function"
+        message = f"`{min(shadowed)}` names both a parameter and a parameter of a lambda function"
         raise Refused("function", message, place, "rename one of them")
     template = Template(tuple(parts), frozenset(inlining.lambdas), inlining.volatile)
     if function.returns is not None:
@@ -450,7 +450,7 @@ class _Inlining:
             raise Broken(name, self.node_place(node))
         else:
             parameters = ", ".join(p.name for p in function.parameters.values()) or "none"
-            message = f"`{'.'.join(names)}` is no parameter of `{function.name}`"
+            message = f"`{'.'.join(names)}` is not a parameter of `{function.name}`"
             hint = did_you_mean(name, function.parameters) or f"its parameters: {parameters}"
             raise Refused("function", message, self.node_place(node), hint)
 
@@ -492,7 +492,7 @@ class _Inlining:
             raise Refused("function", wrong[0], self.code.location(), wrong[1])
         for node in nodes:
             if isinstance(node, exp.Placeholder | exp.Parameter):
-                message = f"`{function.name}` is a function of its parameters only"
+                message = f"`{function.name}` may use its parameters only"
                 raise Refused("function", message, self.node_place(node))
 
     def check_body(self, function: SqlFunction, nodes: Sequence[Any]) -> None:
@@ -508,7 +508,7 @@ class _Inlining:
                 hint = "write a view, and join it"
                 raise Refused("function", message, self.node_place(node), hint)
             if isinstance(node, exp.Star | exp.Placeholder | exp.Parameter):
-                message = f"`{function.name}` is a function of its parameters only"
+                message = f"`{function.name}` may use its parameters only"
                 raise Refused("function", message, self.code.location())
         for name, node in calls_in(self.code.tree):
             what = _COMPLEX.get("window" if name in TIME_WINDOWS else SPARKS.get(name, ""))
@@ -558,7 +558,7 @@ class _Inlining:
                 parts.append(fixed(f" AS {quote(function.name)}", place))
             if sum(len(p.text) for p in parts if isinstance(p, Piece)) > MAX_LENGTH:
                 hint = "compute parts of it in columns of a subquery"
-                raise Refused("function", "this call becomes too long a text", place, hint)
+                raise Refused("function", "this call expands to too long a query", place, hint)
             return parts
 
         self.replaced[at] = end, make

@@ -63,7 +63,7 @@ def _comma(tokens: Sequence[Token], i: int, text: str) -> Invalid | None:
     if token.token_type is TokenType.L_BRACKET:
         return _bracket(tokens, i, text)
     if token.token_type in (TokenType.COMMA, TokenType.R_PAREN, TokenType.R_BRACKET):
-        message = f"nothing stands between this comma and `{token.text}`"
+        message = f"nothing is between this comma and `{token.text}`"
         return Invalid(comma.start, message, "remove the comma")
     word = _word(tokens, i, text)
     after = tokens[i + 1 : i + 3]
@@ -76,7 +76,7 @@ def _comma(tokens: Sequence[Token], i: int, text: str) -> Invalid | None:
         is_clause = word in _BEHIND_LISTS and is_operand and (" " in word or not ends)
     if not is_clause:
         return None
-    return Invalid(comma.start, f"this comma stands before {word}", "remove it")
+    return Invalid(comma.start, f"unexpected comma before {word}", "remove it")
 
 
 def _has_more_from(tokens: Sequence[Token], i: int) -> bool:
@@ -272,7 +272,7 @@ _MESSAGES = {
     "Expected AS after CAST": ("CAST has no AS", "CAST(… AS type)"),
     "Expected CTE to have alias": (
         "the name of a common table expression is missing {}",
-        "WITH name AS (SELECT …) SELECT …: no comma stands before the last SELECT",
+        "WITH name AS (SELECT …) SELECT …, without a comma before the last SELECT",
     ),
     "Expected TYPE after CAST": ("the type is missing {}", "CAST(… AS type)"),
     "Expected type after '::'": ("the type is missing {}", "…::type"),

@@ -305,7 +305,7 @@ def _refusal(
         )
     if source.redefined:
         return (
-            f"the table of `{name}` would have the former `{source.redefined[0]}`",
+            f"the table of `{name}` would use the earlier definition of `{source.redefined[0]}`",
             "use `#@ -persist`, or redefine it in a query: `… -> { select: … }`",
         )
     if not IDENTIFIER.fullmatch(name):

@@ -427,7 +427,7 @@ def _references(queries: Iterable[str], definitions: Definitions) -> list[Sequen
     return references
 
 
-UNKNOWN_UPSTREAM = "its columns are unknown: something upstream is wrong, or reads this file"
+UNKNOWN_UPSTREAM = "its columns are unknown: an upstream source has an error, or reads this file"
 
 
 def _refusal(problems: Sequence[Problem]) -> Refused:

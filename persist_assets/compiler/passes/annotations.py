@@ -130,7 +130,7 @@ def grows_by_increments(subject: Subject) -> Iterator[Problem]:
         instead = f"remove refresh={annotation.refresh_value}"
         if source.function is not None:
             instead = "add by=…" if not annotation.time_column else "make it a @table"
-        hint = f"{instead}, or add assume=exact if you know better"
+        hint = f"{instead}, or add assume=exact if only rows past the watermark are new"
         yield Problem("increment", always_whole(source, why), place, hint, severity="warning")
     if annotation.lookback_s and annotation.assume is None:
         message = "`lookback` has no effect: without assume=exact late rows are always included"
@@ -208,7 +208,7 @@ def _keys_of_no_input(
             hint = hint or f"known columns: {', '.join(present.values())}"
             yield Problem("unknown-column", message, place, hint)
         elif column.lower() not in selected:
-            message = f"`{name}` selects `{column}` of no input"
+            message = f"`{name}` does not select `{column}` from any input"
             yield Problem("by", message, place, "add it to a .select(…) of the function")
     if selected >= {column.lower() for column in by}:
         message = f"no input of `{name}` has all of {', '.join(by)}"

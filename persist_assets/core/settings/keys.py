@@ -118,9 +118,9 @@ KEYS: Mapping[str, Key] = {
     ),
     "functions": Key(
         list,
-        "the names of the functions that the Spark session has besides Spark's own; a query that "
-        "calls another one is an error. Not needed with `spark.remote`, a Hive catalog, session "
-        "extensions or JARs: then unknown functions are left to Spark",
+        "the names of the functions that the Spark session has besides Spark's built-in ones. A "
+        "query that calls any other function is an error. Not needed with `spark.remote`, a Hive "
+        "catalog, session extensions or JARs: then unknown functions are left to Spark",
         default="[]",
     ),
     "views": Key(
@@ -142,7 +142,7 @@ KEYS: Mapping[str, Key] = {
     ),
     "store": Key(
         dict,
-        "how buckets are reached: [more](settings.md#object-stores)",
+        "how buckets are accessed: [more](settings.md#object-stores)",
     ),
     "upstream": Key(
         dict,
@@ -163,7 +163,7 @@ KEYS: Mapping[str, Key] = {
     ),
     "service": Key(
         dict,
-        "who is who in the service, behind a proxy: [more](service.md#users-of-a-proxy)",
+        "how the service identifies users behind a proxy: [more](service.md#users-of-a-proxy)",
     ),
     "roles": Key(
         dict,
@@ -319,8 +319,8 @@ UPSTREAM_KEYS: Mapping[str, Key] = {
     ),
     "silent_after": Key(
         str,
-        "an [alert](operations.md#alerts) is sent if no partition of it has arrived for so long: "
-        '`"26h"`',
+        "an [alert](operations.md#alerts) is sent if none of its partitions has arrived for this "
+        'long: `"26h"`',
     ),
 }
 """The keys of `[upstream.NAME]`."""
@@ -417,7 +417,7 @@ SERVICE_KEYS: Mapping[str, Key] = {
     ),
     "proxies": Key(
         list,
-        "the addresses or networks of the proxies that are believed; `--proxy` names more",
+        "the addresses or networks of trusted proxies; `--proxy` adds more",
         default="[]",
     ),
 }

@@ -130,7 +130,7 @@ def check_proxy(proxy: str, location: Any, name: str) -> None:
         ) from error
     if network.prefixlen == 0:
         raise SettingsError(
-            f"`{name} {proxy}` stands for every address: anybody could say who they are",
+            f"`{name} {proxy}` matches every address, so any client could claim to be any user",
             hint="name the proxy",
             location=location,
         )
@@ -153,7 +153,7 @@ def read_roles(entries: Mapping[str, Any]) -> tuple[Role, ...]:
         keys = cast("dict[str, Any]", values)
         if name in BUILT_IN or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
             raise SettingsError(
-                f"a role cannot be called `{name}`",
+                f"invalid role name `{name}`",
                 hint="use letters, digits, dashes and underscores; `read` and `write` are built in",
                 location=at(*path),
             )

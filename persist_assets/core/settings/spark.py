@@ -319,7 +319,7 @@ def spark_keys(spark: dict[str, Any]) -> dict[str, Any]:
     values["build_ids"] = _fixed(values["build_ids"], values["harmless"])
     if values["shared"] and ("remote" in spark or "spark.remote" in spark):
         raise SettingsError(
-            "`[spark] shared` and `spark.remote` exclude each other",
+            "`[spark] shared` and `spark.remote` cannot be combined",
             hint="remove one of them",
             location=at("spark", "shared"),
         )

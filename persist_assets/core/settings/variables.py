@@ -37,7 +37,7 @@ def read_variables(
         if setting.type is None and inherited is not None:
             setting = own[name] = Setting(setting.value, inherited)
         elif inherited not in (None, setting.type):
-            message = f"`variables.{name}` has another type than in the project: {inherited}"
+            message = f"`variables.{name}` must have the same type as in the project: {inherited}"
             raise SettingsError(message, location=at(*path, name))
         _check(name, setting, path)
     return tuple(sorted({**base, **own}.items()))
@@ -47,7 +47,7 @@ def _setting(name: str, value: Any, path: tuple[str, ...]) -> Setting:
     """Return a value of TOML: plain, or a table with its type."""
     place = at(*path, name)
     if not re.fullmatch(r"[A-Za-z_]\w*", name):
-        message = f"invalid name of a variable: `{name}`"
+        message = f"invalid variable name `{name}`"
         raise SettingsError(message, hint="letters, digits and underscores", location=place)
     kind: str | None = None
     if isinstance(value, dict):
@@ -59,7 +59,7 @@ def _setting(name: str, value: Any, path: tuple[str, ...]) -> Setting:
             )
         kind, value = _type(name, table["type"], path), table["value"]
     if not isinstance(value, str | int | float | date):  # a boolean is an integer to Python
-        hint = "a string, number, boolean, date or time of a day"
+        hint = "use a string, number, boolean, date or timestamp"
         raise SettingsError(f"`variables.{name}` has no value", hint=hint, location=place)
     setting = Setting(cast("VariableValue", value), kind)
     _check(name, setting, path)

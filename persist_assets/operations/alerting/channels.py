@@ -94,11 +94,11 @@ def _notify(channel: Channel, url: str, title: str, text: str, *, is_good: bool)
     try:
         service = apprise.Apprise()
         if not service.add(url):
-            raise NotSent(f"{channel.url_env} holds no URL that Apprise knows")
+            raise NotSent(f"{channel.url_env} is not a URL that Apprise supports")
         kind = apprise.NotifyType.SUCCESS if is_good else apprise.NotifyType.FAILURE
         if not service.notify(body=text, title=title, notify_type=kind):
             status = f" with {heard.status}" if heard.status else ""
-            raise NotSent(f"the service at {channel.url_env} did not take the message{status}")
+            raise NotSent(f"the service at {channel.url_env} did not accept the message{status}")
     except NotSent:
         raise
     except Exception as error:  # of a plugin: its message may hold the URL

@@ -90,7 +90,7 @@ def describe(alert: Alert, phase: Phase) -> tuple[str, str]:
             "deadline": f"{name} was delivered after its deadline",
             "failed": f"{name} was built again",
             "stale": f"{name} is fresh again",
-            "silent": f"the graph {name} has news again",
+            "silent": f"the graph {name} has new partitions again",
         }[condition.kind]
         closed_at = alert.closed_at or alert.opened_at
         lasted = in_short(max((closed_at - condition.since).total_seconds(), 0))
@@ -135,7 +135,9 @@ def _silent(where: str, name: str, since: str, details: Any) -> tuple[str, str]:
     if problem:
         return f"{where} silent: the graph {name}", f"It cannot be read since {since}: {problem}"
     news = f"Its last partition arrived at {last[:16].replace('T', ' ')} UTC." if last else ""
-    text = f"It has had no news for longer than expected. {news or 'None has ever arrived.'}"
+    text = (
+        f"It has had no new partitions for longer than expected. {news or 'None has ever arrived.'}"
+    )
     return f"{where} silent: the graph {name}", text
 
 

@@ -146,7 +146,7 @@ def _send(
     """Send the messages of one channel, and record what came of it; return how many were sent."""
     ledger, problem, sent = observer.ledger, None, 0
     if channel is None:
-        problem = "persist.toml does not have this channel any more"
+        problem = "persist.toml no longer has this channel"
     else:
         notes = [note_of(message) for message in messages]
         sent, problem = send(channel, notes, environ, observer.clock())

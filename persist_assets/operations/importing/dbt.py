@@ -254,7 +254,7 @@ class _Importer:
                 draft.keys.append(f"columns {{ {' '.join(columns)} }}")
             except (KeyError, UntranslatableError) as error:
                 place = Origin("contract", draft.name, draft.origin.path, draft.origin.line)
-                self.drafts.leave(place, f"a column has no type that is known: {error}")
+                self.drafts.leave(place, f"a column has an unknown type: {error}")
 
     def _body(self, origin: Origin) -> Mapping:
         properties = self.project.properties.get((origin.kind, origin.name))
@@ -421,13 +421,13 @@ def _without_marks(translated: Translated, targets: dict[str, Target | None]) ->
     Raises
     ------
     UntranslatableError
-        One stands where no table does.
+        One stands where no table can be.
     """
     sql = translated.sql
     tokens = " ".join(token.text for token in tokenize(sql))
     for mark, target in targets.items():
         if mark in tokens:
             name = target.name if target else mark
-            raise UntranslatableError(f"the name of `{name}` stands where no table does")
+            raise UntranslatableError(f"`{name}` is named where no table can be")
         sql = sql.replace(mark, target.name if target else mark)
     return replace(translated, sql=sql)

@@ -173,8 +173,8 @@ def read_project(root: Path, dialect: str | None) -> DbtProject:
     chosen = dialect or (ADAPTERS.get(adapter, adapter) if adapter else None)
     if chosen is None:
         raise SettingsError(
-            "which SQL dialect the models have is not known: there is no profiles.yml",
-            hint="say it: --dialect duckdb, postgres, snowflake, bigquery, databricks, …",
+            "the SQL dialect of the models is unknown: there is no profiles.yml",
+            hint="set it: --dialect duckdb, postgres, snowflake, bigquery, databricks, …",
         )
     name = str(settings.get("name", root.name))
     variables = dict(settings.get("vars") or {})
@@ -231,7 +231,7 @@ def _read_texts(project: DbtProject) -> None:
             text = project.read(path)
             project.templates.macros[path] = text
             for kind, name, line in without_blocks(text)[1]:
-                reason = f"a {kind} of your own has no counterpart"
+                reason = f"a custom {kind} has no counterpart"
                 project.left.append(Left(Origin(f"{kind} macro", name, path, line), reason))
     for kind in ("model", "seed", "snapshot", "macro"):
         for path, _ in project.files[kind]:
@@ -295,7 +295,7 @@ def _read_manifest(project: DbtProject, manifest: dict[str, Any]) -> None:
             project.relations[str(node["relation_name"])] = target
         if kind == "model" and node.get("package_name") != project.name:
             path = f"{node.get('package_name')}/{node.get('original_file_path')}"
-            project.left.append(Left(Origin("model", name, path), "it is a package's"))
+            project.left.append(Left(Origin("model", name, path), "it belongs to a package"))
         text = node.get("compiled_code") or _compiled_text(project, node)
         if text is None:
             continue

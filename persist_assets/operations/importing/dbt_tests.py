@@ -59,7 +59,7 @@ def read_data_tests(importer: Importer) -> None:
             test, values = _named(entry)
             origin = Origin("test", _test_name(test, name, column), properties.path, line)
             if draft is None:
-                importer.drafts.leave(origin, f"`{name}` is not carried")
+                importer.drafts.leave(origin, f"`{name}` is not imported")
                 continue
             _read_data_test(importer, draft, origin, test, column, values)
 
@@ -263,7 +263,7 @@ def read_singular_tests(importer: Importer) -> None:
         origin = Origin("singular test", path.rpartition("/")[2].removesuffix(".sql"), path)
         if below.startswith("generic/"):
             importer.drafts.leave(
-                Origin("test macro", origin.name, path), "a test of your own has no counterpart"
+                Origin("test macro", origin.name, path), "a custom generic test has no counterpart"
             )
             continue
         try:
@@ -301,7 +301,7 @@ def read_unit_tests(importer: Importer) -> None:
         model = str(body.get("model"))
         target = importer.targets.get(("ref", model))
         if target is None or target.name not in importer.drafts.sources:
-            importer.drafts.leave(origin, f"`{model}` is not carried")
+            importer.drafts.leave(origin, f"`{model}` is not imported")
             continue
         try:
             case = _unit_test(importer, properties, target)
@@ -360,5 +360,5 @@ def _rows(importer: Importer, body: Any, what: str) -> Any:
         read = csv.DictReader([line.strip() for line in lines], skipinitialspace=True)
         return [{k: v if v != "" else None for k, v in row.items()} for row in read]
     if form != "dict" or not isinstance(rows, list):
-        raise UntranslatableError(f"`{what}` has no rows that are known")
+        raise UntranslatableError(f"`{what}` has unknown rows")
     return plain(rows)

@@ -78,7 +78,7 @@ def raw_table(
             f"CREATE TABLE {written_name(name)} USING {form}{shown} LOCATION {literal_of(place)};\n"
         )
     if location is None:
-        known_columns = "" if columns else ", and columns if it is no Delta table"
+        known_columns = "" if columns else ", and columns if it is not a Delta table"
         drafts.to_fill_in[name] = f"the format and LOCATION of the data{known_columns}"
     draft = Draft(origin, name, f"sources/raw/{name}.sql", statement, is_raw=True)
     drafts.sources[name] = draft

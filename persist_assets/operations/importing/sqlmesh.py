@@ -128,8 +128,8 @@ class _Importer:
         chosen = dialect or self.defaults.get("dialect") or _engine(config)
         if not chosen:
             raise SettingsError(
-                "which SQL dialect the models have is not known: config.yaml states none",
-                hint="say it: --dialect duckdb, postgres, snowflake, bigquery, databricks, …",
+                "the SQL dialect of the models is unknown: config.yaml sets none",
+                hint="set it: --dialect duckdb, postgres, snowflake, bigquery, databricks, …",
             )
         try:
             check_dialect(str(chosen))
@@ -368,7 +368,7 @@ class _Importer:
         if bounded == query:
             condition = f">= '{start}'" if start else "IS NOT NULL"
             bounded = f"SELECT * FROM (\n{query}\n) AS q WHERE {written[0]} {condition}"
-        since = f"since {start}" if start else "of all times: its start is no date"
+        since = f"since {start}" if start else "of all times: its start is not a date"
         note = f"it has the rows {since}; the table follows its data without @start_… and @end_…"
         return _without_macros(bounded, model.dialect), [note]
 
@@ -427,7 +427,7 @@ class _Importer:
             origin = Origin("audit", shown, model.origin.path, written.line)
             try:
                 if draft is None:
-                    raise UntranslatableError(f"`{model.origin.name}` is not carried")
+                    raise UntranslatableError(f"`{model.origin.name}` is not imported")
                 rules = rules_of(text, origin, model.dialect)
                 if rules is None:
                     self._own_audit(text, origin, model)
@@ -440,7 +440,7 @@ class _Importer:
         """Add a source of failing rows for an audit of the project."""
         name, arguments = call(text, model.dialect)
         if name not in self.audits:
-            raise UntranslatableError(f"there is no audit `{name}` that is known")
+            raise UntranslatableError(f"unknown audit `{name}`")
         place, headed = self.audits[name]
         if arguments or "defaults" in headed.properties:
             raise UntranslatableError("audits with arguments have no counterpart")
@@ -480,7 +480,7 @@ class _Importer:
                 target = self.resolve(tuple(_parts_of(str(test.get("model")))))
                 try:
                     if target is None:
-                        raise UntranslatableError(f"`{test.get('model')}` is not carried")
+                        raise UntranslatableError(f"`{test.get('model')}` is not imported")
                     case = self._case(test, target)
                 except UntranslatableError as error:
                     self.drafts.leave(origin, str(error))
@@ -497,7 +497,7 @@ class _Importer:
         for name, rows in (test.get("inputs") or {}).items():
             read = self.resolve(tuple(_parts_of(str(name))))
             if read is None:
-                raise UntranslatableError(f"the input `{name}` is not carried")
+                raise UntranslatableError(f"the input `{name}` is not imported")
             inputs[read.name] = _rows(rows)
         case: dict[str, Any] = {"source": target.name, "inputs": inputs}
         outputs: Any = test.get("outputs") or {}

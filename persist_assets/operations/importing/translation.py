@@ -261,7 +261,7 @@ def _doubts(tree: exp.Query, dialect: str) -> Iterator[str]:
     for kind in tree.find_all(exp.DataType):
         _say_digits(kind, dialect)
     if dialect in _TRUNCATING and any(map(_may_truncate, tree.find_all(exp.Div))):
-        yield f"look at `/`: of two integers it is an integer in {dialect}, and a double in Spark"
+        yield f"check `/`: of two integers it is an integer in {dialect}, and a double in Spark"
 
 
 def _say_digits(kind: exp.DataType, dialect: str) -> None:

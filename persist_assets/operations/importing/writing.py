@@ -92,7 +92,7 @@ def write(drafts: Drafts, directory: Path) -> Imported:
     while _mend(drafts, settings):
         pass
     if not drafts.sources:
-        message = f"nothing of the {drafts.tool} project can be carried"
+        message = f"nothing in the {drafts.tool} project can be imported"
         first = f": {drafts.left[0].origin.path}: {drafts.left[0].reason}" if drafts.left else ""
         raise NotFoundError(message + first, hint="name the directory of the project")
     imported = Imported(left=drafts.left)
@@ -124,7 +124,7 @@ def _tests(drafts: Drafts, imported: Imported) -> dict[str, bytes]:
             by_path.setdefault(case.path, {})[case.origin.name] = dict(case.body)
             imported.carried.append(Carried(case.origin, case.path))
         else:
-            imported.left.append(Left(case.origin, f"`{case.source}` is not carried"))
+            imported.left.append(Left(case.origin, f"`{case.source}` is not imported"))
     return {
         path: yaml.safe_dump(body, sort_keys=False, allow_unicode=True, width=100).encode()
         for path, body in by_path.items()
@@ -160,7 +160,7 @@ def _mend(drafts: Drafts, settings: Settings) -> bool:
             continue
         if draft.is_raw and problem.code == "raw-columns":
             drafts.to_fill_in.setdefault(
-                draft.name, "LOCATION, and columns if the data is no Delta"
+                draft.name, "LOCATION, and columns if the data is not Delta"
             )
         elif place in rules_by_place:
             for rule in rules_by_place[place]:
@@ -227,7 +227,7 @@ def _remove(drafts: Drafts, draft: Draft, problem: Problem) -> None:
     del drafts.sources[draft.name]
     message = problem.message.splitlines()[0]
     drafts.left.append(Left(draft.origin, f"in Spark: {message}", problem.hint))
-    drafts.left += [Left(r.origin, f"`{draft.name}` is not carried") for r in draft.rules]
+    drafts.left += [Left(r.origin, f"`{draft.name}` is not imported") for r in draft.rules]
     without_readers(drafts, draft.name)
 
 
@@ -236,7 +236,7 @@ def without_readers(drafts: Drafts, name: str) -> None:
     for reader in [d for d in drafts.sources.values() if name in d.reads]:
         if drafts.sources.pop(reader.name, None) is None:
             continue
-        reason = f"it reads `{name}`, which is not carried"
+        reason = f"it reads `{name}`, which is not imported"
         drafts.left.append(Left(reader.origin, reason))
-        drafts.left += [Left(r.origin, f"`{reader.name}` is not carried") for r in reader.rules]
+        drafts.left += [Left(r.origin, f"`{reader.name}` is not imported") for r in reader.rules]
         without_readers(drafts, reader.name)

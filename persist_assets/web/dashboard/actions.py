@@ -342,7 +342,7 @@ async def do_rollback(
             raise SettingsError(_views_in_words(environment, command))
         expected = _change_id(_text(form, "expected"))
         if expected is None:
-            raise SettingsError("the form does not say which change it was made for")
+            raise SettingsError("the form does not name its change")
         roll_back(
             settings,
             frame.graph.ledger,

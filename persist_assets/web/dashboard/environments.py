@@ -85,11 +85,14 @@ def _difference(here: Build | None, there: Build | None) -> str:
         return ""
     if here.build_id != there.build_id:
         if here.digests is not None and there.digests is not None:
-            return in_words(differ(there.digests, here.digests)) or "an input has another meaning"
+            return (
+                in_words(differ(there.digests, here.digests))
+                or "the definition of an input changed"
+            )
         return "another definition"
     if a is not None and b is not None and a.content == b.content:
         return ""
-    return "the same definition of other data"
+    return "the same definition, other data"
 
 
 def find_names(graph: Graph) -> list[str]:

@@ -272,7 +272,7 @@ async def read_form(request: Request) -> dict[str, str]:
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
-        raise Refused(415, "no-form", "this must be sent by a form of the dashboard")
+        raise Refused(415, "no-form", "this request must come from a form of the dashboard")
     text = (await request.body()).decode(errors="replace")
     try:
         return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=50))

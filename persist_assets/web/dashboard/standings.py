@@ -104,7 +104,7 @@ class StandingsReader:
         except LedgerError:
             raise
         except PersistError as error:
-            wrong = f"Which sources are stale is unknown: {error.message.splitlines()[0]}"
+            wrong = f"Cannot tell which sources are stale: {error.message.splitlines()[0]}"
         project = planned.project if planned is not None else await graph.project()
         if project is None:
             wrong = wrong or "The sources are being compiled."

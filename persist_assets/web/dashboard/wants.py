@@ -147,7 +147,7 @@ async def create_want(
         wrong.append("Enter a partition.")
     needs = form.get("needs", "")
     if max(map(len, (ref, comment, needs))) > _LONGEST or "\0" in ref + comment + needs:
-        wrong.append("A text is invalid or too long.")
+        wrong.append("A field is invalid or too long.")
     if not wrong:
         want = Want(
             uuid.uuid4().hex,

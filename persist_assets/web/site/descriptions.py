@@ -32,7 +32,7 @@ BOX = {"width": WIDTH, "height": HEIGHT}
 """The size of a source in a picture, in pixels."""
 _AROUND = 20
 """The maximum number of inputs, and of readers, in the picture on a source's page."""
-_NOT_COMPILED = "It cannot be compiled because of its whole file or its inputs."
+_NOT_COMPILED = "It cannot be compiled because of errors in its file or its inputs."
 _SECRET = "Its text may contain secrets and is not shown."
 _LANGUAGES = {"sql": "SQL", "malloy": "Malloy", "python": "Python"}
 

@@ -278,7 +278,7 @@ def judge(builder: Builder) -> dict[str, dict[str, Any]]:
         if not 1 <= n <= 3:
             found["row_count"][key] = f"{n} rows"
         if n >= 4:
-            found["function_few"][key] = "few says no"
+            found["function_few"][key] = "few returned False"
         if shared:
             found["unique_o"][key] = shared
         if last is None or last < end - timedelta(hours=6):

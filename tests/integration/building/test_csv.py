@@ -82,4 +82,4 @@ def test_columns_go_by_name_and_bad_records_do_not_become_nulls(
     assert rows(builder, "v_lines") == [(1,)]
     assert rows(builder, "v_kept") == [(1, "x", None), (None, "2", "2,y,3")]
     message = refusal(builder, "v_named")
-    assert "c.csv lacks `name`: it is id, nmae, but declared are id, name" in message
+    assert "c.csv lacks `name`: it is id, nmae, but it is declared as id, name" in message

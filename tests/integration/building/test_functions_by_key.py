@@ -220,7 +220,7 @@ def test_a_row_of_another_key_shows_that_the_claim_is_untrue(
     assert (102, 1) in rows
     (warning,) = (r.getMessage() for r in caplog.records if "in full" in r.getMessage())
     assert warning == (
-        "`f/lies` is computed in full: `by=customer_id` is untrue: called with the keys that"
+        "`f/lies` is computed in full: `by=customer_id` is wrong: called with the keys that"
         ' changed, `lies` returned a row of another key, {"customer_id":102}'
     )
     assert lab.verify("lies").status == "equal"
@@ -256,7 +256,7 @@ def test_a_verification_suspects_the_claim(make: Callable[[str], Lab]) -> None:
     result = lab.verify("shares")
     assert result.status == "different"
     assert result.reason == (
-        "by=customer_id may be untrue: rows of a key depend on more than the rows with this key"
+        "by=customer_id may be wrong: rows of a key depend on more than the rows with this key"
     )
     assert result.hint == ("remove by, and compute all rows: persist build f/shares --full-refresh")
 
@@ -289,7 +289,7 @@ def lost(orders):
             "typed",
             "its keys cannot be compared: `customer_id` is int in orders and string in texts",
         ),
-        ("pivoted", "it returned other columns than its table has: `4` is gone; "),
+        ("pivoted", "its columns differ from those of its table: `4` is gone; "),
     ],
 )
 def test_what_only_the_build_sees_is_computed_whole_with_a_warning(

@@ -251,7 +251,7 @@ def test_checks_run_on_demand_over_present_rows(make: Make) -> None:
     assert (table.results, str(table.error).splitlines()) == (
         (),
         [
-            "the table of `r` is tainted, so nobody reads it",
+            "the table of `r` is tainted, so nothing reads it",
             "    hint: build it first: persist build m/r",
         ],
     )

@@ -138,4 +138,4 @@ def test_keys_that_miss_a_row_that_changed_are_noticed(
     pq.write_table(pq.read_table(file).slice(0, 1), file)
     work = build(enter(root), "of_rows")["of_rows"]
     assert work.maintenance == "whole"
-    assert "the recorded changes of `by_rows` have -1 more rows, its files -2" in caplog.text
+    assert "the recorded changes of `by_rows` add -1 rows, but its files add -2" in caplog.text

@@ -362,7 +362,7 @@ def test_tables_of_releases_that_recorded_no_text_are_built(
     upgrade()
     reasons = planned(make(root))
     assert {name for name, (action, _) in reasons.items() if action == "build"} == ALL
-    why = "built by an older release, whose text was not recorded"
+    why = "built by an older release, which did not record its text"
     assert all(why in messages for _, messages in reasons.values())
 
 

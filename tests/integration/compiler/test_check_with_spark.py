@@ -86,7 +86,7 @@ def test_a_selection_is_analysed_alone_with_the_types_that_it_needs(
     assert seen("right") == (1, []), "the types of `typed` are Spark's, which is not counted"
     assert seen("history", "renamed") == (2, [])
     assert seen("right", "bad") == (2, [("spark", 13, None)])
-    hint = "analyse that one: persist check --spark a/bad"
+    hint = "analyse it: persist check --spark a/bad"
     assert seen("follows") == (0, [("not-analysed", 16, hint)])
     assert seen("follows", "bad") == (1, [("spark", 13, None), ("not-analysed", 16, None)])
     assert seen() == (0, [])

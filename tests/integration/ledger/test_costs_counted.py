@@ -110,4 +110,4 @@ def test_the_command_prices_what_was_built(make_shared_project: Callable[..., Pa
     assert "EUR" in shown and "m/bad" in shown and "total: 3 builds" in shown
     assert told("--to", "2020-01-01")["days"] == []
     wrong = persist("cost", "--from", "yesterday", cwd=root)
-    assert wrong.returncode == 2 and "is not a day" in wrong.stderr
+    assert wrong.returncode == 2 and "is not a date" in wrong.stderr

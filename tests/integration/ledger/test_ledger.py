@@ -334,7 +334,7 @@ def test_what_a_view_reads_stays_though_only_another_build_published_it(open_led
     for build in (first, second):
         ledger.builds.record_started(build, stored.table)
     ledger.builds.publish(Publication(second, stored, []))
-    ledger.builds.record_failed(first, "its run ended before its turn came")
+    ledger.builds.record_failed(first, "its run ended before it started")
     publish(ledger, a_build("4"), version=1)
     future = datetime.now(UTC) + timedelta(days=1)
     ledger.builds.collect(future, "dev", {"build-a": ["a@s.sql"], "build-v": ["v@s.sql"]})

@@ -293,7 +293,7 @@ def test_nothing_is_deleted_that_the_archive_does_not_hold(
 
     original = trimming._write_file
     monkeypatch.setattr(trimming, "_write_file", broken)
-    with pytest.raises(StorageError, match="other rows than were written"):
+    with pytest.raises(StorageError, match="does not have the rows that were written"):
         trim(project, ledger, HOUR, clock=later)
     assert everything(ledger) == log
     assert ledger.events.trimmed_to() == 0

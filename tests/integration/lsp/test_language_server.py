@@ -279,7 +279,7 @@ def with_edits(text: str, edits: list[dict[str, Any]]) -> str:
     ("path", "mark", "name", "reason"),
     [
         ("sources/miles.sql", "miles AS", "report", "would have errors"),
-        ("sources/miles.sql", "miles AS", "a-b", "no plain name"),
+        ("sources/miles.sql", "miles AS", "a-b", "not a valid name"),
         ("sources/miles.sql", "flights", "flown", "`[env.dev.raw] flights` is not a raw table"),
         ("sources/report.sql", "origins AS", "miles", "`miles` is ambiguous"),
         ("sources/shown.malloy", "shown is", "seen", "only Malloy knows"),

@@ -290,7 +290,7 @@ def test_apprise_gets_one_message_for_all_and_its_secrets_get_nowhere(
     receiver.status = 500
     turn = scene.turn()
     assert turn.problems == (
-        "[alerts.chat] the service at PERSIST_SECRET_CHAT did not take the message with 500",
+        "[alerts.chat] the service at PERSIST_SECRET_CHAT did not accept the message with 500",
     )
     receiver.status = 200
     assert scene.turn(minutes=1).sent == 2
@@ -305,7 +305,7 @@ def test_apprise_gets_one_message_for_all_and_its_secrets_get_nowhere(
     scene.environ = {"PERSIST_SECRET_CHAT": f"nonsense://{SECRET}"}
     scene.build("v", error="x")
     (problem,) = scene.turn().problems
-    assert problem.endswith("PERSIST_SECRET_CHAT holds no URL that Apprise knows")
+    assert problem.endswith("PERSIST_SECRET_CHAT is not a URL that Apprise supports")
     scene.environ = {}
     (problem,) = scene.turn(minutes=1).problems
     assert problem.endswith("the environment variable PERSIST_SECRET_CHAT is not set")

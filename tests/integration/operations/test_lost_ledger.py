@@ -135,7 +135,7 @@ def test_a_lost_ledger_is_reported_and_restored(
     # A collection writes no manifest that says less.
     collect(settings, project, ledger)
     assert exported(root) == written
-    assert "was left as it is" in caplog.text
+    assert "was not overwritten" in caplog.text
     ledger.close()
     report = examine(root, fix=True)
     assert report.well, report.findings

@@ -220,7 +220,7 @@ def test_a_revision_with_other_settings_is_mentioned(
     with (root / "persist.toml").open("a") as file:
         file.write('[defaults."*"]\nrefresh = "whole"\n')
     (note,) = seen(enter(root, "pr-1"), "HEAD").notes
-    assert note.startswith("persist.toml is another one in HEAD")
+    assert note.startswith("persist.toml differs in HEAD")
 
 
 @pytest.mark.proves("W12")
@@ -282,7 +282,7 @@ def test_the_end_takes_no_other_arguments(
     pull = enter(root, "pr-1")
     build_all(pull, "p")
     done = invoked(root, "ci", "--end", "--env", "pr-1", *more)
-    assert (done.exit_code, "takes nothing else" in done.stderr) == (2, True)
+    assert (done.exit_code, "takes no other options" in done.stderr) == (2, True)
     assert len(pull.ledger.manifests.fetch("pr-1")) == 1
 
 

@@ -431,7 +431,7 @@ def test_partitions_are_compared_at_the_version_that_each_rests_on(
     tainted = Taint({}, {snapshot.build_uid: ["2024-01-02"]})
     lab.ledger.taints.record(["dev"], lambda *_: tainted, by="me")
     daily = lab.verify()["daily"]
-    assert (daily.status, daily.reason) == ("skipped", "its table is tainted, so nobody reads it")
+    assert (daily.status, daily.reason) == ("skipped", "its table is tainted, so nothing reads it")
 
 
 KINDS = """
@@ -469,7 +469,7 @@ def test_what_cannot_be_compared_is_skipped_with_the_reason(make: Callable[..., 
             "some of its rows were computed by an older definition (on_change=continue)",
         ),
         "trusting": ("different", "assume=exact: rows that arrived late are not in the table"),
-        "plain": ("skipped", "its table is tainted, so nobody reads it"),
+        "plain": ("skipped", "its table is tainted, so nothing reads it"),
     }
     trusting = verifications["trusting"].difference
     assert trusting is not None

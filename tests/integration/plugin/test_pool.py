@@ -168,7 +168,7 @@ def test_what_is_parked_is_read_by_its_own_run_and_seen_by_nobody_else(
     assert rows(builder, "q") == [(18,)]
     ends = {b.source_id.partition("@")[0]: b for b in builder.ledger.builds.fetch()}
     assert ends["r"].state == "failed"
-    assert ends["r"].error == "its run ended before its turn came"
+    assert ends["r"].error == "its run ended before it started"
     # The next run finds everything in order.
     again = make_builder(run_id="again")
     again.build(named(again, "r"))

@@ -301,7 +301,7 @@ def test_a_run_that_died_fails_its_request(locate: Callable[..., Location]) -> N
     location.turn()
     ended = location.ledger.requests.find(request.tags[REQUEST_TAG])
     assert ended is not None
-    assert ended.error == "its run ended without a reason"
+    assert ended.error == "its run ended, and no reason was recorded"
 
 
 @pytest.mark.slow

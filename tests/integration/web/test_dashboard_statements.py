@@ -80,7 +80,7 @@ def test_nothing_is_called_current_before_it_is_planned(
         await browser.graph.glance(browser.graph.observer)
         page = await browser.see("/")
         assert "2 unknown" in page and "0 current" in page
-        assert "being planned" in page and "All sources are current" not in page
+        assert "plan is being made" in page and "All sources are current" not in page
         searched = await browser.see("/sources?q=top")
         assert "m/top" in searched and "m/total" not in searched, "a search needs no plan"
         is_over.set()

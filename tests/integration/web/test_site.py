@@ -189,7 +189,7 @@ def test_sources_that_are_wrong_are_shown_with_what_is_wrong(
     p, v = (Page(site / "sources" / f"m.{name}.html").text for name in "pv")
     assert "`nope` is not a column" in p and "SELECT a, nope FROM t" in p
     assert re.search(r"dev p-\w+ .* another one", p)  # readers have it still
-    assert "because of its whole file or its inputs" in v and "Reads m/p" in v
+    assert "because of errors in its file or its inputs" in v and "Reads m/p" in v
     problems = Page(site / "problems.html").text
     assert "sources/no.py:1" in problems and "sources/m.sql:7" in problems
     assert "m/p SQL, with errors" in Page(site / "index.html").text

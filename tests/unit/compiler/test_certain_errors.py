@@ -216,7 +216,7 @@ def test_columns_that_may_be_grouped_are_left_to_spark(tmp_path: Path, query: st
             "SELECT {% if x %}a{% endif %} FROM t",
             "2:25",
             "{% if x %}",
-            "write the SQL that it becomes, or carry the project: persist import dbt DIR",
+            "write the SQL that it becomes, or import the project: persist import dbt DIR",
         ),
     ],
 )
@@ -232,7 +232,7 @@ def test_templates_of_dbt_are_named(
 def test_statements_of_sqlmesh_are_named(tmp_path: Path) -> None:
     (first, *_) = problems(tmp_path, "MODEL (name db.x, kind FULL);\nSELECT a FROM t")
     hint = "write `--@ persist` and CREATE VIEW name AS SELECT …,"
-    hint += " or carry the project: persist import sqlmesh DIR"
+    hint += " or import the project: persist import sqlmesh DIR"
     assert first == ("a.sql:1:1: error: `MODEL (…)` is a statement of SQLMesh", hint)
 
 
@@ -325,7 +325,7 @@ def used(t: DataFrame) -> DataFrame:
     project = load_project(settings)
     assert worded(project.problems) == [
         (
-            "p.py:7:2: warning: `loose` is an asset of Dagster, and no source",
+            "p.py:7:2: warning: `loose` is a Dagster asset, not a source",
             "move it to definitions.py, or use @table of persist_assets",
         )
     ]

@@ -101,7 +101,7 @@ def test_columns_are_skipped_by_a_property_of_the_table(
         (
             "'skip_unused_columns' = 'true', ",
             ', "skip_unused_columns": false',
-            "is another in WITH than in the connector",
+            "differs between WITH and the connector",
         ),
     ],
 )
@@ -132,7 +132,7 @@ def test_transactions_and_unsigned_requests_are_accepted(make_project: Make, mod
 @pytest.mark.parametrize(
     ("statement", "message", "hint"),
     [
-        ("SET x = 'y';", "`SET` changes a session", "persist.toml"),
+        ("SET x = 'y';", "`SET` changes the session", "persist.toml"),
         ("LATENESS v.ts INTERVAL 1 HOUR;", "`LATENESS` has no meaning here", "remove"),
         ("create view u as select DATE_TRUNC(ts, MONTH) as m from t;", "`MONTH` is not a column", "date_trunc('MONTH', …), which returns a timestamp; trunc(…, 'MONTH')"),
         ("create view u as select date_trunc(ts, day) as m from t;", "`day` is not a column", "date_trunc('DAY', …), which returns a timestamp"),

@@ -59,11 +59,11 @@ def test_an_input_has_the_annotated_columns_and_no_others_count() -> None:
 WRONG = [
     (INPUT.format("a int"), "`a` of `t` is bigint, and annotated as int"),
     (INPUT.format("a bigint, x string"), "`t` has no column `x`"),
-    (INPUT.format("a"), "`a` of the parameter `t` is no list of columns with types"),
-    (INPUT.format(""), "`` of the parameter `t` is no list of columns with types"),
+    (INPUT.format("a"), "`a` of the parameter `t` is not a list of columns with types"),
+    (INPUT.format(""), "`` of the parameter `t` is not a list of columns with types"),
     (INPUT.format("a bigint, A string"), "`a bigint, A string` names a column twice"),
-    (RESULT.format("a bigintt"), "`a bigintt` of the result is no list of columns with types"),
-    (RESULT.format("a bigint not null"), "`a bigint not null` of the result is no list of columns with types"),
+    (RESULT.format("a bigintt"), "`a bigintt` of the result is not a list of columns with types"),
+    (RESULT.format("a bigint not null"), "`a bigint not null` of the result is not a list of columns with types"),
     (RESULT.replace('"{0}"', "X"), "`Annotated` of the result needs the columns as a string"),
     (
         RESULT.replace("@table", '@table(columns={{"a": "int"}})').format("a int"),
@@ -147,7 +147,7 @@ REFUSED = [
     (
         "def right(rows: pl.DataFrame):\n    return True\n\n"
         '@table(check={"function": right})\ndef f(t):\n    return t\n',
-        "the check `right` gets no polars.DataFrame",
+        "the check `right` cannot take a polars.DataFrame",
     ),
 ]  # fmt: skip
 

@@ -61,7 +61,7 @@ def test_keys_are_columns_of_an_input(decorator: str, inputs: str) -> None:
             'table(by="customer_id")',
             "orders",
             'return orders.select("amount")',
-            "`f` selects `customer_id` of no input",
+            "`f` does not select `customer_id` from any input",
             "add it to a .select(…) of the function",
         ),
         (

@@ -193,8 +193,8 @@ def test_calls_with_wrong_arguments_are_errors(tmp_path: Path, call: str, messag
 DEFINITIONS = [
     ("@udf\ndef f(x):\n    return x", "@udf needs the type of the result"),
     ("@udf(returns=KIND)\ndef f(x):\n    return x", "`returns` must be a literal"),
-    ("@udf(returns='integre')\ndef f(x):\n    return x", "`integre` is no type of a result"),
-    ("@udf(returns='char(3)')\ndef f(x):\n    return x", "`char(3)` is no type of a result"),
+    ("@udf(returns='integre')\ndef f(x):\n    return x", "`integre` is not a valid result type"),
+    ("@udf(returns='char(3)')\ndef f(x):\n    return x", "`char(3)` is not a valid result type"),
     ("@udf(returns='int', pure=True)\ndef f(x):\n    return x", "@udf has no argument `pure`"),
     ("@udf(returns='int', deterministic='x')\ndef f(x):\n    return x", "must be True or False"),
     ("@udf(returns='int')\ndef f(*xs):\n    return 1", "positional parameters only, not `xs`"),
@@ -203,7 +203,7 @@ DEFINITIONS = [
     ("@udf(returns='int')\ndef f(x):\n    yield x", "`f` must return one value"),
     ("@udf(returns='int')\nasync def f(x):\n    return x", "`f` must return one value"),
     ("@udf(returns='int')\n@table\ndef f(x):\n    return x", "`f` has two persist_assets decor"),
-    ("@udf(returns='int')\ndef f(x):\n    return x\nf = 1", "`f` is bound again in its file"),
+    ("@udf(returns='int')\ndef f(x):\n    return x\nf = 1", "`f` is redefined in its file"),
     (
         "import random\n@udf(returns='double')\ndef f(x):\n    return random.random()",
         "`f` uses random.random, so its results may vary",

@@ -71,7 +71,10 @@ def test_the_decorator_of_incremental_tables_may_be_strict() -> None:
     assert warning.message.startswith(
         "with refresh=strict, only the first build of `q` and builds with --full-refresh succeed: "
     )
-    assert warning.hint == "make it a @table, or add assume=exact if you know better"
+    assert (
+        warning.hint
+        == "make it a @table, or add assume=exact if only rows past the watermark are new"
+    )
 
 
 @pytest.mark.proves("T7")

@@ -83,7 +83,7 @@ def test_errors_in_functions_name_their_own_file_and_line(tmp_path: Path) -> Non
         "sources/f.sql:3:10: error: unknown function `nosuch` [unknown-function]"
     ]
     assert problems(tmp_path, f=text.replace("nosuch(x)", "x + y")) == [
-        "sources/f.sql:3:14: error: `y` is no parameter of `f` [function]"
+        "sources/f.sql:3:14: error: `y` is not a parameter of `f` [function]"
     ]
 
 
@@ -146,11 +146,14 @@ DEFINITIONS = [
     ("CREATE FUNCTION f(x INT) RETURNS INT RETURN explode(array(x))", "generates rows: `explode`"),
     ("CREATE FUNCTION f(x INT) RETURNS INT RETURN rank() OVER (ORDER BY x)", "has a window"),
     ("CREATE FUNCTION f(x INT) RETURNS INT RETURN (SELECT max(n) FROM t)", "reads tables"),
-    ("CREATE FUNCTION f(x INT) RETURN x", "`f` says no type after RETURNS"),
+    ("CREATE FUNCTION f(x INT) RETURN x", "`f` has no type after RETURNS"),
     ("CREATE FUNCTION f(x INT) RETURNS INT", "`f` has no RETURN"),
     ("CREATE FUNCTION f(x INT, X INT) RETURNS INT RETURN x", "two parameters have the name `X`"),
     ("CREATE FUNCTION f(x INT NOT NULL) RETURNS INT RETURN x", "cannot be NOT NULL"),
-    ("CREATE FUNCTION f(x VARCHAR(3)) RETURNS INT RETURN 1", "no types CHAR and VARCHAR"),
+    (
+        "CREATE FUNCTION f(x VARCHAR(3)) RETURNS INT RETURN 1",
+        "no functions or variables of type CHAR or VARCHAR",
+    ),
     ("CREATE FUNCTION f(x INT4) RETURNS INT RETURN x", "unknown type `INT4`"),
     ("CREATE FUNCTION f(x INT DEFAULT rand()) RETURNS INT RETURN x", "default of `x` is not const"),
     (
@@ -163,7 +166,7 @@ DEFINITIONS = [
     ("CREATE FUNCTION f(x INT) RETURNS STRING RETURN to_json(struct(x))", "field named `x`"),
     (
         "CREATE FUNCTION f(xs ARRAY<INT>, x INT) RETURNS INT RETURN size(filter(xs, x -> x > 1))",
-        "`x` names a parameter and a parameter of a lambda function",
+        "`x` names both a parameter and a parameter of a lambda function",
     ),
     ("CREATE FUNCTION f(x INT) RETURNS INT RETURN x +", "something is missing after"),
     ("DECLARE VARIABLE v INT DEFAULT 'abc'", "`v`: 'abc' is not an int"),
@@ -206,7 +209,7 @@ def test_calls_that_multiply_are_refused(tmp_path: Path) -> None:
     [problem] = problems(
         tmp_path, f=FUNCTIONS, q=f"{TABLE}CREATE VIEW v AS SELECT {call} AS x FROM t"
     )
-    assert problem.endswith("this call becomes too long a text [function]")
+    assert problem.endswith("this call expands to too long a query [function]")
 
 
 SETTINGS = """
@@ -287,12 +290,12 @@ WRONG_SETTINGS = [
         "`variables.x` has the unknown type `datum`",
     ),
     ('[variables]\nx = { type = "int" }', "`variables.x` must have a type and a value"),
-    ('[variables]\n"a b" = 1', "invalid name of a variable: `a b`"),
+    ('[variables]\n"a b" = 1', "invalid variable name `a b`"),
     ("[variables]\nx = 1\nX = 2", "`variables.X` differs from `x` in case only"),
     ('[variables]\nx = 1\n[env.dev.variables]\nx = "a"', "`variables.x`: 'a' is not an int"),
     (
         '[variables]\nx = 1\n[env.dev.variables]\nx = { type = "string", value = "a" }',
-        "`variables.x` has another type than in the project: int",
+        "`variables.x` must have the same type as in the project: int",
     ),
 ]
 

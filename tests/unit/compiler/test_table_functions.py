@@ -166,7 +166,7 @@ BODIES = [
     ("TABLE (a INT)", "SELECT a FROM explode(array(1)) AS e(a) WHERE a > x", "`x` can mean a col"),
     ("TABLE (a INT)", "SELECT n FROM (SELECT x, n FROM t)", "the parameter `x` needs a name here"),
     ("TABLE (a INT)", "SELECT m FROM (SELECT twice(n), n AS m FROM t)", "of `twice` needs a name"),
-    ("TABLE (a INT)", "SELECT n FROM t WHERE n > :watermark", "a function of its parameters only"),
+    ("TABLE (a INT)", "SELECT n FROM t WHERE n > :watermark", "may use its parameters only"),
     ("TABLE (a INT)", "SELECT a FROM f(1)", "`f` calls itself: f → f"),
     ("TABLE (a INT)", "SELECT n FROM t, since(t.day)", "an argument of `since` reads the column"),
     ("TABLE (a INT)", "SELECT n, n FROM t", "`f` returns 1 column, but its query has 2"),

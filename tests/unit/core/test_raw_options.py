@@ -122,7 +122,9 @@ def test_columns_go_by_name_or_both_lists_are_shown() -> None:
     assert names == ["b", "_persist_1", "a"]
     with pytest.raises(StorageError) as raised:
         columns_in_order(["bb", "a"], AB, (), "x.csv")
-    assert "the header of x.csv lacks `b`: it is bb, a, but declared are a, b" in str(raised.value)
+    assert "the header of x.csv lacks `b`: it is bb, a, but it is declared as a, b" in str(
+        raised.value
+    )
     with pytest.raises(StorageError, match="has `a` twice"):
         columns_in_order(["a", "b", "A"], AB, (), "x.csv")
     assert is_header(["b", "a", "more"], AB, ())

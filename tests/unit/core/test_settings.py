@@ -88,7 +88,7 @@ def test_the_environment_is_said_by_the_option_then_the_variable_then_the_file(
         ("[spark]\nharmless = ['spark.sql.*']", "'spark.sql.*' is not the name of a Spark"),
         ("[spark]\nharmless = ['spark.sql.ansi.*']", "`spark.sql.ansi.enabled` can change rows"),
         ("[spark.build_ids]\n'spark.sql.ansi.enabled' = 1", "enabled` can change rows"),
-        ("[spark]\nshared = true\nremote = 'sc://h'", "exclude each other"),
+        ("[spark]\nshared = true\nremote = 'sc://h'", "cannot be combined"),
         ('[spark]\n"spark.x" = [1]', '`[spark] "spark.x"` must be a string or number'),
         ("[env.dev]\nreads = 'prd'\n[env.prod]", "`[env.dev] reads` names `prd`, which is not"),
         ("[env.dev]\nreads = 'dev'", "read each other in a cycle: dev → dev"),

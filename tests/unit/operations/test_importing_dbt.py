@@ -119,7 +119,7 @@ def test_templates_that_are_certain_are_rendered(tmp_path: Path, new: Path) -> N
         ("SELECT *\nFROM {{ ref('nobody') }}", 2, "there is no nobody"),
         ("SELECT * FROM {{ this }}", 1, "it reads its own table"),
         ("SELECT 1 AS a\n{% if %}", 2, "Jinja: "),
-        ("SELECT '{{ ref('people') }}' AS a FROM {{ ref('people') }}", 1, "where no table does"),
+        ("SELECT '{{ ref('people') }}' AS a FROM {{ ref('people') }}", 1, "where no table can be"),
         ("{{ config(materialized='lake') }} SELECT 1 AS a", 1, "the materialization `lake`"),
         ("SELECT nope(id) AS a FROM {{ ref('people') }}", 1, "in Spark: "),
         ("SELECT ''.__class__ FROM {{ ''.__class__.__mro__ }}", 1, "Jinja: SecurityError"),
@@ -138,8 +138,8 @@ def test_a_model_that_is_not_certain_is_listed_with_its_readers(
     (bad,) = (entry for entry in imported.left if entry.origin.name == "bad")
     assert (bad.origin.path, bad.origin.line) == ("models/bad.sql", line)
     assert reason in bad.reason
-    assert "`bad`, which is not carried" in left(imported)["model", "reader"]
-    assert "not carried" in left(imported)["test", "unique_bad_a"]
+    assert "`bad`, which is not imported" in left(imported)["model", "reader"]
+    assert "not imported" in left(imported)["test", "unique_bad_a"]
 
 
 @pytest.mark.proves("W8")
@@ -252,7 +252,7 @@ def test_other_dialects_are_translated_and_doubts_are_noted(tmp_path: Path, new:
     notes = {c.origin.name: c.notes for c in imported.carried if c.origin.kind == "model"}
     assert notes["kept"] == ()
     assert notes["written"][0] == "translated from postgres"
-    assert "look at `/`" in notes["written"][1]
+    assert "check `/`" in notes["written"][1]
     assert "CAST(id AS STRING)" in (new / "sources" / "written.sql").read_text()
     assert "  name\nFROM people" in (new / "sources" / "comma.sql").read_text()
     assert "digits" in left(imported)["model", "digits"]

@@ -64,6 +64,6 @@ def test_tables_of_files_with_one_name_are_numbered(tmp_path: Path) -> None:
 @pytest.mark.proves("W3")
 def test_files_that_exist_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "definitions.py").write_text("mine")
-    with pytest.raises(SettingsError, match=r"definitions\.py exists already"):
+    with pytest.raises(SettingsError, match=r"definitions\.py already exists"):
         begin(tmp_path, ("sql",), {})
     assert [p.name for p in tmp_path.iterdir()] == ["definitions.py"]

@@ -162,7 +162,7 @@ def test_a_rewritten_table_that_nothing_follows_is_a_reason_to_compute_everythin
     world = replace(world, manifest={**world.manifest, source.build_id: present})
     step = step_of(made, world)
     assert [r.code for r in step.reasons] == ["input", "whole"]
-    why = "its rows are not known to follow from those of the tables that changed"
+    why = "it is unknown which of its rows the changed tables affect"
     assert method_of(step) == ("whole", why)
 
 

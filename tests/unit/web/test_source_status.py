@@ -213,7 +213,7 @@ def test_two_environments_differ_in_what_their_readers_get() -> None:
         "theirs": of("9"),
     }
     assert {d.source_id: d.what for d in compare(here, there)} == {
-        "data": "the same definition of other data",
+        "data": "the same definition, other data",
         "code": "another definition",
         "ours": "only here",
         "theirs": "only there",
