@@ -132,11 +132,11 @@ def incremental_filter(column: str) -> Callable[[Frame], Frame]:
     ['any frame']
     """
 
-    def kept(frame: Frame) -> Frame:
+    def narrowed(frame: Frame) -> Frame:
         narrow = NARROW.get()
         return frame if narrow is None else narrow(frame, column)
 
-    return kept
+    return narrowed
 
 
 def _as_it_is(function: Any) -> Any:

@@ -50,7 +50,7 @@ from persist_assets.engine.interrupts import delayed_interrupts
 from persist_assets.engine.python_functions import place_of
 from persist_assets.ledger.builds import Publication
 from persist_assets.planning.deltas import unmaintainable
-from persist_assets.planning.diff import what_it_reads
+from persist_assets.planning.diff import recorded_reads
 from persist_assets.planning.inputs import drawn
 from persist_assets.storage.changes import keep_listing
 from persist_assets.storage.delta_commit import commit
@@ -264,7 +264,7 @@ class Builder:
             action="built" if started.step.action == "build" else "reused",
             started_at=self.clock(),
             digests=started.source.digests,
-            reads=what_it_reads(self.project, started.source),
+            reads=recorded_reads(self.project, started.source),
         )
 
     def _record_started(self, work: PendingBuild) -> None:
@@ -277,7 +277,7 @@ class Builder:
             build,
             started.table,
             base=started.before if started.is_within else None,
-            kept=started.kept_rows,
+            kept_rows=started.kept_rows,
             wants=() if self.request else wants_of(started, build, self.origin),
             request_id=self.request.request_id if self.request else None,
         )
@@ -397,7 +397,7 @@ class Builder:
     def _reuse(self, work: PendingBuild, present: Snapshot, world: World) -> None:
         """Let a table that is there be published; ask the checks whose answers may have changed."""
         work.snapshot = present
-        work.checks = self._checking.ask_again(work, present, world)
+        work.checks = self._checking.recheck(work, present, world)
         if self._checking.has_new_guards(work.source, present):
             self._temporary.compute(work.source.bindings, world, checked=True)
 
@@ -496,7 +496,7 @@ class Builder:
             self.ledger.builds.is_under_way(work.build)
             and self.observer.inputs(work.source) == work.started.inputs
             and (not work.source.keeps_history or self._is_last(work))
-            and self.observer.is_there(work.snapshot, is_whole)
+            and self.observer.is_readable(work.snapshot, is_whole)
         )
 
     def _is_last(self, work: PendingBuild) -> bool:
@@ -643,7 +643,7 @@ class Builder:
             work.lease,
             moves=not inherited,
             refs=work.started.refs,
-            kept=work.started.kept_rows,
+            kept_rows=work.started.kept_rows,
             used=work.used,
             environments=self.settings.environments,
             taken=work.taken,

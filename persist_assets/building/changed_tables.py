@@ -211,8 +211,8 @@ class ChangedTables:
             return self._slice(source_id, None)
         change = self.changes[source_id]
         added, lost = (tuple(p.path for p in some) for some in (change.added, change.lost))
-        kept = tuple(f for f in self._files(source_id) if f not in {*added})
-        files = {"gained": added, "lost": lost, "kept": kept, "old": (*kept, *lost)}[kind]
+        unchanged = tuple(f for f in self._files(source_id) if f not in {*added})
+        files = {"gained": added, "lost": lost, "kept": unchanged, "old": (*unchanged, *lost)}[kind]
         try:
             return self._slice(source_id, files)
         except StorageError as error:
@@ -304,9 +304,9 @@ class ChangedTables:
         )
         sign = "IF(_change_type IN ('insert', 'update_postimage'), 1L, -1L)"
         texts = [_numbered(recorded, columns, sign)]
-        for what, files, weight in (("added", feed.added, "1L"), ("removed", feed.removed, "-1L")):
+        for label, files, weight in (("added", feed.added, "1L"), ("removed", feed.removed, "-1L")):
             if files:
-                view = engine.view(f"{name}~{what}", lambda f=files: self._slice(source_id, f))
+                view = engine.view(f"{name}~{label}", lambda f=files: self._slice(source_id, f))
                 texts.append(_numbered(view, columns, weight))
         return " UNION ALL ".join(texts)
 
@@ -391,10 +391,10 @@ class ChangedTables:
             return f"SELECT t.* FROM ({rows}){having_keys}"
 
         if not self.changes[table].lost:
-            kept = hold(probed("kept"))
+            unchanged = hold(probed("kept"))
             if version == "old":
-                return kept
-            text = f"SELECT * FROM {quote(kept)} UNION ALL {probed('gained')}"
+                return unchanged
+            text = f"SELECT * FROM {quote(unchanged)} UNION ALL {probed('gained')}"
             return hold(text)
         # The table is read once: the rows of one version follow from those of the other.
         relations, weight, text = self.reader.relations, quote(ROW_WEIGHT), probed("new")

@@ -113,7 +113,7 @@ class Checking:
         guards = _passed(self.project.guards(source))
         return (*results, *guards, *self.check_views(source, world))
 
-    def ask_again(
+    def recheck(
         self, work: PendingBuild, present: Snapshot, world: World
     ) -> tuple[CheckResult, ...]:
         """Return the results for an existing table; run the checks whose results may have changed.

@@ -200,7 +200,7 @@ class Observer:
                 source.build_id
                 for source in sources
                 if (snapshot := manifest.get(source.build_id))
-                and not self.is_there(snapshot, exists)
+                and not self.is_readable(snapshot, exists)
             ],
             absent=dict(self.pins.absent),
             elsewhere=self._elsewhere(sources, manifest, exists),
@@ -374,7 +374,7 @@ class Observer:
         unpublished = (s for s in snapshots if s.build_uid == build_uid)
         return next(unpublished, None) or self.ledger.builds.find_written(build_uid)
 
-    def is_there(self, snapshot: Snapshot, exists: HasSnapshot = has_snapshot) -> bool:
+    def is_readable(self, snapshot: Snapshot, exists: HasSnapshot = has_snapshot) -> bool:
         """Whether the table of a snapshot exists; for a view, everything that it reads."""
         if snapshot.view is None:
             return exists(self.settings.table_root(snapshot.table), snapshot)
@@ -426,7 +426,7 @@ class Observer:
                 for snapshot in everywhere.get(source.build_id, ())
                 if snapshot != manifest.get(source.build_id)
                 and snapshot.build_uid not in tainted
-                and self.is_there(snapshot, exists)
+                and self.is_readable(snapshot, exists)
             ]
             for source in sources
         }
@@ -465,7 +465,7 @@ class Observer:
             elif snapshot is not None and (
                 snapshot.view
                 or snapshot.build_uid in tainted
-                or not self.is_there(snapshot, exists)
+                or not self.is_readable(snapshot, exists)
             ):
                 continue
             if snapshot is not None:

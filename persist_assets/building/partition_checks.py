@@ -89,7 +89,7 @@ def failing_in(bad: DataFrame, parted: Parted) -> tuple[FailedPartition, ...]:
     if not all(d.column.lower() in names for d in parted.partitioning.dimensions):
         return ()
     with translated("finding the partitions of rows that fail"):
-        counts = _told(*_keyed(bad, parted), parted, "count(1)")
+        counts = _by_partition(*_keyed(bad, parted), parted, "count(1)")
     return tuple(FailedPartition(key, counts[key]) for key in parted.keys if key in counts)
 
 
@@ -156,7 +156,7 @@ def _failing(check: Check, parted: Parted, ask: Ask) -> Iterator[FailedPartition
     """Yield the computed partitions that fail a check."""
     match check.kind:
         case "row_count":
-            counts = _told(*_keyed(parted.load(), parted), parted, "count(1)")
+            counts = _by_partition(*_keyed(parted.load(), parted), parted, "count(1)")
             for key in parted.computed:
                 n = counts.get(key, 0)
                 if not fits(check, n):
@@ -174,7 +174,7 @@ def _failing(check: Check, parted: Parted, ask: Ask) -> Iterator[FailedPartition
         case "unique":
             keyed, names = _keyed(parted.load(), parted)
             keys = shared_keys(keyed, (*check.columns, *names))
-            counts = _told(keys, names, parted, f"sum({quote(SHARED)})")
+            counts = _by_partition(keys, names, parted, f"sum({quote(SHARED)})")
             yield from (FailedPartition(k, counts[k]) for k in parted.computed if k in counts)
         case _:
             rows = parted.load()
@@ -190,7 +190,7 @@ def _failing(check: Check, parted: Parted, ask: Ask) -> Iterator[FailedPartition
 
 def _greatest(check: Check, parted: Parted) -> dict[str, int | None]:
     """Return the greatest value in each computed partition that has rows, in microseconds."""
-    return _told(*_keyed(parted.load(), parted), parted, greatest(check))
+    return _by_partition(*_keyed(parted.load(), parted), parted, greatest(check))
 
 
 def _rows_of(frame: DataFrame, key: str, parted: Parted) -> DataFrame:
@@ -205,13 +205,13 @@ def _keyed(frame: DataFrame, parted: Parted) -> tuple[DataFrame, tuple[str, ...]
     return frame.selectExpr("*", *columns), names
 
 
-def _told(
+def _by_partition(
     keyed: DataFrame, names: tuple[str, ...], parted: Parted, aggregate: str
 ) -> dict[str, Any]:
     """Return the value of an aggregate for each partition that has rows."""
     from pyspark.sql import functions as F
 
-    groups = keyed.groupBy(*map(quote, names)).agg(F.expr(aggregate).alias("persist.told"))
+    groups = keyed.groupBy(*map(quote, names)).agg(F.expr(aggregate).alias("persist.value"))
     pairs = ((key_of(parted.partitioning, row[:-1]), row[-1]) for row in groups.collect())
     return {key: value for key, value in pairs if key is not None}
 

@@ -39,7 +39,7 @@ from persist_assets.external.coverage import short
 from persist_assets.external.raw_rows import rows_by_log
 from persist_assets.external.read_routing import Route, find_route
 from persist_assets.planning.reasons import WHEN_OLD
-from persist_assets.planning.render import Statement, kept, substitute
+from persist_assets.planning.render import Statement, stored_rows, substitute
 from persist_assets.storage.raw import OF_DELTA, Pin, pin_raw, still_holds
 from persist_assets.storage.types import columns_of_struct
 
@@ -651,7 +651,7 @@ class Reader:
                 )
 
         def query(name: str) -> str:
-            return kept(source, f"SELECT * FROM {quote(name)}", columns)
+            return stored_rows(source, f"SELECT * FROM {quote(name)}", columns)
 
         return self.engine.over(frame, query)
 

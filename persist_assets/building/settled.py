@@ -21,7 +21,7 @@ from persist_assets.building.strategies.temporary import TemporaryTables
 from persist_assets.building.takeovers import origin_of
 from persist_assets.core.errors import PersistError
 from persist_assets.core.wants import ref_of
-from persist_assets.planning.diff import what_it_reads
+from persist_assets.planning.diff import recorded_reads
 from persist_assets.planning.inputs import inputs
 from persist_assets.planning.planner import plan
 from persist_assets.storage.delta_tables import is_whole
@@ -165,7 +165,7 @@ class _Look:
             and last.build_id == source.build_id
             and last.definition == source.definition
             and last.digests == source.digests
-            and last.reads == what_it_reads(self._reader.project, source)
+            and last.reads == recorded_reads(self._reader.project, source)
             # An adopted table is announced by its first build.
             and self._reader.ledger.partitions.find_build(last.environment, source.key) is not None
         )

@@ -19,7 +19,7 @@ from persist_assets.planning.inputs import inputs
 from persist_assets.planning.maintenance import is_forbidden, refusal
 from persist_assets.planning.planner import plan
 from persist_assets.planning.reach import lacking
-from persist_assets.planning.reasons import what_lacks
+from persist_assets.planning.reasons import missing_in_words
 from persist_assets.planning.world import UNVERSIONED
 from persist_assets.storage.delta_tables import is_whole
 
@@ -178,7 +178,7 @@ def check_inputs(observer: Observer, started: Started, world: World) -> None:
         )
     missing = lacking(project, source, world, started.step.keys)
     if missing:
-        parts = [what_lacks(project.by_id[s], world, some) for s, some in missing.items()]
+        parts = [missing_in_words(project.by_id[s], world, some) for s, some in missing.items()]
         raise BuildError(
             f"`{source.name}` reads missing partitions: {'; '.join(parts)}",
             hint=f"build its inputs too: persist build +{source.key}",
@@ -203,7 +203,7 @@ def check_base(observer: Observer, started: Started, run_id: str | None) -> None
         check_fits(source, increment.base, source.columns)
     if history is None:
         return
-    if not observer.is_there(history, is_whole):
+    if not observer.is_readable(history, is_whole):
         raise GoneError(
             f"the table {history.table} is gone, and with it the history of `{source.name}`",
             hint="restore its files, or start over: on_change=rebuild and --full-refresh",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from persist_assets.building.publishing import publish, share_manifest
 from persist_assets.core.model.snapshots import Build, Origin
 from persist_assets.ledger.manifest_file import export_manifest
-from persist_assets.planning.diff import what_it_reads
+from persist_assets.planning.diff import recorded_reads
 from persist_assets.planning.takeovers import find_takeovers, names_in, versions_in
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _take_over(observer: Observer, run_id: str | None) -> int:
     own, marks = ledger.manifests.fetch(settings.environment), observer.marks()
     usable = [s for s in own.values() if "" not in marks.get(s.build_uid, ())]
     taken = find_takeovers(project, usable, present)
-    chosen = [some[0] for some in taken.values() if observer.is_there(some[0])]
+    chosen = [some[0] for some in taken.values() if observer.is_readable(some[0])]
     if not chosen:
         return 0
     former = {s.build_uid: s.build_id for s in own.values()}
@@ -147,7 +147,7 @@ def _build(observer: Observer, source: Source, snapshot: Snapshot) -> Build:
         finished_at=observer.started_at,
         snapshot=snapshot,
         digests=source.digests,
-        reads=what_it_reads(observer.project, source),
+        reads=recorded_reads(observer.project, source),
     )
 
 

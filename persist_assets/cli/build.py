@@ -80,10 +80,10 @@ def build(
         from persist_assets.engine.java import use_java
 
         use_java()
-    from persist_assets.plugin.partitions import asked_tag
+    from persist_assets.plugin.partitions import partitions_tag
     from persist_assets.plugin.runtime import SCHEMA_TAG
 
-    tags = asked_tag(keys, order)
+    tags = partitions_tag(keys, order)
     if allow_schema_change:
         tags[SCHEMA_TAG] = "allow"
     result, document = run_build(
@@ -109,10 +109,10 @@ def rerun(
     if not rerun_source.persisted:
         raise NotFoundError(f"`{rerun_source.name}` has no table", hint="annotate it: --@ persist")
     invocation.observer.span(rerun_source, first, last)
-    from persist_assets.plugin.runs import run_again
+    from persist_assets.plugin.runs import run_window
 
     with quiet(invocation), shown(err, live=not invocation.verbose) as progress:
-        result, chosen = run_again(
+        result, chosen = run_window(
             invocation.settings,
             invocation.observer,
             rerun_source,

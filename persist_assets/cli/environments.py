@@ -101,12 +101,12 @@ def _import(invocation: Invocation, file: Path, *, dry_run: bool, why: str | Non
     else:
         for row in moved:
             origin = " [dim](of another ledger)[/]" if row["adopted"] else ""
-            what = f"{row['source_id']} {row['table']}@v{row['version']}"
+            entry = f"{row['source_id']} {row['table']}@v{row['version']}"
             action = "would import" if dry_run else "imported"
-            out.print(f"[green]{action}[/] {escape(what)}{origin}", soft_wrap=True)
+            out.print(f"[green]{action}[/] {escape(entry)}{origin}", soft_wrap=True)
         for r in imported.refused:
-            what = f"{r.source_id or ''} {(r.build_id or str(file))[:64]}".strip()
-            err.print(f"[red]refused[/] {escape(f'{what}: {r.reason}')}", soft_wrap=True)
+            entry = f"{r.source_id or ''} {(r.build_id or str(file))[:64]}".strip()
+            err.print(f"[red]refused[/] {escape(f'{entry}: {r.reason}')}", soft_wrap=True)
         change = imported.change_id
         outcome = f"as change {change}" if change else _unchanged(dry_run)
         verb = "would be imported" if dry_run else "imported"

@@ -101,7 +101,9 @@ def _print_lists(imported: Imported) -> None:
     if imported.to_fill_in:
         err.print("\nfill in:")
     for raw in imported.to_fill_in:
-        err.print(f"  {raw.path}:{raw.line}: {raw.name}: {raw.what}", markup=False, soft_wrap=True)
+        err.print(
+            f"  {raw.path}:{raw.line}: {raw.name}: {raw.missing}", markup=False, soft_wrap=True
+        )
     if imported.left:
         err.print("\nnot imported:")
     for left in imported.left:
@@ -139,7 +141,7 @@ def _document(place: Path, drafts: Drafts, imported: Imported) -> dict[str, obje
             for entry in imported.left
         ],
         "to_fill_in": [
-            {"name": r.name, "path": r.path, "line": r.line, "what": r.what}
+            {"name": r.name, "path": r.path, "line": r.line, "what": r.missing}
             for r in imported.to_fill_in
         ],
     }

@@ -59,7 +59,7 @@ def ledger_trim(
     if vacuum and not dry_run:
         ledger.events.database.vacuum()
     if invocation.as_json:
-        counts = {"upto": trimmed.upto, "deleted": trimmed.deleted, "kept": trimmed.kept}
+        counts = {"upto": trimmed.upto, "deleted": trimmed.deleted, "kept": trimmed.still_needed}
         print_json({**counts, "archive": trimmed.archive, "files": [*trimmed.files]})
         return
     if not trimmed.deleted:
@@ -68,7 +68,7 @@ def ledger_trim(
     action = "would archive and delete" if dry_run else "archived and deleted"
     out.print(
         f"{action} {trimmed.deleted:,} events up to position {trimmed.upto:,};"
-        f" {trimmed.kept:,} older ones are still needed"
+        f" {trimmed.still_needed:,} older ones are still needed"
     )
     if not dry_run:
         out.print(f"[dim]{escape(trimmed.archive)}[/]", soft_wrap=True)

@@ -74,9 +74,9 @@ def compile_(
     project = invocation.project
     compiled = find_source(project, source)
     if compiled.query is None or compiled.function is not None:
-        what = "a raw table" if compiled.raw else "a Python function"
+        kind = "a raw table" if compiled.raw else "a Python function"
         hint = "name a source in SQL or Malloy"
-        raise NotFoundError(f"`{compiled.key}` has no SQL: it is {what}", hint=hint)
+        raise NotFoundError(f"`{compiled.key}` has no SQL: it is {kind}", hint=hint)
     tables = {s.source_id: s.key for s in project.sources if s.raw or s.persisted or s.function}
     statement = substitute(project, compiled.query, compiled.bindings, tables)
     if invocation.as_json:

@@ -35,7 +35,7 @@ from persist_assets.operations.revisions import WORKING_TREE, find_places
 from persist_assets.planning.changed_checks import ChangedCheck
 from persist_assets.planning.diff import Change, Standings, compare, to_rebuild
 from persist_assets.planning.maintenance import way_out, why_all_rows
-from persist_assets.planning.reach import asked_for
+from persist_assets.planning.reach import partitions_in_range
 
 
 @command("plan", is_confined=True)
@@ -140,7 +140,7 @@ def partition_keys(
     order, zone = invocation.observer.keys(), invocation.settings.timezone.key
     keys = next((order[s] for s in chosen if order.get(s)), ("?",))
     low, high = ends[0] or keys[0], ends[1] or keys[-1]
-    return asked_for(invocation.project, chosen, order, zone, low, high), order
+    return partitions_in_range(invocation.project, chosen, order, zone, low, high), order
 
 
 def _ends(

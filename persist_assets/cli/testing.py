@@ -89,11 +89,11 @@ def cases_of(
             ids |= {*(declared or invocation.find([pattern], views=True))}
         return ids
 
-    wanted, excluded = sources(patterns or ()), sources(invocation.exclude)
+    included, excluded = sources(patterns or ()), sources(invocation.exclude)
     return [
         case
         for case in cases
-        if (not patterns or not wanted.isdisjoint(by_id[case.name]))
+        if (not patterns or not included.isdisjoint(by_id[case.name]))
         and excluded.isdisjoint(by_id[case.name])
     ]
 
@@ -127,7 +127,7 @@ def _print(outcomes: Sequence[Outcome]) -> None:
 
 def _summary(difference: Difference) -> str:
     """Return how rows differ, in words."""
-    where = "" if difference.what == "expect" else f"CTE `{difference.what}`: "
+    where = "" if difference.part == "expect" else f"CTE `{difference.part}`: "
     n, m = len(difference.missing), len(difference.unexpected)
     verb = "is" if n == 1 else "are"
     return f"{where}{n} expected row{'s' * (n != 1)} {verb} missing (-), {m} unexpected (+)"
@@ -149,7 +149,7 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
         "error": outcome.error.message if outcome.error else None,
         "differences": [
             {
-                "of": difference.what,
+                "of": difference.part,
                 "missing": json_value(_by_column(difference, difference.missing)),
                 "unexpected": json_value(_by_column(difference, difference.unexpected)),
             }

@@ -412,6 +412,6 @@ def _print_event(invocation: Invocation, event: Event) -> None:
     if invocation.as_json:
         print_json(document.as_json(), lines=True)
         return
-    what = document.partition_ref or document.job_label or ""
+    subject = document.partition_ref or document.job_label or ""
     at = event.at.strftime("%Y-%m-%d %H:%M:%SZ")
-    out.print(f"{event.idx:>8} {at} {event.kind:26}{escape(what)}", soft_wrap=True)
+    out.print(f"{event.idx:>8} {at} {event.kind:26}{escape(subject)}", soft_wrap=True)

@@ -174,7 +174,7 @@ def _concerns(key: str, declaration: Declaration) -> bool:
         return key in ("owner", "tags", "group")
     if key == "persist":  # Malloy's compiler and Python's decorators decide it there
         return declaration.language == SQL
-    if not declaration.kept and key in NEEDS_PERSIST:
+    if not declaration.is_persistent and key in NEEDS_PERSIST:
         return False
     if declaration.temporary and key in NEEDS_TABLE:
         return False

@@ -74,7 +74,7 @@ def find_definitions(
     return known
 
 
-def parse_again(
+def reparser(
     texts: Mapping[str, str], find: Find, definitions: Definitions, models: Models
 ) -> Callable[..., list[Declaration]]:
     """Return a function that returns the declarations of a file with trees; see `Memory.parse`."""

@@ -23,7 +23,7 @@ from persist_assets.compiler.cache import (
 )
 from persist_assets.compiler.compile import compile_project, nothing_collected, resolve_query
 from persist_assets.compiler.defaults import Defaults
-from persist_assets.compiler.definitions import find_definitions, parse_again
+from persist_assets.compiler.definitions import find_definitions, reparser
 from persist_assets.compiler.editing import Editing
 from persist_assets.compiler.files import decode, names_in_bytes
 from persist_assets.compiler.frontends.python import OUTSIDE, digest_of
@@ -339,7 +339,7 @@ def _compile(
             malloy_files: Sequence[Parsed], former: Compilation | None = None
         ) -> Compilation:
             nonlocal meanings
-            memory = Memory(meanings, parse=parse_again(texts, find, known, models))
+            memory = Memory(meanings, parse=reparser(texts, find, known, models))
             editing.keep(files, memory.used)
             declared, wrong = defaults.apply(declarations, problems, malloy_files)
             compilation = compile_project(
@@ -583,17 +583,19 @@ def _finder(
     texts: Mapping[str, str], contents: Mapping[str, bytes], read: Callable[[str], str]
 ) -> Find:
     """Return a function that reads the text of a project file once."""
-    found: dict[str, str | None] = {}
+    file_texts: dict[str, str | None] = {}
 
     def find(path: str) -> str | None:
         if path in texts:
             return texts[path]
-        if path not in found:
+        if path not in file_texts:
             try:
-                found[path] = contents[path].decode("utf-8-sig") if path in contents else read(path)
+                file_texts[path] = (
+                    contents[path].decode("utf-8-sig") if path in contents else read(path)
+                )
             except (OSError, ValueError):
-                found[path] = None
-        return found[path]
+                file_texts[path] = None
+        return file_texts[path]
 
     return find
 
@@ -659,10 +661,12 @@ def _placed(
     for name, location in settings.raws:
         matches = [s for s, (names, _) in raws.items() if name in names]
         if len(matches) != 1:
-            what = "is not a raw table" if not matches else "is ambiguous: several raw tables match"
+            problem = (
+                "is not a raw table" if not matches else "is ambiguous: several raw tables match"
+            )
             known = sorted(key for (_, key, _), _ in raws.values())
             raise SettingsError(
-                f"`[env.{settings.environment}.raw] {name}` {what}",
+                f"`[env.{settings.environment}.raw] {name}` {problem}",
                 hint=did_you_mean(name, [*known, *(d.name for _, d in raws.values())])
                 or f"known raw tables: {', '.join(known) or 'none'}",
                 location=place_in(settings.root, ("env", settings.environment, "raw", name)),

@@ -236,8 +236,8 @@ class Compilation:
         except PersistError:
             raise
         except Exception as error:
-            what = f"`{unit.declaration.name}`"
-            self.problems.append(unexpected(error, what, unit.declaration.location))
+            subject = f"`{unit.declaration.name}`"
+            self.problems.append(unexpected(error, subject, unit.declaration.location))
             unit.broken, unit.source, unit.meaning = True, None, None
 
     def parsed(self, unit: Unit) -> Query | None:

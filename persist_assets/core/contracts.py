@@ -82,7 +82,7 @@ def breaches(check: Check, columns: Sequence[Column]) -> tuple[str, ...]:
     names = {name.lower() for name in promised}
     added: list[str] = []
     if not check.others:
-        added = [_told("added", c) for c in columns if c.name.lower() not in names]
+        added = [_change_in_words("added", c) for c in columns if c.name.lower() not in names]
     removed = [
         f"removed  {name} {kind}".strip()
         for name, kind in promised.items()
@@ -116,8 +116,8 @@ def changes(
     if rule == "sync":
         return ()
     old, new = ({c.name.lower(): c for c in columns} for columns in (before, after))
-    added = [_told("added", c) for key, c in new.items() if key not in old]
-    removed = [_told("removed", c) for key, c in old.items() if key not in new]
+    added = [_change_in_words("added", c) for key, c in new.items() if key not in old]
+    removed = [_change_in_words("removed", c) for key, c in old.items() if key not in new]
     retyped = [
         f"retyped  {c.name} {c.type} → {new[key].type}"
         for key, c in old.items()
@@ -128,8 +128,8 @@ def changes(
     return (*added, *removed, *retyped)
 
 
-def _told(what: str, column: Column) -> str:
-    return f"{what:<8} {column.name} {column.type or ''}".rstrip()
+def _change_in_words(change: str, column: Column) -> str:
+    return f"{change:<8} {column.name} {column.type or ''}".rstrip()
 
 
 def listed(lines: Iterable[str]) -> str:

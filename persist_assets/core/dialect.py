@@ -394,7 +394,7 @@ def suffixed(text: str) -> str | None:
 _LOSABLE = re.compile(rf"\+|{_MARK}")
 
 
-def what_is_lost(tokens: Sequence[Token], text: str) -> str | None:
+def lost_feature(tokens: Sequence[Token], text: str) -> str | None:
     """Return a feature of a query that the parser loses, or None if its tree is complete.
 
     It drops the plus in an interval. Text that contains our mark could be taken for marked. For

@@ -95,18 +95,18 @@ def in_order(problems: Iterable[Problem]) -> list[Problem]:
     return sorted(problems, key=lambda p: (p.location, p.code, p.message))
 
 
-def unexpected(error: Exception, what: str, location: Location) -> Problem:
+def unexpected(error: Exception, subject: str, location: Location) -> Problem:
     """Return the problem for a part of the sources on which persist itself failed.
 
     Parameters
     ----------
-    what
+    subject
         The part, as a message names it.
     """
     frames = traceback.extract_tb(error.__traceback__)
     own_frames = [f for f in frames if PACKAGE in Path(f.filename).parents] or frames
     where = f" ({Path(own_frames[-1].filename).name}:{own_frames[-1].lineno})" if own_frames else ""
-    message = f"persist failed on {what}: {type(error).__name__}: {error}{where}"
+    message = f"persist failed on {subject}: {type(error).__name__}: {error}{where}"
     return Problem("internal", message, location, "this is a bug in persist: please report it")
 
 

@@ -128,7 +128,7 @@ def load_udf(udf: PythonUdf, root: Path) -> Callable[..., Any]:
         raise
     except (Exception, SystemExit) as error:
         raise BuildError(
-            f"`{udf.name}` cannot be imported: {_said(error)}",
+            f"`{udf.name}` cannot be imported: {_error_in_words(error)}",
             hint=_hint(error, None),
             location=place_of(error, root) or udf.location,
         ) from error
@@ -169,7 +169,7 @@ def _result(
         raise
     except (Exception, SystemExit) as error:
         raise BuildError(
-            f"`{name}` failed: {_said(error)}",
+            f"`{name}` failed: {_error_in_words(error)}",
             hint=_hint(error, function),
             location=place_of(error, root) or source.location,
         ) from error
@@ -190,7 +190,7 @@ def _shown(source: Source, parameter: Parameter, frame: DataFrame) -> DataFrame:
 
 
 def _check_hint(
-    source: Source, hint: Sequence[tuple[str, str]], frame: DataFrame, what: str
+    source: Source, hint: Sequence[tuple[str, str]], frame: DataFrame, subject: str
 ) -> None:
     kinds = {f.name.lower(): f.dataType.simpleString() for f in frame.schema.fields}
     for name, kind in hint:
@@ -198,7 +198,7 @@ def _check_hint(
         if now is None or not alike(now, kind):
             state = "has no column" if now is None else "has another type of"
             raise BuildError(
-                f"{what} of `{source.name}` {state} `{name}`: annotated is {kind}",
+                f"{subject} of `{source.name}` {state} `{name}`: annotated is {kind}",
                 hint=f"its columns: {', '.join(f'{n} {k}' for n, k in kinds.items())}",
                 location=source.location,
             )
@@ -267,7 +267,7 @@ def _hint(error: BaseException, function: Function | None) -> str | None:
     )
 
 
-def _said(error: BaseException) -> str:
+def _error_in_words(error: BaseException) -> str:
     name = type(error).__name__
     message = _MADE_UP.sub("", first_line(error))
     return name if message == name else f"{name}: {message}"
@@ -302,7 +302,7 @@ def _frame(source: Source, returned: Any) -> DataFrame:
         names = returned.columns  # with Spark Connect this calls the server, and may fail
     except Exception as error:
         raise BuildError(
-            f"`{source.name}` failed: {_said(error)}",
+            f"`{source.name}` failed: {_error_in_words(error)}",
             hint=_hint(error, source.function),
             location=source.location,
         ) from error

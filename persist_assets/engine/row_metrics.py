@@ -86,7 +86,9 @@ def measures(
         aggregates[_WATERMARK] = spelled(f"max({quote(time_column)})", time_type)
         aggregates[_TIMELESS] = _count(f"{quote(time_column)} IS NULL")
     failures = [
-        (_asked(c) if where is None else _count_failing(F.expr(where) & _fails(c))).alias(c.name)
+        (_aggregate_of(c) if where is None else _count_failing(F.expr(where) & _fails(c))).alias(
+            c.name
+        )
         for c in checks
         if c.in_pass
     ]
@@ -136,7 +138,7 @@ def read_measures(
     watermark = ledger_text(values.get(_WATERMARK), time_type)
     return Measured(
         rows=values[_ROWS],
-        content=_told(values[_ROWS], (values[name] or 0 for name in (_XOR, _HIGH, _LOW))),
+        content=_content_text(values[_ROWS], (values[name] or 0 for name in (_XOR, _HIGH, _LOW))),
         watermark=watermark,
         checks=tuple(_result(c, values[c.name]) for c in checks if c.in_pass),
         timeless=values.get(_TIMELESS) or 0,
@@ -165,7 +167,9 @@ def combined(base: Measured, removed: Measured | None, added: Measured) -> Measu
         for r in added.checks
         for n in (failed.get(r.name, 0) - gone.get(r.name, 0) + r.failed_rows,)
     ]
-    return Measured(rows, _told(rows, parts), added.watermark, tuple(checks), added.timeless)
+    return Measured(
+        rows, _content_text(rows, parts), added.watermark, tuple(checks), added.timeless
+    )
 
 
 def _content(measured: Measured) -> tuple[int, int, int, int]:
@@ -174,7 +178,7 @@ def _content(measured: Measured) -> tuple[int, int, int, int]:
     return int(rows), xor, high, low
 
 
-def _told(rows: int, parts: Iterable[int]) -> str:
+def _content_text(rows: int, parts: Iterable[int]) -> str:
     return ":".join((str(rows), *(f"{part:x}" for part in parts)))
 
 
@@ -183,7 +187,7 @@ def audit(frame: DataFrame, checks: Sequence[Check]) -> tuple[CheckResult, ...]:
     results: list[CheckResult] = []
     in_pass = [c for c in checks if c.in_pass]
     if in_pass:
-        values = frame.agg(*(_asked(c).alias(c.name) for c in in_pass)).collect()[0].asDict()
+        values = frame.agg(*(_aggregate_of(c).alias(c.name) for c in in_pass)).collect()[0].asDict()
         results += [_result(c, values[c.name]) for c in in_pass]
     for check in checks:
         if check.kind == "columns":
@@ -242,7 +246,7 @@ def _hash(value: str, kind: Any, depth: int = 0) -> str:
     return f"CASE WHEN {value} IS NULL THEN {0x5E_ED_0F_A_11}L ELSE xxhash64({arguments}) END"
 
 
-def _asked(check: Check) -> SparkColumn:
+def _aggregate_of(check: Check) -> SparkColumn:
     """Return the aggregate from which the result of a check follows."""
     from pyspark.sql import functions as F
 

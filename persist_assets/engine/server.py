@@ -399,7 +399,7 @@ def _processes(directory: Path) -> tuple[int | None, int | None]:
     return supervisor, jvm
 
 
-def _signal(pid: int | None, marker: str, what: signal.Signals) -> None:
+def _signal(pid: int | None, marker: str, number: signal.Signals) -> None:
     """Send a signal to a process if its command line still contains a marker."""
     if pid is None:
         return
@@ -414,7 +414,7 @@ def _signal(pid: int | None, marker: str, what: signal.Signals) -> None:
                 command = done.stdout
     if marker in command:
         with suppress(ProcessLookupError):
-            os.kill(pid, what)
+            os.kill(pid, number)
 
 
 def _marker(directory: Path) -> str:

@@ -597,11 +597,11 @@ class SparkEngine:
         from pyspark.sql import functions as F
 
         rows, lost, stayed = beside.rows, Observation(), Observation()
-        kept = [*map(quote, beside.columns or rows.columns)]
+        selected = [*map(quote, beside.columns or rows.columns)]
         if beside.gone is not None:
-            of_gone = measures(rows.select(kept), checks, None, None, beside.gone)
+            of_gone = measures(rows.select(selected), checks, None, None, beside.gone)
             rows = rows.observe(lost, *of_gone)
-            rows = rows.where(f"NOT ({beside.gone})").select(kept)
+            rows = rows.where(f"NOT ({beside.gone})").select(selected)
         kind = type_in(rows, time_column) if time_column else None
         aggregates = [F.count(F.lit(1)).alias("n")]
         if time_column and kind:

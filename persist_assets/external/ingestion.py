@@ -403,7 +403,7 @@ class Ingestion:
                 raise
             if head == copy.version:
                 raise
-            return task.read_again(copy, head, f"more of it is needed, and {error.message}")
+            return task.read_in_full(copy, head, f"more of it is needed, and {error.message}")
 
     @contextmanager
     def _staging(self, key: str) -> Generator[str]:

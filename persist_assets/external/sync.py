@@ -300,7 +300,7 @@ class Sync:
         with translated(f"following `{self.source.name}`"):
             changes = changes_between(self.connector, self.source, copy.version, head, *scope)
         if changes.full_read_reason is not None:
-            return self.read_again(copy, head, changes.full_read_reason)
+            return self.read_in_full(copy, head, changes.full_read_reason)
         with translated(f"following `{self.source.name}`"):
             if changes.compare_reason is not None:
                 return self._compare(copy, head, changes.read, changes.compare_reason)
@@ -345,10 +345,10 @@ class Sync:
             "`%s` is compared with its copy: %s", self.source.key, why, extra={"action": "sync"}
         )
         names = [quote(c) for c in copy.columns]
-        there = self._rows(p.from_text(copy.predicate), copy.columns, head)
-        here = self.table.rows(copy, self.table.files(copy)).select(*names)
-        both = there.select(*names, F.lit(INSERT).alias(CHANGE))
-        both = both.unionByName(here.withColumn(CHANGE, F.lit(DELETE)))
+        remote_rows = self._rows(p.from_text(copy.predicate), copy.columns, head)
+        local_rows = self.table.rows(copy, self.table.files(copy)).select(*names)
+        both = remote_rows.select(*names, F.lit(INSERT).alias(CHANGE))
+        both = both.unionByName(local_rows.withColumn(CHANGE, F.lit(DELETE)))
         return self._apply(copy, head, both, cost, n_held=copy.rows)
 
     def _apply(
@@ -392,7 +392,7 @@ class Sync:
                 update = self._advance(copy, head, added(net), files, lambda _: changes)
             return self._put(copy, update)
         except _NotHeld:
-            return self.read_again(copy, head, "the copy lacks rows that were removed")
+            return self.read_in_full(copy, head, "the copy lacks rows that were removed")
         finally:
             groups.unpersist()
 
@@ -454,7 +454,7 @@ class Sync:
     def _measures(self, copy: LocalCopy) -> Measures:
         return Measures(self.table.columns(copy.columns), self.coverage.terms)
 
-    def read_again(self, copy: LocalCopy, head: str, why: str) -> LocalCopy:
+    def read_in_full(self, copy: LocalCopy, head: str, why: str) -> LocalCopy:
         """Read all needed rows of a later version, and warn."""
         if not self.external.starts_anywhere:
             raise unfollowed(self.source, head, why)

@@ -136,8 +136,8 @@ class Loss:
             parts.append("the backup belongs to another ledger")
         if self.events:
             parts.append(f"{self.events:,} events are newer than the backup")
-        for what, counts in (("builds", self.builds), ("changes of the manifest", self.changes)):
-            parts += [f"{n:,} {what} in `{where}`" for where, n in sorted(counts.items())]
+        for noun, counts in (("builds", self.builds), ("changes of the manifest", self.changes)):
+            parts += [f"{n:,} {noun} in `{where}`" for where, n in sorted(counts.items())]
         if self.held:
             parts.append(f"{len(self.held)} leases are held ({self.held[0]})")
         return "; ".join(parts)
@@ -208,9 +208,9 @@ def prepare(backup: Ledger, present: Ledger | None, missing: Collection[str]) ->
         _forget_unfinished(backup, connection)
         update_each(connection, doomed - {None}, {"collected_at": log.clock()})
         known = {*connection.scalars(sa.select(builds.c.snapshot_uid).distinct())}
-        there = {(e, u, k) for e, u, k in connection.execute(sa.select(taints))}
+        existing_marks = {(e, u, k) for e, u, k in connection.execute(sa.select(taints))}
         names = taints.columns.keys()
-        new = [dict(zip(names, m, strict=True)) for m in marks - there if m[1] in known]
+        new = [dict(zip(names, m, strict=True)) for m in marks - existing_marks if m[1] in known]
         if new:
             connection.execute(taints.insert(), new)
         if present is not None:

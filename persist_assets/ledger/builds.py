@@ -65,7 +65,7 @@ class Publication:
         environment.
     refs
         The partitions that the publication makes available.
-    kept
+    kept_rows
         The rows of an earlier snapshot that the build keeps.
     used, environments
         The snapshots that it was computed from, and the environments in which they were read.
@@ -79,7 +79,7 @@ class Publication:
     lease: Lease | None = None
     moves: bool = True
     refs: Sequence[str] = ()
-    kept: Kept | None = None
+    kept_rows: Kept | None = None
     used: Collection[str] = ()
     environments: Collection[str] = ()
     taken: Collection[str] = ()
@@ -95,7 +95,7 @@ class Builds(Part):
         table: str,
         *,
         base: Snapshot | None = None,
-        kept: Kept | None = None,
+        kept_rows: Kept | None = None,
         wants: Sequence[Want] = (),
         request_id: str | None = None,
     ) -> None:
@@ -105,7 +105,7 @@ class Builds(Part):
         ----------
         base
             The snapshot whose files the build's own snapshot may share.
-        kept
+        kept_rows
             The rows of an earlier snapshot that the build keeps.
         wants
             The build's own wants, which end with it.
@@ -116,8 +116,8 @@ class Builds(Part):
         values = {**build_values(build), "table_name": table, "parts": parts}
         with self._write() as connection:
             connection.execute(builds.insert().values(**values))
-            if kept is not None:  # builds of the same run may read it before it is published
-                keep_taints(connection, build.environment, build.build_uid, kept)
+            if kept_rows is not None:  # builds of the same run may read it before it is published
+                keep_taints(connection, build.environment, build.build_uid, kept_rows)
             create_wants(self._events, connection, wants)
             cause = {"want_ids": [w.want_id for w in wants], "build_request_id": request_id}
             self._events.append(connection, "build-started", {**event_data(build), **cause})
@@ -216,8 +216,8 @@ class Builds(Part):
         read = {leaf.build_uid for leaf in snapshot.view.leaves} if snapshot.view else set()
         reused = {snapshot.build_uid} - {build.build_uid}
         refuse_collected(connection, {uid for uid in read | reused if uid})
-        if publication.kept is not None:  # includes what was tainted during the build
-            keep_taints(connection, build.environment, build.build_uid, publication.kept)
+        if publication.kept_rows is not None:  # includes what was tainted during the build
+            keep_taints(connection, build.environment, build.build_uid, publication.kept_rows)
         name = build.source_id.partition("@")[0]
         refuse_tainted(connection, name, publication.used, publication.environments)
         refuse_tainted(connection, name, publication.taken)

@@ -136,12 +136,12 @@ def _decide(
     return decide(manifest, [snapshot_of(row) for row in connection.execute(alive)])
 
 
-def keep_taints(connection: Connection, environment: str, build_uid: str, kept: Kept) -> None:
+def keep_taints(connection: Connection, environment: str, build_uid: str, kept_rows: Kept) -> None:
     """Copy the marks of the rows that a build keeps to its snapshot."""
     marks: dict[str, set[str]] = {}
-    for marked_in, _, key in _marks(connection, [kept.snapshot_uid]):
-        marks.setdefault(marked_in if kept.own else environment, set()).add(key)
-    stay = [(where, key) for where, keys in marks.items() for key in kept.tainted(keys)]
+    for marked_in, _, key in _marks(connection, [kept_rows.snapshot_uid]):
+        marks.setdefault(marked_in if kept_rows.own else environment, set()).add(key)
+    stay = [(where, key) for where, keys in marks.items() for key in kept_rows.tainted(keys)]
     _mark(connection, [(where, build_uid, key) for where, key in stay])
 
 

@@ -67,7 +67,7 @@ class Needed:
     tainted
         The partitions that were ever tainted, each with its environment: a rollback restores what
         their events said.
-    wanted
+    want_refs
         The partitions of wants that have not ended.
     build_uids, request_ids
         The builds and requests that have not ended.
@@ -75,7 +75,7 @@ class Needed:
 
     positions: frozenset[int]
     tainted: frozenset[tuple[str | None, str | None]]
-    wanted: frozenset[tuple[str | None, str | None]]
+    want_refs: frozenset[tuple[str | None, str | None]]
     build_uids: frozenset[str]
     request_ids: frozenset[str]
 
@@ -86,7 +86,7 @@ class Needed:
             row.kind in _ALWAYS
             or row.idx in self.positions
             or (row.kind == "partition-available" and place in self.tainted)
-            or (row.kind == "want-created" and place in self.wanted)
+            or (row.kind == "want-created" and place in self.want_refs)
             or row.task_id in self.build_uids
             or row.build_request_id in self.request_ids
         )
@@ -167,18 +167,18 @@ class Trims(Part):
         tainted = sa.select(events.c.environment, events.c.partition_ref).where(
             events.c.kind == sa.literal_column("'partition-tainted'")  # as the index says it
         )
-        wanted = sa.select(wants.c.environment, wants.c.partition_ref)
-        wanted = wanted.where(wants.c.state.in_(ACTIVE))
+        want_refs = sa.select(wants.c.environment, wants.c.partition_ref)
+        want_refs = want_refs.where(wants.c.state.in_(ACTIVE))
         going = sa.select(builds.c.build_uid).where(builds.c.state == "started")
         is_open = build_requests.c.state.in_(("requested", "started"))
-        asked = sa.select(build_requests.c.request_id).where(is_open)
+        open_requests = sa.select(build_requests.c.request_id).where(is_open)
         with self._read() as connection:
             return Needed(
                 frozenset(connection.scalars(own)),
                 frozenset((e, ref) for e, ref in connection.execute(tainted.distinct())),
-                frozenset((e, ref) for e, ref in connection.execute(wanted.distinct())),
+                frozenset((e, ref) for e, ref in connection.execute(want_refs.distinct())),
                 frozenset(connection.scalars(going)),
-                frozenset(connection.scalars(asked)),
+                frozenset(connection.scalars(open_requests)),
             )
 
     @repeated
@@ -194,22 +194,22 @@ class Trims(Part):
         with self._read() as connection:
             return connection.execute(query).all()
 
-    def delete(self, positions: Sequence[int], kept: Iterable[int] = ()) -> None:
+    def delete(self, positions: Sequence[int], surviving: Iterable[int] = ()) -> None:
         """Delete events at positions, in order; readers are told from the same transaction on.
 
         Parameters
         ----------
-        kept
+        surviving
             The positions of the events among them that stay.
         """
-        stay = sorted(kept)
+        stay = sorted(surviving)
         for first in range(0, len(positions), _DELETED_AT_ONCE):
             part = positions[first : first + _DELETED_AT_ONCE]
             self._delete(part, [idx for idx in stay if part[0] < idx < part[-1]])
 
     @repeated
-    def _delete(self, positions: Sequence[int], kept: Collection[int]) -> None:
-        ends = [positions[0] - 1, *kept, positions[-1] + 1]
+    def _delete(self, positions: Sequence[int], surviving: Collection[int]) -> None:
+        ends = [positions[0] - 1, *surviving, positions[-1] + 1]
         runs = [{"low": a, "high": b} for a, b in pairwise(ends) if b - a > 1]
         this = sa.and_(events.c.idx > sa.bindparam("low"), events.c.idx < sa.bindparam("high"))
         with self._write() as connection:

@@ -208,7 +208,7 @@ def _by_name(body: Mapping[str, Any], key: str, root: Path) -> dict[str, Rows]:
     return {str(name): _rows(f"{key}.{name}", rows, root) for name, rows in some.items()}
 
 
-def _rows(what: str, rows: Any, root: Path) -> Rows:
+def _rows(label: str, rows: Any, root: Path) -> Rows:
     """Return rows from a list of them, a file of CSV, or a query."""
     if rows is None:
         return Rows()
@@ -216,13 +216,13 @@ def _rows(what: str, rows: Any, root: Path) -> Rows:
         return Rows(tuple(rows))
     if not isinstance(rows, str):
         hint = "write a list of {column: value}, the path of a CSV file, or SQL"
-        raise SettingsError(f"`{what}` is not a list of rows", hint=hint)
+        raise SettingsError(f"`{label}` is not a list of rows", hint=hint)
     if not rows.strip().lower().endswith(".csv"):
         return Rows(sql=rows.strip().rstrip(";"))
     path = root / rows.strip()
     if not path.is_file():
         raise SettingsError(
-            f"`{what}`: there is no file {rows}", hint="paths are relative to the project root"
+            f"`{label}`: there is no file {rows}", hint="paths are relative to the project root"
         )
     with path.open(newline="", encoding="utf-8-sig") as file:
         read = csv.DictReader(file)

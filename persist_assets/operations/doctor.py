@@ -421,8 +421,8 @@ def _look_at_files(
             continue
         if find_lost(env_settings, ledger) is not None:
             continue  # the file lists builds that the ledger lost
-        what = "is missing" if exported is None else "differs from the ledger"
-        message = f"the exported manifest {env_settings.manifest_path} {what}"
+        problem = "is missing" if exported is None else "differs from the ledger"
+        message = f"the exported manifest {env_settings.manifest_path} {problem}"
         if fix:
             export_manifest(env_settings, ledger)
             message += "; it was written again"

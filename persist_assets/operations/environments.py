@@ -216,7 +216,7 @@ def plan_rollback(
     gone = sorted(
         f"{snapshot.table} version {snapshot.version}"
         for snapshot in earlier.values()
-        if snapshot and not _is_there(settings, ledger, snapshot)
+        if snapshot and not _has_tables(settings, ledger, snapshot)
     )
     return Rollback(to, undone, history[0].change_id, tuple(gone))
 
@@ -452,7 +452,7 @@ def _announce_moved(
             show_views(settings, ledger, project, builder.engine, sources)
 
 
-def _is_there(settings: Settings, ledger: Ledger, snapshot: Snapshot) -> bool:
+def _has_tables(settings: Settings, ledger: Ledger, snapshot: Snapshot) -> bool:
     """Whether all tables that a snapshot's rows are read from exist."""
     return all(
         isinstance(leaf, RawVersion)

@@ -211,7 +211,7 @@ def _sweep(
         holding = ledger.builds.fetch_holding(holding.table)
         written = find_written(root)
         doomed = _doomed(holding, written, now)
-        head = max((v for uid, v in holding.kept.items() if uid in written), default=None)
+        head = max((v for uid, v in holding.readable.items() if uid in written), default=None)
         if doomed:
             delete_builds(root, doomed, head=head)
     log.info("action=collect table=%s builds=%d", holding.table, len(doomed))
@@ -221,10 +221,10 @@ def _sweep(
 def _doomed(holding: Holding, written: Collection[str], now: datetime) -> set[str]:
     """Return the builds of a table that nobody needs; never one that the ledger does not know."""
     dead = _dead(holding, now)
-    alive = {*holding.kept, *(uid for uid, _, _ in holding.started if uid not in dead)}
+    alive = {*holding.readable, *(uid for uid, _, _ in holding.started if uid not in dead)}
     needed = alive.union(*(holding.parts.get(uid, ()) for uid in alive))
     doomed = ({*holding.gone} | dead) & {*written} - needed
-    over = not holding.kept and len(dead) == len(holding.started)
+    over = not holding.readable and len(dead) == len(holding.started)
     return doomed | {LOG} & {*written} if over and {*written} <= doomed | {LOG} else doomed
 
 

@@ -98,7 +98,7 @@ def _report(outcome: Outcome) -> str:
     if outcome.error is not None:
         lines.append(str(outcome.error))
     for difference in outcome.differences:
-        lines.append(f"{difference.what} ({', '.join(difference.columns)}):")
+        lines.append(f"{difference.part} ({', '.join(difference.columns)}):")
         lines += [f"  - {row}" for row in difference.missing]
         lines += [f"  + {row}" for row in difference.unexpected]
     return "\n".join(lines)

@@ -207,8 +207,8 @@ def _details(report: Report, r: Reviewed) -> str:
     return f"<details>{title}\n\n{body}\n\n</details>\n"
 
 
-def _altered(what: str, c: Altered) -> str:
-    return f"- {what} {_code(c.name)}: {_code(c.before)} → {_code(c.after)}"
+def _altered(kind: str, c: Altered) -> str:
+    return f"- {kind} {_code(c.name)}: {_code(c.before)} → {_code(c.after)}"
 
 
 def _before(r: Reviewed) -> str:
@@ -266,8 +266,8 @@ def _count(n: int | None) -> str:
     return "?" if n is None else f"{n:,}"
 
 
-def _n(n: int, what: str) -> str:
-    return f"{n:,} {what}{'s' * (n != 1)}"
+def _n(n: int, noun: str) -> str:
+    return f"{n:,} {noun}{'s' * (n != 1)}"
 
 
 def _seconds(seconds: float) -> str:

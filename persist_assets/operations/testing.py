@@ -25,7 +25,7 @@ from persist_assets.core.model.columns import Column
 from persist_assets.engine.python_functions import call
 from persist_assets.engine.session import translated
 from persist_assets.operations.cases import Case, Number, Rows
-from persist_assets.planning.render import kept, substitute
+from persist_assets.planning.render import stored_rows, substitute
 from persist_assets.planning.selection import find_source
 from persist_assets.storage.types import columns_of_struct
 
@@ -49,15 +49,15 @@ class Difference:
 
     Attributes
     ----------
-    what
-        What has the rows: `expect`, or a common table expression.
+    part
+        The part of the test: `expect`, or the name of a common table expression.
     columns
         The names of the columns that were compared.
     missing, unexpected
-        The rows that are expected and not there, and those that are there and not expected.
+        The expected rows that are missing, and the rows that were not expected.
     """
 
-    what: str
+    part: str
     columns: tuple[str, ...]
     missing: tuple[tuple[Any, ...], ...]
     unexpected: tuple[tuple[Any, ...], ...]
@@ -148,7 +148,7 @@ class _Run:
             return frame
         columns = columns_of_struct(frame.schema.jsonValue())
         return self._engine.over(
-            frame, lambda name: kept(source, f"SELECT * FROM {quote(name)}", columns)
+            frame, lambda name: stored_rows(source, f"SELECT * FROM {quote(name)}", columns)
         )
 
     def _rows(self, source: Source) -> DataFrame:
@@ -224,24 +224,24 @@ class _Run:
             types = {name: _guess(rows, name) for row in rows.values for name in row}
         return self._typed(rows, types, source.key)
 
-    def _typed(self, rows: Rows, types: Mapping[str, str], what: str) -> DataFrame:
+    def _typed(self, rows: Rows, types: Mapping[str, str], label: str) -> DataFrame:
         """Return values as rows with some columns."""
         names = {name.lower(): name for name in types}
         for row in rows.values:
             unknown = next((name for name in row if name.lower() not in names), None)
             if unknown is not None:
                 hint = did_you_mean(unknown, types) or f"known columns: {', '.join(types)}"
-                raise NotFoundError(f"`{what}` has no column `{unknown}`", hint=hint)
+                raise NotFoundError(f"`{label}` has no column `{unknown}`", hint=hint)
         lowered = [{k.lower(): v for k, v in row.items()} for row in rows.values]
         texts = [tuple(_text(row.get(n.lower())) for n in types) for row in lowered]
         schema = ", ".join(f"{quote(name)} STRING" for name in types)
         items = [_parsed(quote(name), kind) for name, kind in types.items()]
-        with translated(f"the rows of `{what}`"):
+        with translated(f"the rows of `{label}`"):
             return self._engine.session.createDataFrame(texts, schema).selectExpr(*items)
 
     # ----------------------------------------------------------------------------------- compared
 
-    def _compare(self, what: str, actual: DataFrame, expected: Rows) -> Difference | None:
+    def _compare(self, label: str, actual: DataFrame, expected: Rows) -> Difference | None:
         """Return the difference of computed rows from those expected; None: there is none."""
         kinds = {f.name: f.dataType.simpleString() for f in actual.schema.fields}
         named = [n.lower() for row in expected.values for n in row]
@@ -262,7 +262,7 @@ class _Run:
         missing, unexpected = minus(others, rows), minus(rows, others)
         if not missing and not unexpected:
             return None
-        return Difference(what, tuple(types), tuple(missing), tuple(unexpected))
+        return Difference(label, tuple(types), tuple(missing), tuple(unexpected))
 
 
 # --------------------------------------------------------------------------------------- recording
@@ -310,14 +310,14 @@ def _as_yaml(frame: DataFrame, *, nulls: bool) -> list[dict[str, Any]]:
 # ---------------------------------------------------------------------------------------- values
 
 
-def _shaped(frame: DataFrame, columns: Sequence[Column], what: str) -> DataFrame:
+def _shaped(frame: DataFrame, columns: Sequence[Column], label: str) -> DataFrame:
     """Return rows with some columns and their types; those that are missing are NULL."""
     present = {name.lower(): name for name in frame.columns}
     known = {c.name.lower() for c in columns}
     unknown = [name for lower, name in present.items() if lower not in known]
     if columns and unknown:
         hint = did_you_mean(unknown[0], (c.name for c in columns))
-        raise NotFoundError(f"`{what}` has no column `{unknown[0]}`", hint=hint)
+        raise NotFoundError(f"`{label}` has no column `{unknown[0]}`", hint=hint)
     items: list[str] = []
     for column in columns:
         name = present.get(column.name.lower())

@@ -47,7 +47,7 @@ class Trimmed:
     ----------
     upto
         The position up to which the log was looked at; 0: no event was old enough.
-    deleted, kept
+    deleted, still_needed
         How many of these events were archived and deleted, and how many are still needed.
     archive
         The directory of the files.
@@ -57,7 +57,7 @@ class Trimmed:
 
     upto: int
     deleted: int
-    kept: int
+    still_needed: int
     archive: str
     files: tuple[str, ...]
 

@@ -123,18 +123,18 @@ def in_words(difference: Difference, of: str = "") -> str:
     return ", ".join(phrases)
 
 
-def _columns_in_words(names: Sequence[str], what: str, whose: str) -> Iterable[str]:
+def _columns_in_words(names: Sequence[str], change: str, whose: str) -> Iterable[str]:
     if names:
-        yield f"column{'s' * (len(names) > 1)} {', '.join(names)}{whose} {what}"
+        yield f"column{'s' * (len(names) > 1)} {', '.join(names)}{whose} {change}"
 
 
-def what_it_reads(project: Project, source: Source) -> tuple[Read, ...]:
+def recorded_reads(project: Project, source: Source) -> tuple[Read, ...]:
     """Return the record of inputs that a build of `source` stores."""
     reached = project.reach(source.bindings, lambda s: s.is_leaf)
     return tuple(Read(s.source_id, s.definition, s.digests) for s in reached)
 
 
-def what_changed_above(
+def changed_inputs(
     project: Project, source: Source, last: Build
 ) -> tuple[tuple[Source, Difference], ...]:
     """Return the inputs of `source` whose meaning changed since its last build, and how.

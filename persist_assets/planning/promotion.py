@@ -138,8 +138,8 @@ def _inconsistent(
                 break
             target_version = (RawVersion(upstream.build_id, CONTENT + beneath.content),)
             if other_rows(former_inputs, target_version):
-                what = f"it was built from different rows of {upstream.key} than those there"
-                yield Refusal(source.source_id, what)
+                message = f"it was built from different rows of {upstream.key} than those there"
+                yield Refusal(source.source_id, message)
                 break
 
 

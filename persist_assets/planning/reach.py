@@ -192,7 +192,7 @@ def with_needed(
     return needed_keys
 
 
-def asked_for(
+def partitions_in_range(
     project: Project,
     selected: Iterable[SourceID],
     order: Mapping[SourceID, Sequence[str]],

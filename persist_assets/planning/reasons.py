@@ -15,10 +15,10 @@ from persist_assets.core.partitions import in_words as keys_in_words
 from persist_assets.planning.age import has_table, unbuilt, unchecked
 from persist_assets.planning.diff import (
     Difference,
+    changed_inputs,
     differ,
     in_words,
     line_of,
-    what_changed_above,
 )
 from persist_assets.planning.increments import (
     mismatch,
@@ -104,20 +104,20 @@ def obstacles_to_build(
 ) -> Iterable[Reason]:
     """Yield why a source that has to be built cannot be built."""
     for upstream_id, missing in lacking(project, source, world, keys, coming).items():
-        message = what_lacks(project.by_id[upstream_id], world, missing)
+        message = missing_in_words(project.by_id[upstream_id], world, missing)
         yield Reason("partition", message, upstream_id)
     for upstream in project.reach(source.bindings, lambda s: has_table(project, s, world, coming)):
         if upstream.raw is not None and upstream.source_id not in world.versions:
             why = world.absent.get(upstream.source_id, "its data is missing")
             yield Reason("no-data", f"{upstream.name}: {why}", upstream.source_id)
     for upstream in unbuilt(project, source, world, coming):
-        what = f"{upstream.name} must be built first: only its table has its history"
-        yield Reason("history", what, upstream.source_id)
+        message = f"{upstream.name} must be built first: only its table has its history"
+        yield Reason("history", message, upstream.source_id)
     for upstream in unchecked(project, source, world, coming):
         yield Reason("unchecked", f"{upstream.name} must pass its checks first", upstream.source_id)
 
 
-def what_lacks(upstream: Source, world: World, missing: Collection[str]) -> str:
+def missing_in_words(upstream: Source, world: World, missing: Collection[str]) -> str:
     """Return the missing partitions of an input in words."""
     order = world.keys[upstream.source_id]
     return f"{upstream.name} lacks {counted(order, missing)}"
@@ -133,7 +133,7 @@ def why_no_table(
     redefined = last.definition != source.definition
     if redefined:
         yield Reason("code", _describe_change(source, last))
-    above = what_changed_above(project, source, last)
+    above = changed_inputs(project, source, last)
     for upstream, difference in above:
         yield Reason(
             "upstream", _describe_input_change(upstream, difference, last), upstream.source_id
@@ -188,8 +188,8 @@ def _describe_change(source: Source, last: Build) -> str:
     named = (*difference.changed, *difference.added, *(new for _, new in difference.renamed))
     alone = not difference.rows and len(difference.columns) == 1 and len(named) == 1
     line = line_of(source, named[0]) if alone else source.location.line
-    what = in_words(difference) or "its annotation, or the order of its columns, changed"
-    return f"{what} in {source.location.path}:{line}"
+    change = in_words(difference) or "its annotation, or the order of its columns, changed"
+    return f"{change} in {source.location.path}:{line}"
 
 
 def _describe_input_change(upstream: Source, difference: Difference, last: Build) -> str:
@@ -225,17 +225,17 @@ def why_other_data(
             drawn = next((s for s in project.sources if DRAW + s.build_id == raw), None)
             name = drawn.name if drawn else "an input"
             history = drawn is not None and drawn.keeps_history
-            what = (
+            message = (
                 f"the history of {name} continued"
                 if history
                 else f"nondeterministic {name} was built again"
             )
-            yield Reason("upstream", what, drawn.source_id if drawn else None)
+            yield Reason("upstream", message, drawn.source_id if drawn else None)
         elif raw.startswith(OLDER):
             mixing = next((s for s in project.sources if OLDER + s.build_id == raw), None)
             name = mixing.name if mixing else "an input"
-            what = f"different rows of {name} are of older code"
-            yield Reason("upstream", what, mixing.source_id if mixing else None)
+            message = f"different rows of {name} are of older code"
+            yield Reason("upstream", message, mixing.source_id if mixing else None)
         elif upstream is None:
             yield Reason(
                 "input",

@@ -84,7 +84,7 @@ def _expression(source: Source, names: Mapping[SourceID, str]) -> str:
     body = splice(source.query, [names[b] for b in source.bindings])
     if source.annotation.merge is not None or source.annotation.partition is not None:
         named = ", ".join(quote(c.name) for c in source.columns)
-        body = kept(source, f"SELECT * FROM (\n{body}\n) AS named({named})", source.columns)
+        body = stored_rows(source, f"SELECT * FROM (\n{body}\n) AS named({named})", source.columns)
     # The columns' names are ours, not those that Spark takes from the spelling of the query.
     columns = f"({', '.join(quote(c.name) for c in source.columns)})" if source.columns else ""
     return f"{quote(names[source.source_id])}{columns} AS (\n{body}\n)"
@@ -94,7 +94,7 @@ LAST, SHARING = "persist.last", "persist.sharing"
 """Names of columns that no table has."""
 
 
-def kept(source: Source, rows: str, columns: Sequence[Column]) -> str:
+def stored_rows(source: Source, rows: str, columns: Sequence[Column]) -> str:
     """Return a query for the rows that the table of a source keeps of those of its query.
 
     These are one row per key, or the rows within the bounds of its partitions.

@@ -179,9 +179,9 @@ class _Reading:
             return selectable
         if len(self._plain) == 1 and not self._selectable([self._plain[0].source_id]):
             raise _not_selectable(self._plain[0], views=self._views)
-        what = "source with a query" if self._views else "persisted source"
+        noun = "source with a query" if self._views else "persisted source"
         raise NotFoundError(
-            f"`{self._pattern}` selects no {what}",
+            f"`{self._pattern}` selects no {noun}",
             location=self._used[0].location if self._used else None,
         )
 
@@ -316,7 +316,7 @@ class _Reading:
         return match[1] if match[1] is not None else match[2]
 
     def _matching(
-        self, what: str, value: str, values_of: Callable[[Source], Iterable[str]]
+        self, attribute: str, value: str, values_of: Callable[[Source], Iterable[str]]
     ) -> set[SourceID]:
         """Return the sources that have a matching value."""
         pattern = value.lower()
@@ -325,9 +325,9 @@ class _Reading:
         if not matching:
             known_values = {v for s in values.values() for v in s}
             hint = did_you_mean(value, known_values)
-            if what not in ("source", "key", "path") and known_values:
+            if attribute not in ("source", "key", "path") and known_values:
                 hint = hint or f"known values: {', '.join(sorted(known_values))}"
-            raise NotFoundError(f"unknown {what} `{value}`", hint=hint)
+            raise NotFoundError(f"unknown {attribute} `{value}`", hint=hint)
         return matching
 
     def _take(self, rule: re.Pattern[str]) -> re.Match[str] | None:

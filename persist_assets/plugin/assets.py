@@ -33,15 +33,15 @@ from persist_assets.plugin import beta
 from persist_assets.plugin.alerts import alerts_sensors
 from persist_assets.plugin.events import (
     CODE_VERSION,
+    check_events,
     checks_in_dagster,
     code_version,
     copy_observations,
     data_version,
     report_raw_versions,
-    told_of_checks,
 )
 from persist_assets.plugin.io_manager import PersistIOManager
-from persist_assets.plugin.partitions import asked_by, backfill_policy
+from persist_assets.plugin.partitions import backfill_policy, requested_partitions
 from persist_assets.plugin.progress import built_in_words, logged
 from persist_assets.plugin.runtime import ENVIRONMENT_TAG, PYSPARK, Runtime
 from persist_assets.plugin.sensors import stale_sensor
@@ -203,9 +203,9 @@ def _definitions(
             yield translator.asset_spec(source)
 
 
-def _name_of(what: str, runtime: Runtime) -> str:
+def _name_of(prefix: str, runtime: Runtime) -> str:
     """Return a name that ends with the project's prefix, so that projects can share a workspace."""
-    return re.sub(r"\W", "_", "_".join((what, *runtime.settings.key_prefix)), flags=re.ASCII)
+    return re.sub(r"\W", "_", "_".join((prefix, *runtime.settings.key_prefix)), flags=re.ASCII)
 
 
 def _gc_schedule(runtime: Runtime, cron: str) -> dg.ScheduleDefinition:
@@ -240,7 +240,7 @@ def _trim_schedule(runtime: Runtime) -> dg.ScheduleDefinition:
         except PersistError as error:
             raise dg.Failure(str(error)) from error
         context.add_output_metadata(
-            {"deleted": trimmed.deleted, "kept": trimmed.kept, "archive": trimmed.archive}
+            {"deleted": trimmed.deleted, "kept": trimmed.still_needed, "archive": trimmed.archive}
         )
 
     op = dg.op(name=f"{name}_op", description="Archive and delete old events of the log.")(trim)
@@ -468,7 +468,7 @@ def _pool(runtime: Runtime, builder: Builder, context: dg.AssetExecutionContext)
     sources = chosen if here else []
     forced = [s.source_id for s in sources if _is_forced(context.run, s)]
     parted = [s for s in chosen if s.annotation.partition]
-    partition_keys = asked_by(context.run, parted, builder.observer.keys())
+    partition_keys = requested_partitions(context.run, parted, builder.observer.keys())
     windows = {s: (a, b) for s, (a, b) in json.loads(context.run.tags.get(AGAIN_TAG, "{}")).items()}
     return Pool(
         builder,
@@ -493,7 +493,7 @@ def _results(
     builder: Builder, source: Source, results: Sequence[CheckResult]
 ) -> Iterator[dg.AssetCheckResult]:
     return (
-        dg.AssetCheckResult(**arguments) for arguments in told_of_checks(builder, source, results)
+        dg.AssetCheckResult(**arguments) for arguments in check_events(builder, source, results)
     )
 
 

@@ -126,7 +126,7 @@ def build_events(
                 yield dg.AssetMaterialization(
                     key, partition=part, metadata=metadata, tags=part_tags
                 )
-        for arguments in told_of_checks(builder, work.source, work.checks):
+        for arguments in check_events(builder, work.source, work.checks):
             yield dg.AssetCheckEvaluation(**arguments)
         latest |= fetch_last_events(instance, [key])
     observations = (o for work in works for o in copy_observations(builder.observer, work.source))
@@ -195,7 +195,7 @@ def checks_in_dagster(project: Project, source: Source) -> dict[str, Check]:
     return checks
 
 
-def told_of_checks(
+def check_events(
     builder: Builder, source: Source, results: Sequence[CheckResult]
 ) -> Iterator[dict[str, Any]]:
     """Yield Dagster's results of the checks of a source's asset, as arguments of its events.

@@ -122,7 +122,7 @@ def _mapping(source: Source, upstream: Source, zone: str) -> dg.PartitionMapping
         )
 
 
-def asked_by(
+def requested_partitions(
     run: dg.DagsterRun, sources: Iterable[Source], order: Mapping[SourceID, Sequence[str]]
 ) -> dict[SourceID, Collection[str]]:
     """Return the partitions of a run by SourceID; a source that is not listed has all of them.
@@ -147,7 +147,7 @@ def asked_by(
     }
 
 
-def asked_tag(
+def partitions_tag(
     partition_keys: Mapping[SourceID, Collection[str]], order: Mapping[SourceID, Sequence[str]]
 ) -> dict[str, str]:
     """Return the tag of a run of some partitions."""

@@ -43,7 +43,7 @@ from persist_assets.plugin.assets import (
     op_name,
 )
 from persist_assets.plugin.events import CODE_VERSION, DATA_VERSION, checks_in_dagster
-from persist_assets.plugin.partitions import asked_tag
+from persist_assets.plugin.partitions import partitions_tag
 from persist_assets.plugin.runtime import ENVIRONMENT_TAG, ORIGIN_TAG
 
 _FAILED = frozenset({"STEP_FAILURE", "PIPELINE_FAILURE", "PIPELINE_CANCELED"})
@@ -321,12 +321,12 @@ def rerun(
     try:
         observer = Observer(settings, compiled, ledger)
         rerun_source = find_source(compiled, source)
-        return run_again(settings, observer, rerun_source, low, high, cascade=cascade)[0]
+        return run_window(settings, observer, rerun_source, low, high, cascade=cascade)[0]
     finally:
         ledger.close()
 
 
-def run_again(
+def run_window(
     settings: Settings,
     observer: Observer,
     source: Source,
@@ -394,7 +394,7 @@ def run_again(
                         k for k in order[reader.source_id] if k in keys
                     ]
     forced = sorted({*partition_keys} | (source_ids - {source.source_id}))
-    tags = {**asked_tag(partition_keys, order), FORCE_TAG: json.dumps(forced)}
+    tags = {**partitions_tag(partition_keys, order), FORCE_TAG: json.dumps(forced)}
     if source.source_id not in partition_keys:
         tags[AGAIN_TAG] = json.dumps({source.source_id: [low, high]})
     result = run_assets(

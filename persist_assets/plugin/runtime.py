@@ -69,7 +69,7 @@ class Runtime:
         self._projects = {settings.environment: project}
         self._builders: dict[str, Builder] = {}
         self._pools: dict[str, Pool] = {}
-        self._already_asked: dict[str, set[object]] = {}
+        self._first_calls: dict[str, set[object]] = {}
         self._ledger: Ledger | None = None
         self._lock = threading.RLock()
 
@@ -196,17 +196,17 @@ class Runtime:
             self._pools[run_id] = make()
         return self._pools[run_id]
 
-    def is_first(self, run_id: str, what: object) -> bool:
-        """Whether this is the first call for `what` in a run."""
+    def is_first(self, run_id: str, key: object) -> bool:
+        """Whether this is the first call for `key` in a run."""
         with self._lock:
-            keys = self._already_asked.setdefault(run_id, set())
-            new = what not in keys
-            keys.add(what)
+            keys = self._first_calls.setdefault(run_id, set())
+            new = key not in keys
+            keys.add(key)
             return new
 
     def close(self, run_id: str) -> None:
         """Forget a run that has ended, and end the work that is still in progress."""
-        self._already_asked.pop(run_id, None)
+        self._first_calls.pop(run_id, None)
         pool = self._pools.pop(run_id, None)
         if pool is not None:
             pool.close()

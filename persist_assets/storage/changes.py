@@ -20,14 +20,14 @@ from persist_assets.core.model.plans import Change, Feed, Piece, TouchedKeys
 from persist_assets.storage.commits import (
     MOST_COMMITS,
     commit_file,
-    is_told_by_files,
+    is_whole_change,
     maps_columns,
     moves,
     parse_commit,
 )
 from persist_assets.storage.delta_features import READABLE_FEATURES, check_readable
 from persist_assets.storage.delta_tables import file_sizes, find_table, live_files, origin
-from persist_assets.storage.files import is_there, list_files, reached
+from persist_assets.storage.files import file_exists, list_files, reached
 from persist_assets.storage.raw import (
     OF_DELTA,
     OF_FILES,
@@ -73,7 +73,7 @@ def keep_listing(directory: str, pin: Pin) -> None:
     if pin.version is None or not pin.version.startswith(OF_FILES) or pin.files is None:
         return
     place = _listing(directory, pin.version)
-    if not is_there(place):
+    if not file_exists(place):
         with reached(place) as (system, path):
             system.create_dir(path.rpartition("/")[0], recursive=True)
             part = f"{path}.{uuid4().hex}"
@@ -202,7 +202,7 @@ def delta_change(root: str, then: int, now: int, files: str | None = None) -> Ch
     before, after, total = file_sizes(old).keys(), sizes.keys(), sum(sizes.values())
     if files is not None and digest_of_files(before) != files:
         return None
-    if files is not None and (change := _told(root, old, new)) is not None:
+    if files is not None and (change := _stated_change(root, old, new)) is not None:
         return replace(change, total_bytes=total)
     came, went = live_files(new, after - before), live_files(old, before - after)
     return Change(
@@ -249,7 +249,7 @@ def _feed(root: str, old: Any, new: Any) -> Feed | None:
     n_bytes = 0
     for version in range(old.version() + 1, new.version() + 1):
         actions = _commit(root, version)
-        if actions is None or "metaData" in actions or not is_told_by_files(actions):
+        if actions is None or "metaData" in actions or not is_whole_change(actions):
             return None
         files = [(kind, a) for kind in ("cdc", "add", "remove") for a in actions.get(kind, ())]
         if any(action.get("deletionVector") for _, action in files):
@@ -268,7 +268,7 @@ def _feed(root: str, old: Any, new: Any) -> Feed | None:
     return Feed(tuple(recorded), tuple(added), tuple(removed), more, n_bytes)
 
 
-def _told(root: str, old: Any, new: Any) -> Change | None:
+def _stated_change(root: str, old: Any, new: Any) -> Change | None:
     """Return the change that the commits between two versions state.
 
     None if it is no smaller than the difference of their files, or if the commits do not state it.
@@ -280,7 +280,7 @@ def _told(root: str, old: Any, new: Any) -> Change | None:
     wrote_anew = False
     for version in range(first + 1, min(new.version(), first + MOST_COMMITS) + 1):
         actions = _commit(root, version)
-        if actions is None or not is_told_by_files(actions) or maps_columns(actions):
+        if actions is None or not is_whole_change(actions) or maps_columns(actions):
             return None
         adds, removes = actions.get("add", ()), actions.get("remove", ())
         if any(a.get("deletionVector") for a in (*adds, *removes)):
@@ -313,7 +313,7 @@ def _told(root: str, old: Any, new: Any) -> Change | None:
             if (piece := _piece(file, root)).path in places:
                 pieces[piece.path] = piece
                 n_rows.append(file.rows and file.rows * (1 if piece.path in came else -1))
-    if pieces.keys() != {*came, *went} or not all(p in after or is_there(p) for p in came):
+    if pieces.keys() != {*came, *went} or not all(p in after or file_exists(p) for p in came):
         return None
     n = _total(n_rows)
     if n is None or n != _more_rows(_counted(old, root), _counted(new, root)):
@@ -387,7 +387,7 @@ def pin_version(raw: RawTable, location: str, version: str) -> Pin:
         raise GoneError(f"version {number} of the Delta table at {location} was replaced")
     present = {file.location for file in list_files(location)}
     files = then.files or ()
-    lost = next((f for f in files if f not in present and not is_there(f)), None)
+    lost = next((f for f in files if f not in present and not file_exists(f)), None)
     if lost is not None:
         raise GoneError(f"{lost}, a file of version {number}, is gone")
     return replace(then, names=then.names | now.names)  # columns that it lacks are NULL

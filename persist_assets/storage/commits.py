@@ -68,14 +68,14 @@ def moves(actions: Mapping[str, Sequence[Any]]) -> bool:
     return _changes_files(actions) or not _KNOWN.issuperset(actions)
 
 
-def is_told_by_files(actions: Mapping[str, Sequence[Any]]) -> bool:
+def is_whole_change(actions: Mapping[str, Sequence[Any]]) -> bool:
     """Whether the files that a commit adds and removes are the whole change of its rows.
 
     Examples
     --------
-    >>> is_told_by_files({"add": [{"dataChange": True}], "cdc": [{}]})
+    >>> is_whole_change({"add": [{"dataChange": True}], "cdc": [{}]})
     True
-    >>> is_told_by_files({"add": [{"dataChange": False}], "cdc": [{}]})
+    >>> is_whole_change({"add": [{"dataChange": False}], "cdc": [{}]})
     False
     """
     recorded = {"cdc"} if _changes_files(actions) else set[str]()

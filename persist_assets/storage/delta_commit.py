@@ -163,10 +163,10 @@ def _copied(staged: Staged, root: str, file: Live) -> File:
     copy = copy_path(staged.build_uid, file.path)
     place = f"{staged.root}/{copy}"
     copy_file(f"{root}/{file.path}", place)
-    found = find_file(staged.root, copy)
-    if (found.bytes, found.rows) != (file.bytes, file.rows):
+    copied = find_file(staged.root, copy)
+    if (copied.bytes, copied.rows) != (file.bytes, file.rows):
         raise StorageError(f"{place} differs from {root}/{file.path}, of which it is a copy")
-    return found
+    return copied
 
 
 def find_file(root: str, path: str) -> File:

@@ -21,7 +21,7 @@ from persist_assets.core.object_stores import is_local
 from persist_assets.core.time_values import from_statistics, overlap
 from persist_assets.storage.files import (
     delta_place,
-    is_there,
+    file_exists,
     list_files,
     reached,
     unreachable,
@@ -129,8 +129,8 @@ def read_version(root: str, version: int) -> TableVersion:
     actual = {listed.location: listed.bytes for build in builds for listed in list_files(build)}
     for file, size in sizes.items():
         if actual.get(file) != size:
-            what = f"has {actual[file]} bytes, not {size}" if file in actual else "is gone"
-            message = f"{file}, a file of version {version}, {what}"
+            problem = f"has {actual[file]} bytes, not {size}" if file in actual else "is gone"
+            message = f"{file}, a file of version {version}, {problem}"
             raise GoneError(message, hint="build it again")
     return TableVersion(tuple(sizes), columns_of_struct(json.loads(table.schema().to_json())))
 
@@ -185,7 +185,7 @@ def live_files(
         actions = actions.filter(
             pa.array([p in among for p in actions["path"].to_pylist()], "bool")
         )
-    columns = [told_by_files(actions, name) for name in actions.column_names]
+    columns = [file_statistics(actions, name) for name in actions.column_names]
     for values in zip(*columns, strict=True):
         row = dict(zip(actions.column_names, values, strict=True))
         statistics: dict[str, dict[str, Any]] = {"min": {}, "max": {}, "null_count": {}}
@@ -218,7 +218,7 @@ def nulls_in(root: str, version: int, column: str) -> int | None:
     return total
 
 
-def told_by_files(actions: Any, name: str) -> list[Any]:
+def file_statistics(actions: Any, name: str) -> list[Any]:
     """Return a statistic of each file; None if it is missing, or Python cannot represent it."""
     try:
         return actions[name].to_pylist()
@@ -272,7 +272,7 @@ def has_snapshot(root: str, snapshot: Snapshot) -> bool:
         return os.path.exists(commit) and sum(_parquet_sizes(files)) == snapshot.bytes
     direct = (f for f in list_files(files) if f.location == f"{files}/{f.name}")  # no states
     written = (f.bytes for f in direct if f.name.endswith(".parquet"))
-    return is_there(commit) and sum(written) == snapshot.bytes
+    return file_exists(commit) and sum(written) == snapshot.bytes
 
 
 def is_whole(root: str, snapshot: Snapshot) -> bool:

@@ -330,7 +330,7 @@ def _inode(path: str) -> str:
     return f"{status.st_ino}:{status.st_ctime_ns}"
 
 
-def is_there(location: str) -> bool:
+def file_exists(location: str) -> bool:
     """Whether a file exists at a location.
 
     Raises

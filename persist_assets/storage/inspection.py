@@ -82,11 +82,11 @@ def inspect_data(location: str) -> Inspected:
         raise StorageError(f"there is no data at {location}", hint="name a file or a directory")
     formats = {SUFFIXES[m[1].lower()] for f in shown if (m := _SUFFIX.search(f.name))}
     if len(formats) != 1:
-        what = (
+        content = (
             f"files of {' and '.join(sorted(formats))}" if formats else "no data in a known format"
         )
         raise StorageError(
-            f"{location} has {what}",
+            f"{location} has {content}",
             hint=f"name a Delta table, or files that end in {', '.join(f'.{s}' for s in SUFFIXES)}",
         )
     (form,) = formats

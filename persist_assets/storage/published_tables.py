@@ -185,12 +185,12 @@ def _publish(
     present = {f"/{path.rpartition('/')[2]}": path for path in live}
     stay: set[str] = set()
     if table is not None and _columns(table) == _columns(origin):  # else all files are replaced
-        there = {f.location: f.bytes for f in list_files(place)} if verify else None
+        present_sizes = {f.location: f.bytes for f in list_files(place)} if verify else None
         stay = {
             name
             for name, path in names.items()
             if name in present and live[present[name]] == sizes[path]
-            if there is None or there.get(f"{place}/{present[name]}") == sizes[path]
+            if present_sizes is None or present_sizes.get(f"{place}/{present[name]}") == sizes[path]
         }
         if len(stay) == len(names) == len(live):
             return int(table.version())
@@ -208,9 +208,9 @@ def _publish(
         _discard(linked)
         raise
     staged = Staged(place, directory, _schema(origin, description), tuple(links))
-    kept = {present[name] for name in stay}
+    retained = {present[name] for name in stay}
     try:
-        return write_files(table, staged, metadata, kept, _text(description))
+        return write_files(table, staged, metadata, retained, _text(description))
     except (DeltaError, OSError):
         _discard(linked)
         raise

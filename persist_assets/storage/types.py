@@ -55,13 +55,13 @@ def type_of_json(kind: Any) -> str:
             return f"struct<{','.join(fields)}>"
 
 
-def type_of_arrow(kind: Any, what: str) -> str:
+def type_of_arrow(kind: Any, subject: str) -> str:
     """Return Spark's name of an Arrow type.
 
     Raises
     ------
     StorageError
-        Spark cannot read it; `what` names what has the type.
+        Spark cannot read it; `subject` names what has the type.
     """
     from pyarrow import types
 
@@ -93,15 +93,17 @@ def type_of_arrow(kind: Any, what: str) -> str:
     if types.is_timestamp(kind) and kind.unit != "ns":
         return "timestamp" if kind.tz else "timestamp_ntz"
     if types.is_dictionary(kind):
-        return type_of_arrow(kind.value_type, what)
+        return type_of_arrow(kind.value_type, subject)
     if types.is_list(kind) or types.is_large_list(kind):
-        return f"array<{type_of_arrow(kind.value_type, what)}>"
+        return f"array<{type_of_arrow(kind.value_type, subject)}>"
     if types.is_map(kind):
-        return f"map<{type_of_arrow(kind.key_type, what)},{type_of_arrow(kind.item_type, what)}>"
+        return (
+            f"map<{type_of_arrow(kind.key_type, subject)},{type_of_arrow(kind.item_type, subject)}>"
+        )
     if types.is_struct(kind):
-        fields = (f"{field_name(f.name)}:{type_of_arrow(f.type, what)}" for f in kind)
+        fields = (f"{field_name(f.name)}:{type_of_arrow(f.type, subject)}" for f in kind)
         return f"struct<{','.join(fields)}>"
-    raise StorageError(f"{what} has the type {kind}, which Spark cannot read")
+    raise StorageError(f"{subject} has the type {kind}, which Spark cannot read")
 
 
 _REFUSED = ("void", "variant", "time", "interval", "calendarinterval", "geometry", "geography")

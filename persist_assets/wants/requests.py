@@ -190,7 +190,7 @@ def _above(project: Project, sources: Iterable[SourceID]) -> set[SourceID]:
     return {s.source_id for s in reached if s.persisted}
 
 
-def plan_wanted(observer: Observer, refs: Iterable[PartitionRef]) -> Plan:
+def plan_partitions(observer: Observer, refs: Iterable[PartitionRef]) -> Plan:
     """Return what a build of some partitions would do, with everything upstream of them.
 
     Partitions that cannot be built yet, or any more, are left out.

@@ -261,7 +261,7 @@ class Access:
     @property
     def is_open(self) -> bool:
         """Whether everybody may do everything."""
-        if not self._needs_token and self._file is not None and self._file.is_there():
+        if not self._needs_token and self._file is not None and self._file.exists():
             self._needs_token = True
         return not self._needs_token
 

@@ -237,7 +237,7 @@ def serve(
     for proxy in proxies:
         check_proxy(proxy, None, "--proxy")
     proxies = (*settings.service.proxies, *proxies)
-    has_tokens = tokens or TokenFile(settings.state_dir / TOKEN_FILE).is_there()
+    has_tokens = tokens or TokenFile(settings.state_dir / TOKEN_FILE).exists()
     if not (has_tokens or settings.service.user_header) and (proxies or not is_loopback(host)):
         raise SettingsError(
             f"other hosts can reach {'it through a proxy' if proxies else host},"

@@ -138,7 +138,11 @@ class Graph:
         self.build_times = Kept[Any](ledger.events, UNPLANNED)
         self.source_records = Kept[Any](ledger.events, UNPLANNED)
         self._position = 0
-        self._moved, self._awaited, self._wanted = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._moved, self._awaited, self._evaluation_due = (
+            asyncio.Event(),
+            asyncio.Event(),
+            asyncio.Event(),
+        )
         self._tasks: list[asyncio.Task[None]] = []
 
     # ---------------------------------------------------------------------------------- life
@@ -325,7 +329,7 @@ class Graph:
             return recorded, [*warnings, *self.find_problems()], previous is None
 
         result = await self.glance(record)
-        self._wanted.set()
+        self._evaluation_due.set()
         return result
 
     def find_problems(self) -> list[str]:
@@ -345,8 +349,8 @@ class Graph:
             finally:
                 self.evaluations += 1
                 self.evaluation_s += (seconds := time.monotonic() - began)
-            found = trigger, seconds, len(evaluation.partitions)
-            log.info("action=evaluated trigger=%s seconds=%.3f partitions=%d", *found)
+            measured = trigger, seconds, len(evaluation.partitions)
+            log.info("action=evaluated trigger=%s seconds=%.3f partitions=%d", *measured)
             return evaluation, request
 
         return await self.plan(act)
@@ -358,8 +362,8 @@ class Graph:
         a quarter of the time, whatever the number of wants.
         """
         while True:
-            await self._wanted.wait()
-            self._wanted.clear()
+            await self._evaluation_due.wait()
+            self._evaluation_due.clear()
             began = time.monotonic()
             try:
                 await self.evaluate("want")

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from persist_assets.web.access import Caller, Right
 
 
-def forbidden(caller: Caller, right: Right, what: str = "") -> Refused:
+def forbidden(caller: Caller, right: Right, target: str = "") -> Refused:
     """Return the answer to a caller who lacks a right."""
     if caller.may("build") or caller.may("promote"):
         words = {"build": "build", "promote": "promote into"}.get(right, "do everything")
-        return Refused(403, "forbidden", f"`{caller.name}` may not {words} {what}".strip())
+        return Refused(403, "forbidden", f"`{caller.name}` may not {words} {target}".strip())
     return Refused(403, "forbidden", f"the token `{caller.name}` is read-only")
 
 

@@ -77,7 +77,7 @@ class TokenFile:
         self._seen: object = None
         self._tokens: tuple[Token, ...] = ()
 
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Whether the file exists: then a token is needed, even if there is none."""
         return os.path.lexists(self.path)
 
@@ -153,7 +153,7 @@ class TokenFile:
         with open(self.path.with_suffix(".lock"), "a") as lock:
             os.chmod(lock.fileno(), 0o600)
             fcntl.flock(lock, fcntl.LOCK_EX)
-            tokens = [*self._load()] if self.is_there() else []
+            tokens = [*self._load()] if self.exists() else []
             yield tokens
             document = {"tokens": [_entry_of(token) for token in tokens]}
             partial = self.path.with_suffix(".part")

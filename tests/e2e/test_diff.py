@@ -16,7 +16,7 @@ from persist_assets.core.model.snapshots import Build, Snapshot
 from persist_assets.core.settings.load import load_settings
 from persist_assets.ledger.builds import Publication
 from persist_assets.ledger.ledger import Ledger
-from persist_assets.planning.diff import what_it_reads
+from persist_assets.planning.diff import recorded_reads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +64,7 @@ def published(root: Path, environment: str) -> None:
         build = Build(
             uid, source.source_id, source.build_id, source.definition, environment, "run",
             "started", "built", now, digests=source.digests,
-            reads=what_it_reads(project, source),
+            reads=recorded_reads(project, source),
         )  # fmt: skip
         snapshot = Snapshot(
             uid, source.source_id, source.build_id, source.table, 0, (), "c", 1, 1, now

@@ -68,26 +68,26 @@ def _range(tag: Tag, named: Mapping[str, Tag]) -> Iterable[Check]:
         yield Check("range", f"range_{column}", columns=(column,), least=least, most=most)
 
 
-def _bounds(tag: Tag, what: str) -> tuple[Scalar | None, Scalar | None]:
+def _bounds(tag: Tag, key_name: str) -> tuple[Scalar | None, Scalar | None]:
     """Return the bounds of a range, in order; one may be missing."""
     if tag.value is not None:
-        raise Bad(f"`{what}` needs `min`, `max` or both", tag.location)
+        raise Bad(f"`{key_name}` needs `min`, `max` or both", tag.location)
     ends: dict[str, str | int | float] = {}
-    for name, below in read_known(tag, what, ("min", "max")):
-        refuse(below.properties, f"{what}.{name}")
+    for name, below in read_known(tag, key_name, ("min", "max")):
+        refuse(below.properties, f"{key_name}.{name}")
         value = below.value.isoformat() if isinstance(below.value, date) else below.value
         if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise Bad(f"`{what}.{name}` must be a number, a date or a string", below.location)
+            raise Bad(f"`{key_name}.{name}` must be a number, a date or a string", below.location)
         ends[name] = value
     least, most = ends.get("min"), ends.get("max")
     if not ends:
-        raise Bad(f"`{what}` needs `min`, `max` or both", tag.location)
+        raise Bad(f"`{key_name}` needs `min`, `max` or both", tag.location)
     if least is not None and most is not None:
         if isinstance(least, str) is not isinstance(most, str):
-            raise Bad(f"the bounds of `{what}` must have the same type", tag.location)
+            raise Bad(f"the bounds of `{key_name}` must have the same type", tag.location)
         if least > most:  # pyright: ignore[reportOperatorIssue]
             message = f"no value is between {least} and {most}"
-            raise Bad(message, tag.location, f"`{what}.min` must not exceed `{what}.max`")
+            raise Bad(message, tag.location, f"`{key_name}.min` must not exceed `{key_name}.max`")
     return least, most
 
 
@@ -148,12 +148,12 @@ _CHECKS: Mapping[CheckKind, Callable[[Tag, Mapping[str, Tag]], Iterable[Check]]]
 }
 
 
-def read_check(tag: Tag, what: str) -> tuple[Check, ...]:
+def read_check(tag: Tag, key_name: str) -> tuple[Check, ...]:
     """Return the checks of a block, each with a name of its own."""
     if tag.value is not None or not tag.properties:
         raise Bad("`check` must be a block", tag.location, "for example, check { not_null=[id] }")
     checks: dict[str, Check] = {}
-    for kind, below in read_known(tag, what, _CHECKS):
+    for kind, below in read_known(tag, key_name, _CHECKS):
         named = {k: v for k, v in (below.properties or {}).items() if not v.deleted}
         blocking = read_blocking(named.pop("severity", None))
         n_kept = _failures_to_keep(named.pop("keep_failures", None), kind)

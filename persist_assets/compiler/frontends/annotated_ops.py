@@ -35,92 +35,94 @@ _OURS = {
 """Tags of Dagster that have a key of their own here."""
 
 
-def read_retries(tag: Tag, what: str) -> Retries:
+def read_retries(tag: Tag, key_name: str) -> Retries:
     """Return how often a failed step is tried again, and after which delays."""
-    example = f'for example, {what}=3 {{ delay="30s" backoff=exponential }}'
+    example = f'for example, {key_name}=3 {{ delay="30s" backoff=exponential }}'
     parts: dict[str, Any] = {}
-    for name, below in read_known(tag, what, ("max", "delay", "backoff", "jitter")):
+    for name, below in read_known(tag, key_name, ("max", "delay", "backoff", "jitter")):
         if name == "max":
             if tag.value is not None:
-                raise Bad(f"`{what}` has a number, and `{what}.max`", below.location, example)
-            parts[name] = _number(below, f"{what}.max", example)
+                raise Bad(
+                    f"`{key_name}` has a number, and `{key_name}.max`", below.location, example
+                )
+            parts[name] = _number(below, f"{key_name}.max", example)
         elif name == "delay":
-            parts[name] = read_duration(below, f"{what}.delay")
+            parts[name] = read_duration(below, f"{key_name}.delay")
         else:
             choices = get_args(Backoff if name == "backoff" else Jitter)
-            parts[name] = one_of(choices, below, f"{what}.{name}")
+            parts[name] = one_of(choices, below, f"{key_name}.{name}")
     if tag.value is not None:
-        parts["max"] = _number(tag, what, example)
+        parts["max"] = _number(tag, key_name, example)
     if "max" not in parts:
-        raise Bad(f"`{what}` needs a number", tag.location, example)
+        raise Bad(f"`{key_name}` needs a number", tag.location, example)
     if "delay" not in parts:
         for name in ("backoff", "jitter"):
             if name in parts:
-                message = f"`{what}.{name}` changes a delay, but there is none"
+                message = f"`{key_name}.{name}` changes a delay, but there is none"
                 raise Bad(message, tag.location, 'add delay="30s"')
     return Retries(parts["max"], parts.get("delay"), parts.get("backoff"), parts.get("jitter"))
 
 
-def _number(tag: Tag, what: str, example: str) -> int:
+def _number(tag: Tag, key_name: str, example: str) -> int:
     value = tag.value
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 100:
-        raise Bad(f"`{what}` must be an integer from 1 to 100", tag.location, example)
+        raise Bad(f"`{key_name}` must be an integer from 1 to 100", tag.location, example)
     return value
 
 
-def read_pool(tag: Tag, what: str) -> str:
+def read_pool(tag: Tag, key_name: str) -> str:
     """Return the name of a pool of Dagster."""
-    pool = read_text(tag, what)
+    pool = read_text(tag, key_name)
     if re.search(r"\s", pool):
         raise Bad(f"invalid pool name `{pool}`", tag.location, "remove the spaces")
     return pool
 
 
-def read_op_tags(tag: Tag, what: str) -> tuple[tuple[str, str], ...]:
+def read_op_tags(tag: Tag, key_name: str) -> tuple[tuple[str, str], ...]:
     """Return tags of the op: strings, or JSON for what is no string; sorted."""
-    example = f"for example, {what} {{ `dagster/priority`=3 }}"
+    example = f"for example, {key_name} {{ `dagster/priority`=3 }}"
     if tag.value is not None or not tag.properties:
-        raise Bad(f"`{what}` must be a block of tags", tag.location, example)
+        raise Bad(f"`{key_name}` must be a block of tags", tag.location, example)
     tags: dict[str, str] = {}
     for name, below in tag.properties.items():
         if name in _OURS:
-            raise Bad(f"`{what}` cannot have `{name}`", below.location, f"write {_OURS[name]}")
+            raise Bad(f"`{key_name}` cannot have `{name}`", below.location, f"write {_OURS[name]}")
         if not below.deleted:
-            value = _plain(below, f"{what}.{name}")
+            value = _plain(below, f"{key_name}.{name}")
             tags[name] = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
     return tuple(sorted(tags.items()))
 
 
-def read_k8s(tag: Tag, what: str) -> str:
+def read_k8s(tag: Tag, key_name: str) -> str:
     """Return the value of the tag ``dagster-k8s/config`` as JSON."""
-    example = f"for example, {what}.container_config.resources.requests.memory=4Gi"
+    example = f"for example, {key_name}.container_config.resources.requests.memory=4Gi"
     if tag.value is not None or not tag.properties:
-        raise Bad(f"`{what}` must be a block", tag.location, example)
+        raise Bad(f"`{key_name}` must be a block", tag.location, example)
     config: dict[str, object] = {}
     for name, below in tag.properties.items():
         if name == "merge_behavior":
-            config[name] = one_of(_MERGES, below, f"{what}.{name}")
+            config[name] = one_of(_MERGES, below, f"{key_name}.{name}")
             continue
         if name not in K8S_PARTS:
             hint = did_you_mean(name, K8S_PARTS) or f"known properties: {', '.join(K8S_PARTS)}"
-            raise Bad(f"`{what}` has no property `{name}`", below.location, hint)
+            raise Bad(f"`{key_name}` has no property `{name}`", below.location, hint)
         if not below.deleted:
-            config[name] = _plain(below, f"{what}.{name}")
+            config[name] = _plain(below, f"{key_name}.{name}")
             if not isinstance(config[name], dict):
-                raise Bad(f"`{what}.{name}` must be a block", below.location, example)
+                raise Bad(f"`{key_name}.{name}` must be a block", below.location, example)
     return json.dumps(config, sort_keys=True)
 
 
-def _plain(tag: Tag, what: str) -> object:
+def _plain(tag: Tag, key_name: str) -> object:
     """Return a value as JSON has it."""
     if tag.properties is not None:
-        refuse(None if tag.value is None else tag.properties, what)
+        refuse(None if tag.value is None else tag.properties, key_name)
         live = {name: t for name, t in tag.properties.items() if not t.deleted}
-        return {name: _plain(t, f"{what}.{name}") for name, t in live.items()}
+        return {name: _plain(t, f"{key_name}.{name}") for name, t in live.items()}
     if isinstance(tag.value, list):
-        return [_plain(element, what) for element in tag.value]
+        return [_plain(element, key_name) for element in tag.value]
     if tag.value is None:
-        raise Bad(f"`{what}` has no value", tag.location, "write @true for a Boolean")
+        raise Bad(f"`{key_name}` has no value", tag.location, "write @true for a Boolean")
     return cast("object", tag.value)
 
 

@@ -273,11 +273,11 @@ def misplaced(declaration: Declaration) -> Iterator[Problem]:
         elif declaration.temporary and key in NEEDS_TABLE:
             message = f"`{key}` has no effect on temporary tables"
             yield Problem("annotation-misplaced", message, place, "remove materialized")
-        elif not declaration.kept and key in NEEDS_PERSIST:
+        elif not declaration.is_persistent and key in NEEDS_PERSIST:
             message = f"`{key}` has no effect on a source that is not persisted"
             hint = "add persist to its annotation"
             yield Problem("annotation-misplaced", message, place, hint)
-        elif not declaration.kept and key == "check" and declaration.language == MALLOY:
+        elif not declaration.is_persistent and key == "check" and declaration.language == MALLOY:
             message = "`check` would not run: Malloy inlines a source that is not persisted"
             hint = "add persist to its annotation, or check a view that reads it in SQL"
             yield Problem("annotation-misplaced", message, place, hint)

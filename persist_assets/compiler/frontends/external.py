@@ -292,13 +292,13 @@ class _Reading:
             self.say("connector", f"unknown connector `{name}`", at, hint)
         raise _Wrong
 
-    def require_known(self, options: Mapping[str, Any], keys: Iterable[str], what: str) -> None:
+    def require_known(self, options: Mapping[str, Any], keys: Iterable[str], owner: str) -> None:
         keys = tuple(keys)
         for key in options:
             if key not in keys:
                 why = NOT_NEEDED.get(key)
                 hint = did_you_mean(key, keys) or f"known options: {', '.join(keys)}"
-                message = f"{what} has no option `{key}`" + (f" here: {why}" if why else "")
+                message = f"{owner} has no option `{key}`" + (f" here: {why}" if why else "")
                 self.say("option", message, self.at(key), "remove it" if why else hint)
 
     def names(self, options: Mapping[str, Any], key: str) -> tuple[str, ...]:
@@ -509,13 +509,13 @@ class _Reading:
         # In Python, True is an int.
         fits = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
         if not fits:
-            what = {
+            expected = {
                 str: "a string",
                 dict: "an object",
                 int: "an integer, without quotes",
                 bool: "true or false, without quotes",
             }[kind]
-            self.say("type", f"`{key}` must be {what}", self.at(key))
+            self.say("type", f"`{key}` must be {expected}", self.at(key))
         return fits
 
     def unknown(self, connector: str, key: str, keys: Iterable[str]) -> None:

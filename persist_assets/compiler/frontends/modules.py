@@ -259,15 +259,15 @@ class _Reach:
                 for a in node.names
                 if origin is not None
             ]
-        for name, what in bindings:
-            self.reached(module, name, what.dotted)
+        for name, binding in bindings:
+            self.reached(module, name, binding.dotted)
 
     def chain(self, module: Module, chain: tuple[str, ...]) -> None:
         """Follow ``a.b.c`` by its meaning in a module."""
         name, rest = chain[0], chain[1:]
         origins = module.imports.get(name, ())
-        for what in origins:
-            self.reached(module, name, (*what.dotted, *rest))
+        for origin in origins:
+            self.reached(module, name, (*origin.dotted, *rest))
         for number in module.bindings.get(name, ()):
             self.statement(module, number)
         if not origins and name not in module.bindings:

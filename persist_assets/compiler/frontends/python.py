@@ -317,7 +317,7 @@ class _File:
         place: Location,
     ) -> Declaration:
         kind = (self.module.ours(decorator) if decorator is not None else None) or "table"
-        options, inputs = self.said(decorator, kind)
+        options, inputs = self.arguments_of(decorator, kind)
         result = result_of(node, self.module)
         options = with_contract(options, result, kind, place)
         annotation, problems = read_annotation(lines, options)
@@ -391,9 +391,9 @@ class _File:
     def is_source(self, node: ast.FunctionDef) -> bool:
         return any(self.module.ours(d) for d in node.decorator_list)
 
-    # ------------------------------------------------------------------------------- what is said
+    # ------------------------------------------------------------------------------- arguments
 
-    def said(
+    def arguments_of(
         self, decorator: ast.expr | None, kind: str
     ) -> tuple[Tag | None, Mapping[str, tuple[str, Location]]]:
         """Return the arguments of a decorator as a tag, and its qualifiers of inputs."""
@@ -442,7 +442,7 @@ class _File:
             sources[name] = below.value, below.location
         return sources
 
-    def tag(self, node: ast.expr, what: str) -> Tag:
+    def tag(self, node: ast.expr, key_name: str) -> Tag:
         """Return a literal value in the form of MOTLY."""
         place = self.module.place(node)
         match node:
@@ -453,29 +453,29 @@ class _File:
             case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
                 return Tag(place, -number)
             case ast.List() | ast.Tuple():
-                return Tag(place, [self.tag(e, what) for e in node.elts])
+                return Tag(place, [self.tag(e, key_name) for e in node.elts])
             case ast.Dict():
                 below: dict[str, Tag] = {}
                 for key, value in zip(node.keys, node.values, strict=True):
                     if not (isinstance(key, ast.Constant) and isinstance(key.value, str)):
                         at = self.module.place(key or value)
-                        message = f"the keys of `{what}` must be string literals"
+                        message = f"the keys of `{key_name}` must be string literals"
                         raise Refused("python-source", message, at)
-                    below[key.value] = self.tag(value, f"{what}.{key.value}")
+                    below[key.value] = self.tag(value, f"{key_name}.{key.value}")
                 return Tag(place, properties=below)
-            case ast.Name() if what.startswith("check.function"):
+            case ast.Name() if key_name.startswith("check.function"):
                 return Tag(place, node.id)
             case ast.Name():
                 constant = self.constant(node.id)
                 if constant is not None:
-                    tag = self.tag(constant, what)
+                    tag = self.tag(constant, key_name)
                     tag.location = place
                     return tag
             case _:
                 pass
         raise Refused(
             "python-source",
-            f"the value of `{what}` must be a literal",
+            f"the value of `{key_name}` must be a literal",
             place,
             "use strings, numbers, lists and dicts of them, or the name of such a constant: "
             "it is read without running the code",

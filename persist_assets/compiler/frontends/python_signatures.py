@@ -72,9 +72,9 @@ def parameters_of(
     parameters: list[Parameter] = []
     wrong: list[Problem] = []
     for argument in required:
-        what = f"the parameter `{argument.arg}`"
+        subject = f"the parameter `{argument.arg}`"
         try:
-            kind, hint = kind_of(argument.annotation, what, module)
+            kind, hint = kind_of(argument.annotation, subject, module)
         except Refused as refused:
             wrong.append(refused.problem)
             continue
@@ -125,7 +125,7 @@ def with_contract(options: Tag | None, result: Hint, kind: str, place: Location)
     return options
 
 
-def kind_of(annotation: ast.expr | None, what: str, module: Module) -> tuple[str, Hint]:
+def kind_of(annotation: ast.expr | None, subject: str, module: Module) -> tuple[str, Hint]:
     """Return the annotated kind of a frame, or the session, and the columns that it names.
 
     Raises
@@ -146,7 +146,7 @@ def kind_of(annotation: ast.expr | None, what: str, module: Module) -> tuple[str
     match annotation:
         case ast.Subscript(value=outer, slice=ast.Tuple(elts=[inner, text])):
             if _means(outer, _ANNOTATED, module):
-                annotation, hint = inner, _hint(text, what, place)
+                annotation, hint = inner, _hint(text, subject, place)
         case _:
             pass
     match annotation:
@@ -160,7 +160,7 @@ def kind_of(annotation: ast.expr | None, what: str, module: Module) -> tuple[str
         return kind, hint
     raise Refused(
         "annotation-type",
-        f"unsupported annotation `{written}` of {what}",
+        f"unsupported annotation `{written}` of {subject}",
         place,
         "use pyspark.sql.DataFrame, narwhals.LazyFrame or no annotation; "
         "give parameters that are not sources a default",
@@ -191,14 +191,14 @@ def _is_arrow(annotation: ast.expr, module: Module) -> bool:
     return Parameter("", kind, module.place(annotation)).is_arrow
 
 
-def _hint(text: ast.expr, what: str, place: Location) -> Hint:
+def _hint(text: ast.expr, subject: str, place: Location) -> Hint:
     """Return the columns that a text names, as Spark's SQL has them."""
     if not (isinstance(text, ast.Constant) and isinstance(text.value, str)):
-        message = f"`Annotated` of {what} needs the columns as a string"
+        message = f"`Annotated` of {subject} needs the columns as a string"
         raise Refused("annotation-type", message, place, _EXAMPLE)
     struct = parse_type(f"struct<{text.value}>") if text.value.strip() else None
     if struct is None or "not null" in text.value.lower():
-        message = f"`{text.value}` of {what} is not a list of columns with types"
+        message = f"`{text.value}` of {subject} is not a list of columns with types"
         raise Refused("annotation-type", message, place, _EXAMPLE)
     fields = tuple(fields_of(struct))
     if len({name.lower() for name, _ in fields}) < len(fields):

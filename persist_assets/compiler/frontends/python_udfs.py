@@ -81,7 +81,7 @@ def _read(node: FunctionNode, module: Module, modules: Modules) -> SqlFunction:
     if len(module.bindings.get(node.name, ())) > 1:
         raise Refused("python-udf", f"`{node.name}` is redefined in its file", place, "rename it")
     decorator = next(d for d in node.decorator_list if module.ours(d) == UDF)
-    returns, deterministic = _said(decorator, module)
+    returns, deterministic = _udf_arguments(decorator, module)
     parameters = _parameters(node, module)
     reached = modules.reach(module, node)
     if modules.problems:
@@ -97,7 +97,7 @@ def _read(node: FunctionNode, module: Module, modules: Modules) -> SqlFunction:
     return SqlFunction(node.name, place, parameters, returns, (), None, udf)
 
 
-def _said(decorator: ast.expr, module: Module) -> tuple[str, bool | None]:
+def _udf_arguments(decorator: ast.expr, module: Module) -> tuple[str, bool | None]:
     """Return the type of the result, and whether it is deterministic; None: it does not say."""
     place = module.place(decorator)
     example = 'for example, @udf(returns="int")'

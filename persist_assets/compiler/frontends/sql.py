@@ -62,12 +62,12 @@ from persist_assets.core.dialect import (
     SPARK,
     as_name,
     faithful,
+    lost_feature,
     marked_type,
     misleading_comment,
     tokenize,
     type_name,
     typed,
-    what_is_lost,
     whole_strings,
 )
 from persist_assets.core.errors import (
@@ -464,7 +464,7 @@ class _File:
         self, tree: Any, name: str, location: Location, tokens: Sequence[Token]
     ) -> RawTable:
         """Return the declaration of an external table's data."""
-        for kind, what in (
+        for kind, clause in (
             (exp.FileFormatProperty, "USING"),
             (exp.LocationProperty, "LOCATION"),
             (exp.OptionsProperty, "OPTIONS"),
@@ -472,7 +472,7 @@ class _File:
             if tree.find(kind):
                 raise _Refused(
                     "external-connector",
-                    f"an external table has no {what}: its connector locates the data",
+                    f"an external table has no {clause}: its connector locates the data",
                     location,
                     "use WITH ('connectors' = '[…]'), or remove EXTERNAL",
                 )
@@ -683,7 +683,7 @@ class _File:
             references,
             column_names,
             sha256("\0".join(words_of(spark_tokens, self.text, references)).encode()).hexdigest(),
-            what_is_lost(tokens, self.text) or (None if is_certain else "|>"),
+            lost_feature(tokens, self.text) or (None if is_certain else "|>"),
             bounded,
             tuple((name, n, self.location(at)) for name, n, at in wrong_calls(tokens, tree)),
             tuple(self.misplaced(c) for c in misplaced_calls(tokens, self.text, tree)),

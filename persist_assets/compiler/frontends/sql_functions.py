@@ -20,10 +20,10 @@ from persist_assets.compiler.frontends.sql_trees import BRACKETS
 from persist_assets.core.dialect import (
     WITHOUT_PARENTHESES,
     faithful,
+    lost_feature,
     marked_type,
     parse,
     suffixed,
-    what_is_lost,
 )
 from persist_assets.core.errors import Location, Problem
 from persist_assets.core.spark_types import UnknownTypeError
@@ -218,19 +218,19 @@ class _Reader:
         token = self.tokens[min(self.at, len(self.tokens) - 1)]
         return Refused(code, message, self.file.location(token.start), hint)
 
-    def read_name(self, what: str) -> str:
+    def read_name(self, role: str) -> str:
         if self.at >= len(self.tokens):
-            raise self.refused(f"expected the name of the {what}")
+            raise self.refused(f"expected the name of the {role}")
         name = self.tokens[self.at].text
         if not IDENTIFIER.fullmatch(name):
             hint = "use letters, digits and underscores"
-            raise self.refused(f"invalid {what} name `{name}`", hint, "name")
+            raise self.refused(f"invalid {role} name `{name}`", hint, "name")
         if name.lower() in WITHOUT_PARENTHESES or name.lower() in ("session", "system"):
             raise self.refused(f"`{name}` has a special meaning in Spark", "rename it", "name")
         self.at += 1
         if self.next_is("."):
             hint = "remove the qualifier: names of functions and variables are the project's"
-            raise self.refused(f"the name of the {what} has a qualifier", hint, "name")
+            raise self.refused(f"the name of the {role} has a qualifier", hint, "name")
         return name
 
     def read_type(self) -> str:
@@ -262,7 +262,7 @@ class _Reader:
         tokens = self.tokens[self.at : end]
         if not tokens:
             raise self.refused("something is missing here")
-        lost = what_is_lost(tokens, self.file.text)
+        lost = lost_feature(tokens, self.file.text)
         if any(t.token_type is TokenType.PIPE_GT for t in tokens):
             lost = "|>"
         if lost:
@@ -333,19 +333,19 @@ class _Reader:
 
     def columns(self, *, are_parameters: bool) -> list[Parameter]:
         """Return the parameters, or the columns, in brackets."""
-        what = "parameter" if are_parameters else "column"
+        role = "parameter" if are_parameters else "column"
         self.expect("(", "the name" if are_parameters else "TABLE")
         out: list[Parameter] = []
         while not self.next_is(")"):
             if out:
-                self.expect(",", f"a {what}")
+                self.expect(",", f"a {role}")
             at = self.at
-            name, kind, default = self.read_name(what), self.read_type(), None
+            name, kind, default = self.read_name(role), self.read_type(), None
             if name.lower() in [p.name.lower() for p in out]:
                 self.at = at
-                raise self.refused(f"two {what}s have the name `{name}`", code="name")
+                raise self.refused(f"two {role}s have the name `{name}`", code="name")
             if self.next_is("NOT", "NULL"):
-                raise self.refused(f"a {what} cannot be NOT NULL in Spark", "remove it")
+                raise self.refused(f"a {role} cannot be NOT NULL in Spark", "remove it")
             if are_parameters and self.next_is("DEFAULT"):
                 default = self.constant(self.end_of("COMMENT"), f"the default of `{name}`")
             self.read_comment()
@@ -387,7 +387,7 @@ class _Reader:
             raise Refused("variable", f"`{name}`: {wrong}", place)
         return SqlVariable(name, location, kind, f"CAST({spelled(code)} AS {kind})")
 
-    def constant(self, end: int, what: str) -> Code:
+    def constant(self, end: int, subject: str) -> Code:
         """Return a constant expression, and read it."""
         start = self.at
         code = self.code(end)
@@ -397,7 +397,7 @@ class _Reader:
         if column or wrong:
             self.at = start
             part = f": it uses `{column or wrong[0]}`"
-            raise self.refused(f"{what} is not constant{part}", "write a literal", "function")
+            raise self.refused(f"{subject} is not constant{part}", "write a literal", "function")
         return code
 
 

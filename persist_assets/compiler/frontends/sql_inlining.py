@@ -511,11 +511,11 @@ class _Inlining:
                 message = f"`{function.name}` may use its parameters only"
                 raise Refused("function", message, self.code.location())
         for name, node in calls_in(self.code.tree):
-            what = _COMPLEX.get("window" if name in TIME_WINDOWS else SPARKS.get(name, ""))
+            obstacle = _COMPLEX.get("window" if name in TIME_WINDOWS else SPARKS.get(name, ""))
             if node.find_ancestor(exp.Window) is not None:
-                what = _COMPLEX["window"]
-            if what:
-                message = f"`{function.name}` {what}: `{name}`"
+                obstacle = _COMPLEX["window"]
+            if obstacle:
+                message = f"`{function.name}` {obstacle}: `{name}`"
                 hint = "functions compute one value from others of the same row"
                 raise Refused("function", message, self.node_place(node), hint)
 
@@ -686,10 +686,10 @@ class _Inlining:
         varies = sorted({name for name, _ in calls_in(argument) if self.varies(name)})
         reads = argument.find(exp.Query) is not None
         if several and (varies or reads):
-            what = f"`{varies[0]}`" if varies else "this query"
+            culprit = f"`{varies[0]}`" if varies else "this query"
             uses = "for each row" if is_table else "several times"
             message = (
-                f"`{function.name}` uses `{parameter.name}` {uses}, and {what} might "
+                f"`{function.name}` uses `{parameter.name}` {uses}, and {culprit} might "
                 "have another value each time"
             )
             hint = "compute the argument in a column of a subquery"

@@ -241,10 +241,10 @@ class Session:
                 self._busy = False
 
     def _answer(self, question: Mapping[str, Any]) -> Any:
-        what = question["ask"]
-        if what == "file":
+        question_kind = question["ask"]
+        if question_kind == "file":
             return self._answers.file(question["path"])
-        if what == "table":
+        if question_kind == "table":
             return list(self._answers.table(question["connection"], question["table"]))
         return list(self._answers.select(question["connection"], question["sql"]))
 

@@ -260,7 +260,7 @@ def _declaration(
     problems += misplaced(
         replace(declaration, annotation=replace(annotation, keys=own_annotation.keys))
     )
-    if not declaration.kept:  # inherited checks are those of the table
+    if not declaration.is_persistent:  # inherited checks are those of the table
         declaration = replace(declaration, annotation=replace(annotation, checks=()))
     if source.sql is None or source.filtered or source.redefined:
         return None, problems

@@ -152,8 +152,8 @@ def partitions_fit(subject: Subject) -> Iterator[Problem]:
         return
     place = subject.places["partition"]
     if source.volatile or source.reads_clock:
-        what = "is nondeterministic" if source.volatile else "depends on the current time"
-        message = f"`{source.name}` {what}: its partitions would be inconsistent"
+        reason = "is nondeterministic" if source.volatile else "depends on the current time"
+        message = f"`{source.name}` {reason}: its partitions would be inconsistent"
         yield Problem("partition", message, place, "remove partition")
     if partition.time is not None and len({*limits(partition)}) == 1:
         yield Problem("partition", "no partition fits between `start` and `end`", place)
@@ -219,8 +219,8 @@ def view_is_deterministic(subject: Subject) -> Iterator[Problem]:
     """Require that every reader of a view computes the same rows."""
     source = subject.source
     if source.annotation.strategy == "view" and (source.volatile or source.reads_clock):
-        what = "is nondeterministic" if source.volatile else "depends on the current time"
-        message = f"`{source.name}` {what}: each reader of a view would see different rows"
+        reason = "is nondeterministic" if source.volatile else "depends on the current time"
+        message = f"`{source.name}` {reason}: each reader of a view would see different rows"
         yield Problem("view", message, subject.places["materialized"], "remove materialized=view")
 
 
@@ -233,11 +233,11 @@ def view_calls_no_function(subject: Subject) -> Iterator[Problem]:
         return
     hint = "remove materialized=view"
     if within is subject.unit:
-        what = "is a function"
+        reason = "is a function"
     else:
-        what = f"reads the function `{within.declaration.name}`"
+        reason = f"reads the function `{within.declaration.name}`"
         hint += f", or persist `{within.declaration.name}`"
-    message = f"`{subject.source.name}` {what}, which a view cannot call"
+    message = f"`{subject.source.name}` {reason}, which a view cannot call"
     yield Problem("view", message, subject.places["materialized"], hint)
 
 

@@ -290,7 +290,7 @@ def _compile_query(compilation: Compilation, unit: Unit) -> None:
         compilation.connection,
         unit.source_id,
         declaration.persisted,
-        (compilation.followed, *_kept_how(declaration)),
+        (compilation.followed, *_annotated_meaning(declaration)),
         (query.wording, query.lost, query.column_names),
         [u.key for u in upstream],
     )
@@ -445,7 +445,7 @@ def _made(unit: Unit, declaration: Declaration, query: Query, meaning: Meaning) 
             query.wording,
             unit.bindings,
             query.column_names,
-            *_merged_how(declaration),
+            *_row_rules(declaration),
         ),
         description=declaration.description,
         columns=tuple(Column(n, kind, described.get(n.lower())) for n, kind in meaning.columns),
@@ -464,15 +464,15 @@ def _made(unit: Unit, declaration: Declaration, query: Query, meaning: Meaning) 
     )
 
 
-def _kept_how(declaration: Declaration) -> tuple[object, ...]:
+def _annotated_meaning(declaration: Declaration) -> tuple[object, ...]:
     """Return the parts of an annotation that affect the meaning of a query."""
     annotation = declaration.annotation
     how = (annotation.assume, annotation.goes_on)
     fields = (annotation.refresh, annotation.time_column, *how)
-    return (*fields, *_merged_how(declaration))
+    return (*fields, *_row_rules(declaration))
 
 
-def _merged_how(declaration: Declaration) -> tuple[object, ...]:
+def _row_rules(declaration: Declaration) -> tuple[object, ...]:
     """Return the changes that an annotation makes to the rows of a query."""
     merge, by = declaration.annotation.merge, declaration.annotation.time_column
     partition = declaration.annotation.partition

@@ -488,7 +488,7 @@ class Holding:
     ----------
     build_ids
         The BuildIDs built into it; the holder of the leases of all of them has the table alone.
-    kept
+    readable
         The builds whose snapshots may still be read, with their versions.
     gone
         The builds whose snapshots may no longer be read, with their versions; failed builds have
@@ -502,7 +502,7 @@ class Holding:
 
     table: str
     build_ids: tuple[BuildID, ...]
-    kept: Mapping[str, int]
+    readable: Mapping[str, int]
     gone: Mapping[str, int | None]
     started: tuple[tuple[str, str | None, datetime], ...]
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])

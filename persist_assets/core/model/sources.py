@@ -163,7 +163,7 @@ class Declaration:
     wrapper: Function | None = None
 
     @property
-    def kept(self) -> bool:
+    def is_persistent(self) -> bool:
         """Whether it is annotated ``persist``, or is persistent by default and not annotated."""
         persist = self.annotation.persist
         return self.materialized if persist is None else persist
@@ -171,12 +171,12 @@ class Declaration:
     @property
     def temporary(self) -> bool:
         """Whether it is a temporary table of every run that needs its rows."""
-        return self.kept and self.annotation.strategy == "temporary"
+        return self.is_persistent and self.annotation.strategy == "temporary"
 
     @property
     def persisted(self) -> bool:
         """Whether it has a permanent table or stored query."""
-        return self.kept and not self.temporary
+        return self.is_persistent and not self.temporary
 
 
 @dataclass(frozen=True, slots=True)

@@ -287,7 +287,7 @@ def _malloy(entries: dict[str, Any], overrides: dict[str, Any], environment: str
     if not re.fullmatch(r"[^\W\d]\w*", connection):
         message = f"invalid connection name `{connection}`"
         raise SettingsError(message, location=at("malloy", "connection"))
-    pairs = tuple((name, _given(name, value)) for name, value in sorted(givens.items()))
+    pairs = tuple((name, _read_given(name, value)) for name, value in sorted(givens.items()))
     databricks: dict[str, str] = {
         **_databricks(entries, "malloy"),
         **_databricks(overrides, "env", environment, "malloy"),
@@ -309,7 +309,7 @@ def _databricks(malloy: Mapping[str, Any], *path: str) -> dict[str, str]:
     return entries
 
 
-def _given(name: str, value: Any) -> Given:
+def _read_given(name: str, value: Any) -> Given:
     """Return a value of TOML as it is said in JSON."""
     match value:
         case datetime():
@@ -318,7 +318,7 @@ def _given(name: str, value: Any) -> Given:
             return value.isoformat()
         case list():
             elements = cast("list[Any]", value)
-            return tuple(_given(name, element) for element in elements)
+            return tuple(_read_given(name, element) for element in elements)
         case str() | bool() | int() | float():
             return value
         case _:
@@ -420,9 +420,9 @@ def _chain(name: str, environments: Mapping[str, Any], default: str) -> tuple[st
     while following is not None:
         section = _section_of(following, environments)
         if environments and (section not in names or following.endswith("*")):
-            what = f"`[env.{chain[-1]}] reads` names" if chain else "unknown environment"
+            prefix = f"`[env.{chain[-1]}] reads` names" if chain else "unknown environment"
             raise SettingsError(
-                f"{what} `{following}`" + (", which is not declared" if chain else ""),
+                f"{prefix} `{following}`" + (", which is not declared" if chain else ""),
                 hint=did_you_mean(following, names)
                 or f"known environments: {', '.join(sorted(names))}",
                 location=_reads(chain[-1], environments) if chain else Location(SETTINGS_FILE),

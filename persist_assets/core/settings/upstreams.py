@@ -84,21 +84,21 @@ def read_webhook(entries: Mapping[str, Any]) -> str:
 
 def http_url(url: str, *path: str) -> str:
     """Return a URL of the web, refused if it is none or holds a password."""
-    what = f"{section_of(path[:-1])}{path[-1]}"
+    key = f"{section_of(path[:-1])}{path[-1]}"
     try:
         parts = urlsplit(url)
         fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        raise SettingsError(f"`{what}`: `{url}` is not a URL", location=at(*path)) from None
+        raise SettingsError(f"`{key}`: `{url}` is not a URL", location=at(*path)) from None
     if not fits or any(c.isspace() for c in url):
         raise SettingsError(
-            f"`{what}`: `{url}` is not an HTTP URL",
+            f"`{key}`: `{url}` is not an HTTP URL",
             hint="it must start with http:// or https://",
             location=at(*path),
         )
     if parts.username is not None or parts.password is not None:
         raise SettingsError(
-            f"`{what}` contains a password",
+            f"`{key}` contains a password",
             hint="use token_env to name an environment variable that holds a token",
             location=at(*path),
         )

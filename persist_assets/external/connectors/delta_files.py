@@ -24,7 +24,7 @@ from persist_assets.external.connectors.pruning import (
 )
 from persist_assets.planning.increments import in_order
 from persist_assets.storage.delta_features import deletion_vectors
-from persist_assets.storage.delta_tables import told_by_files
+from persist_assets.storage.delta_tables import file_statistics
 from persist_assets.storage.files import reached, stored_rows, stored_schema
 from persist_assets.storage.raw import file_location
 
@@ -120,8 +120,8 @@ class DeltaFiles:
             return []
         fields, keys = fields_of(table), table.metadata().partition_columns
         kinds = {f.name: f.type for f in fields}
-        sizes = told_by_files(actions, "size_bytes")
-        counts = told_by_files(actions, "num_records")
+        sizes = file_statistics(actions, "size_bytes")
+        counts = file_statistics(actions, "num_records")
         timestamps = {f.name: f.physical for f in timestamp_keys(table)}
         texts = self._log.partition_texts(table)
         values = {name: self._values(actions, name) for name in keys if name not in timestamps}
@@ -267,4 +267,4 @@ def _deleted_numbers(vector: Any) -> frozenset[int]:
 def _statistics(actions: Any, column: DeltaField) -> list[list[Any]]:
     """Return a column's least values, greatest values and numbers of NULLs, by file."""
     names = (f"{kind}.{column.physical}" for kind in ("min", "max", "null_count"))
-    return [told_by_files(actions, name) for name in names]
+    return [file_statistics(actions, name) for name in names]

@@ -328,11 +328,11 @@ def _unit_test(importer: Importer, properties: Properties, target: Target) -> di
     if macros not in ({}, {"is_incremental": False}):
         raise UntranslatableError("it overrides macros; is_incremental() is false here")
     inputs: dict[str, Any] = {}
-    for given in listed(body.get("given")):
-        written = str(given.get("input"))
+    for fixture in listed(body.get("given")):
+        written = str(fixture.get("input"))
         if written.strip() == "this":
             raise UntranslatableError("an input is the table itself (`this`)")
-        inputs[_target(importer, written).name] = _rows(importer, given, "given")
+        inputs[_target(importer, written).name] = _rows(importer, fixture, "given")
     return {
         "source": target.name,
         "inputs": inputs,
@@ -340,7 +340,7 @@ def _unit_test(importer: Importer, properties: Properties, target: Target) -> di
     }
 
 
-def _rows(importer: Importer, body: Any, what: str) -> Any:
+def _rows(importer: Importer, body: Any, key: str) -> Any:
     """Return the rows of a unit test: a list, or a query."""
     form = str(body.get("format", "dict"))
     rows, fixture = body.get("rows"), body.get("fixture")
@@ -360,5 +360,5 @@ def _rows(importer: Importer, body: Any, what: str) -> Any:
         read = csv.DictReader([line.strip() for line in lines], skipinitialspace=True)
         return [{k: v if v != "" else None for k, v in row.items()} for row in read]
     if form != "dict" or not isinstance(rows, list):
-        raise UntranslatableError(f"`{what}` has unknown rows")
+        raise UntranslatableError(f"`{key}` has unknown rows")
     return plain(rows)

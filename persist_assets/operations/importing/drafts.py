@@ -225,10 +225,10 @@ def not_null(origin: Origin, column: str, *, only_warns: bool = False) -> Rule:
 def unique(origin: Origin, columns: Sequence[str], *, only_warns: bool = False) -> Rule:
     """Return the check that no two rows share a key; keys with a NULL are not compared."""
     names = ", ".join(map(_column, columns))
-    there = " AND ".join(f"{_column(c)} IS NOT NULL" for c in columns)
+    not_null = " AND ".join(f"{_column(c)} IS NOT NULL" for c in columns)
     failing = (
         f"SELECT {names}, count(*) AS n_rows FROM {{table}}"
-        f" WHERE {there} GROUP BY {names} HAVING count(*) > 1"
+        f" WHERE {not_null} GROUP BY {names} HAVING count(*) > 1"
     )
     key = f"[{', '.join(map(word, columns))}]"
     return Rule(origin, "unique", key, "", failing, only_warns)
@@ -248,10 +248,10 @@ def relationship(
     origin: Origin, column: str, other: str, key: str, *, only_warns: bool = False
 ) -> Rule:
     """Return the check that each value of a column is in a column of another source, or NULL."""
-    name, there = _column(column), _column(key)
+    name, other_column = _column(column), _column(key)
     failing = (
         f"SELECT a.* FROM {{table}} AS a LEFT ANTI JOIN {written_name(other)} AS b"
-        f" ON a.{name} = b.{there} WHERE a.{name} IS NOT NULL"
+        f" ON a.{name} = b.{other_column} WHERE a.{name} IS NOT NULL"
     )
     value = f"={text(f'{other}.{key}')}"
     return Rule(origin, "relationship", word(column), value, failing, only_warns)

@@ -96,7 +96,7 @@ class Templates:
         """
         tables: dict[str, tuple[str, ...]] = {}
         config: dict[str, Any] = {}
-        asked: list[bool] = []
+        incremental_calls: list[bool] = []
 
         def mark(*name: str) -> str:
             key = _MARK.format(len(tables))
@@ -109,7 +109,7 @@ class Templates:
             return mark("ref", str(names[-1]))
 
         def incremental() -> bool:
-            asked.append(True)
+            incremental_calls.append(True)
             return False
 
         names = {
@@ -120,7 +120,7 @@ class Templates:
             "this": _This(),
         }
         rendered = self._run(text, names)
-        return Rendered(rendered, tables, config, bool(asked))
+        return Rendered(rendered, tables, config, bool(incremental_calls))
 
     def value(self, text: str) -> Any:
         """Return the value of a text of YAML that may be a template.

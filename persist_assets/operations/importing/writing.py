@@ -35,7 +35,7 @@ _TESTS = "sources/tests"
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """Something that is in the new project, the file where it is, and what to know of it."""
+    """An object of the new project, its file, and notes about it."""
 
     origin: Origin
     path: str
@@ -44,12 +44,12 @@ class Carried:
 
 @dataclass(frozen=True, slots=True)
 class ToFillIn:
-    """A raw table of which the user has to say something."""
+    """A raw table that the user has to complete."""
 
     name: str
     path: str
     line: int
-    what: str
+    missing: str
 
 
 @dataclass

@@ -15,7 +15,7 @@ from persist_assets.core.errors import PersistError, SettingsError
 from persist_assets.core.partitions import window_end
 from persist_assets.core.wants import ACTIVE, Want, ref_of
 from persist_assets.operations.environments import plan_rollback, promote, roll_back
-from persist_assets.wants.requests import digest_refs, plan_wanted, resolve, taint
+from persist_assets.wants.requests import digest_refs, plan_partitions, resolve, taint
 from persist_assets.web.api import refusal
 from persist_assets.web.dashboard.environments import settings_of
 from persist_assets.web.dashboard.frame import parameter, to_environment, to_partition
@@ -117,7 +117,7 @@ async def confirm_retry(frame: Frame, request: Request, caller: Caller) -> Respo
         observer = frame.graph.observer()
         place = resolve(observer, ref)
         full = ref_of(place.source.key, place.key)
-        steps = [s for s in plan_wanted(observer, [full]).steps if s.action == "build"]
+        steps = [s for s in plan_partitions(observer, [full]).steps if s.action == "build"]
         return {
             "action": "/retry",
             "fields": {"ref": full},

@@ -35,32 +35,32 @@ class SourceDiffers:
 
     Attributes
     ----------
-    here, there
+    here, other
         The builds that they read; None: nothing.
-    what
+    difference
         The difference in words.
     """
 
     source_id: SourceID
     here: Build | None
-    there: Build | None
-    what: str
+    other: Build | None
+    difference: str
 
 
-def compare(here: Mapping[SourceID, Build], there: Mapping[SourceID, Build]) -> list[SourceDiffers]:
+def compare(here: Mapping[SourceID, Build], other: Mapping[SourceID, Build]) -> list[SourceDiffers]:
     """Return the sources of which two environments read other tables, in order.
 
     Parameters
     ----------
-    here, there
+    here, other
         The build that readers of each environment get of each source.
     """
     differing: list[SourceDiffers] = []
-    for source_id in sorted({*here, *there}):
-        a, b = here.get(source_id), there.get(source_id)
-        what = _difference(a, b)
-        if what:
-            differing.append(SourceDiffers(source_id, a, b, what))
+    for source_id in sorted({*here, *other}):
+        a, b = here.get(source_id), other.get(source_id)
+        difference = _difference(a, b)
+        if difference:
+            differing.append(SourceDiffers(source_id, a, b, difference))
     return differing
 
 
@@ -77,16 +77,16 @@ def find_read(ledger: Ledger, environments: Sequence[str]) -> dict[SourceID, Bui
     return {s: replace(published.get(b.build_id, b), source_id=s) for s, b in current.items()}
 
 
-def _difference(here: Build | None, there: Build | None) -> str:
-    if here is None or there is None:
+def _difference(here: Build | None, other: Build | None) -> str:
+    if here is None or other is None:
         return "only there" if here is None else "only here"
-    a, b = here.snapshot, there.snapshot
+    a, b = here.snapshot, other.snapshot
     if a is not None and b is not None and a.build_uid == b.build_uid:
         return ""
-    if here.build_id != there.build_id:
-        if here.digests is not None and there.digests is not None:
+    if here.build_id != other.build_id:
+        if here.digests is not None and other.digests is not None:
             return (
-                in_words(differ(there.digests, here.digests))
+                in_words(differ(other.digests, here.digests))
                 or "the definition of an input changed"
             )
         return "another definition"

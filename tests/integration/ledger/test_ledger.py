@@ -296,7 +296,7 @@ def test_what_nobody_can_reach_is_given_up_and_never_named_again(open_ledger: Op
 
     def held(removed: bool, **given: bool) -> dict[str, Any]:
         found = ledger.builds.collect(future, "dev", defined, removed=removed, **given)
-        return {h.table: (h.kept, h.gone) for h in found}
+        return {h.table: (h.readable, h.gone) for h in found}
 
     kept = {new.build_uid: 1, old.build_uid: 0}
     assert held(False)[new.table] == (kept, {}), "a view reads it"

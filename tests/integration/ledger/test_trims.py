@@ -244,7 +244,7 @@ def test_an_archive_holds_what_was_deleted_exactly(open_ledger: Open, tmp_path: 
     only = trim(project, ledger, HOUR, clock=lambda: later, dry_run=True)
     assert (only.files, ledger.events.trimmed_to()) == ((), 0)
     trimmed = trim(project, ledger, HOUR, clock=lambda: later, archive=str(tmp_path / "old"))
-    assert trimmed.deleted == only.deleted > 0 and trimmed.kept == only.kept > 0
+    assert trimmed.deleted == only.deleted > 0 and trimmed.still_needed == only.still_needed > 0
     assert Path(trimmed.archive).parent == tmp_path / "old"
     (name,) = trimmed.files
     written = {r["idx"]: r for r in pq.read_table(Path(trimmed.archive, name)).to_pylist()}

@@ -25,7 +25,7 @@ from persist_assets.storage.delta_deletions import delete_builds
 from persist_assets.storage.delta_tables import find_table, find_writer, read_sample, read_version
 from persist_assets.storage.files import (
     delete_file,
-    is_there,
+    file_exists,
     know_stores,
     list_files,
 )
@@ -124,7 +124,7 @@ def test_a_commit_is_no_conflict_as_long_as_nobody_knows_whose_the_other_one_is(
 ASKS: dict[str, Callable[[str], object]] = {
     "opening a table": lambda b: find_table(f"{b}/t"),
     "listing": lambda b: list_files(f"{b}/t"),
-    "looking for a file": lambda b: is_there(f"{b}/t/{entry(0)}"),
+    "looking for a file": lambda b: file_exists(f"{b}/t/{entry(0)}"),
     "reading a commit": lambda b: find_writer(f"{b}/t", 0),
     "reading rows": lambda b: read_sample([f"{b}/t/{UIDS[0]}/part-0.parquet"], 2),
     "reading columns": lambda b: find_columns(RawTable("parquet", "t"), f"{b}/raw"),

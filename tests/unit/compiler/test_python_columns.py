@@ -10,7 +10,7 @@ from conftest import compiled
 from persist_assets.compiler.load import load_project
 from persist_assets.core.model.snapshots import Build
 from persist_assets.core.settings.load import load_settings
-from persist_assets.planning.diff import what_changed_above, what_it_reads
+from persist_assets.planning.diff import changed_inputs, recorded_reads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -407,9 +407,9 @@ def why(text: str, before: str, after: str) -> dict[str, tuple[str, ...]]:
     then = project(text, before)
     source = then.by_id["f@sources/d.py"]
     last = Build.__new__(Build)
-    object.__setattr__(last, "reads", what_it_reads(then, source))
+    object.__setattr__(last, "reads", recorded_reads(then, source))
     now = project(text, after)
-    found = what_changed_above(now, now.by_id["f@sources/d.py"], last)
+    found = changed_inputs(now, now.by_id["f@sources/d.py"], last)
     return {upstream.name: difference.columns for upstream, difference in found}
 
 

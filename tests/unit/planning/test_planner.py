@@ -19,7 +19,7 @@ from persist_assets.core.model.snapshots import (
     Snapshot,
     merge_as_of,
 )
-from persist_assets.planning.diff import what_it_reads
+from persist_assets.planning.diff import recorded_reads
 from persist_assets.planning.inputs import as_of, digest_partitions, drawn, inputs
 from persist_assets.planning.planner import plan
 from persist_assets.planning.world import DRAW, OLDER, UNVERSIONED, World, older_code
@@ -83,7 +83,7 @@ def built(made: Project, world: World | None = None) -> World:
         now = replace(world, manifest=manifest)
         made_now = snapshot(source, drawn(as_of(made, source, now), source, "uid"))
         manifest[source.build_id] = made_now
-        history[source.source_id] = build(source, made_now, None, what_it_reads(made, source))
+        history[source.source_id] = build(source, made_now, None, recorded_reads(made, source))
     return replace(world, manifest=manifest, history=history)
 
 

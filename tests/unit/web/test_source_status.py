@@ -212,7 +212,7 @@ def test_two_environments_differ_in_what_their_readers_get() -> None:
         "code": other,
         "theirs": of("9"),
     }
-    assert {d.source_id: d.what for d in compare(here, there)} == {
+    assert {d.source_id: d.difference for d in compare(here, there)} == {
         "data": "the same definition, other data",
         "code": "another definition",
         "ours": "only here",
@@ -224,4 +224,4 @@ def test_two_environments_differ_in_what_their_readers_get() -> None:
         },
         {"x": of("2", "id-b", digests=Parts("r", (("a", "2"),)))},
     )
-    assert [d.what for d in compare(*with_parts)] == ["column a changed"]
+    assert [d.difference for d in compare(*with_parts)] == ["column a changed"]
