@@ -1,10 +1,9 @@
 """Persistent sources for Dagster on Spark.
 
-`load_sources` turns a directory of annotated queries into Dagster assets, and so does
-`PersistedSourcesComponent` in a `defs.yaml`; `source`, `model`,
-`table` and `incremental_table` stand above functions that are sources, and `udf` above those that
-queries call; see docs/python.md.
-Importing this package is cheap: Dagster, Spark and Delta are imported when they are used.
+`load_sources`, or `PersistedSourcesComponent` in a `defs.yaml`, turns a directory of annotated
+queries into Dagster assets. `source`, `model`, `table` and `incremental_table` decorate Python
+functions that are sources, `udf` functions that queries call; see docs/python.md.
+Importing this package is cheap: Dagster, Spark and Delta are imported on first use.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name of the package's face when it is first used."""
+    """Import a public name of the package on first use."""
     if name in _HOMES:
         from importlib import import_module
 
@@ -64,5 +63,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return the names of the package's face; Dagster looks for components among them."""
+    """Return the public names of the package; Dagster looks for components among them."""
     return [*__all__]

@@ -1,4 +1,4 @@
-"""Where the package's own files lie: no other module derives a path from its own place."""
+"""The places of the package's own files: no other module derives a path from its own place."""
 
 from __future__ import annotations
 

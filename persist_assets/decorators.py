@@ -1,8 +1,7 @@
-"""What stands above functions that are sources, or that queries call.
+"""Decorators for functions that are sources, or that queries call.
 
-When a file of sources is compiled these are found by their names and nothing is run. When it is
-imported they return functions as they are, so that tests call them with frames of their own.
-Imports nothing.
+The compiler finds decorators by their names and runs no code. On import, decorators return the
+functions unchanged, so tests can call them with frames of their own. Imports nothing.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ def source(function: F, /) -> F: ...
 @overload
 def source(**keys: object) -> Callable[[F], F]: ...
 def source(function: Any = None, /, **keys: object) -> Any:
-    """Declare data from outside, which a function brings: every run that reads it calls it.
+    """Declare a function that fetches outside data. Every run that reads it calls it.
 
     Parameters
     ----------
     keys
-        Those of annotations: ``owner``, ``tags``, ``group``.
+        Keys of annotations: ``owner``, ``tags``, ``group``.
     """
     return _as_it_is(function)
 
@@ -37,12 +36,12 @@ def model(function: F, /) -> F: ...
 @overload
 def model(**keys: object) -> Callable[[F], F]: ...
 def model(function: Any = None, /, **keys: object) -> Any:
-    """Declare a source that is computed where it is read: it has no table.
+    """Declare a source without a table: it is computed where it is read.
 
     Parameters
     ----------
     keys
-        Those of annotations; ``inputs`` says which sources parameters are, by name.
+        Keys of annotations, and ``inputs``, which maps parameters to sources.
     """
     return _as_it_is(function)
 
@@ -52,12 +51,12 @@ def table(function: F, /) -> F: ...
 @overload
 def table(**keys: object) -> Callable[[F], F]: ...
 def table(function: Any = None, /, **keys: object) -> Any:
-    """Declare a persisted source: it has a table.
+    """Declare a persisted source: a source with a table.
 
     Parameters
     ----------
     keys
-        Those of annotations, as for `model`.
+        Keys of annotations, as for `model`.
 
     Examples
     --------
@@ -75,29 +74,29 @@ def incremental_table(function: F, /) -> F: ...
 @overload
 def incremental_table(**keys: object) -> Callable[[F], F]: ...
 def incremental_table(function: Any = None, /, **keys: object) -> Any:
-    """Declare a persisted source whose table grows with what it reads.
+    """Declare a persisted source whose table grows with its inputs.
 
-    Nobody can prove of a function which of its rows are new: all are computed, unless
-    ``assume="exact"`` says that only those past its watermark are.
+    It is impossible to prove which rows of a function are new, so a build computes all rows, unless
+    ``assume="exact"`` states that only rows past the watermark are new.
 
     Parameters
     ----------
     keys
-        Those of annotations, as for `model`: ``time_column`` or ``watermark``, ``lookback``, ….
+        Keys of annotations, as for `model`: ``time_column`` or ``watermark``, ``lookback``, ….
     """
     return _as_it_is(function)
 
 
 def udf(*, returns: str, deterministic: bool = True) -> Callable[[F], F]:
-    """Declare a function that queries in SQL call, for values of one row.
+    """Declare a function that SQL queries can call, for values of one row.
 
     Parameters
     ----------
     returns
-        The type of its result, as Spark's SQL has it: ``int``, ``array<string>``.
+        The type of its result in Spark SQL: ``int``, ``array<string>``.
     deterministic
-        It has the same result for the same arguments, whenever it is called. Write it out if the
-        code uses random values or the clock.
+        Whether equal arguments always give equal results. It must be set if the code uses random
+        values or the clock.
 
     Examples
     --------
@@ -111,20 +110,21 @@ def udf(*, returns: str, deterministic: bool = True) -> Callable[[F], F]:
 
 
 NARROW: ContextVar[Callable[[Any, str], Any] | None] = ContextVar("narrow", default=None)
-"""What narrows a frame to the rows that a build computes anew, while it calls a function."""
+"""The filter for the rows that a build computes, set while it calls a function."""
 
 
 def incremental_filter(column: str) -> Callable[[Frame], Frame]:
-    """Return what keeps of a frame the rows that a build computes anew.
+    """Return a function that filters a frame to the rows that a build computes.
 
-    That are those from the watermark on, or from ``lookback`` before it, by `column`; rows that
-    have no value there stay. All of them where everything is computed, and outside of builds.
+    These are the rows whose `column` is at or after the watermark, or at most ``lookback`` before
+    it, and the rows where it is NULL. Where a build computes all rows, and outside of builds, the
+    function returns the frame unchanged.
 
     Parameters
     ----------
     column
-        Of the frame, whatever was done to it before: a date, a timestamp, a number or a text that
-        is later where the time column of the source is.
+        A column of the frame: a date, timestamp, number or string that increases with the time
+        column of the source.
 
     Examples
     --------

@@ -395,7 +395,7 @@ class Builder:
         work.inherited = self._is_inherited(work)
 
     def _reuse(self, work: PendingBuild, present: Snapshot, world: World) -> None:
-        """Let a table that is there be published; ask the checks whose answers may have changed."""
+        """Let an existing table be published; run the checks whose results may have changed."""
         work.snapshot = present
         work.checks = self._checking.recheck(work, present, world)
         if self._checking.has_new_guards(work.source, present):
@@ -548,7 +548,7 @@ class Builder:
         return publication.snapshot
 
     def publish_parked(self, request: Request) -> list[PendingBuild]:
-        """Let readers see everything parked for a request, in one transaction; return it.
+        """Publish everything parked for a request, in one transaction; return it.
 
         Raises
         ------
@@ -632,7 +632,7 @@ class Builder:
         )
 
     def _publication(self, work: PendingBuild) -> Publication:
-        """Return what readers will see of a committed build."""
+        """Return the snapshot that readers will see after a committed build."""
         assert work.snapshot is not None
         # The other environment may have moved on since.
         inherited = work.inherited and self._is_inherited(work)
@@ -650,7 +650,7 @@ class Builder:
         )
 
     def _announce(self, works: Iterable[PendingBuild]) -> None:
-        """Export the manifest, and refresh the names under which others read what was published."""
+        """Export the manifest, and update published tables and catalog views."""
         sharing: list[SourceID] = []
         for work in works:
             work.state = "published"

@@ -83,7 +83,7 @@ def show(settings: Settings, ledger: Ledger, engine: Engine, sources: Iterable[S
 def _readable(
     settings: Settings, ledger: Ledger, name: str, snapshot: Snapshot | None
 ) -> str | None:
-    """Return the query of a view; None: it must not exist, because no rows are there to show."""
+    """Return the query of a view; None: there are no rows, so it must not exist."""
     if snapshot is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What a build did to bring a table up to date, and how much faster it was than computing all rows.
+"""The effort of a build that updated a table, and how much faster it was than computing all rows.
 
 plan, files written and kept, seconds of earlier builds ─► `Effort`
 """

@@ -70,7 +70,7 @@ class _Uses:
 
 
 class SharedWork:
-    """What a build computes for other sources, too, and what their builds computed for it.
+    """Relations that builds of one run share.
 
     The first source of a run that needs a relation computes it. Its cost would otherwise say that
     maintaining it is dear, and that of the others that it is cheap.

@@ -70,7 +70,7 @@ _FEW = 8
 
 @dataclass(frozen=True, slots=True)
 class Unpublished:
-    """A finished build of this run that later builds of the run read, and nobody else does.
+    """A finished build that only later builds of the same run read.
 
     Attributes
     ----------
@@ -322,7 +322,7 @@ class Observer:
     def _taken_over(
         self, snapshots: Iterable[Snapshot], present: Iterable[BuildID]
     ) -> dict[BuildID, list[Snapshot]]:
-        """Return what sources take over of some snapshots; see `planning.takeovers`."""
+        """Return the snapshots that sources take over; see `planning.takeovers`."""
         snapshots, present = [*snapshots], frozenset(present)
         key = frozenset((s.build_id, s.build_uid, s.known_at) for s in snapshots), present
         with self.lock:
@@ -547,7 +547,7 @@ class Observer:
         return any(t is None or CONTENT + t.content not in contents for t in tables)
 
     def _costs(self, sources: Iterable[Source], world: World) -> dict[BuildID, Sequence[Cost]]:
-        """Return what builds of the tables took that may be continued."""
+        """Return the costs of earlier builds of tables that may be continued."""
         continued = {s.build_id: s.source_id for s in sources if s.source_id in world.changes}
         costs = self.ledger.builds.fetch_costs_of(continued) if continued else {}
         # A table that was taken over was built under another BuildID.
@@ -618,7 +618,7 @@ class Observer:
     ) -> Change | None:
         """Return the change of a persisted source's table.
 
-        Its rows then are those of any snapshot that rests on the same data and, where that is
+        Its rows then are those of any snapshot that depends on the same data and, where that is
         known, has the same content.
         """
         rows = {v.version for v in computed_from if v.raw == source.build_id}
@@ -671,7 +671,7 @@ class Observer:
 def beneath(
     find_written: Callable[[str], Snapshot | None], snapshot: Snapshot
 ) -> Iterable[Snapshot | RawVersion | None]:
-    """Yield what the rows of a snapshot are read from: its table, or what its view reads.
+    """Yield the tables that a snapshot's rows are read from: its own, or those that its view reads.
 
     None stands for a table that was collected.
 

@@ -59,7 +59,7 @@ def _has_file() -> bool:
 
 
 def tell(observer: Observer, work: PendingBuild, kind: EventType, error: str | None = None) -> None:
-    """Tell that a build has started, is published, or has failed; do nothing unless configured."""
+    """Emit that a build has started, is published, or has failed; do nothing unless configured."""
     if not is_on():
         return
     try:
@@ -268,7 +268,7 @@ class _Sender:
         atexit.register(self.close)
 
     def put(self, event: Any) -> None:
-        """Have an event sent."""
+        """Queue an event for sending."""
         try:
             self._waiting.put_nowait(event)
         except queue.Full:

@@ -3,8 +3,8 @@
     first look ─► one pin per raw table ─► everything in the run reads these versions
 
 The invariant: within a run a table has one version, so everything that the run plans, computes and
-publishes rests on the same data. Looking needs no engine; bringing copies of external tables up to
-date (`sync`) does.
+publishes uses the same data. Looking needs no engine; updating copies of external tables (`sync`)
+does.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _SHARED: ContextVar[Pins | None] = ContextVar("shared", default=None)
 
 @contextmanager
 def reading_as(pins: Pins) -> Generator[None]:
-    """Have runs that begin within the block, in this thread, read raw tables as `pins` has them.
+    """Make runs that this thread starts within the block read raw tables as pinned.
 
-    What a plan leaves out of a run then rests on the same data as what the run builds, and the run
-    counts as started when the plan looked.
+    Sources that a plan leaves out of a run then use the same data as those that the run builds, and
+    the run counts as started when the plan looked.
     """
     token = _SHARED.set(pins)
     try:
@@ -153,7 +153,7 @@ class Pins:
             return self._pins[source.source_id]
 
     def hold(self, source: Source, pin: Pin) -> None:
-        """Let this run read a raw table at another version than the present one."""
+        """Make this run read a raw table at another version than the current one."""
         with self._lock:
             self._pins[source.source_id] = pin
 
@@ -196,11 +196,11 @@ class Pins:
     def _present(self, source: Source) -> Pin:
         """Return the present version of a raw table.
 
-        For a Delta table, this is the version that published snapshots rest on, as long as no rows
-        came or went since. For an external table, it is its copy's version. If the copy has to be
-        brought up to date, a version that no copy has stands for the one to come: it stays the
-        same as long as the table and the program do. (Time passing alone matters only to readers
-        of the clock.)
+        For a Delta table, this is the version that published snapshots used, as long as no row was
+        added or removed since. For an external table, it is its copy's version. If the copy has to
+        be updated, a version that no copy has stands for the one to come: it stays the same as
+        long as the table and the program do. (Time passing alone matters only to readers of the
+        clock.)
         """
         assert source.raw is not None
         if source.external is None:
@@ -224,7 +224,7 @@ class Pins:
 
     @cached_property
     def _known(self) -> set[str]:
-        """The versions of raw data that published snapshots rest on."""
+        """The versions of raw data that published snapshots were computed from."""
         return self.ledger.builds.fetch_current_versions()
 
     # -------------------------------------------------------------------------- external tables

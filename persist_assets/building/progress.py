@@ -1,4 +1,4 @@
-"""What the builds of one run are doing: which have ended, which go on, what is left.
+"""The progress of one run: builds that have ended, builds under way, and the time left.
 
 pool, builder ─► `Progress` ─► a terminal, lines, Dagster's log
 
@@ -75,7 +75,7 @@ class Ended:
 
 
 def ended_of(work: PendingBuild, seconds: float) -> Ended:
-    """Return the end of a build whose rows are there; readers may not see them yet."""
+    """Return the end of a build whose rows are written; readers may not see them yet."""
     rows = work.measured or work.snapshot
     return Ended(
         work.source.key,
@@ -110,7 +110,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a run is doing at the moment.
+    """The current activity of a run.
 
     Attributes
     ----------
@@ -220,7 +220,7 @@ class Progress:
 
     @contextmanager
     def noted_failure(self, source: Source) -> Generator[None]:
-        """Note whether the block fails, which goes on with a build."""
+        """Record a failure of the block, which continues a build."""
         try:
             yield
         except BaseException as error:
@@ -242,7 +242,7 @@ class Progress:
                 self._news.append(begun)
 
     def end(self, work: PendingBuild) -> None:
-        """Note that a build has ended: its table is there for the other builds of the run."""
+        """Note that a build has ended: the other builds of the run can read its table."""
         with self._lock:
             begun = self._begun.pop(work.source.source_id)
             self._add(work.source.source_id, ended_of(work, self.clock() - begun.since))
@@ -326,7 +326,7 @@ _WATCHED: ContextVar[Progress | None] = ContextVar("watched", default=None)
 
 @contextmanager
 def watched(progress: Progress) -> Generator[None]:
-    """Have the builders that are created within the block, in this thread, note their progress."""
+    """Record the progress of builders that this thread creates within the block."""
     token = _WATCHED.set(progress)
     try:
         yield

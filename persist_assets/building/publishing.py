@@ -59,7 +59,7 @@ _CHANGES = ("published", "described", "removed")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a table under a fixed name.
+    """The outcome of publishing a table under a fixed name.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ def announce(
     *,
     engine: Engine | None = None,
 ) -> list[Outcome]:
-    """Let readers outside see what an environment's manifest names now; return what changed.
+    """Update the published tables to an environment's manifest; return the outcomes.
 
     Parameters
     ----------
@@ -216,7 +216,7 @@ def addresses(settings: Settings, project: Project) -> dict[SourceID, str]:
 
 
 def check_names(settings: Settings, project: Project, engine: Engine, source: Source) -> None:
-    """Raise if others could not find the rows of a source under its fixed names.
+    """Raise if readers could not find the rows of a source under its fixed names.
 
     Raises
     ------
@@ -348,7 +348,7 @@ def _as_recorded(
     tainted: Collection[str],
     table: PublishedTable | None,
 ) -> Outcome:
-    """Return what is to be done for a table, according to the ledger."""
+    """Return the action that a published table needs, according to the ledger."""
     if snapshot is None and table is not None:
         return Outcome(source.source_id, place, "removed", None, "no longer built there")
     if snapshot is None:
@@ -370,7 +370,7 @@ def _as_recorded(
 def _publish_one(
     settings: Settings, ledger: Ledger, source: Source, place: str, *, verify: bool, take_over: bool
 ) -> Outcome:
-    """Bring one table up to date, whatever others do meanwhile."""
+    """Update one table, even if other processes change it at the same time."""
     try:
         with ledger.leases.hold(f"publish {place}", "a publication"):
             return _follow(settings, ledger, source, place, verify=verify, take_over=take_over)
@@ -499,7 +499,7 @@ def publisher_of(settings: Settings, ledger: Ledger) -> str:
 
 
 def description_of(source: Source, snapshot: Snapshot) -> Description:
-    """Return what the published table of a source says about itself."""
+    """Return the description of a source's published table."""
     described = {c.name: c.description for c in source.known_columns if c.description}
     present = {c.name for c in snapshot.columns}
     comments = {name: text for name, text in described.items() if name in present}

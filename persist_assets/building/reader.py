@@ -507,7 +507,7 @@ class Reader:
         )
 
     def forget(self) -> None:
-        """Release results of functions and views, which nobody reads after this run."""
+        """Release results of functions and views, which nothing reads after this run."""
         self._called.clear()
         self.engine.forget()
         self.relations.release()

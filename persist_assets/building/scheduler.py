@@ -70,7 +70,7 @@ class _Threads:
             del task, future, call  # not kept while it waits for the next one
 
     def close(self) -> list[Future[PendingBuild]]:
-        """Let idle threads end, cancel what has not started, and return what is running."""
+        """End idle threads, cancel builds that have not started, and return the running ones."""
         for _ in self._threads:
             self._calls.put(None)
         return [future for future in tuple(self._unfinished) if not future.cancel()]
@@ -287,7 +287,7 @@ class Pool:
             self._done(source.source_id)
 
     def close(self) -> None:
-        """End running builds, and discard results that nobody asked for.
+        """End running builds, and discard results that are no longer needed.
 
         A function that does not end within ten seconds is abandoned: its build is recorded as
         failed, and its lease is released.

@@ -105,7 +105,7 @@ def check_columns(
 
 
 def _check_change(source: Source, columns: Sequence[Column], published: Snapshot | None) -> None:
-    """Refuse columns that differ from the published ones, if the source says so.
+    """Refuse columns that differ from the published ones, if `on_schema_change` forbids it.
 
     Raises
     ------

@@ -121,7 +121,7 @@ class _Look:
         self._other_checks = {s for s, some in observer.changed_checks(planned).items() if some}
 
     def is_settled(self, source: Source, step: Step) -> bool:
-        """Whether a build of a source would change nothing, nor say anything new."""
+        """Whether a build of a source would change nothing and report nothing new."""
         project, settings = self._reader.project, self._reader.settings
         snapshot = self._world.manifest.get(source.build_id)
         return (
@@ -144,7 +144,7 @@ class _Look:
         )
 
     def _is_timed(self, source: Source, snapshot: Snapshot) -> bool:
-        """Whether somebody counts on it that the source is found to be up to date in time.
+        """Whether a freshness window requires the source to be confirmed as up to date.
 
         Dagster counts the time since the last step of a source with a freshness policy. A table of
         another environment gets older until this environment has one of its own.
@@ -157,7 +157,7 @@ class _Look:
         )
 
     def _is_recorded(self, source: Source, last: Build | None) -> bool:
-        """Whether the last build of a source was one of the present text, in this environment."""
+        """Whether the last build of a source in this environment used the current text."""
         return (
             last is not None
             and last.environment == self._world.environment
@@ -171,7 +171,7 @@ class _Look:
         )
 
     def _has_origin(self, source: Source, step: Step, snapshot: Snapshot) -> bool:
-        """Whether it is recorded already that the rows come from the present text."""
+        """Whether the rows are already recorded as coming from the current text."""
         project, world = self._reader.project, self._world
         rows = inputs(project, source, world) or ()
         return origin_of(project, source, world, step, rows) == snapshot.origin

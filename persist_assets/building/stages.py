@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """What a build will do, planned under its lease.
+    """A planned build, under its lease.
 
     Attributes
     ----------

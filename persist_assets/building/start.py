@@ -106,7 +106,7 @@ def start(observer: Observer, tables: Tables, source: Source, step: Step, world:
 
 
 def wants_of(started: Started, build: Build, origin: Mapping[str, Any]) -> tuple[Want, ...]:
-    """Return the wants of a build that no want asked for; `origin` says who did."""
+    """Return the wants of a build that no want requested; `origin` names the requester."""
     return tuple(
         Want(
             f"{build.build_uid}/{ref}",
@@ -122,7 +122,7 @@ def wants_of(started: Started, build: Build, origin: Mapping[str, Any]) -> tuple
 
 
 def current_at(observer: Observer, source: Source, world: World, step: Step) -> datetime:
-    """Return when all data that a step rests on was last known to be current."""
+    """Return when all data that a step depends on was last known to be current."""
     present = step.snapshot
     if (
         present

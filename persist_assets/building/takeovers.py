@@ -1,4 +1,4 @@
-"""Which text rows come from, and tables that are taken over after an upgrade."""
+"""Tables that are taken over after an upgrade, and the source texts of their rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 def origin_of(
     project: Project, source: Source, world: World, step: Step, inputs: AsOf
 ) -> Origin | None:
-    """Return the text that all rows of a build's snapshot come from; None if nobody knows.
+    """Return the text that all rows of a build's snapshot come from; None if unknown.
 
     Only a build that computes rows tells from which text. It tells nothing if tables that it reads
     or continues come from another text than the present one: these may have the same BuildID only
@@ -152,7 +152,7 @@ def _build(observer: Observer, source: Source, snapshot: Snapshot) -> Build:
 
 
 def lease_names(observer: Observer, source: Source) -> list[str]:
-    """Return what a build of a source has to hold, in the order in which all builds hold it.
+    """Return the leases that a build of a source needs, in the order in which all builds take them.
 
     A history has a lease of its own, whatever the source means. A table that was taken over may
     still be written by processes of the former release, under the former BuildID.

@@ -1,4 +1,4 @@
-"""What builds tell operators' tools: log lines, spans and metrics, lineage."""
+"""Observability of builds: log lines, spans and metrics, lineage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def during(work: PendingBuild) -> Generator[None]:
-    """Let what is logged within the block say which build it is about."""
+    """Add the build to the log lines within the block."""
     keys = _keys(work)
     with about(**keys), span("build", method=work.step.maintenance, **keys):
         yield
@@ -37,7 +37,7 @@ def publishing(works: Sequence[PendingBuild]) -> AbstractContextManager[None]:
 
 
 def tell_started(observer: Observer, work: PendingBuild) -> None:
-    """Tell that a build has started."""
+    """Report that a build has started."""
     openlineage.tell(observer, work, "START")
     if log.isEnabledFor(logging.INFO):
         more = {"action": "build-started", "method": work.step.maintenance}
@@ -45,7 +45,7 @@ def tell_started(observer: Observer, work: PendingBuild) -> None:
 
 
 def tell_ended(observer: Observer, work: PendingBuild, error: str | None = None) -> None:
-    """Tell that a build is published, or has failed with an error."""
+    """Report that a build is published, or has failed with an error."""
     openlineage.tell(observer, work, "COMPLETE" if error is None else "FAIL", error)
     _measure(work, error)
     if not log.isEnabledFor(logging.INFO):

@@ -174,7 +174,7 @@ def results_over(
 def _as_before(
     reader: Reader, view: Source, check: Check, result: CheckResult | None, rests_on: str
 ) -> CheckResult | None:
-    """Return an earlier result of a check as one of now; None if the check has to run."""
+    """Return an earlier result of a check that is still valid; None if the check has to run."""
     if result is None or result.definition != check.definition:
         return None
     former, _, rest = (result.basis or "").partition(" ")

@@ -39,5 +39,5 @@ def netted(rows: str, columns: Columns) -> str:
 
 
 def texts_of(columns: Columns) -> list[str]:
-    """Return the expressions that tell apart values that are equal and differ, as SQL."""
+    """Return SQL expressions that distinguish values that are equal but not identical."""
     return [f"CAST({column} AS STRING)" for column, kind in columns if is_loose(kind)]

@@ -88,7 +88,7 @@ def check(
 
 
 def _of_steps(project: Project) -> Sequence[Problem]:
-    """Return what dagster-k8s says of the steps that have a configuration for it."""
+    """Return the problems that dagster-k8s finds in the configurations of steps."""
     if all(s.annotation.k8s is None for s in project.persisted):
         return ()
     from persist_assets.plugin.steps import wrong_k8s  # imports Dagster
@@ -205,7 +205,7 @@ def print_check(check: Mapping[str, Any]) -> None:
 
 
 def _analysed(invocation: Invocation, selection: Sequence[str] | None) -> "Analysis":
-    """Have Spark analyse the selected queries, or all."""
+    """Analyse the selected queries, or all, with Spark."""
     from persist_assets.operations.analyser import analyse
 
     project, chosen = invocation.loaded.project, None

@@ -1,4 +1,4 @@
-"""Commands that explain a project to others: lineage and docs."""
+"""Commands that document a project: lineage and docs."""
 
 from pathlib import Path
 from typing import Annotated, Any

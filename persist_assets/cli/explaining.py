@@ -73,7 +73,7 @@ def _named(invocation: Invocation, ref: str) -> tuple[Source, str]:
 
 
 def _has_ledger(invocation: Invocation) -> bool:
-    """Whether there is a ledger that answers; a warning says if it does not."""
+    """Whether a ledger exists and responds; warns if it does not respond."""
     path = invocation.settings.ledger.removeprefix("sqlite:///")
     if path != invocation.settings.ledger and not Path(path).exists():
         return False
@@ -152,7 +152,7 @@ def _method(way: Mapping[str, Any]) -> str:
 def _obstacles(
     invocation: Invocation, rules: Mapping[str, Any]
 ) -> Iterator[tuple[str, str | None]]:
-    """Yield why some changes lead to computing all rows, as far as no node says so, and hints."""
+    """Yield why changes require computing all rows, where no node explains it, and hints."""
     known = [rules["never"], *(node["obstacle"] for node in rules["nodes"])]
     reasons: dict[str, tuple[list[str], str | None]] = {}
     for row in rules["tables"]:

@@ -215,7 +215,7 @@ def print_holding(holding: Holding) -> None:
 
 
 def held_json(invocation: Invocation, source: Source) -> dict[str, Any]:
-    """Return what is held of an external table, without asking the table itself."""
+    """Return what the copy of an external table holds, without reading the table itself."""
     copy = invocation.observer.ingestion.find(source)
     return {
         "version": copy.version if copy else None,

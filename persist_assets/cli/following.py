@@ -105,7 +105,7 @@ class _Follower:
         self.renewed_at = self.busy_at = time.monotonic()
 
     def run(self) -> None:
-        """Look, build and wait, until it is told to end."""
+        """Check for changes, build and wait, until stopped."""
         while True:
             try:
                 self._look()

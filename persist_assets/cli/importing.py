@@ -76,7 +76,7 @@ def _place(directory: Path, into: Path | None, tool: str) -> Path:
 
 
 def _report(invocation: Invocation, place: Path, drafts: Drafts) -> None:
-    """Write a project, and print what became of the other one."""
+    """Write the new project, and print what was imported."""
     imported = write(drafts, place.resolve())
     if invocation.as_json:
         print_json(_document(place, drafts, imported))
@@ -113,7 +113,7 @@ def _print_lists(imported: Imported) -> None:
 
 
 def _document(place: Path, drafts: Drafts, imported: Imported) -> dict[str, object]:
-    """Return what became of a project as JSON."""
+    """Return the outcome of an import as JSON."""
     return {
         "directory": str(place.resolve()),
         "dialect": drafts.dialect,

@@ -59,7 +59,7 @@ def _list_selectors(invocation: Invocation) -> None:
 
 
 def _kind(source: Source) -> str:
-    """Return what a source is, in two words."""
+    """Return the kind of a source in two words."""
     if source.raw is not None:
         return f"{source.raw.format} {'external' if source.raw.external else 'raw'}"
     return f"{source.language} {'table' if source.persisted else 'view'}"

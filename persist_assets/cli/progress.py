@@ -1,4 +1,4 @@
-"""The progress of work on stderr: a terminal shows what goes on, a file gets lines."""
+"""The progress of work on stderr: live in a terminal, as lines in a file."""
 
 import logging
 import threading

@@ -94,7 +94,7 @@ def publish_(
 def _print(
     project: "Project", outcomes: "Sequence[Outcome]", left: "Sequence[str]", *, dry_run: bool
 ) -> None:
-    """Print what became of each table, and the tables that follow no source."""
+    """Print the outcome for each table, and the tables that no longer follow a source."""
     table = table_of("source", "action", "place")
     for o in outcomes:
         action = f"[{_COLOURS[o.action]}]{o.action}[/]"

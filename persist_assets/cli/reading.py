@@ -313,7 +313,7 @@ def _print_verifications(results: "Sequence[Verification]") -> None:
 
 
 def _notes(result: "Verification") -> list[str]:
-    """Return what there is to know of a result, in words."""
+    """Return the details of a result in words."""
     notes: list[str] = []
     difference = result.difference
     if difference is not None and difference.rounding is not None:

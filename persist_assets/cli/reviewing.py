@@ -164,7 +164,7 @@ def _built(invocation: Invocation, report: "Report", reviewed: "Review", sample:
 
 
 def _notes(invocation: Invocation, reviewed: "Review") -> tuple[str, ...]:
-    """Return why builds in the environment may say little of the one compared with."""
+    """Return reasons why builds in the environment may differ from those of the other one."""
     settings, project = invocation.settings, invocation.project
     name, against = settings.environment, reviewed.against
     notes: list[str] = []

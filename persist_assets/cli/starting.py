@@ -76,7 +76,7 @@ def raw(
 
 
 def _inspected(root: Path, data: Iterable[str]) -> dict[str, Inspected]:
-    """Return what data turned out to be, by its location as a declaration states it."""
+    """Return the inspected data by its location, as a declaration states it."""
     by_location: dict[str, Inspected] = {}
     for place in data:
         location = place if scheme_of(place) else str(Path(place).resolve())

@@ -140,7 +140,7 @@ def load_cache(path: Path | None) -> Cache:
 
 
 def load_programs(path: Path | None, state: str) -> dict[Any, Any]:
-    """Return what was derived from a project in the same state, by key."""
+    """Return the cached results for a project in the same state, by key."""
     content = _load(path)
     return content[1] if content and content[0] == state else {}
 

@@ -73,7 +73,7 @@ class Editing:
         self._results.append((parsed, used))
 
     def forget_data(self) -> None:
-        """Let the next compilation read the columns of raw tables from their data again."""
+        """Make the next compilation read the columns of raw tables from their data again."""
         self._columns.clear()
 
     def read_sources(

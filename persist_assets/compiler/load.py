@@ -583,19 +583,17 @@ def _finder(
     texts: Mapping[str, str], contents: Mapping[str, bytes], read: Callable[[str], str]
 ) -> Find:
     """Return a function that reads the text of a project file once."""
-    file_texts: dict[str, str | None] = {}
+    cache: dict[str, str | None] = {}
 
     def find(path: str) -> str | None:
         if path in texts:
             return texts[path]
-        if path not in file_texts:
+        if path not in cache:
             try:
-                file_texts[path] = (
-                    contents[path].decode("utf-8-sig") if path in contents else read(path)
-                )
+                cache[path] = contents[path].decode("utf-8-sig") if path in contents else read(path)
             except (OSError, ValueError):
-                file_texts[path] = None
-        return file_texts[path]
+                cache[path] = None
+        return cache[path]
 
     return find
 
@@ -661,12 +659,10 @@ def _placed(
     for name, location in settings.raws:
         matches = [s for s, (names, _) in raws.items() if name in names]
         if len(matches) != 1:
-            problem = (
-                "is not a raw table" if not matches else "is ambiguous: several raw tables match"
-            )
+            why = "is not a raw table" if not matches else "is ambiguous: several raw tables match"
             known = sorted(key for (_, key, _), _ in raws.values())
             raise SettingsError(
-                f"`[env.{settings.environment}.raw] {name}` {problem}",
+                f"`[env.{settings.environment}.raw] {name}` {why}",
                 hint=did_you_mean(name, [*known, *(d.name for _, d in raws.values())])
                 or f"known raw tables: {', '.join(known) or 'none'}",
                 location=place_in(settings.root, ("env", settings.environment, "raw", name)),

@@ -1,4 +1,4 @@
-"""How the tables of a compiled project are maintained, derived when it is asked for."""
+"""How the tables of a compiled project are maintained, derived on demand."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class _Stored:
 def with_programs(
     project: Project, compilation: Compilation, place: Path | None = None, content: str = ""
 ) -> Project:
-    """Return a project that derives how its tables are maintained; for most it is never asked.
+    """Return a project that derives on demand how its tables are maintained.
 
     Parameters
     ----------

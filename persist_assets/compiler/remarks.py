@@ -1,4 +1,4 @@
-"""What `check` remarks of a project: ignored files, useless settings, checks that no build runs."""
+"""Notes of `persist check`: ignored files, settings without effect, checks that no build runs."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ _NEEDED = {
 
 
 def _pattern_hint(pattern: str, sources: str, paths: Iterable[str]) -> str:
-    """Return what to write instead of a pattern that matches nothing."""
+    """Return a hint for a pattern that matches nothing."""
     above = {parent.as_posix() for path in paths for parent in PurePosixPath(path).parents}
     plain = pattern.removeprefix(f"{sources}/").rstrip("/*")
     if plain in above:

@@ -35,7 +35,7 @@ def _versions() -> str:
 
 
 def name_software() -> str:
-    """Return what tells the software apart that made a BuildID.
+    """Return the versions of the software that created a BuildID.
 
     Two names differ if any of it differs: the version of digests, the code of this package, the
     version of sqlglot, Malloy's compiler.

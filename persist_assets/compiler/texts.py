@@ -227,7 +227,7 @@ def with_texts(
 
 
 def _kept_rows(annotation: Annotation) -> tuple[object, ...]:
-    """Return what annotations say of the rows that a table has of those of its query."""
+    """Return the annotations that decide which rows of its query a table has."""
     merge, partition, validity = annotation.merge, annotation.partition, annotation.validity
     parts: list[object] = [annotation.time_column, annotation.assume, annotation.by]
     parts.append(annotation.trusted_lookback_s)

@@ -157,7 +157,7 @@ class UntrustedError(SettingsError):
 
 
 class SourcesError(PersistError):
-    """The user's sources are wrong.
+    """The user's sources have errors.
 
     Parameters
     ----------
@@ -173,7 +173,7 @@ class SourcesError(PersistError):
 
 
 class NotFoundError(PersistError):
-    """There is nothing of this name."""
+    """The name is unknown."""
 
 
 class ConflictError(PersistError):
@@ -262,7 +262,7 @@ class JavaMissingError(StorageError):
 
 
 class Terminated(KeyboardInterrupt):
-    """The process was told by SIGTERM to end: an interrupt that somebody meant to be no failure."""
+    """SIGTERM ended the process: an intended interrupt, which is no failure."""
 
 
 def did_you_mean(name: str, candidates: Iterable[str]) -> str | None:

@@ -91,7 +91,7 @@ _KEY = re.compile(r"(\w+)=%(?:\.\d+)?[a-z]")
 
 @contextmanager
 def about(**values: Any) -> Generator[None]:
-    """Let the log lines of the block, in this thread, have these keys; those of None are left out.
+    """Add keys to the log lines of this thread within the block; values of None are left out.
 
     Costs nothing unless logs are JSON.
     """
@@ -151,7 +151,7 @@ def _keys_of(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def is_json(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether the environment asks for logs in JSON."""
+    """Whether the environment sets JSON as the format of logs."""
     return environ.get(FORMAT, "").lower() == "json"
 
 

@@ -24,7 +24,7 @@ ROOTS = ("", "src/")
 
 
 def files_of(name: str) -> tuple[str, ...]:
-    """Return where a module may be, by its dotted name, the likelier place first."""
+    """Return the possible files of a module, by its dotted name, the likelier one first."""
     base = name.replace(".", "/")
     return tuple(f"{root}{base}{end}" for root in ROOTS for end in ("/__init__.py", ".py"))
 
@@ -48,7 +48,7 @@ def is_foreign(name: str) -> bool:
 
 
 def absolute(module: str, level: int, package: str) -> str | None:
-    """Return what ``from ..module import`` means in a package; None where that is nothing."""
+    """Return the absolute name of a relative import in a package; None if it is invalid."""
     if not level:
         return module
     parts = package.split(".") if package else []

@@ -1,4 +1,4 @@
-"""Spans and metrics for OpenTelemetry, if its standard environment variables ask for them.
+"""Spans and metrics for OpenTelemetry, if its standard environment variables enable them.
 
 The invariant: without these variables nothing of OpenTelemetry is imported, and a span costs a
 look at a variable.
@@ -52,7 +52,7 @@ _NOTHING = nullcontext()
 
 
 def is_on(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether the standard variables ask for spans or metrics."""
+    """Whether the standard variables enable spans or metrics."""
     if environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return False
     return any(environ.get(name) for name in _SWITCHES)

@@ -52,7 +52,7 @@ def type_of(value: VariableValue) -> str:
 
 
 def unfit(value: VariableValue | None, kind: str) -> str | None:
-    """Return why a value is none of a type; None if it is, or that cannot be said here.
+    """Return why a value is not of a type; None if it is, or if that is unknown here.
 
     Parameters
     ----------

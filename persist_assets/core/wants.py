@@ -287,7 +287,7 @@ def evaluate(
 
 
 def _lacks_others(want: Want | ActiveWant, available: Collection[PartitionRef]) -> bool:
-    """Whether it needs what another graph does not have: what is there is not of that then."""
+    """Whether it needs a partition that another graph lacks: existing rows do not meet it then."""
     return any(split_graph(d)[0] and d not in available for d in want.external_dependencies)
 
 

@@ -1,4 +1,4 @@
-"""What Spark does: stages and tasks at the moment, and how much jobs have read."""
+"""Spark's activity: current stages and tasks, and the bytes that jobs have read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What Spark does at the moment, for all threads of this process.
+    """Spark's current activity, for all threads of this process.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class Activity:
 
 
 def activity_of(session: SparkSession) -> Activity | None:
-    """Return what a session's Spark does; None if it belongs to a server, or does not answer."""
+    """Return the activity of a session's Spark; None if it runs in a server or does not respond."""
     from pyspark.sql.session import SparkSession  # the session of a server is of another class
 
     if not isinstance(session, SparkSession):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -53,7 +53,7 @@ def activity_of(session: SparkSession) -> Activity | None:
             sum(stage.numCompletedTasks for stage in running),
             context.uiWebUrl,
         )
-    except Exception:  # nothing rests on it
+    except Exception:  # nothing depends on it
         log.debug(
             "cannot read the progress of Spark's jobs", exc_info=True, extra={"action": "progress"}
         )
@@ -86,10 +86,10 @@ def counted_input(session: SparkSession) -> Generator[Callable[[], int | None]]:
 
 
 def _n_started(context: Any) -> int | None:
-    """Return the number of jobs that a session has started; None: Spark does not say."""
+    """Return the number of jobs that a session has started; None if unknown."""
     try:
         return int(context._jsc.sc().dagScheduler().numTotalJobs())
-    except Exception:  # nothing rests on it
+    except Exception:  # nothing depends on it
         log.debug("cannot count Spark's jobs", exc_info=True, extra={"action": "progress"})
         return None
 
@@ -118,7 +118,7 @@ def _input_of(context: Any, tag: str, n_before: int | None) -> int | None:
                 return None
             stages.update(info.get().stageIds())
         return sum(int(store.lastStageAttempt(stage).inputBytes()) for stage in stages)
-    except Exception:  # nothing rests on it
+    except Exception:  # nothing depends on it
         log.debug(
             "cannot read how many bytes Spark's jobs read",
             exc_info=True,

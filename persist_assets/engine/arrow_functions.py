@@ -204,7 +204,7 @@ def _is_exact(before: pa.Array, after: pa.Array) -> bool:
 
 
 def _family(kind: pa.DataType) -> str:
-    """Return what types have in common that are cast without guessing."""
+    """Return the common form of types that convert into each other without guessing."""
     types = pa.types
     if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
         return "number"

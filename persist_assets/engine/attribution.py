@@ -76,7 +76,7 @@ class Attribution:
 
 @contextmanager
 def attributed(session: SparkSession, to: Attribution) -> Generator[None]:
-    """Let what this thread computes in the block belong to a build.
+    """Attribute this thread's computations in the block to a build.
 
     If the block is interrupted, Spark's jobs of the build end.
     """

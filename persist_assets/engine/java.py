@@ -110,7 +110,7 @@ def installed_java(environ: Mapping[str, str]) -> str:
 
 
 def _version(java: str) -> tuple[str, int | None]:
-    """Return the first line of what a Java says of its version, and its major number."""
+    """Return the first line of a Java's version output, and its major version."""
     done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     text = done.stderr + done.stdout
     match = re.search(r'version "(\d+)', text)

@@ -58,7 +58,7 @@ class Engine(Protocol):
         ...
 
     def define(self, functions: Iterable[PythonUdf]) -> None:
-        """Let statements and checks call functions in Python by their registered names."""
+        """Register Python functions for statements and checks."""
         ...
 
     def parallelism(self) -> int:
@@ -82,11 +82,11 @@ class Engine(Protocol):
         ...
 
     def attributed(self, to: Attribution) -> AbstractContextManager[None]:
-        """Let what this thread computes belong to a build; if it is interrupted, end it."""
+        """Attribute this thread's computations to a build; cancel them if it is interrupted."""
         ...
 
     def activity(self) -> Activity | None:
-        """Return what is computed at the moment, for any thread; None if that is not known."""
+        """Return the current activity, for any thread; None if unknown."""
         ...
 
     def for_few_rows(self, frame: DataFrame) -> DataFrame:

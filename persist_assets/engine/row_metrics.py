@@ -307,7 +307,7 @@ def fits(check: Check, n: int) -> bool:
 
 
 def aged(check: Check, result: CheckResult) -> CheckResult:
-    """Return the present result of a freshness check that ran on the same rows before."""
+    """Return the current result of a freshness check that ran on the same rows before."""
     assert check.since is not None
     if check.per_partition:
         if result.basis is None:  # it does not depend on the clock

@@ -90,7 +90,7 @@ def is_remote(settings: Settings) -> bool:
 
 
 def _name_programs() -> None:
-    """Name the Python and the Java that Spark runs on this machine, unless somebody has."""
+    """Set the Python and the Java of Spark on this machine, unless they are set."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if is_packaged():
         with suppress(JavaMissingError):  # Spark says so, if it needs one
@@ -317,7 +317,7 @@ third of a backfill.
 
 
 def _hasten(session: SparkSession, present: Mapping[str, str]) -> None:
-    """Set settings that make a session faster, unless somebody has set them."""
+    """Set settings that make a session faster, unless they are set."""
     for key, value in _FAST.items():
         if key not in present:
             session.conf.set(key, value)

@@ -68,7 +68,7 @@ def ensure_shared(session: SparkSession, settings: Settings) -> None:
 
 
 def _elsewhere(session: SparkSession, settings: Settings) -> str | None:
-    """Return where Spark runs; None if it has this process's files."""
+    """Return the place where Spark runs; None if it shares this process's files."""
     from pyspark.sql.session import SparkSession as Classic
 
     if not isinstance(session, Classic):  # pyright: ignore[reportUnnecessaryIsInstance]

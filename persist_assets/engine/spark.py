@@ -107,7 +107,7 @@ class SparkEngine:
             return self._session
 
     def define(self, functions: Iterable[PythonUdf]) -> None:
-        """Let statements and checks call functions in Python by their registered names."""
+        """Register Python functions for statements and checks."""
         self._udfs.define(functions)
 
     def parallelism(self) -> int:
@@ -163,12 +163,12 @@ class SparkEngine:
                 session.interruptAll()
 
     def attributed(self, to: Attribution) -> AbstractContextManager[None]:
-        """Let what this thread computes belong to a build; if it is interrupted, end it."""
+        """Attribute this thread's computations to a build; cancel them if it is interrupted."""
         ensure_shared(self.session, self.settings)
         return attributed(self.session, to)
 
     def activity(self) -> Activity | None:
-        """Return what Spark does at the moment; None if it has not started, or is a server."""
+        """Return Spark's current activity; None if it has not started, or is a server."""
         return activity_of(self._session) if self._session is not None else None
 
     def for_few_rows(self, frame: DataFrame) -> DataFrame:
@@ -334,7 +334,7 @@ class SparkEngine:
             ) from error
 
     def _bad_record(self, file: str) -> str | None:
-        """Return the text of a malformed record of a file, None if there is none."""
+        """Return the text of a malformed record of a file; None if there is none."""
         form, base, stored, options = self._parsed[file]
         bad = Column("_persist_bad_record", "string")
         options = {**options, "mode": "PERMISSIVE", CORRUPT: bad.name}

@@ -52,7 +52,7 @@ class Coverage:
         return p.union(self.terms.values())
 
     def within(self, source: Source) -> Coverage:
-        """Return what is needed of the columns that an external table has.
+        """Return the needed columns among those that an external table has.
 
         Columns that only another environment declares are fetched by that one, and so are the rows
         for conditions on them.
@@ -165,7 +165,7 @@ def copy_id(settings: Settings, source: Source) -> str:
 
 
 def copy_family(settings: Settings, source: Source) -> str | None:
-    """Return what declarations have in common that can share a copy, whatever their columns are.
+    """Return a key that is equal for declarations that can share a copy, whatever their columns.
 
     None: no other declaration can. The copy's rows depend on when it was begun, so columns could
     not be added to them; or they are records of CSV files, whose values and validity depend on all
@@ -307,7 +307,7 @@ class Growth:
 def growth_of(
     connector: Connector, source: Source, copy: LocalCopy, pending: Pending, version: str
 ) -> Growth:
-    """Return what has to be read of a version, which has the copy's rows. Reads no rows."""
+    """Return the files to read of a version that has the copy's rows. Reads no rows."""
     lacking = [c for c in pending.columns if c not in copy.columns]
     absent: frozenset[str] = frozenset()
     if lacking:
@@ -322,7 +322,7 @@ def growth_of(
 
 
 def needs_approval(settings: Settings, size: int) -> bool:
-    """Whether reading this many bytes of a version needs somebody's approval."""
+    """Whether reading this many bytes of a version needs approval."""
     return 0 < settings.approve_above < size
 
 

@@ -1,4 +1,4 @@
-"""Alerts: what is wrong and since when, and which channels were told.
+"""Alerts: problems, when they began, and the channels that were notified.
 
 The invariant: of one thing there is one open alert, and each channel is told of its beginning and
 of its end at most once, unless a process ends between sending a message and recording that.
@@ -36,7 +36,7 @@ _MOST_ATTEMPTS = 30
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Something that is wrong.
+    """A problem.
 
     Attributes
     ----------
@@ -53,13 +53,13 @@ class Condition:
 
     @property
     def key(self) -> tuple[AlertKind, str]:
-        """The thing that it is about."""
+        """The subject of the alert."""
         return self.kind, self.subject
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """A condition that somebody is alerted of.
+    """A condition that raises an alert.
 
     Attributes
     ----------
@@ -97,7 +97,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The failed last build of a source; `build_uid` is None for partitions that nobody built."""
+    """The failed last build of a source; `build_uid` is None for unbuilt partitions."""
 
     source_id: SourceID
     at: datetime
@@ -107,7 +107,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Contact:
-    """What is known of another graph.
+    """The state of another graph.
 
     Attributes
     ----------
@@ -200,7 +200,7 @@ class Alerts(Part):
 
     @repeated
     def take_due(self, environment: str, now: datetime, *, limit: int = 100) -> list[Message]:
-        """Return messages that are to be sent now, the oldest alerts first; nobody else gets them.
+        """Return messages to send now, oldest alerts first; no other process gets them.
 
         Whoever takes them has `SENDING` to send them. The end of an alert follows its beginning.
         """
@@ -268,7 +268,7 @@ class Alerts(Part):
 
     @repeated
     def fetch_contacts(self, environment: str) -> dict[str, Contact]:
-        """Return what is known of other graphs, by name."""
+        """Return the state of other graphs, by name."""
         news = (
             sa.select(availability.c.graph, sa.func.max(availability.c.at).label("last"))
             .where(availability.c.environment == environment, availability.c.graph != "")

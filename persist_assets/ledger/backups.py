@@ -108,7 +108,7 @@ _OUTSIDE = (copies, copy_needs, published_tables)
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What the present ledger has and a backup does not.
+    """The contents of the current ledger that a backup lacks.
 
     Attributes
     ----------
@@ -172,7 +172,7 @@ def _counted(connection: Connection, of: sa.Column[Any], test: Any) -> dict[str,
 
 
 def prepare(backup: Ledger, present: Ledger | None, missing: Collection[str]) -> int:
-    """Change a copy of a backup so that it says nothing that is no longer true.
+    """Remove from a copy of a backup everything that is no longer true.
 
     Parameters
     ----------

@@ -240,7 +240,7 @@ class Database:
                     raise
 
     def _lock(self, connection: Connection, token: str, *, migrating: bool) -> None:
-        """Wait until nobody else writes, and record a token that identifies the transaction."""
+        """Wait for other writers, and record a token that identifies the transaction."""
         if migrating:
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATING)))
             if not sa.inspect(connection).has_table(ledger_version.name):

@@ -1,4 +1,4 @@
-"""What builds cost, as the ledger knows it: queries that read no more than that."""
+"""Queries for the costs of builds in the ledger."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ LEASE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to write something, while its token stands in the ledger."""
+    """The right to write something, as long as its token is in the ledger."""
 
     name: str
     token: str

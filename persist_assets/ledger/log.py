@@ -1,4 +1,4 @@
-"""The event log that the whole ledger rests on: a change appends its events in its transaction.
+"""The event log, the base of the whole ledger: a change appends its events in its transaction.
 
 The invariant: positions have no gaps, and become visible in their order.
 """

@@ -381,7 +381,7 @@ def _record_texts(connection: Connection) -> None:
 
 
 def _index_runs(connection: Connection) -> None:
-    """Let indexes answer which builds are under way, the latest, and of which runs."""
+    """Add indexes for builds under way, latest builds, and builds by run."""
     for statement in (
         "DROP INDEX ix_builds_environment",
         "CREATE INDEX ix_builds_ended"
@@ -394,7 +394,7 @@ def _index_runs(connection: Connection) -> None:
 
 
 def _find_beginnings(connection: Connection) -> None:
-    """Let PostgreSQL find partitions by how they begin, whatever its order of texts is.
+    """Make PostgreSQL find partitions by prefix, whatever its collation.
 
     SQLite's indexes do that anyway.
     """

@@ -37,7 +37,7 @@ def is_dead(host: str, pid: int) -> bool:
 
 
 def _is_zombie(pid: int) -> bool:
-    """Whether a process has ended, and nobody has waited for it: in a container nobody may."""
+    """Whether a process is a zombie: it has ended, and no parent has waited for it."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:  # elsewhere than on Linux, or it is gone by now

@@ -116,7 +116,7 @@ class Requests(Part):
 
     @repeated
     def start(self, request_id: str, run_id: str | None) -> Request:
-        """Record that somebody has taken a request.
+        """Record that a process has taken a request.
 
         Raises
         ------

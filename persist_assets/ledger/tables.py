@@ -348,7 +348,7 @@ builds = sa.Table(
     sa.Column("inputs", sa.JSON(none_as_null=True)),
     # The process of the build, see `this_process`; unknown for builds before version 4.
     sa.Column("process", sa.Text),
-    # When everything that the snapshot rests on was last known to be current; unknown before
+    # When everything that the snapshot depends on was last known to be current; unknown before
     # version 4.
     sa.Column("current_at", Instant),
     # The query and the inputs of a snapshot that is a stored query.

@@ -89,7 +89,7 @@ def copy_rows(
     *,
     live: bool = False,
 ) -> Mapping[str, int]:
-    """Do what `copy_ledger` does; `live`: also while somebody builds, as a backup."""
+    """Copy a ledger as `copy_ledger` does; with `live` even during builds, as a backup."""
     _require_file(source)
     origin, destination = Database(source), Database(target)
     try:

@@ -1,4 +1,4 @@
-"""Trims: old events are deleted from the log, after somebody has archived them.
+"""Trims: archived old events are deleted from the log.
 
 The invariant: nothing but the log itself changes. First the rows of the projections are recorded
 as a base, from which a rebuild begins. Then the events up to a position are deleted, except those
@@ -57,7 +57,7 @@ _ALWAYS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """What old events are still needed for.
+    """The uses of old events.
 
     Attributes
     ----------
@@ -160,7 +160,7 @@ class Trims(Part):
 
     @repeated
     def fetch_needed(self, upto: int) -> Needed:
-        """Return what the events up to a position are needed for."""
+        """Return the uses of the events up to a position."""
         own = sa.select(availability.c.idx).where(
             availability.c.graph == "", availability.c.idx <= upto
         )
@@ -195,7 +195,7 @@ class Trims(Part):
             return connection.execute(query).all()
 
     def delete(self, positions: Sequence[int], surviving: Iterable[int] = ()) -> None:
-        """Delete events at positions, in order; readers are told from the same transaction on.
+        """Delete events at positions, in order; the same transaction moves the trim position.
 
         Parameters
         ----------

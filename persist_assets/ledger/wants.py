@@ -382,7 +382,7 @@ def end_wants(
 def _record_unnoticed(
     event_log: EventLog, connection: Connection, ended: Sequence[Want | Row[Any]]
 ) -> None:
-    """Record the misses of wants that end after their deadlines and that nobody has recorded."""
+    """Record unrecorded misses of wants that end after their deadlines."""
     now = event_log.clock()
     late = [want for want in ended if want.deadline is not None and want.deadline < now]
     if not late:
@@ -427,7 +427,7 @@ def _needs(text: str) -> tuple[str, ...]:
 
 
 def _content(want: Want) -> tuple[Any, ...]:
-    """Return what a want asks for: a second want of the same ID must ask for the same."""
+    """Return the content of a want: a second want of the same ID must be equal."""
     return (
         want.partition_ref,
         want.environment,

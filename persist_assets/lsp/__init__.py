@@ -1,4 +1,4 @@
-"""The language server: what an editor shows of a project while somebody writes it.
+"""The language server: what an editor shows of a project during editing.
 
     texts of the editor ──► compilation ──► diagnostics, completion, hover, definitions, renames
 

@@ -1,4 +1,4 @@
-"""What an editor offers to write at a place: sources, columns, functions, annotations."""
+"""Completions at a place in a file: sources, columns, functions, annotations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _INSIDE = re.compile(r"[\[{\"][^\]}\"]*$|=\S*$")
 
 
 def complete(state: State, path: str, text: str, offset: int) -> list[CompletionItem]:
-    """Return what may stand at an offset of a file.
+    """Return the completions at an offset of a file.
 
     Parameters
     ----------

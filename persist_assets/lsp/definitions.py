@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def find_definition(state: State, path: str, offset: int) -> Span | None:
-    """Return where the name at an offset of a file is defined, or None."""
+    """Return the place where the name at an offset is defined, or None."""
     assert state.loaded is not None
     mention = find_mention(state, path, offset)
     if mention is not None:

@@ -1,4 +1,4 @@
-"""What an editor tells about a name: of a source, or of a column. Markdown."""
+"""Hover texts for names of sources and columns, in Markdown."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def kind_of(source: Source) -> str:
 
 
 def describe_source(project: Project, source: Source) -> str:
-    """Return what a source is, what it reads, who reads it, and what an edit rebuilds."""
+    """Return a source's kind, inputs and readers, and the tables that an edit rebuilds."""
     lines = [f"**{source.key}** · {kind_of(source)}"]
     if source.description:
         lines.append(source.description)

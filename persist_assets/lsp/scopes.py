@@ -78,7 +78,7 @@ class Select:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What is in scope at a place.
+    """The names in scope at a place.
 
     Attributes
     ----------
@@ -107,7 +107,7 @@ class Scope:
 
 
 def scope_at(text: str, offset: int) -> Scope | None:
-    """Return what is in scope at an offset; None outside of statements, and in broken quotes."""
+    """Return the scope at an offset; None outside of statements, and in broken quotes."""
     try:
         tokens: Sequence[Token] = SPARK.tokenize(text)
     except TokenError:

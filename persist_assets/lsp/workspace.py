@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class SupersededError(Exception):
-    """The texts have changed since, so nobody needs the result."""
+    """The files have changed since, so the result is obsolete."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What Spark's analyser says of the queries of sources, over tables without rows.
+"""Spark's analysis of the queries of sources, over tables without rows.
 
 Each query is analysed once, over views with the columns of the sources that it reads. The columns
 of a query are those that Spark finds, so types that persist does not know are known downstream.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """What Spark's analyser says of a project.
+    """The result of Spark's analysis of a project.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class Analysis:
 def analyse(
     root: Path, project: Project, engine: Engine, chosen: Collection[SourceID] | None = None
 ) -> Analysis:
-    """Have Spark analyse the query of each source over empty tables; nothing is read.
+    """Analyse the query of each source with Spark over empty tables; no data is read.
 
     Parameters
     ----------

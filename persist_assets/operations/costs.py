@@ -1,4 +1,4 @@
-"""What sources cost, day by day: seconds, bytes, and money by the prices of settings. Pure.
+"""Costs of sources by day: seconds, bytes, and money by the prices of settings. Pure.
 
     builds that ended, tables that were stored, prices ─► `Spent`, one for each source and day
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CheckedSource:
-    """The results of the checks of one source, run over its present rows.
+    """The results of the checks of one source, run over its current rows.
 
     Attributes
     ----------

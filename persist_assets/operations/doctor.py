@@ -457,7 +457,7 @@ def _look_at_requests(report: Report, ledger: Ledger, settings: Mapping[str, Set
 
 
 def _look_at_work(report: Report, ledger: Ledger) -> None:
-    """Report builds and leases whose process is gone."""
+    """Report builds and leases of processes that are gone."""
     running = ledger.builds.fetch_under_way()
     report.checked["builds_under_way"] = len(running)
     for build, process, dead in running:

@@ -174,7 +174,7 @@ def plan_rollback(
     steps: int = 1,
     run: str | None = None,
 ) -> Rollback:
-    """Return what `roll_back` would do.
+    """Return the effect that `roll_back` would have.
 
     Parameters
     ----------
@@ -277,7 +277,7 @@ HistoryStep = tuple["ManifestChange", ...]
 
 
 def steps_of(history: Sequence[ManifestChange]) -> list[HistoryStep]:
-    """Return the steps that a manifest's current state rests on, the latest last.
+    """Return the steps that led to a manifest's current state, latest last.
 
     A step is a promotion, an import, or everything that one run published until it published an
     entry again. Steps that were undone are left out, and so are sources that were up to date.
@@ -327,7 +327,7 @@ class _Standing:
             self._after[change.change_id] = self._present
 
     def numbers(self) -> list[int]:
-        """Return the changes that the manifest rests on now, the earliest first."""
+        """Return the changes that led to the manifest's current state, earliest first."""
         change_ids: list[int] = []
         node = self._present
         while node:
@@ -440,7 +440,7 @@ def _announce_moved(
     builder: Builder | None,
     moved: Iterable[Move | Snapshot],
 ) -> None:
-    """Update the names under which others read sources whose entries have moved."""
+    """Update the published tables and views of sources whose entries have moved."""
     if project is None:
         return
     try:
@@ -586,7 +586,7 @@ def import_entries(
 def _find_known(settings: Settings, ledger: Ledger, entry: Entry) -> Build | None:
     """Return the build in this ledger that an entry of a file names, if there is one.
 
-    Several builds may have the same table and version; the right one rests on the data versions
+    Several builds may have the same table and version; the right one depends on the data versions
     that the file claims.
     """
     builds = [

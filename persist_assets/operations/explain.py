@@ -26,7 +26,7 @@ def rules_of(project: Project, source: Source) -> dict[str, Any]:
 
 
 def unbuilt(source: Source, ref: PartitionRef) -> dict[str, Any]:
-    """Return what `explained` returns of a partition where there is no ledger."""
+    """Return the explanation of a partition where there is no ledger."""
     return {
         "partition_ref": ref,
         "available": False,

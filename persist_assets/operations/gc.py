@@ -219,7 +219,7 @@ def _sweep(
 
 
 def _doomed(holding: Holding, written: Collection[str], now: datetime) -> set[str]:
-    """Return the builds of a table that nobody needs; never one that the ledger does not know."""
+    """Return the builds of a table that are no longer needed; never one unknown to the ledger."""
     dead = _dead(holding, now)
     alive = {*holding.readable, *(uid for uid, _, _ in holding.started if uid not in dead)}
     needed = alive.union(*(holding.parts.get(uid, ()) for uid in alive))
@@ -290,7 +290,7 @@ def _sweep_copies(
 
 
 def _sweep_leases(ledger: Ledger) -> None:
-    """Give back leases of processes that are gone: what they wrote may never be written again."""
+    """Release leases of processes that are gone: their sources may never be built again."""
     for lease, is_gone, _ in ledger.leases.fetch():
         if is_gone:
             with suppress(ConflictError), ledger.leases.hold(lease.name, "a collection", wait_s=0):
@@ -307,7 +307,7 @@ def _is_table(root: str, table_id: str) -> bool:
 
 
 def _sweep_listings(settings: Settings, ledger: Ledger, now: datetime) -> None:
-    """Delete file listings of raw data at versions that no snapshot rests on."""
+    """Delete file listings of raw data at versions that no snapshot was computed from."""
     needed = ledger.builds.fetch_versions()
     for warehouse in _warehouses(settings):
         directory = listings_of(warehouse, ledger.events.log_id())

@@ -57,7 +57,7 @@ def write_home(home: Path) -> Path:
 
 @contextmanager
 def opened_alone(home: Path) -> Generator[None]:
-    """Let no other process of ours open a home within the block.
+    """Keep other persist processes from opening a home within the block.
 
     Raises
     ------

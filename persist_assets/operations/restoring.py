@@ -1,4 +1,4 @@
-"""Restoring a ledger from a backup: nothing that it then says is known to be untrue.
+"""Restoring a ledger from a backup, without entries that are no longer true.
 
 The present ledger is backed up first. The backup is changed in a copy of it, and then put into the
 ledger in one transaction, so that readers see the one or the other.

@@ -154,7 +154,7 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A review, and what came of building and testing the change.
+    """A review, and the results of building and testing the change.
 
     Attributes
     ----------
@@ -422,7 +422,7 @@ def compare_built(
 
 
 def _newer(project: Project, before: Snapshot, after: Snapshot) -> list[str]:
-    """Return the raw tables of which two snapshots rest on different versions."""
+    """Return the raw tables of which two snapshots used different versions."""
     raws = {s.build_id: s.key for s in project.sources if s.raw is not None}
     old = {v.raw: v.version for v in before.as_of}
     return sorted(

@@ -91,7 +91,7 @@ def _notes(report: Report) -> Sequence[str]:
 
 
 def _failures(report: Report) -> Iterable[str]:
-    """Yield what went wrong while the change was built and tested, line by line."""
+    """Yield the failures of building and testing the change, line by line."""
     for b in report.run.builds if report.run else ():
         if b.action in ("failed", "skipped"):
             why = b.error or ""

@@ -163,7 +163,7 @@ class _Run:
         return self._run(source.query, source.bindings, source.computed)
 
     def _called(self, source: Source) -> DataFrame:
-        """Return what a function returns."""
+        """Return the result of a function."""
         function = source.function
         assert function is not None
         if self._case.clock is not None:
@@ -406,7 +406,7 @@ def at_clock(sql: str, clock: datetime) -> str:
 
 
 def up_to_cte(text: str, name: str) -> int | None:
-    """Return where the outermost WITH of a query ends; None: it does not define a name."""
+    """Return the end of the outermost WITH of a query; None if it does not define a name."""
     tokens = [*tokenize(text)]
     if not tokens or tokens[0].text.upper() != "WITH":
         return None

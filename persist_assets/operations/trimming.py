@@ -72,7 +72,7 @@ def trim(
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     tell: Callable[[int, int], None] = lambda done, last: None,
 ) -> Trimmed:
-    """Archive and delete events that are older than some seconds and that nothing follows from.
+    """Archive and delete events that are older than some seconds and no longer needed.
 
     Builds and readers go on meanwhile: each transaction deletes a few thousand events at most.
 

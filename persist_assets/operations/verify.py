@@ -1,4 +1,4 @@
-"""Tables compared with their sources, which are computed anew from the same data.
+"""Tables compared with their sources, which are recomputed from the same data.
 
     snapshot ─► the data it was computed from, pinned ─► rows, computed in Spark ─► compared
 
@@ -125,7 +125,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Basis:
-    """The data from which rows are computed anew.
+    """The data from which rows are recomputed.
 
     Attributes
     ----------
@@ -174,7 +174,7 @@ class _Verifier:
             self.engine.forget()
 
     def _check_kind(self, source: Source, snapshot: Snapshot) -> None:
-        """Refuse tables that are no function of data that could still be read."""
+        """Refuse tables that cannot be recomputed from data that can still be read."""
         if snapshot.view is not None:
             raise _NotComparableError("it is a stored query, which readers compute")
         if source.keeps_history:
@@ -228,7 +228,7 @@ class _Verifier:
         return replace(result, reason=self._limits(source, result, refusals), hint=hint)
 
     def _parts(self, source: Source, snapshot: Snapshot) -> tuple[Sequence[_Part], tuple[str, ...]]:
-        """Return the parts of a table that rest on different data, and its tainted partitions."""
+        """Return the parts of a table that have different data, and its tainted partitions."""
         if source.annotation.partition is None:
             return (_Part(snapshot.inputs),), ()
         if snapshot.partitions is None:
@@ -279,7 +279,7 @@ class _Verifier:
         result: Verification,
         refusals: Sequence[tuple[_Part, _NotComparableError]],
     ) -> str | None:
-        """Return what readers of a result should know."""
+        """Return notes about a result."""
         limits: list[str] = []
         if source.annotation.assume is not None and result.status == "different":
             limits.append("assume=exact: rows that arrived late are not in the table")
@@ -441,7 +441,7 @@ class _Verifier:
         return more
 
     def _hold(self, source: Source, reader: Reader, raw: Source, versions: frozenset[str]) -> None:
-        """Have a raw table read at the version that rows were computed from."""
+        """Pin a raw table to the version from which rows were computed."""
         assert raw.raw is not None
         if len(versions) > 1:
             raise _NotComparableError(f"it mixes versions of `{raw.key}`", hint=_build(source))

@@ -45,7 +45,7 @@ class Due:
     sources
         In dependency order.
     waiting
-        Sources that are not built because they rest on missing data, each with the reason.
+        Sources that are not built because they depend on missing data, each with the reason.
     """
 
     sources: tuple[SourceID, ...] = ()

@@ -137,7 +137,7 @@ def input_changes(
     coming: Mapping[SourceID, Step],
     expected: AsOf,
 ) -> dict[SourceID, Change | None]:
-    """Return the changes of tables between the data that rows rest on and that of the next build.
+    """Return the changes of tables between the data that rows depend on and that of the next build.
 
     Parameters
     ----------

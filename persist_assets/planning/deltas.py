@@ -184,7 +184,7 @@ def _derived(
 
 
 def describe(project: Project, source: Source, increment: Increment) -> str:
-    """Return what an increment with a program computes."""
+    """Return a description of what an increment with a program computes."""
     names = ", ".join(sorted(project.by_id[s].name for s in increment.changes))
     program = increment.program
     if isinstance(program, Merging):

@@ -145,7 +145,7 @@ def _way(project: Project, source: Source, table: Source, *, grows: bool) -> Way
 
 
 def _unknown(project: Project, table: Source) -> Way | None:
-    """Return the way if nobody knows the changes of a table; None: they are known."""
+    """Return the method if the changes of a table are unknown; None if they are known."""
     why = f"the changes in {table.name} are unknown"
     if table.raw is None:
         is_view = project.is_view(table)

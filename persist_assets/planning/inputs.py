@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def as_of(project: Project, source: Source, world: World) -> AsOf:
-    """Return the raw versions that a build of `source` alone would rest on."""
+    """Return the raw versions that a build of `source` alone would read."""
     return versions_of(project, source, world, {}, {})
 
 
@@ -36,7 +36,7 @@ def versions_of(
     inline: dict[tuple[SourceID, SourceID], AsOf],
     reader: SourceID | None = None,
 ) -> AsOf:
-    """Return the versions that a build of `source` would rest on after the steps before it.
+    """Return the versions that a build of `source` would read after the steps before it.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def _effective_reader(source: Source, reader: SourceID | None) -> SourceID:
 
 
 def rests_alike(snapshot: Snapshot, as_of: AsOf) -> bool:
-    """Whether a snapshot rests on the versions of an as_of, for all raw tables of the snapshot."""
+    """Whether a snapshot used the versions of an as_of, for all raw tables of the snapshot."""
     raws = {v.raw for v in snapshot.as_of}
     return {v for v in as_of if v.raw in raws} == {*snapshot.as_of}
 

@@ -160,7 +160,7 @@ def _why_partitions(
     base: Snapshot | None,
     outdated: frozenset[str],
 ) -> Iterable[Reason]:
-    """Yield why partitions that are not current in a table have to be computed."""
+    """Yield the reasons to compute partitions that are not current in a table."""
     order = world.keys[source.source_id]
     groups = base.partitions.filled if base and base.partitions else ()
     built, tainted = filled_keys(order, groups), world.tainted.get(source.source_id, frozenset())
@@ -189,7 +189,7 @@ def _filled(
     expected: AsOf,
     present_inputs: AsOf | None,
 ) -> list[Filled]:
-    """Return the data that partitions will rest on after the build: one group for each as_of."""
+    """Return the data of partitions after the build: one group for each as_of."""
     filled = [Filled(runs(order, current), expected, present_inputs or ())]
     if order and not current:
         filled = []

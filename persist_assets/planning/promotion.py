@@ -120,7 +120,7 @@ def _is_elsewhere(step: Step, snapshot: Snapshot) -> bool:
 def _inconsistent(
     project: Project, sources: Iterable[Source], after: Mapping[BuildID, Snapshot]
 ) -> Iterable[Refusal]:
-    """Yield the sources whose rows would rest on other data there than their inputs."""
+    """Yield the sources whose rows would be from other data there than their inputs."""
     for source in sources:
         snapshot = after[source.build_id]
         own_versions = set(snapshot.as_of)

@@ -168,7 +168,7 @@ def with_needed(
     order: Mapping[SourceID, Sequence[str]],
     zone: str,
 ) -> dict[SourceID, tuple[str, ...]]:
-    """Return the wanted partitions of selected sources, and the partitions that these follow from.
+    """Return the requested partitions of selected sources, and those that they are computed from.
 
     Parameters
     ----------

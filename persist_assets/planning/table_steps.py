@@ -65,7 +65,7 @@ def table_step(
     coming
         The steps before this one.
     expected
-        The raw versions that a build would rest on.
+        The raw versions that a build would depend on.
     spans
         Spans of the time column to compute again, whatever changed.
     force
@@ -129,7 +129,7 @@ class Case:
         return not is_stored_as_declared(self.project, self.source, snapshot)
 
     def rests_as_expected(self, snapshot: Snapshot) -> bool:
-        """Whether a snapshot rests on the raw versions that a build would rest on."""
+        """Whether a snapshot used the raw versions that a build would use."""
         return without_draw(snapshot.as_of, self.source) == self.expected
 
     def increment(
@@ -142,7 +142,7 @@ class Case:
         return (None, why) if increment is None else self.of_foreign(increment, why)
 
     def of_foreign(self, increment: Increment, why: Reason) -> tuple[Increment, Reason]:
-        """Return an increment and its reason; both say if it copies another environment's table."""
+        """Return an increment and its reason, marked if it copies another environment's table."""
         base = increment.base
         if base.table not in self.world.foreign or base.build_id != self.source.build_id:
             return increment, why

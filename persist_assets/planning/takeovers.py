@@ -1,4 +1,4 @@
-"""Tables that sources take over because only the software differs that made their BuildIDs. Pure.
+"""Tables that sources take over because their BuildIDs differ only by software version. Pure.
 
 A release of ours, of sqlglot or of Malloy may give a source with the same text another BuildID. Its
 table has the right rows all the same if they were computed from this very text. The invariant: a
@@ -8,8 +8,8 @@ table is taken over only if
   exactly this text and these settings now (`compiler.texts`);
 - other software made the BuildID: with the same software, something else must differ;
 - the source has no table under its new BuildID, and no source still has the old one;
-- the table has the columns that the source has now, and every version that it rests on can be named
-  as a build of today would name it.
+- the table has the columns that the source has now, and every version that it used can be named as
+  a build would name it today.
 
 What is stale, tainted, gone or stored in another way is then seen as in any other table.
 """
@@ -92,7 +92,7 @@ def _recency(former: tuple[Snapshot, Origin]) -> tuple[datetime, datetime, int]:
 
 
 def names_in(project: Project, source: Source, versions: Iterable[RawVersion]) -> Names:
-    """Return the BuildIDs in versions that a source's rows rest on, each with the text it means."""
+    """Return the BuildIDs in the versions of a source's data, each with the text it means."""
     named = {_bare(version.raw)[1] for version in versions}
     beneath = (s for s in project.reach([source.source_id], lambda _: False))
     texts = {(s.build_id, project.text_of(s.source_id)) for s in beneath if s.build_id in named}

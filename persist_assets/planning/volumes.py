@@ -27,7 +27,7 @@ UNKNOWN = Volume(None, None)
 
 
 def to_read(project: Project, source: Source, step: Step, world: World) -> Volume | None:
-    """Return what the build of a step will read; None: it reads nothing, or only the build knows.
+    """Return what the build of a step will read; None if nothing or unknown before the build.
 
     Tables that are built before count with their present size.
     """

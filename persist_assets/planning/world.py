@@ -26,7 +26,7 @@ CLOCK = "clock"
 
 DRAW = "draw:"
 """Prefix of the names of draws in an as_of: they record which build of a nondeterministic source
-its readers rest on."""
+its readers depend on."""
 
 PARTITIONS = "partitions:"
 """Prefix of the names of partitioned tables in an as_of: they record the partitions, and their
@@ -45,7 +45,7 @@ UNVERSIONED = "unversioned:"
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The facts that a plan is made from.
+    """The facts that a plan depends on.
 
     Attributes
     ----------
@@ -129,7 +129,7 @@ class World:
     taken: Collection[str] = ()
 
     def version(self, reader: SourceID, upstream: Source) -> str:
-        """Return the version of a raw table that a source's rows would rest on."""
+        """Return the version of a raw table that a source would be computed from."""
         read_version = self.seen.get(reader, {}).get(upstream.source_id)
         return read_version or self.versions.get(upstream.source_id, NO_DATA)
 

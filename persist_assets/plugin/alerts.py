@@ -1,4 +1,4 @@
-"""Alerts in Dagster: a sensor that looks for what is wrong and sends what is due."""
+"""Alerts in Dagster: a sensor that checks for problems and sends the alerts that are due."""
 
 from collections.abc import Iterator
 

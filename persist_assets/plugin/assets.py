@@ -100,27 +100,27 @@ def load_sources(
     Parameters
     ----------
     path
-        The sources directory; a relative path counts from the directory of the calling module.
+        The sources directory; a relative path starts at the directory of the calling module.
     assets
         Ordinary assets of the same code location. An asset with the key of a raw table feeds it:
         it takes the place of the raw table, and the sources that read the table wait for it.
     resources
-        Further resources; ``pyspark`` among them replaces that of the Spark session.
+        Further resources; ``pyspark`` replaces the resource of the Spark session.
     translator
-        Defines how assets look.
+        Translates sources to asset specs.
     gc_cron
-        When the schedule runs that deletes unneeded data (``persist gc``), in Dagster's time zone.
-        It is off until somebody turns it on.
+        The cron schedule of the job that deletes unneeded data (``persist gc``), in Dagster's time
+        zone. The schedule is off by default.
     keep_going
-        Leave out files that have errors, and everything that reads what they define, with a warning
+        Leave out files that have errors, and everything that reads their sources, with a warning
         for each error, instead of raising. None: whether ``PERSIST_KEEP_GOING`` is ``true``.
 
     Raises
     ------
     SettingsError
-        There is no such directory, or `persist.toml` is wrong.
+        The directory does not exist, or `persist.toml` is invalid.
     SourcesError
-        Sources are wrong; the error lists every problem.
+        Sources have errors; the exception lists all of them.
 
     Examples
     --------
@@ -231,7 +231,7 @@ def _gc_schedule(runtime: Runtime, cron: str) -> dg.ScheduleDefinition:
 
 
 def _trim_schedule(runtime: Runtime) -> dg.ScheduleDefinition:
-    """Return a schedule that trims the log once a day. The settings ask for it, so it is on."""
+    """Return a schedule that trims the log once a day. It is on, since the settings request it."""
     name = _name_of("persist_trim", runtime)
 
     def trim(context: dg.OpExecutionContext) -> None:

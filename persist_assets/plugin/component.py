@@ -1,4 +1,4 @@
-"""A component of Dagster's: `defs.yaml` instead of `definitions.py`.
+"""A Dagster component: `defs.yaml` instead of `definitions.py`.
 
 type: persist_assets.PersistedSourcesComponent
 attributes:
@@ -51,7 +51,7 @@ class SourcesScaffolder(Scaffolder[_Scaffold]):
 class PersistedSourcesComponent(dg.Component, dg.Model, dg.Resolvable):
     """The persisted sources of a project as Dagster assets.
 
-    Subclasses can override `translator`, which defines how assets look.
+    Subclasses can override `translator`, which translates sources to asset specs.
     """
 
     path: str = Field(
@@ -68,7 +68,7 @@ class PersistedSourcesComponent(dg.Component, dg.Model, dg.Resolvable):
     )
 
     def translator(self) -> type[AssetTranslator]:
-        """Return the translator of sources to assets."""
+        """Return the class that translates sources to asset specs."""
         return AssetTranslator
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
@@ -77,9 +77,9 @@ class PersistedSourcesComponent(dg.Component, dg.Model, dg.Resolvable):
         Raises
         ------
         SettingsError
-            There is no such directory, or `persist.toml` is wrong.
+            The directory does not exist, or `persist.toml` is invalid.
         SourcesError
-            Sources are wrong; the error lists every problem.
+            Sources have errors; the exception lists all of them.
         """
         return load_sources(
             context.path / self.path,

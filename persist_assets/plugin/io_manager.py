@@ -60,7 +60,7 @@ class PersistIOManager(dg.IOManager):
             context.add_output_metadata(self._write_frame(builder, context.asset_key, obj))
 
     def load_input(self, context: dg.InputContext) -> Any:
-        """Return what readers of an asset see, as a Spark DataFrame."""
+        """Return the rows that readers of an asset see, as a Spark DataFrame."""
         builder = self._builder()
         key = context.asset_key
         source = builder.project.by_key.get(tuple(key.path))

@@ -48,7 +48,7 @@ def logged(context: Any, progress: Progress) -> Generator[None]:
 
 
 def built_in_words(work: PendingBuild, activity: Activity | None) -> str:
-    """Return what a build did, and why in this way, as one line of a log."""
+    """Return one log line with the method of a build and the reason for it."""
     ended = ended_of(work, work.build.computed_s or 0.0)
     text = f"{ended.action} {ended.in_words}: {work.why}"
     return f"{text}; Spark's UI: {activity.ui}" if activity and activity.ui else text

@@ -286,30 +286,30 @@ def rerun(
     environment: str | None = None,
     cascade: bool = False,
 ) -> RunResult:
-    """Compute the rows of a source again whose watermark column is between two values.
+    """Recompute the rows of a source whose watermark is between two values.
 
-    This is `persist rerun`; see there.
+    It does the same as `persist rerun`.
 
     Parameters
     ----------
     source
         Its name, or its asset key.
     minimum, maximum
-        Both inclusive. ISO 8601 texts, dates or datetimes; datetimes without a zone are in the zone
-        of the settings. Values of columns of other types are given as texts.
+        Both inclusive. ISO 8601 strings, dates or datetimes; datetimes without a time zone are in
+        the time zone of the settings. Values of other types are passed as strings.
     project
-        Its root, or a directory in it.
+        The project root, or a directory in it.
     cascade
-        Also build everything that reads the source.
+        Also build everything downstream.
 
     Raises
     ------
     TypeError
-        A bound is neither a text nor a date.
+        A bound is neither a string nor a date.
     SettingsError
-        The source has no such window, or a text is not a value of its column's type.
+        The source has no such window, or a string is not a value of the column's type.
     NotFoundError
-        There is no such source.
+        The source does not exist.
     """
     for bound in (minimum, maximum):
         if not isinstance(bound, str | date):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -337,7 +337,7 @@ def run_window(
     verbose: bool = False,
     progress: Progress | None = None,
 ) -> tuple[RunResult, tuple[Source, ...]]:
-    """Compute the rows of a source again whose times are between two texts, in one Dagster run.
+    """Recompute the rows of a source whose times are between two texts, in one Dagster run.
 
     Parameters
     ----------

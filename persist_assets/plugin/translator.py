@@ -20,7 +20,7 @@ from persist_assets.wants.schedules import deadline_cron
 
 
 class AssetTranslator:
-    """The look of a source in Dagster. Override `asset_spec`, and call the inherited method.
+    """Translates sources to Dagster asset specs. Override `asset_spec` and call the base method.
 
     Examples
     --------
@@ -122,7 +122,7 @@ class AssetTranslator:
 
 
 def needed_elsewhere(source: Source) -> dict[dg.AssetKey, tuple[str, PartitionRef]]:
-    """Return what a source's annotation needs of other graphs, by the assets that represent it."""
+    """Return the partitions of other graphs that a source's annotation needs, by asset."""
     want = source.annotation.want
     needs = [split_graph(need) for need in want.needs] if want is not None else []
     return {dg.AssetKey([graph, *ref.split("/")]): (graph, ref) for graph, ref in needs}

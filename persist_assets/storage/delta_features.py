@@ -1,4 +1,4 @@
-"""Features of Delta tables that others write: whether their files alone are their rows.
+"""Features of Delta tables of other writers: whether their files alone are their rows.
 
 The invariant: a feature that is not known to leave the rows alone is reported.
 """

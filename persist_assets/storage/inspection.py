@@ -1,4 +1,4 @@
-"""The format, columns and options of data that nobody has declared yet, from the data itself.
+"""The format, columns and options of data that is not declared yet, from the data itself.
 
     a location ─► its format, by its log or its files' names ─► `Inspected`
 
@@ -48,7 +48,7 @@ _LINES = 50
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """What data turned out to be.
+    """The properties of inspected data.
 
     Attributes
     ----------
@@ -151,7 +151,7 @@ def _separator(text: str) -> str:
 
 
 def _is_header(row: Sequence[str]) -> bool:
-    """Whether a row has names: each is there, unlike the others, and neither number nor date."""
+    """Whether a row has names: all present and distinct, and neither numbers nor dates."""
     names = {name.strip().lower() for name in row}
     return len(names) == len(row) and not any(
         not name or re.fullmatch(r"[+-]?[\d.,:/ -]*\d", name) for name in names
@@ -160,7 +160,7 @@ def _is_header(row: Sequence[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Csv:
-    """CSV whose form is known."""
+    """CSV of a known form."""
 
     text: bytes
     separator: str
@@ -168,7 +168,7 @@ class _Csv:
     has_header: bool
 
     def types(self) -> tuple[str | None, list[str]]:
-        """Return the text that stands for NULL besides nothing, or None, and Spark's types."""
+        """Return the text that means NULL besides the empty one, or None, and Spark's types."""
         texts = self._read((), as_strings=True)
         best: tuple[str | None, list[str]] = None, self._types((), texts)
         for null in _NULLS:

@@ -73,7 +73,7 @@ class OvertakenError(ConflictError):
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a table says about itself.
+    """The description of a table.
 
     Attributes
     ----------

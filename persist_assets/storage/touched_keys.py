@@ -28,7 +28,7 @@ _MOST_VERSIONS = 16
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """What a commit says of the keys that it touched.
+    """The keys that a commit touched, as it records them.
 
     Attributes
     ----------

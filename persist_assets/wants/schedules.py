@@ -67,7 +67,7 @@ def next_window(observer: Observer) -> datetime | None:
 
 
 def deadline_cron(every: Cadence, sla_s: int, timezone: str, now: datetime) -> str | None:
-    """Return when windows are late, as a cron schedule in a time zone; None if cron cannot say.
+    """Return the deadlines of windows as a cron schedule in a time zone, or None.
 
     Cron goes by clocks, deadlines by the time since a window's end. They differ if clocks change in
     between within the next five years. Cron cannot express seconds either, nor deadlines after the

@@ -326,7 +326,7 @@ class Access:
         return Caller.of(name, roles)
 
     def check_origin(self, scope: Scope) -> None:
-        """Refuse a request that says who its user is and does not come from a proxy.
+        """Refuse a request that names its user and does not come from a proxy.
 
         Raises
         ------
@@ -381,7 +381,7 @@ class Access:
         return self._of_digest(digest)
 
     def of_page(self, request: HTTPConnection) -> Caller | None:
-        """Return who asks for a page: the user whom a proxy names, or that of a session."""
+        """Return the caller of a page: the user named by a proxy, or that of a session."""
         user = None if self.is_open else self.of_proxy(request.scope)
         return user or self.of_cookie(request.cookies.get(SESSION))
 
@@ -430,7 +430,7 @@ def peer_of(scope: Scope) -> str:
 
 
 def address_of(scope: Scope) -> str:
-    """Return the address of a client, as far as proxies say it."""
+    """Return the address of a client, as far as proxies report it."""
     return (scope.get("client") or ("?", 0))[0]
 
 

@@ -374,7 +374,7 @@ async def list_misses(graph: Graph, caller: Caller, query: MissesQuery) -> Answe
 
 
 async def show_plan(graph: Graph, caller: Caller, query: Nothing) -> Answer:
-    """Answer what a build of everything would do now; clients who ask at once share a plan."""
+    """Return the plan of a build of everything; concurrent clients share one plan."""
 
     def act() -> Response:
         observer = graph.observer()

@@ -47,7 +47,7 @@ class Audit:
         self._writing = ThreadPoolExecutor(1, "persist-audit")
 
     def note(self, kind: str, *, address: str, same_s: float = SAME_S, **data: str) -> bool:
-        """Record what somebody did, unless it was recorded just now or too much is; say whether.
+        """Record an action, unless it was just recorded or too many are; return whether it was.
 
         Parameters
         ----------

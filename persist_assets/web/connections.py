@@ -96,7 +96,7 @@ class LimitedProtocol(H11Protocol):
         self.unfinished.remove(self)
 
     def pause_writing(self) -> None:
-        """Start waiting for a client that reads nothing of its answer."""
+        """Start waiting for a client that does not read its response."""
         super().pause_writing()
         self._read_timer = self._read_timer or self.loop.call_later(READ_S, self.cut_off)
 

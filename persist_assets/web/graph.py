@@ -237,7 +237,7 @@ class Graph:
         return self._project[1].keys if self._project is not None else {}
 
     async def recent_plan(self) -> Planned | None:
-        """Return what a build of everything would do, as of at most half a minute ago.
+        """Return the plan for everything, at most half a minute old.
 
         If planning takes long, return the last plan, which says when it was made; None if there is
         none yet.
@@ -391,7 +391,7 @@ class Graph:
                 await asyncio.sleep(_TICK_S)
 
     async def _look_around(self) -> str:
-        """Read other graphs, make the wants that are due, and return the evaluation's trigger."""
+        """Read other graphs, create the wants that are due, and return the evaluation's trigger."""
         observer = await self.plan(self.observer)
         synced = await self.read(lambda: sync_all(observer))  # may take long, but makes no plan
         for result in synced:

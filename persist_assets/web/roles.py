@@ -1,4 +1,4 @@
-"""What callers with roles may do: to which sources, and in which environments."""
+"""Permissions of roles: for which sources, and in which environments."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ Value = TypeVar("Value")
 
 
 class Shared:
-    """One computation at a time; those who ask while one runs share the next one.
+    """One computation at a time; callers that arrive while one runs share the next one.
 
     Use it in one event loop. A client that goes away does not end what others wait for.
     """
@@ -53,7 +53,7 @@ class Shared:
 
 
 class Kept(Generic[Value]):
-    """What was read of the ledger, until an event may have changed it.
+    """A value read from the ledger, until an event may have changed it.
 
     Threads may share it; two that find it outdated both read.
 
@@ -68,7 +68,7 @@ class Kept(Generic[Value]):
         self._last: tuple[Mark, object, Value] | None = None
 
     def get(self, key: object, read: Callable[[], Value]) -> Value:
-        """Return what `read` returned last, or read it now.
+        """Return the last result of `read`, or read it now.
 
         Parameters
         ----------

@@ -88,7 +88,7 @@ def histogram(
 
 
 class Timed:
-    """Measures requests and logs them; it stands around everything else."""
+    """Measures and logs requests; it wraps everything else."""
 
     def __init__(self, app: ASGIApp, access: Access, latencies: Latencies) -> None:
         self._app, self._access, self._latencies = app, access, latencies

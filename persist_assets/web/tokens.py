@@ -82,7 +82,7 @@ class TokenFile:
         return os.path.lexists(self.path)
 
     def read(self) -> Sequence[Token]:
-        """Return the tokens. A file that cannot be read has none, and the log says why."""
+        """Return the tokens. A file that cannot be read has none, and the error is logged."""
         try:
             at = self.path.stat()
             seen = (at.st_mtime_ns, at.st_size, at.st_ino)

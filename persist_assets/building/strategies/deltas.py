@@ -191,7 +191,7 @@ def narrowed(
 
 
 def _remaining(name: str, columns: Sequence[tuple[str, str | None]]) -> str:
-    """Return the query of the rows that are left of some when others went.
+    """Return a query for the rows that remain after others were removed.
 
     It fails if rows that are not there would go: what the query was before the change is then not
     what the table was computed from.
@@ -216,7 +216,7 @@ def _repeated(task: Task, rows: DataFrame, columns: Sequence[str]) -> DataFrame:
 
 
 def scope_of(task: Task, increment: Increment) -> Scope:
-    """Return what a build that continues a table reads and computes: no query.
+    """Return the description of a build that continues a table.
 
     If the table has another meaning, all rows are computed.
     """
@@ -279,5 +279,5 @@ def named(task: Task, rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
 
 
 def unchanged(task: Task, base: Snapshot) -> Snapshot:
-    """Return a snapshot whose rows are those of newer data too."""
+    """Return a snapshot of the same rows as of newer data."""
     return task.started.renewed(base, task.step.as_of)

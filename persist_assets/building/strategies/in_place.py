@@ -178,7 +178,7 @@ def _replacing(
 
 
 def in_own_table(task: Task, computed: Computed) -> Computed:
-    """Return what was computed as a table of the environment's own.
+    """Return the computed rows as a table of the environment's own.
 
     Files that stay in another environment's table are copied beside those written.
 
@@ -306,7 +306,7 @@ def _small(live: Mapping[str, Live]) -> set[str]:
 
 
 def _is_answered(check: Check, previous: Mapping[str, CheckResult]) -> bool:
-    """Whether the previous results say how many rows failed a check."""
+    """Whether the previous results have the number of rows that failed each check."""
     return check.name in previous and previous[check.name].definition == check.definition
 
 

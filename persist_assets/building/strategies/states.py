@@ -233,7 +233,7 @@ def _directory(number: int) -> str:
 
 
 def _show(task: Task, tables: ChangedTables, name: str, rows: DataFrame) -> None:
-    """Let statements read a state."""
+    """Make a state readable by statements."""
     view = f"{name.replace(':', '~')}~{uuid.uuid4().hex[:12]}"
     tables.states[name] = task.reader.engine.view(view, lambda: rows)
 

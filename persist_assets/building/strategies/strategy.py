@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a strategy works on.
+    """The task of a strategy.
 
     Attributes
     ----------

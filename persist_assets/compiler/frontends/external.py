@@ -134,7 +134,7 @@ def read_external(
 
 
 class _Wrong(Exception):
-    """Nothing more can be said of it."""
+    """The declaration has an error that was already reported."""
 
 
 class _Reading:

@@ -1,4 +1,4 @@
-"""What programs for Feldera say about streams, in declarations of external tables. Pure.
+"""Feldera's keywords for streams, in declarations of external tables. Pure.
 
 ``ts TIMESTAMP LATENESS INTERVAL 1 HOUR`` and ``WATERMARK …`` let Feldera forget or delay rows.
 Nothing here depends on the order in which rows arrive, so they are left out before the declaration
@@ -74,7 +74,7 @@ def without_streaming(
 
 
 def _end(tokens: Sequence[Token], at: int) -> int:
-    """Return where the expression ends that begins at a token of a column."""
+    """Return the end of the expression that begins at a token of a column."""
     depth = 0
     while at < len(tokens):
         token = tokens[at]

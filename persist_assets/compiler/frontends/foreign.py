@@ -1,4 +1,4 @@
-"""What other tools write in files of SQL: templates of dbt, models of SQLMesh."""
+"""SQL files of other tools: dbt templates, SQLMesh models."""
 
 from __future__ import annotations
 

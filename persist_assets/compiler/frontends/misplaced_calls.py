@@ -1,4 +1,4 @@
-"""Calls of Spark's own functions that Spark refuses for certain where they stand.
+"""Calls of Spark's functions that Spark certainly refuses at their place.
 
 Aggregates and window functions have their places in a query; some functions have an order of
 arguments that other databases reverse. The invariant: what Spark might accept is left to Spark. A
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MisplacedCall:
-    """A call where Spark refuses it: the function, its offset, and what to say of it."""
+    """A call that Spark refuses at its place: the function, its offset and the problem."""
 
     function: str
     offset: int
@@ -146,7 +146,7 @@ def _without_window(name: str, window: exp.Window | None, shown: str) -> _Said |
 
 
 def _nested(node: Any, name: str, window: exp.Window | None, shown: str) -> _Said | None:
-    """Return what is wrong with an aggregate, or a window function, in an aggregate."""
+    """Return the problem of an aggregate or window function inside an aggregate."""
     if window is None and name not in AGGREGATES:
         return None
     outer = _aggregate_around(node)
@@ -180,7 +180,7 @@ _CLAUSES = {
 
 
 def _clause_of(node: Any) -> tuple[str, exp.Select] | None:
-    """Return the clause in which a node stands, and its SELECT; None for other places."""
+    """Return the clause of a node, and its SELECT; None for other places."""
     while node.parent is not None and not isinstance(node, exp.Query | exp.Lambda):
         below, node = node, node.parent
         for (kind, key), clause in _CLAUSES.items():
@@ -192,7 +192,7 @@ def _clause_of(node: Any) -> tuple[str, exp.Select] | None:
 
 
 def _in_clause(node: Any, name: str, window: exp.Window | None, shown: str) -> _Said | None:
-    """Return what is wrong with an aggregate, or a window function, in its clause."""
+    """Return the problem of an aggregate or window function in its clause."""
     if window is None and name not in AGGREGATES:
         return None
     place = _clause_of(node)
@@ -239,7 +239,7 @@ _UNITS = frozenset(
 
 
 def _arguments(name: str, node: Any, written: _Written) -> _Said | None:
-    """Return what is wrong with the units among the arguments of a function of dates."""
+    """Return the problem of a unit among the arguments of a date function."""
     values = node.expressions
     texts = [isinstance(v, exp.Literal) and v.is_string for v in values]
     if name in UNIT_FIRST and texts[:1] == [True] and len(values) == 3:

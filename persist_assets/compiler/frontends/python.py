@@ -379,7 +379,7 @@ class _File:
         return "\n".join(self.module.lines[first - 1 : node.end_lineno])
 
     def repeated(self, node: ast.FunctionDef) -> Refused | None:
-        """Return the problem of a function whose name is bound again later."""
+        """Return the problem of a function whose name is assigned again later."""
         numbers = self.module.bindings.get(node.name, [])
         others = [self.module.body[n] for n in numbers if self.module.body[n] is not node]
         if not others or all(isinstance(o, ast.FunctionDef) and self.is_source(o) for o in others):

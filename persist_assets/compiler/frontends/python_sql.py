@@ -342,7 +342,7 @@ def _aliases(tree: exp.Expr) -> set[str]:
 
 
 def _places(sql: _Filled, literal: ast.Constant, module: Module) -> Callable[[int], Location]:
-    """Return what finds the place in a file of an offset in a filled text.
+    """Return a function that maps an offset in a filled text to its place in the file.
 
     It is exact if the literal has no escapes, and otherwise where the literal begins.
     """

@@ -98,7 +98,7 @@ def _read(node: FunctionNode, module: Module, modules: Modules) -> SqlFunction:
 
 
 def _udf_arguments(decorator: ast.expr, module: Module) -> tuple[str, bool | None]:
-    """Return the type of the result, and whether it is deterministic; None: it does not say."""
+    """Return the type of the result and the value of `deterministic`; None: not set."""
     place = module.place(decorator)
     example = 'for example, @udf(returns="int")'
     if not isinstance(decorator, ast.Call) or decorator.args:
@@ -158,7 +158,7 @@ def _yields(node: ast.FunctionDef) -> bool:
 def _check_variability(
     name: str, reached: Reached, deterministic: bool | None, place: Location
 ) -> None:
-    """Refuse code with random values or the clock, unless the decorator says what it means."""
+    """Refuse code with random values or the clock, unless the decorator sets `deterministic`."""
     varying = sorted(set[str]().union(*drawn_by(reached.names, (), ())))
     if varying and deterministic is None:
         message = f"`{name}` uses {varying[0]}, so its results may vary"

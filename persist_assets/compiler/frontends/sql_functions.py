@@ -1,4 +1,4 @@
-"""What files of SQL define besides sources: functions and variables. Pure.
+"""Definitions in SQL files other than sources: functions and variables. Pure.
 
 ``CREATE FUNCTION`` and ``DECLARE VARIABLE`` in Spark's own syntax. They create no tables and no
 assets: what they mean is inlined in the queries that use them; see `sql_inlining`.
@@ -172,7 +172,7 @@ def defines(tokens: Sequence[Token]) -> bool:
 
 
 def read_definition(file: Text, tokens: Sequence[Token]) -> Definition:
-    """Return what a statement defines.
+    """Return the definition in a statement.
 
     Parameters
     ----------
@@ -353,7 +353,7 @@ class _Reader:
         return out
 
     def characteristics(self) -> None:
-        """Read what stands between the type and RETURN; no row depends on it."""
+        """Read the clauses between the type and RETURN; no row depends on them."""
         while not self.next_is("RETURN"):
             before = self.at
             self.read_comment()

@@ -102,7 +102,7 @@ class Definitions:
 
     @property
     def names(self) -> set[str]:
-        """All names that are defined, rightly or not."""
+        """All defined names, including those of invalid definitions."""
         return {*self.functions, *self.variables, *self.broken}
 
     @property
@@ -276,7 +276,7 @@ def inline(
 
 
 def relocate(tree: Any, location: Callable[[int], Location], path: str) -> None:
-    """Let the parts of an inlined query say where they are in files."""
+    """Give the parts of an inlined query their places in files."""
     for node in tree.walk():
         start = node.meta.get("start")
         if start is not None:

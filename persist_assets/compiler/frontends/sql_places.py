@@ -1,4 +1,4 @@
-"""What stands at a place in a tree of SQL: names of columns, of fields, of units. Pure."""
+"""Roles of names in a tree of SQL: columns, fields, units. Pure."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def wrapping(function: SqlFunction) -> tuple[str, str]:
-    """Return what stands before and after the text of a function where it is inlined.
+    """Return the text before and after the text of a function where it is inlined.
 
     Its value, or the columns of its table by position, get the declared types and names.
     """
@@ -114,7 +114,7 @@ def common_tables(tree: Any) -> frozenset[str]:
 
 
 def wrong_call(function: SqlFunction, call: Any, after: str) -> Refusal | None:
-    """Return why a call cannot be inlined where it stands, or None.
+    """Return why a call cannot be inlined at its place, or None.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ _RELATIONS = (
 def wrong_argument(
     function: SqlFunction, argument: Any, is_replaced: Callable[[Any], bool]
 ) -> tuple[Any, Refusal] | None:
-    """Return what in an argument is not constant, and why it is refused; None: nothing.
+    """Return the part of an argument that is not constant, and a hint; None if it is constant.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Texts that are no Spark SQL, in the words of those who wrote them.
+"""Errors for texts that are not Spark SQL, in the words of their authors.
 
 The parser accepts the syntax of several databases, and its messages are about itself. Here are the
 forms that Spark's own parser refuses for certain, and the messages for what no parser accepts.
@@ -95,7 +95,7 @@ _SET_OPERATIONS = (TokenType.UNION, TokenType.EXCEPT, TokenType.INTERSECT)
 
 
 def _quoted_name(tokens: Sequence[Token], i: int, text: str) -> Invalid | None:
-    """Return what is wrong with a string where only a name can stand."""
+    """Return the problem of a string where only a name is allowed."""
     before, token = tokens[i - 1], tokens[i]
     if text[token.start] not in "'\"":
         return None
@@ -234,7 +234,7 @@ _ITEMS = (TokenType.VAR, TokenType.STRING, TokenType.NUMBER)
 
 
 def explain(error: ParseError, tokens: Sequence[Token], text: str) -> Invalid:
-    """Return what the parser refuses, in the words of Spark SQL.
+    """Return the problem that the parser found, in the words of Spark SQL.
 
     Parameters
     ----------
@@ -305,7 +305,7 @@ def _unclosed(tokens: Sequence[Token], i: int) -> int | None:
 
 
 def _hint(tokens: Sequence[Token], i: int, text: str) -> str | None:
-    """Return what was probably meant where a token is unexpected, or None."""
+    """Return the probable intent where a token is unexpected, or None."""
     token, word, before = tokens[i], _word(tokens, i, text), _word(tokens, i - 1, text)
     if token.text == ")" and token.token_type is TokenType.R_PAREN:
         return "remove it, or add the `(` that it closes"

@@ -324,7 +324,7 @@ class _Answers:
         return self.answered[sql]
 
     def find(self, sql: str, *, is_table: bool = False) -> Columns:
-        """Return the columns of a query by the present sources.
+        """Return the columns of a query by the current sources.
 
         Parameters
         ----------

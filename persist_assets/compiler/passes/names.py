@@ -56,7 +56,7 @@ def collect(compilation: Compilation, declarations: Iterable[Declaration], keys:
 
 
 def _duplicate(unit: Unit, other: Unit, keys: Keys) -> tuple[str, Unit, str | None]:
-    """Return what `Compilation.report` says of a unit whose key another one has."""
+    """Return the problem of a unit whose key another unit has."""
     name, place = unit.declaration.name, other.declaration.location
     ways = [keys.of_file(u.declaration.location.path) for u in (unit, other)]
     if ways[0] == ways[1] or not (unit.full_key or other.full_key):

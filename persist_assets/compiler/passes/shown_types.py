@@ -1,4 +1,4 @@
-"""The types of sources' columns as Malloy is told of them, known before anything is built.
+"""The types of sources' columns that Malloy gets, known before anything is built.
 
 They go further than those of `Source.columns`, from which BuildIDs follow. The invariant: a type is
 Spark's own, or None.
@@ -19,7 +19,7 @@ Kinds = tuple[str | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A column as Malloy is told of it.
+    """A column as Malloy gets it.
 
     Attributes
     ----------

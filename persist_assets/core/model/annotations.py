@@ -288,7 +288,7 @@ class Annotation:
 
     @property
     def defaults(self) -> dict[str, str]:
-        """Where `persist.toml` has the keys that are no part of the file."""
+        """The places in `persist.toml` of keys that the source's file does not have."""
         return {key: str(at) for key, at in self.keys if at.path == SETTINGS_FILE}
 
     @property

@@ -49,7 +49,7 @@ Maintenance = Literal[
 ``reuse``
     The table is up to date.
 ``stamp``
-    The data is newer, but the rows are the same: only the versions it rests on are recorded.
+    The data is newer, but the rows are the same: only the versions it depends on are recorded.
 ``append``
     Rows are added.
 ``merge``
@@ -281,7 +281,7 @@ class Step:
     Attributes
     ----------
     as_of
-        The raw versions that its snapshot will rest on.
+        The raw versions that its snapshot will depend on.
     snapshot
         The snapshot to reuse.
     increment

@@ -149,7 +149,7 @@ class Origin:
     software
         The software by which this text has the snapshot's BuildID; see `compiler.software`.
     names
-        The BuildIDs in the versions that the rows rest on, each with the text that it meant.
+        The BuildIDs in the versions that the rows depend on, each with the text that it meant.
     """
 
     text: str
@@ -268,7 +268,7 @@ class Effort:
 
     @property
     def in_words(self) -> str:
-        """Return what is known, in words.
+        """Return the known facts in words.
 
         Examples
         --------
@@ -341,7 +341,7 @@ class Build:
 
     @property
     def outcome(self) -> Literal["built", "reused", "failed", "started"]:
-        """Return what became of it."""
+        """Return its outcome."""
         return self.action if self.state == "succeeded" else self.state
 
     @property

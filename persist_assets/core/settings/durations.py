@@ -62,7 +62,7 @@ def parse_duration(text: str) -> int | None:
 
 
 def in_short(seconds: float) -> str:
-    """Return seconds as people say them: tenths below ten seconds, else two units at most.
+    """Return a duration in words: tenths below ten seconds, otherwise at most two units.
 
     Examples
     --------

@@ -110,7 +110,7 @@ def load_settings(
 
 @contextmanager
 def _placed(root: Path, environment: str = "") -> Generator[None]:
-    """Let errors say where in `persist.toml` the key stands that they are about."""
+    """Add the place of the key in `persist.toml` to errors."""
     try:
         yield
     except SettingsError as error:
@@ -310,7 +310,7 @@ def _databricks(malloy: Mapping[str, Any], *path: str) -> dict[str, str]:
 
 
 def _read_given(name: str, value: Any) -> Given:
-    """Return a value of TOML as it is said in JSON."""
+    """Return a TOML value as JSON represents it."""
     match value:
         case datetime():
             return value.isoformat(sep=" ")
@@ -340,7 +340,7 @@ def _stores(entries: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Sto
 
 
 def _check_warehouse(location: str) -> None:
-    """Refuse a warehouse in which no table can be made."""
+    """Refuse a warehouse in which tables cannot be created."""
     wrong, unfit = unknown_scheme(location), unfit_for_tables(location)
     if unfit:
         wrong = f"the warehouse cannot be {location}: delta-rs misreads `{unfit}`", "use another"
@@ -349,7 +349,7 @@ def _check_warehouse(location: str) -> None:
 
 
 def _check_links(state: Path) -> None:
-    """Refuse links in `.persist`: files of somebody else would be written through them."""
+    """Refuse links in `.persist`: writing through them would change other files."""
     places = (state, *(p for d in (state, state / "manifests") if d.is_dir() for p in d.iterdir()))
     link = next((p for p in places if p.is_symlink()), None)
     if link is not None:
@@ -439,7 +439,7 @@ def _chain(name: str, environments: Mapping[str, Any], default: str) -> tuple[st
 
 
 def _reads(name: str, environments: Mapping[str, Any]) -> Location:
-    """Return the place that says which environment another one reads."""
+    """Return the place of an environment's `reads`."""
     return at("env", _section_of(name, environments), "reads")
 
 
@@ -483,7 +483,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _place_in_toml(error: Exception) -> Location:
-    """Return where a file stops being TOML."""
+    """Return the place of a syntax error in a TOML file."""
     match = re.search(r"at line (\d+), column (\d+)", str(error))
     return Location(SETTINGS_FILE, *map(int, match.groups())) if match else Location(SETTINGS_FILE)
 

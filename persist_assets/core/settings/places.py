@@ -21,7 +21,7 @@ _STATEMENT = re.compile(rf"[ \t]*(?:\[\[?[ \t]*(?P<header>{_KEYS})|(?P<key>{_KEY
 
 @dataclass(frozen=True, slots=True)
 class KeyPlace(Location):
-    """The place of a key, as long as nobody has looked where it stands."""
+    """The place of a key, which is looked up on first use."""
 
     keys: tuple[str, ...] = ()
 
@@ -32,7 +32,7 @@ def at(*keys: str) -> Location:
 
 
 def place_in(root: Path, keys: tuple[str, ...], environment: str = "") -> Location:
-    """Return where a key stands in the `persist.toml` of a project, which may have none."""
+    """Return the place of a key in the `persist.toml` of a project, which may have none."""
     try:
         text = (root / SETTINGS_FILE).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -41,7 +41,7 @@ def place_in(root: Path, keys: tuple[str, ...], environment: str = "") -> Locati
 
 
 def find_place(text: str, keys: tuple[str, ...], environment: str = "") -> Location:
-    """Return where a key stands in a file, or else what it stands in.
+    """Return the place of a key in a file, or else of its table.
 
     Parameters
     ----------

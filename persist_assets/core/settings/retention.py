@@ -39,7 +39,7 @@ FOR_EVER = Retention()
 
 
 def read_retention(entries: Mapping[str, Any]) -> Retention:
-    """Return what `[retention]` says.
+    """Return the settings of `[retention]`.
 
     Raises
     ------

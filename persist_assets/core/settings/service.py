@@ -1,4 +1,4 @@
-"""Who may do what in the service: roles, and the proxy that says who somebody is."""
+"""Access to the service: roles, and the proxy that identifies users."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Who is believed to be whom.
+    """How callers behind a proxy are identified.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ def read_access(entries: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_service(entries: Mapping[str, Any]) -> Service:
-    """Return what `[service]` says.
+    """Return the settings of `[service]`.
 
     Raises
     ------

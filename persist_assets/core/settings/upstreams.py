@@ -77,13 +77,13 @@ def _silent_after(name: str, keys: Mapping[str, Any]) -> int | None:
 
 
 def read_webhook(entries: Mapping[str, Any]) -> str:
-    """Return the URL that late wants are reported to; empty where there is none."""
+    """Return the URL to which late wants are reported; empty if there is none."""
     check_keys(entries, SLA_KEYS, "sla")
     return http_url(entries["webhook"], "sla", "webhook") if "webhook" in entries else ""
 
 
 def http_url(url: str, *path: str) -> str:
-    """Return a URL of the web, refused if it is none or holds a password."""
+    """Return an HTTP URL; refuse an invalid one, or one with a password."""
     key = f"{section_of(path[:-1])}{path[-1]}"
     try:
         parts = urlsplit(url)

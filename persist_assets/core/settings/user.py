@@ -1,4 +1,4 @@
-"""What belongs to the user: the cache directory, private files, secrets."""
+"""Files of the user: the cache directory, private files, secrets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def user_cache(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the user's own directory for files that can be made again, outside any project.
+    """Return the user's cache directory, outside any project.
 
     Raises
     ------

@@ -423,7 +423,7 @@ class Settings:
         return path != self.ledger and Path(path).is_relative_to(self.root)
 
     def table_name(self, name: str) -> str:
-        """Return what a table that is made now is called in the ledger, and for `table_root`.
+        """Return the name of a new table in the ledger, and for `table_root`.
 
         Whoever has the ledger sees all of its tables: outside the project's warehouse, and in a
         ledger that projects with other warehouses may share, it is a location.

@@ -1,4 +1,4 @@
-"""What is wrong in an environment now, and what became of what was: it plans nothing.
+"""The current problems of an environment, and the outcome of earlier ones. Plans nothing.
 
 misses, builds, tables, other graphs, the clock ─► `Condition`s
 open alerts without a condition                 ─► outcomes
@@ -24,7 +24,7 @@ _LONGEST = 1_000
 
 
 def find_conditions(observer: Observer) -> list[Condition]:
-    """Return everything that is wrong now, in the environment of an observer.
+    """Return all current problems in the environment of an observer.
 
     Missed deadlines are those that are recorded: see `wants.requests.record_late`.
     """
@@ -37,7 +37,7 @@ def find_conditions(observer: Observer) -> list[Condition]:
 
 
 def find_outcome(observer: Observer, alert: Alert) -> Outcome:
-    """Return what became of an alert whose condition is over.
+    """Return the outcome of an alert whose condition is over.
 
     It has recovered, unless there is nothing left of which that could be said: the want was given
     up, the source or the other graph is no part of the project any more.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One thing that a channel is told.
+    """One notification for a channel.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class Note:
 
 
 def note_of(message: Message) -> Note:
-    """Return what a message says."""
+    """Return the title and the text of a message."""
     alert, phase = message.alert, message.phase
     at = alert.closed_at if phase == "recovered" and alert.closed_at else alert.opened_at
     title, text = describe(alert, phase)

@@ -1,4 +1,4 @@
-"""One turn of alerting: what is wrong now is recorded, and what is due is sent.
+"""One turn of alerting: record current problems, and send the messages that are due.
 
 Dagster's sensor, `persist serve --build` and `persist alerts send` call it. Turns of several
 processes at once do no harm: the ledger opens an alert once and hands a message to one of them.
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What a turn did.
+    """The outcome of a turn.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class Turn:
 
 
 def take_turn(observer: Observer, *, environ: Mapping[str, str] = os.environ) -> Turn:
-    """Record what is wrong in an environment, and send what is due.
+    """Record the problems of an environment, and send the messages that are due.
 
     A turn in which nothing changed and nothing is due writes nothing. A channel that fails is
     tried again in a later turn; the others get their messages.
@@ -107,7 +107,7 @@ def _route(
     channels: Sequence[Channel],
     selected: Mapping[str, frozenset[SourceID] | None],
 ) -> list[str]:
-    """Return the names of the channels that are told of a condition."""
+    """Return the names of the channels that are notified of a condition."""
     source = source_of(observer, condition)
     names: list[str] = []
     for channel in channels:
@@ -143,7 +143,7 @@ def _send(
     environ: Mapping[str, str],
     problems: list[str],
 ) -> int:
-    """Send the messages of one channel, and record what came of it; return how many were sent."""
+    """Send the messages of one channel and record the outcome; return how many were sent."""
     ledger, problem, sent = observer.ledger, None, 0
     if channel is None:
         problem = "persist.toml no longer has this channel"

@@ -34,7 +34,7 @@ class EstimateDocument(Document):
 
 
 class VolumeDocument(Document):
-    """What a build will read, at most; None: unknown."""
+    """The most that a build will read; None if unknown."""
 
     rows: Count | None
     bytes: Count | None

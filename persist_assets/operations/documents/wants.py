@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class WantDocument(Document):
-    """A partition that somebody asked for."""
+    """A requested partition."""
 
     want_id: str
     partition_ref: str

@@ -190,7 +190,7 @@ class _Importer:
         self.origins[key] = origin
 
     def resolve(self, names: tuple[str, ...]) -> Target | None:
-        """Return the source that a table of a compiled text stands for."""
+        """Return the source that a table of a compiled text refers to."""
         if len(names) == 1 and names[0].startswith("__dbt__cte__"):
             return self.targets.get(("ref", names[0].removeprefix("__dbt__cte__")))
         key = self._relations.get(tuple(n.lower() for n in names))
@@ -210,7 +210,7 @@ class _Importer:
         return config
 
     def annotate(self, draft: Draft, config: dict[str, Any]) -> None:
-        """Put what a configuration says into the annotation of a draft; list the rest."""
+        """Put a configuration into the annotation of a draft; list the rest."""
         origin, body = draft.origin, self._body(draft.origin)
         draft.description = self._described(body, origin)
         draft.keys += parts.tags([str(t) for t in listed(config.get("tags"))], origin, self.drafts)

@@ -42,7 +42,7 @@ COUNTERPARTS = "persist has no counterpart"
 
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """What a file of properties says of one thing."""
+    """The entry of one object in a properties file."""
 
     path: str
     body: Mapping
@@ -50,7 +50,7 @@ class Properties:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What dbt made of a text.
+    """A text as dbt compiled it.
 
     Attributes
     ----------
@@ -107,7 +107,7 @@ class DbtProject:
             raise SettingsError(f"{self.root / path} cannot be read: {error}") from error
 
     def config(self, section: str, below: str) -> dict[str, Any]:
-        """Return what `dbt_project.yml` says of a file, by its path below its directory."""
+        """Return a file's configuration in `dbt_project.yml`, by its path below its directory."""
         values: dict[str, Any] = {}
         level: Any = self.settings.get(section)
         stem = below.rpartition(".")[0]

@@ -31,14 +31,14 @@ _UNIT_KEYS = ("name", "description", "model", "given", "expect", "config", "over
 
 
 class Importer(Protocol):
-    """What reading tests needs of the import that they belong to."""
+    """The parts of an import that its tests need."""
 
     project: DbtProject
     drafts: Drafts
     targets: dict[tuple[str, ...], Target]
 
     def resolve(self, names: tuple[str, ...]) -> Target | None:
-        """Return the source that a table of a compiled text stands for."""
+        """Return the source that a table of a compiled text refers to."""
         ...
 
     def translated(self, path: str) -> tuple[Translated, dict[str, Any], list[str]]:
@@ -136,7 +136,7 @@ def _unknown(test: str, settings: dict[str, Any]) -> str:
 
 
 def _target(importer: Importer, written: str) -> Target:
-    """Return what `ref('x')` or `source('a', 'b')` in YAML stands for."""
+    """Return the object that `ref('x')` or `source('a', 'b')` in YAML refers to."""
     match = _REF.match(written.strip().removeprefix("{{").removesuffix("}}").strip())
     names = [n.strip(" '\"") for n in match[1].split(",")] if match else [written.strip(" '\"")]
     is_source = "source(" in written

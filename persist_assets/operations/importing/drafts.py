@@ -22,7 +22,7 @@ _OWNER = re.compile(r"team:[\w.-]+|[^@\s]+@[^@\s]+\.\w+", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A thing of the other tool's project, and where it stands.
+    """An object of the other tool's project, and its place.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A check to be: of which kind, what it says, and the query of rows that fail it.
+    """A planned check: its kind, its value, and the query for failing rows.
 
     Attributes
     ----------
@@ -169,7 +169,7 @@ def text_of(draft: Draft) -> tuple[str, Mapping[int, Sequence[Rule]], Sequence[R
 
 
 def _wrapped(start: str, parts: Sequence[str]) -> list[str]:
-    """Return annotation lines with some parts; none if there is nothing to say."""
+    """Return annotation lines with some parts; none if there are no parts."""
     lines, line = list[str](), start
     for part in parts:
         if len(line) + len(part) >= _WIDTH and line not in ("--@", "--@ persist"):

@@ -1,4 +1,4 @@
-"""YAML whose mappings and texts know their lines."""
+"""YAML whose mappings and strings know their lines."""
 
 from __future__ import annotations
 

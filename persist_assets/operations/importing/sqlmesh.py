@@ -216,7 +216,7 @@ class _Importer:
         self.models.append(_Model(kind_origin, headed, below, dialect, kind, options, target))
 
     def resolve(self, names: tuple[str, ...]) -> Target | None:
-        """Return the source that a table stands for; a catalog may be missing."""
+        """Return the source that a table refers to; a catalog may be missing."""
         lowered = tuple(name.lower() for name in names)
         if lowered in self.targets:
             return self.targets[lowered]

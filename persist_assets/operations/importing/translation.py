@@ -30,12 +30,12 @@ _DECIMALS = {"bigquery": (38, 9), "redshift": (18, 0)}
 
 
 class UntranslatableError(Exception):
-    """A query cannot be written in Spark's SQL; the message says why."""
+    """A query cannot be translated to Spark SQL; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The source that a table stands for.
+    """The source that a table refers to.
 
     Attributes
     ----------
@@ -168,7 +168,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _means(text: str, spark: str) -> bool:
-    """Whether a text is Spark's SQL, and means what a statement says that sqlglot wrote.
+    """Whether a text is Spark SQL and means the same as a statement that sqlglot wrote.
 
     sqlglot reads what only other dialects have as if it were Spark's (`::text`, a comma before
     FROM), but writes none of it.
@@ -238,7 +238,7 @@ def _rename(
 
 
 def _span(first: exp.Identifier, last: exp.Identifier) -> tuple[int, int]:
-    """Return where a name begins in the text, and where it has ended."""
+    """Return the start and the end of a name in the text."""
     return int(first.meta["start"]), int(last.meta["end"]) + 1
 
 
@@ -257,7 +257,7 @@ def _visible(table: exp.Table) -> set[str]:
 
 
 def _doubts(tree: exp.Query, dialect: str) -> Iterator[str]:
-    """Yield what may differ in Spark although it is written the same; say digits of decimals."""
+    """Yield notes about parts that may mean something else in Spark, and about decimal digits."""
     for kind in tree.find_all(exp.DataType):
         _say_digits(kind, dialect)
     if dialect in _TRUNCATING and any(map(_may_truncate, tree.find_all(exp.Div))):

@@ -54,7 +54,7 @@ class ToFillIn:
 
 @dataclass
 class Imported:
-    """What became of a project."""
+    """The outcome of an import."""
 
     carried: list[Carried] = field(default_factory=list)
     left: list[Left] = field(default_factory=list)
@@ -178,7 +178,7 @@ def _unreadable(path: str) -> str:
 
 
 def _apart(drafts: Drafts, draft: Draft, rule: Rule) -> None:
-    """Make a source of failing rows of a check that cannot stand at its source."""
+    """Create a source of failing rows for a check that its source cannot have."""
     draft.rules.remove(rule)
     add_failing(
         drafts,

@@ -1,4 +1,4 @@
-"""Taint, retry, promote and roll back: each shows its effect first, and asks for confirmation."""
+"""Taint, retry, promote and roll back: each shows its effect and requires confirmation."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ async def show_environments(frame: Frame, request: Request, caller: Caller) -> R
 
 
 async def show_environment(frame: Frame, request: Request, caller: Caller) -> Response:
-    """Show what readers of an environment get, how that changed, and how another one differs."""
+    """Show the tables of an environment, its changes, and its differences from another one."""
     graph, name = frame.graph, request.path_params["name"]
     against = parameter(request, "against")
 

@@ -1,4 +1,4 @@
-"""What all pages have in common: who may see them, their forms, links and templates."""
+"""The frame of all pages: access, forms, links and templates."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class Frame:
     async def _answer(
         self, request: Request, caller: Caller, answer: Awaitable[Response]
     ) -> Response:
-        """Return an answer, or the page that says why there is none."""
+        """Return a response, or an error page."""
         try:
             return await answer
         except PersistError as error:
@@ -187,7 +187,7 @@ class Frame:
     # ----------------------------------------------------------------------------- content
 
     def descriptions(self, project: Project) -> Descriptions:
-        """Return what is known of the sources of a project without the ledger."""
+        """Return the entries of a project's sources that need no ledger."""
         if self._described is None or self._described[0] is not project:
             texts = dict[str, str]()
             root = self.graph.settings.root
@@ -208,7 +208,7 @@ class Frame:
     def problem(
         self, request: Request, caller: Caller, title: str, error: PersistError, status: int
     ) -> Response:
-        """Return a page that says why something cannot be shown or done."""
+        """Return an error page."""
         wrong = error.message.partition("\n")[0]
         return self.page(
             request, caller, "problem.html", title, status, wrong=wrong, hint=error.hint

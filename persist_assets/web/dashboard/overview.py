@@ -58,7 +58,7 @@ async def show_overview(frame: Frame, request: Request, caller: Caller) -> Respo
 
 
 def find_problems(graph: Graph) -> list[str]:
-    """Return what keeps wants from being met, apart from single builds; call it in a thread."""
+    """Return problems of wants, apart from those of single builds; call it in a thread."""
     environment = graph.settings.environment
     problems = [
         f"The graph {upstream.name}: {problem}"

@@ -88,7 +88,7 @@ def pages(graph: Graph, access: Access) -> list[BaseRoute]:
 
 
 def _constant(text: str, media_type: str) -> Callable[[Request], Awaitable[Response]]:
-    """Return what answers each request with the same text."""
+    """Return a handler that answers each request with the same text."""
 
     async def serve(request: Request) -> Response:
         return Response(text, media_type=media_type)

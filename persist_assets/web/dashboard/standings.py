@@ -1,4 +1,4 @@
-"""The states of all sources, from records that are read again only when the log says so.
+"""The states of all sources, from records that are read again only after new events.
 
 The invariant: every answer is of an instant after its client asked. Records are kept with the last
 event that is known to change nothing of them; if any other event has come, they are read again.

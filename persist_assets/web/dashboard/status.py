@@ -1,4 +1,4 @@
-"""What each source is up to: building, failed, late, tainted, stale or current. Pure."""
+"""The status of each source: building, failed, late, tainted, stale or current. Pure."""
 
 from __future__ import annotations
 

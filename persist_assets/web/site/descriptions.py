@@ -1,4 +1,4 @@
-"""A project and the ledger's records → what pages say of each source. Pure.
+"""A project and the ledger's records → the content of each source's page. Pure.
 
 The catalog site and the dashboard show the same facts; they differ in where pages lie.
 """
@@ -59,7 +59,7 @@ class _Column:
 
 
 class Descriptions:
-    """What is known of the sources of a project without the ledger.
+    """The entries of a project's sources that need no ledger.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ class Descriptions:
         return rows
 
     def source(self, source: Source, knowledge: Knowledge) -> dict[str, Any]:
-        """Return what the page of a source shows."""
+        """Return the content of a source's page."""
         source_id = source.source_id
         results = knowledge.checks.get(source_id, {})
         last = knowledge.last.get(source_id)
@@ -168,7 +168,7 @@ class Descriptions:
         }
 
     def broken(self, broken: Broken, knowledge: Knowledge) -> dict[str, Any]:
-        """Return what the page of a source that could not be compiled shows."""
+        """Return the content of the page of a source that could not be compiled."""
         source_id = broken.source_id
         language = _LANGUAGES.get(broken.language, broken.language)
         passage, problems = self._passages.get(source_id), self._problems.get(source_id, [])
