@@ -245,7 +245,7 @@ def test_a_function_says_which_rows_are_wrong(
 
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         ("    return 1 / 0", "sources/f.py:3:12: `plausible` failed: ZeroDivisionError"),
         (
@@ -255,11 +255,11 @@ def test_a_function_says_which_rows_are_wrong(
         ("    return rows.filter('nothing')", "sources/f.py:3:12: `plausible` failed: "),
     ],
 )
-def test_a_function_that_fails_is_told_where(make: Make, body: str, told: str) -> None:
+def test_a_function_that_fails_is_told_where(make: Make, body: str, message: str) -> None:
     builder = make("", f"def plausible(rows):\n{body}\n{PLAUSIBLE.lstrip()}")
     with pytest.raises(BuildError) as caught:
         builder.build(named(builder, "f"))
-    assert str(caught.value).startswith(told)
+    assert str(caught.value).startswith(message)
     assert builder.ledger.manifests.fetch("dev") == {}
 
 

@@ -280,7 +280,7 @@ def day(n: int) -> date:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "hows", "wanted"),
+    ("name", "hows", "expected"),
     [
         ("latest", ["whole", "added"], {"a": day(8), "b": day(5), "c": day(8)}),
         (
@@ -293,7 +293,7 @@ def day(n: int) -> date:
 )
 @pytest.mark.proves("M4", "P8", "K8")
 def test_what_is_merged_or_has_partitions_grows_to_what_a_build_from_scratch_gives(
-    run: Callable[..., Run], name: str, hows: list[Any], wanted: dict[Any, Any]
+    run: Callable[..., Run], name: str, hows: list[Any], expected: dict[Any, Any]
 ) -> None:
     root = run().settings.root
     (root / "sources" / "t.sql").write_text(ONE.replace("'raw'", "'raw/raw'"))
@@ -318,7 +318,7 @@ def test_what_is_merged_or_has_partitions_grows_to_what_a_build_from_scratch_giv
     read = {row[0]: row[1:] for row in now.rows(name)}
     if name == "latest":
         read = {key: ts.astimezone(UTC).date() for key, (ts,) in read.items()}
-    assert read == wanted
+    assert read == expected
     _, anew = build(force=True)
     assert anew.version != grown.version
     assert (anew.rows, anew.content, anew.watermark) == (grown.rows, grown.content, grown.watermark)

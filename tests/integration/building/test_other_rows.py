@@ -603,7 +603,7 @@ def test_groups_of_ledgers_that_did_not_tell_are_of_what_the_table_is(
 
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize(
-    ("column", "partition", "wanted"),
+    ("column", "partition", "expected"),
     [
         ("CAST(day AS STRING)", "daily", "is string: its partitions need a date or a timestamp"),
         ("day", "hourly", "is date: its partitions need a time of day"),
@@ -616,7 +616,7 @@ def test_the_type_of_partitions_of_what_a_function_returns_is_told_by_spark(
     enter: Callable[..., Builder],
     column: str,
     partition: str,
-    wanted: str | None,
+    expected: str | None,
 ) -> None:
     timed = "" if "{" in partition else " time_column=day start='2026-11-01' end='2026-11-04'"
     sql = f"--@ persist partition={partition}{timed}\nCREATE VIEW d AS SELECT day, a FROM p;\n"
@@ -627,9 +627,9 @@ def test_the_type_of_partitions_of_what_a_function_returns_is_told_by_spark(
         f" 'day date, a int')\n    return frame.selectExpr('{column} AS day', 'a')\n"
     )
     root = make_project({"m.sql": sql.replace("={", " {"), "m.py": function})
-    if wanted is None:
+    if expected is None:
         assert build(enter(root), "d") == ["built"]
         assert [a for _, a in rows(enter(root), "d")] == [1, 2]
     else:
-        with pytest.raises(BuildError, match=wanted):
+        with pytest.raises(BuildError, match=expected):
             build(enter(root), "d")

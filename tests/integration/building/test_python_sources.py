@@ -606,24 +606,24 @@ BROKEN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("body", "said", "hint"), BROKEN, ids=range(len(BROKEN)))
+@pytest.mark.parametrize(("body", "message", "hint"), BROKEN, ids=range(len(BROKEN)))
 def test_what_fails_is_said_where_it_is(
-    make: Callable[..., Builder], body: str, said: str, hint: str | None
+    make: Callable[..., Builder], body: str, message: str, hint: str | None
 ) -> None:
     text = f"{IMPORTS}import helper\n@table\ndef f(t):\n    {body}\n".replace(
         "\n@table", "@table", 0
     )
     builder = make({"a.py": text, "/helper.py": "def broken(t):\n    return {}['x']\n"})
     error = failure(builder)
-    if os.environ.get("PERSIST_TEST_SPARK") == "shared" and ":9:" in said:
+    if os.environ.get("PERSIST_TEST_SPARK") == "shared" and ":9:" in message:
         # A server looks at a frame when it is asked for its columns: no line of the function is left.
-        said = (
-            said if str(error).startswith(said) else f"sources/a.py:8:5: {said.split(': ', 1)[1]}"
+        message = (
+            message if str(error).startswith(message) else f"sources/a.py:8:5: {message.split(': ', 1)[1]}"
         )
-    assert str(error).startswith(said), str(error)
+    assert str(error).startswith(message), str(error)
     assert hint is None or hint in (error.hint or "")
     build = builder.ledger.builds.fetch_last("dev")[named(builder, "f").source_id]
-    assert (build.state, (build.error or "").startswith(said)) == ("failed", True)
+    assert (build.state, (build.error or "").startswith(message)) == ("failed", True)
 
 
 def test_a_table_survives_a_function_that_fails(make: Callable[..., Builder]) -> None:

@@ -94,7 +94,7 @@ def test_reruns_between_changes_of_the_data_equal_a_build_from_scratch(
 
 @pytest.mark.proves("P14")
 @pytest.mark.parametrize(
-    ("name", "window", "said"),
+    ("name", "window", "message"),
     [
         ("q", ("2024-01-03", "2024-01-02"), "comes after"),
         ("q", ("yesterday", "2024-01-02"), "`yesterday` is not a valid timestamp"),
@@ -107,12 +107,12 @@ def test_what_is_no_window_is_refused(
     make_project: Callable[..., Path],
     name: str,
     window: tuple[str, str],
-    said: str,
+    message: str,
 ) -> None:
     text = f"{PLAIN}\n--@ persist\nCREATE VIEW plain AS SELECT ts FROM t;"
     builder = enter(make_project({"m.sql": text}))
     put(builder.settings.root, 0, (1, "a"))
-    with pytest.raises(SettingsError, match=said) as refused:
+    with pytest.raises(SettingsError, match=message) as refused:
         build(builder, name, *window)
     assert refused.value.hint
     assert not builder.observer.manifest()

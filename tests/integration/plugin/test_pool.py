@@ -133,11 +133,11 @@ def test_one_at_a_time_is_a_setting(
     assert second.started_at >= first.finished_at
 
 
-@pytest.mark.parametrize(("text", "said"), [("-1", "a number of sources"), ("true", "an integer")])
+@pytest.mark.parametrize(("text", "message"), [("-1", "a number of sources"), ("true", "an integer")])
 def test_a_wrong_number_of_sources_at_once_is_refused(
-    make_project: Callable[..., Path], text: str, said: str
+    make_project: Callable[..., Path], text: str, message: str
 ) -> None:
-    with pytest.raises(SettingsError, match=said):
+    with pytest.raises(SettingsError, match=message):
         load_settings(make_project({}, f"parallel = {text}\n"))
 
 

@@ -445,7 +445,7 @@ def test_an_endpoint_that_nobody_serves_is_told_soon(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("said", "hint"),
+    ("message", "hint"),
     [
         ("Error performing GET in 403.2ms, after 2 retries: tcp connect error", "the endpoint"),
         ("Error performing GET in 1.401s, key/403/a: tcp connect error", "the endpoint"),
@@ -456,10 +456,10 @@ def test_an_endpoint_that_nobody_serves_is_told_soon(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_what_to_check_comes_from_what_was_said_and_from_no_number_in_it(
-    said: str, hint: str
+    message: str, hint: str
 ) -> None:
-    assert f"check {hint}" in (unreachable("s3://b/t", OSError(said)).hint or "")
-    assert unreachable("/here/t", OSError(said)).hint is None
+    assert f"check {hint}" in (unreachable("s3://b/t", OSError(message)).hint or "")
+    assert unreachable("/here/t", OSError(message)).hint is None
 
 
 def test_what_nobody_knows_is_refused(make_project: Callable[..., Path]) -> None:

@@ -112,7 +112,7 @@ CREATE VIEW total AS SELECT 1 AS n;
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--at", "9999-12-31", "--sla", "10y"], "`10y` is not a duration"),
         (["--at", "9999-12-31T23:00-05:00", "--sla", "none"], "is out of range"),
@@ -121,13 +121,13 @@ CREATE VIEW total AS SELECT 1 AS n;
     ids=["10y", "9999", "infinite"],
 )
 def test_what_the_command_line_is_given_is_refused_before_anything_is_recorded(
-    make_project: Callable[..., Path], arguments: list[str], told: str
+    make_project: Callable[..., Path], arguments: list[str], message: str
 ) -> None:
     root = make_project({"m.sql": SOURCES})
     write_data(root)
     done = persist("want", "add", "m/total", "--no-wait", *arguments, cwd=root)
     assert done.returncode == 2, done.stderr
-    assert told in done.stderr and "hint:" in done.stderr
+    assert message in done.stderr and "hint:" in done.stderr
     ledger = Ledger(load_settings(root).ledger)
     assert ledger.events.position() == 0
     ledger.close()

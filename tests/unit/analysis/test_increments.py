@@ -341,14 +341,14 @@ def test_groups_need_a_watermark() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "wanted"),
+    ("changes", "expected"),
     [
         ({"ev": Change(added=(Piece("new"),))}, True),
         ({"ev": None}, True),
         ({"ev": Change(lost=(told(),))}, False),
     ],
 )
-def test_assumed_is_only_what_is_not_known_to_be_otherwise(changes: Any, wanted: bool) -> None:
+def test_assumed_is_only_what_is_not_known_to_be_otherwise(changes: Any, expected: bool) -> None:
     query = "SELECT max(ts) AS ts, usr FROM ev GROUP BY usr"
     found = decided(query, changes, more=" assume=exact", watermark="ts")
     assert isinstance(found, str)  # it has no watermark to go by yet
@@ -357,8 +357,8 @@ def test_assumed_is_only_what_is_not_known_to_be_otherwise(changes: Any, wanted:
     base = Snapshot(**{f: getattr(base, f) for f in base.__slots__} | {"watermark": stamp})
     full = {s: changes[short(s)] for s in source.growth.reads}  # pyright: ignore
     again = grow(project, source, base, full)
-    assert (isinstance(again, Increment) and again.past) is wanted
-    assert wanted or again == "rows of ev changed or were removed"
+    assert (isinstance(again, Increment) and again.past) is expected
+    assert expected or again == "rows of ev changed or were removed"
 
 
 def test_lots_and_clocks_are_never_continued() -> None:
@@ -398,17 +398,17 @@ def test_a_lookback_that_nothing_is_assumed_with_is_warned_of() -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "more", "said"),
+    ("query", "more", "message"),
     [
         ("SELECT CAST(amt AS DOUBLE) AS ts FROM ev", "", "is double"),
         ("SELECT array(amt) AS ts FROM ev", "", ""),
         ("SELECT amt AS ts FROM ev", ' assume=exact lookback="1d"', "`lookback` is a duration"),
     ],
 )
-def test_a_watermark_of_no_order_is_refused(query: str, more: str, said: str) -> None:
+def test_a_watermark_of_no_order_is_refused(query: str, more: str, message: str) -> None:
     errors = project_of(query, more=more).errors
-    assert said in " ".join(e.message for e in errors)
-    assert bool(errors) == bool(said)
+    assert message in " ".join(e.message for e in errors)
+    assert bool(errors) == bool(message)
 
 
 # ------------------------------------------------------------------------------------- watermarks
@@ -494,7 +494,7 @@ def test_how_rows_are_merged_is_part_of_what_they_mean() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         (" merge_key=nobody", "`nobody` is not a column"),
         (" merge_key=[usr, USR]", "must be distinct columns"),
@@ -503,9 +503,9 @@ def test_how_rows_are_merged_is_part_of_what_they_mean() -> None:
         (" merge_key=usr materialized=view", "a build cannot add rows to a view"),
     ],
 )
-def test_a_merge_key_that_is_none_is_refused(more: str, said: str) -> None:
+def test_a_merge_key_that_is_none_is_refused(more: str, message: str) -> None:
     errors = project_of("SELECT ts, usr FROM ev", more=more).errors
-    assert said in " ".join(e.message for e in errors)
+    assert message in " ".join(e.message for e in errors)
 
 
 # ------------------------------------------------------------------------------------------ lookback

@@ -428,15 +428,15 @@ NOT_IMPLIED = [
 ]
 
 
-@pytest.mark.parametrize(("coverage", "wanted"), IMPLIED)
-def test_what_is_covered_is_known_to_be(coverage: str, wanted: str) -> None:
-    assert p.implies(p.from_text(coverage), p.from_text(wanted))
-    assert p.difference(p.from_text(wanted), p.from_text(coverage)) == p.FALSE
+@pytest.mark.parametrize(("coverage", "expected"), IMPLIED)
+def test_what_is_covered_is_known_to_be(coverage: str, expected: str) -> None:
+    assert p.implies(p.from_text(coverage), p.from_text(expected))
+    assert p.difference(p.from_text(expected), p.from_text(coverage)) == p.FALSE
 
 
-@pytest.mark.parametrize(("coverage", "wanted"), NOT_IMPLIED)
-def test_what_may_not_be_covered_is_not_claimed_to_be(coverage: str, wanted: str) -> None:
-    assert not p.implies(p.from_text(coverage), p.from_text(wanted))
+@pytest.mark.parametrize(("coverage", "expected"), NOT_IMPLIED)
+def test_what_may_not_be_covered_is_not_claimed_to_be(coverage: str, expected: str) -> None:
+    assert not p.implies(p.from_text(coverage), p.from_text(expected))
 
 
 def test_what_is_claimed_of_random_predicates_holds_of_rows() -> None:

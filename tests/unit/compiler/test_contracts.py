@@ -245,7 +245,7 @@ def test_a_function_that_looks_at_the_clock_is_asked_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "told"),
+    ("before", "message"),
     [
         (
             "",
@@ -266,10 +266,10 @@ def test_a_function_that_looks_at_the_clock_is_asked_again() -> None:
         ),
     ],
 )
-def test_what_cannot_check_is_refused(before: str, told: str) -> None:
+def test_what_cannot_check_is_refused(before: str, message: str) -> None:
     found = in_python(f"{before}@table(check={{'function': plausible}})\ndef f(t): return t\n")
     assert len(found.problems) == 1
-    assert told in str(found.problems[0])
+    assert message in str(found.problems[0])
 
 
 def test_a_helper_that_is_no_python_is_told_once() -> None:
@@ -336,7 +336,7 @@ def test_a_function_that_checks_sql_is_known_by_all_its_code_and_is_no_part_of_t
 
 
 @pytest.mark.parametrize(
-    ("name", "rules", "told"),
+    ("name", "rules", "message"),
     [
         (
             '="rules.plausibel"',
@@ -369,10 +369,10 @@ def test_a_function_that_checks_sql_is_known_by_all_its_code_and_is_no_part_of_t
     ],
 )
 def test_what_cannot_check_sql_is_refused_where_it_is_named(
-    name: str, rules: str, told: str
+    name: str, rules: str, message: str
 ) -> None:
     (problem,) = in_sql(name, **{"/rules": rules}).problems
-    assert f"{problem.message} | {problem.hint}".startswith(told)
+    assert f"{problem.message} | {problem.hint}".startswith(message)
     assert problem.severity == "error"
     line = RAW.count("\n") + 1
     assert (problem.location.path, problem.location.line) == ("sources/daily/m.sql", line)

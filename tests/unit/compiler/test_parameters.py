@@ -136,7 +136,7 @@ def test_unknown_parameters_have_a_suggestion() -> None:
 
 
 @pytest.mark.parametrize(
-    ("above", "said"),
+    ("above", "message"),
     [
         ("", "`q` has no table to add to"),
         ("--@ persist materialized=temporary\n", "`q` has no table to add to"),
@@ -147,9 +147,9 @@ def test_unknown_parameters_have_a_suggestion() -> None:
         (DAILY.replace("=day ", "=ts "), "`q` is always computed in full"),
     ],
 )
-def test_a_source_without_increments_has_no_watermark(above: str, said: str) -> None:
+def test_a_source_without_increments_has_no_watermark(above: str, message: str) -> None:
     (found,) = wrong(above, "SELECT ts, x FROM t WHERE ts > :watermark")
-    assert found.startswith("1:32 ") and said in found, found
+    assert found.startswith("1:32 ") and message in found, found
 
 
 def test_a_query_of_no_file_has_no_parameters() -> None:

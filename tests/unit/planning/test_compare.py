@@ -37,7 +37,7 @@ def changes(before: Project, after: Project) -> list[Change]:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "said"),
+    ("before", "after", "message"),
     [
         ("SELECT a, b FROM t", "SELECT a, b + 1 AS b FROM t", "column b changed"),
         ("SELECT a, b, c FROM t", "SELECT a + 1 AS a, b, -c AS c FROM t", "columns a, c changed"),
@@ -58,10 +58,10 @@ def changes(before: Project, after: Project) -> list[Change]:
         ),
     ],
 )  # fmt: skip
-def test_what_differs_is_said_in_columns_and_rows(before: str, after: str, said: str) -> None:
+def test_what_differs_is_said_in_columns_and_rows(before: str, after: str, message: str) -> None:
     old, new = (project(q).by_id["p@sources/a.sql"] for q in (before, after))
     assert old.build_id != new.build_id
-    assert in_words(differ(old.digests, new.digests)) == said
+    assert in_words(differ(old.digests, new.digests)) == message
 
 
 def test_what_means_the_same_has_the_same_parts() -> None:

@@ -142,7 +142,7 @@ def test_a_changed_column_rebuilds_its_source_and_its_readers_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "instead", "said"),
+    ("words", "instead", "message"),
     [
         (
             "SELECT a, b FROM t",
@@ -206,14 +206,14 @@ def test_a_changed_column_rebuilds_its_source_and_its_readers_only() -> None:
     ],
 )
 def test_reasons_name_columns_and_lines(
-    words: str, instead: str, said: dict[str, list[str]]
+    words: str, instead: str, message: dict[str, list[str]]
 ) -> None:
     before, after = project(), project(CHAIN.replace(words, instead))
     planned = everything(after, built(before))
     assert {
         s.source_id.partition("@")[0]: [f"{r.code}: {r.message}" for r in s.reasons]
         for s in planned.steps
-    } == said
+    } == message
 
 
 def test_builds_that_recorded_no_digests_are_told_as_far_as_they_go() -> None:
@@ -567,7 +567,7 @@ def test_other_columns_are_told_before_a_table_goes_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("annotation", "said"),
+    ("annotation", "message"),
     [
         ("refresh=snapshot", "refresh=snapshot needs a key"),
         ("refresh=snapshot key=nobody", "`nobody` is not a column of `h`"),
@@ -590,10 +590,10 @@ def test_other_columns_are_told_before_a_table_goes_on() -> None:
         ("on_change=continue", "`on_change` needs refresh=incremental, strict or snapshot"),
     ],
 )
-def test_keys_of_histories_that_make_no_sense_are_refused(annotation: str, said: str) -> None:
+def test_keys_of_histories_that_make_no_sense_are_refused(annotation: str, message: str) -> None:
     text = f"{RAW}--@ persist {annotation}\nCREATE VIEW h AS SELECT a, b FROM t;"
     made = compiled({"a.sql": text})
-    assert any(said in p.message for p in made.errors), made.problems
+    assert any(message in p.message for p in made.errors), made.problems
     assert {p.location.line for p in made.errors} == {3}
 
 

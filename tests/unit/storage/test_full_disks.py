@@ -44,7 +44,7 @@ COMMITTING = (
 
 @pytest.mark.proves("S18")
 @pytest.mark.parametrize(
-    ("said", "directory"),
+    ("message", "directory"),
     [
         (WRITING, "/wh/p-12/uid"),
         (SHUFFLING, "/spark (`spark.local.dir`)"),
@@ -53,11 +53,11 @@ COMMITTING = (
     ],
 )
 def test_a_disk_that_spark_fills_is_named(
-    said: str, directory: str, monkeypatch: pytest.MonkeyPatch
+    message: str, directory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPARK_LOCAL_DIRS", "/spark")
     with pytest.raises(StorageError) as caught, translated("computing `p`"):
-        raise RuntimeError(said)
+        raise RuntimeError(message)
     assert caught.value.message.startswith(f"the disk of {directory}")
     assert caught.value.message.endswith("is full: computing `p` failed")
     assert "free some space" in (caught.value.hint or "")
@@ -98,7 +98,7 @@ def test_a_disk_that_the_ledger_fills_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.proves("S18")
 @pytest.mark.parametrize(
-    ("said", "hint"),
+    ("message", "hint"),
     [
         ("software.amazon.awssdk.services.s3.model.S3Exception: The provided token has expired."
          " (Service: S3, Status Code: 400)", "the credentials have expired"),
@@ -106,9 +106,9 @@ def test_a_disk_that_the_ledger_fills_is_named(tmp_path: Path) -> None:
          "limits the request rate"),
     ],
 )  # fmt: skip
-def test_a_store_that_refuses_spark_is_told_from_a_query_that_fails(said: str, hint: str) -> None:
+def test_a_store_that_refuses_spark_is_told_from_a_query_that_fails(message: str, hint: str) -> None:
     with pytest.raises(StorageError) as caught, translated("computing `p`"):
-        raise RuntimeError(said)
+        raise RuntimeError(message)
     assert hint in (caught.value.hint or "")
     with pytest.raises(BuildError), translated("computing `p`"):
         raise RuntimeError("ValueError: the token has expired in row 3")

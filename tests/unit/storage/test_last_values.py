@@ -37,7 +37,7 @@ def at(microsecond: int) -> datetime:
 
 
 @pytest.mark.parametrize(
-    ("kind", "values", "others", "wanted"),
+    ("kind", "values", "others", "expected"),
     [
         ("date", [date(2024, 1, 9), date(2024, 1, 10)], "2024-01-02", "2024-01-10"),
         ("date", [date(2024, 1, 9), date(2024, 1, 10)], "2024-01-11", "2024-01-11"),
@@ -47,11 +47,11 @@ def at(microsecond: int) -> datetime:
     ],
 )
 def test_statistics_of_dates_and_integers_tell_it(
-    kind: str, values: list[Any], others: str | None, wanted: str | None
+    kind: str, values: list[Any], others: str | None, expected: str | None
 ) -> None:
     asked, ask = asking({}, kind)
     files = [file(str(n), value) for n, value in enumerate(values)]
-    assert last_of(files, others, "AT", kind, ask) == wanted
+    assert last_of(files, others, "AT", kind, ask) == expected
     assert asked == []
 
 

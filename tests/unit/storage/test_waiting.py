@@ -51,7 +51,7 @@ def test_what_is_called_like_throttling_is_no_throttling(error: Exception) -> No
 
 @pytest.mark.proves("S18")
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         OF_KEY.format("logs/x", SLOW_DOWN),
         "Error performing PUT http://host/b/x in 1s - Server returned non-2xx status code: 503",
@@ -59,8 +59,8 @@ def test_what_is_called_like_throttling_is_no_throttling(error: Exception) -> No
         '{"error": {"code": "ServerBusy", "message": "The server is busy."}}',
     ],
 )
-def test_what_is_throttled_is_asked_again(said: str) -> None:
-    call, raised = failing(OSError(said))
+def test_what_is_throttled_is_asked_again(message: str) -> None:
+    call, raised = failing(OSError(message))
     assert ask("s3://b/t", call, bounded=True) == "answered"
     assert len(raised) == 1
 
