@@ -43,7 +43,7 @@ def run(root: Path, *arguments: str) -> Any:
     return CliRunner().invoke(app, ["--project", str(root), *arguments])
 
 
-def told(root: Path, *arguments: str) -> Any:
+def json_of(root: Path, *arguments: str) -> Any:
     done = run(root, *arguments, "--json")
     assert done.exit_code == 0, done.stderr
     return json.loads(done.stdout)
@@ -86,7 +86,7 @@ def root(make_project: Callable[..., Path], tmp_path: Path) -> Path:
 
 
 def test_a_diff_with_a_revision_goes_down_to_expressions(root: Path) -> None:
-    p, v, q, w = told(root, "diff", "HEAD", ".")["sources"]
+    p, v, q, w = json_of(root, "diff", "HEAD", ".")["sources"]
     assert p == {
         "source_id": "p@sources/m.sql",
         "change": "changed",
@@ -101,7 +101,9 @@ def test_a_diff_with_a_revision_goes_down_to_expressions(root: Path) -> None:
     assert v["because"] == ["p@sources/m.sql"]
     assert (q["source_id"], q["expressions"]) == ("q@sources/m.sql", [])
     assert w["source_id"] == "w@sources/sub/ü.sql"
-    assert told(root, "diff", ".", ".") == told(root, "diff", "main", "HEAD") == {"sources": []}
+    assert (
+        json_of(root, "diff", ".", ".") == json_of(root, "diff", "main", "HEAD") == {"sources": []}
+    )
     plain = run(root, "diff", "main", ".").stdout
     assert "changed p@sources/m.sql b\n│   └── b: upper(b) → lower(b)" in plain
     assert "because p@sources/m.sql changed" in plain
@@ -111,7 +113,7 @@ def test_a_diff_with_a_revision_goes_down_to_expressions(root: Path) -> None:
 def test_a_plan_against_a_revision_tells_what_would_be_rebuilt(root: Path) -> None:
     with (root / "sources" / "m.sql").open("a") as file:
         file.write("--@ persist\nCREATE VIEW n AS SELECT b FROM t;")
-    against = told(root, "plan", "--against", "HEAD")["against"]
+    against = json_of(root, "plan", "--against", "HEAD")["against"]
     assert (against["ref"], against["to_rebuild"]) == ("HEAD", 3)
     assert [(s["source_id"][0], s["change"], s["columns"]) for s in against["sources"]] == [
         ("p", "changed", ["b"]),
@@ -119,12 +121,12 @@ def test_a_plan_against_a_revision_tells_what_would_be_rebuilt(root: Path) -> No
         ("r", "same", []),
         ("n", "added", ["b"]),
     ]
-    some = told(root, "plan", "r", "--against", "HEAD")["against"]
+    some = json_of(root, "plan", "r", "--against", "HEAD")["against"]
     assert ([s["change"] for s in some["sources"]], some["to_rebuild"]) == (["same"], 0)
     plain = run(root, "plan", "--against", "HEAD").stdout
     assert "against HEAD\n├── changed p@sources/m.sql b" in plain
     assert plain.endswith("3 to rebuild, 1 the same as in HEAD\n")
-    assert "against" not in told(root, "plan")
+    assert "against" not in json_of(root, "plan")
 
 
 def test_environments_are_compared_by_what_their_builds_recorded(root: Path) -> None:
@@ -132,7 +134,7 @@ def test_environments_are_compared_by_what_their_builds_recorded(root: Path) -> 
     published(root, "prod")
     (root / "sources" / "m.sql").write_text(EDITED.replace("VIEW r ", "VIEW z "))
     published(root, "dev")
-    changed = {s["source_id"][0]: s for s in told(root, "diff", "prod", "dev")["sources"]}
+    changed = {s["source_id"][0]: s for s in json_of(root, "diff", "prod", "dev")["sources"]}
     assert {k: (s["change"], s["columns"]) for k, s in changed.items()} == {
         "p": ("changed", ["b"]),
         "q": ("changed", ["b", "s"]),
@@ -140,7 +142,7 @@ def test_environments_are_compared_by_what_their_builds_recorded(root: Path) -> 
         "r": ("removed", ["a"]),
     }
     assert changed["p"]["expressions"] == []
-    against = told(root, "plan", "--against", "prod")["against"]
+    against = json_of(root, "plan", "--against", "prod")["against"]
     assert [(s["source_id"][0], s["change"]) for s in against["sources"]] == [
         ("p", "changed"),
         ("q", "changed"),
@@ -148,21 +150,21 @@ def test_environments_are_compared_by_what_their_builds_recorded(root: Path) -> 
         ("r", "removed"),
     ]
     assert against["to_rebuild"] == 2
-    (p,) = told(root, "diff", "prod", ".")["sources"][:1]
+    (p,) = json_of(root, "diff", "prod", ".")["sources"][:1]
     assert p["expressions"] == [{"column": "b", "before": None, "after": "lower(b)"}]
 
 
 def test_builds_are_compared_by_the_beginnings_of_their_build_ids(root: Path) -> None:
     published(root, "prod")
-    ids = [s["build_id"] for s in told(root, "plan")["steps"]]
+    ids = [s["build_id"] for s in json_of(root, "plan")["steps"]]
     (root / "sources" / "m.sql").write_text(SOURCES)
     published(root, "prod")
-    other = told(root, "plan")["steps"][0]["build_id"]
-    (one,) = told(root, "diff", ids[0][:12], other)["sources"]
+    other = json_of(root, "plan")["steps"][0]["build_id"]
+    (one,) = json_of(root, "diff", ids[0][:12], other)["sources"]
     assert (one["source_id"], one["columns"]) == ("p@sources/m.sql", ["b"])
-    (one,) = told(root, "diff", ids[0], ".")["sources"]
+    (one,) = json_of(root, "diff", ids[0], ".")["sources"]
     assert (one["source_id"], one["columns"]) == ("p@sources/m.sql", ["b"])
-    assert told(root, "diff", other, ".") == {"sources": []}
+    assert json_of(root, "diff", other, ".") == {"sources": []}
 
 
 def test_a_plan_names_the_columns_and_the_lines_that_changed(root: Path) -> None:
@@ -173,7 +175,7 @@ def test_a_plan_names_the_columns_and_the_lines_that_changed(root: Path) -> None
     others = ("no-data", "upgrade")  # the ledger does not know of which text the tables are
     reasons = {
         s["source_id"][0]: [r["message"] for r in s["reasons"] if r["code"] not in others]
-        for s in told(root, "plan")["steps"]
+        for s in json_of(root, "plan")["steps"]
     }
     assert reasons["p"] == ["column b changed in sources/m.sql:6"]
     assert reasons["q"] == ["column b of p changed", "columns c, b of v changed"]
@@ -198,11 +200,11 @@ def test_wrong_sources_of_a_revision_are_told_with_its_name(root: Path, tmp_path
     done = run(root, "diff", "HEAD", ".")
     assert done.exit_code == 3
     assert "HEAD:sources/m.sql:1:" in done.stderr
-    assert told(root, "diff", "HEAD~1", ".") == {"sources": []}
+    assert json_of(root, "diff", "HEAD~1", ".") == {"sources": []}
 
 
 def test_comparing_changes_neither_files_nor_what_is_remembered(root: Path) -> None:
-    told(root, "check")
+    json_of(root, "check")
 
     def state() -> dict[str, bytes]:
         return {
@@ -213,7 +215,7 @@ def test_comparing_changes_neither_files_nor_what_is_remembered(root: Path) -> N
         }
 
     before = state()
-    told(root, "diff", "HEAD", ".")
+    json_of(root, "diff", "HEAD", ".")
     assert state() == before
 
 
@@ -234,21 +236,21 @@ def test_a_promotion_is_told_and_taken_back(root: Path) -> None:
     refused = json.loads(stale.stdout)
     assert (refused["change_id"], refused["moved"]) == (None, [])
     assert "is gone" in refused["refused"][0]["reason"]
-    dry = told(root, "promote", "dev", "prod", "p", "--allow-stale", "--dry-run")
+    dry = json_of(root, "promote", "dev", "prod", "p", "--allow-stale", "--dry-run")
     assert (dry["change_id"], len(dry["moved"])) == (None, 1)
-    done = told(root, "promote", "dev", "prod", "--allow-stale", "--why", "why not")
+    done = json_of(root, "promote", "dev", "prod", "--allow-stale", "--why", "why not")
     assert {m["source_id"].partition("@")[0] for m in done["moved"]} == {"p", "q", "r"}
     assert {m["from_build"] for m in done["moved"]} == {None}
-    (change,) = told(root, "history", "--env", "prod")
+    (change,) = json_of(root, "history", "--env", "prod")
     assert (change["change_id"], change["kind"]) == (done["change_id"], "promote")
     assert change["why"] == "why not"
     entry = change["entries"][0]
     assert entry.keys() == {"source_id", "build_id", "before", "after"}
     assert entry["before"] is None
-    (back,) = told(root, "rollback", "--env", "prod")
+    (back,) = json_of(root, "rollback", "--env", "prod")
     assert [e["after"] for e in back["entries"]] == [None, None, None]
-    assert told(root, "manifest", "--env", "prod")["entries"] == {}
-    assert len(told(root, "history", "--env", "prod", "--limit", "1")) == 1
+    assert json_of(root, "manifest", "--env", "prod")["entries"] == {}
+    assert len(json_of(root, "history", "--env", "prod", "--limit", "1")) == 1
     assert "rollback by" in run(root, "history", "--env", "prod").stdout
     nothing = run(root, "rollback", "--env", "prod", "--to", "1")
     assert nothing.exit_code == 4
@@ -259,8 +261,8 @@ def test_what_an_environment_reads_of_another_is_no_difference(root: Path) -> No
     toml = root / "persist.toml"
     toml.write_text('[env.prod]\n[env.dev]\nreads = "prod"\n' + toml.read_text())
     published(root, "prod")
-    assert told(root, "diff", "prod", "dev")["sources"] == []
+    assert json_of(root, "diff", "prod", "dev")["sources"] == []
     (root / "sources" / "m.sql").write_text(EDITED.replace("sum(c)", "max(c)"))
     published(root, "dev")
-    (q,) = told(root, "diff", "prod", "dev")["sources"]
+    (q,) = json_of(root, "diff", "prod", "dev")["sources"]
     assert (q["source_id"], q["columns"]) == ("q@sources/m.sql", ["s"])

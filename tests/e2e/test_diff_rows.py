@@ -67,7 +67,7 @@ def run(root: Path, *arguments: str) -> Any:
         err.file = None  # type: ignore[assignment]  # it was that of the runner, which is closed
 
 
-def told(root: Path, *arguments: str) -> dict[str, Any]:
+def sources_of(root: Path, *arguments: str) -> dict[str, Any]:
     done = run(root, *arguments, "--json")
     assert done.exit_code == 0, done.stderr
     return {s["source_id"].partition("@")[0]: s for s in json.loads(done.stdout)["sources"]}
@@ -89,7 +89,7 @@ def test_a_diff_of_environments_tells_sources_columns_and_rows(root: Path, spark
     after = build(root, "dev", spark)
     assert before["q"] == after["q"]
 
-    found = told(root, "diff", "prod", "dev", "--rows", "--key", "a")
+    found = sources_of(root, "diff", "prod", "dev", "--rows", "--key", "a")
     assert list(found) == ["new", "p", "q", "old"]
     p = found["p"]
     assert (p["change"], p["columns"], p["rows_changed"]) == ("changed", ["b"], True)
@@ -141,7 +141,7 @@ def test_a_diff_of_environments_tells_sources_columns_and_rows(root: Path, spark
     ]
 
     # Two builds are compared as two environments are.
-    (build_p,) = told(root, "diff", before["p"], after["p"], "--rows", "--key", "a").values()
+    (build_p,) = sources_of(root, "diff", before["p"], after["p"], "--rows", "--key", "a").values()
     assert build_p["rows"] == p["rows"]
 
 
@@ -165,6 +165,6 @@ def test_what_cannot_be_compared_is_told(root: Path, spark: Any) -> None:
     assert "no column `zz`" in lacking.stderr
     for table in (root / ".persist" / "warehouse").glob("p-*"):
         shutil.rmtree(table)
-    p = told(root, "diff", "prod", "dev", "p", "--rows")["p"]
+    p = sources_of(root, "diff", "prod", "dev", "p", "--rows")["p"]
     assert p["rows"] is None
     assert "is gone" in p["rows_note"]

@@ -63,7 +63,7 @@ def root(make_project: Callable[..., Path]) -> Path:
     return made
 
 
-def told(root: Path, *arguments: str) -> Any:
+def json_of(root: Path, *arguments: str) -> Any:
     """Return the document of a command that starts no Spark, in this process."""
     done = CliRunner().invoke(app, [*arguments, "--json", "--project", str(root)])
     assert done.exit_code == 0, done.output
@@ -71,21 +71,21 @@ def told(root: Path, *arguments: str) -> Any:
 
 
 def external(root: Path) -> Any:
-    (found,) = told(root, "plan")["external"]
+    (found,) = json_of(root, "plan")["external"]
     return found
 
 
 def test_what_external_tables_there_are_is_found_by_what_reads_them(root: Path) -> None:
     for chosen in ("events", "v1", "m/events", "m/*"):
-        assert [s["source_id"] for s in told(root, "external", "status", chosen)] == [EVENTS]
+        assert [s["source_id"] for s in json_of(root, "external", "status", chosen)] == [EVENTS]
     (root / "sources" / "o.sql").write_text("--@ persist\nCREATE VIEW o AS SELECT 1 AS a;")
-    asked = ["external", "status", "o", "--project", str(root)]
-    assert CliRunner().invoke(app, asked).exit_code == 4
+    routed_answer = ["external", "status", "o", "--project", str(root)]
+    assert CliRunner().invoke(app, routed_answer).exit_code == 4
     shutil.rmtree(root / "lake")
-    (gone,) = told(root, "external", "status")
+    (gone,) = json_of(root, "external", "status")
     assert gone["head"] is None
     assert "there is no Delta table" in gone["error"]
-    (planned,) = told(root, "plan")["external"]
+    (planned,) = json_of(root, "plan")["external"]
     assert (planned["read"], planned["error"]) == (None, gone["error"])
 
 
@@ -103,14 +103,18 @@ def test_what_is_needed_is_told_held_and_asked(root: Path) -> None:
     assert first["not_pushed"] == []
     # Those of 300 days ago, and deposits, are in files that are left out.
     assert (first["read"]["files"], first["read"]["rows"]) == (1, 3)
-    (status,) = told(root, "external", "status")
+    (status,) = json_of(root, "external", "status")
     assert (status["source_id"], status["coverage"], status["rows"]) == (EVENTS, None, 0)
 
     # It is more than may be read unless somebody says so.
     settings = root / "persist.toml"
     settings.write_text(f"approve_above = 1\n{settings.read_text()}")
-    asked = external(root)
-    assert (first["approval"], asked["approval"], asked["read"]) == (False, True, first["read"])
+    routed_answer = external(root)
+    assert (first["approval"], routed_answer["approval"], routed_answer["read"]) == (
+        False,
+        True,
+        first["read"],
+    )
     words = CliRunner().invoke(app, ["plan", "--project", str(root)]).stdout
     approve = "needs approval: persist external sync m/events --approve"
     assert f"{approve} (until then builds of v1 fail)" in words
@@ -164,7 +168,7 @@ def test_what_is_needed_is_told_held_and_asked(root: Path) -> None:
     assert "events from its local copy, version 2" in done.stderr
     # Of other rows the copy has none: they are asked of the table, at the version that is held.
     sql = "select id from recent union all select id from events where category = 'loans'"
-    routes = {r["source_id"]: r for r in told(root, "query", sql, "--sql")["route"]}
+    routes = {r["source_id"]: r for r in json_of(root, "query", sql, "--sql")["route"]}
     route = routes[EVENTS]
     assert (route["from"], route["version"]) == ("forwarded", synced["head"])
     assert route["predicate"].startswith("category = 'invoices' AND ts <= TIMESTAMP '")
@@ -193,10 +197,10 @@ def test_an_iceberg_table_is_told_held_and_asked(make_shared_project: Callable[.
     assert (first["source_id"], first["version"]) == (EVENTS, lake.head())
     assert (first["why"], first["before"]) == ("`events` has no copy yet", None)
     assert (first["read"]["files"], first["read"]["rows"]) == (1, 2)
-    (status,) = told(root, "external", "status")
+    (status,) = json_of(root, "external", "status")
     assert (status["coverage"], status["head"], status["rows"]) == (None, lake.head(), 0)
     number = lake.head().split(":")[1]
-    route, rows = asked(root, "select id from events")
+    route, rows = routed_answer(root, "select id from events")
     assert (rows, route["from"], route["version"]) == ([1, 2, 3, 4], "forwarded", lake.head())
 
     (synced,) = document("external", "sync", cwd=root)
@@ -211,7 +215,7 @@ def test_an_iceberg_table_is_told_held_and_asked(make_shared_project: Callable[.
     newer = lake.head().split(":")[1]
     assert external(root)["why"] == f"`events` is at version {newer}, its copy at {number}"
     # The answer is of the version that is held, wherever it comes from.
-    route, rows = asked(root, "select id from events")
+    route, rows = routed_answer(root, "select id from events")
     assert (rows, route["from"], route["version"]) == ([1, 2, 3, 4], "forwarded", held)
     count = ["query", "select count(*) from events", "--local", "--json", "--project", str(root)]
     refused = CliRunner().invoke(app, count)
@@ -224,9 +228,9 @@ def test_an_iceberg_table_is_told_held_and_asked(make_shared_project: Callable[.
     done = persist("external", "sync", cwd=root)
     assert done.returncode == 0
     assert "`m/events` is read again in full: snapshot" in done.stderr
-    (status,) = told(root, "external", "status")
+    (status,) = json_of(root, "external", "status")
     assert (status["rows"], status["coverage"]["version"]) == (2, lake.head())
-    route, rows = asked(root, "select id from recent")
+    route, rows = routed_answer(root, "select id from recent")
     assert (rows, route["from"], route["version"]) == ([2, 5], "local", lake.head())
 
 
@@ -241,7 +245,7 @@ def iceberg_rows(ids: list[int], category: str, days: int) -> pa.Table:
     )
 
 
-def asked(root: Path, sql: str) -> tuple[Any, list[int]]:
+def routed_answer(root: Path, sql: str) -> tuple[Any, list[int]]:
     """Return where a query found the rows of the external table, and what it answers."""
     answer = document("query", sql, cwd=root)
     (route,) = (r for r in answer["route"] if r["source_id"] == EVENTS)

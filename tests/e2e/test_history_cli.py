@@ -20,7 +20,7 @@ CREATE VIEW h AS SELECT id, x FROM t;
 """
 
 
-def told(*arguments: str, cwd: Path) -> Any:
+def json_of(*arguments: str, cwd: Path) -> Any:
     return printed(persist(*arguments, "--json", cwd=cwd))
 
 
@@ -38,14 +38,16 @@ def test_a_history_goes_on_whatever_is_asked_for(make_shared_project: Callable[.
     refused = persist("query", "SELECT * FROM h", cwd=root)
     assert refused.returncode != 0
     assert "`h` keeps a history but has no table" in refused.stderr
-    (first,) = told("build", cwd=root)["builds"]
+    (first,) = json_of("build", cwd=root)["builds"]
     put(root, **{"1": "c", "2": "b"})
-    (step,) = told("plan", cwd=root)["steps"]
+    (step,) = json_of("plan", cwd=root)["steps"]
     assert [r["code"] for r in step["reasons"]] == ["input", "history"]
-    (second,) = told("build", "--full-refresh", cwd=root)["builds"]
+    (second,) = json_of("build", "--full-refresh", cwd=root)["builds"]
     assert (first["rows"], second["rows"], second["version"]) == (2, 3, 1)
-    rows = told("query", "SELECT id, x FROM h WHERE valid_to IS NULL ORDER BY id", cwd=root)["rows"]
+    rows = json_of("query", "SELECT id, x FROM h WHERE valid_to IS NULL ORDER BY id", cwd=root)[
+        "rows"
+    ]
     assert rows == [[1, "c"], [2, "b"]]
-    (again,) = told("build", "--force", cwd=root)["builds"]
+    (again,) = json_of("build", "--force", cwd=root)["builds"]
     assert (again["action"], again["version"]) == ("reused", 1)
-    assert told("show", "h", cwd=root)["tables"][0]["older_code"] is None
+    assert json_of("show", "h", cwd=root)["tables"][0]["older_code"] is None

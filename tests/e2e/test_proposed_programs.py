@@ -41,7 +41,7 @@ def expected(root: Path) -> list[tuple[str, int, str, datetime]]:
     return sorted(found)
 
 
-def asked(root: Path) -> tuple[list[tuple[Any, ...]], dict[str, str]]:
+def answer_of(root: Path) -> tuple[list[tuple[Any, ...]], dict[str, str]]:
     """Return what a query over both views answers, and from where its sources come."""
     told = document("query", QUERY, cwd=root)
     assert [c["name"] for c in told["columns"]] == ["name", "id", "category", "ts"]
@@ -59,7 +59,7 @@ def test_the_programs_of_the_proposal_have_their_rows(make_project: Callable[...
     # As they stand nothing is a table, so nothing is held, and all is asked of the table itself.
     (status,) = document("external", "status", cwd=root)
     assert (status["coverage"], status["pending"]["why"]) == (None, None)
-    rows, route = asked(root)
+    rows, route = answer_of(root)
     assert rows == expected(root)
     assert len(rows) == 2 + 4
     assert route == {"external_table": "forwarded", "v1": "inline", "v2": "inline"}
@@ -69,7 +69,7 @@ def test_the_programs_of_the_proposal_have_their_rows(make_project: Callable[...
     put(root, 101)
     done = persist("build", cwd=root)
     assert done.returncode == 0, done.stderr
-    rows, route = asked(root)
+    rows, route = answer_of(root)
     assert rows == expected(root)
     assert len(rows) == 2 * (2 + 4)
     assert route == {"v1": "table", "v2": "table"}

@@ -388,7 +388,7 @@ class DuckDBEngine:
             last = f"epoch_us({last})" if kind == "timestamp" else last
             wanted["persist.watermark"] = f"{last}::VARCHAR"
             wanted["persist.timeless"] = f"count_if({_name(time_column)} IS NULL)"
-        wanted |= {c.name: _asked(c) for c in checks if c.in_pass}
+        wanted |= {c.name: _aggregate_of(c) for c in checks if c.in_pass}
         with _errors("checking rows"), self._cursor() as cursor:
             cursor.register("rows", made)
             answers = cursor.execute(f"SELECT {', '.join(wanted.values())} FROM rows").fetchall()
@@ -492,7 +492,7 @@ def _text(value: object) -> str:
     return exp.convert(value).sql("duckdb")
 
 
-def _asked(check: Check) -> str:
+def _aggregate_of(check: Check) -> str:
     """Return the aggregate that tells what comes of a check."""
     match check.kind:
         case "row_count":

@@ -25,10 +25,10 @@ Bag = Counter[tuple[Any, ...]]
 
 
 def delta_connector(
-    spark: Any, root: Path, columns: Sequence[Column] = (), zone: ZoneInfo = UTC, **said: Any
+    spark: Any, root: Path, columns: Sequence[Column] = (), zone: ZoneInfo = UTC, **options: Any
 ) -> Connector:
     """Return the connector of a Delta table, for a session in a time zone."""
-    external = External("delta_table_input", **said)
+    external = External("delta_table_input", **options)
     return connect(
         RawTable("delta", str(root), (), external), str(root), columns, lambda: spark, zone
     )

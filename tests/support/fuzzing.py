@@ -119,7 +119,7 @@ def _spelled(value: Any) -> list[str]:
     return [text.encode(errors="replace").decode()]
 
 
-def _said(content: bytes) -> Any:
+def body_of(content: bytes) -> Any:
     """Return the document of a body, one that fits nothing where it is none."""
     try:
         return json.loads(content or b"{}")
@@ -174,7 +174,7 @@ def requests(draw: st.DrawFn) -> Asked:
         content = json.dumps(body).encode()
         if is_odd and draw(st.integers(0, 7)) == 0:
             content = draw(st.binary(max_size=20))
-            body = _said(content)
+            body = body_of(content)
     token = draw(st.sampled_from([FUZZ] * 6 + [READ, None, "nobody-s-token-0123456789"]))
     return Asked(method, template, path, tuple(pairs), all_fit, body, content, token)
 

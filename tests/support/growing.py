@@ -208,18 +208,18 @@ def anew(builder: Builder, source: Source) -> tuple[Counter[Any], Measured]:
     return Counter(frame.collect()), measured
 
 
-def check(builder: Builder, source: Source, said: str) -> None:
+def check(builder: Builder, source: Source, label: str) -> None:
     """Compare the table of a source with what computing it anew gives."""
     rows, measured = anew(builder, source)
     snapshot = builder.ledger.manifests.fetch(*builder.settings.environments)[source.build_id]
     found = Counter(builder.reader.load_snapshot(snapshot).collect())
     assert found == rows, (
-        f"{source.name} after {said}: {found - rows} too many, {rows - found} gone"
+        f"{source.name} after {label}: {found - rows} too many, {rows - found} gone"
     )
     told = (snapshot.rows, snapshot.content, snapshot.watermark)
-    assert told == (measured.rows, measured.content, measured.watermark), (source.name, said)
+    assert told == (measured.rows, measured.content, measured.watermark), (source.name, label)
     checks = {r.name: r.failed_rows for r in builder.ledger.builds.fetch_checks(snapshot.build_uid)}
-    assert checks == {r.name: r.failed_rows for r in measured.checks}, (source.name, said)
+    assert checks == {r.name: r.failed_rows for r in measured.checks}, (source.name, label)
 
 
 def kind_of(work: PendingBuild) -> str:

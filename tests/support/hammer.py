@@ -93,15 +93,15 @@ class Worker:
             self.record(build_id, "rebuilt", lease)
 
     def record(
-        self, build_id: str, what: str, lease: Lease, present: Snapshot | None = None
+        self, build_id: str, outcome: str, lease: Lease, present: Snapshot | None = None
     ) -> None:
         """Record a build, the lease of which is held."""
         action = "reused" if present is not None else "built"
         now, uid, table = datetime.now(UTC), uuid.uuid4().hex, f"table-{build_id}"
         build = Build(uid, build_id, build_id, "def", "dev", None, "started", action, now)
         self.ledger.builds.record_started(build, table)
-        self.done[what] += 1
-        if what == "failed":
+        self.done[outcome] += 1
+        if outcome == "failed":
             self.ledger.builds.record_failed(build, "it was to fail")
             return
         if present is None:

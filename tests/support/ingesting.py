@@ -414,20 +414,20 @@ def _let_die(builder: Builder, point: str) -> None:
     ledger, engine = builder.ledger, builder.engine
     record, write = ledger.copies.record, engine.write_files
 
-    def writes(*given: Any, **named: Any) -> Any:
-        if ".external" not in str(given[1]):
-            return write(*given, **named)
+    def writes(*arguments: Any, **named: Any) -> Any:
+        if ".external" not in str(arguments[1]):
+            return write(*arguments, **named)
         if point == POINTS[0]:
             raise Died
-        staged = write(*given, **named)
+        staged = write(*arguments, **named)
         if point == POINTS[1]:
             raise Died
         return staged
 
-    def records(*given: Any, **named: Any) -> Any:
+    def records(*arguments: Any, **named: Any) -> Any:
         if point == POINTS[2]:
             raise Died
-        told = record(*given, **named)
+        told = record(*arguments, **named)
         if point == POINTS[3]:
             raise Died
         return told

@@ -164,14 +164,14 @@ class Tally:
         lines = [
             f"{self.histories} histories of {self.steps} steps; {self.collected} times something "
             f"of a table was collected; inputs of {self.unknown} snapshots unknown",
-            f"{self.killed.total()} processes killed: {_told(self.killed)}",
-            f"{self.halted.total()} processes halted: {_told(self.halted)}",
-            f"what was done: {_told(self.done)}",
+            f"{self.killed.total()} processes killed: {in_words_of(self.killed)}",
+            f"{self.halted.total()} processes halted: {in_words_of(self.halted)}",
+            f"what was done: {in_words_of(self.done)}",
         ]
         return "\n".join(lines)
 
 
-def _told(counted: Counter[str]) -> str:
+def in_words_of(counted: Counter[str]) -> str:
     return ", ".join(f"{n} {what}" for what, n in counted.most_common())
 
 
@@ -499,7 +499,7 @@ class Histories(RuleBasedStateMachine):
     def judge(self, run: Run, outcomes: Mapping[str, Any]) -> None:
         """Check that what failed had to fail, and the other way round."""
         for name, outcome in outcomes.items():
-            self.tally.done[_said(outcome)] += 1
+            self.tally.done[action_of(outcome)] += 1
             if not self.is_usual(run) or self.children or outcome is None:
                 continue
             bad = self.guarded(name) and any(a == 7 for _, a in self.now(name))
@@ -825,7 +825,7 @@ def _instant(text: str) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
-def _said(outcome: Any) -> str:
+def action_of(outcome: Any) -> str:
     if isinstance(outcome, Build):
         return outcome.action
     return "parked" if isinstance(outcome, PendingBuild) else type(outcome).__name__

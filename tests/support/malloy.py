@@ -54,10 +54,10 @@ def compiler() -> None:
     need(there(), "bundle Malloy's compiler: make bridge")
 
 
-def malloy(told: Told, connections: Mapping[str, Connection] = SPARK, **more: object) -> Session:
+def malloy(answers: Told, connections: Mapping[str, Connection] = SPARK, **more: object) -> Session:
     """Return a session; the test is skipped where there is no compiler."""
     compiler()
-    return Session(told, connections, **more)  # pyright: ignore[reportArgumentType]
+    return Session(answers, connections, **more)  # pyright: ignore[reportArgumentType]
 
 
 def chains(n: int, depth: int, how: str) -> dict[str, str]:

@@ -613,11 +613,9 @@ def rows_of(draw: random.Random, columns: Mapping[str, str], n: int) -> list[tup
     return [(i, *(draw.choice(VALUES[k]) for k in kinds[1:])) for i in range(n)]
 
 
-def _counted(found: Iterable[tuple[Any, ...]]) -> Counter[str]:
+def _counted(rows: Iterable[tuple[Any, ...]]) -> Counter[str]:
     """Return rows of which NaN is NaN and -0.0 is 0.0."""
-    return Counter(
-        repr(tuple(v + 0.0 if isinstance(v, float) else v for v in row)) for row in found
-    )
+    return Counter(repr(tuple(v + 0.0 if isinstance(v, float) else v for v in row)) for row in rows)
 
 
 def check(

@@ -1344,7 +1344,9 @@ class Histories(RuleBasedStateMachine):
         time = KINDS[name].time
         if time is not None:
             last = max((row[time] for row in rows if row[time] is not None), default=None)
-            assert snapshot.watermark == _told(last), f"{name}: {snapshot.watermark}, {last}"
+            assert snapshot.watermark == watermark_text(last), (
+                f"{name}: {snapshot.watermark}, {last}"
+            )
         return rows
 
     def check_table(
@@ -1459,7 +1461,7 @@ def turn(versions: list[Row], rows: Iterable[Row], now: datetime, *, closes: boo
         versions[versions.index(old)] = (*old[:3], max(now, old[2] + TICK))
 
 
-def _told(value: date | None) -> str | None:
+def watermark_text(value: date | None) -> str | None:
     """Return how a watermark is told."""
     return None if value is None else value.isoformat().replace("+00:00", "Z")
 

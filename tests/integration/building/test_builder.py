@@ -95,7 +95,7 @@ def build_all(builder: Builder) -> dict[str, str]:
     return {s.name: builder.build(s).action for s in builder.project.persisted}
 
 
-def again(builder: Builder, make: Callable[..., Builder]) -> Builder:
+def next_run(builder: Builder, make: Callable[..., Builder]) -> Builder:
     """Return the builder of the next run of the same project."""
     return make(root=builder.settings.root)
 
@@ -118,7 +118,7 @@ def test_tables_hold_what_the_queries_say(make_builder: Callable[..., Builder]) 
 def test_the_second_run_reuses_everything(make_builder: Callable[..., Builder]) -> None:
     builder = make_builder()
     build_all(builder)
-    later = again(builder, make_builder)
+    later = next_run(builder, make_builder)
     assert build_all(later) == {"p": "reused", "q": "reused"}
     assert {s.action for s in later.plan([s.source_id for s in later.project.persisted]).steps} == {
         "reuse"
@@ -132,7 +132,7 @@ def test_newer_data_is_a_new_version_of_the_same_table(
     builder = make_builder()
     build_all(builder)
     write(builder.settings.root, [(5, "z")])
-    later = again(builder, make_builder)
+    later = next_run(builder, make_builder)
     assert build_all(later) == {"p": "built", "q": "built"}
     snapshot = later.ledger.manifests.fetch("dev")[named(later, "q").build_id]
     assert snapshot.version == 1
@@ -146,15 +146,15 @@ def test_newer_data_of_the_same_rows_rebuilds_what_reads_it_and_nothing_beyond(
     builder = make_builder()
     build_all(builder)
     write(builder.settings.root, [(1, "x"), (2, "y"), (3, None), (None, "touched")])
-    later = again(builder, make_builder)
+    later = next_run(builder, make_builder)
     assert build_all(later) == {"p": "built", "q": "reused"}
     p, q = (later.ledger.manifests.fetch("dev")[named(later, n).build_id] for n in "pq")
     assert q.as_of == p.as_of
-    assert {s.action for s in again(builder, make_builder).plan(
+    assert {s.action for s in next_run(builder, make_builder).plan(
         [s.source_id for s in later.project.persisted]
     ).steps} == {"reuse"}  # fmt: skip
     write(builder.settings.root, [(1, "x"), (2, "other")])
-    assert build_all(again(builder, make_builder)) == {"p": "built", "q": "built"}
+    assert build_all(next_run(builder, make_builder)) == {"p": "built", "q": "built"}
 
 
 def test_a_run_pins_a_delta_table_when_it_first_looks(
@@ -168,7 +168,7 @@ def test_a_run_pins_a_delta_table_when_it_first_looks(
     write_deltalake(where, pa.table({"a": [7], "b": ["y"]}), mode="overwrite")
     builder.build(named(builder, "q"))
     assert rows(builder, "q") == [("x", 2)]
-    assert build_all(again(builder, make_builder)) == {"p": "built", "q": "built"}
+    assert build_all(next_run(builder, make_builder)) == {"p": "built", "q": "built"}
     assert rows(builder, "q") == [("y", 8)]
 
 
@@ -179,10 +179,10 @@ def test_an_edit_makes_a_new_table_and_its_undoing_finds_the_old_one(
     build_all(builder)
     path = builder.settings.root / "sources" / "m.sql"
     path.write_text(SOURCES.replace("A + 1", "A + 2"))
-    edited = again(builder, make_builder)
+    edited = next_run(builder, make_builder)
     assert build_all(edited) == {"p": "reused", "q": "built"}
     path.write_text(SOURCES)
-    assert build_all(again(builder, make_builder)) == {"p": "reused", "q": "reused"}
+    assert build_all(next_run(builder, make_builder)) == {"p": "reused", "q": "reused"}
 
 
 @pytest.mark.proves("M7")
@@ -275,13 +275,13 @@ CREATE VIEW p AS SELECT a, b FROM t;
 def test_bad_rows_are_not_published(make_builder: Callable[..., Builder]) -> None:
     builder = make_builder(CHECKED)
     write(builder.settings.root, [(1, "x"), (2, "y"), (2, None)])
-    builder = again(builder, make_builder)
+    builder = next_run(builder, make_builder)
     builder.build(named(builder, "p"))
     before = rows(builder, "p")
     table = Path(builder.settings.warehouse) / named(builder, "p").table
     files = sorted(table.rglob("*.parquet"))
     write(builder.settings.root, [(None, "x"), (3, "x"), (4, "z"), (5, None)])
-    later = again(builder, make_builder)
+    later = next_run(builder, make_builder)
     with pytest.raises(CheckFailedError) as error:
         later.build(named(later, "p"))
     failed = {r.name: (r.passed, r.failed_rows) for r in error.value.results}
@@ -322,7 +322,7 @@ def test_no_way_leads_around_a_blocking_check(make_builder: Callable[..., Builde
         builder.build(named(builder, "same"))
     assert builder.ledger.manifests.fetch("dev") == {}
     write(builder.settings.root, [(1, "x"), (2, "y")])
-    later = again(builder, make_builder)
+    later = next_run(builder, make_builder)
     assert later.build(named(later, "same")).action == "built"
     assert later.build(named(later, "p")).action == "reused"
     assert later.build(named(later, "q")).action == "built"
@@ -339,7 +339,7 @@ def test_a_check_that_asks_the_clock_is_asked_again(
         "CREATE VIEW q AS SELECT a + 1 AS a FROM t;"
     )
     build_all(builder)
-    later, asked = again(builder, make_builder), list[str]()
+    later, asked = next_run(builder, make_builder), list[str]()
     audit = later.engine.audit
     monkeypatch.setattr(
         later.engine, "audit", lambda f, c, name: asked.append(name) or audit(f, c, name)
@@ -353,7 +353,7 @@ def test_a_warning_is_published(make_builder: Callable[..., Builder]) -> None:
         CHECKED.replace("not_null=[a]", "not_null=[a] { severity=warn }").replace("unique=[b]", "")
     )
     write(builder.settings.root, [(1, "x"), (None, "x")])
-    builder = again(builder, make_builder)
+    builder = next_run(builder, make_builder)
     build = builder.build(named(builder, "p"))
     assert build.state == "succeeded"
     assert next(
@@ -370,7 +370,7 @@ def test_a_check_that_is_new_looks_at_the_table_that_is_there(
     builder = make_builder(CHECKED.replace("--@ check", "-- no"))
     builder.build(named(builder, "p"))
     (builder.settings.root / "sources" / "m.sql").write_text(CHECKED)
-    later = again(builder, make_builder)
+    later = next_run(builder, make_builder)
     with pytest.raises(CheckFailedError) as error:
         later.build(named(later, "p"))
     assert {r.name: r.failed_rows for r in error.value.results} == {
@@ -561,11 +561,11 @@ def test_a_table_made_in_the_place_of_a_deleted_one_is_not_it(
     settings = builder.settings.root / "persist.toml"
     before = settings.read_text()
     settings.write_text('ledger = "sqlite:///another.db"\n' + before)
-    other = again(builder, make_builder)
+    other = next_run(builder, make_builder)
     write(builder.settings.root, [(7, "z")])
     build_all(other)
     settings.write_text(before)
-    later = again(builder, make_builder)
+    later = next_run(builder, make_builder)
     with pytest.raises(StorageError, match="is not the one that was published"):
         rows(later, "p")
     assert [s.reasons[0].code for s in later.plan([named(later, "p").source_id]).steps] == [
@@ -581,7 +581,7 @@ def test_a_file_that_somebody_deleted_is_written_again(
     table = builder.ledger.manifests.fetch("dev")[named(builder, "p").build_id]
     for file in Path(builder.settings.table_root(table.table)).rglob("part-*.parquet"):
         file.unlink()
-    later = again(builder, make_builder)
+    later = next_run(builder, make_builder)
     assert build_all(later) == {"p": "built", "q": "reused"}
     assert rows(later, "p") == [(1, "x"), (2, "y"), (3, None)]
 
@@ -600,10 +600,10 @@ def test_a_query_that_fails_leaves_the_old_table(make_builder: Callable[..., Bui
     text = "CREATE TABLE t USING parquet LOCATION 'raw/t';\n--@ persist\nCREATE VIEW p AS SELECT CAST(b AS INT) AS n FROM t"
     builder = make_builder(text)
     write(builder.settings.root, [(1, "7")])
-    builder = again(builder, make_builder)
+    builder = next_run(builder, make_builder)
     builder.build(named(builder, "p"))
     write(builder.settings.root, [(1, "seven")])
-    later = again(builder, make_builder)
+    later = next_run(builder, make_builder)
     with pytest.raises(BuildError, match="CAST_INVALID_INPUT"):
         later.build(named(later, "p"))
     assert rows(later, "p") == [(7,)]
@@ -672,8 +672,8 @@ def test_files_that_come_while_data_is_read_are_for_the_next_build(
     file = builder.settings.root / "raw" / "t" / "part-0.parquet"
     file.with_name("part-1.parquet").write_bytes(file.read_bytes())
     first = builder.build(named(builder, "p")).snapshot
-    again = make_builder(root=builder.settings.root)
-    second = again.build(named(again, "p")).snapshot
+    next_run = make_builder(root=builder.settings.root)
+    second = next_run.build(named(next_run, "p")).snapshot
     assert first and second and 2 * first.rows == second.rows > 0
 
 
@@ -689,7 +689,7 @@ def test_a_table_deleted_by_hand_is_built_again(make_builder: Callable[..., Buil
     builder = make_builder()
     build_all(builder)
     shutil.rmtree(Path(builder.settings.warehouse) / named(builder, "p").table)
-    later = again(builder, make_builder)
+    later = next_run(builder, make_builder)
     step = later.plan([named(later, "p").source_id]).steps[0]
     assert [r.code for r in step.reasons] == ["missing"]
     assert later.build(named(later, "p")).action == "built"
@@ -883,7 +883,7 @@ def test_a_killed_build_leaves_readers_alone_and_the_next_one_repairs(
     published = point == "before manifest"
     assert seen == ([(8, "new")] if published else [(1, "x"), (2, "y"), (3, None)])
     began = time.monotonic()
-    later = again(builder, make_builder)
+    later = next_run(builder, make_builder)
     assert later.build(named(later, "p")).action == ("reused" if published else "built")
     assert time.monotonic() - began < 30  # the dead one's lease was not waited for
     assert rows(later, "p") == [(8, "new")]

@@ -91,8 +91,8 @@ def make(make_project: Callable[..., Path], spark: Any) -> Iterator[Make]:
 
 def v(checks: str, partition: str = 'partition=daily time_column=day start="2024-01-01"') -> str:
     """Return a source of all rows, with checks that only warn."""
-    told = f"check {{ {checks} }}"
-    return f"--@ persist {partition} {told}\nCREATE VIEW v AS SELECT day, o, n, ts FROM f;\n"
+    results_of = f"check {{ {checks} }}"
+    return f"--@ persist {partition} {results_of}\nCREATE VIEW v AS SELECT day, o, n, ts FROM f;\n"
 
 
 def named(builder: Builder, name: str = "v") -> Source:
@@ -144,12 +144,14 @@ def test_rows_tell_the_partition_that_they_are_in(
         for key in order
         for value in side(partition, lead, split(partition, key)[0], kind)
     ]
-    told = ", ".join(f"{sql} AS u{n}" for n, sql in enumerate(units(partition, [kind, "string"])))
+    results_of = ", ".join(
+        f"{sql} AS u{n}" for n, sql in enumerate(units(partition, [kind, "string"]))
+    )
     before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", session)
     try:
         rows = spark.sql(
-            f"SELECT {told}, key FROM VALUES {', '.join(values)} AS v(t, o, key)"
+            f"SELECT {results_of}, key FROM VALUES {', '.join(values)} AS v(t, o, key)"
         ).collect()
     finally:
         spark.conf.set("spark.sql.session.timeZone", before)
@@ -282,8 +284,8 @@ def judge(builder: Builder) -> dict[str, dict[str, Any]]:
         if shared:
             found["unique_o"][key] = shared
         if last is None or last < end - timedelta(hours=6):
-            told = last.replace(tzinfo=UTC) if last else None
-            found["freshness_ts"][key] = str(told) if told else "no value"
+            results_of = last.replace(tzinfo=UTC) if last else None
+            found["freshness_ts"][key] = str(results_of) if results_of else "no value"
         if small:
             found["function_small"][key] = small
     return found
@@ -301,12 +303,12 @@ def test_partitions_that_stay_keep_what_came_of_them(make: Make, seed: int) -> N
         put(root, *((chance.randint(1, 7), chance.choice("abc"), chance.randint(0, 3), chance.randint(0, 23)) for _ in range(3)))  # fmt: skip
         some = sorted(chance.sample(range(1, 8), chance.randint(1, 4)))
         found = built(make(root=root), "v", *some)
-        told = judge(builder)
-        assert {name: places(r) for name, r in found.items()} == told
+        results_of = judge(builder)
+        assert {name: places(r) for name, r in found.items()} == results_of
         for name in ("unique_o", "function_small"):
             rows = [json.loads(row) for row in found[name].sample]
-            assert bool(rows) is bool(told[name])
-            assert {row["day"] for row in rows} <= told[name].keys()
+            assert bool(rows) is bool(results_of[name])
+            assert {row["day"] for row in rows} <= results_of[name].keys()
 
 
 @pytest.mark.slow
@@ -418,24 +420,24 @@ def test_a_listed_partition_has_no_end_and_its_age_is_told_anew(make: Make) -> N
     put(root, (7, "a", 1), (5, "b", 1))
     found = builder.build(named(builder), keys=["a", "b"])
 
-    def told(build: Any) -> dict[str, Any]:
+    def results_of(build: Any) -> dict[str, Any]:
         results: Mapping[str, CheckResult] = {
             r.name: r for r in builder.ledger.builds.fetch_checks(build.build_uid)
         }
         return places(results["freshness_ts"])
 
-    assert told(found) == {"b": "2024-01-05 12:00:00+00:00"}
+    assert results_of(found) == {"b": "2024-01-05 12:00:00+00:00"}
     later = make(root=root, now=NOW + timedelta(days=2))
     looked: list[str] = []
     later.engine.audit = lambda f, c, name: looked.append(name) or ()  # pyright: ignore
     reused = later.build(named(later), keys=["a", "b"])
     assert (reused.action, looked) == ("reused", [])
-    assert told(reused) == {
+    assert results_of(reused) == {
         "a": "2024-01-07 12:00:00+00:00",
         "b": "2024-01-05 12:00:00+00:00",
     }
     more = make(root=root).build(named(builder), keys=["c"])
-    assert told(more) == {"b": "2024-01-05 12:00:00+00:00", "c": "no value"}
+    assert results_of(more) == {"b": "2024-01-05 12:00:00+00:00", "c": "no value"}
 
 
 # ------------------------------------------------------------------------------------------ Dagster
@@ -456,20 +458,20 @@ def test_dagster_shows_in_which_partitions_a_check_fails(make: Make, spark: Any)
             done = job.execute_in_process(instance=instance, tags=tags, raise_on_error=False)
         return done.success, {e.check_name: e for e in done.get_asset_check_evaluations()}
 
-    success, told = run(1, 3)
+    success, results_of = run(1, 3)
     assert success
-    assert (told["row_count"].passed, told["range_n"].passed) == (False, True)
-    assert told["row_count"].description == "0 rows in 2024-01-02"
-    partitions = told["row_count"].metadata["partitions"].value
+    assert (results_of["row_count"].passed, results_of["range_n"].passed) == (False, True)
+    assert results_of["row_count"].description == "0 rows in 2024-01-02"
+    partitions = results_of["row_count"].metadata["partitions"].value
     assert partitions == [{"partition": "2024-01-02", "found": "0 rows"}]
-    assert told["range_n"].description is None
-    assert "partitions" not in told["range_n"].metadata
-    success, told = run(4, 5)
+    assert results_of["range_n"].description is None
+    assert "partitions" not in results_of["range_n"].metadata
+    success, results_of = run(4, 5)
     assert not success
-    assert told["range_n"].description == "3 rows: 2 in 2024-01-04, 1 in 2024-01-05"
-    assert told["range_n"].metadata["failed_partitions"].value == 2
-    assert told["range_n"].metadata["partitions"].value == [
+    assert results_of["range_n"].description == "3 rows: 2 in 2024-01-04, 1 in 2024-01-05"
+    assert results_of["range_n"].metadata["failed_partitions"].value == 2
+    assert results_of["range_n"].metadata["partitions"].value == [
         {"partition": "2024-01-04", "failed_rows": 2},
         {"partition": "2024-01-05", "failed_rows": 1},
     ]
-    assert told["row_count"].description == "0 rows in 2024-01-02"
+    assert results_of["row_count"].description == "0 rows in 2024-01-02"

@@ -213,9 +213,9 @@ def test_what_is_recorded_is_what_was_read_when_a_table_gets_too_old_meanwhile(
     late = at("live", 0.9 * HOUR)
     record_started = late.ledger.builds.record_started
 
-    def slowly(*given: Any, **more: Any) -> None:  # the build is planned, and reads nothing yet
+    def slowly(*arguments: Any, **more: Any) -> None:  # the build is planned, and reads nothing yet
         late.now += 0.2 * HOUR
-        record_started(*given, **more)
+        record_started(*arguments, **more)
 
     late.ledger.builds.record_started = slowly  # type: ignore[method-assign]
     late.build("q")

@@ -69,7 +69,7 @@ def named(builder: Builder, name: str) -> Source:
     return next(s for s in builder.project.sources if s.name == name)
 
 
-def kept(builder: Builder) -> dict[str, Path]:
+def failing_tables(builder: Builder) -> dict[str, Path]:
     """Return the tables of failing rows, by environment, asset key and check."""
     (ledger,) = (builder.settings.root / ".persist/warehouse/.failures").iterdir()
     logs = sorted(ledger.rglob("_delta_log"))
@@ -90,7 +90,7 @@ def test_failing_rows_are_kept_until_none_fails(make: Make) -> None:
     with pytest.raises(CheckFailedError) as caught:
         builder.build(named(builder, "r"))
     (small,) = (r for r in caught.value.results if r.name == "expr_small")
-    tables = kept(builder)
+    tables = failing_tables(builder)
     assert sorted(tables) == ["dev/m/r@expr_small", "dev/m/v@unique_a"]
     assert (small.kept_in, small.kept_rows) == (str(tables["dev/m/r@expr_small"]), 2)
     assert small.failed_rows == 3
@@ -114,13 +114,13 @@ def test_failing_rows_are_kept_until_none_fails(make: Make) -> None:
     put(root, a=[1, 1, 2], b=["x", "y", "z"])
     better = make(root=root)
     assert better.build(named(better, "r")).action == "built"
-    assert [*kept(better)] == ["dev/m/v@unique_a"]
+    assert [*failing_tables(better)] == ["dev/m/v@unique_a"]
     (unique,) = (c for c in show(better, "v")["checks"] if c["name"] == "unique_a")
     assert (unique["kept_in"], unique["kept_rows"]) == (str(tables["dev/m/v@unique_a"]), 2)
     put(root, a=[1], b=["x"])
     good = make(root=root)
     good.build(named(good, "r"))
-    assert kept(good) == {}
+    assert failing_tables(good) == {}
     assert show(good, "v", "--failures", "unique_a")["rows"] == []
 
 
@@ -142,7 +142,7 @@ def test_a_check_that_is_edited_to_keep_rows_keeps_them_without_a_rebuild(make: 
         ("m/v:not_null_b", "b not null in m/v (warns only)", None),
     ]
     assert edited.build(named(edited, "r")).action == "reused"
-    assert [*kept(edited)] == ["dev/m/v@unique_a"]
+    assert [*failing_tables(edited)] == ["dev/m/v@unique_a"]
 
 
 @pytest.mark.proves("W23")
@@ -154,21 +154,21 @@ def test_a_collection_deletes_rows_that_no_check_keeps(make: Make) -> None:
         with pytest.raises(CheckFailedError):
             other.build(named(other, "r"))
     every = ["dev/m/r@expr_small", "dev/m/v@unique_a", "prod/m/r@expr_small", "prod/m/v@unique_a"]
-    assert sorted(kept(builder)) == every
+    assert sorted(failing_tables(builder)) == every
     assert not collect(builder.settings, builder.project, builder.ledger)
-    assert sorted(kept(builder)) == every
+    assert sorted(failing_tables(builder)) == every
     edited = make(SOURCES.replace(" keep_failures=true", ""), root)
     preview = collect(edited.settings, edited.project, edited.ledger, dry_run=True)
     assert [c.table.rpartition("/.failures")[2].split("/", 2)[2] for c in preview] == [every[1]]
-    assert sorted(kept(edited)) == every
+    assert sorted(failing_tables(edited)) == every
     collect(edited.settings, edited.project, edited.ledger)
-    assert sorted(kept(edited)) == [every[0], *every[2:]]
+    assert sorted(failing_tables(edited)) == [every[0], *every[2:]]
     (root / "persist.toml").write_text(
         (root / "persist.toml").read_text().replace("[env.prod]\n", "")
     )
     left = make(root=root)
     collect(left.settings, left.project, left.ledger)
-    assert [*kept(left)] == [every[0]], "nobody has published anything in prod"
+    assert [*failing_tables(left)] == [every[0]], "nobody has published anything in prod"
 
 
 @pytest.mark.proves("W23")
@@ -181,11 +181,11 @@ def test_rows_of_a_pull_request_stay_until_its_environment_ends(make: Make) -> N
     every = ["pr-1/m/r@expr_small", "pr-1/m/v@unique_a"]
     prod = make(root=root, environment="prod")
     collect(prod.settings, prod.project, prod.ledger)
-    assert sorted(kept(prod)) == every, "nothing has been published in it"
+    assert sorted(failing_tables(prod)) == every, "nothing has been published in it"
     n_entries, collected = end_environment(pull.settings, pull.project, pull.ledger)
     assert n_entries == 0
     assert [c.table.rpartition("/")[2] for c in collected] == ["pr-1"]
-    assert kept(prod) == {}
+    assert failing_tables(prod) == {}
 
 
 @pytest.mark.proves("W23")
@@ -196,7 +196,9 @@ def test_each_environment_keeps_the_rows_that_fail_in_it(make: Make) -> None:
     prod = make(sql, dev.settings.root, "prod")
     assert prod.build(named(prod, "r")).action == "reused"
     expected = ["m/r@expr_small", "m/v@unique_a"]
-    assert sorted(kept(prod)) == [f"{e}/{table}" for e in ("dev", "prod") for table in expected]
+    assert sorted(failing_tables(prod)) == [
+        f"{e}/{table}" for e in ("dev", "prod") for table in expected
+    ]
     for environment in ("dev", "prod"):
         checks = show(prod, "r", "--env", environment)["checks"]
         (small,) = (c for c in checks if c["name"] == "expr_small")

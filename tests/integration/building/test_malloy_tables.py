@@ -96,10 +96,10 @@ class Run:
     def rows(self, name: str) -> list[Any]:
         return sorted(map(tuple, self.builder.read(self.source(name)).collect()), key=repr)
 
-    def query(self, **asked: str) -> tuple[list[Any], tuple[str, ...]]:
+    def query(self, **options: str) -> tuple[list[Any], tuple[str, ...]]:
         """Return rows of a query over the model, and what of it was computed inline."""
         loaded = load(self.settings)
-        project, query = loaded.project, loaded.query("sources/model.malloy", **asked)
+        project, query = loaded.project, loaded.query("sources/model.malloy", **options)
         bindings = resolve_query(project, query, "malloy")
         statement, read = self.builder.reader.statement(
             query, bindings, self.builder.observer.manifest()

@@ -463,7 +463,7 @@ def test_what_is_tainted_is_not_replaced_by_what_is_older(
 def test_a_run_is_asked_for_again_where_data_is_again_what_it_was(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
-    def asked() -> list[str | None]:
+    def requested_partitions() -> list[str | None]:
         builder = enter(root)
         planned = builder.plan([named(builder, "q").source_id])
         made = run_requests(
@@ -471,15 +471,15 @@ def test_a_run_is_asked_for_again_where_data_is_again_what_it_was(
         )
         return [request.run_key for request in made]
 
-    (first,) = asked()
-    assert asked() == [first]  # once for each state
+    (first,) = requested_partitions()
+    assert requested_partitions() == [first]  # once for each state
     build(enter(root), "q")
-    assert asked() == []
+    assert requested_partitions() == []
     pq.write_table(pa.table({"a": pa.array([3], pa.int32())}), root / "raw" / "1.parquet")
-    (second,) = asked()
+    (second,) = requested_partitions()
     build(enter(root), "q")
     (root / "raw" / "1.parquet").unlink()
-    (third,) = asked()
+    (third,) = requested_partitions()
     assert len({first, second, third}) == 3
 
 

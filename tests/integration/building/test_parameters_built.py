@@ -31,13 +31,13 @@ NOW = datetime(2024, 1, 13, 5, tzinfo=UTC)
 class Recording(SparkEngine):
     """An engine that remembers which statements it has run."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self.ran: list[str] = []
 
-    def run(self, statement: Statement, *given: Any) -> Any:
+    def run(self, statement: Statement, *arguments: Any) -> Any:
         self.ran.append(statement.sql)
-        return super().run(statement, *given)
+        return super().run(statement, *arguments)
 
 
 @pytest.fixture

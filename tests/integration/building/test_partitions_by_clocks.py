@@ -113,7 +113,7 @@ def test_partitions_have_the_rows_of_the_query(
             builder.publish(work)
         return [*(work.step.keys or ())] if work.build.action == "built" else []
 
-    def check(there: Iterable[str]) -> None:
+    def check(keys: Iterable[str]) -> None:
         builder = start()
         source = builder.project.by_id["s@sources/m.sql"]
         snapshot = builder.observer.manifest()[source.build_id]
@@ -124,7 +124,7 @@ def test_partitions_have_the_rows_of_the_query(
         wanted = Counter(
             (ts - datetime(1970, 1, 1, tzinfo=UTC)) // LAST
             for ts, at in rows
-            if key((ts, at)) in {*there}
+            if key((ts, at)) in {*keys}
         )
         assert found == wanted
         assert snapshot.rows == sum(wanted.values())

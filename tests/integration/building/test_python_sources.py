@@ -618,7 +618,9 @@ def test_what_fails_is_said_where_it_is(
     if os.environ.get("PERSIST_TEST_SPARK") == "shared" and ":9:" in message:
         # A server looks at a frame when it is asked for its columns: no line of the function is left.
         message = (
-            message if str(error).startswith(message) else f"sources/a.py:8:5: {message.split(': ', 1)[1]}"
+            message
+            if str(error).startswith(message)
+            else f"sources/a.py:8:5: {message.split(': ', 1)[1]}"
         )
     assert str(error).startswith(message), str(error)
     assert hint is None or hint in (error.hint or "")

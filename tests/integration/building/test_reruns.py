@@ -35,8 +35,8 @@ def named(builder: Builder, name: str) -> Source:
     return next(s for s in builder.project.sources if s.name == name)
 
 
-def build(builder: Builder, name: str, *again: str) -> tuple[str, Snapshot]:
-    with builder.work(named(builder, name), recompute_span=again or None) as work:  # pyright: ignore
+def build(builder: Builder, name: str, *span: str) -> tuple[str, Snapshot]:
+    with builder.work(named(builder, name), recompute_span=span or None) as work:  # pyright: ignore
         snapshot = builder.publish(work)
     return kind_of(work), snapshot
 

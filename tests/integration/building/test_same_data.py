@@ -367,8 +367,8 @@ create view young as select id, ts from external_table where category <> 'c';
 """
 
 
-def some(*told: tuple[int, str]) -> pa.Table:
-    named = [{"id": i, "category": c, "ts": NOW - timedelta(days=9 - i)} for i, c in told]
+def some(*pairs: tuple[int, str]) -> pa.Table:
+    named = [{"id": i, "category": c, "ts": NOW - timedelta(days=9 - i)} for i, c in pairs]
     return pa.Table.from_pylist(named, SCHEMA)
 
 

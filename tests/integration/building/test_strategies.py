@@ -92,14 +92,14 @@ def run(make_project: Callable[..., Path], spark: Any) -> Iterator[Callable[...,
         one.builder.ledger.close()
 
 
-def kept(strategy: str) -> str:
+def source_text(strategy: str) -> str:
     return KEPT.replace("STRATEGY", strategy)
 
 
 @pytest.mark.proves("M11")
 @pytest.mark.parametrize("strategy", ["table", "view", "temporary"])
 def test_however_it_is_kept_it_reads_back_equal(run: Callable[..., Run], strategy: str) -> None:
-    now = run(kept(strategy))
+    now = run(source_text(strategy))
     names = ["base", "top"] if strategy == "temporary" else ["base", "mid", "top"]
     assert [s.name for s in now.builder.project.persisted] == names
     now.build(*names)
@@ -108,7 +108,7 @@ def test_however_it_is_kept_it_reads_back_equal(run: Callable[..., Run], strateg
     assert now.why(*names) == [[]] * len(names)
     assert now.files("mid-*") == (1 if strategy == "table" else 0)
     write(now.root, [5])
-    later = run(kept(strategy))
+    later = run(source_text(strategy))
     assert later.build(*names) == ["built"] * len(names)
     assert (later.rows("mid"), later.rows("top")) == ([12], [12])
 
@@ -117,9 +117,9 @@ def test_however_it_is_kept_it_reads_back_equal(run: Callable[..., Run], strateg
 
 
 def test_a_view_says_what_it_said_when_it_was_built(run: Callable[..., Run]) -> None:
-    run(kept("view")).build("base", "mid")
-    write(run(kept("view")).root, [5])
-    now = run(kept("view"))
+    run(source_text("view")).build("base", "mid")
+    write(run(source_text("view")).root, [5])
+    now = run(source_text("view"))
     now.build("base")
     assert now.rows("base") == [6]
     assert now.rows("mid") == [4, 6], "it reads what was there"
@@ -159,24 +159,26 @@ CREATE VIEW w AS SELECT v.a, t.a AS b FROM v JOIN t ON v.a = t.a;
 
 
 def test_what_a_view_reads_is_kept_as_long_as_it(run: Callable[..., Run]) -> None:
-    run(kept("view")).build("base", "mid")
-    write(run(kept("view")).root, [5])
-    now = run(kept("view"))
+    run(source_text("view")).build("base", "mid")
+    write(run(source_text("view")).root, [5])
+    now = run(source_text("view"))
     now.build("base")
     b, later = now.builder, datetime.now(UTC) + timedelta(days=8)
     assert collect(b.settings, b.project, b.ledger, clock=lambda: later) == []
-    assert run(kept("view")).rows("mid") == [4, 6]
-    run(kept("view")).build("mid")
+    assert run(source_text("view")).rows("mid") == [4, 6]
+    run(source_text("view")).build("mid")
     (gone,) = collect(b.settings, b.project, b.ledger, clock=lambda: later)
     assert gone.versions == (0,)
     with pytest.raises(ConflictError, match="is gone"):
         roll_back(b.settings, b.ledger)
-    assert run(kept("view")).rows("mid") == [12]
+    assert run(source_text("view")).rows("mid") == [12]
 
 
 @pytest.mark.slow
 def test_a_view_is_checked_promoted_and_missed(run: Callable[..., Run]) -> None:
-    sources = kept("view").replace("=view", "=view check { unique=[doubled] expr='doubled < 100' }")
+    sources = source_text("view").replace(
+        "=view", "=view check { unique=[doubled] expr='doubled < 100' }"
+    )
     now = run(sources)
     now.build("base", "mid", "top")
     prod = [now.source(n).source_id for n in ("base", "mid", "top")]
@@ -196,19 +198,19 @@ def test_a_view_is_checked_promoted_and_missed(run: Callable[..., Run]) -> None:
 
 
 def test_a_table_becomes_a_view_and_a_table_again(run: Callable[..., Run]) -> None:
-    run(kept("table")).build("base", "mid", "top")
-    now = run(kept("view"))
+    run(source_text("table")).build("base", "mid", "top")
+    now = run(source_text("view"))
     assert now.why("base", "mid", "top") == [[], ["strategy"], []]
     assert now.build("mid", "top") == ["built", "reused"]
     assert now.stored("mid").view
-    again = run(kept("table"))
+    again = run(source_text("table"))
     assert again.why("mid") == [["strategy"]]
     assert again.build("mid", "top") == ["built", "reused"]
     assert (again.stored("mid").view, again.rows("mid")) == (None, [4, 6])
 
 
 def test_a_view_may_be_parked_and_taken_up(run: Callable[..., Run]) -> None:
-    now = run(kept("view"))
+    now = run(source_text("view"))
     now.build("base")
     parked = now.builder.park(now.source("mid"))
     assert now.build("top") == ["built"]
@@ -218,7 +220,7 @@ def test_a_view_may_be_parked_and_taken_up(run: Callable[..., Run]) -> None:
 
 
 def test_a_view_of_a_table_that_is_parked_too_is_read_ahead(run: Callable[..., Run]) -> None:
-    sources = kept("view") + (
+    sources = source_text("view") + (
         "--@ persist materialized=view\nCREATE VIEW above AS SELECT doubled + 1 AS b FROM mid;\n"
         "--@ persist\nCREATE VIEW last AS SELECT sum(b) AS s FROM above;\n"
     )
@@ -252,7 +254,8 @@ def test_a_view_of_data_that_has_no_versions_is_refused(run: Callable[..., Run])
 
 def test_a_temporary_table_is_computed_once_and_goes_with_its_run(run: Callable[..., Run]) -> None:
     sources = (
-        kept("temporary") + "--@ persist\nCREATE VIEW other AS SELECT max(doubled) AS m FROM mid;\n"
+        source_text("temporary")
+        + "--@ persist\nCREATE VIEW other AS SELECT max(doubled) AS m FROM mid;\n"
     )
     now = run(sources)
     now.build("base")
@@ -280,7 +283,7 @@ def test_a_temporary_table_is_computed_once_and_goes_with_its_run(run: Callable[
 
 @pytest.mark.proves("S10")
 def test_the_temporary_tables_of_a_dead_run_are_collected(run: Callable[..., Run]) -> None:
-    now = run(kept("temporary"))
+    now = run(source_text("temporary"))
     now.build("base", "top")
     b = now.builder
     temporary = now.root / ".persist/warehouse/.temporary" / b.ledger.events.log_id()
@@ -304,7 +307,7 @@ def test_the_temporary_tables_of_a_dead_run_are_collected(run: Callable[..., Run
 
 
 def test_the_rows_of_a_temporary_table_are_checked(run: Callable[..., Run]) -> None:
-    sources = kept("temporary").replace("=temporary", "=temporary check.expr='doubled < 5'")
+    sources = source_text("temporary").replace("=temporary", "=temporary check.expr='doubled < 5'")
     now = run(sources)
     now.build("base")
     with pytest.raises(CheckFailedError, match="`mid` failed expr"):
@@ -314,7 +317,7 @@ def test_the_rows_of_a_temporary_table_are_checked(run: Callable[..., Run]) -> N
 def test_a_view_holds_no_rows_that_a_temporary_table_must_not_have(
     run: Callable[..., Run],
 ) -> None:
-    sources = kept("temporary").replace("=temporary", "=temporary check.expr='doubled < 7'")
+    sources = source_text("temporary").replace("=temporary", "=temporary check.expr='doubled < 7'")
     sources = sources.replace(
         "--@ persist\nCREATE VIEW top", "--@ persist materialized=view\nCREATE VIEW top"
     )
@@ -334,9 +337,9 @@ def test_a_view_holds_no_rows_that_a_temporary_table_must_not_have(
 def test_a_check_that_is_added_to_a_temporary_source_guards_what_was_built_of_it(
     run: Callable[..., Run],
 ) -> None:
-    run(kept("temporary")).build("base", "top")
+    run(source_text("temporary")).build("base", "top")
     good, bad = (
-        kept("temporary").replace("=temporary", f"=temporary check.expr='doubled < {n}'")
+        source_text("temporary").replace("=temporary", f"=temporary check.expr='doubled < {n}'")
         for n in (100, 5)
     )
     now = run(good)
@@ -355,10 +358,10 @@ def test_a_check_that_is_added_to_a_temporary_source_guards_what_was_built_of_it
 
 
 def test_newer_data_has_a_newer_temporary_table(run: Callable[..., Run]) -> None:
-    now = run(kept("temporary"))
+    now = run(source_text("temporary"))
     now.build("base", "top")
     write(now.root, [5])
-    other = run(kept("temporary"))
+    other = run(source_text("temporary"))
     other.build("base")
     # A run that goes on, and whose table upstream another one has built anew meanwhile.
     assert now.builder.build(now.source("top"), force=True).action == "built"

@@ -97,7 +97,7 @@ def rows_of(builder: Builder, snapshot: Snapshot) -> list[Row]:
     return found
 
 
-def told(builder: Builder, snapshot: Snapshot, *names: str) -> list[tuple[Any, ...]]:
+def versions_of(builder: Builder, snapshot: Snapshot, *names: str) -> list[tuple[Any, ...]]:
     """Return columns of versions, and from which day until which they are valid, in order."""
     found = [
         (
@@ -239,7 +239,7 @@ def test_versions_can_be_read_by_version_and_by_time(make: Make) -> None:
         for s in made
     ]
     assert by_version == [["one", "same"], ["same", "two"], ["same", "three"]]
-    assert [told(builder, s)[-1] for s in made] == [(2, "same", 0.0, None)] * 3
+    assert [versions_of(builder, s)[-1] for s in made] == [(2, "same", 0.0, None)] * 3
     frame = builder.reader.load_snapshot(made[-1])
     for n, (before, now) in enumerate(pairwise(by_version), 1):
         for instant, expected in ((day(n) - TICK, before), (day(n), now)):
@@ -259,7 +259,7 @@ def test_what_comes_back_was_not_there_before_it_went(make: Make) -> None:
     build(make(root=root, at=4))
     put(root, (9, "x"), (1, "a", 0, 2), (2, "a", 0, 5))
     builder = make(root=root, at=6)
-    assert told(builder, build(builder)) == [
+    assert versions_of(builder, build(builder)) == [
         (1, "a", 0.0, 4.0),
         (1, "a", 6.0, None),
         (2, "a", 0.0, 4.0),
@@ -295,7 +295,7 @@ def test_a_build_asked_for_keeps_the_history(make: Make) -> None:
     put(root, (1, "b"))
     builder = make(root=root, at=1)
     second = build(builder, force=True)
-    assert told(builder, second) == [(1, "a", 0.0, 1.0), (1, "b", 1.0, None)]
+    assert versions_of(builder, second) == [(1, "a", 0.0, 1.0), (1, "b", 1.0, None)]
     again = build(make(root=root, at=2), force=True)
     assert (again.build_uid, again.version) == (second.build_uid, second.version)
     assert (first.version, second.version) == (0, 1)
@@ -304,7 +304,7 @@ def test_a_build_asked_for_keeps_the_history(make: Make) -> None:
     builder = make(root=root, at=3)
     assert build(builder).build_uid == second.build_uid
     anew = build(builder, force=True)
-    assert told(builder, anew) == [(1, "b", 3.0, None)]
+    assert versions_of(builder, anew) == [(1, "b", 3.0, None)]
 
 
 READERS = PLAIN + (
@@ -372,11 +372,11 @@ def test_a_killed_build_leaves_no_trace_in_the_history(make: Make, where: str) -
     assert builder.ledger.manifests.fetch("dev") == {first.build_id: first}
     snapshot = build(builder)
     expected = [(1, "a", 0.0, 2.0), (1, "b", 2.0, None), (2, "x", 0.0, 2.0)]
-    assert told(builder, snapshot) == expected
+    assert versions_of(builder, snapshot) == expected
     head = DeltaTable(table).to_pyarrow_table().to_pylist()
     assert sorted(row["a"] for row in head) == ["a", "b", "x"]
     builder = make(root=root, at=3)
-    assert told(builder, build(builder)) == expected
+    assert versions_of(builder, build(builder)) == expected
 
 
 KILLED = """
@@ -424,7 +424,7 @@ def test_a_history_goes_on_when_its_query_changes(make: Make) -> None:
     assert step.reasons[1].message.startswith("its history continues from")
     second = build(builder)
     assert second.build_id != first.build_id
-    assert told(builder, second, "id", "a", "b", "more") == [
+    assert versions_of(builder, second, "id", "a", "b", "more") == [
         (1, "C", 2, 7, 2.0, None),
         (1, "a", 1, None, 0.0, 1.0),
         (1, "c", 1, None, 1.0, 2.0),
@@ -451,11 +451,11 @@ def test_a_history_goes_on_when_its_query_changes(make: Make) -> None:
     builder = make(root=root, at=6)
     last = build(builder)
     assert last.build_id == third.build_id
-    assert (1, "c", 5.0, 6.0) in told(builder, last)
+    assert (1, "c", 5.0, 6.0) in versions_of(builder, last)
     assert last.rows == 7
     code.write_text(PLAIN.replace("key=id", "key=id on_change=rebuild"))
     builder = make(root=root, at=7)
-    assert told(builder, build(builder)) == [(1, "c", 7.0, None)]
+    assert versions_of(builder, build(builder)) == [(1, "c", 7.0, None)]
 
 
 @pytest.mark.slow
@@ -468,16 +468,16 @@ def test_environments_have_histories_of_their_own(make: Make) -> None:
     builder = make(root=root, at=1, environment="prod")
     own = build(builder)
     assert own.table != first.table
-    assert told(builder, own) == [(1, "a", 1.0, None)]
+    assert versions_of(builder, own) == [(1, "a", 1.0, None)]
     builder = make(root=root, at=2, environment="qa")
     assert builder.ledger.manifests.fetch(*builder.settings.environments) == {first.build_id: first}
     put(root, (1, "b"))
     builder = make(root=root, at=3, environment="qa")
     branch = build(builder)
     assert branch.table not in (own.table, first.table)
-    assert told(builder, branch) == [(1, "a", 0.0, 3.0), (1, "b", 3.0, None)]
+    assert versions_of(builder, branch) == [(1, "a", 0.0, 3.0), (1, "b", 3.0, None)]
     builder = make(root=root, at=4)
-    assert told(builder, build(builder)) == [(1, "a", 0.0, 4.0), (1, "b", 4.0, None)]
+    assert versions_of(builder, build(builder)) == [(1, "a", 0.0, 4.0), (1, "b", 4.0, None)]
 
 
 def test_a_history_that_is_gone_is_not_begun_anew_in_silence(make: Make) -> None:
@@ -493,7 +493,7 @@ def test_a_history_that_is_gone_is_not_begun_anew_in_silence(make: Make) -> None
     builder = make(root=root, at=2)
     with pytest.raises(GoneError):
         build(builder)
-    assert told(builder, build(builder, force=True)) == [(1, "a", 2.0, None)]
+    assert versions_of(builder, build(builder, force=True)) == [(1, "a", 2.0, None)]
 
 
 def overtaken(make: Make, root: Path) -> None:
@@ -546,7 +546,7 @@ def test_a_history_knows_who_went_on_with_it_though_it_reads_older_tables(make: 
     build(make(root=root, at=4))
     code.write_text(WITH_OLDER)
     builder = make(root=root, at=5)
-    assert told(builder, build(builder)) == [
+    assert versions_of(builder, build(builder)) == [
         (1, "a", 0.0, 2.0),
         (1, "c", 2.0, 3.0),
         (1, "d", 3.0, 4.0),
@@ -568,7 +568,7 @@ def test_a_parked_history_that_another_run_overtook_is_computed_again(make: Make
     with waiting.resume(parked) as work:
         snapshot = waiting.publish(work)
     assert work is not parked
-    assert told(waiting, snapshot) == [(1, "a", 0.0, 1.0), (1, "b", 1.0, None)]
+    assert versions_of(waiting, snapshot) == [(1, "a", 0.0, 1.0), (1, "b", 1.0, None)]
 
 
 @pytest.mark.slow
@@ -592,7 +592,7 @@ def test_a_history_that_went_on_elsewhere_meanwhile_is_not_published(make: Make)
         late.publish(work)
     assert late.ledger.manifests.fetch("dev") == {first.build_id: first}
     builder = make(root=root, at=3)
-    assert told(builder, build(builder)) == [(1, "C", 3.0, None), (1, "a", 0.0, 3.0)]
+    assert versions_of(builder, build(builder)) == [(1, "C", 3.0, None), (1, "a", 0.0, 3.0)]
     assert second.build_id == named(builder, "p").build_id
 
 
@@ -603,14 +603,14 @@ def test_a_table_that_kept_nothing_is_no_history(make: Make) -> None:
     build(builder)
     code.write_text(PLAIN)
     builder = make(root=root, at=1)
-    assert told(builder, build(builder)) == [(1, "a", 1.0, None)]
+    assert versions_of(builder, build(builder)) == [(1, "a", 1.0, None)]
     # And back, and again: what was kept once goes on.
     code.write_text(PLAIN.replace(" refresh=snapshot key=id", ""))
     build(make(root=root, at=2))
     code.write_text(PLAIN)
     put(root, (1, "b"))
     builder = make(root=root, at=3)
-    assert told(builder, build(builder)) == [(1, "a", 1.0, 3.0), (1, "b", 3.0, None)]
+    assert versions_of(builder, build(builder)) == [(1, "a", 1.0, 3.0), (1, "b", 3.0, None)]
 
 
 @pytest.mark.slow
@@ -631,7 +631,7 @@ def test_rolling_back_and_collecting_keep_what_is_shown(make: Make) -> None:
     collect(builder.settings, builder.project, builder.ledger, clock=lambda: later)
     put(root, (1, "d"), (2, "x"))
     builder = make(root=root, at=4)
-    assert told(builder, build(builder)) == [
+    assert versions_of(builder, build(builder)) == [
         (1, "a", 0.0, 1.0),
         (1, "b", 1.0, 4.0),
         (1, "d", 4.0, None),
@@ -659,7 +659,7 @@ def test_a_function_may_keep_a_history(make: Make) -> None:
     build(builder, "f")
     put(root, (1, "b", 0, 6))
     builder = make(root=root, at=9)
-    assert told(builder, build(builder, "f")) == [(1, "a", 5.0, 6.0), (1, "b", 6.0, None)]
+    assert versions_of(builder, build(builder, "f")) == [(1, "a", 5.0, 6.0), (1, "b", 6.0, None)]
     (root / "sources" / "f.py").write_text(PYTHON.format(columns="'id', 'a'"))
     with pytest.raises(BuildError, match="`at` is not a column of `f`"):
         build(make(root=root, at=10), "f")

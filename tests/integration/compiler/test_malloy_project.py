@@ -56,7 +56,7 @@ def by_name(project: Project) -> dict[str, Any]:
     return {s.name: s for s in project.sources}
 
 
-def said(project: Project) -> list[str]:
+def problems_of(project: Project) -> list[str]:
     return [f"{p.location}: {p.severity}: {p.message} [{p.code}]" for p in project.problems]
 
 
@@ -153,7 +153,7 @@ def test_a_table_is_no_source_of_malloys_where_there_is_another(load: Make) -> N
             "x.sql": "CREATE VIEW x AS SELECT * FROM daily;",
         }
     )
-    assert said(both) == [
+    assert problems_of(both) == [
         "sources/x.sql:1:32: error: `daily` is ambiguous: daily.daily, m.daily [ambiguous-name]"
     ]
 
@@ -167,7 +167,7 @@ def test_names_in_quotes_and_of_other_alphabets(load: Make) -> None:
     source: weiter is größe -> {{ aggregate: m is n.max() }}
     """
     project = load({"straße.malloy": text, "x.sql": "CREATE VIEW x AS SELECT n FROM größe;"})
-    assert said(project) == [
+    assert problems_of(project) == [
         "sources/straße.malloy:4:13: error: `der carrier` is not a valid column name for a table [column-name]"
     ]
     project = load({"straße.malloy": text.replace("`der carrier`", "träger")})
@@ -297,8 +297,8 @@ def test_what_malloy_would_not_persist_is_an_error_of_its_own(load: Make, what: 
 )
 def test_an_annotation_that_would_be_lost_is_told(load: Make, line: str, code: str) -> None:
     project = load({"base.malloy": BASE.replace("#@ persist", line)})
-    assert [p.code for p in project.problems] == [code], said(project)
-    assert project.problems[0].location.line == 5, said(project)
+    assert [p.code for p in project.problems] == [code], problems_of(project)
+    assert project.problems[0].location.line == 5, problems_of(project)
 
 
 def test_two_tables_of_one_name_and_one_table_of_two_names(load: Make) -> None:
@@ -322,7 +322,7 @@ def test_one_broken_file_among_twenty(load: Make) -> None:
     files["x.sql"] = "CREATE VIEW x AS SELECT s7.n FROM s7 JOIN s9 USING (carrier);"
     files["y.sql"] = "CREATE VIEW y AS SELECT n FROM s9;"
     project = load(files)
-    assert said(project) == [
+    assert problems_of(project) == [
         "sources/f7.malloy:6:58: error: 'nowhere' is not defined [field-not-found]",
         "sources/f8.malloy:6:29: error: extraneous input 'group' expecting {'}' } [syntax-error]",
     ] or [p.location.path for p in project.problems] == ["sources/f7.malloy", "sources/f8.malloy"]
@@ -395,7 +395,7 @@ def test_what_lies_outside_of_the_sources_may_be_imported_but_not_persisted(
     reader = f'{FLAG}import "../lib/common.malloy"\n#@ persist\nsource: x is base -> {{ aggregate: n }}\n'
     (root / "sources" / "x.malloy").write_text(reader)
     project = load_project(load_settings(root, environ={}))
-    assert not project.problems, said(project)
+    assert not project.problems, problems_of(project)
     (root / "sources" / "x.malloy").write_text(
         reader.replace("base ->", "kept ->").replace("n }", "n is count() }")
     )
@@ -466,9 +466,9 @@ def test_what_is_known_needs_no_compiler_until_it_changes(
     started: list[object] = []
 
     class Counted(Session):
-        def __init__(self, *given: Any, **more: Any) -> None:
-            started.append(given)
-            super().__init__(*given, **more)
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            started.append(arguments)
+            super().__init__(*arguments, **more)
 
     monkeypatch.setattr(persist_assets.compiler.malloy.project, "Session", Counted)
     files = {

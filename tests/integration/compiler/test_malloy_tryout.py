@@ -52,7 +52,7 @@ def load(root: Path) -> Project:
     return load_project(load_settings(root, environ={}))
 
 
-def said(root: Path) -> list[tuple[str, int, int, str]]:
+def problems_of(root: Path) -> list[tuple[str, int, int, str]]:
     """Return where there is a problem, and which."""
     found = load(root).problems
     return [(p.location.path[8:], p.location.line, p.location.column, p.code) for p in found]
@@ -171,7 +171,7 @@ def test_what_extends_a_persisted_source_with_a_filter_reads_its_table(make_proj
 def test_a_filter_below_persist_would_be_lost_and_is_refused(make_project: Make) -> None:
     more = "#@ persist\nsource: often is buyers extend { where: n > 1 }"
     root = make_project({"raw.sql": RAW, "base.malloy": BASE + more})
-    assert said(root) == [("base.malloy", 7, 4, "malloy-persist")]
+    assert problems_of(root) == [("base.malloy", 7, 4, "malloy-persist")]
 
 
 def test_annotations_of_one_source_in_a_statement_are_not_those_of_the_next(
@@ -197,13 +197,13 @@ def test_who_takes_persist_back_has_nothing_to_do_with_what_else_is_inherited(
 ) -> None:
     more = "#@ -persist\nsource: live is buyers extend { measure: m is count() }\n"
     root = make_project({"raw.sql": RAW, "base.malloy": BASE + more})
-    assert said(root) == []
+    assert problems_of(root) == []
     assert not {s.name: s for s in load(root).sources}["live"].persisted
     path = root / "sources" / "base.malloy"
     path.write_text(
         path.read_text().replace("#@ -persist", '#@ -persist\n#@ freshness.window="1h"')
     )
-    assert said(root) == [("base.malloy", 8, 4, "annotation-misplaced")]
+    assert problems_of(root) == [("base.malloy", 8, 4, "annotation-misplaced")]
 
 
 @pytest.mark.proves("W22")
@@ -218,7 +218,7 @@ def test_a_check_that_malloy_would_inline_away_is_refused_and_inherited_ones_sta
     path.write_text(
         path.read_text().replace("#@ -persist", "#@ -persist\n#@ check.unique=customer")
     )
-    assert said(root) == [("base.malloy", 8, 4, "annotation-misplaced")]
+    assert problems_of(root) == [("base.malloy", 8, 4, "annotation-misplaced")]
 
 
 # ---------------------------------------------------------------------------------------- mistakes
@@ -264,7 +264,7 @@ def test_what_is_wrong_in_an_imported_file_is_said_there(make_project: Make) -> 
         "a.malloy": "source: s is spark.table('ordres') -> { group_by: id }",
         "b.malloy": 'import "a.malloy"\nsource: t is s -> { group_by: id }',
     }
-    assert said(make_project(files)) == [("a.malloy", 1, 14, "failed-to-fetch-table-schema")]
+    assert problems_of(make_project(files)) == [("a.malloy", 1, 14, "failed-to-fetch-table-schema")]
 
 
 @pytest.mark.parametrize("written", ["--@ persist", "//@ persist", "##@ persist", "  -- @ persist"])
@@ -281,7 +281,7 @@ def test_a_file_that_does_not_compile_stands_for_its_quoted_sources_too(make_pro
     broken = "source: `buyers` is spark.table('orders') -> { group_by id }"
     reader = "CREATE VIEW r AS SELECT * FROM buyers;"
     root = make_project({"raw.sql": RAW, "a.malloy": broken, "r.sql": reader})
-    assert {path for path, *_ in said(root)} == {"a.malloy"}
+    assert {path for path, *_ in problems_of(root)} == {"a.malloy"}
 
 
 @pytest.mark.slow

@@ -59,8 +59,8 @@ def content(engine: Engine, sql: str) -> str:
     return engine.measure(run(engine, sql), (), None, "m").content
 
 
-def results(found: tuple[CheckResult, ...]) -> dict[str, tuple[bool, int]]:
-    return {r.name: (r.passed, r.failed_rows) for r in found}
+def results(check_results: tuple[CheckResult, ...]) -> dict[str, tuple[bool, int]]:
+    return {r.name: (r.passed, r.failed_rows) for r in check_results}
 
 
 def test_columns_have_the_types_of_spark(engine: Engine) -> None:

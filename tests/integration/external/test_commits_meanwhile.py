@@ -114,11 +114,11 @@ class Others:
             text=True,
         )
 
-    def say(self, what: str) -> None:
+    def say(self, command: str) -> None:
         """Tell it what to do, and wait until it has."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(f"{what}\n")
+        self.process.stdin.write(f"{command}\n")
         self.process.stdin.flush()
         assert self.process.stdout.readline() == "done\n"
 
@@ -240,9 +240,9 @@ def test_what_is_committed_before_rows_are_read_is_of_the_next_build(
         """Build while others commit, and return the version that was the newest at first."""
         first = writer.head()
 
-        def commit(what: Sequence[str]) -> None:
+        def commit(commands: Sequence[str]) -> None:
             seen.append(writer.head())
-            for one in what:
+            for one in commands:
                 writer.say(one)
             assert writer.head() != seen[-1]
 

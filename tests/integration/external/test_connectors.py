@@ -252,8 +252,8 @@ def test_versions_are_where_the_options_say(spark: Any, tmp_path: Path) -> None:
     for start in (1000, 2000, 3000):
         more(root, range(start, start + 10), "late")
 
-    def number(held: str | None = None, **said: Any) -> int:
-        return int(connector(spark, root, **said).pin(held).split(":")[1])
+    def number(held: str | None = None, **options: Any) -> int:
+        return int(connector(spark, root, **options).pin(held).split(":")[1])
 
     assert number() == 3
     assert number(mode="snapshot", version=1) == 1

@@ -124,26 +124,34 @@ def test_a_query_is_answered_here_only_if_the_copy_has_all_of_it(
     rows(root, [8], "deposits")
     later = enter(root)
 
-    def asked(sql: str) -> tuple[list[int], str, str]:
+    def routed_answer(sql: str) -> tuple[list[int], str, str]:
         found, route = ask(root, later, sql)
         return found, route.origin, route.version.split(":")[1]
 
     # The version is the one that is held, until a build or a sync brings another.
-    assert asked("select id from t where category = 'invoices'") == ([1, 2, 3], "local", "1")
-    assert asked("select id from t where category in ('deposits', 'invoices')") == (
+    assert routed_answer("select id from t where category = 'invoices'") == (
+        [1, 2, 3],
+        "local",
+        "1",
+    )
+    assert routed_answer("select id from t where category in ('deposits', 'invoices')") == (
         [1, 2, 3, 6, 7],
         "forwarded",
         "1",
     )
-    assert asked("select id from t") == ([1, 2, 3, 6, 7], "forwarded", "1")
-    assert asked("select count(*) from t") == ([5], "forwarded", "1")
+    assert routed_answer("select id from t") == ([1, 2, 3, 6, 7], "forwarded", "1")
+    assert routed_answer("select count(*) from t") == ([5], "forwarded", "1")
     # A column that is not held is not taken to be empty.
-    assert asked("select count(note) from t where category = 'invoices'") == ([3], "forwarded", "1")
+    assert routed_answer("select count(note) from t where category = 'invoices'") == (
+        [3],
+        "forwarded",
+        "1",
+    )
     # The clock of a query goes on while it runs, and the copy has no end in time.
-    assert asked("select * from some") == ([1, 2, 3], "local", "1")
+    assert routed_answer("select * from some") == ([1, 2, 3], "local", "1")
     # One branch is held, one is not: the table answers both, from one version.
     two = "select id from some union all select id from deposits where id > 6"
-    assert asked(two) == ([1, 2, 3, 7], "forwarded", "1")
+    assert routed_answer(two) == ([1, 2, 3, 7], "forwarded", "1")
     # What has a table is read from it, and what it reads has no route.
     query = parse_query("select * from invoices")
     manifest = later.ledger.manifests.fetch(*later.settings.environments)
@@ -151,7 +159,7 @@ def test_a_query_is_answered_here_only_if_the_copy_has_all_of_it(
     assert not any(isinstance(r, Route) for r in read.values())
 
     later.reader.local = True
-    assert asked("select id from some") == ([1, 2, 3], "local", "1")
+    assert routed_answer("select id from some") == ([1, 2, 3], "local", "1")
     for sql, lacks in [
         ("select id from t", "rows: requested TRUE, held category IN ('invoices', 'loans')"),
         ("select note from t where category = 'invoices'", "the column note"),

@@ -163,17 +163,17 @@ def test_rows_that_deletion_vectors_take_and_give_back_are_followed(
     commit(root, 4, {"remove": gone})
     source = connector(spark, root)
 
-    def told(first: int, last: int) -> list[tuple[int, str]]:
+    def changed_values(first: int, last: int) -> list[tuple[int, str]]:
         found = changed(source, first, last, ["value"], "true")
         return sorted((row.value, row[CHANGE]) for row in found)
 
-    assert told(1, 2) == [(0, INSERT), (9, INSERT)]
-    assert told(2, 3) == [(0, DELETE), (9, DELETE)]
-    assert told(3, 4) == [(n, DELETE) for n in range(1, 9)]
+    assert changed_values(1, 2) == [(0, INSERT), (9, INSERT)]
+    assert changed_values(2, 3) == [(0, DELETE), (9, DELETE)]
+    assert changed_values(3, 4) == [(n, DELETE) for n in range(1, 9)]
     assert applied(by_delta(root, 0, ["value"]), changed(source, 0, 3, ["value"], "true")) == (
         by_delta(root, 3, ["value"])
     )
-    assert sorted(told(0, 4)) == sorted(
+    assert sorted(changed_values(0, 4)) == sorted(
         [(0, DELETE), (9, DELETE)] * 2 + [(0, INSERT), (9, INSERT)] + [(n, DELETE) for n in range(1, 9)]
     )  # fmt: skip
 
@@ -181,7 +181,9 @@ def test_rows_that_deletion_vectors_take_and_give_back_are_followed(
 # ------------------------------------------------------------------------------ what is not told
 
 
-def again(source: Connector, first: int, last: int, columns: Sequence[str] = ("id",)) -> str:
+def full_read_reason_of(
+    source: Connector, first: int, last: int, columns: Sequence[str] = ("id",)
+) -> str:
     at = source.pin().split(":")[2]
     return (
         source.changes(f"delta:{first}:{at}", f"delta:{last}:{at}", None, columns).full_read_reason
@@ -200,7 +202,7 @@ def test_behind_a_checkpoint_a_cleaned_log_is_followed(spark: Any, tmp_path: Pat
     source = connector(spark, root)
     assert [row.id for row in changed(source, 3, 4, ["id"], "true")] == [4]
     assert sorted(row.id for row in changed(source, 2, 4, ["id"], "true")) == [3, 4]
-    assert "version 1" in again(source, 1, 4)
+    assert "version 1" in full_read_reason_of(source, 1, 4)
     with pytest.raises(GoneError, match="version 1 of the Delta table"):
         connector(spark, root, mode="snapshot", version=1).pin()
     log(root, 3).unlink()  # with its checkpoint the newest is there, and yet not what became
@@ -259,12 +261,12 @@ def test_a_file_that_comes_or_goes_a_second_time_is_not_counted_twice(
     source = connector(spark, root)
     assert [row.id for row in changed(source, 0, 2, ["id"], "true")] == [1]
     commit(root, 3, {"add": add})
-    assert "version 3 adds or removes a file twice" in again(source, 0, 3)
+    assert "version 3 adds or removes a file twice" in full_read_reason_of(source, 0, 3)
     gone = {"path": add["path"], "dataChange": True, "deletionTimestamp": 0, "size": add["size"]}
     commit(root, 4, {"remove": gone})
     commit(root, 5, {"remove": gone})
     assert [row[CHANGE] for row in changed(source, 3, 4, ["id"], "true")] == [DELETE]
-    assert "version 5 adds or removes" in again(source, 4, 5)
+    assert "version 5 adds or removes" in full_read_reason_of(source, 4, 5)
 
 
 def test_columns_that_come_are_null_before_and_others_are_read_again(
@@ -283,9 +285,9 @@ def test_columns_that_come_are_null_before_and_others_are_read_again(
     assert applied(by_delta(root, 0, ["id", "x"]), found) == by_delta(root, 2, ["id", "x"])
     other = pa.table({"id": ["1"], "c": ["k"], "x": [1.0], "new": ["n"]})
     deltalake.write_deltalake(root, other, mode="overwrite", schema_mode="overwrite")
-    assert "its columns changed after version 1" in again(source, 1, 3)
+    assert "its columns changed after version 1" in full_read_reason_of(source, 1, 3)
     deltalake.write_deltalake(root, more, mode="overwrite", schema_mode="overwrite")
-    assert "its columns changed in version 3" in again(source, 1, 4)
+    assert "its columns changed in version 3" in full_read_reason_of(source, 1, 4)
     found = changed(source, 3, 3, ["id"], "true")
     assert found == []
 
@@ -308,11 +310,11 @@ def test_columns_that_changed_names_with_each_other_are_told_apart(
 ) -> None:
     root = tmp_path / "t"
     deltalake.write_deltalake(root, pa.table({"a": [1, 2], "b": [100, 200]}))
-    (told,) = actions_of(root, 0, "metaData")
-    told["schemaString"] = schema_string(a="b", b="a")  # without a mode it is left over
-    told["configuration"] = {} if mode == "none" else {"delta.columnMapping.mode": mode}
+    (changed_values,) = actions_of(root, 0, "metaData")
+    changed_values["schemaString"] = schema_string(a="b", b="a")  # without a mode it is left over
+    changed_values["configuration"] = {} if mode == "none" else {"delta.columnMapping.mode": mode}
     protocol = {"minReaderVersion": 2, "minWriterVersion": 5}
-    commit(root, 1, {"metaData": told}, {"protocol": protocol})
+    commit(root, 1, {"metaData": changed_values}, {"protocol": protocol})
     source = connector(spark, root)
     expected = [(100, 1), (200, 2)] if mode == "name" else [(1, 100), (2, 200)]
     found = source.snapshot("a >= 1", ["a", "b"], source.pin()).collect()
@@ -320,7 +322,7 @@ def test_columns_that_changed_names_with_each_other_are_told_apart(
     assert source.prune("a < 50", source.pin()).files == (mode == "none")
     assert source.prune("b < 50", source.pin()).files == (mode == "name")
     if mode == "name":
-        assert "its columns changed" in again(source, 0, 1, ["a"])
+        assert "its columns changed" in full_read_reason_of(source, 0, 1, ["a"])
 
 
 def test_values_of_partitions_are_what_they_are_in_any_time_zone(
@@ -358,10 +360,10 @@ def test_values_of_partitions_are_what_they_are_in_any_time_zone(
 
 
 def told_otherwise(root: Path, configuration: dict[str, str], *features: str) -> None:
-    (told,) = actions_of(root, 0, "metaData")
-    told["configuration"] = configuration
+    (changed_values,) = actions_of(root, 0, "metaData")
+    changed_values["configuration"] = configuration
     reading = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": [*features], "writerFeatures": [*features]}  # fmt: skip
-    commit(root, 1, {"metaData": told}, {"protocol": reading})
+    commit(root, 1, {"metaData": changed_values}, {"protocol": reading})
 
 
 @pytest.mark.parametrize(
@@ -379,18 +381,18 @@ def test_a_feature_that_is_not_supported_is_named(
 ) -> None:
     root = tmp_path / "t"
     deltalake.write_deltalake(root, pa.table({"a": [1], "b": [2]}))
-    (told,) = actions_of(root, 0, "metaData")
-    told["schemaString"] = schema_string(a="a", b="b")
+    (changed_values,) = actions_of(root, 0, "metaData")
+    changed_values["schemaString"] = schema_string(a="a", b="b")
     log(root, 0).write_text(
         "\n".join(
-            json.dumps({"metaData": told}) if "metaData" in line else line
+            json.dumps({"metaData": changed_values}) if "metaData" in line else line
             for line in log(root, 0).read_text().splitlines()
         )
     )
     told_otherwise(root, configuration, feature.split()[0])
     source = connector(spark, root)
     said = "catalog-managed" if feature == "catalogManaged" else feature
-    for read in (source.pin, lambda: source.prune(None, f"delta:1:{told['id']}")):
+    for read in (source.pin, lambda: source.prune(None, f"delta:1:{changed_values['id']}")):
         with pytest.raises(StorageError, match=said) as caught:
             read()
         assert not isinstance(caught.value, GoneError)
@@ -400,9 +402,9 @@ def test_an_instant_finds_no_version_where_commits_tell_the_time(
     spark: Any, tmp_path: Path
 ) -> None:
     deltalake.write_deltalake(tmp_path / "t", rows(1))
-    (told,) = actions_of(tmp_path / "t", 0, "metaData")
-    told["configuration"] = {"delta.enableInCommitTimestamps": "true"}
-    commit(tmp_path / "t", 1, {"metaData": told})
+    (changed_values,) = actions_of(tmp_path / "t", 0, "metaData")
+    changed_values["configuration"] = {"delta.enableInCommitTimestamps": "true"}
+    commit(tmp_path / "t", 1, {"metaData": changed_values})
     with pytest.raises(StorageError, match="inCommitTimestamp"):
         connector(spark, tmp_path / "t", datetime="2999-01-01T00:00:00+00:00").pin()
     assert connector(spark, tmp_path / "t").pin().startswith("delta:1:")

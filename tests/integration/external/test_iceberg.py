@@ -34,8 +34,8 @@ def iceberg() -> None:
     need_iceberg()
 
 
-def connector(spark: Any, root: Path | str, *columns: Column, **said: Any) -> Connector:
-    external = External("iceberg_input", **said)
+def connector(spark: Any, root: Path | str, *columns: Column, **options: Any) -> Connector:
+    external = External("iceberg_input", **options)
     return connect(
         RawTable("iceberg", str(root), (), external),
         str(root),
@@ -263,8 +263,8 @@ def test_versions_are_where_the_options_say(spark: Any, tmp_path: Path) -> None:
         written.append((n, "a", None))
         numbers.append(written.table.metadata.current_snapshot_id)
 
-    def number(held: str | None = None, **said: Any) -> int:
-        return int(connector(spark, written.root, **said).pin(held).split(":")[1])
+    def number(held: str | None = None, **options: Any) -> int:
+        return int(connector(spark, written.root, **options).pin(held).split(":")[1])
 
     assert number() == numbers[2]
     assert number(mode="snapshot", version=numbers[0]) == numbers[0]

@@ -50,11 +50,11 @@ where category in ('invoices', 'deposits') group by category;
 MONDAY = datetime(2024, 1, 1, tzinfo=UTC)
 
 
-def rows(*told: tuple[int, str, int]) -> pa.Table:
+def rows(*triples: tuple[int, str, int]) -> pa.Table:
     """Return rows: an id, a category, on which day."""
     named = [
         {"id": i, "category": c, "ts": MONDAY + timedelta(days=d, hours=12), "note": "n" * 50}
-        for i, c, d in told
+        for i, c, d in triples
     ]
     return pa.Table.from_pylist(named, SCHEMA)
 

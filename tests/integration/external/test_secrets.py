@@ -104,8 +104,8 @@ class DeltaLake:
     def __init__(self, root: Path) -> None:
         self.uri = str(root / "lake")
 
-    def put(self, *told: tuple[int, str, int]) -> None:
-        write_deltalake(self.uri, rows(*told), mode="append")
+    def put(self, *triples: tuple[int, str, int]) -> None:
+        write_deltalake(self.uri, rows(*triples), mode="append")
 
     def delete(self, number: int) -> None:
         DeltaTable(self.uri).delete(f"id = {number}")
@@ -120,8 +120,8 @@ class IcebergLake:
         self.table = Written(root / "lake", SCHEMA)
         self.uri = str(self.table.root)
 
-    def put(self, *told: tuple[int, str, int]) -> None:
-        self.table.put(rows(*told))
+    def put(self, *triples: tuple[int, str, int]) -> None:
+        self.table.put(rows(*triples))
 
     def delete(self, number: int) -> None:
         self.table.delete([number])

@@ -89,13 +89,13 @@ def test_the_command_prices_what_was_built(make_shared_project: Callable[..., Pa
     (root / "raw").mkdir()
     pq.write_table(pa.table({"id": pa.array([1, 2], pa.int32())}), root / "raw" / "a.parquet")
 
-    def told(*arguments: str) -> Any:
+    def costs_json(*arguments: str) -> Any:
         return printed(persist("cost", *arguments, "--json", cwd=root))
 
-    assert told()["days"] == []
+    assert costs_json()["days"] == []
     assert persist("build", cwd=root).returncode == 1
     assert persist("build", "v", cwd=root).returncode == 0
-    document = told()
+    document = costs_json()
     lines = {line["asset_key"]: line for line in document["days"]}
     built, failed = lines["m/v"], lines["m/bad"]
     assert (built["built"], built["reused"], built["failed"]) == (1, 1, 0)
@@ -105,9 +105,9 @@ def test_the_command_prices_what_was_built(make_shared_project: Callable[..., Pa
     assert built["money"] == pytest.approx(built["compute_seconds"] + size, rel=1e-6)
     assert failed["money"] == pytest.approx(failed["compute_seconds"]) and failed["seconds"] > 0
     assert document["total"]["money"] == pytest.approx(built["money"] + failed["money"])
-    assert [x["asset_key"] for x in told("v")["days"]] == ["m/v"]
+    assert [x["asset_key"] for x in costs_json("v")["days"]] == ["m/v"]
     shown = persist("cost", "--by", "source", cwd=root).stdout
     assert "EUR" in shown and "m/bad" in shown and "total: 3 builds" in shown
-    assert told("--to", "2020-01-01")["days"] == []
+    assert costs_json("--to", "2020-01-01")["days"] == []
     wrong = persist("cost", "--from", "yesterday", cwd=root)
     assert wrong.returncode == 2 and "is not a date" in wrong.stderr

@@ -294,8 +294,8 @@ def test_what_nobody_can_reach_is_given_up_and_never_named_again(open_ledger: Op
     future, defined = datetime.now(UTC) + timedelta(days=1), {"build-a": ["a@s.sql"]}
     before = ledger.events.fetch()
 
-    def held(removed: bool, **given: bool) -> dict[str, Any]:
-        found = ledger.builds.collect(future, "dev", defined, removed=removed, **given)
+    def held(removed: bool, **options: bool) -> dict[str, Any]:
+        found = ledger.builds.collect(future, "dev", defined, removed=removed, **options)
         return {h.table: (h.readable, h.gone) for h in found}
 
     kept = {new.build_uid: 1, old.build_uid: 0}

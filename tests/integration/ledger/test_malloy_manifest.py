@@ -120,7 +120,7 @@ def exported(builder: Builder) -> dict[str, Any]:
     return json.loads(builder.settings.manifest_path.read_text())["entries"]
 
 
-def found(builder: Builder, name: str) -> str | None:
+def malloy_table(builder: Builder, name: str) -> str | None:
     """Return the table that Malloy's own tools find for a source."""
     entry = exported(builder).get(named(builder, name).malloy_ids[0])
     return entry and entry["tableName"]
@@ -157,14 +157,14 @@ def test_a_malloy_runtime_compiles_to_the_tables_of_an_exported_manifest(
     assert build(prod, *NAMES) == ["built", "reused", "built", "built", "built"]
     queries = [f"run: {name} -> {{ select: * }}" for name in NAMES]
     for strict in (None, True):
-        told = runtime(*queries, strict=strict)
-        for name, query in zip(NAMES, told["queries"], strict=True):
+        printed_by = runtime(*queries, strict=strict)
+        for name, query in zip(NAMES, printed_by["queries"], strict=True):
             assert f"FROM {own(prod, name)} as base" in query["sql"], name
             assert "flown" not in query["sql"] and "flights as" not in query["sql"]
     # And they are found by the BuildIDs that Malloy itself makes.
     sources = [named(prod, name) for name in NAMES]
-    assert told["builds"] == {s.source_id: s.malloy_ids[0] for s in sources}
-    assert {b: exported(prod)[b]["buildId"] for b in told["builds"].values()} == {
+    assert printed_by["builds"] == {s.source_id: s.malloy_ids[0] for s in sources}
+    assert {b: exported(prod)[b]["buildId"] for b in printed_by["builds"].values()} == {
         s.malloy_ids[0]: s.build_id for s in sources
     }
     assert [len(s.malloy_ids) for s in sources] == [1, 1, 1, 1, 2], "Malloy looks for another one"
@@ -237,7 +237,7 @@ def test_malloy_finds_what_a_source_means_now_and_never_an_older_table(
     prod = enter(root)
     build(prod, "origins", "carriers")
     before, old = named(prod, "carriers"), own(prod, "carriers")
-    assert found(prod, "carriers") == old
+    assert malloy_table(prod, "carriers") == old
     edit(root, "raw.sql", "distance > 0", "distance > 60")
     prod = enter(root)
     after = named(prod, "carriers")
@@ -245,12 +245,12 @@ def test_malloy_finds_what_a_source_means_now_and_never_an_older_table(
     assert after.build_id != before.build_id
     # The next build of anything withdraws it; its own build replaces it.
     assert build(prod, "origins") == ["reused"]
-    assert found(prod, "carriers") is None
-    assert own(prod, "origins") == found(prod, "origins")
+    assert malloy_table(prod, "carriers") is None
+    assert own(prod, "origins") == malloy_table(prod, "origins")
     (inlined,) = runtime("run: carriers -> { select: * }")["queries"]
     assert "FROM flown as base" in inlined["sql"]
     build(prod, "carriers")
-    assert found(prod, "carriers") == own(prod, "carriers") != old
+    assert malloy_table(prod, "carriers") == own(prod, "carriers") != old
     assert exported(prod)[before.build_id]["tableName"] == old
     (read,) = runtime("run: carriers -> { select: * }")["queries"]
     assert f"FROM {own(prod, 'carriers')} as base" in read["sql"]
@@ -260,22 +260,22 @@ def test_malloy_finds_what_a_source_means_now_and_never_an_older_table(
     # An environment goes back with its rollback, and forth again.
     last = prod.ledger.manifests.fetch_history("prod")[0].change_id
     roll_back(prod.settings, prod.ledger)
-    assert found(prod, "carriers") is None
+    assert malloy_table(prod, "carriers") is None
     roll_back(
         prod.settings, prod.ledger, to=prod.ledger.manifests.fetch_history("prod")[-1].change_id
     )
-    assert found(prod, "carriers") is None
+    assert malloy_table(prod, "carriers") is None
     roll_back(
         prod.settings, prod.ledger, to=prod.ledger.manifests.fetch_history("prod")[-2].change_id
     )
-    assert found(prod, "carriers") == old
+    assert malloy_table(prod, "carriers") == old
     roll_back(prod.settings, prod.ledger, to=last)
-    assert found(prod, "carriers") == own(prod, "carriers")
+    assert malloy_table(prod, "carriers") == own(prod, "carriers")
     # So it does when the files go back: the older table is the newer word.
     edit(root, "raw.sql", "distance > 60", "distance > 0")
     prod = enter(root)
     assert build(prod, "carriers") == ["reused"]
-    assert found(prod, "carriers") == own(prod, "carriers") == old
+    assert malloy_table(prod, "carriers") == own(prod, "carriers") == old
 
 
 @pytest.mark.proves("M15")
@@ -287,20 +287,20 @@ def test_an_environment_tells_malloy_what_its_own_builds_found(
     edit(root, "raw.sql", "distance > 0", "distance > 60")
     dev = enter(root, "dev")
     assert build(dev, "carriers") == ["built"]
-    assert found(dev, "carriers") == own(dev, "carriers") != found(prod, "carriers")
+    assert malloy_table(dev, "carriers") == own(dev, "carriers") != malloy_table(prod, "carriers")
     # What it reads of another one is told once its own build has found that it holds.
     edit(root, "raw.sql", "distance > 60", "distance > 0")
     dev = enter(root, "dev")
-    assert found(enter(root), "carriers") == own(prod, "carriers")
+    assert malloy_table(enter(root), "carriers") == own(prod, "carriers")
     assert build(dev, "carriers") == ["reused"]
     assert dev.ledger.manifests.fetch_history("dev", limit=1)[0].run_id == "run"
-    assert found(dev, "carriers") == found(prod, "carriers")
+    assert malloy_table(dev, "carriers") == malloy_table(prod, "carriers")
     # A promotion tells what the sources of its target mean.
     edit(root, "raw.sql", "distance > 0", "distance > 60")
     dev = enter(root, "dev")
     build(dev, "carriers")
     promote(dev, "prod", [named(dev, "carriers").source_id])
-    assert found(prod, "carriers") == found(dev, "carriers") == own(dev, "carriers")
+    assert malloy_table(prod, "carriers") == malloy_table(dev, "carriers") == own(dev, "carriers")
 
 
 def test_other_words_of_the_same_meaning_find_the_same_table(
@@ -314,9 +314,9 @@ def test_other_words_of_the_same_meaning_find_the_same_table(
     after = named(prod, "far")
     assert (after.build_id, after.malloy_ids[0]) != (before.build_id, before.malloy_ids[0])
     assert after.build_id == before.build_id
-    assert found(prod, "far") is None
+    assert malloy_table(prod, "far") is None
     assert build(prod, "far") == ["reused"]
-    assert found(prod, "far") == table
+    assert malloy_table(prod, "far") == table
     assert before.malloy_ids[0] not in exported(prod), "no source of the project is written so"
 
 
@@ -325,7 +325,7 @@ def test_a_view_is_nothing_that_malloy_finds(root: Path, enter: Callable[..., Bu
     edit(root, "m.malloy", text, text.replace("persist", "persist materialized=view"))
     prod = enter(root)
     build(prod, "carriers", "far")
-    assert found(prod, "carriers") is None
+    assert malloy_table(prod, "carriers") is None
     assert set(exported(prod)) == {named(prod, "far").build_id, named(prod, "far").malloy_ids[0]}
 
 
@@ -355,7 +355,7 @@ def test_another_ledger_takes_over_what_malloy_finds(
         origins,
         "it has been changed since it was written",
     )
-    assert found(other, "origins") == own(other, "origins")
+    assert malloy_table(other, "origins") == own(other, "origins")
 
 
 def test_the_command_line_tells_malloys_build_ids_and_finds_nothing_wrong(
@@ -364,22 +364,22 @@ def test_the_command_line_tells_malloys_build_ids_and_finds_nothing_wrong(
     prod = enter(root)
     build(prod, *NAMES)
 
-    def told(*arguments: str) -> Any:
+    def printed_by(*arguments: str) -> Any:
         done = CliRunner().invoke(app, ["--project", str(root), "--env", "prod", *arguments])
         assert done.exit_code == 0, done.output
         return done.stdout
 
     far = named(prod, "far")
-    assert json.loads(told("show", "far", "--json"))["malloy_build_id"] == far.malloy_ids[0]
-    assert json.loads(told("show", "flights", "--json"))["malloy_build_id"] is None
-    document = json.loads(told("manifest", "--json"))
+    assert json.loads(printed_by("show", "far", "--json"))["malloy_build_id"] == far.malloy_ids[0]
+    assert json.loads(printed_by("show", "flights", "--json"))["malloy_build_id"] is None
+    document = json.loads(printed_by("manifest", "--json"))
     assert document == json.loads(prod.settings.manifest_path.read_text())
     assert document["entries"][far.malloy_ids[0]].keys() == {
         *("tableName", "version", "buildId", "digest")
     }
-    table = told("manifest")
+    table = printed_by("manifest")
     assert table.count("@sources/m.malloy") == len(NAMES)
-    problems = json.loads(told("doctor", "--json"))["problems"]
+    problems = json.loads(printed_by("doctor", "--json"))["problems"]
     assert [p for p in problems if p["code"] == "manifest-file"] == []
     prod.ledger.manifests.promote(("prod",), "prod", prod.ledger.manifests.fetch("prod"), malloy={})
     done = CliRunner().invoke(app, ["--project", str(root), "doctor", "--json"])

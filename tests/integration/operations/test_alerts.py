@@ -100,7 +100,7 @@ def play(
     return make
 
 
-def told(receiver: Receiver) -> list[tuple[str, str, str]]:
+def received_by(receiver: Receiver) -> list[tuple[str, str, str]]:
     """Return kind, phase and subject of what a webhook received, after a look at its signature."""
     found: list[tuple[str, str, str]] = []
     for request in receiver.requests:
@@ -123,17 +123,17 @@ def test_each_kind_is_told_when_it_begins_and_when_it_is_over(
     want = Want("want-1", "m/w", "dev", scene.now, sla_s=60)
     scene.ledger.wants.create([want])
     assert scene.turn().sent == 1
-    assert told(receiver) == [("failed", "opened", "w@sources/m.sql")]
+    assert received_by(receiver) == [("failed", "opened", "w@sources/m.sql")]
     assert json.loads(receiver.requests[0].body)["details"]["error"] == "no /tmp/x"
 
     assert scene.turn(hours=2) == Turn(2, 0, 2, ())
-    assert {*told(receiver)[1:]} == {
+    assert {*received_by(receiver)[1:]} == {
         ("deadline", "opened", "want-1"),
         ("stale", "opened", "v@sources/m.sql"),
     }
     scene.ledger.upstreams.record_synced("dev", "users", "2", expected="1", problem="HTTP 503")
     assert scene.turn(minutes=1) == Turn(1, 0, 1, ())
-    assert told(receiver)[3:] == [("silent", "opened", "users")]
+    assert received_by(receiver)[3:] == [("silent", "opened", "users")]
 
     # Everything is mended, and is said to be.
     scene.ledger.upstreams.record_synced("dev", "users", "3", expected="2")
@@ -142,7 +142,7 @@ def test_each_kind_is_told_when_it_begins_and_when_it_is_over(
     evaluation = Evaluation(satisfied=("want-1",))
     assert scene.ledger.requests.record_evaluation("dev", "clock", evaluation) is None
     assert scene.turn(minutes=1) == Turn(0, 4, 4, ())
-    assert {*told(receiver)[4:]} == {
+    assert {*received_by(receiver)[4:]} == {
         ("silent", "recovered", "users"),
         ("failed", "recovered", "w@sources/m.sql"),
         ("stale", "recovered", "v@sources/m.sql"),
@@ -158,7 +158,7 @@ def test_each_kind_is_told_when_it_begins_and_when_it_is_over(
 def told_after(scene: Scene, receiver: Receiver, **later: float) -> list[tuple[str, str, str]]:
     n = len(receiver.requests)
     scene.turn(**later)
-    return told(receiver)[n:]
+    return received_by(receiver)[n:]
 
 
 @pytest.mark.proves("Y2")
@@ -228,7 +228,7 @@ def test_a_channel_that_is_down_is_tried_again_later_and_others_are_not_told_twi
         scene.build("w")
         receiver.status = 200
         assert scene.turn(seconds=40).problems == ()
-        assert told(receiver)[2:] == [
+        assert received_by(receiver)[2:] == [
             ("failed", "opened", "w@sources/m.sql"),
             ("failed", "recovered", "w@sources/m.sql"),
         ]
@@ -256,7 +256,7 @@ def test_two_processes_at_once_tell_each_channel_once(
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(told(receiver)) == [
+    assert sorted(received_by(receiver)) == [
         ("failed", "opened", "v@sources/m.sql"),
         ("failed", "opened", "w@sources/m.sql"),
     ]
@@ -365,7 +365,7 @@ def test_the_service_sends_alerts_while_it_builds(
     ledger.close()
     with serving(root, "--build", env=ENVIRON):
         wait_for(lambda: receiver.requests)
-    assert told(receiver) == [("failed", "opened", "w@sources/m.sql")]
+    assert received_by(receiver) == [("failed", "opened", "w@sources/m.sql")]
 
 
 @pytest.mark.proves("Y2")
@@ -390,4 +390,4 @@ def test_dagsters_sensor_sends_alerts(
         for expected in ("1 opened, 0 closed, 1 messages sent", "0 opened, 0 closed, 0 messages"):
             data = sensor.evaluate_tick(context)
             assert expected in (data.skip_message or "")
-    assert told(receiver) == [("failed", "opened", "w@sources/m.sql")]
+    assert received_by(receiver) == [("failed", "opened", "w@sources/m.sql")]

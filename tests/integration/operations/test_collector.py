@@ -72,10 +72,10 @@ class Run:
     def rows(self, name: str = "p") -> list[int]:
         return sorted(row[0] for row in self.builder.read(self.source(name)).collect())
 
-    def collect(self, later: timedelta = LATER, **given: bool) -> list[Collected]:
+    def collect(self, later: timedelta = LATER, **options: bool) -> list[Collected]:
         before, self.now = self.now, self.now + later
         b = self.builder
-        found = collect(b.settings, b.project, b.ledger, clock=lambda: self.now, **given)
+        found = collect(b.settings, b.project, b.ledger, clock=lambda: self.now, **options)
         self.now = before
         return found
 

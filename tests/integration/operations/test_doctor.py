@@ -67,7 +67,7 @@ def build(builder: Builder) -> list[str]:
     return [builder.build(s).action for s in builder.project.persisted]
 
 
-def found(report: Report) -> list[tuple[str, str, str | None]]:
+def findings_of(report: Report) -> list[tuple[str, str, str | None]]:
     return [(f.code, f.severity, f.environment) for f in report.findings]
 
 
@@ -115,7 +115,7 @@ def test_a_table_that_was_harmed_is_found_told_and_built_again(
     root: Path, enter: Callable[..., Builder], harm: Callable[[Path, Snapshot], str]
 ) -> None:
     assert build(enter(root)) == ["built", "built"]
-    assert found(examine(root)) == []
+    assert findings_of(examine(root)) == []
     prod = enter(root)
     p = prod.project.by_id["p@sources/m.sql"]
     snapshot = prod.ledger.manifests.fetch("prod")[p.build_id]
@@ -146,7 +146,7 @@ def test_a_table_that_was_harmed_is_found_told_and_built_again(
     again = enter(root)
     assert again.build(p).action == "built"
     assert sorted(r[0] for r in again.read(p).collect()) == [1, 2, 3, 4]
-    assert found(examine(root)) == []
+    assert findings_of(examine(root)) == []
 
 
 def test_tables_that_no_source_means_any_more_and_strange_ones_are_told_as_such(
@@ -177,7 +177,7 @@ def test_exported_manifests_that_are_wrong_are_told_and_written_anew(
     (manifests / "prod.json").write_text(text.replace('"version": 0', '"version": 1'))
     (manifests / "dev.json").unlink()
     report = examine(root)
-    assert found(report) == [
+    assert findings_of(report) == [
         ("manifest-file", "warning", "dev"),
         ("manifest-file", "warning", "prod"),
     ]
@@ -186,7 +186,7 @@ def test_exported_manifests_that_are_wrong_are_told_and_written_anew(
     assert {f.severity for f in fixed.findings} == {"note"}
     assert fixed.well
     assert (manifests / "prod.json").read_text() == text
-    assert found(examine(root)) == []
+    assert findings_of(examine(root)) == []
 
 
 def test_work_whose_process_is_gone_is_told(root: Path) -> None:
@@ -238,10 +238,10 @@ def test_requests_that_nothing_takes_are_reported(root: Path) -> None:
     ledger.wants.create([Want("w", "m/x", environment, long_ago)])
     request = ledger.requests.record_evaluation(environment, "want", Evaluation(("m/x",), ("w",)))
     assert request is not None
-    (found,) = (f for f in examine(root).findings if f.code == "no-runner")
-    assert (found.severity, found.environment) == ("warning", environment)
-    assert found.message.startswith("no process takes build requests: 1 waits since ")
-    assert found.hint is not None and "persist serve --build" in found.hint
+    (findings_of,) = (f for f in examine(root).findings if f.code == "no-runner")
+    assert (findings_of.severity, findings_of.environment) == ("warning", environment)
+    assert findings_of.message.startswith("no process takes build requests: 1 waits since ")
+    assert findings_of.hint is not None and "persist serve --build" in findings_of.hint
     ledger.requests.fail(request.request_id, "enough")
     assert not [f for f in examine(root).findings if f.code == "no-runner"]
     ledger.close()
@@ -258,11 +258,11 @@ def test_environments_that_are_not_declared_any_more_are_told(
     assert "an environment `prod` with 2 tables" in finding.message
     # Without any declared every name is one.
     toml.write_text(SPARK_TOML)
-    assert found(examine(root)) == []
+    assert findings_of(examine(root)) == []
     report = examine(root, environment="other")
     assert (report.findings, report.checked["environments"]) == ([], ["dev", "other", "prod"])
     shutil.rmtree(root / ".persist" / "warehouse")
-    assert {(c, e) for c, _, e in found(examine(root))} == {("table", "prod")}
+    assert {(c, e) for c, _, e in findings_of(examine(root))} == {("table", "prod")}
 
 
 # ----------------------------------------------------------------------------------------- settings

@@ -286,8 +286,8 @@ def test_what_does_not_fit_is_refused_with_its_reason_and_nothing_moves(
     edit(root, "sum(a)", "max(a)")
     dev = enter(root, "dev")
 
-    def reasons(**given: Any) -> dict[str, str]:
-        decided, change = promote(enter(root, "dev"), "prod", ids(dev, "p", "q"), **given)
+    def reasons(**options: Any) -> dict[str, str]:
+        decided, change = promote(enter(root, "dev"), "prod", ids(dev, "p", "q"), **options)
         assert change is None or not decided.refused
         return {r.source_id.partition("@")[0]: r.reason for r in decided.refused}
 

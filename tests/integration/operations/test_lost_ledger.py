@@ -111,7 +111,7 @@ def exported(root: Path) -> dict[str, Any]:
     return {file.name: json.loads(file.read_text()) for file in files}
 
 
-def found(report: Report) -> set[tuple[str, str, str | None]]:
+def findings_of(report: Report) -> set[tuple[str, str, str | None]]:
     return {(f.code, f.severity, f.environment) for f in report.findings}
 
 
@@ -141,7 +141,7 @@ def test_a_lost_ledger_is_reported_and_restored(
     assert report.well, report.findings
     assert (manifest(root), manifest(root, "dev")) == (before, {})
     assert exported(root) == written
-    assert not {f for f in found(examine(root)) if f[1] != "note"}
+    assert not {f for f in findings_of(examine(root)) if f[1] != "note"}
 
 
 @pytest.mark.proves("S26")
@@ -173,9 +173,9 @@ def test_a_manifest_of_another_ledger_stays_beside_the_new_one(
     # Tables that no manifest names are reported, and nothing is restored.
     lose(root)
     shutil.rmtree(root / ".persist" / "manifests")
-    assert ("ledger-lost", "error", "prod") in found(examine(root))
+    assert ("ledger-lost", "error", "prod") in findings_of(examine(root))
     report = examine(root, fix=True)
-    assert ("ledger-lost", "note", "prod") in found(report)
+    assert ("ledger-lost", "note", "prod") in findings_of(report)
     assert "unknown-table" in {f.code for f in report.findings}
     assert manifest(root) == {}
 

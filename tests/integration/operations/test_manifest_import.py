@@ -60,8 +60,8 @@ def total(builder: Builder) -> int:
     return builder.read(builder.project.by_id["q@sources/m.sql"]).collect()[0][0]
 
 
-def take(builder: Builder, file: Path, **given: Any) -> Imported:
-    return import_manifest(builder.settings, builder.ledger, file, **given)
+def take(builder: Builder, file: Path, **options: Any) -> Imported:
+    return import_manifest(builder.settings, builder.ledger, file, **options)
 
 
 def saved(builder: Builder, name: str = "saved.json") -> Path:

@@ -79,8 +79,8 @@ def life(make_project: Callable[..., Path]) -> Iterator[Life]:
     life.ledger.close()
 
 
-def back(life: Life, **said: object) -> None:
-    roll_back(life.settings, life.ledger, **said)  # pyright: ignore[reportArgumentType]
+def back(life: Life, **options: object) -> None:
+    roll_back(life.settings, life.ledger, **options)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.proves("S12")

@@ -57,9 +57,9 @@ def root(make_project: Callable[..., Path]) -> Path:
     return made
 
 
-def run(definitions: dg.Definitions, instance: dg.DagsterInstance, **given: Any) -> Any:
+def run(definitions: dg.Definitions, instance: dg.DagsterInstance, **options: Any) -> Any:
     job = definitions.resolve_implicit_global_asset_job_def()
-    return job.execute_in_process(instance=instance, raise_on_error=False, **given)
+    return job.execute_in_process(instance=instance, raise_on_error=False, **options)
 
 
 def materializations(result: Any) -> dict[str, dg.AssetMaterialization]:

@@ -113,14 +113,14 @@ def test_the_sensor_asks_for_what_a_change_can_reach(
 ) -> None:
     definitions = load(root)
 
-    def asked() -> list[dg.RunRequest]:
+    def requested_runs() -> list[dg.RunRequest]:
         sensor = definitions.resolve_sensor_def("persist_stale")
         with dg.build_sensor_context(instance=instance, definitions=definitions) as context:
             return [*sensor.evaluate_tick(context).run_requests]
 
     def obey() -> list[tuple[str, str | None, str | None]]:
         found: list[tuple[str, str | None, str | None]] = []
-        for request in asked():
+        for request in requested_runs():
             keys = request.asset_selection or []
             assert run(definitions, instance, *keys, **dict(request.tags)).success
             names = "+".join(sorted(key.path[-1] for key in keys))

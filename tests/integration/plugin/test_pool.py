@@ -87,8 +87,8 @@ def rows(builder: Builder, name: str) -> list[tuple[Any, ...]]:
 def run(load: Callable[..., dg.Definitions], instance: dg.DagsterInstance) -> Callable[..., Any]:
     """Return a function that builds all assets of a project in one run."""
 
-    def execute(root: Path, *more: Any, only: str = "", **given: Any) -> Any:
-        loaded = load(root, **given)
+    def execute(root: Path, *more: Any, only: str = "", **options: Any) -> Any:
+        loaded = load(root, **options)
         job = dg.Definitions.merge(loaded, *more).resolve_implicit_global_asset_job_def()
         selection = [dg.AssetKey(["m", name]) for name in only.split()] or None
         return job.execute_in_process(
@@ -133,7 +133,9 @@ def test_one_at_a_time_is_a_setting(
     assert second.started_at >= first.finished_at
 
 
-@pytest.mark.parametrize(("text", "message"), [("-1", "a number of sources"), ("true", "an integer")])
+@pytest.mark.parametrize(
+    ("text", "message"), [("-1", "a number of sources"), ("true", "an integer")]
+)
 def test_a_wrong_number_of_sources_at_once_is_refused(
     make_project: Callable[..., Path], text: str, message: str
 ) -> None:

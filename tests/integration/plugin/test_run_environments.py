@@ -66,21 +66,21 @@ def root(make_project: Callable[..., Path]) -> Path:
 
 
 def run(
-    definitions: dg.Definitions, instance: Any, environment: str | None = None, **given: Any
+    definitions: dg.Definitions, instance: Any, environment: str | None = None, **options: Any
 ) -> Any:
     job = definitions.resolve_implicit_global_asset_job_def()
     tags = {TAG: environment} if environment else {}
-    return job.execute_in_process(instance=instance, raise_on_error=False, tags=tags, **given)
+    return job.execute_in_process(instance=instance, raise_on_error=False, tags=tags, **options)
 
 
-def told(result: Any) -> dict[str, dg.AssetMaterialization]:
+def metadata_of(result: Any) -> dict[str, dg.AssetMaterialization]:
     assert result.success, [str(e) for e in result.all_events if e.is_failure]
     events = result.get_asset_materialization_events()
     return {e.asset_key.path[-1]: e.materialization for e in events if e.asset_key}
 
 
 def actions(result: Any) -> dict[str, str]:
-    return {name: str(m.metadata["action"].value) for name, m in told(result).items()}
+    return {name: str(m.metadata["action"].value) for name, m in metadata_of(result).items()}
 
 
 def standing(root: Path, environment: str) -> tuple[Settings, Project, Mapping[str, Snapshot]]:
@@ -116,7 +116,7 @@ def test_a_run_builds_in_the_environment_that_its_tag_names(
 ) -> None:
     definitions = load(root)
     assert actions(run(definitions, instance)) == {"p": "built", "q": "built"}
-    in_prod = told(run(definitions, instance, "prod"))
+    in_prod = metadata_of(run(definitions, instance, "prod"))
     assert rows(root, "dev", "q") == [{"s": 5, "h": "12"}]
     assert rows(root, "prod", "q") == [{"s": 3, "h": "21"}]
     _, project, manifest = standing(root, "prod")
@@ -154,7 +154,7 @@ def test_checks_hold_in_the_environment_of_the_run(
     root: Path, load: Callable[..., dg.Definitions], instance: Any
 ) -> None:
     definitions = load(root)
-    told(run(definitions, instance))
+    metadata_of(run(definitions, instance))
     write(root, [99], "raw/t")
     failed = run(definitions, instance, "prod")
     assert not failed.success

@@ -283,7 +283,7 @@ CREATE VIEW p AS SELECT a, b FROM t;
 """
 
 
-def told(root: Path, *arguments: str) -> Any:
+def json_of(root: Path, *arguments: str) -> Any:
     done = CliRunner().invoke(app, ["--project", str(root), *arguments, "--json"])
     assert done.exit_code == 0, done.stderr
     return json.loads(done.stdout)
@@ -300,9 +300,9 @@ def project(make_project: Callable[..., Path], bucket: str, server: Server) -> P
 @pytest.mark.slow
 @pytest.mark.proves("P36")
 def test_a_project_lives_in_a_bucket(project: Path, bucket: str) -> None:
-    (t, p) = told(project, "check")["sources"]
+    (t, p) = json_of(project, "check")["sources"]
     assert [c["type"] for c in t["columns"]] == ["bigint", "string"]
-    (step,) = told(project, "plan")["steps"]
+    (step,) = json_of(project, "plan")["steps"]
     assert (step["action"], step["reasons"][0]["code"]) == ("build", "new")
     # What a build writes, without Spark.
     settings = load_settings(project)
@@ -327,12 +327,12 @@ def test_a_project_lives_in_a_bucket(project: Path, bucket: str) -> None:
     ledger.builds.publish(Publication(build, made, []))
     ledger.close()
     assert world.missing == []
-    assert [s["action"] for s in told(project, "plan")["steps"]] == ["reuse"]
-    (entry,) = told(project, "manifest")["entries"].values()
+    assert [s["action"] for s in json_of(project, "plan")["steps"]] == ["reuse"]
+    (entry,) = json_of(project, "manifest")["entries"].values()
     assert entry["tableName"] == f"delta.`{root}@v0`"
     assert wrong(project) == []
     delete_directory(root)
-    (step,) = told(project, "plan")["steps"]
+    (step,) = json_of(project, "plan")["steps"]
     assert step["action"] == "build"
     ((code, message),) = wrong(project)
     assert (code, "is gone" in message) == ("table", True)
@@ -530,7 +530,7 @@ def test_a_warehouse_is_a_file_uri_with_any_name(
     decided, _ = promote(builder, "prod", [p.source_id, q.source_id])
     assert (len(decided.sources), decided.refused) == (2, ())
     for environment in ("dev", "prod"):
-        steps = told(root, "plan", "--env", environment)["steps"]
+        steps = json_of(root, "plan", "--env", environment)["steps"]
         assert [s["action"] for s in steps] == ["reuse", "reuse"]
     shutil.rmtree(next(d for d in warehouse.iterdir() if d.name.startswith("q")))
     done = warm.run(

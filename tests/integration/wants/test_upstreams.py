@@ -81,23 +81,23 @@ class Other:
         self.url = f"http://127.0.0.1:{self.server.server_port}"
         threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
 
-    def answer(self, asked: dict[str, list[str]]) -> tuple[int, bytes]:
+    def answer(self, parameters: dict[str, list[str]]) -> tuple[int, bytes]:
         if self.answers:
             return self.answers.pop(0)
-        head, since = self.ledger.events.position(), int(asked["since_idx"][0])
-        if since > head or asked.get("log_id", [self.log_id]) != [self.log_id]:
-            told = {"code": "history-reset", "head": head, "log_id": self.log_id}
-            return 409, json.dumps(told).encode()
+        head, since = self.ledger.events.position(), int(parameters["since_idx"][0])
+        if since > head or parameters.get("log_id", [self.log_id]) != [self.log_id]:
+            recorded = {"code": "history-reset", "head": head, "log_id": self.log_id}
+            return 409, json.dumps(recorded).encode()
         found, following = self.ledger.events.search(
-            since, limit=3, kinds=asked["kinds"], patterns=asked["patterns"]
+            since, limit=3, kinds=parameters["kinds"], patterns=parameters["patterns"]
         )
-        told = {
+        recorded = {
             "events": [EventDocument.of(event).as_json() for event in found],
             "next_idx": following,
             "head": head,
             "log_id": self.log_id,
         }
-        return 200, json.dumps(told).encode()
+        return 200, json.dumps(recorded).encode()
 
     def happens(self, kind: str, *refs: str, environment: str = "prod") -> None:
         with self.ledger.events.database.write() as connection:
@@ -128,10 +128,10 @@ class Ours:
         found = sync(self.observer(), self.upstream, environ=environ)
         return found.available, found.problem
 
-    def there(self) -> set[str]:
+    def available_refs(self) -> set[str]:
         return {*self.ledger.partitions.fetch_available("dev", "users")}
 
-    def told(self) -> list[str]:
+    def recorded(self) -> list[str]:
         """Return what was recorded as available, each time it was."""
         query = sa.select(events_table.c.data).where(events_table.c.kind == "upstream-synced")
         with self.ledger.events.database.read() as connection:
@@ -189,7 +189,7 @@ def test_each_event_is_recorded_once_wherever_a_reader_is_killed(ours: Ours, oth
         with pytest.raises(Killed):
             ours.sync()
     ours.sync()
-    assert ours.told() == days(*range(1, 21))
+    assert ours.recorded() == days(*range(1, 21))
     before = ours.ledger.events.position()
     assert ours.sync() == ((), None)
     assert ours.ledger.events.position() == before
@@ -204,7 +204,7 @@ def test_two_readers_at_once_record_each_event_once(ours: Ours, other: Other) ->
     for thread in threads:
         thread.join()
     ours.sync()
-    assert ours.told() == days(*range(1, 29))
+    assert ours.recorded() == days(*range(1, 29))
 
 
 def test_only_what_was_asked_for_counts(ours: Ours, other: Other) -> None:
@@ -212,7 +212,7 @@ def test_only_what_was_asked_for_counts(ours: Ours, other: Other) -> None:
     other.happens("partition-available", *days(2), environment="dev")
     ours.upstream = replace(ours.upstream, environment="prod")
     assert ours.sync() == (tuple(days(1)), None)
-    assert ours.there() == {*days(1)}
+    assert ours.available_refs() == {*days(1)}
 
 
 @pytest.mark.proves("D26")
@@ -234,7 +234,7 @@ def test_only_what_became_available_unblocks_a_want(ours: Ours, other: Other) ->
     assert (request.partitions, request.trigger) == (("m/a",), "upstream")
     other.happens("partition-tainted", need)
     assert ours.sync() == ((), None)
-    assert ours.there() == set()
+    assert ours.available_refs() == set()
 
 
 def test_graphs_that_follow_each_other_come_to_rest(ours: Ours, other: Other) -> None:
@@ -261,7 +261,7 @@ def test_a_history_that_began_anew_is_reported_and_read_again(
     assert problem is not None
     assert "its history was reset" in problem
     assert days(2)[0] in available
-    assert ours.there() == {*days(2), *(days(9) if how == "another log" else ())}
+    assert ours.available_refs() == {*days(2), *(days(9) if how == "another log" else ())}
     assert reported(ours, other)[0][0] == "warning"
     assert ours.sync() == ((), None)
     ((severity, message),) = reported(ours, other)
@@ -314,7 +314,7 @@ def test_garbage_is_a_problem_that_is_recorded_once_and_goes(
     assert ours.ledger.upstreams.find_problem("dev", "users") == problem
     assert ours.sync() == (tuple(days(1)), None)
     assert ours.ledger.upstreams.find_problem("dev", "users") is None
-    assert ours.there() == {*days(1)}
+    assert ours.available_refs() == {*days(1)}
 
 
 def test_nobody_there_is_a_problem(ours: Ours, other: Other) -> None:
@@ -395,17 +395,17 @@ def test_what_a_stock_dagster_materializes_is_available(
     assert ours.ledger.events.position() == before
     materialize(users, "2024-01-09", "2024-01-02")
     assert ours.sync() == ((*days(9), *days(2)), None)
-    assert ours.told() == [*days(*range(1, 9)), "plain", *days(9), *days(2)]
+    assert ours.recorded() == [*days(*range(1, 9)), "plain", *days(9), *days(2)]
 
     instance.wipe_assets([users])
     materialize(users, "2024-01-05")
     available, problem = ours.sync()
     assert available == tuple(days(5))
     assert problem == "the history of data/users was reset"
-    assert ours.there() == {*days(5), "plain"}
+    assert ours.available_refs() == {*days(5), "plain"}
     instance.wipe_assets([users])
     assert ours.sync()[1] == "the history of data/users was reset"
-    assert ours.there() == {"plain"}
+    assert ours.available_refs() == {"plain"}
     assert ours.sync() == ((), None)
 
 

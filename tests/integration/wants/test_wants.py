@@ -77,7 +77,7 @@ class Graph:
         asked = self.ledger.wants.fetch("dev")
         return {w.want_id: w.state for w in asked if "build_uid" not in w.source}
 
-    def there(self) -> set[str]:
+    def published_names(self) -> set[str]:
         return {s.source_id.partition("@")[0] for s in self.ledger.manifests.fetch("dev").values()}
 
 
@@ -152,10 +152,10 @@ def test_one_of_three_that_fails_keeps_all_back_and_then_itself_alone(
     for name in "abc":
         graph.want(f"m/{name}")
     assert graph.step() is False
-    assert graph.there() == set()
+    assert graph.published_names() == set()
     assert graph.states() == {"m/a": "waiting", "m/b": "waiting", "m/c": "failing"}
     assert graph.step() is True
-    assert graph.there() == {"a", "b"}
+    assert graph.published_names() == {"a", "b"}
     assert graph.step() is None
     graph.now += timedelta(minutes=2)
     assert graph.step() is False
@@ -236,7 +236,7 @@ class Day:
         self.theirs.want(NEEDED)
         assert self.theirs.step() is True
 
-    def told(self) -> list[tuple[str, str, str]]:
+    def event_lines(self) -> list[tuple[str, str, str]]:
         """Return what our graph's log tells: when, what, and of which partition."""
         return [
             (f"{e.at:%H:%M}", e.kind, e.data.get("partition_ref") or "")
@@ -269,7 +269,7 @@ def test_what_arrives_in_time_is_built_in_time(day: Day) -> None:
     day.arrive(8, 30)
     assert day.look(8, 31, built=at(8, 45)) is True
     assert day.look(9, 1) is None
-    assert day.told() == [
+    assert day.event_lines() == [
         ("06:00", "want-created", WANTED),
         ("06:01", "upstream-synced", ""),
         ("08:31", "upstream-synced", ""),
@@ -292,7 +292,7 @@ def test_what_arrives_late_is_built_and_known_to_be_late(day: Day) -> None:
     assert record_late(day.ours.builder().observer) == 0
     day.arrive(11, 0)
     assert day.look(11, 1) is True
-    assert day.told() == [
+    assert day.event_lines() == [
         ("06:00", "want-created", WANTED),
         ("09:00", "upstream-synced", ""),
         ("09:30", "sla-missed", WANTED),
@@ -303,15 +303,15 @@ def test_what_arrives_late_is_built_and_known_to_be_late(day: Day) -> None:
         ("11:01", "sla-recovered", WANTED),
     ]
     (miss,) = day.ours.ledger.wants.fetch_misses("dev")
-    told = MissDocument.of(miss, at(20)).as_json()
-    assert (told["missed_at"], told["delivered_at"]) == (
+    event_lines = MissDocument.of(miss, at(20)).as_json()
+    assert (event_lines["missed_at"], event_lines["delivered_at"]) == (
         "2024-01-05T09:30:00Z",
         "2024-01-05T11:01:00Z",
     )
-    assert told["late_seconds"] == (2 * 60 + 1) * 60
+    assert event_lines["late_seconds"] == (2 * 60 + 1) * 60
     blame = {"partition_ref": NEEDED, "graph": "users", "cause": "not-arrived"}
-    assert blame.items() <= told["blame"].items()
-    assert told["blame"]["since"].startswith("2024-01-05T06:00:00")
+    assert blame.items() <= event_lines["blame"].items()
+    assert event_lines["blame"]["since"].startswith("2024-01-05T06:00:00")
 
 
 @pytest.mark.proves("D36")
@@ -319,15 +319,15 @@ def test_a_partition_tells_how_it_came_to_be(day: Day) -> None:
     day.morning(6)
     day.arrive(8, 30)
     assert day.look(8, 31) is True
-    told = json.loads(json.dumps(explained(day.ours.builder().observer, WANTED)))
-    (want,), request, build = told["wants"], told["request"], told["build"]
+    event_lines = json.loads(json.dumps(explained(day.ours.builder().observer, WANTED)))
+    (want,), request, build = event_lines["wants"], event_lines["request"], event_lines["build"]
     assert want["source"]["type"] == "schedule"
     assert want["external_dependencies"] == [f"users:{NEEDED}"]
     assert want["build_request_id"] == request["build_request_id"]
     assert request["want_ids"] == [want["want_id"]]
     assert (request["state"], build["state"], build["rows"]) == ("succeeded", "succeeded", 1)
     assert build["maintenance"] == "partitions"
-    assert told["costs"] == [
+    assert event_lines["costs"] == [
         {
             "maintenance": "partitions",
             "seconds": build["computed_seconds"],
@@ -336,9 +336,9 @@ def test_a_partition_tells_how_it_came_to_be(day: Day) -> None:
         }
     ]
     assert build["rows_written"] == 1
-    assert [i["source"] for i in told["inputs"]] == ["f"]
-    assert told["code"]["is_current"] is True
-    assert told["code"]["path"].endswith("m.sql")
+    assert [i["source"] for i in event_lines["inputs"]] == ["f"]
+    assert event_lines["code"]["is_current"] is True
+    assert event_lines["code"]["path"].endswith("m.sql")
 
 
 # ------------------------------------------------------------------------- what a build finds missing
@@ -367,22 +367,22 @@ def test_a_build_that_finds_a_partition_missing_goes_on_when_it_is_there(
     )
     graph.want("p/p")
     assert graph.step() is False
-    told = {w.partition_ref: w for w in graph.ledger.wants.fetch("dev")}
-    waiting = told["p/p"]
+    event_lines = {w.partition_ref: w for w in graph.ledger.wants.fetch("dev")}
+    waiting = event_lines["p/p"]
     assert (waiting.state, waiting.external_dependencies) == ("waiting", (needed,))
     append(graph, 4, 10)
     if needed == "m/a":
-        assert told["m/a"].parent == "p/p"
+        assert event_lines["m/a"].parent == "p/p"
         assert graph.step() is True
-        assert "a" in graph.there()
-        assert "p" not in graph.there()
+        assert "a" in graph.published_names()
+        assert "p" not in graph.published_names()
     else:
         assert graph.step() is None
         arrived = [{"partition_ref": "data/users", "state": "available"}]
         graph.ledger.upstreams.record_synced("dev", "users", "1", arrived, expected=None)
     assert graph.step() is True
     assert graph.states()["p/p"] == "satisfied"
-    assert "p" in graph.there()
+    assert "p" in graph.published_names()
 
 
 TAINTED = """

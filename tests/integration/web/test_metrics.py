@@ -37,7 +37,7 @@ CREATE VIEW daily AS SELECT CAST(ts AS DATE) AS day, x FROM t;
 """
 
 
-def told(graph: Graph) -> dict[str, dict[str, float]]:
+def gauges_of(graph: Graph) -> dict[str, dict[str, float]]:
     """Return by gauge the values of sources."""
 
     async def ask() -> str:
@@ -75,7 +75,7 @@ def test_each_source_is_told_of(
     def metrics(later: timedelta = timedelta()) -> dict[str, dict[str, float]]:
         builder = start()
         clock = lambda: datetime.now(UTC) + later  # noqa: E731
-        return told(Graph(builder.settings, builder.ledger, clock=clock))
+        return gauges_of(Graph(builder.settings, builder.ledger, clock=clock))
 
     names = {"größe", "small", "daily"}
     before = metrics()

@@ -263,7 +263,7 @@ def of(query: str, watermark: str = "ts", more: str = "") -> tuple[Project, Sour
     return project, source, snapshot
 
 
-def told(low: Any = None, high: Any = None, nulls: bool = False) -> Piece:
+def piece_of(low: Any = None, high: Any = None, nulls: bool = False) -> Piece:
     return Piece("file", {} if low is None else {"ts": (low, high, nulls)})
 
 
@@ -288,12 +288,12 @@ def test_additions_are_added() -> None:
 
 
 def test_rows_that_went_are_computed_again_with_their_window() -> None:
-    found = decided(FILTER, {"ev": Change(added=(Piece("new"),), lost=(told(DAY, DAY),))})
+    found = decided(FILTER, {"ev": Change(added=(Piece("new"),), lost=(piece_of(DAY, DAY),))})
     assert isinstance(found, Increment)
     assert (found.added, [t.column.column for t in found.traces]) == ({}, ["ts"])
 
 
-@pytest.mark.parametrize("piece", [told(), told("2024", "2024"), told(None, DAY)])
+@pytest.mark.parametrize("piece", [piece_of(), piece_of("2024", "2024"), piece_of(None, DAY)])
 def test_rows_that_went_nobody_knows_when_need_everything(piece: Piece) -> None:
     assert decided(FILTER, {"ev": Change(lost=(piece,))}) == "rows of ev changed or were removed"
 
@@ -311,14 +311,14 @@ def test_a_table_that_is_read_as_a_whole_too_has_no_windows() -> None:
     )
     growth = growth_of(query)
     assert (traces(growth), loose(growth)) == ({"ev": "ts", "pay": "ts"}, {"ev"})
-    assert isinstance(decided(query, {"pay": Change(added=(told(DAY, DAY),))}), Increment)
-    assert isinstance(decided(query, {"ev": Change(added=(told(DAY, DAY),))}), str)
+    assert isinstance(decided(query, {"pay": Change(added=(piece_of(DAY, DAY),))}), Increment)
+    assert isinstance(decided(query, {"ev": Change(added=(piece_of(DAY, DAY),))}), str)
 
 
 def test_rows_that_came_and_rows_that_went_touch_windows() -> None:
     project, source, _ = of(BY_TIME)
     before = DAY - dt.timedelta(days=2)
-    change = Change(added=(told(DAY, DAY),), lost=(told(before, before, nulls=True),))
+    change = Change(added=(piece_of(DAY, DAY),), lost=(piece_of(before, before, nulls=True),))
     assert source.windows is not None
     led = touched(project, source.windows.traces, {"ev@sources/m.sql": change}, "timestamp", "UTC")
     assert led is not None
@@ -345,7 +345,7 @@ def test_groups_need_a_watermark() -> None:
     [
         ({"ev": Change(added=(Piece("new"),))}, True),
         ({"ev": None}, True),
-        ({"ev": Change(lost=(told(),))}, False),
+        ({"ev": Change(lost=(piece_of(),))}, False),
     ],
 )
 def test_assumed_is_only_what_is_not_known_to_be_otherwise(changes: Any, expected: bool) -> None:

@@ -51,7 +51,7 @@ def needs(query: str) -> dict[str, Need]:
     return {table: need for (reader, table), need in found.items() if reader == "q"}
 
 
-def said(query: str) -> dict[str, list[str]]:
+def predicates_of(query: str) -> dict[str, list[str]]:
     return {t: [p.as_text(d.predicate) for d in n.disjuncts] for t, n in needs(query).items()}
 
 
@@ -59,7 +59,7 @@ def said(query: str) -> dict[str, list[str]]:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_what_a_query_needs_of_its_tables(shape: str) -> None:
     query, expected = SHAPES[shape]
-    assert said(query) == expected
+    assert predicates_of(query) == expected
 
 
 @pytest.mark.proves("F3", "F4", "F6", "F7")
@@ -241,7 +241,7 @@ def test_a_shape_comes_out_differently_once_its_rule_is_gone(
     query, expected = SHAPES[shape]
     broken = without(function, text, instead)
     monkeypatch.setattr(function, "__code__", broken)
-    assert said(query) != expected
+    assert predicates_of(query) != expected
 
 
 # ------------------------------------------------------------------------------- whole programs
@@ -299,9 +299,9 @@ def test_a_program_needs_what_its_readers_need_and_no_more() -> None:
 @pytest.mark.proves("F8")
 def test_a_view_in_between_narrows_what_is_read() -> None:
     query = "SELECT kind, count(*) AS n FROM {} GROUP BY kind"
-    assert said(query.format("t")) == {"t": ["TRUE"]}
+    assert predicates_of(query.format("t")) == {"t": ["TRUE"]}
     filtered = query.format("a").replace("kind", "sort")
-    assert said(filtered) == {"t": ["kind = 'a'"]}
+    assert predicates_of(filtered) == {"t": ["kind = 'a'"]}
     engine = OnDuckDB()
     engine.fill(WIDE, Random(3), 60)
     whole, part = (
@@ -577,7 +577,7 @@ def test_days_of_the_clock_are_days_of_the_session() -> None:
 )  # fmt: skip
 def test_spellings_of_times_of_the_clock(written: str, pushed: str | None) -> None:
     expected = "ts IS NOT NULL" if pushed is None else f"ts >= {pushed}"
-    assert said(f"SELECT id FROM t WHERE ts >= {written}") == {"t": [expected]}
+    assert predicates_of(f"SELECT id FROM t WHERE ts >= {written}") == {"t": [expected]}
 
 
 def test_a_clock_that_goes_on_has_the_wider_of_its_bounds() -> None:
@@ -611,10 +611,10 @@ def test_a_day_that_began_twice_is_within_bounds() -> None:
         dt.datetime(2009, 11, 1, 3, tzinfo=dt.UTC),
     ]
     zone, term = ZoneInfo("America/St_Johns"), p.from_text("d >= CURRENT_DATE()")
-    days = [_told(p.evaluated(term, m, zone)) for m in minutes]
+    days = [value_of(p.evaluated(term, m, zone)) for m in minutes]
     assert days == [dt.date(2009, 11, 1), dt.date(2009, 10, 31)]
-    assert _told(p.evaluated_within(term, *minutes, zone)) <= min(days)
-    assert _told(p.evaluated_within(p.negated(term), *minutes, zone)) >= max(days)
+    assert value_of(p.evaluated_within(term, *minutes, zone)) <= min(days)
+    assert value_of(p.evaluated_within(p.negated(term), *minutes, zone)) >= max(days)
 
 
 @pytest.mark.proves("F5")
@@ -632,13 +632,13 @@ def test_no_instant_asks_for_more_than_all_of_them_together() -> None:
             continue
         narrow += 1
         for now in _between(first, last, zone, draw):
-            value = _told(p.evaluated(same, now, zone))
+            value = value_of(p.evaluated(same, now, zone))
             told = f"{text} {zone} {first} {last} {now}"
-            assert _told(ends[0]) <= value <= _told(ends[1]), told
+            assert value_of(ends[0]) <= value <= value_of(ends[1]), told
     assert narrow > 500
 
 
-def _told(term: p.Term) -> Any:
+def value_of(term: p.Term) -> Any:
     """Return the value on the right of a comparison."""
     return p.comparable(term.args[1])
 

@@ -67,7 +67,7 @@ def body(*lines: str, parameters: str = "flights", head: str = "") -> str:
     return f"{head}\n@table\ndef f({parameters}):\n" + "".join(f"    {line}\n" for line in lines)
 
 
-def given(source: Source, name: str = "flights") -> tuple[str, ...] | None:
+def columns_of(source: Source, name: str = "flights") -> tuple[str, ...] | None:
     assert source.function is not None
     return next(p.columns for p in source.function.frames if p.name == name)
 
@@ -137,7 +137,7 @@ ACCEPTED = pytest.mark.parametrize(("text", "reads"), accepted(), ids=lambda v: 
 @pytest.mark.proves("K18")
 def test_exactly_what_is_selected_counts(text: str, reads: tuple[str, ...], persist: bool) -> None:
     before = made(text, view(persist=persist))
-    assert given(before) == reads
+    assert columns_of(before) == reads
 
     def after(columns: dict[str, str] | None = None, rows: str = "") -> str:
         return made(text, view(columns, rows, persist)).build_id
@@ -306,7 +306,7 @@ def spies(): return inspect.currentframe().f_back.f_locals
 def test_where_it_cannot_be_seen_all_columns_count(text: str) -> None:
     text = f"import helper\nCOLUMN, COLUMNS = 'carrier', ['carrier']\n{text}"
     before = made(text, helper=HELPER)
-    assert given(before) is None
+    assert columns_of(before) is None
     assert before.function is not None
     for column, otherwise in COLUMNS.items():
         assert made(text, view({column: otherwise}), HELPER).build_id != before.build_id, column
@@ -316,9 +316,9 @@ def test_where_it_cannot_be_seen_all_columns_count(text: str) -> None:
 def test_a_name_that_means_a_module_of_the_project_is_not_sparks() -> None:
     text = body("return flights.select(nw.col('carrier'))")
     files = {"raw.sql": RAW + view(), "d.py": IMPORTS + text}
-    assert given(compiled(files).by_id["f@sources/d.py"]) == ("carrier",)
+    assert columns_of(compiled(files).by_id["f@sources/d.py"]) == ("carrier",)
     own = compiled({**files, "/narwhals/__init__.py": "def col(x): return 'delay'"})
-    assert given(own.by_id["f@sources/d.py"]) is None
+    assert columns_of(own.by_id["f@sources/d.py"]) is None
 
 
 def test_a_name_that_a_star_may_bind_is_not_sparks() -> None:
@@ -326,14 +326,14 @@ def test_a_name_that_a_star_may_bind_is_not_sparks() -> None:
     files = {"raw.sql": RAW + view(), "/stars.py": "F = 1"}
     head = "from persist_assets import table\nfrom pyspark.sql import functions as F\n"
     plain = compiled({**files, "d.py": head + text})
-    assert given(plain.by_id["f@sources/d.py"]) == ("carrier",)
+    assert columns_of(plain.by_id["f@sources/d.py"]) == ("carrier",)
     starred = compiled({**files, "d.py": f"{head}from stars import *\n{text}"})
-    assert given(starred.by_id["f@sources/d.py"]) is None
+    assert columns_of(starred.by_id["f@sources/d.py"]) is None
 
 
 def test_a_long_expression_is_no_deep_one() -> None:
     text = " + ".join(["F.col('carrier')"] * 900 + ["F.col('delay')"])
-    assert given(made(body(f"return flights.select({text})"))) == ("carrier", "delay")
+    assert columns_of(made(body(f"return flights.select({text})"))) == ("carrier", "delay")
 
 
 def test_every_parameter_is_looked_at_by_itself() -> None:
@@ -342,14 +342,14 @@ def test_every_parameter_is_looked_at_by_itself() -> None:
         parameters="flights, other",
     )
     before = made(text)
-    assert (given(before), given(before, "other")) == (("carrier", "origin"), None)
+    assert (columns_of(before), columns_of(before, "other")) == (("carrier", "origin"), None)
     assert made(text, view({"delay": "1.0"})).build_id == before.build_id
     assert made(text, view({"origin": "carrier"})).build_id != before.build_id
 
 
 def test_what_a_function_returns_has_no_known_columns() -> None:
     text = "@model\ndef flights(raw):\n    return raw\n" + body("return flights.select('carrier')")
-    assert given(made(text, "")) is None
+    assert columns_of(made(text, "")) is None
 
 
 def test_functions_that_read_other_columns_never_share_a_table() -> None:
@@ -360,14 +360,14 @@ def test_functions_that_read_other_columns_never_share_a_table() -> None:
     # One wording, which means another column as soon as there is one: a format, or a name.
     text = body('return flights.select(F.date_format("carrier", "more"))')
     with_more = made(text, view({"more": "origin"}))
-    assert given(with_more) == ("carrier", "more")
+    assert columns_of(with_more) == ("carrier", "more")
     assert made(text).build_id != with_more.build_id
     # One wording and equal columns of another name.
     swapped = view({"carrier": "delay", "delay": "carrier"})
     assert made(texts[1]).build_id != made(texts[1], swapped).build_id
     respelled = view().replace("AS carrier", "AS Carrier")
     assert made(texts[0]).build_id != made(texts[0], respelled).build_id
-    assert given(made(texts[0], respelled)) == ("Carrier",)
+    assert columns_of(made(texts[0], respelled)) == ("Carrier",)
 
 
 def test_functions_that_are_given_the_same_share_a_table() -> None:

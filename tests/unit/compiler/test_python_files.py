@@ -682,9 +682,9 @@ def test_which_of_several_things_a_name_is_counts(how: str) -> None:
 
 
 def test_what_a_package_says_hides_a_module_in_it() -> None:
-    def build_id(said: str) -> str:
+    def build_id(name: str) -> str:
         files = {
-            "/pkg/__init__.py": f"from .rates import {said} as rates\n",
+            "/pkg/__init__.py": f"from .rates import {name} as rates\n",
             "/pkg/rates.py": "def daily(): return 1\ndef weekly(): return 2\n",
         }
         text = READS_RATE.format("from pkg import rates as rate")

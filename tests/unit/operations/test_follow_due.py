@@ -21,7 +21,7 @@ PROJECT = compiled(
 P, Q = "p@sources/a.sql", "q@sources/a.sql"
 
 
-def found(p: list[Reason], q: list[Reason]) -> tuple[tuple[str, ...], list[str]]:
+def due_builds(p: list[Reason], q: list[Reason]) -> tuple[tuple[str, ...], list[str]]:
     steps = tuple(
         Step(s, "build" if reasons else "reuse", "", (), tuple(reasons))
         for s, reasons in ((P, p), (Q, q))
@@ -35,25 +35,25 @@ def because(*codes: ReasonCode, source: str | None = None) -> list[Reason]:
 
 
 def test_what_new_data_or_code_changes_is_due() -> None:
-    assert found([], []) == ((), [])
-    assert found(because("input", "increment"), because("input")) == ((P, Q), [])
-    assert found([], because("code")) == ((Q,), [])
-    assert found(because("new", "failed"), []) == ((P,), [])
+    assert due_builds([], []) == ((), [])
+    assert due_builds(because("input", "increment"), because("input")) == ((P, Q), [])
+    assert due_builds([], because("code")) == ((Q,), [])
+    assert due_builds(because("new", "failed"), []) == ((P,), [])
 
 
 def test_what_would_be_due_at_every_look_is_not() -> None:
-    assert found(because("clock"), because("clock")) == ((), [])
-    assert found(because("unversioned"), because("upstream", source=P)) == ((), [])
-    assert found(because("clock", "input"), because("upstream", source=P)) == ((P, Q), [])
+    assert due_builds(because("clock"), because("clock")) == ((), [])
+    assert due_builds(because("unversioned"), because("upstream", source=P)) == ((), [])
+    assert due_builds(because("clock", "input"), because("upstream", source=P)) == ((P, Q), [])
 
 
 def test_partitions_are_due_and_wait_for_those_they_read() -> None:
-    assert found(because("partition"), []) == ((P,), [])
-    assert found(because("partition", "clock"), []) == ((), [])
-    assert found(because("partition", "clock", "input"), []) == ((P,), [])
-    assert found([], [*because("partition"), *because("partition", source=P)]) == ((), [Q])
+    assert due_builds(because("partition"), []) == ((P,), [])
+    assert due_builds(because("partition", "clock"), []) == ((), [])
+    assert due_builds(because("partition", "clock", "input"), []) == ((P,), [])
+    assert due_builds([], [*because("partition"), *because("partition", source=P)]) == ((), [Q])
 
 
 def test_what_has_no_data_waits_and_so_does_what_reads_it() -> None:
-    assert found(because("new", "no-data"), because("new")) == ((), [P, Q])
-    assert found([], because("input", "no-data")) == ((), [Q])
+    assert due_builds(because("new", "no-data"), because("new")) == ((), [P, Q])
+    assert due_builds([], because("input", "no-data")) == ((), [Q])

@@ -24,7 +24,7 @@ CREATE VIEW r AS SELECT max(total) AS most FROM q;
 }
 
 
-def told(*columns: str) -> list[str]:
+def edges_of(*columns: str) -> list[str]:
     """Return the edges around columns of `m.sql`, in short."""
     refs = [ColumnRef(f"{n}@sources/m.sql", c) for n, _, c in (x.partition(".") for x in columns)]
     return [
@@ -35,18 +35,18 @@ def told(*columns: str) -> list[str]:
 
 @pytest.mark.proves("P29")
 def test_a_column_is_traced_to_raw_data_and_to_all_that_follows() -> None:
-    assert told("p.s") == [
+    assert edges_of("p.s") == [
         "p.s q.total",
         "p.s v.d",
         "q.total r.most",
         "t.a p.s",
         "t.b p.s",
     ]
-    assert told("r.most") == ["p.s q.total", "q.total r.most", "t.a p.s", "t.b p.s"]
+    assert edges_of("r.most") == ["p.s q.total", "q.total r.most", "t.a p.s", "t.b p.s"]
     # Not the other columns of what lies on the way.
-    assert told("q.k") == ["p.k q.k", "t.k p.k"]
-    assert told("v.d") == ["p.s v.d", "t.a p.s", "t.b p.s"]
-    assert set(told("t.a", "t.b", "t.k")) == {
+    assert edges_of("q.k") == ["p.k q.k", "t.k p.k"]
+    assert edges_of("v.d") == ["p.s v.d", "t.a p.s", "t.b p.s"]
+    assert set(edges_of("t.a", "t.b", "t.k")) == {
         " ".join(f"{c.source_id.partition('@')[0]}.{c.column}" for c in edge)
         for edge in edges(compiled(FILES))
     }
@@ -55,17 +55,17 @@ def test_a_column_is_traced_to_raw_data_and_to_all_that_follows() -> None:
 def test_a_source_or_a_column_is_found_by_its_name() -> None:
     project = compiled(FILES)
 
-    def found(asked: str) -> tuple[str, str | None]:
-        source, column = find_columns(project, asked)
+    def column_of(text: str) -> tuple[str, str | None]:
+        source, column = find_columns(project, text)
         return source.key, column
 
-    assert found("q") == ("m/q", None)
-    assert found("q.TOTAL") == ("m/q", "total")
-    assert found("m.q") == ("m/q", None)
-    assert found("m/q.k") == ("m/q", "k")
-    assert found("deep.m.alone.s") == ("deep/m/alone", "s")
-    assert found("q@sources/m.sql") == ("m/q", None)
-    assert found("q@sources/m.sql.k") == ("m/q", "k")
+    assert column_of("q") == ("m/q", None)
+    assert column_of("q.TOTAL") == ("m/q", "total")
+    assert column_of("m.q") == ("m/q", None)
+    assert column_of("m/q.k") == ("m/q", "k")
+    assert column_of("deep.m.alone.s") == ("deep/m/alone", "s")
+    assert column_of("q@sources/m.sql") == ("m/q", None)
+    assert column_of("q@sources/m.sql.k") == ("m/q", "k")
     for asked, says, hint in (
         ("q.totl", "no column `totl`", "total"),
         ("q.zzzzzz", "no column `zzzzzz`", "known columns: k, total"),

@@ -87,7 +87,7 @@ def built(made: Project, world: World | None = None) -> World:
     return replace(world, manifest=manifest, history=history)
 
 
-def told(planned: Plan) -> dict[str, list[str]]:
+def reason_codes(planned: Plan) -> dict[str, list[str]]:
     return {s.source_id.partition("@")[0]: [r.code for r in s.reasons] for s in planned.steps}
 
 
@@ -98,7 +98,7 @@ def everything(made: Project, world: World, *, force: bool = False) -> Plan:
 def test_what_was_never_built_is_new_and_comes_in_order() -> None:
     made = project()
     planned = everything(made, fresh(made))
-    assert told(planned) == {"p": ["new"], "q": ["new"], "r": ["new"]}
+    assert reason_codes(planned) == {"p": ["new"], "q": ["new"], "r": ["new"]}
     assert [s.action for s in planned.steps] == ["build"] * 3
     raw = named(made, "t")
     assert {s.as_of for s in planned.steps} == {(RawVersion(raw.build_id, "files:1"),)}
@@ -107,7 +107,7 @@ def test_what_was_never_built_is_new_and_comes_in_order() -> None:
 def test_what_is_built_on_the_same_data_is_reused() -> None:
     made = project()
     planned = everything(made, built(made))
-    assert told(planned) == {"p": [], "q": [], "r": []}
+    assert reason_codes(planned) == {"p": [], "q": [], "r": []}
     assert all(s.estimate is None for s in planned.steps)
 
 
@@ -117,7 +117,7 @@ def test_newer_data_rebuilds_all_that_rests_on_it() -> None:
     world = built(made)
     world = replace(world, versions={**world.versions, "t@sources/a.sql": "files:2"})
     planned = everything(made, world)
-    assert told(planned) == {"p": ["input"], "q": ["input"], "r": ["input"]}
+    assert reason_codes(planned) == {"p": ["input"], "q": ["input"], "r": ["input"]}
     assert planned.steps[0].reasons[0].message == "the data of t changed"
     assert planned.steps[0].estimate is not None
     assert planned.steps[0].estimate.rows == 10
@@ -127,7 +127,7 @@ def test_a_source_alone_rests_on_what_its_upstream_rests_on() -> None:
     made = project()
     world = built(made)
     world = replace(world, versions={**world.versions, "t@sources/a.sql": "files:2"})
-    assert told(plan(made, [named(made, "q").source_id], world)) == {"q": []}
+    assert reason_codes(plan(made, [named(made, "q").source_id], world)) == {"q": []}
 
 
 @pytest.mark.proves("M12", "K18")
@@ -137,7 +137,7 @@ def test_a_changed_column_rebuilds_its_source_and_its_readers_only() -> None:
         project(CHAIN.replace("SELECT a, b FROM t", "SELECT a, b + 1 AS b FROM t")),
     )
     planned = everything(after, built(before))
-    assert told(planned) == {"p": ["code"], "q": ["upstream"], "r": []}
+    assert reason_codes(planned) == {"p": ["code"], "q": ["upstream"], "r": []}
     assert "sources/a.sql:5" in planned.steps[0].reasons[0].message
 
 
@@ -241,8 +241,10 @@ def test_what_was_rebuilt_before_its_reader_is_still_named() -> None:
 def test_a_missing_table_and_an_order_are_reasons() -> None:
     made = project()
     world = replace(built(made), missing={named(made, "p").build_id})
-    assert told(everything(made, world))["p"] == ["missing"]
-    assert told(everything(made, built(made), force=True)) == {name: ["forced"] for name in "pqr"}
+    assert reason_codes(everything(made, world))["p"] == ["missing"]
+    assert reason_codes(everything(made, built(made), force=True)) == {
+        name: ["forced"] for name in "pqr"
+    }
 
 
 @pytest.mark.parametrize("cause", ["missing", "strategy"])
@@ -305,9 +307,9 @@ def test_data_without_versions_is_never_known_to_be_the_same() -> None:
     later = replace(
         built(made, world), versions={"j@sources/a.sql": f"{UNVERSIONED}2", "t@sources/a.sql": "x"}
     )
-    assert told(everything(made, later)) == {"p": ["unversioned"], "q": ["unversioned"]}
+    assert reason_codes(everything(made, later)) == {"p": ["unversioned"], "q": ["unversioned"]}
     # but what stands in p is what it was:
-    assert told(plan(made, ["q@sources/a.sql"], later)) == {"q": []}
+    assert reason_codes(plan(made, ["q@sources/a.sql"], later)) == {"q": []}
 
 
 @pytest.mark.parametrize("because", ["nothing", "forced", "tainted", "strategy"])
@@ -340,8 +342,8 @@ def test_a_clock_is_an_input(function: str, day: str, instant: str, codes: list[
         f"{RAW}--@ persist\nCREATE VIEW p AS SELECT a, {function} AS d FROM t;\n--@ persist\nCREATE VIEW q AS SELECT d FROM p"
     )
     later = replace(built(made), day=day, instant=instant)
-    assert told(everything(made, later)) == {"p": codes, "q": codes}
-    assert told(plan(made, ["q@sources/a.sql"], later)) == {"q": []}
+    assert reason_codes(everything(made, later)) == {"p": codes, "q": codes}
+    assert reason_codes(plan(made, ["q@sources/a.sql"], later)) == {"q": []}
 
 
 def test_readers_of_a_draw_follow_it() -> None:
@@ -349,13 +351,13 @@ def test_readers_of_a_draw_follow_it() -> None:
         f"{RAW}--@ persist\nCREATE VIEW p AS SELECT a, rand() AS x FROM t;\n--@ persist\nCREATE VIEW q AS SELECT x FROM p"
     )
     world = built(made)
-    assert told(everything(made, world)) == {"p": [], "q": []}
+    assert reason_codes(everything(made, world)) == {"p": [], "q": []}
     again = everything(made, world, force=True)
-    assert told(again)["q"] == ["upstream", "forced"]
+    assert reason_codes(again)["q"] == ["upstream", "forced"]
     p = named(made, "p")
     redrawn = snapshot(p, drawn(as_of(made, p, world), p, "another"))
     later = replace(world, manifest={**world.manifest, p.build_id: redrawn})
-    assert told(everything(made, later)) == {"p": [], "q": ["upstream"]}
+    assert reason_codes(everything(made, later)) == {"p": [], "q": ["upstream"]}
     assert any(v.raw == DRAW + p.build_id for v in redrawn.as_of)
 
 
@@ -365,7 +367,7 @@ def test_what_mixes_versions_is_rebuilt_once_it_need_not() -> None:
     t, r = named(made, "t"), named(made, "r")
     both = tuple(RawVersion(t.build_id, f"files:{n}") for n in (1, 2))
     world = replace(world, manifest={**world.manifest, r.build_id: snapshot(r, both)})
-    assert told(everything(made, world))["r"] == ["mixed"]
+    assert reason_codes(everything(made, world))["r"] == ["mixed"]
 
 
 GUARDED = CHAIN.replace("CREATE VIEW p", "--@ check { not_null=[a] }\nCREATE VIEW p")
@@ -379,21 +381,24 @@ def test_a_plan_tells_that_checks_come_first() -> None:
         ("new", None),
         ("unchecked", p.source_id),
     ]
-    assert told(plan(made, [p.source_id, q.source_id], fresh(made))) == {"p": ["new"], "q": ["new"]}
+    assert reason_codes(plan(made, [p.source_id, q.source_id], fresh(made))) == {
+        "p": ["new"],
+        "q": ["new"],
+    }
     world = built(made)
-    assert told(plan(made, [q.source_id], world, force=True)) == {"q": ["forced"]}
+    assert reason_codes(plan(made, [q.source_id], world, force=True)) == {"q": ["forced"]}
 
 
 def test_a_plan_tells_that_data_is_not_there() -> None:
     made = project()
     nothing = replace(fresh(made), versions={})
-    assert told(everything(made, nothing)) == {
+    assert reason_codes(everything(made, nothing)) == {
         "p": ["new", "no-data"],
         "q": ["new"],
         "r": ["new"],
     }
     lost = replace(built(made), versions={})
-    assert told(everything(made, lost))["p"] == ["input", "no-data"]
+    assert reason_codes(everything(made, lost))["p"] == ["input", "no-data"]
 
 
 def _with_inputs(made: Project, world: World) -> World:
@@ -411,7 +416,7 @@ def test_what_reads_the_same_rows_is_stamped_and_not_rebuilt() -> None:
     p, q = named(made, "p"), named(made, "q")
     newer = replace(world, versions={s: "files:2" for s in world.versions})
     # Before `p` is built again nobody knows its rows.
-    assert told(everything(made, newer)) == {"p": ["input"], "q": ["input"], "r": ["input"]}
+    assert reason_codes(everything(made, newer)) == {"p": ["input"], "q": ["input"], "r": ["input"]}
     again = replace(
         world.manifest[p.build_id],
         as_of=as_of(made, p, newer),
@@ -419,12 +424,12 @@ def test_what_reads_the_same_rows_is_stamped_and_not_rebuilt() -> None:
     )
     rebuilt = replace(newer, manifest={**newer.manifest, p.build_id: again})
     planned = everything(made, rebuilt)
-    assert told(planned) == {"p": [], "q": ["same-rows"], "r": ["same-rows"]}
+    assert reason_codes(planned) == {"p": [], "q": ["same-rows"], "r": ["same-rows"]}
     assert {s.action for s in planned.steps} == {"reuse"}
     assert [s.as_of for s in planned.steps if s.source_id == q.source_id] == [again.as_of]
     other = replace(again, content="other rows")
     changed = replace(newer, manifest={**newer.manifest, p.build_id: other})
-    assert told(everything(made, changed)) == {"p": [], "q": ["input"], "r": ["input"]}
+    assert reason_codes(everything(made, changed)) == {"p": [], "q": ["input"], "r": ["input"]}
 
 
 HISTORY = f"""{RAW}
@@ -468,7 +473,7 @@ def test_a_history_goes_on_and_its_readers_rest_on_the_build() -> None:
     world = with_latest(made, built(made))
     present = world.manifest[source.build_id]
     assert RawVersion(DRAW + source.build_id, "uid") in world.manifest[reader.build_id].as_of
-    assert told(everything(made, world)) == {"h": [], "r": []}
+    assert reason_codes(everything(made, world)) == {"h": [], "r": []}
     step, after = everything(made, newer(world)).steps
     assert [r.code for r in step.reasons] == ["input", "history"]
     assert (step.history, step.goes_on_from) == (present, present)
@@ -611,7 +616,7 @@ def test_what_a_history_does_with_rows_is_part_of_what_it_means() -> None:
         text = f"{RAW}--@ persist {more}\nCREATE VIEW h AS SELECT a, b FROM t;"
         return named(project(text), "h").build_id
 
-    told = [
+    reason_codes = [
         "",
         "refresh=snapshot key=a",
         "refresh=snapshot key=b",
@@ -619,7 +624,7 @@ def test_what_a_history_does_with_rows_is_part_of_what_it_means() -> None:
         "refresh=snapshot key=a watch=b",
         "refresh=snapshot key=a hard_deletes=ignore",
     ]
-    assert len({build_id(more) for more in told}) == len(told)
+    assert len({build_id(more) for more in reason_codes}) == len(reason_codes)
     assert build_id("refresh=snapshot key=a") == build_id(
         "refresh=snapshot key=A on_change=rebuild"
     )

@@ -64,7 +64,7 @@ def planned(project: Project, zone: str) -> Found:
     }
 
 
-def told(project: Project, zone: str) -> Found:
+def mapped_keys(project: Project, zone: str) -> Found:
     """Return for each partition those that Dagster looks for, up and down."""
     mapping = mapping_of(project, zone)
     up, down = (partitions_definition(partitioning(project, s)) for s in (UP, DOWN))
@@ -118,7 +118,12 @@ def test_windows_are_mapped_to_no_less_than_plans_look_for(zone: str, what: str)
         if isinstance(mapping, dg.AllPartitionMapping):
             continue
         mapped += 1
-        assert within(planned(project, zone), told(project, zone)), (every, length, one, other)
+        assert within(planned(project, zone), mapped_keys(project, zone)), (
+            every,
+            length,
+            one,
+            other,
+        )
     assert mapped
 
 
@@ -129,15 +134,15 @@ def test_hours_are_mapped_to_no_less_than_plans_look_for() -> None:
             up = f"partition=hourly time_column={column} {span}"
             project = project_of(up, f"partition={below} time_column={own} {span}", query)
             assert isinstance(mapping_of(project, zone), dg.TimeWindowPartitionMapping)
-            assert within(planned(project, zone), told(project, zone))
+            assert within(planned(project, zone), mapped_keys(project, zone))
 
 
 def test_what_is_certain_is_mapped_one_by_one() -> None:
     for column, own, query in (TIMES[w] for w in ("as it is", "its day", "a day", "local")):
         up, down = (f"partition=daily time_column={c} {SPAN}" for c in (column, own))
         project = project_of(up, down, query)
-        assert planned(project, "UTC") == told(project, "UTC")
-        assert all(found == {key} for key, found in told(project, "UTC")[UP].items())
+        assert planned(project, "UTC") == mapped_keys(project, "UTC")
+        assert all(found == {key} for key, found in mapped_keys(project, "UTC")[UP].items())
 
 
 def test_what_begins_earlier_than_what_it_reads_wants_what_is_there() -> None:
@@ -146,8 +151,8 @@ def test_what_begins_earlier_than_what_it_reads_wants_what_is_there() -> None:
         f"partition=daily time_column=day {SPAN}", f"partition=daily time_column=day {early}",
         "SELECT day FROM u",
     )  # fmt: skip
-    assert told(project, "UTC") == planned(project, "UTC")
-    assert told(project, "UTC")[UP]["2024-02-20"] == set()
+    assert mapped_keys(project, "UTC") == planned(project, "UTC")
+    assert mapped_keys(project, "UTC")[UP]["2024-02-20"] == set()
 
 
 @pytest.mark.proves("K8")
@@ -162,7 +167,7 @@ def test_what_begins_earlier_than_what_it_reads_wants_what_is_there() -> None:
 def test_listed_values_are_mapped_one_by_one(up: str, down: str, query: str) -> None:
     project = project_of(f"partition {{ {up} }}", f"partition {{ {down} }}", query)
     assert isinstance(mapping_of(project, "UTC"), dg.StaticPartitionMapping)
-    assert told(project, "UTC") == planned(project, "UTC")
+    assert mapped_keys(project, "UTC") == planned(project, "UTC")
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,9 @@ def test_a_disk_that_the_ledger_fills_is_named(tmp_path: Path) -> None:
          "limits the request rate"),
     ],
 )  # fmt: skip
-def test_a_store_that_refuses_spark_is_told_from_a_query_that_fails(message: str, hint: str) -> None:
+def test_a_store_that_refuses_spark_is_told_from_a_query_that_fails(
+    message: str, hint: str
+) -> None:
     with pytest.raises(StorageError) as caught, translated("computing `p`"):
         raise RuntimeError(message)
     assert hint in (caught.value.hint or "")

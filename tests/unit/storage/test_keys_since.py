@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 FILE = "part-0.parquet"
 
 
-def commit(root: Path, version: int, touched: Touched | None, *, kept: bool = True) -> None:
+def commit(root: Path, version: int, touched: Touched | None, *, is_stored: bool = True) -> None:
     info = {"persist.build": f"b{version}"}
     if touched is not None:
         info[TOUCHED] = touched.as_metadata
     log = root / "_delta_log"
     log.mkdir(exist_ok=True)
     (log / f"{version:020}.json").write_text(json.dumps({"commitInfo": info}))
-    if kept and touched is not None:
+    if is_stored and touched is not None:
         directory = root / f"b{version}" / "touched"
         directory.mkdir(parents=True)
         (directory / FILE).touch()
@@ -68,5 +68,5 @@ def test_keys_of_other_columns_are_not_mixed(root: Path) -> None:
 
 @pytest.mark.parametrize("n_files", [1, 2])
 def test_keys_of_which_a_file_is_gone_are_none(root: Path, n_files: int) -> None:
-    commit(root, 8, Touched(7, ("a", "b"), n_files), kept=n_files > 1)
+    commit(root, 8, Touched(7, ("a", "b"), n_files), is_stored=n_files > 1)
     assert keys_since(str(root), 7, 8) is None

@@ -15,8 +15,8 @@ NOW = datetime(2024, 1, 5, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
 
-def want(asked: int, due_s: int | None, **how: Any) -> Want:
-    return Want(f"w{asked}", "m/a", "dev", NOW - asked * HOUR, sla_s=due_s, **how)
+def want(hours_ago: int, due_s: int | None, **how: Any) -> Want:
+    return Want(f"w{hours_ago}", "m/a", "dev", NOW - hours_ago * HOUR, sla_s=due_s, **how)
 
 
 def test_what_is_late_stays_late_when_it_is_delivered() -> None:
