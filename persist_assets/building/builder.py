@@ -10,7 +10,7 @@ files that no version holds, or a version that no manifest names. The next build
 the lease over, tidies the table and starts again.
 
 A build may stop before its publication and be parked, without its lease, until its turn comes
-(`park`, `resume`): builds of the same run read it already, nobody else does.
+(`park`, `resume`): builds of the same run already read it, no other reader does.
 """
 
 from __future__ import annotations
@@ -534,7 +534,7 @@ class Builder:
         Raises
         ------
         ConflictError
-            The lease was lost, or somebody else wrote to the table, or to the history; nothing
+            The lease was lost, or another process wrote to the table, or to the history; nothing
             was published.
         """
         if work.source.keeps_history and not self._is_last(work):

@@ -268,7 +268,7 @@ def publish(
     dry_run
         Only say what would be done, according to the ledger.
     verify
-        Also look at tables that are up to date according to the ledger: somebody may have deleted
+        Also check tables that are up to date according to the ledger: someone may have deleted
         or changed them.
     take_over
         Also change tables that another ledger or environment has published.

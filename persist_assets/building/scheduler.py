@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MOST = 16
 """The default maximum number of sources built at once."""
 _INSIST_S = 0.5
-"""How often what is under way is told to end, in seconds."""
+"""The interval between attempts to end what is under way, in seconds."""
 _PATIENCE_S = 10.0
 """How long builds may take to end when their run ends, in seconds."""
 

@@ -58,7 +58,7 @@ def origin_of(
 def _is_renewed(step: Step, present: Snapshot) -> bool:
     """Whether a table that is reused is one of newer data from now on.
 
-    Who computes from the present text says so, for the tables that are there.
+    Builds that compute from the current text record it for existing tables.
     """
     groups = present.partitions.filled if present.partitions else ()
     now = step.partitions.filled if step.partitions else groups

@@ -11,7 +11,7 @@ from persist_assets.core.errors import Location
 
 _TOKEN = re.compile(r"\w+|`[^`]*`|'[^']*'|\"[^\"]*\"|.")
 _SECRET = re.compile(r"://[^/\s]*@|password|secret|token|credential", re.IGNORECASE)
-"""Lines that stay out of logs: they may hold what nobody else may read."""
+"""Lines that stay out of logs: they may contain secrets."""
 _MOST = 120
 """The greatest number of characters of a line that are shown."""
 

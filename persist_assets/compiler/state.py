@@ -198,7 +198,7 @@ class Compilation:
     focus
         What of it is compiled; other units get no source.
     shown_types
-        The types of columns as Malloy is told of them, by the keys of units (`shown_types.py`).
+        The types of columns that Malloy gets, by the keys of units (`shown_types.py`).
     """
 
     connection: str

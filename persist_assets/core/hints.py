@@ -1,6 +1,6 @@
 """Reasons why tables are not maintained by the changes of what they read → what to change.
 
-The invariant: every reason has a hint, or is one that nobody can do anything about.
+The invariant: every reason has a hint, or is one without a remedy.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ _NO_HINTS = (
     r"it is printed|it has no aggregate|a table that changed is read"
     r"|it was loaded|of .*, which cannot be merged(?! exactly)|its table has other rows|assume="
 )
-"""Reasons that nobody can, or has to, do anything about."""
+"""Reasons that need no remedy, or have none."""
 _OTHERWISE = "write it in another way, or move it to a source of its own"
 
 

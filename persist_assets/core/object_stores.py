@@ -311,7 +311,7 @@ def hint_about(message: str) -> str | None:
     return next((h for pattern, h in _HINTS.items() if re.search(pattern, message)), None)
 
 
-# ------------------------------------------------------------------------------------ who is told
+# ------------------------------------------------------------------------------------ settings
 
 
 def delta_uri(location: str) -> str:

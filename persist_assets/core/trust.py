@@ -1,6 +1,6 @@
 """Places outside a project, and which of them the user trusts.
 
-`check`, `plan`, `docs` and `doctor` run in clones that nobody has read. A clone names databases,
+`check`, `plan`, `docs` and `doctor` run in unreviewed clones. A clone names databases,
 stores and directories, and these commands would reach them with the user's rights. The invariant:
 within `confined`, no place outside the project is contacted, opened as a ledger or written unless
 the user trusts it. All code that reaches such a place calls `permit` first.

@@ -3,7 +3,7 @@
     needs of all environments ─► rows held ⊇ rows needed
     grow     add missing rows and columns, at the copy's version
     follow   apply the changes since then to the copy's rows
-        retire   delete rows that nobody needs any more, in batches
+        retire   delete rows that are no longer needed, in batches
 
 Each step is one commit to the copy's own Delta table, which the ledger then records. If a process
 dies in between, the next sync undoes the commit. The invariant: a copy holds exactly the rows of

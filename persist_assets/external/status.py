@@ -45,7 +45,7 @@ class Holding:
     full_read_reason
         Why it would read a newer version in full; None: it would not.
     approval
-        Whether it would read so much of one version that somebody has to approve it.
+        Whether it would read so much of one version that it needs approval.
     why
         The reason for its work, in words; None: there is no work.
     problem

@@ -64,7 +64,7 @@ class Alert:
     Attributes
     ----------
     closed_at, outcome
-        None: it is open. ``ended``: there is nothing left to recover, and nobody is told.
+        None: it is open. ``ended``: there is nothing left to recover, and no message is sent.
     """
 
     alert_id: str

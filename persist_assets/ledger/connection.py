@@ -325,7 +325,7 @@ class Database:
         Parameters
         ----------
         connection
-            The connection of a writing transaction, so that nobody else writes.
+            The connection of a writing transaction, which keeps others from writing.
         version
             The version of the ledger, for the name of the copy.
 

@@ -50,7 +50,7 @@ class Stored:
     Attributes
     ----------
     collected_at
-        Since when nobody can read it any more; None: it can be read.
+        Since when it cannot be read any more; None: it can be read.
     """
 
     source_id: SourceID

@@ -123,7 +123,7 @@ class Requests(Part):
         NotFoundError
             There is no such request.
         ConflictError
-            It has ended, or somebody else has taken it.
+            It has ended, or another process has taken it.
         """
         with self._write() as connection:
             request = _find(connection, request_id)

@@ -77,7 +77,7 @@ def copy_ledger(
     LedgerError
         It has an older version, or one of the databases fails. Nothing was copied.
     ConflictError
-        The target is not empty, or somebody builds with the source. Nothing was copied.
+        The target is not empty, or the source is in use by builds. Nothing was copied.
     """
     return copy_rows(source, target, tell)
 

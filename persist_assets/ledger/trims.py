@@ -3,7 +3,7 @@
 The invariant: nothing but the log itself changes. First the rows of the projections are recorded
 as a base, from which a rebuild begins. Then the events up to a position are deleted, except those
 that something still follows from. Each transaction that deletes also records up to where, so that
-a reader who has missed some is told so. A trim that dies in between is completed by the next one.
+a reader that has missed some gets an error. The next trim completes one that dies in between.
 """
 
 from __future__ import annotations

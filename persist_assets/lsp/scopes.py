@@ -1,6 +1,6 @@
 """Which tables and columns are in scope at a place of a text of SQL. Pure.
 
-Read from tokens and brackets, not from a tree: while somebody writes, most texts have none.
+Read from tokens and brackets, not from a tree: during editing, most texts have none.
 """
 
 from __future__ import annotations

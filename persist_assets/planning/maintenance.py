@@ -46,7 +46,7 @@ def with_maintenance(
     is_young
         A table is reused although data without versions may be newer.
     otherwise
-        Why all rows are computed, where no reason says so.
+        Why all rows are computed, if no reason states it.
     """
     method, why = _reused(step, is_young) if step.action == "reuse" else _built(source, step)
     if method == "whole" and not why:
@@ -78,7 +78,7 @@ def refusal(source: Source, why: str) -> NotIncrementalError:
 
 
 def why_all_rows(step: Step) -> tuple[str, ...]:
-    """Return why a build computes all rows, unless the reasons of its step say so."""
+    """Return why a build computes all rows, unless the reasons of its step state it."""
     repeats = any(r.message in step.why or step.why in r.message for r in step.reasons)
     is_shown = step.action == "build" and step.maintenance == "whole" and not repeats
     is_requested = any(r.code in ("forced", "tainted") for r in step.reasons)

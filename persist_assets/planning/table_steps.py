@@ -167,7 +167,7 @@ class Verdict:
     same_rows
         The data is newer, but the source's direct inputs have the same rows.
     why
-        Why all rows are computed, where no reason says so.
+        Why all rows are computed, if no reason states it.
     expected
         The costs that were compared.
     """

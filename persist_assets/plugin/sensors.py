@@ -34,7 +34,7 @@ def stale_sensor(runtime: Runtime, name: str) -> dg.SensorDefinition:
     It finds them by a plan: of partitions, only those whose rows a change of the data can reach. It
     requests one run for each state of sources and data, so that a failed run is not repeated before
     something has changed; for sources that read the clock, one a day. It reports the versions of
-    external tables to Dagster. It is off until somebody turns it on.
+    external tables to Dagster. It is off by default.
     """
 
     def evaluate(context: dg.SensorEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:

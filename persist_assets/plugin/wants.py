@@ -101,7 +101,7 @@ def wants_sensor(runtime: Runtime, name: str, job: dg.JobDefinition) -> dg.Senso
 
     In each turn it reads other graphs and makes the wants that annotations ask for. It evaluates
     wants only after new events or at the time when something is due; otherwise a turn writes and
-    starts nothing. It is off until somebody turns it on.
+    starts nothing. It is off by default.
     """
 
     def evaluate(

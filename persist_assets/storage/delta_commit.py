@@ -54,7 +54,7 @@ _UNTOUCHED: Mapping[str, str] = {
 }
 """Properties by which VACUUM and checkpoints of other programs leave versions of our tables alone.
 
-Only `persist gc` knows which of them somebody reads.
+Only `persist gc` knows which of them are still read.
 """
 
 

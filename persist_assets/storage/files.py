@@ -424,7 +424,7 @@ def is_linked(location: str, within: str) -> bool:
 def delete_directory(location: str) -> None:
     """Delete a directory and its content, if it exists, without following symbolic links.
 
-    If a link is in its place, the link stays, because it belongs to somebody else.
+    If a link is in its place, the link stays, because it is not ours.
 
     Raises
     ------

@@ -392,7 +392,7 @@ def tidy_published(
 def _is_unused(path: str, replaced: Collection[str], unused: Collection[str]) -> bool:
     """Whether a file was in a table before, or was written for it and never committed.
 
-    Other files below the table's directory belong to somebody else.
+    Other files below the table's directory are not ours.
     """
     is_table_file = _OWN.match(path) or _AT_ROOT.match(path)
     return path in replaced or (path in unused and bool(is_table_file))

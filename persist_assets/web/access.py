@@ -1,7 +1,7 @@
 """Permissions: tokens, users of a proxy, browser sessions, limits, and cross-site requests.
 
 The invariant: nothing is done for a request before it has passed `Gate`, and no endpoint answers a
-caller that `Access` does not allow. Once somebody needed a token, nobody does without one until the
+caller that `Access` does not allow. Once a token was needed, every caller needs one until the
 process ends.
 """
 
@@ -234,7 +234,7 @@ class Access:
     roles
         The roles that the project declares.
     service
-        The proxies that say who somebody is.
+        The proxies that identify users.
     audit
         Records logins and refusals.
     """

@@ -55,7 +55,7 @@ STOP_S = 4
 """How long requests may continue after a signal to stop, in seconds."""
 _SWITCH_S = 0.0005
 _MOST_OPEN = 3000
-"""The maximum number of open connections; further clients are told that the service is busy."""
+"""The maximum number of open connections; further clients get a 503 response."""
 _ACCEPTED_AT_ONCE = 100
 """The maximum number of connections accepted at a time, so that the oldest unfinished ones can be
 closed in between."""

@@ -301,7 +301,7 @@ def _query(sql: _Filled, call: _Call, module: Module) -> Query:
 def _check_names(query: Query, sql: _Filled, tables: Iterable[int]) -> None:
     """Require that names of sources mean what the names mean that Spark makes up for frames.
 
-    Where Spark has a name that nobody else can write, the query has the name of the source.
+    Where Spark has a generated name, the query has the name of the source.
     """
     base = min(tables) - query.references[0].start
     names = {r.parts[-1].lower() for r in sql.frames.values()}

@@ -191,7 +191,7 @@ class Function:
     names, methods, calls
         What it uses of other code: dotted names, methods of any object, functions in SQL texts.
     result
-        Names and types of the columns that its result has; empty: nobody says so.
+        Names and types of the columns of its result; empty: not declared.
     by
         The columns of whose values it gets the rows, each time it is called.
     """

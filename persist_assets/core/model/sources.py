@@ -53,7 +53,7 @@ class External:
     timestamp_column
         A column that is always fetched with the needed ones; the order of rows does not matter.
     skip_unused_columns
-        Whether columns that nobody reads are not fetched.
+        Whether unused columns are not fetched.
     append_only
         Whether the declaration promises that no row is ever changed or deleted.
     cursor

@@ -28,7 +28,7 @@ def read_channels(entries: Mapping[str, Any]) -> tuple[Channel, ...]:
     ------
     SettingsError
         A channel has an invalid name or key. The message has no value of `url_env` or `secret_env`,
-        in case somebody wrote the secret itself there.
+        in case the secret itself was written there.
     """
     channels: list[Channel] = []
     for name, entry in sorted(entries.items()):

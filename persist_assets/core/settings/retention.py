@@ -25,7 +25,7 @@ class Retention:
     Attributes
     ----------
     events_s
-        For how many seconds; zero: for ever, unless somebody trims the log.
+        For how many seconds; zero: forever, unless a user trims the log.
     archive
         The directory of the archives: a path, relative to the project root, or a URI.
     """

@@ -62,7 +62,7 @@ class Service:
 
 
 NOBODY = Service()
-"""No proxy says who somebody is."""
+"""No proxy identifies users."""
 _HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 

@@ -57,7 +57,7 @@ SPARK_LOOPBACK: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
-"""Without a cluster nobody but this machine has to reach the driver."""
+"""Without a cluster only this machine has to reach the driver."""
 
 _WITH_FUNCTIONS = re.compile(
     r"spark\.(remote|plugins|jars.*|driver\.extraClassPath"

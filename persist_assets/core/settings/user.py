@@ -38,7 +38,7 @@ ALLOWED = "PERSIST_ALLOW_ENV"
 def secret_of(name: str, environ: Mapping[str, str]) -> str | None:
     """Return the value of a variable that a project names to send it; None if it is not set.
 
-    A project may be a stranger's, or a branch that nobody has reviewed. So it may name only
+    A project may be untrusted, or an unreviewed branch. So it may name only
     variables that are meant for it: by their names, or by the operator's list.
 
     Raises
@@ -59,7 +59,7 @@ def secret_of(name: str, environ: Mapping[str, str]) -> str | None:
 def make_private(directory: Path) -> None:
     """Create a directory and its missing parents, which only their owner may enter.
 
-    A project's `.persist` among them gets a `.gitignore` of its own, so that nobody commits it.
+    A project's `.persist` among them gets a `.gitignore` of its own, so that it is not committed.
     It becomes private at that moment; whoever opens it to others later is not overruled.
 
     Raises

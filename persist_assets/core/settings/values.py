@@ -200,7 +200,7 @@ class Default:
     key
         The key of the annotation.
     value
-        Its value in JSON, which nobody has looked at.
+        Its value in JSON, unchecked.
     location
         Where the key stands.
     """
@@ -276,7 +276,7 @@ class Settings:
     upstreams
         Other graphs, by name.
     webhook
-        Whom missed deadlines are told; empty: nobody.
+        The URL that missed deadlines are sent to; empty: none.
     defaults
         Annotations of whole directories, in the order of the file.
     selectors

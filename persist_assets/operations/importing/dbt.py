@@ -73,7 +73,7 @@ _NOTHING = (
     "event_time",
     "static_analysis",
 )
-"""Settings that mean nothing here, and whose absence nobody notices."""
+"""Settings that have no meaning here and can be dropped silently."""
 
 
 def import_dbt(root: Path, dialect: str | None = None) -> Drafts:

@@ -64,7 +64,7 @@ def raw_table(
     columns
         Spark's types by column; empty: they are not known.
     location
-        Where the data is, if the project says so; else the user has to.
+        The location of the data, if the project has it; otherwise the user fills it in.
     """
     place = location or f"data/{name}"
     form = next((f for suffix, f in _FORMATS.items() if place.endswith(suffix)), "delta")

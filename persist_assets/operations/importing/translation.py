@@ -26,7 +26,7 @@ SPARKS = ("spark", "databricks")
 _TRUNCATING = ("postgres", "redshift", "trino", "presto", "athena", "tsql", "sqlite")
 """Dialects in which the quotient of two integers is an integer."""
 _DECIMALS = {"bigquery": (38, 9), "redshift": (18, 0)}
-"""What DECIMAL without digits means; in other dialects sqlglot knows, or nobody does."""
+"""What DECIMAL without digits means; in other dialects sqlglot knows it, or it is unknown."""
 
 
 class UntranslatableError(Exception):
