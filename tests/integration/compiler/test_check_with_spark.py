@@ -63,7 +63,7 @@ def test_spark_analyses_each_query_over_empty_tables(tmp_path: Path, spark: Any)
         "sources/a.sql:16:13: note: Spark did not analyse `follows`: it reads `a/bad`, which has an"
         " error [not-analysed]",
         "sources/a.sql:17:13: note: Spark did not analyse `computed`: it reads `b/made`, whose columns"
-        " are known once it is computed [not-analysed]",
+        " are unknown until it is computed [not-analysed]",
     ]
 
 
