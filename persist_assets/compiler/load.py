@@ -583,17 +583,17 @@ def _finder(
     texts: Mapping[str, str], contents: Mapping[str, bytes], read: Callable[[str], str]
 ) -> Find:
     """Return a function that reads the text of a project file once."""
-    cache: dict[str, str | None] = {}
+    known: dict[str, str | None] = {}
 
     def find(path: str) -> str | None:
         if path in texts:
             return texts[path]
-        if path not in cache:
+        if path not in known:
             try:
-                cache[path] = contents[path].decode("utf-8-sig") if path in contents else read(path)
+                known[path] = contents[path].decode("utf-8-sig") if path in contents else read(path)
             except (OSError, ValueError):
-                cache[path] = None
-        return cache[path]
+                known[path] = None
+        return known[path]
 
     return find
 
