@@ -228,7 +228,7 @@ def test_a_row_of_another_key_shows_that_the_claim_is_untrue(
     # With refresh=strict, readers keep what they have.
     lab.edit(LIES.format("strict"))
     lab.put("orders", (3, 1))
-    with pytest.raises(NotIncrementalError, match="`by=customer_id` is untrue"):
+    with pytest.raises(NotIncrementalError, match="`by=customer_id` is wrong"):
         lab.build("lies")
     snapshot = work.snapshot
     assert snapshot is not None
