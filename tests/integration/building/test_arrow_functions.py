@@ -168,7 +168,7 @@ BAD = {
     "no frame": ("return int(1)", "it returned builtins.int, not a frame", None),
     "another column": (
         "return t.rename({'n': 'm'})",
-        "it returned the columns k, m; declared are k, n",
+        "it returned the columns k, m, but the declared columns are k, n",
         None,
     ),
     "another type": ("return t.cast({'n': pl.String})", "column n is", None),
