@@ -32,7 +32,7 @@ from persist_assets.engine.session import create_session
 from persist_assets.engine.spark import SparkEngine
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.operations.gc import collect
-from persist_assets.planning.render import kept, substitute
+from persist_assets.planning.render import stored_rows, substitute
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
@@ -195,7 +195,7 @@ class Bench:
         """Return a source's own text, with names of views for those of tables."""
         assert source.query is not None
         sql = substitute(self.project, source.query, source.bindings, views).sql
-        return sql if source.annotation.merge is None else kept(source, sql, source.columns)
+        return sql if source.annotation.merge is None else stored_rows(source, sql, source.columns)
 
     def compare(self, refreshed: Mapping[str, Refresh]) -> None:
         """Compare all tables with what was computed from scratch."""
