@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from types import MappingProxyType
@@ -11,10 +12,11 @@ from urllib.parse import unquote
 from persist_assets.core.dialect import char_size, quote
 from persist_assets.core.errors import StorageError
 from persist_assets.core.model.sources import CATALOG
+from persist_assets.core.raw_options import CORRUPT, PARSED, corrupt_column, read_mode
 from persist_assets.storage.types import CHAR_TYPE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -24,6 +26,13 @@ _LOADING = 4
 """The number of threads that load groups of files."""
 _FEW_FILES = 64
 """The footers of at most as many files are read by one task."""
+_OF_BINARY_FILES = (
+    ("path", "string"),
+    ("modificationtime", "timestamp"),
+    ("length", "bigint"),
+    ("content", "binary"),
+)
+"""The columns of files in Spark's format `binaryFile`."""
 AS_NAMED: Mapping[str, str] = MappingProxyType(
     {
         "ignoredPathSegmentRegex": "(?!)",  # otherwise names that begin with _ or . are skipped
@@ -35,7 +44,11 @@ AS_NAMED: Mapping[str, str] = MappingProxyType(
 
 
 def load_unpinned(
-    session: SparkSession, form: str, options: Mapping[str, str], place: str | None
+    session: SparkSession,
+    form: str,
+    options: Mapping[str, str],
+    place: str | None,
+    columns: Sequence[Column],
 ) -> DataFrame:
     """Return the rows of data without versions, as they are now.
 
@@ -45,11 +58,73 @@ def load_unpinned(
         The format of the data; ``catalog``: a table that the session's catalog names.
     place
         The location as Spark spells it; None: options describe it.
+    columns
+        The declared columns; the result may have others, with other types.
     """
-    if form != CATALOG:
-        return session.read.options(**options).format(form).load(place)
-    session.catalog.refreshTable(options["table"])  # the session may have an older list of files
-    return session.table(options["table"])
+    if form == CATALOG:
+        session.catalog.refreshTable(options["table"])  # the session may have an older file list
+        return session.table(options["table"])
+    reader = session.read.format(form)
+    if form in PARSED and columns:  # inferred types would change texts: 007 would become 7
+        options = {**options, **reading_options(form, options, columns)}
+        rows = reader.options(**options).schema(schema_of(columns)).load(place)
+        return whole_records(rows, columns)
+    if form == "binaryfile" and columns:
+        own = {name for name, _ in _OF_BINARY_FILES}
+        others = [c for c in columns if c.name.lower() not in own]  # of partition directories
+        schema = ", ".join((*(f"{n} {t}" for n, t in _OF_BINARY_FILES), schema_of(others)))
+        reader = reader.schema(schema.removesuffix(", "))
+    return reader.options(**options).load(place)
+
+
+def schema_of(columns: Iterable[Column]) -> str:
+    """Return the schema with which Spark reads columns of files."""
+    return ", ".join(f"{quote(c.name)} {read_type(c.type)}" for c in columns)
+
+
+def read_type(kind: str | None) -> str:
+    """Return the type to read a column as; CHAR and VARCHAR are strings in files."""
+    return re.sub(r"\b(?:var)?char\(\d+\)", "string", kind or "string")
+
+
+def reading_options(
+    form: str, options: Mapping[str, str], columns: Sequence[Column]
+) -> dict[str, str]:
+    """Return the options with which no malformed record of a text format goes unnoticed."""
+    mode = {"mode": read_mode(options, columns), CORRUPT: corrupt_column(options)}
+    if form != "csv":
+        return mode
+    # otherwise a record with too few or too many values may go unnoticed
+    return {**mode, "columnPruning": "false", "enforceSchema": "true"}
+
+
+def whole_records(
+    frame: DataFrame, columns: Iterable[Column], outside: Collection[str] = ()
+) -> DataFrame:
+    """Return rows of a text format for which Spark parses all columns of all records.
+
+    Spark converts only the columns that a query needs, and skips records by pushed conditions
+    before it converts the others. Whether a record is malformed, and then dropped, stored or an
+    error, would depend on the query. So a condition that is always true needs all columns, and all
+    conditions are on expressions, which Spark does not push to formats.
+
+    Parameters
+    ----------
+    columns
+        The declared columns.
+    outside
+        The lower-case names of columns that are directories: conditions on them skip files.
+    """
+    inside = [quote(c.name) for c in columns if c.name.lower() not in outside]
+    if not inside:
+        return frame
+    # With one more term, also the condition on a single column cannot be computed in advance.
+    terms = (*(f"IF({name} IS NULL, 1, 2)" for name in inside), f"IF({inside[0]} IS NULL, 2, 1)")
+    shown = (
+        f"coalesce({name}, {name}) AS {name}" if name in inside else name
+        for name in map(quote, frame.columns)
+    )
+    return frame.where(f"{' + '.join(terms)} > 0").selectExpr(*shown)
 
 
 def check_rows(scan: DataFrame, promised: Mapping[str, int], table: str) -> None:

@@ -16,7 +16,7 @@ from persist_assets.core.dialect import quote, unpruned
 from persist_assets.core.errors import BuildError, StorageError
 from persist_assets.core.model.columns import Column
 from persist_assets.core.object_stores import spark_pattern, spark_uri
-from persist_assets.core.raw_options import CORRUPT, PARSED, corrupt_column, read_mode
+from persist_assets.core.raw_options import CORRUPT, PARSED, corrupt_column
 from persist_assets.core.time_values import (
     EXACT,
     from_text,
@@ -28,7 +28,16 @@ from persist_assets.core.time_values import (
 from persist_assets.engine.activity import activity_of
 from persist_assets.engine.attribution import attributed
 from persist_assets.engine.few_rows import in_few_files, in_session, is_classic, twin_of
-from persist_assets.engine.named_files import AS_NAMED, check_rows, load_unpinned, padded
+from persist_assets.engine.named_files import (
+    AS_NAMED,
+    check_rows,
+    load_unpinned,
+    padded,
+    read_type,
+    reading_options,
+    schema_of,
+    whole_records,
+)
 from persist_assets.engine.python_udfs import Udfs
 from persist_assets.engine.row_metrics import (
     Measured,
@@ -211,9 +220,9 @@ class SparkEngine:
                 return self._read_parsed(source, form, pin, options)
             return self.read_files(form, pin, source.columns, options)
         place = raw.location and spark_uri(self.settings.resolve(raw.location))
-        frame = load_unpinned(self.session, raw.format, options, place)
+        frame = load_unpinned(self.session, raw.format, options, place, source.columns)
         cast = "CAST({0} AS {1}) AS {0}".format
-        named = [cast(quote(c.name), _read_type(c.type)) for c in source.columns]
+        named = [cast(quote(c.name), read_type(c.type)) for c in source.columns]
         return padded(frame.selectExpr(*named), source.columns) if named else frame
 
     def check_rows(self, name: str, pin: Pin) -> None:
@@ -260,7 +269,7 @@ class SparkEngine:
             The columns of the files, by position; None: the columns that are read.
         """
         present = columns if stored is None else stored
-        schema = ", ".join(f"{quote(c.name)} {_read_type(c.type)}" for c in present)
+        schema = schema_of(present)
         if not pin.files:
             file_column = f", {quote(file)} string" if file is not None else ""
             return self.session.createDataFrame([], schema + file_column)
@@ -271,8 +280,10 @@ class SparkEngine:
             reader = reader.option("basePath", spark_uri(pin.base))
         # Directories named like undeclared partitions would become columns.
         frame = reader.load([spark_pattern(path) for path in pin.files])
+        if form in PARSED:
+            frame = whole_records(frame, columns, partition_names(pin.files, pin.base or ""))
         names = [
-            f"{unpruned(quote(c.name), _read_type(c.type))} AS {quote(c.name)}" for c in columns
+            f"{unpruned(quote(c.name), read_type(c.type))} AS {quote(c.name)}" for c in columns
         ]
         if file is not None:
             names.append(f"_metadata.file_path AS {quote(file)}")
@@ -289,12 +300,8 @@ class SparkEngine:
             A header lacks declared columns, or is not declared as one.
         """
         columns, files = source.columns, pin.files or ()
-        corrupt = corrupt_column(options).lower()
-        ours = {"mode": read_mode(options, columns), CORRUPT: corrupt_column(options)}
-        if form == "csv":  # otherwise a record with too few or too many values may go unnoticed
-            ours |= {"columnPruning": "false", "enforceSchema": "true"}
-        options = {**options, **ours}
-        parted = {*partition_names(files, pin.base or ""), corrupt}
+        options = {**options, **reading_options(form, options, columns)}
+        parted = {*partition_names(files, pin.base or ""), corrupt_column(options).lower()}
         groups: dict[tuple[Column, ...], list[str]] = {columns: [*files]}
         if form == "csv":
             try:
@@ -687,8 +694,3 @@ class SparkEngine:
 def _pattern(staged: Staged) -> str:
     """Return the pattern by which Spark reads the files of a build."""
     return spark_pattern(f"{staged.root}/{staged.build_uid}")
-
-
-def _read_type(kind: str | None) -> str:
-    """Return the type to read a column as; CHAR and VARCHAR are strings in files."""
-    return re.sub(r"\b(?:var)?char\(\d+\)", "string", kind or "string")

@@ -91,7 +91,7 @@ def _listing(directory: str, version: str) -> str:
     return f"{directory}/{version.removeprefix(OF_FILES)}.json"
 
 
-_LISTED = re.compile(r"([0-9a-f]{32})\.json(\.[0-9a-f]{32})?")
+_LISTED = re.compile(r"([a-z]?[0-9a-f]{32})\.json(\.[0-9a-f]{32})?")
 
 
 def listed_version(location: str) -> str | None:

@@ -42,8 +42,9 @@ OF_FILES, OF_DELTA = "files:", "delta:"
 """The prefixes of versions: a digest of a listing; or the number of a commit, the table's ID and,
 for tables that other programs write, a digest of its files."""
 
-OF_PARSED = f"{OF_FILES}p"
-"""The prefix of versions of CSV and JSON since columns go by name and bad records are errors."""
+OF_PARSED = f"{OF_FILES}w"
+"""The prefix of versions of CSV and JSON since all columns of a record decide whether it is
+malformed; before, those that a query needed did."""
 
 _WHERE = "check its LOCATION or `uri`"
 

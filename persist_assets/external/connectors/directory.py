@@ -7,7 +7,6 @@ the files that had it are unchanged, before they are read and after.
 from __future__ import annotations
 
 import logging
-import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,8 +17,14 @@ from persist_assets.core.dialect import quote, unpruned
 from persist_assets.core.errors import ConflictError, GoneError, StorageError
 from persist_assets.core.model.columns import Column
 from persist_assets.core.object_stores import spark_pattern, spark_uri
-from persist_assets.core.raw_options import CORRUPT, corrupt_column, read_mode
-from persist_assets.engine.named_files import AS_NAMED
+from persist_assets.core.raw_options import corrupt_column
+from persist_assets.engine.named_files import (
+    AS_NAMED,
+    read_type,
+    reading_options,
+    schema_of,
+    whole_records,
+)
 from persist_assets.external.connectors.access import spark_access
 from persist_assets.external.connectors.directory_files import (
     OF_DIRECTORY,
@@ -248,22 +253,24 @@ class DirectoryConnector(FileConnector):
 
     def _read_files(self, files: Sequence[ListedFile], stored: Sequence[Column]) -> DataFrame:
         """Return all rows of files that have columns in this order, with the declared columns."""
-        schema = ", ".join(f"{quote(c.name)} {_read_type(c)}" for c in stored)
+        schema = schema_of(stored)
         reader = self._session().read.options(**self._options).options(**self._read_options())
         reader = reader.options(**AS_NAMED).options(**spark_access(self._access))
         reader = reader.option("basePath", spark_uri(self._listing().base)).schema(schema)
         form = dict(self.external.reading)["format"]
         frame = reader.format(form).load([spark_pattern(f.location) for f in files])
         return frame.selectExpr(
-            *(f"{unpruned(quote(c.name), _read_type(c))} AS {quote(c.name)}" for c in self.columns)
+            *(
+                f"{unpruned(quote(c.name), read_type(c.type))} AS {quote(c.name)}"
+                for c in self.columns
+            )
         )
 
     def _read_options(self) -> dict[str, str]:
         return {}
 
     def _empty(self) -> DataFrame:
-        schema = ", ".join(f"{quote(c.name)} {_read_type(c)}" for c in self.columns)
-        return self._session().createDataFrame([], schema)
+        return self._session().createDataFrame([], schema_of(self.columns))
 
     # ---------------------------------------------------------------------------------- changes
 
@@ -407,8 +414,7 @@ class CsvDirectory(DirectoryConnector):
 
     def _read_options(self) -> dict[str, str]:
         """Return the options with which no bad record goes unnoticed."""
-        mode, corrupt = read_mode(self._options, self.columns), corrupt_column(self._options)
-        return {"mode": mode, CORRUPT: corrupt, "columnPruning": "false", "enforceSchema": "true"}
+        return reading_options("csv", self._options, self.columns)
 
     def _load(self, files: Sequence[ListedFile]) -> DataFrame:
         by_place = {f.location: f for f in files}
@@ -422,7 +428,7 @@ class CsvDirectory(DirectoryConnector):
         first, *others = frames
         for frame in others:
             first = first.union(frame)
-        return first.where(_needing(self.columns))
+        return whole_records(first, self.columns)
 
 
 def directory_connector(
@@ -436,20 +442,3 @@ def directory_connector(
     """Return the connector of a directory of files, by their format."""
     of = {"parquet": ParquetDirectory, "csv": CsvDirectory}[dict(external.reading)["format"]]
     return of(external, location, columns, access, session, timezone)
-
-
-def _needing(columns: Iterable[Column]) -> str:
-    """Return a condition that is always true, with which Spark parses all columns of all records.
-
-    Spark converts only the columns that a query needs, and skips records by its conditions before
-    it converts the others, so whether a record is malformed would depend on the query. Optimizers
-    neither simplify this condition nor move others below it, because its number is another one in
-    each row.
-    """
-    needed = "".join(f" - IF({quote(c.name)} IS NULL, 1, 2)" for c in columns)
-    return f"monotonically_increasing_id() >= 0{needed}"
-
-
-def _read_type(column: Column) -> str:
-    """Return the type to read a column as; CHAR and VARCHAR are strings in files."""
-    return re.sub(r"\b(?:var)?char\(\d+\)", "string", column.type or "string")
