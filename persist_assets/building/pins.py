@@ -205,7 +205,7 @@ class Pins:
         assert source.raw is not None
         if source.external is None:
             place = self.settings.resolve(source.raw.location or "")
-            pin = pin_raw(source.raw, place)
+            pin = pin_raw(source.raw, place, columns=source.columns)
             same = version_of_same_rows(place, pin, self._known) if pin.commit is not None else None
             return pin if same is None else replace(pin, version=same)
         pending = self.ingestion.pending(source)

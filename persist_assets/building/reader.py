@@ -40,6 +40,7 @@ from persist_assets.external.raw_rows import rows_by_log
 from persist_assets.external.read_routing import Route, find_route
 from persist_assets.planning.reasons import WHEN_OLD
 from persist_assets.planning.render import Statement, stored_rows, substitute
+from persist_assets.storage.file_columns import check_columns
 from persist_assets.storage.raw import OF_DELTA, Pin, pin_raw, still_holds
 from persist_assets.storage.types import columns_of_struct
 
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from persist_assets.building.observe import Observer
+    from persist_assets.core.model.columns import Column
     from persist_assets.core.model.queries import BuildID, Parameter, Query, SourceID
     from persist_assets.core.model.snapshots import Snapshot
     from persist_assets.core.model.sources import Source
@@ -109,6 +111,7 @@ class Reader:
         self._called: dict[str, DataFrame] = {}
         self._calling: dict[str, threading.Lock] = {}
         self._lock = threading.RLock()
+        self._complete: set[tuple[SourceID, str | None, tuple[Column, ...]]] = set()
 
     def statement(
         self,
@@ -396,9 +399,17 @@ class Reader:
     def _load_pinned(self, source: Source, pin: Pin) -> DataFrame:
         """Return the rows of a raw table at a version."""
         if not pin.by_log:
+            self._check_columns(source, pin)
             return self.engine.load_raw(source, pin)
         with translated(f"reading `{source.name}`"):
             return rows_by_log(self.settings, source, pin, lambda: self.engine.session)
+
+    def _check_columns(self, source: Source, pin: Pin) -> None:
+        """Raise once if none of the files of a raw table has some declared column."""
+        checked = source.source_id, pin.version, source.columns
+        if checked not in self._complete:
+            check_columns(source, pin)
+            self._complete.add(checked)
 
     def _route_of_all(self, source: Source) -> Route:
         """Return the location of all rows of an external table; no build of this run reads them."""
@@ -557,7 +568,9 @@ class Reader:
         elif source.external is not None:
             rows = self.engine.read_files("parquet", Pin(None, part.files), source.columns, {})
         else:
-            rows = self.engine.load_raw(source, replace(self.pins.pin(source), files=part.files))
+            pin = self.pins.pin(source)
+            self._check_columns(source, pin)
+            rows = self.engine.load_raw(source, replace(pin, files=part.files))
         return rows if part.where is None else rows.where(part.where)
 
     def load_snapshot(self, snapshot: Snapshot) -> DataFrame:
@@ -615,7 +628,8 @@ class Reader:
                 continue
             if self.pins.pin(source).files is None:
                 continue
-            now = pin_raw(source.raw, self.settings.resolve(source.raw.location or ""))
+            place = self.settings.resolve(source.raw.location or "")
+            now = pin_raw(source.raw, place, columns=source.columns)
             if not still_holds(self.pins.pin(source), now):
                 raise ConflictError(
                     f"the data of `{source.name}` changed while it was being read",

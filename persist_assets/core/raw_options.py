@@ -22,7 +22,6 @@ OF_LISTINGS = (
     "ignoreCorruptFiles",
     "ignoreInvalidPartitionPaths",
     "ignoreMissingFiles",
-    "ignoredPathSegmentRegex",
     "modifiedAfter",
     "modifiedBefore",
     "pathGlobFilter",
@@ -155,11 +154,16 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
 
 _SINCE = {
     "archivepathfilter": "4.3",
-    "ignoredpathsegmentregex": "4.3",
     "prefertimestampnanos": "4.3",
     "timeformat": "4.2",
 }
 """The options that older supported versions of Spark ignore, in lower case."""
+
+_UNSUPPORTED = {
+    "ignoredpathsegmentregex": "names that begin with `_` or `.` are ignored; leave out"
+    " other files with `pathGlobFilter`",
+}
+"""Options of Spark that tables cannot have here, with hints."""
 
 _JDBC = (
     "connectionProvider",
@@ -244,6 +248,8 @@ def wrong_option(
     """
     known_options = OPTIONS.get(form)
     for name in sorted(options):
+        if known_options and name in _UNSUPPORTED:
+            return f"the option `{name}` is not supported", _UNSUPPORTED[name]
         since = _SINCE.get(name)
         if since is not None and (known_options or form == "jdbc") and not is_in_use(since):
             return f"{form} has no option `{name}` in Spark {spark_in_use()}", only_since(since)

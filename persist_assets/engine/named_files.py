@@ -13,6 +13,15 @@ from persist_assets.core.dialect import char_size, quote
 from persist_assets.core.errors import StorageError
 from persist_assets.core.model.sources import CATALOG
 from persist_assets.core.raw_options import CORRUPT, PARSED, corrupt_column, read_mode
+from persist_assets.storage.partition_texts import (
+    depends_on_clock,
+    is_cast_by_spark,
+    is_certain,
+    misread,
+    plain_type,
+    texts_by_column,
+    unescaped,
+)
 from persist_assets.storage.types import CHAR_TYPE
 
 if TYPE_CHECKING:
@@ -118,13 +127,50 @@ def whole_records(
     inside = [quote(c.name) for c in columns if c.name.lower() not in outside]
     if not inside:
         return frame
-    # With one more term, also the condition on a single column cannot be computed in advance.
+    # Calls stay flat where sums of many columns nest deeply; one needs at least two terms.
     terms = (*(f"IF({name} IS NULL, 1, 2)" for name in inside), f"IF({inside[0]} IS NULL, 2, 1)")
     shown = (
         f"coalesce({name}, {name}) AS {name}" if name in inside else name
         for name in map(quote, frame.columns)
     )
-    return frame.where(f"{' + '.join(terms)} > 0").selectExpr(*shown)
+    return frame.where(f"greatest({', '.join(terms)}) > 0").selectExpr(*shown)
+
+
+def directories_to_cast(
+    session: SparkSession, files: Sequence[str], base: str | None, columns: Iterable[Column]
+) -> frozenset[str]:
+    """Return the partition columns, in lower case, to read as strings and to CAST to their types.
+
+    Other columns have texts that Spark's file sources certainly read as CAST does.
+
+    Parameters
+    ----------
+    base
+        The table's location; None: no directory is a column.
+
+    Raises
+    ------
+    StorageError
+        A text is no value of its column's type.
+    """
+    types = {c.name.lower(): c.type or "string" for c in columns}
+    kinds = {name: plain_type(kind) for name, kind in types.items()}
+    uncertain = {
+        (name, text): file
+        for (name, text), file in texts_by_column(files, base).items()
+        if name in kinds and not is_certain(kinds[name], text)
+    }
+    for (name, text), file in uncertain.items():
+        if depends_on_clock(kinds[name], text):
+            raise misread(file, name, text, kinds[name])
+    for name in {name for name, _ in uncertain}:
+        texts = [(text, unescaped(text)) for n, text in uncertain if n == name]
+        rows = session.createDataFrame(texts, "listed string, text string")
+        wrong = rows.where(f"try_cast(text AS {types[name]}) IS NULL").limit(1).collect()
+        if wrong:
+            text = wrong[0]["listed"]
+            raise misread(uncertain[name, text], name, text, kinds[name])
+    return frozenset(name for name, _ in uncertain if not is_cast_by_spark(kinds[name]))
 
 
 def check_rows(scan: DataFrame, promised: Mapping[str, int], table: str) -> None:

@@ -31,6 +31,7 @@ from persist_assets.engine.few_rows import in_few_files, in_session, is_classic,
 from persist_assets.engine.named_files import (
     AS_NAMED,
     check_rows,
+    directories_to_cast,
     load_unpinned,
     padded,
     read_type,
@@ -55,7 +56,8 @@ from persist_assets.storage.delta_commit import find_staged
 from persist_assets.storage.delta_tables import read_snapshot, read_version
 from persist_assets.storage.files import reached, stored_rows
 from persist_assets.storage.headers import grouped_by_columns, line_of
-from persist_assets.storage.raw import Pin, missing_columns, partition_names
+from persist_assets.storage.partition_texts import partition_names
+from persist_assets.storage.raw import Pin
 from persist_assets.storage.types import delta_schema
 
 if TYPE_CHECKING:
@@ -196,22 +198,9 @@ class SparkEngine:
     # ---------------------------------------------------------------------------------- LOAD
 
     def load_raw(self, source: Source, pin: Pin) -> DataFrame:
-        """Return the rows of a raw table at a pinned version.
-
-        Raises
-        ------
-        StorageError
-            The data lacks a declared column.
-        """
+        """Return the rows of a raw table at a version; columns that a file lacks are NULL."""
         raw = source.raw
         assert raw is not None
-        lacking = missing_columns(pin, raw, source.columns)
-        if lacking:
-            raise StorageError(
-                f"the data of `{source.name}` has no column `{lacking[0]}`",
-                hint=f"it is declared at {source.location}",
-                location=source.location,
-            )
         options = dict(raw.options)
         if pin.files is not None:
             form = "parquet" if raw.format == "delta" else raw.format
@@ -269,10 +258,13 @@ class SparkEngine:
             The columns of the files, by position; None: the columns that are read.
         """
         present = columns if stored is None else stored
-        schema = schema_of(present)
         if not pin.files:
             file_column = f", {quote(file)} string" if file is not None else ""
-            return self.session.createDataFrame([], schema + file_column)
+            return self.session.createDataFrame([], schema_of(present) + file_column)
+        texts = directories_to_cast(self.session, pin.files, pin.base, columns)
+        schema = schema_of(
+            replace(c, type="string") if c.name.lower() in texts else c for c in present
+        )
         # The table's own statements about its files take precedence.
         reader = self.session.read.options(**AS_NAMED).options(**options)
         reader = reader.schema(schema).format(form)
@@ -281,9 +273,12 @@ class SparkEngine:
         # Directories named like undeclared partitions would become columns.
         frame = reader.load([spark_pattern(path) for path in pin.files])
         if form in PARSED:
-            frame = whole_records(frame, columns, partition_names(pin.files, pin.base or ""))
+            frame = whole_records(frame, columns, partition_names(pin.files, pin.base))
         names = [
-            f"{unpruned(quote(c.name), read_type(c.type))} AS {quote(c.name)}" for c in columns
+            f"CAST({quote(c.name)} AS {c.type}) AS {quote(c.name)}"
+            if c.name.lower() in texts
+            else f"{unpruned(quote(c.name), read_type(c.type))} AS {quote(c.name)}"
+            for c in columns
         ]
         if file is not None:
             names.append(f"_metadata.file_path AS {quote(file)}")
@@ -301,7 +296,7 @@ class SparkEngine:
         """
         columns, files = source.columns, pin.files or ()
         options = {**options, **reading_options(form, options, columns)}
-        parted = {*partition_names(files, pin.base or ""), corrupt_column(options).lower()}
+        parted = {*partition_names(files, pin.base), corrupt_column(options).lower()}
         groups: dict[tuple[Column, ...], list[str]] = {columns: [*files]}
         if form == "csv":
             try:

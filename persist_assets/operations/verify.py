@@ -452,7 +452,7 @@ class _Verifier:
             )
         location = self.settings.resolve(raw.raw.location or "")
         try:
-            pin = pin_version(raw.raw, location, version)
+            pin = pin_version(raw.raw, location, version, raw.columns)
         except GoneError as error:
             why = f"the data of `{raw.key}` that it was computed from is gone: {error.message}"
             raise _NotComparableError(why, hint=_build(source)) from error

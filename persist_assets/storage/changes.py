@@ -28,6 +28,7 @@ from persist_assets.storage.commits import (
 from persist_assets.storage.delta_features import READABLE_FEATURES, check_readable
 from persist_assets.storage.delta_tables import file_sizes, find_table, live_files, origin
 from persist_assets.storage.files import file_exists, list_files, reached
+from persist_assets.storage.partition_texts import partition_names
 from persist_assets.storage.raw import (
     OF_DELTA,
     OF_FILES,
@@ -42,8 +43,9 @@ from persist_assets.storage.raw import (
 from persist_assets.storage.touched_keys import keys_since
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from persist_assets.core.model.columns import Column
     from persist_assets.core.model.sources import RawTable
     from persist_assets.storage.commits import Actions
     from persist_assets.storage.delta_tables import Live
@@ -128,7 +130,7 @@ def raw_change(directory: str, location: str, then: str, pin: Pin, form: str = "
         added = [path for path, stamp in after.items() if before.get(path) != stamp]
         looked_into = form == "parquet" and len(added) <= _MOST_FOOTERS
         sizes = {path: stamp[0] for path, stamp in (*before.items(), *after.items())}
-        pieces = map(_parquet_piece if looked_into else Piece, added)
+        pieces = (_parquet_piece(p, location) if looked_into else Piece(p) for p in added)
         came = (replace(piece, bytes=sizes[piece.path]) for piece in pieces)
         went = (Piece(path, bytes=before[path][0]) for path in lost)
         return Change(tuple(came), tuple(went), total_bytes=pin.bytes or 0)
@@ -143,13 +145,17 @@ def raw_change(directory: str, location: str, then: str, pin: Pin, form: str = "
     return None
 
 
-def _parquet_piece(place: str) -> Piece:
-    """Return a Parquet file with the statistics of its footer."""
+def _parquet_piece(place: str, location: str) -> Piece:
+    """Return a Parquet file with the statistics of its footer.
+
+    A column that is a directory below the table's location has the value of the directory.
+    """
     from pyarrow import ArrowException, types
     from pyarrow.parquet import ParquetFile
 
     spans: dict[str, tuple[Any, Any, bool]] = {}
     rows: int | None = None
+    elsewhere = partition_names([place], location)
     try:
         with reached(place) as (system, path), system.open_input_file(path) as stream:
             file = ParquetFile(stream)
@@ -159,6 +165,7 @@ def _parquet_piece(place: str) -> Piece:
                 statistics = [c.statistics for group in groups for c in _chunks(group, field.name)]
                 is_complete = all(s and s.has_min_max and s.has_null_count for s in statistics)
                 exact = types.is_temporal(field.type) or types.is_signed_integer(field.type)
+                exact &= field.name.lower() not in elsewhere
                 if statistics and is_complete and exact and len(statistics) == len(groups):
                     low, high = min(s.min for s in statistics), max(s.max for s in statistics)
                     spans[field.name.lower()] = (low, high, any(s.null_count for s in statistics))
@@ -350,7 +357,7 @@ def version_of_same_rows(location: str, pin: Pin, versions: Iterable[str]) -> st
     return match and f"{OF_DELTA}{match[0]}:{table_id}:{match[1]}"
 
 
-def pin_version(raw: RawTable, location: str, version: str) -> Pin:
+def pin_version(raw: RawTable, location: str, version: str, columns: Sequence[Column] = ()) -> Pin:
     """Return the data that a raw table had at a version, in files that still exist.
 
     A later version of a Delta table that certainly has the same rows stands for the earlier one.
@@ -361,6 +368,8 @@ def pin_version(raw: RawTable, location: str, version: str) -> Pin:
         Absolute path or URI.
     version
         The version, as in an as_of.
+    columns
+        The declared columns.
 
     Raises
     ------
@@ -370,7 +379,7 @@ def pin_version(raw: RawTable, location: str, version: str) -> Pin:
         The data cannot be reached, or cannot be read correctly.
     """
     try:
-        now = pin_raw(raw, location)
+        now = pin_raw(raw, location, columns=columns)
     except StorageError as error:
         if list_files(location):
             raise

@@ -9,7 +9,6 @@ import csv
 import io
 import re
 from concurrent.futures import ThreadPoolExecutor
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from persist_assets.core.errors import StorageError, did_you_mean
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
 _MOST = 2**20
 """The maximum size of the first record of a file, in bytes."""
 _UNREADABLE = (".deflate", ".snappy", ".lz4", ".lzo")
+_SEPARATES = "\ue000"
+"""Stands for a separator of several characters: the parser of headers needs a single one."""
 _SPELLED = {r"\t": "\t", r"\b": "\b", r"\f": "\f", r"\\": "\\"}
 
 
@@ -94,13 +95,44 @@ def first_records(
     StorageError
         A file cannot be read.
     """
-    pattern = options.get("pathglobfilter", "*")
-    looked_at = [f for f in files if fnmatchcase(f.rpartition("/")[2], pattern)]
+    pattern = pattern_of_names(options.get("pathglobfilter", "*"))
+    looked_at = [f for f in files if pattern.fullmatch(f.rpartition("/")[2])]
     with ThreadPoolExecutor(16) as pool:
         records = pool.map(
             lambda f: _first_record(_read_text(f, options, _MOST, access), options), looked_at
         )
         return dict(zip(looked_at, records, strict=True))
+
+
+def pattern_of_names(glob: str) -> re.Pattern[str]:
+    """Return the pattern of the file names that Spark reads with `pathGlobFilter`.
+
+    Examples
+    --------
+    >>> bool(pattern_of_names("{a,b}[^0-9]*.csv").fullmatch("bx.csv"))
+    True
+    """
+    parts: list[str] = []
+    depth, n = 0, 0
+    while n < len(glob):
+        c, n = glob[n], n + 1
+        end = glob.find("]", n + 1) if c == "[" else -1
+        if c == "\\" and n < len(glob):
+            parts.append(re.escape(glob[n]))
+            n += 1
+        elif end > 0:
+            inside = glob[n:end].replace("\\", "\\\\").replace("[", "\\[")
+            parts.append(f"[^{inside[1:]}]" if inside[0] in "^!" else f"[{inside}]")
+            n = end + 1
+        elif c in "{}," and (depth or c == "{"):
+            parts.append({"{": "(?:", "}": ")", ",": "|"}[c])
+            depth += {"{": 1, "}": -1, ",": 0}[c]
+        else:
+            parts.append({"*": ".*", "?": "."}.get(c) or re.escape(c))
+    try:
+        return re.compile("".join(parts), re.DOTALL)
+    except re.error:
+        return re.compile(".*", re.DOTALL)  # Spark refuses it
 
 
 def _read_text(
@@ -144,8 +176,9 @@ def _first_record(text: str, options: Mapping[str, str]) -> tuple[str, ...] | No
     separator = options.get("sep", options.get("delimiter", ","))
     separator = _SPELLED.get(separator, separator)
     quote, escape = options.get("quote", '"'), options.get("escape", "\\")
-    if len(separator) > 1:
-        return tuple(name.strip().strip(quote or '"') for name in lines[0].split(separator))
+    written, separator = separator, separator if len(separator) == 1 else _SEPARATES
+    if len(written) > 1:
+        lines = [line.replace(written, separator) for line in lines]
     whole = options.get("multiline", "false").lower() == "true"
     reader = csv.reader(
         io.StringIO("\n".join(lines)) if whole else lines[:1],
@@ -155,7 +188,7 @@ def _first_record(text: str, options: Mapping[str, str]) -> tuple[str, ...] | No
         escapechar=escape if escape and escape != quote else None,
         skipinitialspace=True,
     )
-    return tuple(name.strip() for name in next(reader))
+    return tuple(name.strip().replace(_SEPARATES, written) for name in next(reader))
 
 
 def columns_in_order(

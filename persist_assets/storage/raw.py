@@ -26,6 +26,13 @@ from persist_assets.storage.delta_features import (
     unusual_features,
 )
 from persist_assets.storage.files import delta_place, list_files, reached, unreachable
+from persist_assets.storage.partition_texts import (
+    check_layout,
+    is_certain,
+    partition_columns,
+    plain_type,
+    texts_by_column,
+)
 from persist_assets.storage.types import columns_of_struct, type_of_arrow
 from persist_assets.storage.waiting import ask
 
@@ -123,7 +130,12 @@ def public_options(raw: RawTable) -> tuple[tuple[str, str], ...]:
     return tuple((k, v) for k, v in raw.options if not SECRETS.search(k))
 
 
-def pin_raw(raw: RawTable, location: str, access: Mapping[str, str] | None = None) -> Pin:
+def pin_raw(
+    raw: RawTable,
+    location: str,
+    access: Mapping[str, str] | None = None,
+    columns: Sequence[Column] = (),
+) -> Pin:
     """Return the current version of a raw table.
 
     Parameters
@@ -132,6 +144,8 @@ def pin_raw(raw: RawTable, location: str, access: Mapping[str, str] | None = Non
         Absolute path or URI.
     access
         See `files.reached`; for files only.
+    columns
+        The declared columns.
 
     Raises
     ------
@@ -150,38 +164,21 @@ def pin_raw(raw: RawTable, location: str, access: Mapping[str, str] | None = Non
         )
     single = files[0].location == location
     base = location.rpartition("/")[0] if single else location
-    if not single and "recursivefilelookup" not in dict(raw.options):
-        _check_layout([f.location for f in files], base)
+    has_partitions = dict(raw.options).get("recursivefilelookup", "false").lower() != "true"
+    locations = tuple(f.location for f in files)
+    if not single and has_partitions:
+        check_layout(locations, base)
     listing = [(f.location.removeprefix(base), f.bytes, f.changed_ns, f.inode) for f in files]
-    digest = hashlib.sha256(json.dumps(listing).encode()).hexdigest()
+    kinds = {c.name.lower(): plain_type(c.type) for c in columns}
+    texts = texts_by_column(locations, base) if has_partitions else {}
+    # Earlier releases read other values from such directories, so tables with them are built again.
+    read_since = [] if all(is_certain(kinds.get(n, "string"), t) for n, t in texts) else ["cast"]
+    digest = hashlib.sha256(json.dumps([*listing, *read_since]).encode()).hexdigest()
     stamps = tuple((f.bytes, f.changed_ns, f.inode) for f in files)
     kind = OF_PARSED if raw.format in ("csv", "json") else OF_FILES
     size = sum(f.bytes for f in files)
-    locations = tuple(f.location for f in files)
-    return Pin(f"{kind}{digest[:32]}", locations, base, stamps, bytes=size)
-
-
-def _check_layout(files: Sequence[str], base: str) -> None:
-    """Raise if Spark would silently ignore files or partition directories.
-
-    It ignores files beside partition directories, and partition directories above other ones.
-    """
-    parted = [f for f in files if "=" in f.removeprefix(base).rpartition("/")[0]]
-    if parted and len(parted) < len(files):
-        other = min(set(files) - set(parted))
-        raise StorageError(
-            f"{other} is not in a partition directory, while {parted[0]} is: Spark would ignore it",
-            hint="move it into a partition (name=value), or out of the table's directory",
-        )
-    for file in parted:
-        levels = ["=" in part for part in file.removeprefix(base).split("/")[:-1]]
-        first, last = levels.index(True), len(levels) - levels[::-1].index(True)
-        if not all(levels[first:last]):
-            raise StorageError(
-                f"{file} is in a directory without a value between partition directories: Spark"
-                " would ignore those above it",
-                hint="name all directories between the first and the last name=value like these",
-            )
+    parted_at = base if has_partitions else None
+    return Pin(f"{kind}{digest[:32]}", locations, parted_at, stamps, bytes=size)
 
 
 def still_holds(pin: Pin, now: Pin) -> bool:
@@ -254,17 +251,9 @@ def find_columns(raw: RawTable, location: str) -> tuple[Column, ...]:
         )
     pin = pin_raw(raw, location)
     assert pin.files
-    return (*_parquet_columns(pin.files[0]), *_partition_columns(pin.files, pin.base or ""))
-
-
-def missing_columns(pin: Pin, raw: RawTable, columns: Sequence[Column]) -> list[str]:
-    """Return the declared columns that the data lacks; Spark would read NULLs."""
-    if raw.format not in ("parquet", "delta") or not pin.files:
-        return []
-    present = pin.names or {c.name.lower() for c in _parquet_columns(pin.files[0])}
-    if pin.base is not None:
-        present |= {c.name.lower() for c in _partition_columns(pin.files, pin.base)}
-    return [c.name for c in columns if c.name.lower() not in present]
+    parted = () if pin.base is None else partition_columns(pin.files, pin.base)
+    names = {c.name.lower() for c in parted}  # they take precedence over those in files
+    return (*(c for c in _parquet_columns(pin.files[0]) if c.name.lower() not in names), *parted)
 
 
 # ------------------------------------------------------------------------------------------ delta
@@ -685,29 +674,3 @@ def _parquet_columns(path: str) -> tuple[Column, ...]:
     if by_spark:
         return columns_of_struct(json.loads(by_spark))
     return tuple(Column(f.name, type_of_arrow(f.type, f"{path}: column {f.name}")) for f in schema)
-
-
-def _partition_columns(files: Sequence[str], base: str) -> tuple[Column, ...]:
-    """Return the partition columns of directories named ``name=value``, with Spark's types."""
-    values: dict[str, set[str]] = {}
-    for path in files:
-        for part in path.removeprefix(base).split("/")[:-1]:
-            name, equals, value = part.partition("=")
-            if equals:
-                values.setdefault(name, set()).add(unquote(value))
-    return tuple(Column(name, _partition_type(texts)) for name, texts in values.items())
-
-
-def partition_names(files: Sequence[str], base: str) -> frozenset[str]:
-    """Return the lower-case names of the columns that are directories of files."""
-    parts = {p for f in files for p in f.removeprefix(base).split("/")[:-1] if "=" in p}
-    return frozenset(p.partition("=")[0].lower() for p in parts)
-
-
-def _partition_type(values: set[str]) -> str:
-    texts = values - {"__HIVE_DEFAULT_PARTITION__"}
-    if texts and all(re.fullmatch(r"-?\d{1,18}", v) for v in texts):
-        return "int" if all(abs(int(v)) < 2**31 for v in texts) else "bigint"
-    if texts and all(re.fullmatch(r"\d{4}-\d{2}-\d{2}", v) for v in texts):
-        return "date"
-    return "string"

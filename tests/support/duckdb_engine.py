@@ -33,7 +33,8 @@ from persist_assets.engine.row_metrics import Measured, columns_in, promised, re
 from persist_assets.engine.spark import SparkEngine
 from persist_assets.storage.delta_commit import Staged, find_staged
 from persist_assets.storage.delta_tables import read_snapshot, read_version
-from persist_assets.storage.raw import Pin, missing_columns, partition_names
+from persist_assets.storage.partition_texts import partition_names
+from persist_assets.storage.raw import Pin
 from persist_assets.storage.types import columns_of_struct, delta_schema
 
 if TYPE_CHECKING:
@@ -226,13 +227,7 @@ class DuckDBEngine:
     def load_raw(self, source: Source, pin: Pin) -> Any:
         """Return the rows of a raw table of Parquet files, or of Delta Lake; refuse others."""
         assert source.raw is not None
-        lacking = missing_columns(pin, source.raw, source.columns)
-        if lacking:
-            raise StorageError(
-                f"the data of `{source.name}` has no column `{lacking[0]}`",
-                location=source.location,
-            )
-        parted = partition_names(pin.files or (), pin.base or "")
+        parted = partition_names(pin.files or (), pin.base)
         if source.raw.format not in ("parquet", "delta") or pin.files is None or parted:
             raise _refused(f"what reads `{source.name}`: {source.raw}")
         self.check_rows(source.name, pin)

@@ -47,6 +47,7 @@ from persist_assets.compiler.frontends.sql_trees import (
     column_definitions,
     comment_text,
     comments_in,
+    default_column,
     double_quoted,
     option_value,
     property_of,
@@ -452,6 +453,11 @@ class _File:
                 "each run reads the newest version as of its start",
             )
         columns = self.columns(tree)
+        if lost := default_column(tree):
+            message = f"the column `{lost}` of `{name}` has a DEFAULT, and raw tables have none"
+            raise _Refused(
+                "raw-default", message, location, "use coalesce() in a view of the table"
+            )
         if wrong := wrong_option(form, options, columns):
             raise _Refused("raw-options", f"`{name}`: {wrong[0]}", location, wrong[1])
         if not place and form in ("delta", *FILE_FORMATS):

@@ -103,6 +103,12 @@ def column_definitions(tree: Any) -> Sequence[exp.ColumnDef]:
     return [e for e in schema.expressions if isinstance(e, exp.ColumnDef)] if schema else []
 
 
+def default_column(tree: Any) -> str | None:
+    """Return the name of a column with a DEFAULT, or None."""
+    with_default = (d for d in column_definitions(tree) if d.find(exp.DefaultColumnConstraint))
+    return next((d.name for d in with_default), None)
+
+
 def column_comment(definition: Any) -> str | None:
     """Return the comment of a column, or None."""
     constraint = definition.find(exp.CommentColumnConstraint)

@@ -9,9 +9,8 @@ paths, sizes and times.
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import date
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
@@ -21,11 +20,20 @@ from persist_assets.core.errors import ConflictError, StorageError
 from persist_assets.core.model.sources import RawTable
 from persist_assets.external.connectors.pruning import Span, exactly, moment_as_written, span
 from persist_assets.storage.files import reached, read_footer, unreachable
+from persist_assets.storage.partition_texts import (
+    INTEGERS,
+    NO_VALUE,
+    is_certain,
+    misread,
+    partition_texts_of,
+    plain_type,
+    texts_by_column,
+)
 from persist_assets.storage.raw import pin_raw
 from persist_assets.storage.types import type_of_arrow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from zoneinfo import ZoneInfo
 
     from persist_assets.core.model.columns import Column
@@ -40,16 +48,6 @@ _LOGS = {
 }
 """The logs of tables, which say which of the files count."""
 
-_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
-_WHOLE = re.compile(r"[+-]?[0-9]{1,40}")
-_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_MOMENT = re.compile(
-    r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
-    r"([ T][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?(Z|[+-][0-9]{2}:[0-9]{2})?)?"
-)
-_DECIMAL = re.compile(r"decimal(?:\(([0-9]+)(?:,([0-9]+))?\))?")
-_INTEGERS = {"tinyint": 7, "smallint": 15, "int": 31, "bigint": 63}
-"""The number of bits of integers."""
 _LEGACY_BEFORE = 1900
 """The year before which old writers may have used another calendar or other time zones."""
 
@@ -174,14 +172,7 @@ def list_directory(
     for place, stamp in zip(pin.files or (), pin.stamps, strict=True):
         path = place.removeprefix(base)
         files.append(ListedFile(place, path, stamp, _partition(path)))
-    _check_texts(files, columns)
-    by_names = {tuple(f.partition): f for f in files}
-    if len(by_names) > 1:
-        one, other = sorted(f.location for f in by_names.values())[:2]
-        raise StorageError(
-            f"{one} and {other} are in directories of different partition columns",
-            hint="move one of them: every file needs the same directories, name=value",
-        )
+    _check_texts(files, base, columns)
     return Listing(base, tuple(files))
 
 
@@ -204,70 +195,17 @@ def _partition(path: str) -> dict[str, str | None]:
     {'day': '2026-01-01', 'kind': 'a:b'}
     """
     return {
-        name: None if text == _NO_VALUE else unquote(text) for name, text in _texts_as_listed(path)
+        name.lower(): None if text == NO_VALUE else unquote(text)
+        for name, text in partition_texts_of(path)
     }
 
 
-def _texts_as_listed(path: str) -> Iterator[tuple[str, str]]:
-    """Yield the lower-case names of a file's partition columns, and their texts, still quoted."""
-    for part in path.split("/")[:-1]:
-        name, equals, text = part.partition("=")
-        if equals:
-            yield unquote(name).lower(), text
-
-
-def _check_texts(files: Iterable[ListedFile], columns: Iterable[Column]) -> None:
-    """Raise if Spark might read a partition directory as another value than its text, or as NULL.
-
-    Spark unquotes no numbers and dates, cuts off the high bits of small integers, shifts decimals
-    whose scale is not that of their type, and without ANSI mode reads other times as NULL.
-    """
-    kinds = {c.name.lower(): (c.type or "").lower().replace(" ", "") for c in columns}
-    valid: set[tuple[str, str]] = set()
-    for file in files:
-        for name, text in _texts_as_listed(file.path):
-            kind = kinds.get(name, "string")
-            if (kind, text) in valid:
-                continue
-            if text != _NO_VALUE and not _is_certain(kind, text):
-                raise StorageError(
-                    f"{file.location} is in a directory {name}={text}, which is no value of the"
-                    f" declared type {kind}",
-                    hint=f"rename the directory, or declare `{name}` as string",
-                )
-            valid.add((kind, text))
-
-
-def _is_certain(kind: str, text: str) -> bool:
-    """Whether Spark certainly reads the text of a directory as a value of a type.
-
-    Types for which Spark itself reports other texts count as certain.
-
-    Examples
-    --------
-    >>> _is_certain("tinyint", "-128"), _is_certain("tinyint", "128"), _is_certain("date", "2026")
-    (True, False, False)
-    >>> _is_certain("decimal(4,2)", "1.50"), _is_certain("decimal(4,2)", "1.5")
-    (True, False)
-    """
-    if kind in _INTEGERS or kind == "date":
-        return _span_of_text(kind, text, None) is not None
-    if kind.startswith("timestamp"):
-        return _is_moment(unquote(text))
-    if decimal := _DECIMAL.fullmatch(kind):
-        digits, scale = int(decimal[1] or 10), int(decimal[2] or 0)
-        whole, _, rest = text.lstrip("+-").partition(".")
-        is_number = re.fullmatch(r"[+-]?[0-9]+(\.[0-9]+)?", text) is not None
-        return is_number and len(rest) == scale and len(whole.lstrip("0")) <= digits - scale
-    return True
-
-
-def _is_moment(text: str) -> bool:
-    try:
-        datetime.fromisoformat(text)
-    except ValueError:
-        return False
-    return _MOMENT.fullmatch(text) is not None
+def _check_texts(files: Iterable[ListedFile], base: str, columns: Iterable[Column]) -> None:
+    """Raise if Spark might read a directory as another value than its text, or as NULL."""
+    kinds = {c.name.lower(): plain_type(c.type) for c in columns}
+    for (name, text), file in texts_by_column((f.location for f in files), base).items():
+        if not is_certain(kinds.get(name, "string"), text):
+            raise misread(file, name, text, kinds[name])
 
 
 def partition_spans(
@@ -289,14 +227,10 @@ def _span_of_text(kind: str, text: str | None, timezone: ZoneInfo | None) -> Spa
         return exactly(kind, None)
     if kind == "string" and text.isascii() and "%" not in text:
         return exactly(kind, text)
-    if kind in _INTEGERS and _WHOLE.fullmatch(text):
-        number, end = int(text), 2 ** _INTEGERS[kind]
-        return exactly(kind, number) if -end <= number < end else None
-    if kind == "date" and _DAY.fullmatch(text):
-        try:
-            return exactly(kind, date.fromisoformat(text))
-        except ValueError:
-            return None
+    if kind in INTEGERS and is_certain(kind, text):
+        return exactly(kind, int(text))
+    if kind == "date" and is_certain(kind, text):
+        return exactly(kind, date.fromisoformat(text))
     if kind == "timestamp" and timezone is not None:
         return moment_as_written(text, timezone)
     return None

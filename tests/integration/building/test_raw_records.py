@@ -8,7 +8,6 @@ import pytest
 
 from persist_assets.core.errors import StorageError
 
-
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path

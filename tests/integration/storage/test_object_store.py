@@ -47,6 +47,7 @@ from persist_assets.storage.delta_tables import (
     read_sample,
     read_version,
 )
+from persist_assets.storage.file_columns import missing_columns
 from persist_assets.storage.files import (
     delete_directory,
     delta_place,
@@ -62,7 +63,7 @@ from persist_assets.storage.published_tables import (
     publish_version,
     tidy_published,
 )
-from persist_assets.storage.raw import find_columns, missing_columns, pin_raw
+from persist_assets.storage.raw import find_columns, pin_raw
 from persist_assets.storage.types import delta_schema
 
 if TYPE_CHECKING:

@@ -24,8 +24,9 @@ from persist_assets.core.model.sources import RawTable
 from persist_assets.storage.delta_commit import Staged, commit, find_staged
 from persist_assets.storage.delta_deletions import delete_builds
 from persist_assets.storage.delta_tables import LOG, find_table, read_sample, read_version
+from persist_assets.storage.file_columns import missing_columns
 from persist_assets.storage.files import delete_directory
-from persist_assets.storage.raw import find_columns, missing_columns, pin_raw, public_options
+from persist_assets.storage.raw import find_columns, pin_raw, public_options
 from persist_assets.storage.types import delta_schema
 
 if TYPE_CHECKING:
