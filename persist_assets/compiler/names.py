@@ -223,6 +223,14 @@ def unclear_parameters(
     return problems
 
 
+def variable_hint(problem: Problem, variables: Collection[str]) -> str | None:
+    """Return the hint of a problem: of an unknown column with the name of a variable, another."""
+    name = problem.message.split("`")[1] if problem.message.startswith("`") else ""
+    if problem.code == "unknown-column" and name.lower() in variables:
+        return f"for the variable, write session.{name}"
+    return problem.hint
+
+
 def _is_source_id(reference: Reference) -> bool:
     return len(reference.parts) == 1 and "@" in reference.parts[0]
 

@@ -32,13 +32,17 @@ from persist_assets.compiler.frontends.sql_functions import (
     spelled,
 )
 from persist_assets.compiler.frontends.sql_places import (
+    COMPLEX,
     aliases,
+    implicit_names,
+    is_repeated,
     is_unit,
     names_column,
     own_name,
     takes_names,
 )
 from persist_assets.compiler.frontends.sql_tables import (
+    called_tables,
     common_tables,
     has_plain_names,
     names_of_tables,
@@ -316,14 +320,6 @@ def _template(definitions: Definitions, function: SqlFunction) -> Template:
 MAX_LENGTH = 100_000
 """The maximum length of an inlined call, as calls in arguments multiply."""
 
-_COMPLEX = {
-    "aggregate": "aggregates",
-    "generator": "generates rows",
-    "table": "generates rows",
-    "window": "has a window",
-}
-"""What functions of a kind do that no function in SQL can do."""
-
 
 class _Inlining:
     """A query or the body of a function in which calls, parameters and variables are replaced.
@@ -354,7 +350,12 @@ class _Inlining:
         for i, token in enumerate(code.tokens):
             self.index.setdefault(token.start, i)
         nodes = [*code.tree.walk()]
-        self.aliases = {*aliases(nodes)}
+        self.aliases, self.implicit = {*aliases(nodes)}, {*implicit_names(nodes)}
+        if function is None or function.returns is None:
+            tables = called_tables(code.tree, definitions.functions)
+            self.aliases |= {name.lower() for f in tables for name, _ in f.columns}
+            known = {f.name.lower() for f in tables}
+            self.has_plain_names = has_plain_names(code.tree, known, self.aliases)
         if function is not None:
             self.check_body(function, nodes)
         for node in nodes:
@@ -410,11 +411,16 @@ class _Inlining:
             self.parameter(self.function, node, first, names)
         elif self.function is not None and self.is_parameter(self.function, names):
             self.parameter_in_query(self.function, node, first, names)
-        elif len(names) == 1 and names[0] not in self.aliases | self.definitions.columns:
+        elif len(names) == 1 and self.is_no_column(names[0]):
             variable = self.definitions.variables.get(names[0])
             if variable is not None:
                 self.variables.add(names[0])
                 self.put(first, first + 1, variable, node)
+
+    def is_no_column(self, name: str) -> bool:
+        """Whether no column can have a name, except those of tables that are read."""
+        hidden = self.aliases | self.implicit | self.definitions.columns
+        return self.has_plain_names and name not in hidden
 
     def explicit(self, first: int, names: list[str], node: Any) -> None:
         """Replace ``session.x``, unless a table or column has this name."""
@@ -433,7 +439,7 @@ class _Inlining:
 
     def parameter(self, function: SqlFunction, node: Any, first: int, names: list[str]) -> None:
         """Replace a parameter in the body of a function."""
-        repeated = node.find_ancestor(exp.Lambda) is not None
+        repeated = is_repeated(node)
         own = names[0] == function.name.lower() and len(names) > 1
         name, n = (names[1], 3) if own else (names[0], 1)
         if name in function.parameters:
@@ -476,17 +482,11 @@ class _Inlining:
         location, tokens = self.code.file.location, self.tokens
         start, end = location(tokens[0].start), location(tokens[-1].start)
         self.parameters.append(InlinedParameter(names[0], written, place, start, end))
-        repeated = node.find_ancestor(exp.Lambda) is not None
+        repeated = is_repeated(node)
         self.replaced[first] = first + n, lambda: [Slot(name, repeated)]
 
     def check_query(self, function: SqlFunction, nodes: Sequence[Any]) -> None:
         """Refuse what the query of a table function cannot have."""
-        called = (self.definitions.functions.get(name) for name, _ in calls_in(self.code.tree))
-        tables = [f for f in called if f is not None and f.returns is None]
-        self.aliases |= {name.lower() for f in tables for name, _ in f.columns}
-        self.has_plain_names = has_plain_names(
-            self.code.tree, {f.name.lower() for f in tables}, self.aliases
-        )
         wrong = wrong_body(function, self.aliases)
         if wrong:
             raise Refused("function", wrong[0], self.code.location(), wrong[1])
@@ -511,9 +511,9 @@ class _Inlining:
                 message = f"`{function.name}` may use its parameters only"
                 raise Refused("function", message, self.code.location())
         for name, node in calls_in(self.code.tree):
-            obstacle = _COMPLEX.get("window" if name in TIME_WINDOWS else SPARKS.get(name, ""))
+            obstacle = COMPLEX.get("window" if name in TIME_WINDOWS else SPARKS.get(name, ""))
             if node.find_ancestor(exp.Window) is not None:
-                obstacle = _COMPLEX["window"]
+                obstacle = COMPLEX["window"]
             if obstacle:
                 message = f"`{function.name}` {obstacle}: `{name}`"
                 hint = "functions compute one value from others of the same row"

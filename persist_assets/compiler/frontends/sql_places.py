@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
-from persist_assets.analysis.functions import UNIT_FIRST
+from persist_assets.analysis.functions import TIME_WINDOWS, UNIT_FIRST
 from persist_assets.core.dialect import plain, quote
 
 if TYPE_CHECKING:
@@ -15,6 +15,13 @@ if TYPE_CHECKING:
 
 _NAMED_BY_ARGUMENTS = frozenset(("struct", "arrays_zip"))
 """Functions that name fields of their result as their arguments."""
+COMPLEX = {
+    "aggregate": "aggregates",
+    "generator": "generates rows",
+    "table": "generates rows",
+    "window": "has a window",
+}
+"""What functions of a kind do that no function in SQL can do."""
 
 
 def aliases(nodes: Iterable[Any]) -> Iterator[str]:
@@ -30,11 +37,37 @@ def aliases(nodes: Iterable[Any]) -> Iterator[str]:
             yield node.name.lower()
 
 
+def implicit_names(nodes: Iterable[Any]) -> Iterator[str]:
+    """Yield the names that columns may have without an alias: of fields, and of time windows."""
+    for node in nodes:
+        if isinstance(node, exp.Dot):
+            yield node.name.lower()
+        elif isinstance(node, exp.Column):
+            parts = [plain(part.name).lower() for part in node.parts]
+            if len(parts) > 1 and parts[0] not in ("session", "system"):
+                yield parts[-1]
+        elif isinstance(node, exp.Anonymous) and plain(node.name).lower() in TIME_WINDOWS:
+            yield plain(node.name).lower()
+
+
+def is_repeated(node: Any) -> bool:
+    """Whether Spark may evaluate what stands in place of a name several times for a row."""
+    below, above = node, node.parent
+    while above is not None:
+        called = plain(above.name).lower() if isinstance(above, exp.Anonymous) else ""
+        is_compared = isinstance(above, exp.Case) and below.arg_key == "this"  # CASE x WHEN …
+        is_decoded = called == "decode" and len(above.expressions) > 2 and below.index == 0
+        if isinstance(above, exp.Lambda) or is_compared or is_decoded:
+            return True
+        below, above = above, above.parent
+    return False
+
+
 def is_unit(node: Any) -> bool:
-    """Whether a name is a unit of time: ``dateadd(day, 1, d)``."""
+    """Whether a name is a unit of time: ``dateadd(day, 1, d)``, but not ``date_add(day, 1)``."""
     call = node.parent
     is_call = isinstance(call, exp.Anonymous) and plain(call.name).lower() in UNIT_FIRST
-    return is_call and call.expressions[0] is node
+    return is_call and len(call.expressions) == 3 and call.expressions[0] is node
 
 
 def takes_names(node: Any) -> bool:

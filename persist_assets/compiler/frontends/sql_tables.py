@@ -16,7 +16,7 @@ from persist_assets.compiler.frontends.sql_trees import tables_read
 from persist_assets.core.dialect import function_named, quote
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
 
     from persist_assets.compiler.frontends.sql_functions import SqlFunction
 
@@ -74,6 +74,12 @@ def _n_columns(tree: Any) -> int | None:
 
 _MANY = ("generator", "table")
 """Kinds of functions that make rows, of several columns."""
+
+
+def called_tables(tree: Any, functions: Mapping[str, SqlFunction]) -> list[SqlFunction]:
+    """Return the functions that return tables and that a query calls."""
+    called = {name for name, _ in calls_in(tree)}
+    return [f for name, f in functions.items() if name in called and f.returns is None]
 
 
 def has_plain_names(tree: Any, functions: Collection[str], names: Collection[str]) -> bool:

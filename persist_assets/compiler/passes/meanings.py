@@ -26,7 +26,12 @@ from persist_assets.analysis.semantics import (
     understand_function,
 )
 from persist_assets.analysis.syntax import given_args
-from persist_assets.compiler.names import source_id, unclear_parameters, wrong_hint
+from persist_assets.compiler.names import (
+    source_id,
+    unclear_parameters,
+    variable_hint,
+    wrong_hint,
+)
 from persist_assets.compiler.passes.annotations import unfit_condition
 from persist_assets.compiler.passes.names import resolve_unit
 from persist_assets.compiler.passes.shown_types import Shown, shown_types
@@ -307,7 +312,8 @@ def _compile_query(compilation: Compilation, unit: Unit) -> None:
         if not isinstance(meaning, Meaning):
             if declaration.language == MALLOY:  # nobody has seen the lines of its SQL
                 meaning = [replace(p, location=declaration.location) for p in meaning]
-            compilation.problems += meaning
+            names = compilation.definitions.variables
+            compilation.problems += [replace(p, hint=variable_hint(p, names)) for p in meaning]
             unit.broken = True
             return
     compilation.memory.used[unit.key] = unit.meaning = meaning

@@ -120,6 +120,16 @@ CALLS = [
         "[function]",
     ),
     (
+        "named(randn()) AS x",
+        "14: error: `named` uses `x` several times, and `randn` might have another value each time "
+        "[function]",
+    ),
+    (
+        "decoded(randn()) AS x",
+        "16: error: `decoded` uses `x` several times, and `randn` might have another value each "
+        "time [function]",
+    ),
+    (
         "session.nothing AS x",
         "8: error: `session` is not a table in this query [unknown-column]",
     ),
@@ -133,7 +143,10 @@ def test_calls_that_cannot_be_inlined_with_certainty_are_refused(
 ) -> None:
     each = (
         "CREATE FUNCTION each(xs ARRAY<INT>, y INT) RETURNS ARRAY<INT> "
-        "RETURN transform(xs, e -> e + y)"
+        "RETURN transform(xs, e -> e + y);\n"
+        "CREATE FUNCTION named(x INT) RETURNS STRING RETURN CASE x + 1 WHEN 1 THEN 'a' WHEN 2 "
+        "THEN 'b' END;\n"
+        "CREATE FUNCTION decoded(x INT) RETURNS STRING RETURN decode(x, 1, 'a', 2, 'b')"
     )
     query = f"{TABLE}CREATE VIEW v AS\nSELECT {call} FROM t"
     assert problems(tmp_path, f=FUNCTIONS + each, q=query) == [f"sources/q.sql:3:{message}"]
@@ -279,6 +292,65 @@ def test_columns_come_before_variables(tmp_path: Path) -> None:
     )
     query = loaded(tmp_path).parse("SELECT region, lowest FROM t")
     assert query.text == "SELECT region, CAST(2 AS int) AS `lowest` FROM t"
+
+
+@pytest.mark.proves("W20")
+def test_a_parameter_that_stands_where_a_unit_could_is_replaced(tmp_path: Path) -> None:
+    """Else `date_add(n, 1)` of a function would read a column `n` of the query that calls it."""
+    functions = "CREATE FUNCTION next(n DATE) RETURNS DATE RETURN date_add(n, datediff(n, n));\n"
+    query = TABLE + "CREATE VIEW v AS SELECT next(DATE '2024-01-01') AS d FROM t;\n"
+    n = "CAST(DATE '2024-01-01' AS date)"
+    written = f"SELECT CAST(date_add({n}, datediff({n}, {n})) AS date) AS d FROM t"
+    assert text_of(sound(tmp_path, f=functions, q=query), "v") == written
+
+
+@pytest.mark.proves("W21")
+@pytest.mark.parametrize(
+    ("name", "below"),
+    [
+        ("lowest", "(SELECT s.lowest FROM u)"),
+        ("lowest", "(SELECT s.* FROM u)"),
+        ("lowest", "(SELECT inline(array(s)) FROM u)"),
+        ("lowest", "(SELECT region FROM t) PIVOT (count(1) FOR region IN ('lowest'))"),
+        ("lowest", "t UNPIVOT (lowest FOR name IN (n, price))"),
+        ("id", "range(3)"),
+        ("col1", "VALUES (1)"),
+        ("col", "t LATERAL VIEW explode(array(n))"),
+        ("window", "(SELECT window(day, '1 day') FROM u GROUP BY window(day, '1 day'))"),
+    ],
+)
+def test_columns_that_are_not_in_the_text_come_before_variables(
+    tmp_path: Path, name: str, below: str
+) -> None:
+    tables = "CREATE TABLE u (day DATE, s STRUCT<lowest: INT>) USING parquet LOCATION 'data/u';\n"
+    names = ("id", "col", "col1", "window")
+    variables = "".join(f"DECLARE VARIABLE {n} INT DEFAULT 9;\n" for n in names)
+    query = f"{TABLE}{tables}CREATE VIEW v AS SELECT {name}, session.{name} AS other FROM {below};"
+    project = sound(tmp_path, f=FUNCTIONS + variables, q=query)
+    value = 2 if name == "lowest" else 9
+    written = f"SELECT {name}, CAST({value} AS int) AS other FROM {below}"
+    assert text_of(project, "v") == written
+
+
+@pytest.mark.proves("W21")
+def test_a_variable_needs_its_qualifier_beside_columns_that_are_not_in_the_text(
+    tmp_path: Path,
+) -> None:
+    view = "CREATE VIEW v AS SELECT e FROM t LATERAL VIEW explode(array(n)) x AS e WHERE {} > 1"
+    query = TABLE + view
+    (problem,) = loaded(tmp_path, f=FUNCTIONS, q=query.format("lowest")).project.errors
+    assert problem.message.startswith("`lowest` is not a column")
+    assert problem.hint == "for the variable, write session.lowest"
+    project = sound(tmp_path, q=query.format("session.lowest"))
+    assert text_of(project, "v").endswith("WHERE CAST(2 AS int) > 1")
+
+
+@pytest.mark.proves("W21")
+def test_columns_of_table_functions_come_before_variables(tmp_path: Path) -> None:
+    function = "CREATE FUNCTION f() RETURNS TABLE (lowest INT) RETURN SELECT n FROM t;\n"
+    query = TABLE + "CREATE VIEW v AS SELECT lowest FROM f();\n"
+    project = sound(tmp_path, f=FUNCTIONS + function, q=query)
+    assert text_of(project, "v").startswith("SELECT lowest FROM (SELECT")
 
 
 WRONG_SETTINGS = [
