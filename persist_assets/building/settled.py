@@ -190,7 +190,7 @@ def confirm(reader: Reader, settled: Iterable[Settled]) -> None:
     own = observer.ledger.manifests.fetch(environment)
     confirmed = [some for some in settled if own.get(some.source.build_id) == some.snapshot]
     observer.ledger.partitions.confirm(
-        environment,
+        observer.settings.environments,
         {some.snapshot.build_uid: some.current_at for some in confirmed},
         {ref_of(some.source.key): some.last for some in confirmed},
     )

@@ -11,9 +11,10 @@ from persist_assets.ledger.connection import in_parts
 from persist_assets.ledger.log import Part, begins, like, repeated
 from persist_assets.ledger.rows import event_data
 from persist_assets.ledger.tables import availability, builds, manifest_entries, wants
+from persist_assets.ledger.taints import marked
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
     from datetime import datetime
 
     from persist_assets.core.model.snapshots import Build
@@ -132,14 +133,16 @@ class Partitions(Part):
     @repeated
     def confirm(
         self,
-        environment: str,
+        environments: Sequence[str],
         times: Mapping[str, datetime],
         available: Mapping[PartitionRef, Build],
     ) -> None:
-        """Record that tables are up to date without a build.
+        """Record that tables are up to date without a build, unless they are tainted by now.
 
         Parameters
         ----------
+        environments
+            The environment, and those that it reads: their taints count.
         times
             Until when the data below published snapshots is known to be current, by the builds that
             wrote them. Snapshots that the environment no longer publishes stay as they are.
@@ -147,14 +150,17 @@ class Partitions(Part):
             The partitions, each with the last build of its source.
         """
         entries = sa.select(manifest_entries.c.build_uid).where(
-            manifest_entries.c.environment == environment
+            manifest_entries.c.environment == environments[0]
         )
         is_entry = builds.c.build_uid.in_(entries)
         known_at = sa.func.coalesce(builds.c.current_at, builds.c.built_at)
-        by_time: dict[datetime, list[str]] = {}
-        for uid, at in times.items():
-            by_time.setdefault(at, []).append(uid)
+        uid_of = {ref: b.snapshot.build_uid if b.snapshot else "" for ref, b in available.items()}
         with self._write() as connection:
+            tainted = marked(connection, {*times, *uid_of.values()}, environments)
+            by_time: dict[datetime, list[str]] = {}
+            for uid, at in times.items():
+                if uid not in tainted:
+                    by_time.setdefault(at, []).append(uid)
             for at, uids in by_time.items():
                 for part in in_parts(uids):
                     these = is_entry, builds.c.snapshot_uid.in_(part), known_at < at
@@ -162,5 +168,6 @@ class Partitions(Part):
             news = [
                 ("partition-available", {**event_data(build), "partition_ref": ref})
                 for ref, build in available.items()
+                if uid_of[ref] not in tainted
             ]
             self._events.append_all(connection, news)

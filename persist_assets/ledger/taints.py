@@ -184,6 +184,13 @@ def refuse_tainted(
         raise ConflictError(f"an input of `{name}` was tainted meanwhile", hint="build again")
 
 
+def marked(
+    connection: Connection, snapshot_uids: Iterable[str], environments: Collection[str]
+) -> set[str]:
+    """Return those of some snapshots that have tainted rows in one of some environments."""
+    return {uid for _, uid, _ in _marks(connection, snapshot_uids, environments)}
+
+
 _Mark = tuple[str, str, str]
 """Environment, snapshot uid and partition key."""
 

@@ -206,7 +206,7 @@ def plan_rollback(
         steps_left = steps_of(history)
         undone_steps = (
             _steps_of_run(environment, history, steps_left, run)
-            if run
+            if run is not None
             else _last_steps(environment, steps_left, steps)
         )
         undone = [c for step in undone_steps for c in step]
@@ -390,7 +390,8 @@ def _steps_of_run(
     """Return the steps of a run, or of one change, that are not undone."""
 
     def fits(change: ManifestChange) -> bool:
-        return str(change.change_id) == run or (change.run_id or "").startswith(run)
+        by_run = run != "" and (change.run_id or "").startswith(run)  # empty: an unset variable
+        return str(change.change_id) == run or by_run
 
     runs = {c.run_id or str(c.change_id) for c in history if c.kind != "rollback" and fits(c)}
     if not runs:

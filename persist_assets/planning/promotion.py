@@ -95,8 +95,9 @@ def decide(
             reason = f"it is out of date in {planned.environment}: build it there"
         elif missing := [
             c.definition
-            for s in project.by_build_id[source.build_id]
-            for c in (*s.checks, *project.guards(s), *project.checks_of_views(s))
+            for p in (project, target)  # variables of an environment may stand in checks
+            for s in p.by_build_id[source.build_id]
+            for c in (*s.checks, *p.guards(s), *p.checks_of_views(s))
             if c.blocking and c.definition not in passed.get(source.build_id, ())
         ]:
             reason = f"its table has not passed these checks: {', '.join(dict.fromkeys(missing))}"

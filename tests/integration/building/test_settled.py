@@ -15,6 +15,7 @@ from persist_assets.building.pins import reading_as
 from persist_assets.building.reader import Reader
 from persist_assets.building.settled import confirm, find_settled
 from persist_assets.ledger.collection import forgotten
+from persist_assets.wants.requests import taint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -237,3 +238,21 @@ def test_a_table_that_is_confirmed_is_as_good_as_one_that_is_found_up_to_date(
     assert "prod" not in collected()
     assert reads("dev", "prod")[plain.build_id] == first
     assert other != first
+
+
+def test_a_table_that_was_tainted_meanwhile_is_not_confirmed(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    plain = next(s for s in enter(root).project.persisted if s.name == "plain")
+    other = next(s for s in enter(root).project.persisted if s.name == "other")
+    for source in (plain, other):
+        enter(root).build(source)
+    builder = enter(root)
+    settled = look(builder)
+    taint(enter(root).observer, plain.key, by="somebody")
+    confirm(Reader(builder.observer, builder.engine), settled.values())
+    states = builder.ledger.partitions.fetch("dev")
+    assert {e.partition_ref: e.state for e in states} == {
+        plain.key: "tainted",
+        other.key: "available",
+    }

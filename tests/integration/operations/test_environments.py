@@ -361,6 +361,25 @@ def test_a_promotion_that_was_decided_upon_older_tables_is_not_done(
     assert dev.ledger.manifests.fetch("prod") == {}
 
 
+@pytest.mark.proves("K20")
+def test_what_fails_the_checks_of_the_target_is_not_promoted(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    """A variable that stands in a check only has no part in the meaning of the table."""
+    toml = root / "persist.toml"
+    toml.write_text("[env.prod.variables]\nlowest = 10\n" + toml.read_text())
+    check = '--@ persist check { expr { big="a > lowest" } }\nCREATE VIEW p'
+    edit(root, "--@ persist\nCREATE VIEW p", check)
+    edit(root, "CREATE TABLE t", "DECLARE VARIABLE lowest INT DEFAULT 0;\nCREATE TABLE t")
+    dev = enter(root, "dev")
+    build(dev, "p")
+    promotion, change = promote(dev, "prod", ids(dev, "p"))
+    assert change is None
+    (refusal,) = promotion.refused
+    assert refusal.reason == "its table has not passed these checks: a > CAST(10 AS int)"
+    assert entries(dev, "prod") == {}
+
+
 @pytest.mark.slow
 @pytest.mark.proves("K20")
 def test_a_thousand_sources_are_promoted_and_rolled_back_in_a_second_each(tmp_path: Path) -> None:

@@ -116,6 +116,8 @@ def test_what_one_run_published_goes_back_and_what_came_since_stays(life: Life) 
         back(life, run="first")
     with pytest.raises(NotFoundError, match="dev has no run zeroth"):
         back(life, run="zeroth")
+    with pytest.raises(NotFoundError, match="dev has no run"):
+        back(life, run="")  # of a variable of the shell that is not set
     back(life, run="sec")
     life.take_back("second")
     assert life.manifest() == life.expected()
