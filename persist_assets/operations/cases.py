@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 DIRECTORY = "tests"
 """The directory of tests in a project."""
+_REST = "\0rest"
+"""The key of the values of a row that its header has no name for."""
 _KEYS = ("source", "inputs", "expect", "ctes", "clock")
 
 
@@ -113,7 +115,12 @@ def _tests_in(
     import yaml
 
     relative = path.relative_to(root).as_posix()
-    loader = _loader()(path.read_text())
+    try:
+        loader = _loader()(path.read_text(encoding="utf-8-sig"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:  # no text, or none of YAML
+        reason = str(error).splitlines()[0]
+        problems.append(Problem("test", f"it cannot be read: {reason}", Location(relative)))
+        return
     try:
         node: Any = loader.get_single_node()
         if node is not None and not isinstance(node, yaml.MappingNode):
@@ -213,7 +220,7 @@ def _rows(label: str, rows: Any, root: Path) -> Rows:
     if rows is None:
         return Rows()
     if isinstance(rows, list) and all(isinstance(row, dict) for row in rows):
-        return Rows(tuple(rows))
+        return Rows(tuple({str(name): value for name, value in row.items()} for row in rows))
     if not isinstance(rows, str):
         hint = "write a list of {column: value}, the path of a CSV file, or SQL"
         raise SettingsError(f"`{label}` is not a list of rows", hint=hint)
@@ -224,9 +231,14 @@ def _rows(label: str, rows: Any, root: Path) -> Rows:
         raise SettingsError(
             f"`{label}`: there is no file {rows}", hint="paths are relative to the project root"
         )
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        read = csv.DictReader(file)
-        return Rows(tuple({k: v or None for k, v in row.items()} for row in read))
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            read = [*csv.DictReader(file, restkey=_REST)]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise SettingsError(f"`{label}`: {rows.strip()} cannot be read: {error}") from error
+    if any(_REST in row for row in read):
+        raise SettingsError(f"`{label}`: a row of {rows.strip()} has more values than the header")
+    return Rows(tuple({k: v or None for k, v in row.items()} for row in read))
 
 
 def _clock(value: Any) -> datetime | None:

@@ -410,6 +410,9 @@ def up_to_cte(text: str, name: str) -> int | None:
     tokens = [*tokenize(text)]
     if not tokens or tokens[0].text.upper() != "WITH":
         return None
+    words = [token.text.upper() for token in tokens[1:3]]
+    if words[:1] == ["RECURSIVE"] and words[1:] != ["AS"]:  # else it is a name
+        tokens = [tokens[0], *tokens[2:]]
     names: list[str] = []
     depth = 0
     for before, token in pairwise(tokens):

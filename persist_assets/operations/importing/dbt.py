@@ -19,6 +19,7 @@ from persist_assets.core.errors import SettingsError
 from persist_assets.operations.importing import drafts as parts
 from persist_assets.operations.importing.dbt_project import (
     COUNTERPARTS,
+    is_disabled,
     listed,
     merged,
     read_project,
@@ -149,8 +150,8 @@ class _Importer:
                     )
                 if not path.endswith(suffix):
                     continue
-                if str(self.config_of(origin, below).get("enabled", True)).lower() == "false":
-                    self.drafts.leave(origin, "it is disabled")
+                if reason := is_disabled(self.config_of(origin, below)):
+                    self.drafts.leave(origin, reason)
                     self.disabled.add(name)
                     continue
                 place = f"raw/{name}.sql" if kind == "seed" else below
@@ -205,8 +206,9 @@ class _Importer:
         if properties is not None:
             body = properties.body
             own = {k: body[k] for k in ("tags", "meta", "group", "config") if k in body}
-            more = own.pop("config", None) or {}
-            config = merged(merged(config, own), dict(more))
+            more: dict[str, Any] = own.pop("config", None) or {}
+            more = {key: self.project.value(value) for key, value in more.items()}
+            config = merged(merged(config, own), more)
         return config
 
     def annotate(self, draft: Draft, config: dict[str, Any]) -> None:
@@ -350,8 +352,8 @@ class _Importer:
             self.drafts.leave(origin, str(error))
             return
         config = merged(config, own)
-        if str(config.get("enabled", True)).lower() == "false":
-            self.drafts.leave(origin, "it is disabled")
+        if reason := is_disabled(config):
+            self.drafts.leave(origin, reason)
             return
         kind = str(config.get("materialized", "view"))
         if kind not in (*_PERSISTED, *_NOT_PERSISTED):
@@ -387,6 +389,8 @@ class _Importer:
             fresh = compiled is not None and compiled.raw.strip() == text.strip()
             if compiled is None or not fresh or "is_incremental" in text:
                 raise
+            if (compiled.node.get("config") or {}).get("materialized") == "incremental":
+                raise  # a macro may have asked whether the table was there when dbt compiled it
             own = dict(compiled.node.get("unrendered_config") or {})
             return translate(compiled.text, dialect, self.resolve), own, ["compiled by dbt"]
         for key in rendered.tables.values():

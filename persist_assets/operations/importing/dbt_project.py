@@ -118,16 +118,27 @@ class DbtProject:
             for key, value in level.items():
                 plain = key.removeprefix("+")
                 if key.startswith("+") or not isinstance(value, dict):
-                    values = merged(values, {plain: self._value(value)})
+                    values = merged(values, {plain: self.value(value)})
         return values
 
-    def _value(self, value: Any) -> Any:
+    def value(self, value: Any) -> Any:
+        """Return a value of YAML, with what is certain of its templates rendered."""
+        if isinstance(value, list | tuple):
+            return [self.value(item) for item in listed(value)]
         if not isinstance(value, str):
             return value
         try:
             return self.templates.value(value)
         except UncertainError:
             return value
+
+
+def is_disabled(config: dict[str, Any]) -> str | None:
+    """Return why a thing is not carried, by the `enabled` of its configuration; None: it is."""
+    written = str(config.get("enabled", True))
+    if "{{" in written:
+        return f"whether it is enabled is known only to dbt: {written}"
+    return "it is disabled" if written.lower() == "false" else None
 
 
 def merged(values: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
@@ -179,7 +190,7 @@ def read_project(root: Path, dialect: str | None) -> DbtProject:
     name = str(settings.get("name", root.name))
     variables = dict(settings.get("vars") or {})
     variables |= variables.get(name) or {} if isinstance(variables.get(name), dict) else {}
-    templates = Templates(adapter or chosen, variables)
+    templates = Templates(adapter or chosen, variables, name)
     project = DbtProject(root, name, chosen, settings, templates)
     for kind, default in DEFAULT_PATHS.items():
         key = {"analysis": "analysis-paths"}.get(kind, f"{kind}-paths")

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Protocol
 
 from persist_assets.operations.importing import drafts as parts
-from persist_assets.operations.importing.dbt_project import listed
+from persist_assets.operations.importing.dbt_project import is_disabled, listed
 from persist_assets.operations.importing.drafts import Case, Origin
 from persist_assets.operations.importing.lined_yaml import Mapping, line_of, plain
 from persist_assets.operations.importing.templates import UncertainError
@@ -106,6 +106,11 @@ def _read_data_test(
     values: dict[str, Any],
 ) -> None:
     """Make a check of one test, or a source of what dbt compiled of it; else list it."""
+    project = importer.project
+    values = _defaults(project, origin) | {k: project.value(v) for k, v in values.items()}
+    if reason := is_disabled(values):
+        importer.drafts.leave(origin, reason)
+        return
     settings = {k: values.pop(k) for k in _SETTINGS if k in values}
     for key in ("name", "description", "tags", "meta", "enabled"):
         values.pop(key, None)
@@ -114,6 +119,8 @@ def _read_data_test(
     settings.pop("store_failures", None)
     make = _RULES.get(test)
     try:
+        if "{{" in repr(values) or "{{" in repr(settings):
+            raise UntranslatableError("its arguments are known only to dbt")
         if make is None or settings.keys() - {"where"}:
             raise UntranslatableError(_unknown(test, settings))
         rule = make(importer, origin, column, values, only_warns)
@@ -127,6 +134,13 @@ def _read_data_test(
             importer.drafts.leave(origin, reason, _COMPILE)
         return
     draft.rules.append(rule)
+
+
+def _defaults(project: DbtProject, origin: Origin) -> dict[str, Any]:
+    """Return what `dbt_project.yml` says of the tests of a file, of what is read of them."""
+    below = origin.path.partition("/")[2]
+    config = project.config("tests", below) | project.config("data_tests", below)
+    return {key: config[key] for key in (*_SETTINGS, "enabled") if key in config}
 
 
 def _unknown(test: str, settings: dict[str, Any]) -> str:
@@ -164,6 +178,8 @@ def _column(column: str | None) -> str:
 def _accepted(
     _: Importer, origin: Origin, column: str | None, values: dict[str, Any], only_warns: bool
 ) -> Rule:
+    if not isinstance(values["values"], list):
+        raise UntranslatableError("its values are no list")
     listed_values = [v if isinstance(v, int | float) else str(v) for v in values["values"]]
     if values.get("quote", True) and not all(isinstance(v, bool) for v in listed_values):
         listed_values = [str(v) for v in listed_values]
@@ -274,6 +290,10 @@ def read_singular_tests(importer: Importer) -> None:
             continue
         except UntranslatableError as error:
             importer.drafts.leave(origin, str(error))
+            continue
+        config = _defaults(importer.project, origin) | config
+        if reason := is_disabled(config):
+            importer.drafts.leave(origin, reason)
             continue
         odd = [k for k in ("fail_calc", "error_if", "warn_if", "limit") if k in config]
         if odd:

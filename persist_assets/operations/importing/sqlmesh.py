@@ -365,9 +365,9 @@ class _Importer:
             raise UntranslatableError(f"the format `{form}` of its time column is unknown")
         start = self._start(model)
         bounded = _bounded(query, start)
-        if bounded == query:
+        if not _bounds(query, written[0]):
             condition = f">= '{start}'" if start else "IS NOT NULL"
-            bounded = f"SELECT * FROM (\n{query}\n) AS q WHERE {written[0]} {condition}"
+            bounded = f"SELECT * FROM (\n{bounded}\n) AS q WHERE {written[0]} {condition}"
         since = f"since {start}" if start else "of all times: its start is not a date"
         note = f"it has the rows {since}; the table follows its data without @start_… and @end_…"
         return _without_macros(bounded, model.dialect), [note]
@@ -561,6 +561,13 @@ def _pair(text: str) -> tuple[str, str]:
 
 def _line_of(text: str, name: str) -> int:
     return text[: max(text.find(name), 0)].count("\n") + 1
+
+
+def _bounds(query: str, time_column: str) -> bool:
+    """Whether a query itself keeps only rows of which the time column is in the range."""
+    name = unquoted(time_column).lower()
+    matches = (m for pattern in (_BETWEEN, _FROM) for m in pattern.finditer(query))
+    return any(m["column"].rpartition(".")[2].lower() == name for m in matches)
 
 
 def _bounded(query: str, start: str | None) -> str:

@@ -78,10 +78,13 @@ class Templates:
         Texts of macros by path.
     docs
         Texts of documentation by name.
+    project
+        The name of the project: models of others are not in it.
     """
 
     adapter: str
     variables: Mapping[str, Any]
+    project: str = ""
     macros: dict[str, str] = field(default_factory=dict)
     docs: dict[str, str] = field(default_factory=dict)
     _compiled: Any = None
@@ -106,6 +109,8 @@ class Templates:
         def ref(*names: Any, **version: Any) -> str:
             if version or not 1 <= len(names) <= 2:
                 raise UncertainError("versions of models have no counterpart")
+            if len(names) == 2 and names[0] != self.project:
+                raise UncertainError(f"`{names[1]}` is of the package `{names[0]}`")
             return mark("ref", str(names[-1]))
 
         def incremental() -> bool:

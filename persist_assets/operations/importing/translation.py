@@ -19,7 +19,7 @@ from persist_assets.core.dialect import quote
 from persist_assets.operations.starting import written_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 SPARKS = ("spark", "databricks")
 """Dialects whose texts are Spark's already."""
@@ -27,6 +27,22 @@ _TRUNCATING = ("postgres", "redshift", "trino", "presto", "athena", "tsql", "sql
 """Dialects in which the quotient of two integers is an integer."""
 _DECIMALS = {"bigquery": (38, 9), "redshift": (18, 0)}
 """What DECIMAL without digits means; in other dialects sqlglot knows it, or it is unknown."""
+
+
+_ROUND = ("postgres", "duckdb", "snowflake")
+_DIFFERENCES: Sequence[tuple[Sequence[str], Sequence[type[Any]], str]] = (
+    (_ROUND, (exp.Cast,), "check casts to integers: {} rounds fractions, Spark cuts them off"),
+    ((*_ROUND, "redshift"), (exp.Extract, exp.DayOfWeek), "check weekdays: {} begins at 0"),
+    (("postgres", "redshift", "duckdb"), (exp.Log,), "check `log`: its base in {} is 10"),
+    (("postgres",), (exp.RegexpReplace,), "check `regexp_replace`: {} replaces the first match"),
+    (
+        ("snowflake", "redshift", "tsql"),
+        (exp.DateDiff,),
+        "check `datediff`: {} counts the boundaries that it crosses",
+    ),
+    (("snowflake", "bigquery", "mysql"), (exp.Least, exp.Greatest), "check NULLs in `least`"),
+)
+"""Dialects, what they read in another way than Spark, and what to check."""
 
 
 class UntranslatableError(Exception):
@@ -262,6 +278,18 @@ def _doubts(tree: exp.Query, dialect: str) -> Iterator[str]:
         _say_digits(kind, dialect)
     if dialect in _TRUNCATING and any(map(_may_truncate, tree.find_all(exp.Div))):
         yield f"check `/`: of two integers it is an integer in {dialect}, and a double in Spark"
+    for dialects, kinds, words in _DIFFERENCES:
+        if dialect in dialects and any(map(_differs, tree.find_all(*kinds))):
+            yield words.format(dialect)
+
+
+def _differs(node: Any) -> bool:
+    """Whether a node of `_DIFFERENCES` is one of those that differ."""
+    if isinstance(node, exp.Cast):
+        return node.is_type(*exp.DataType.INTEGER_TYPES) and not isinstance(node.this, exp.Literal)
+    if isinstance(node, exp.Extract):
+        return node.name.upper() in ("DOW", "DAYOFWEEK")
+    return not (isinstance(node, exp.Log) and node.expression)
 
 
 def _say_digits(kind: exp.DataType, dialect: str) -> None:

@@ -84,6 +84,35 @@ def test_what_is_no_test_is_an_error_with_its_place(
 
 
 @pytest.mark.proves("W5")
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.yml", b"a: {source: \xe9}", "it cannot be read: 'utf-8' codec"),
+        ("t.yml", b"a: {source: a\x01}", "it cannot be read: unacceptable character #x0001"),
+        ("rows.csv", b"a,b\n1,2,3\n", "a row of tests/rows.csv has more values than the header"),
+        ("rows.csv", b"a\n\xe9\n", "tests/rows.csv cannot be read: 'utf-8' codec"),
+    ],
+)
+def test_files_that_cannot_be_read_are_errors_with_their_place(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    (tmp_path / "tests").mkdir()
+    text = "a: {source: s, inputs: {t: tests/rows.csv}, expect: []}"
+    (tmp_path / "tests" / "t.yml").write_text(text)
+    (tmp_path / "tests" / name).write_bytes(content)
+    with pytest.raises(SourcesError) as caught:
+        read_cases(tmp_path)
+    (problem,) = caught.value.problems
+    assert (message in problem.message, problem.location.path) == (True, "tests/t.yml")
+
+
+@pytest.mark.proves("W5")
+def test_names_of_columns_are_texts_whatever_they_look_like(tmp_path: Path) -> None:
+    (case,) = cases(tmp_path, "a: {source: s, expect: [{1: 2, null: 3}]}")
+    assert case.expect == Rows(({"1": 2, "None": 3},))
+
+
+@pytest.mark.proves("W5")
 def test_scalars_mean_what_they_look_like(tmp_path: Path) -> None:
     written = "[010, 12:30, 1_000, NO, yes, 2024-01-31, ~, '', 'null', true, -7, 1.10, 1e3, 0x1f]"
     (case,) = cases(tmp_path, f"a: {{source: s, expect: [{{v: {written}}}]}}")
@@ -147,6 +176,8 @@ def test_calls_of_the_clock_become_a_time(sql: str, changed: str) -> None:
         ("with a as (select 1) (select 2)", "a", "(select 2)"),
         ("WITH a AS (WITH c AS (SELECT 1) SELECT * FROM c) SELECT 2", "c", None),
         ("SELECT 1", "a", None),
+        ("WITH RECURSIVE a AS (SELECT 1) SELECT * FROM a", "a", "SELECT * FROM a"),
+        ("WITH recursive AS (SELECT 1) SELECT 2", "recursive", "SELECT 2"),
     ],
 )
 def test_a_query_is_cut_after_its_expressions(text: str, name: str, rest: str | None) -> None:

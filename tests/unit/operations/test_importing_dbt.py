@@ -15,6 +15,7 @@ from persist_assets.cli import app
 from persist_assets.core.errors import NotFoundError, SettingsError
 from persist_assets.operations.cases import read_cases
 from persist_assets.operations.importing.dbt import import_dbt
+from persist_assets.operations.importing.translation import translate
 from persist_assets.operations.importing.writing import write
 
 if TYPE_CHECKING:
@@ -122,6 +123,11 @@ def test_templates_that_are_certain_are_rendered(tmp_path: Path, new: Path) -> N
         ("SELECT '{{ ref('people') }}' AS a FROM {{ ref('people') }}", 1, "where no table can be"),
         ("{{ config(materialized='lake') }} SELECT 1 AS a", 1, "the materialization `lake`"),
         ("SELECT nope(id) AS a FROM {{ ref('people') }}", 1, "in Spark: "),
+        (
+            "SELECT 1 AS a FROM {{ ref('other', 'people') }}",
+            1,
+            "`people` is of the package `other`",
+        ),
         ("SELECT ''.__class__ FROM {{ ''.__class__.__mro__ }}", 1, "Jinja: SecurityError"),
     ],
 )
@@ -146,8 +152,9 @@ def test_a_model_that_is_not_certain_is_listed_with_its_readers(
 def test_what_dbt_compiled_is_used_where_it_is_fresh(tmp_path: Path, new: Path) -> None:
     text = "SELECT id FROM {{ ref('people') }} WHERE {{ dbt_utils.x() }}"
     old, grows = "SELECT {{ old() }}", "SELECT {{ x() }} {% if is_incremental() %}{% endif %}"
+    asks = "SELECT {{ x() }} FROM {{ ref('people') }} {{ recent() }}"
     files = {"models/a.sql": text, "models/old.sql": old, "models/grows.sql": grows}
-    root = dbt(tmp_path, files)
+    root = dbt(tmp_path, {**files, "models/asks.sql": asks})
 
     def node(name: str, raw: str, compiled: str, kind: str = "model") -> dict[str, Any]:
         directory, suffix = ("models", "sql") if kind == "model" else ("seeds", "csv")
@@ -160,12 +167,14 @@ def test_what_dbt_compiled_is_used_where_it_is_fresh(tmp_path: Path, new: Path) 
             "raw_code": raw,
             "compiled_code": compiled,
             "unrendered_config": {"materialized": "table"},
+            "config": {"materialized": "incremental" if name == "asks" else "table"},
         }
 
     nodes = [
         node("a", text, 'SELECT "id" FROM "db"."main"."people" WHERE TRUE'),
         node("old", "SELECT 1 AS a", "SELECT 1 AS a"),
         node("grows", grows, "SELECT 1 AS a"),
+        node("asks", asks, 'SELECT 1 AS a FROM "db"."main"."people" WHERE id > 1'),
         node("people", "", "", "seed"),
     ]
     document = {"metadata": {"adapter_type": "duckdb"}, "nodes": {n["name"]: n for n in nodes}}
@@ -174,8 +183,8 @@ def test_what_dbt_compiled_is_used_where_it_is_fresh(tmp_path: Path, new: Path) 
     imported, project = carry(root, new, None)
     assert {s.name for s in project.persisted} == {"a"}
     assert "`id`\nFROM people" in (new / "sources" / "a.sql").read_text()
-    # The text of one has changed, and nobody knows how the other one was compiled.
-    assert set(left(imported)) == {("model", "old"), ("model", "grows")}
+    # The text of one has changed, and nobody knows how the others were compiled.
+    assert set(left(imported)) == {("model", "old"), ("model", "grows"), ("model", "asks")}
 
 
 @pytest.mark.proves("W8")
@@ -305,6 +314,53 @@ models:
 
 
 @pytest.mark.proves("W8")
+def test_the_configuration_of_tests_and_templates_in_it_count(tmp_path: Path, new: Path) -> None:
+    files = {
+        "dbt_project.yml": PROJECT
+        + "vars: {never: false, level: warn, all: [a, b]}\ndata_tests:\n  +severity: warn\n",
+        "models/a.sql": "{{ config(materialized='table') }} SELECT * FROM {{ ref('people') }}",
+        "models/b.sql": "SELECT 1 AS x",
+        "models/c.sql": "SELECT 1 AS x",
+        "models/schema.yml": """\
+models:
+- name: a
+  columns:
+  - name: id
+    data_tests:
+    - not_null
+    - unique: {config: {enabled: "{{ var('never') }}"}}
+    - accepted_values: {values: "{{ var('all') }}"}
+  - name: name
+    data_tests:
+    - unique: {config: {severity: error}}
+    - accepted_values: {values: [Ann, "{{ var('unknown') }}"]}
+  - name: paid
+    data_tests:
+    - accepted_values: {values: ["{{ var('level') }}"]}
+- name: b
+  config: {enabled: "{{ var('never') }}"}
+- name: c
+  config: {enabled: "{{ target.name == 'prod' }}"}
+""",
+        "tests/off.sql": "{{ config(enabled=false) }} SELECT * FROM {{ ref('a') }}",
+        "tests/on.sql": "SELECT * FROM {{ ref('a') }}",
+    }
+    imported, project = carry(dbt(tmp_path, files), new)
+    found = {c.name: c for c in source(project, "a").annotation.checks}
+    blocking = {name: check.blocking for name, check in found.items()}
+    assert blocking == {"not_null_id": False, "unique_name": True, "accepted_values_paid": False}
+    assert found["accepted_values_paid"].values == ("warn",)
+    (check,) = source(project, "on").annotation.checks
+    assert not check.blocking
+    reasons = left(imported)
+    assert reasons["test", "unique_a_id"] == reasons["model", "b"] == "it is disabled"
+    assert reasons["singular test", "off"] == "it is disabled"
+    assert reasons["test", "accepted_values_a_id"] == "its values are no list"
+    assert reasons["test", "accepted_values_a_name"] == "its arguments are known only to dbt"
+    assert reasons["model", "c"].startswith("whether it is enabled is known only to dbt")
+
+
+@pytest.mark.proves("W8")
 def test_unit_tests_become_tests(tmp_path: Path, new: Path) -> None:
     files = {
         "models/a.sql": "SELECT id, paid FROM {{ ref('people') }}",
@@ -342,6 +398,30 @@ unit_tests:
     }
     assert {case.name for case in read_cases(new)} == {"rows", "texts"}
     assert "overrides macros" in left(imported)["unit test", "grows"]
+
+
+@pytest.mark.proves("W8")
+@pytest.mark.parametrize(
+    ("dialect", "sql", "word"),
+    [
+        ("duckdb", "x::int", "casts to integers"),
+        ("postgres", "extract(dow FROM x)", "weekdays"),
+        ("snowflake", "dayofweek(x)", "weekdays"),
+        ("postgres", "log(x)", "`log`"),
+        ("postgres", "regexp_replace(x, 'a', 'b')", "`regexp_replace`"),
+        ("snowflake", "datediff(month, x, x)", "`datediff`"),
+        ("bigquery", "greatest(x, 1)", "NULLs"),
+        ("postgres", "extract(day FROM x)", ""),
+        ("postgres", "'1'::int", ""),
+        ("bigquery", "extract(dayofweek FROM x)", ""),
+    ],
+)
+def test_what_other_dialects_read_in_another_way_is_noted(
+    dialect: str, sql: str, word: str
+) -> None:
+    notes = translate(f"SELECT {sql} AS y FROM t", dialect, lambda _: None).notes
+    doubts = [note for note in notes if note.startswith("check")]
+    assert [word in note for note in doubts] == [True] * bool(word)
 
 
 # --------------------------------------------------------------------------------- all that is left

@@ -121,6 +121,9 @@ def test_kinds_say_what_is_persisted(
         ("WHERE day BETWEEN @start_ds AND @end_ds", "1 week ago", "WHERE day IS NOT NULL"),
         ("", "2024-01-02", ") AS q WHERE day >= '2024-01-02'"),
         ("", None, ") AS q WHERE day IS NOT NULL"),
+        # SQLMesh keeps the rows of the range, whatever else the query compares with its bounds.
+        ("WHERE id >= @start_ds", "2024-01-02",
+         "p WHERE id >= '2024-01-02'\n) AS q WHERE day >= '2024-01-02'"),
     ],
 )  # fmt: skip
 def test_time_ranges_become_the_rows_of_all_of_their_time(
