@@ -1,6 +1,7 @@
 """The versions of raw and external tables that one run reads.
 
     first look ─► one pin per raw table ─► everything in the run reads these versions
+                        └► the ledger ─► the other processes of the run, if it has several
 
 The invariant: within a run a table has one version, so everything that the run plans, computes and
 publishes uses the same data. Looking needs no engine; updating copies of external tables (`sync`)
@@ -12,52 +13,97 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from functools import cached_property
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from persist_assets.core.digests import FORMAT
-from persist_assets.core.errors import PersistError, StorageError
+from persist_assets.core.errors import GoneError, PersistError, StorageError
+from persist_assets.core.model.snapshots import LocalCopy
 from persist_assets.external.coverage import version_of, why_pending
 from persist_assets.external.status import externals
 from persist_assets.planning.world import UNVERSIONED
-from persist_assets.storage.changes import version_of_same_rows
+from persist_assets.storage.changes import (
+    keep_listing,
+    listings_of,
+    pin_version,
+    version_of_same_rows,
+)
 from persist_assets.storage.raw import Pin, pin_raw
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping
-    from datetime import datetime
 
     from persist_assets.core.model.project import Needed
-    from persist_assets.core.model.queries import SourceID
-    from persist_assets.core.model.snapshots import LocalCopy
+    from persist_assets.core.model.queries import BuildID, SourceID
     from persist_assets.core.model.sources import Source
     from persist_assets.core.settings.values import Settings
     from persist_assets.external.ingestion import Ingestion
+    from persist_assets.ledger.ledger import Ledger
 
-_SHARED: ContextVar[Pins | None] = ContextVar("shared", default=None)
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What a run reads because something else has read it before.
+
+    Attributes
+    ----------
+    environment
+        Only runs in this environment read likewise.
+    started_at
+        When the run counts as started, aware.
+    pins
+        The pins of raw tables whose data has versions, each with the table's BuildID.
+    run_id
+        The run whose other processes read likewise, as the ledger says; None: it has none.
+    """
+
+    environment: str
+    started_at: datetime
+    pins: Mapping[SourceID, tuple[BuildID, Pin]]
+    run_id: str | None = None
+
+
+_SHARED: ContextVar[Shared | None] = ContextVar("shared", default=None)
 
 
 @contextmanager
-def reading_as(pins: Pins) -> Generator[None]:
-    """Make runs that this thread starts within the block read raw tables as pinned.
+def reading_as(shared: Shared) -> Generator[None]:
+    """Make runs that this thread starts within the block read what `shared` says.
 
     Sources that a plan leaves out of a run then use the same data as those that the run builds, and
-    the run counts as started when the plan looked.
+    the run counts as started when the plan looked. The processes of one run all read the same.
     """
-    token = _SHARED.set(pins)
+    token = _SHARED.set(shared)
     try:
         yield
     finally:
         _SHARED.reset(token)
 
 
-def find_shared(settings: Settings) -> Pins | None:
-    """Return the pins that a run in an environment reads as; None: it looks for itself."""
+def find_shared(settings: Settings) -> Shared | None:
+    """Return what a run in an environment reads; None: it looks for itself."""
     shared = _SHARED.get()
-    is_of_run = shared is not None and shared.settings.environment == settings.environment
-    return shared if is_of_run else None
+    return shared if shared is not None and shared.environment == settings.environment else None
+
+
+STARTED = "started"
+"""The subject, in the ledger, of the instant that a run with several processes started at."""
+
+
+def begin_together(ledger: Ledger, settings: Settings, run_id: str, now: datetime) -> Shared:
+    """Return what a process of a run with several processes reads.
+
+    Parameters
+    ----------
+    now
+        When the run started, if this is its first process.
+    """
+    started = {"at": now.isoformat(), "environment": settings.environment}
+    agreed = ledger.run_pins.record(run_id, {STARTED: started})[STARTED]
+    return Shared(agreed["environment"], datetime.fromisoformat(agreed["at"]), {}, run_id)
 
 
 TO_COME = "external:"
@@ -112,23 +158,25 @@ class Pins:
         self._unsynced: dict[SourceID, PersistError] = {}
         self._lock = threading.RLock()
         shared = find_shared(self.settings)
+        self._run_id = shared.run_id if shared else None
+        self._agreed: dict[str, Any] = {}
         if shared is not None:
             same = {s.source_id: s.build_id for s in self.project.sources}
-            self._pins |= {
-                s: pin
-                for s, pin in shared.versioned().items()
-                if same.get(s) == shared.project.by_id[s].build_id
-            }
+            some = shared.pins.items()
+            self._pins |= {s: pin for s, (build_id, pin) in some if same.get(s) == build_id}
+        if self._run_id is not None:
+            self._agreed = self.ledger.run_pins.fetch(self._run_id)
 
-    def versioned(self) -> dict[SourceID, Pin]:
-        """Return the pins of raw tables whose data has versions."""
+    def shared(self) -> Shared:
+        """Return what a run has to read to rest on the same data, as far as that has versions."""
         with self._lock:
-            return {
-                s: pin
+            pins = {
+                s: (self.project.by_id[s].build_id, pin)
                 for s, pin in self._pins.items()
                 if not self.project.by_id[s].external
                 and not (pin.version or UNVERSIONED).startswith(UNVERSIONED)
             }
+        return Shared(self.settings.environment, self.started_at, pins)
 
     # ------------------------------------------------------------------------------- raw tables
 
@@ -150,6 +198,7 @@ class Pins:
                         self._look(other, required=other is source)
                 if source.source_id in self.fed:
                     self._look(source, required=True)
+                self._agree(source)
             return self._pins[source.source_id]
 
     def hold(self, source: Source, pin: Pin) -> None:
@@ -181,7 +230,8 @@ class Pins:
         if source.source_id in self._pins or source.raw is None:
             return
         try:
-            pin = self._present(source)
+            agreed = None if source.external else self._agreed.get(source.source_id)
+            pin = self._present(source) if agreed is None else self._restored(source, agreed)
         except StorageError as error:
             self.absent[source.source_id] = error.message
             if required:
@@ -192,6 +242,60 @@ class Pins:
         if pin.version is None:
             pin = replace(pin, version=f"{UNVERSIONED}{self.started_at.isoformat()}")
         self._pins[source.source_id] = pin
+
+    def _agree(self, source: Source) -> None:
+        """Let the other processes of the run read what this one found, or read what they found.
+
+        Parameters
+        ----------
+        source
+            The raw table that this process needs.
+        """
+        if self._run_id is None:
+            return
+        own = {
+            s: {"version": pin.version, "commit": pin.commit}
+            for s, pin in self._pins.items()
+            if s not in self._agreed and not self.project.by_id[s].external
+        }
+        if not own:
+            return
+        # What nobody has agreed on is not read: after an error, the next call looks again.
+        pins = {s: self._pins.pop(s) for s in own}
+        for pin in pins.values():
+            keep_listing(self._listings, pin)
+        agreed = self.ledger.run_pins.record(self._run_id, own)
+        self._agreed |= agreed
+        self._pins |= {s: pin for s, pin in pins.items() if agreed[s] == own[s]}
+        for source_id in own.keys() - self._pins.keys():
+            other = self.project.by_id[source_id]
+            self._look(other, required=other is source)
+
+    def _restored(self, source: Source, agreed: Mapping[str, Any]) -> Pin:
+        """Return the version of a raw table that the run's processes have agreed on."""
+        version: str = agreed["version"]
+        if version.startswith(UNVERSIONED):
+            return Pin(version)
+        assert source.raw is not None
+        place = self.settings.resolve(source.raw.location or "")
+        try:
+            return pin_version(
+                source.raw,
+                place,
+                version,
+                source.columns,
+                commit=agreed["commit"],
+                listings=self._listings,
+            )
+        except GoneError as error:
+            raise StorageError(
+                f"the data that this run began with is gone: {error.message}",
+                hint="start another run, which begins with the present data",
+            ) from error
+
+    @cached_property
+    def _listings(self) -> str:
+        return listings_of(self.settings.warehouse, self.ledger.events.log_id())
 
     def _present(self, source: Source) -> Pin:
         """Return the present version of a raw table.
@@ -208,6 +312,9 @@ class Pins:
             pin = pin_raw(source.raw, place, columns=source.columns)
             same = version_of_same_rows(place, pin, self._known) if pin.commit is not None else None
             return pin if same is None else replace(pin, version=same)
+        agreed = self._agreed_copy(source)
+        if agreed is not None:
+            return self._adopt(source, agreed)
         pending = self.ingestion.pending(source)
         copy = self.ingestion.find(source)
         self._looked[source.source_id] = Looked(pending.version, copy)
@@ -246,15 +353,45 @@ class Pins:
                     shared = (self._copies[s] for s in self._synced if s in self._copies)
                     copy = next((c for c in shared if c.copy_id == copy_key), None)
                     try:
-                        copy = copy or self.ingestion.sync(source)
+                        copy = copy or self._agreed_copy(source, anew=True)
+                        copy = copy or self._agree_on_copy(source, self.ingestion.sync(source))
+                        self._pins[source.source_id] = self._adopt(source, copy)
                     except PersistError as error:
                         error.location = error.location or source.location
                         self._unsynced[source.source_id] = error
                         raise
-                    self._copies[source.source_id] = copy
-                    self._looked[source.source_id] = Looked(copy.version, copy)
-                    self._pins[source.source_id] = self.ingestion.pin(copy)
-                    self._synced.add(source.source_id)
+
+    def _adopt(self, source: Source, copy: LocalCopy) -> Pin:
+        """Let the run read a copy of an external table, and return its files."""
+        pin = self.ingestion.pin(copy)
+        self._copies[source.source_id] = copy
+        self._looked[source.source_id] = Looked(copy.version, copy)
+        self._synced.add(source.source_id)
+        return pin
+
+    def _agreed_copy(self, source: Source, *, anew: bool = False) -> LocalCopy | None:
+        """Return the copy of an external table that the run's processes have agreed on, if any.
+
+        Parameters
+        ----------
+        anew
+            Ask the ledger, where other processes may have recorded one meanwhile.
+        """
+        if self._run_id is None:
+            return None
+        if anew:
+            self._agreed = self.ledger.run_pins.fetch(self._run_id)
+        agreed = self._agreed.get(f"copy {self.ingestion.copy_id(source)}")
+        return None if agreed is None else copy_of(agreed)
+
+    def _agree_on_copy(self, source: Source, copy: LocalCopy) -> LocalCopy:
+        """Return the copy that all processes of the run read: this one, if it is the first."""
+        if self._run_id is None:
+            return copy
+        subject = f"copy {copy.copy_id}"
+        return copy_of(
+            self.ledger.run_pins.record(self._run_id, {subject: facts_of(copy)})[subject]
+        )
 
     def is_synced(self, source: Source) -> bool:
         """Whether this run has brought the copy of an external table up to date."""
@@ -297,6 +434,25 @@ class Pins:
     def pending(self) -> dict[SourceID, str]:
         """Return why copies of external tables have to be brought up to date."""
         return {s: why for s, why in self._pending.items() if s not in self._copies}
+
+
+def facts_of(copy: LocalCopy) -> dict[str, Any]:
+    """Return a copy as JSON, for `copy_of`."""
+    retired_at = copy.retired_at.isoformat() if copy.retired_at else None
+    return asdict(copy) | {"as_of": copy.as_of.isoformat(), "retired_at": retired_at}
+
+
+def copy_of(facts: Mapping[str, Any]) -> LocalCopy:
+    """Return the copy that `facts_of` describes."""
+    stored, retired_at = facts["stored"], facts["retired_at"]
+    values: dict[str, Any] = {
+        **facts,
+        "columns": tuple(facts["columns"]),
+        "as_of": datetime.fromisoformat(facts["as_of"]),
+        "retired_at": None if retired_at is None else datetime.fromisoformat(retired_at),
+        "stored": None if stored is None else tuple((name, kind) for name, kind in stored),
+    }
+    return LocalCopy(**values)
 
 
 def versions_seen(

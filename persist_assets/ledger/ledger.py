@@ -19,6 +19,7 @@ from persist_assets.ledger.manifests import Manifests
 from persist_assets.ledger.partitions import Partitions
 from persist_assets.ledger.published import PublishedTables
 from persist_assets.ledger.requests import Requests
+from persist_assets.ledger.run_pins import RunPins
 from persist_assets.ledger.runs import Runs
 from persist_assets.ledger.taints import Taints
 from persist_assets.ledger.trims import Trims
@@ -49,7 +50,7 @@ class Ledger:
     events
         The event log that all parts build on, and how the ledger was opened.
     builds, runs, costs, manifests, wants, requests, partitions, upstreams, copies, taints, leases,
-    alerts, trims, published
+    alerts, trims, published, run_pins
         The parts of the ledger.
 
     Raises
@@ -79,6 +80,7 @@ class Ledger:
         self.alerts = Alerts(self.events)
         self.trims = Trims(self.events)
         self.published = PublishedTables(self.events)
+        self.run_pins = RunPins(self.events)
 
     def close(self) -> None:
         """Close every connection."""

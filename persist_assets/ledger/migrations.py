@@ -420,6 +420,16 @@ def _count_reads(connection: Connection) -> None:
     connection.exec_driver_sql("ALTER TABLE copies ADD COLUMN bytes_read BIGINT")
 
 
+def _pin_runs(connection: Connection) -> None:
+    """Add what the processes of a run have found, for runs that begin from now on."""
+    connection.exec_driver_sql(
+        "CREATE TABLE run_pins (run_id VARCHAR(64) NOT NULL, subject TEXT NOT NULL,"
+        f" pin JSON NOT NULL, at {_instant(connection)} NOT NULL,"
+        " CONSTRAINT pk_run_pins PRIMARY KEY (run_id, subject))"
+    )
+    connection.exec_driver_sql("CREATE INDEX ix_run_pins_at ON run_pins (at)")
+
+
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _record_parts,
     _record_changes,
@@ -444,6 +454,7 @@ MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _find_beginnings,
     _share_copies,
     _count_reads,
+    _pin_runs,
 )
 """The migrations from version n to n + 1, for every n from 1."""
 VERSION = 1 + len(MIGRATIONS)

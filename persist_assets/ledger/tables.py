@@ -482,6 +482,19 @@ published_tables = sa.Table(
     sa.Index("ix_published_tables_environment", "environment"),
 )
 
+# What the processes of a run have found: the instant that it counts as started at, and versions of
+# raw tables and copies. The first process that finds something decides for all of them.
+run_pins = sa.Table(
+    "run_pins",
+    metadata,
+    sa.Column("run_id", sa.String(64), nullable=False),
+    sa.Column("subject", sa.Text, nullable=False),
+    sa.Column("pin", sa.JSON, nullable=False),
+    sa.Column("at", Instant, nullable=False),
+    sa.PrimaryKeyConstraint("run_id", "subject", name="pk_run_pins"),
+    sa.Index("ix_run_pins_at", "at"),
+)
+
 # The last transaction of each writer, by which a writer that lost its connection finds out whether
 # it was committed. Only on PostgreSQL, whose transaction numbers may be assigned twice after a
 # crash.

@@ -307,8 +307,8 @@ def _is_table(root: str, table_id: str) -> bool:
 
 
 def _sweep_listings(settings: Settings, ledger: Ledger, now: datetime) -> None:
-    """Delete file listings of raw data at versions that no snapshot was computed from."""
-    needed = ledger.builds.fetch_versions()
+    """Delete listings of raw data at versions that no snapshot comes from and no run reads."""
+    needed = {*ledger.builds.fetch_versions(), *ledger.run_pins.fetch_versions()}
     for warehouse in _warehouses(settings):
         directory = listings_of(warehouse, ledger.events.log_id())
         if _is_linked(directory, warehouse):

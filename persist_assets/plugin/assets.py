@@ -38,6 +38,7 @@ from persist_assets.plugin.events import (
     code_version,
     copy_observations,
     data_version,
+    maker_of,
     report_raw_versions,
 )
 from persist_assets.plugin.io_manager import PersistIOManager
@@ -356,13 +357,15 @@ def _io_manager(runtime: Runtime) -> dg.IOManagerDefinition:
     def persist_io_manager(context: dg.InitResourceContext) -> Any:  # a generator, as for resources
         pyspark, run = getattr(context.resources, PYSPARK), context.run
 
+        in_parts = run is not None and is_in_parts(context.instance, run)
+
         def builder() -> Builder:
-            return runtime.builder(run, lambda: pyspark.spark_session)
+            return runtime.builder(run, lambda: pyspark.spark_session, in_parts=in_parts)
 
         if run and context.instance:
             # Errors are reported by each step, which asks for the builder again.
             with suppress(PersistError):
-                report_raw_versions(context.instance, builder().observer)
+                report_raw_versions(context.instance, builder().observer, maker_of(run))
         try:
             yield PersistIOManager(builder)
         finally:
@@ -398,7 +401,8 @@ def _asset(runtime: Runtime, source: Source, spec: dg.AssetSpec) -> dg.AssetsDef
         session = getattr(context.resources, PYSPARK)
         force = _is_forced(run, source)
         try:
-            builder = runtime.builder(run, lambda: session.spark_session)
+            in_parts = not _is_here(context)
+            builder = runtime.builder(run, lambda: session.spark_session, in_parts=in_parts)
         except PersistError as error:
             raise dg.Failure(str(error)) from error
         try:
@@ -461,11 +465,9 @@ def _config_schema() -> Any:
 
 def _pool(runtime: Runtime, builder: Builder, context: dg.AssetExecutionContext) -> Pool:
     """Return the pool of a run; it builds the run's sources if all steps run in this process."""
-    executor = context.job_def.executor_def.name
-    here = executor in (dg.in_process_executor.name, "execute_in_process_executor")
     steps = set(context.run.step_keys_to_execute or context.job_def.graph.node_names())
     chosen = [s for s in builder.project.persisted if op_name(s) in steps]
-    sources = chosen if here else []
+    sources = chosen if _is_here(context) else []
     forced = [s.source_id for s in sources if _is_forced(context.run, s)]
     parted = [s for s in chosen if s.annotation.partition]
     partition_keys = requested_partitions(context.run, parted, builder.observer.keys())
@@ -478,6 +480,23 @@ def _pool(runtime: Runtime, builder: Builder, context: dg.AssetExecutionContext)
         recompute_spans=windows,
         late=runtime.late,
     )
+
+
+def _is_here(context: dg.AssetExecutionContext) -> bool:
+    """Whether one process executes all steps of a run."""
+    executor = context.job_def.executor_def.name
+    return executor in (dg.in_process_executor.name, "execute_in_process_executor")
+
+
+def is_in_parts(instance: dg.DagsterInstance | None, run: dg.DagsterRun) -> bool:
+    """Whether the steps of a run are executed in processes of their own, as far as its log says.
+
+    Executors that do so record that a step's process begins. Resources do not learn the executor.
+    """
+    if instance is None:
+        return False
+    kinds = {dg.DagsterEventType.STEP_WORKER_STARTING, dg.DagsterEventType.STEP_WORKER_STARTED}
+    return bool(instance.get_records_for_run(run.run_id, of_type=kinds, limit=1).records)
 
 
 def _is_forced(run: dg.DagsterRun, source: Source) -> bool:

@@ -134,7 +134,7 @@ def build_events(
 
 
 def report_raw_versions(
-    instance: dg.DagsterInstance, observer: Observer, *, all_kinds: bool = True
+    instance: dg.DagsterInstance, observer: Observer, maker: object, *, all_kinds: bool = True
 ) -> None:
     """Report the versions of the raw tables that a run reads to Dagster, if they are new to it.
 
@@ -142,8 +142,13 @@ def report_raw_versions(
     their data version. This has to happen before the first step begins, which looks them up. For
     an external table, it is the table's own version, whatever is held of it.
 
+    If another code location materializes the asset of a raw table, that is the asset's version: a
+    report of ours would be taken for the asset's last materialization.
+
     Parameters
     ----------
+    maker
+        Who reports; see `maker_of`.
     all_kinds
         Report all raw tables, not only external tables.
     """
@@ -158,6 +163,8 @@ def report_raw_versions(
         records = instance.fetch_materializations(key, limit=1).records
         event = records[0].asset_materialization if records else None
         reported = ((event and event.tags) or {}).get(DATA_VERSION)
+        if records and _is_made_elsewhere(instance, records[0].run_id, maker):
+            continue
         if version is not None and (
             reported is None or not observer.pins.is_same(source, reported, version)
         ):
@@ -165,6 +172,18 @@ def report_raw_versions(
             metadata = looked_metadata(looked) if looked else None
             event = dg.AssetMaterialization(key, tags=tags, metadata=metadata)
             instance.report_runless_asset_event(event)
+
+
+def maker_of(run: dg.DagsterRun | None) -> object:
+    """Return whose assets a run materializes: the name of a code location, or where code is."""
+    origin = run.remote_job_origin if run else None
+    return origin.location_name if origin else run and run.job_code_origin
+
+
+def _is_made_elsewhere(instance: dg.DagsterInstance, run_id: str, maker: object) -> bool:
+    """Whether a run of another code location made a materialization; reports belong to no run."""
+    run = instance.get_run_by_id(run_id) if run_id else None
+    return run is not None and maker_of(run) != maker
 
 
 def copy_observations(observer: Observer, source: Source) -> Iterator[dg.AssetObservation]:

@@ -190,7 +190,7 @@ def run_assets(
         open_instance(settings) as instance,
         _insistent_interrupts() as signals,
         watched(progress or Progress()),
-        reading_as(reader.pins) if reader else nullcontext(),
+        reading_as(reader.pins.shared()) if reader else nullcontext(),
     ):
         try:
             result = dg.execute_job(
@@ -248,6 +248,7 @@ def _reported(
             some.snapshot.content,
         ):
             reported.add(some.source.source_id)
+    reported -= {by_key[key].source.source_id for key in _timed(instance, [*by_key])}
     checks = {
         dg.AssetCheckKey(key, name): (some.source.source_id, check.definition)
         for key, some in by_key.items()
@@ -258,6 +259,15 @@ def _reported(
         if _evaluated(latest.get(key)) != (True, environment, definition):
             reported.discard(source_id)
     return reported
+
+
+def _timed(instance: dg.DagsterInstance, keys: Sequence[dg.AssetKey]) -> set[dg.AssetKey]:
+    """Return the assets whose freshness Dagster's daemon judges, wherever the policy comes from.
+
+    It counts the time since the last materialization, so these need a step.
+    """
+    states = instance.get_freshness_state_records(keys)
+    return {key for key, state in states.items() if state.freshness_state.value != "NOT_APPLICABLE"}
 
 
 def _evaluated(record: Any) -> tuple[bool, Any, Any] | None:

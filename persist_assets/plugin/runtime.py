@@ -10,13 +10,16 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
 
 from persist_assets.building.builder import Builder
 from persist_assets.building.observe import Observer
+from persist_assets.building.pins import begin_together, reading_as
 from persist_assets.building.scheduler import Pool
 from persist_assets.compiler.load import find_former_build_ids, load_project, require, sound
 from persist_assets.core.errors import ConflictError, SettingsError
@@ -68,6 +71,7 @@ class Runtime:
         self._settings = {settings.environment: settings}
         self._projects = {settings.environment: project}
         self._builders: dict[str, Builder] = {}
+        self._in_parts: set[str] = set()
         self._pools: dict[str, Pool] = {}
         self._first_calls: dict[str, set[object]] = {}
         self._ledger: Ledger | None = None
@@ -114,8 +118,20 @@ class Runtime:
             self._projects[name] = project
         return self._projects[name]
 
-    def builder(self, run: dg.DagsterRun | None, session: Callable[[], Any]) -> Builder:
+    def builder(
+        self,
+        run: dg.DagsterRun | None,
+        session: Callable[[], Any],
+        *,
+        in_parts: bool = False,
+    ) -> Builder:
         """Return the builder of a run; it takes its session when it first needs one.
+
+        Parameters
+        ----------
+        in_parts
+            The steps of the run are executed in processes of their own. All of them read the same
+            versions of raw and external tables: see `building.pins`.
 
         Raises
         ------
@@ -131,6 +147,10 @@ class Runtime:
         """
         run_id = run.run_id if run else ""
         with self._lock:
+            if in_parts and run_id not in self._in_parts:
+                self._in_parts.add(run_id)
+                if (alone := self._builders.pop(run_id, None)) is not None:
+                    alone.close()  # it has looked at the data by itself
             if run_id not in self._builders:
                 settings = self.settings_of(run)
                 project = self._project(settings)
@@ -142,17 +162,22 @@ class Runtime:
                             hint="wait for its end, or start this one in a separate process",
                         )
                 self._warn_of_former_build_ids(settings, project)
-                engine = SparkEngine(settings, session)
-                self._builders[run_id] = Builder(
-                    settings,
-                    project,
-                    self._open_ledger(),
-                    engine,
-                    run_id=run_id,
-                    fed=self.fed,
-                    origin=origin_of(run),
-                    changing=bool(run) and run.tags.get(SCHEMA_TAG, "").lower() == "allow",
-                )
+                engine, ledger = SparkEngine(settings, session), self._open_ledger()
+                shared = nullcontext()
+                if run_id in self._in_parts:
+                    now = datetime.now(UTC)
+                    shared = reading_as(begin_together(ledger, settings, run_id, now))
+                with shared:
+                    self._builders[run_id] = Builder(
+                        settings,
+                        project,
+                        ledger,
+                        engine,
+                        run_id=run_id,
+                        fed=self.fed,
+                        origin=origin_of(run),
+                        changing=bool(run) and run.tags.get(SCHEMA_TAG, "").lower() == "allow",
+                    )
             return self._builders[run_id]
 
     def _warn_of_former_build_ids(self, settings: Settings, project: Project) -> None:
@@ -211,6 +236,7 @@ class Runtime:
         if pool is not None:
             pool.close()
         with self._lock:
+            self._in_parts.discard(run_id)
             builder = self._builders.pop(run_id, None)
         if builder is not None:
             builder.close()

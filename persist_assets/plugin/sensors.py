@@ -41,7 +41,9 @@ def stale_sensor(runtime: Runtime, name: str) -> dg.SensorDefinition:
         try:
             observer = runtime.observer()
             planned = observer.plan([s.source_id for s in runtime.project.persisted])
-            report_raw_versions(context.instance, observer, all_kinds=False)
+            origin = context.code_location_origin
+            maker = origin.location_name if origin else None
+            report_raw_versions(context.instance, observer, maker, all_kinds=False)
             manifest = observer.manifest()
             planned = without_clocks(planned, manifest, runtime.settings.timezone)
         except PersistError as error:

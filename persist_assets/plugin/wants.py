@@ -18,7 +18,12 @@ from persist_assets.core.model.snapshots import Event
 from persist_assets.core.model.sources import Source
 from persist_assets.core.wants import Miss, Request
 from persist_assets.operations.documents.events import EventDocument
-from persist_assets.plugin.events import build_events, fetch_last_events, report_raw_versions
+from persist_assets.plugin.events import (
+    build_events,
+    fetch_last_events,
+    maker_of,
+    report_raw_versions,
+)
 from persist_assets.plugin.progress import logged
 from persist_assets.plugin.runtime import ENVIRONMENT_TAG, PYSPARK, Runtime
 from persist_assets.plugin.translator import needed_elsewhere
@@ -62,7 +67,7 @@ def request_job(runtime: Runtime, name: str) -> dg.JobDefinition:
                     "still open and will be requested again"
                 )
             request_builder, published = builder.anew(request), list[PendingBuild]()
-            report_raw_versions(context.instance, request_builder.observer)
+            report_raw_versions(context.instance, request_builder.observer, maker_of(run))
             last_events = fetch_last_events(
                 context.instance, {k for deps in runtime.deps.values() for k in deps}
             )

@@ -33,12 +33,14 @@ from persist_assets.storage.raw import (
     OF_DELTA,
     OF_FILES,
     OF_PARSED,
+    Pin,
     delta_version,
     digest_of_files,
     file_location,
     pin_delta,
     pin_raw,
     promised_rows,
+    still_holds,
 )
 from persist_assets.storage.touched_keys import keys_since
 
@@ -49,7 +51,6 @@ if TYPE_CHECKING:
     from persist_assets.core.model.sources import RawTable
     from persist_assets.storage.commits import Actions
     from persist_assets.storage.delta_tables import Live
-    from persist_assets.storage.raw import Pin
 
 _MOST_FOOTERS = 500
 """The maximum number of new files whose footers are read."""
@@ -357,7 +358,15 @@ def version_of_same_rows(location: str, pin: Pin, versions: Iterable[str]) -> st
     return match and f"{OF_DELTA}{match[0]}:{table_id}:{match[1]}"
 
 
-def pin_version(raw: RawTable, location: str, version: str, columns: Sequence[Column] = ()) -> Pin:
+def pin_version(
+    raw: RawTable,
+    location: str,
+    version: str,
+    columns: Sequence[Column] = (),
+    *,
+    commit: int | None = None,
+    listings: str | None = None,
+) -> Pin:
     """Return the data that a raw table had at a version, in files that still exist.
 
     A later version of a Delta table that certainly has the same rows stands for the earlier one.
@@ -370,6 +379,11 @@ def pin_version(raw: RawTable, location: str, version: str, columns: Sequence[Co
         The version, as in an as_of.
     columns
         The declared columns.
+    commit
+        The version of a Delta table that stood for it when somebody looked.
+    listings
+        The directory of the listings, where plain files of an earlier version may be listed; see
+        `listings_of`.
 
     Raises
     ------
@@ -386,12 +400,16 @@ def pin_version(raw: RawTable, location: str, version: str, columns: Sequence[Co
         raise GoneError(error.message) from error
     if now.version == version:
         return now
+    if version.startswith(OF_FILES) and listings is not None:
+        return _pin_listed(listings, location, version, now)
     if now.commit is None or not version.startswith(OF_DELTA):
         raise GoneError("it has changed, and only Delta tables keep earlier versions")
     if version_of_same_rows(location, now, [version]) == version:
         return replace(now, version=version)
     number = version.removeprefix(OF_DELTA).partition(":")[0]
-    then = pin_delta(location, int(number))
+    then = pin_delta(location, int(number) if commit is None else commit)
+    if commit is not None and version_of_same_rows(location, then, [version]) == version:
+        then = replace(then, version=version)
     if then.version != version:
         raise GoneError(f"version {number} of the Delta table at {location} was replaced")
     present = {file.location for file in list_files(location)}
@@ -400,6 +418,28 @@ def pin_version(raw: RawTable, location: str, version: str, columns: Sequence[Co
     if lost is not None:
         raise GoneError(f"{lost}, a file of version {number}, is gone")
     return replace(then, names=then.names | now.names)  # columns that it lacks are NULL
+
+
+def _pin_listed(listings: str, location: str, version: str, now: Pin) -> Pin:
+    """Return an earlier version of plain files, if all of them are still as they were.
+
+    Parameters
+    ----------
+    now
+        The present files; there may be new ones among them.
+    """
+    listing = _read_listing(_listing(listings, version))
+    if not listing:
+        raise GoneError("it has changed, and the list of its earlier files is gone")
+    stamps = tuple((size, changed_ns, inode) for size, changed_ns, inode in listing.values())
+    files, size = tuple(listing), sum(stamp[0] for stamp in stamps)
+    is_single = files[0] == location
+    base = location.rpartition("/")[0] if is_single else location
+    parted_at = None if now.base is None else base  # as the options of the table say
+    pin = Pin(version, files, parted_at, stamps, bytes=size)
+    if not still_holds(pin, now):
+        raise GoneError("files of it were changed or deleted")
+    return pin
 
 
 def _quiet_since(location: str, last: int, first: int) -> int:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import ROOT, wait_for
+from deployment import ask
 
 from persist_assets.operations.home import write_home
 from persist_assets.storage.delta_tables import read_sample, read_version
@@ -89,18 +90,6 @@ def served(make_shared_project: Callable[..., Path]) -> Iterator[tuple[Path, str
             process.wait(timeout=30)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-
-
-def ask(url: str, query: str) -> Any:
-    request = urllib.request.Request(
-        f"{url}/graphql",
-        json.dumps({"query": query}).encode(),
-        {"Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        told = json.load(answer)
-    assert "errors" not in told, told
-    return told["data"]
 
 
 def stale(url: str) -> dict[str, str]:

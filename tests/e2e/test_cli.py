@@ -10,14 +10,17 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import dagster as dg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from commands import persist, printed
 from conftest import ROOT, need, wait_for
+from dagster._core.definitions.freshness import FreshnessState, FreshnessStateChange
 from typer.testing import CliRunner
 
 from persist_assets import __version__
@@ -360,6 +363,23 @@ def test_a_run_has_no_step_for_what_would_not_change(root: Path) -> None:
     assert reported["run_id"] and reported["builds"][0]["action"] == "reused"
     assert printed(persist("build", "q", "--json", cwd=root))["run_id"] is None
     assert printed(persist("build", "--force", "q", "--json", cwd=root))["run_id"]
+    # Dagster's daemon judges its freshness, whoever gave it a policy.
+    judge(root, "q", FreshnessState.PASS)
+    assert printed(persist("build", "--json", cwd=root))["run_id"]
+    judge(root, "q", FreshnessState.NOT_APPLICABLE)
+    assert printed(persist("build", "--json", cwd=root))["run_id"] is None
+
+
+def judge(root: Path, name: str, state: FreshnessState) -> None:
+    """Record what Dagster's daemon records of an asset whose freshness has changed."""
+    change = FreshnessStateChange(
+        key=dg.AssetKey(["m", name]),
+        previous_state=FreshnessState.UNKNOWN,
+        new_state=state,
+        state_change_timestamp=datetime.now(UTC).timestamp(),
+    )
+    with dg.DagsterInstance.from_config(str(root / ".persist" / "dagster")) as instance:
+        instance._report_runless_asset_event(change)
 
 
 @pytest.mark.slow

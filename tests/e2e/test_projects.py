@@ -8,11 +8,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import dagster as dg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import warm
-from commands import document
+from commands import document, persist, printed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,6 +137,43 @@ def write_workspace(place: Path, *roots: Path) -> Path:
     path = place / "workspace.yaml"
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+READER = """
+CREATE TABLE p (a BIGINT) USING delta LOCATION '{place}/m/p';
+"""
+TOTAL = "--@ persist\nCREATE VIEW total AS SELECT sum(a) AS s FROM p;\n"
+
+
+@pytest.mark.slow
+@pytest.mark.proves("K16", "U4")
+def test_a_table_of_another_project_keeps_the_materializations_of_that_project(
+    make_shared_project: Callable[..., Path], tmp_path: Path
+) -> None:
+    """In Dagster it is one asset: one location materializes it, the other one reads it."""
+    place, home = tmp_path / "published", tmp_path / "home"
+    published = f'environment = "dev"\n[env.dev.publish]\npath = "{place}"\n'
+    text = SOURCES.format(place="raw/t", total="sum")
+    a = make_shared_project({"m.sql": text}, published, name="a")
+    write(a / "raw" / "t", [1, 2])
+    files = {"m.sql": READER.format(place=place), "total.sql": TOTAL}
+    b = make_shared_project(files, name="b")
+    assert persist("build", cwd=a, env={"DAGSTER_HOME": str(home)}).returncode == 0
+
+    def last() -> tuple[str, str | None]:
+        with dg.DagsterInstance.from_config(str(home)) as instance:
+            (record,) = instance.fetch_materializations(dg.AssetKey(["m", "p"]), limit=1).records
+            event = record.asset_materialization
+            return record.run_id, ((event and event.tags) or {}).get("dagster/data_version")
+
+    before = last()
+    assert before[0]
+    done = persist("build", "--json", cwd=b, env={"DAGSTER_HOME": str(home)})
+    assert [b["rows"] for b in printed(done)["builds"]] == [1]
+    assert last() == before
+    # So the other project still finds nothing to do.
+    done = persist("build", "--json", cwd=a, env={"DAGSTER_HOME": str(home)})
+    assert printed(done)["run_id"] is None
 
 
 @pytest.mark.slow

@@ -188,7 +188,7 @@ def test_a_run_reads_the_versions_by_which_sources_were_left_out(
     planned = enter(root)
     assert names(look(planned)) == {"plain"}
     put(root, "2", "t", 3)
-    with reading_as(planned.observer.pins):
+    with reading_as(planned.observer.pins.shared()):
         run = enter(root)
     assert run.observer.started_at == planned.observer.started_at
     assert enter(root).observer.started_at > planned.observer.started_at

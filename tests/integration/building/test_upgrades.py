@@ -15,6 +15,8 @@ from deltalake import write_deltalake
 from support.duckdb_engine import MakeEngine, engine_of
 
 from persist_assets.building.builder import Builder
+from persist_assets.building.reader import Reader
+from persist_assets.building.settled import find_settled
 from persist_assets.building.start import plan_step, start
 from persist_assets.building.strategies.deltas import unchanged
 from persist_assets.building.strategies.strategy import Task
@@ -142,6 +144,32 @@ def test_an_upgrade_builds_nothing(root: Path, make: Make, upgrade: Callable[[],
     assert uids == {s.build_uid for s in before.values()}
     assert planned(make(root)) == dict.fromkeys(ALL, ("reuse", []))
     assert {name: read(make(root), name) for name in ALL} == rows
+
+
+@pytest.mark.proves("X1", "V40")
+def test_a_table_that_no_run_has_taken_over_yet_stays_to_be_taken_over(
+    root: Path, make: Make, upgrade: Callable[[], None]
+) -> None:
+    """A run leaves out what is settled; what it would take over never is."""
+    first = make(root)
+    build(first)
+
+    def settled(builder: Builder) -> set[str]:
+        found = find_settled(Reader(builder.observer, builder.engine), builder.project.persisted)
+        return {source_id.partition("@")[0] for source_id in found}
+
+    assert settled(make(root)) == ALL
+    for _ in range(2):  # releases that build nothing
+        upgrade()
+        later = make(root)
+        assert settled(later) == set()
+        # Nor does a collection forget what the former release built, however old it is.
+        defined = {b: [s.source_id for s in some] for b, some in later.project.by_build_id.items()}
+        for removed in (False, True):
+            later.ledger.builds.collect(NOW + timedelta(days=365), "dev", defined, removed=removed)
+    assert build(make(root)) == dict.fromkeys(ALL, "reused")
+    build(make(root))
+    assert settled(make(root)) == ALL
 
 
 @pytest.mark.proves("X1")

@@ -70,6 +70,7 @@ def fill(ledger: Ledger) -> None:
     )
     condition = Condition("failed", "a@s.sql", want.created_at, {"error": "é"})
     ledger.alerts.record("dev", [(condition, ["ops"])], {}, want.created_at)
+    ledger.run_pins.record("run", {"a@s.sql": {"version": "delta:7:t", "commit": None}})
     with ledger.events.database.write() as connection:
         place = {"environment": "dev", "place": "/tables/a", "source_id": "a@s.sql"}
         values = {
