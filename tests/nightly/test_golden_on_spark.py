@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from pairs import golden, project
 from soundness import difference, make_views, run
 
@@ -20,6 +21,7 @@ NOT_SHOWN = {
 """Pairs of which Spark does not show what they are, and why."""
 
 
+@pytest.mark.proves("V50", "V51")
 def test_pairs_that_are_equal_have_equal_rows_and_the_others_have_not(spark: Any) -> None:
     make_views(spark)
     wrong: list[str] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from conftest import compiled
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def build_id(expression: str) -> str | None:
     return None if any("as a whole" in note for note in source.notes) else source.build_id
 
 
+@pytest.mark.proves("V50")
 def test_what_is_analysed_is_read_as_spark_reads_it(spark: Any) -> None:
     parser = spark._jsparkSession.sessionState().sqlParser()
 

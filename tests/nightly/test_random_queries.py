@@ -12,10 +12,12 @@ import random
 import time
 from typing import Any
 
+import pytest
 from random_queries import Writer, mutate
 from soundness import Compared, build_id, make_views, project
 
 
+@pytest.mark.proves("V50")
 def test_random_queries_of_equal_build_ids_have_equal_rows(spark: Any) -> None:
     make_views(spark)
     budget_s = float(os.environ.get("PERSIST_NIGHTLY_S", "120"))

@@ -265,7 +265,7 @@ class Drawn:
         return [place.format(**{"from": self.source}, c=part, e=e) for part in parts]
 
 
-@pytest.mark.proves("V1", "V33")
+@pytest.mark.proves("V1", "V33", "V50", "V51")
 def test_random_forms_of_equal_build_ids_have_equal_rows(spark: Any) -> None:
     make_views(spark)
     budget_s = float(os.environ.get("PERSIST_NIGHTLY_S", "120"))

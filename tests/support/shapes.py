@@ -177,7 +177,58 @@ SHAPES: dict[str, tuple[str, dict[str, list[str]]]] = {
     ),
     "except": (
         "SELECT usr FROM (SELECT usr FROM t EXCEPT SELECT usr FROM u WHERE w > 2) WHERE usr = 1",
-        {"t": ["TRUE"], "u": ["w > 2"]},
+        {"t": ["usr = 1"], "u": ["usr = 1 AND w > 2"]},
+    ),
+    "intersect of values that are equal and differ": (
+        "SELECT f FROM (SELECT f, usr FROM t INTERSECT SELECT f, usr FROM t WHERE ok)"
+        " WHERE f > 1D AND usr = 1",
+        {"t": ["ok = TRUE AND usr = 1", "usr = 1"]},
+    ),
+    "filter of a view that is joined": (
+        "SELECT v.usr, u.w FROM (SELECT usr, count(*) AS n FROM t WHERE usr > 3 GROUP BY usr) v"
+        " JOIN u ON v.usr = u.usr",
+        {"t": ["usr > 3"], "u": ["usr > 3"]},
+    ),
+    "filter of the left side of a join": (
+        "SELECT v.usr, u.w FROM (SELECT usr FROM kept WHERE usr > 3) v LEFT JOIN u ON v.usr = u.usr",
+        {"u": ["usr > 3"]},
+    ),
+    "filter of the right side of a left join": (
+        "SELECT t.id FROM t LEFT JOIN (SELECT usr FROM u WHERE usr > 3) v ON v.usr = t.usr",
+        {"t": ["TRUE"], "u": ["usr > 3"]},
+    ),
+    "filters of both branches": (
+        "SELECT v.k, u.w FROM (SELECT usr AS k FROM t WHERE usr > 3 UNION ALL SELECT usr FROM t"
+        " WHERE usr = 1) v JOIN u ON v.k = u.usr",
+        {"t": ["usr = 1", "usr > 3"], "u": ["usr = 1 OR usr > 3"]},
+    ),
+    "key of an anti join": (
+        "SELECT id FROM t WHERE usr = 3 AND NOT EXISTS (SELECT 1 FROM u WHERE u.usr = t.usr)",
+        {"t": ["usr = 3"], "u": ["usr = 3"]},
+    ),
+    "key of a correlated total": (
+        "SELECT id, (SELECT max(w) FROM u WHERE u.usr = t.usr) AS m FROM t WHERE usr IN (1, 2)",
+        {"t": ["usr IN (1, 2)"], "u": ["usr IN (1, 2)"]},
+    ),
+    "key of a subquery in a window": (
+        "SELECT id, r FROM (SELECT id, usr, sum(id) OVER (PARTITION BY kind ORDER BY id) AS r FROM t"
+        " WHERE EXISTS (SELECT 1 FROM u WHERE u.usr = t.usr)) WHERE usr = 3",
+        {"t": ["TRUE"], "u": ["TRUE", "usr = 3"]},
+    ),
+    "key of a lateral query": (
+        "SELECT t.id, x.c FROM t, LATERAL (SELECT count(*) AS c FROM u WHERE u.usr = t.usr) x"
+        " WHERE t.usr = 3",
+        {"t": ["usr = 3"], "u": ["usr = 3"]},
+    ),
+    "contradiction": (
+        "SELECT x.id, y.id AS other FROM t x LEFT JOIN (SELECT id, usr, count(*) AS n FROM t"
+        " WHERE usr > 5 GROUP BY id, usr) y ON x.usr = y.usr WHERE x.usr = 3",
+        {"t": ["FALSE", "usr = 3"]},
+    ),
+    "contradiction about a total": (
+        "SELECT id FROM t WHERE usr = 3 AND usr > 5 AND amt > (SELECT max(amt) FROM u"
+        " JOIN t z ON u.usr = z.usr)",
+        {"t": ["FALSE"], "u": ["FALSE"]},
     ),
     "limit": ("SELECT id FROM few WHERE kind = 'a'", {"t": ["usr > 3"]}),
     "window": (
@@ -317,7 +368,7 @@ SHAPES: dict[str, tuple[str, dict[str, list[str]]]] = {
     "equal keys of a semi join that is read twice": (
         "WITH c AS (SELECT id, usr FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.usr = t.usr))"
         " SELECT x.id, y.usr FROM c x JOIN c y ON x.id <> y.id WHERE x.usr = 2",
-        {"t": ["TRUE", "usr = 2"], "u": ["TRUE"]},
+        {"t": ["TRUE", "usr = 2"], "u": ["TRUE", "usr = 2"]},
     ),
     "keys that are equal and not the same": (
         "SELECT x.id FROM t x JOIN t y ON x.f = y.f AND x.amt = y.amt WHERE x.f > 1D AND y.amt > 1",

@@ -19,6 +19,7 @@ from persist_assets.analysis.predicates.clock import (
     reads_clock,
 )
 from persist_assets.analysis.predicates.implication import (
+    consistent,
     difference,
     implies,
     union,
@@ -88,6 +89,7 @@ __all__ = [
     "comparable",
     "compared",
     "conjuncts",
+    "consistent",
     "difference",
     "disjuncts",
     "evaluated",

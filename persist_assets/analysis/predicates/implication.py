@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from persist_assets.analysis.predicates.terms import (
     FALSE,
     FLIPPED,
+    NEGATED,
     TRUE,
     Term,
     as_text,
@@ -15,6 +16,7 @@ from persist_assets.analysis.predicates.terms import (
     disjuncts,
     every,
     holds_for,
+    negated,
     not_true,
     order_of,
     some,
@@ -121,6 +123,34 @@ def _bounded(op: str, bound: Term, other: str, limit: Term) -> bool:
             return order < 0 or (order == 0 and op == "<")
         case _:
             return op == other and order == 0
+
+
+def consistent(term: Term) -> Term:
+    """Return a predicate without conjuncts that others imply; FALSE if two exclude each other.
+
+    Examples
+    --------
+    >>> from persist_assets.analysis.predicates import as_text, from_text
+    >>> as_text(consistent(from_text("k = 3 AND k > 1 AND s = 'a'")))
+    "k = 3 AND s = 'a'"
+    >>> as_text(consistent(from_text("k = 3 AND k > 5")))
+    'FALSE'
+    """
+    parts = [*conjuncts(term)]
+    if len(parts) < 2 or len(parts) > _MOST_CONJUNCTS:
+        return term
+    for part in [*parts]:
+        others = [other for other in parts if other is not part]
+        if any(_excludes(part, other) for other in others):
+            return FALSE
+        if any(implies(part, other) for other in others):
+            parts = others
+    return every(parts)
+
+
+def _excludes(one: Term, other: Term) -> bool:
+    """Whether a comparison is FALSE or NULL wherever another predicate holds."""
+    return one.op in NEGATED and implies(negated(one), other)
 
 
 def without_implied(term: Term) -> Term:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import persist_assets.analysis.predicates as p
@@ -29,17 +29,20 @@ from persist_assets.analysis.algebra import (
     parts,
     walk,
 )
-from persist_assets.analysis.predicates.terms import TRUE, Term
+from persist_assets.analysis.predicates.terms import FALSE, TRUE, Term
 from persist_assets.analysis.pushdown.bounds import with_bounds
 from persist_assets.analysis.pushdown.equalities import (
+    SAME_IF_EQUAL,
     atoms_of,
     columns_used,
     equal_columns,
     instances_of,
+    is_decimal,
     numbered,
     rejects_nulls,
     through,
 )
+from persist_assets.analysis.pushdown.facts import Facts
 from persist_assets.analysis.pushdown.needs import Disjunct, Need, sorted_names
 from persist_assets.analysis.pushdown.relation import Kept, Relation
 from persist_assets.analysis.pushdown.terms import TermReader
@@ -67,7 +70,10 @@ class _Visit:
     Attributes
     ----------
     extra
-        Conditions besides its conjuncts that hold for the rows that matter, in terms of its leaves.
+        Conditions besides its conjuncts that hold for the rows that matter, in terms of its leaves;
+        FALSE: no row matters.
+    facts
+        Conditions on leaves of enclosing Blocks that hold wherever it matters.
     used
         The expressions that are needed, besides its conjuncts and its order.
     """
@@ -77,6 +83,7 @@ class _Visit:
     extra: tuple[Term, ...]
     used: tuple[Expr, ...]
     kept: frozenset[Kept]
+    facts: tuple[Term, ...] = ()
 
 
 @dataclass(slots=True)
@@ -86,6 +93,55 @@ class _Demand:
     conditions: tuple[Term, ...]
     columns: frozenset[int]
     kept: frozenset[Kept]
+
+
+@dataclass(slots=True)
+class _Below:
+    """The conditions on the leaves of a Block, and why others are not pushed to them."""
+
+    reader: TermReader
+    windows: Sequence[tuple[Window, Mapping[int, int]]]
+    equal: Mapping[Term, frozenset[Term]]
+    pushed: dict[int, list[Term]] = field(default_factory=dict[int, list[Term]])
+    reasons: dict[int, set[Kept]] = field(default_factory=dict[int, set[Kept]])
+
+    def push(self, term: Term, *, but: int | None = None, is_fact: bool = False) -> None:
+        """Push a condition to all leaves, as far as it is about them or about equal columns.
+
+        Parameters
+        ----------
+        but
+            The leaf that it is a fact about.
+        is_fact
+            It is no condition of the query: nobody misses it.
+        """
+        for instance, pushed in self.pushed.items():
+            if instance == but:
+                continue
+            keep = through(self.equal, lambda ref, number=str(instance): ref.words[0] == number)
+            weakened = p.weakened(term, keep)
+            if weakened == TRUE:
+                continue
+            seen = (_sees(self.reader, w, now, instance, weakened) for w, now in self.windows)
+            blind = next((n for n, sees in enumerate(seen) if not sees), None)
+            if blind is None:
+                pushed.append(weakened)
+            elif not is_fact:
+                window = self.reader.describe(self.windows[blind][0])
+                words = f"{self.reader.describe_term(weakened)}: {window} also needs other rows"
+                self.reasons[instance].add(Kept("window", words))
+
+    def explain(self, term: Term, lost: Iterable[tuple[frozenset[int], Kept]]) -> None:
+        """Add the reasons why parts of a condition are not pushed."""
+        reasons = [*lost]
+        for atom in atoms_of(term):
+            about = frozenset(instances_of(atom))
+            if len(about) > 1:
+                words = f"{self.reader.describe_term(atom)}: it compares several tables"
+                reasons.append((about, Kept("two tables", words)))
+        for about, why in reasons:
+            for instance in about & self.reasons.keys():
+                self.reasons[instance].add(why)
 
 
 def find_needs(
@@ -134,6 +190,8 @@ class _Search:
         self._stack: list[_Visit] = []
         self._ways: dict[int, set[Any]] = {}
         self._windows: dict[int, list[tuple[Window, Mapping[int, int]]]] = {}
+        self._facts = Facts(self._reader, relations)
+        self._around: tuple[Term, ...] = ()  # facts around the Blocks that are visited next
 
     def run(self, reader: SourceID) -> None:
         """Visit everything below a reader."""
@@ -156,25 +214,45 @@ class _Search:
         used: Iterable[Expr],
         reasons: frozenset[Kept],
     ) -> None:
-        conditions = p.conjuncts(p.every(extra))
+        conditions = p.conjuncts(p.consistent(p.every(extra)))
+        facts = self._facts_about(reader, block)
+        if FALSE in conditions:
+            conditions, used, facts, reasons = (FALSE,), (), (), frozenset()
         used = tuple({id(e): e for e in used}.values())
         ways = self._ways.setdefault(id(block), set())
-        key = (conditions, frozenset(map(id, used)), reasons)
+        key = (conditions, frozenset(map(id, used)), reasons, facts)
         if key in ways:
             return
-        if len(ways) >= _MOST_WAYS:
-            conditions, used = (), (*(o.expr for o in block.columns), *used)
+        if len(ways) >= _MOST_WAYS and conditions != (FALSE,):
+            conditions, facts, used = (), (), (*(o.expr for o in block.columns), *used)
             reasons = frozenset((Kept("too many ways", "it is read in too many different ways"),))
-            key = (conditions, frozenset(map(id, used)), reasons)
+            key = (conditions, frozenset(map(id, used)), reasons, facts)
             if key in ways:
                 return
         ways.add(key)
-        self._stack.append(_Visit(reader, block, conditions, used, reasons))
+        self._stack.append(_Visit(reader, block, conditions, used, reasons, facts))
+
+    def _facts_about(self, reader: TermReader, block: Block) -> tuple[Term, ...]:
+        """Return the facts around a Block about the leaves that it refers to."""
+        if not self._around:
+            return ()
+        free = {str(i) for i in reader.relation.free.of(block)}
+        keep = through(equal_columns(self._around), lambda ref: ref.words[0] in free)
+        facts = (p.weakened(fact, keep) for fact in self._around)
+        return p.conjuncts(p.consistent(p.every(facts))) if free else ()
 
     # ------------------------------------------------------------------------------------- blocks
 
     def _block(self, visit: _Visit) -> None:
         reader, block = visit.reader, visit.block
+        self._around = visit.facts
+        read_conditions = [reader.condition(c) for c in block.conjuncts]
+        facts = {i: self._facts.of_leaf(reader, i, node) for i, node in block.leaves}
+        here = [*(term for term, _ in read_conditions), *visit.extra]
+        here += (fact for some in facts.values() for fact in some)
+        if p.consistent(p.every(here)) == FALSE:
+            self._nothing(reader, block)
+            return
         leaves = dict(block.leaves)
         exprs = [*visit.used, *block.conjuncts, *(s.by for s in block.order)]
         free = reader.relation.free
@@ -185,70 +263,73 @@ class _Search:
             for window, now in self._windows_in([*exprs, *lateral])
             if not leaves.keys().isdisjoint(now.values())
         ]
-        pushed: dict[int, list[Term]] = {i: [] for i in leaves}
-        reasons: dict[int, set[Kept]] = {i: set(visit.kept) for i in leaves}
-
-        read_conditions = [reader.condition(c) for c in block.conjuncts]
-        equal = equal_columns([*(term for term, _ in read_conditions), *visit.extra])
-
-        def push(term: Term) -> None:
-            for instance in leaves:
-                keep = through(equal, lambda ref, number=str(instance): ref.words[0] == number)
-                weakened = p.weakened(term, keep)
-                if weakened == TRUE:
-                    continue
-                blind = [w for w, now in windows if not _sees(reader, w, now, instance, weakened)]
-                if blind:
-                    words = (
-                        f"{reader.describe_term(weakened)}:"
-                        f" {reader.describe(blind[0])} also needs other rows"
-                    )
-                    reasons[instance].add(Kept("window", words))
-                else:
-                    pushed[instance].append(weakened)
-
+        below = _Below(reader, windows, equal_columns([*here, *visit.facts]))
+        for instance in leaves:
+            below.pushed[instance], below.reasons[instance] = [], set(visit.kept)
         for term, lost in read_conditions:
-            push(term)
-            for about, why in lost:
-                for instance in about & leaves.keys():
-                    reasons[instance].add(why)
-            for atom in atoms_of(term):
-                about = instances_of(atom)
-                if len(about) > 1:
-                    why = Kept(
-                        "two tables", f"{reader.describe_term(atom)}: it compares several tables"
-                    )
-                    for instance in about & leaves.keys():
-                        reasons[instance].add(why)
+            below.push(term)
+            below.explain(term, lost)
         for term in visit.extra:
-            push(term)
+            below.push(term)
+        for instance, some in facts.items():
+            for fact in some:
+                below.push(fact, but=instance, is_fact=True)
+        for fact in visit.facts:
+            below.push(fact, is_fact=True)
         for instance, node in block.leaves:
-            conditions = tuple(numbered(term) for term in pushed[instance])
+            conditions = tuple(numbered(term) for term in below.pushed[instance])
             numbers = frozenset(columns.get(instance, ()))
-            self._node(reader, node, _Demand(conditions, numbers, frozenset(reasons[instance])))
-        self._subqueries(reader, exprs)
+            reasons = frozenset(below.reasons[instance])
+            self._node(reader, node, _Demand(conditions, numbers, reasons))
+        self._subqueries(reader, exprs, facts=(*here, *visit.facts))
 
-    def _subqueries(self, reader: TermReader, exprs: Iterable[object]) -> None:
-        """Visit the queries in expressions, each independently."""
-        seen: set[int] = set()
-        stack: list[object] = [*exprs]
+    def _nothing(self, reader: TermReader, block: Block) -> None:
+        """Continue below a Block of which no row matters."""
+        for _, node in block.leaves:
+            self._node(reader, node, _Demand((FALSE,), frozenset(), frozenset()))
+        exprs = [*block.conjuncts, *(o.expr for o in block.columns), *(s.by for s in block.order)]
+        self._subqueries(reader, exprs, (FALSE,))
+
+    def _subqueries(
+        self,
+        reader: TermReader,
+        exprs: Iterable[object],
+        extra: tuple[Term, ...] = (),
+        facts: tuple[Term, ...] = (),
+    ) -> None:
+        """Visit the queries in expressions, each independently.
+
+        Parameters
+        ----------
+        extra
+            Conditions on their rows.
+        facts
+            Conditions that hold for all rows for which the expressions matter. A window computes
+            its own for more rows.
+        """
+        seen: set[tuple[int, tuple[Term, ...]]] = set()
+        stack: list[tuple[object, tuple[Term, ...]]] = [(e, facts) for e in exprs]
+        around = self._around
         while stack:
-            thing = stack.pop()
-            if id(thing) in seen:
+            thing, hold = stack.pop()
+            if (id(thing), hold) in seen:
                 continue
-            seen.add(id(thing))
+            seen.add((id(thing), hold))
             match thing:
                 case Subquery(kind, block, args):
                     used = () if kind == "exists" else [o.expr for o in block.columns]
-                    self._visit(reader, block, (), used, frozenset())
-                    stack += args
+                    self._around = hold
+                    self._visit(reader, block, extra, used, frozenset())
+                    self._around = around
+                    stack += ((arg, hold) for arg in args)
                 case Window(function, partition, order, frame, rows, _):
                     bounds = [f for f in frame if not isinstance(f, str)]
-                    stack += [function, *partition, *order, *bounds, *rows.conjuncts]
+                    inside = [function, *partition, *order, *bounds, *rows.conjuncts]
+                    stack += ((each, ()) for each in inside)
                 case Call(_, args):
-                    stack += args
+                    stack += ((arg, hold) for arg in args)
                 case Sort(by, _, _):
-                    stack.append(by)
+                    stack.append((by, hold))
                 case _:
                     pass
 
@@ -279,6 +360,14 @@ class _Search:
     # -------------------------------------------------------------------------------------- nodes
 
     def _node(self, reader: TermReader, node: Node, demand: _Demand) -> None:
+        is_drawn = isinstance(node, Derived) and node.volatile
+        if FALSE in demand.conditions and not isinstance(node, Given | Opaque) and not is_drawn:
+            for part in parts(node):
+                if isinstance(part, Block):
+                    self._visit(reader, part, (FALSE,), (), frozenset())
+                else:
+                    self._subqueries(reader, [part], (FALSE,))
+            return
         match node:
             case Given():
                 self._given(node, demand)
@@ -331,17 +420,20 @@ class _Search:
             elif relation.volatile:
                 why = "it depends on nondeterministic rows"
                 demand = _without(reader, columns, demand, "draws lots", why)
+            around, self._around = self._around, ()  # other instances have these numbers there
             self._under(reader, relation.block, columns, demand, ())
+            self._around = around
         elif source_id in self.tables:
             names = [next(iter(o)).column for o in node.origins]
 
             def name(term: Term) -> Term:
                 return p.column(names[int(term.words[0])])
 
-            predicate = with_bounds(p.without_implied(p.every(demand.conditions)))
+            every = p.consistent(p.without_implied(p.every(demand.conditions)))
+            predicate = with_bounds(every)
             renamed = p.rebuilt(predicate, name)
             assert renamed is not None
-            columns = sorted_names(names[i] for i in demand.columns)
+            columns = sorted_names(names[i] for i in demand.columns if predicate != FALSE)
             disjuncts = self.disjuncts.setdefault(source_id, [])
             disjuncts.append(Disjunct(renamed, columns, tuple(sorted(demand.kept))))
 
@@ -384,7 +476,8 @@ class _Search:
             pushed = [] if alone[1 - side] else [*below[side]]
             if not alone[side]:
                 keep = through(equal, lambda ref, here=inside[side]: int(ref.words[0]) in here)
-                pushed += [p.weakened(term, keep) for term in (*tests, *below[1 - side])]
+                others = self._facts.of_block(reader, sides[1 - side])
+                pushed += [p.weakened(term, keep) for term in (*tests, *below[1 - side], *others)]
             for condition in demand.conditions if alone[1 - side] else ():
                 if numbers[side].isdisjoint(v.words[0] for v in p.variables(condition)):
                     continue
@@ -414,8 +507,10 @@ class _Search:
         why = "a LATERAL query applies first"
         rest = _without(reader, every, replace(demand, conditions=tuple(kept)), "lateral", why)
         right = [o.expr for o in node.right.columns]
+        around = self._around
+        self._around = (*around, *self._facts.of_block(reader, node.left), *pushed)
         self._visit(reader, node.right, (), [*right, *node.on], rest.kept)
-        self._subqueries(reader, node.on)
+        self._around = around
 
     def _read_on(
         self,
@@ -463,13 +558,21 @@ class _Search:
         self, reader: TermReader, kind: str, branches: Sequence[Block], demand: _Demand
     ) -> None:
         if kind != "union all":
-            why = f"it applies to the rows of {kind.upper()}"
+            # A condition must not tell values apart that the operation takes for equal.
             exprs = [o.expr for o in branches[0].columns]
-            demand = _without(reader, exprs, demand, "set operation", why)
-            columns = frozenset(range(len(exprs)))
-            demand = replace(demand, columns=columns)
+            conditions = tuple(p.weakened(c, _of_values) for c in demand.conditions)
+            lost = tuple(c for c, w in zip(demand.conditions, conditions, strict=True) if w != c)
+            why = f"{kind.upper()} takes values for equal that differ"
+            kept = _without(reader, exprs, replace(demand, conditions=lost), "set operation", why)
+            demand = _Demand(conditions, frozenset(range(len(exprs))), kept.kept)
         for branch in branches:
             self._under(reader, branch, [o.expr for o in branch.columns], demand, ())
+
+
+def _of_values(atom: Term) -> Term:
+    """Return an atom on columns whose equal values cannot be told apart, else TRUE."""
+    kinds = {v.words[1] for v in p.variables(atom)}
+    return atom if all(k in SAME_IF_EQUAL or is_decimal(k) for k in kinds) else TRUE
 
 
 def _without(

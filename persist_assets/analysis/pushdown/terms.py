@@ -87,7 +87,7 @@ class TermReader:
     def _value(self, expr: Expr, depth: int) -> Typed | Kept:
         match expr:
             case Ref(instance, number):
-                return self._column(instance, number)
+                return self.column(instance, number)
             case Window():
                 return Kept("window", f"{self.describe(expr)} depends on other rows")
             case Subquery():
@@ -132,7 +132,8 @@ class TermReader:
             return Kept("function", f"{call.op}() is not pushed")
         return Kept("function", f"{self.describe(call)} is not supported for pushdown")
 
-    def _column(self, instance: int, number: int) -> Typed | Kept:
+    def column(self, instance: int, number: int) -> Typed | Kept:
+        """Return a column of a leaf as a value, or why the language has no such value."""
         kinds = self.relation.types.leaves.get(instance, ())
         kind = kinds[number] if number < len(kinds) else None
         if kind is None:
