@@ -133,7 +133,8 @@ def _print_result(invocation: Invocation, result: "RunResult", document: "RunDoc
     else:
         _print_builds(invocation.project, rows)
         if all(row.action == "reused" for row in rows):
-            out.print(f"nothing was rebuilt: all {len(rows)} tables were up to date")
+            tables = f"all {len(rows)} tables were" if len(rows) > 1 else "the table was"
+            out.print(f"nothing was rebuilt: {tables} up to date")
         outcome = "[green]succeeded[/]" if result.success else "[red]failed[/]"
         if result.run_id is not None:
             out.print(f"run {result.run_id[:8]} {outcome}")

@@ -28,8 +28,11 @@ def load_lasting(settings: Settings) -> Project:
         There is no sources directory, it is empty, or Malloy's compiler is missing.
     """
     loaded = load(settings)
-    if loaded.n_new < _MANY:
+    if loaded.n_new == 0:
         return loaded.project
-    del loaded
+    if loaded.n_new >= _MANY:
+        del loaded
+        gc.collect()
+        return load(settings).project
     gc.collect()
-    return load(settings).project
+    return loaded.project

@@ -196,8 +196,8 @@ def _definitions(
             if waits or source.annotation.pool is not None:  # the pool counts its step
                 runtime.late.add(source.source_id)
             waits_for = {d.asset_key for d in spec.deps}
-            needed = {*needed_elsewhere(source)} & elsewhere.keys() - waits_for
-            spec = spec.merge_attributes(deps=sorted(needed))
+            if needed := {*needed_elsewhere(source)} & elsewhere.keys() - waits_for:
+                spec = spec.merge_attributes(deps=sorted(needed))
             runtime.deps[source.source_id] = tuple(d.asset_key for d in spec.deps)
             yield _asset(runtime, source, spec)
         elif source.raw is not None and source.source_id not in runtime.fed:
@@ -260,9 +260,8 @@ def _settle() -> None:
 
     They live as long as the process. Collecting through them again and again, and once more at the
     end, took Dagster longer than making them. Definitions that are loaded later may replace
-    others, so they are collected as usual.
+    others, so they are collected as usual. `load_lasting` has collected what compiling left.
     """
-    gc.collect()
     gc.freeze()
 
 
@@ -436,7 +435,7 @@ def _asset(runtime: Runtime, source: Source, spec: dg.AssetSpec) -> dg.AssetsDef
     op = dg.OpDefinition(
         compute_fn=build,
         name=op_name(source),
-        ins=dict.fromkeys(reads, _READ),
+        ins={name: _input(name) for name in reads},
         outs={"table": table, **dict.fromkeys(checks, _CHECKED)},
         config_schema=_config_schema(),
         required_resource_keys={PYSPARK},
@@ -452,7 +451,13 @@ def _asset(runtime: Runtime, source: Source, spec: dg.AssetSpec) -> dg.AssetsDef
     )
 
 
-_READ, _CHECKED = dg.In(dg.Nothing), dg.Out(dagster_type=None)
+_CHECKED = dg.Out(dagster_type=None)
+
+
+@cache
+def _input(name: str) -> Any:
+    """Return the definition of an input; ops with an input of this name share it."""
+    return dg.In(dg.Nothing).to_definition(name)
 
 
 @cache

@@ -69,14 +69,14 @@ class AssetTranslator:
         return condition.ignore(dg.AssetSelection.assets(*elsewhere))
 
     def _condition(self, source: Source) -> Any:
+        if source.annotation.automation is None:
+            return None
         condition: Any = dg.AutomationCondition  # its types distinguish assets and checks
         raws = [dg.AssetKey(i.asset_key) for i in self.project.inputs(source) if i.raw is not None]
         raw_assets = dg.AssetSelection.assets(*raws)
         lacking = condition.any_deps_missing()
         lacking = lacking.ignore(raw_assets) if raws else lacking
         match source.annotation.automation:
-            case None:
-                return None
             case "eager":
                 return condition.eager().replace("any_deps_missing", lacking)
             case "missing":
