@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 SHIFT_UNSIGNED, POSITIVE = exp.Coalesce, exp.Sqrt
-"""The nodes of ``a >>> b`` and ``+a`` (`core/operators.py`)."""
+"""The nodes of unsigned shifts to the right and of ``+a`` (`core/operators.py`)."""
 
 BINARY: Mapping[type[exp.Expr], str] = {
     exp.EQ: "=",

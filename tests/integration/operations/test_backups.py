@@ -129,7 +129,7 @@ def test_nothing_is_lost_unasked(
     other = Ledger(f"sqlite:///{tmp_path / 'other.db'}")
     publish(other, a_build("7"))
     other.close()
-    with pytest.raises(ConflictError, match="of another ledger"):
+    with pytest.raises(ConflictError, match="belongs to another ledger"):
         restore(settings, tmp_path / "other.db")
     (tmp_path / "text").write_text("no database" * 100)
     with pytest.raises(LedgerError):

@@ -348,7 +348,7 @@ def test_tokens_of_the_environment_have_roles_too(tmp_path: Path) -> None:
         ('[service]\nproxies = ["0.0.0.0/0"]', "2:1", "every address"),
         ('[service]\nproxies = ["proxy"]', "2:1", "does not appear to be"),
         ('[service]\ngroups_header = "X-Groups"', "2:1", "needs a `user_header`"),
-        ("[roles.write]\nadmin = true", "1:", "cannot be called `write`"),
+        ("[roles.write]\nadmin = true", "1:", "invalid role name `write`"),
         ("[roles.x]\nbuild = [1]", "2:1", "list of strings"),
         ("[roles.x]\nbuilds = []", "2:1", "unknown key"),
         ('[retention]\nevents = "1 min"', "2:1", "at least 1 hour"),
