@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
+import urllib.request
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
@@ -13,10 +16,10 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from commands import persist
+from commands import document, persist
 from conftest import SPARK_TOML, wait_for
 from deltalake import DeltaTable, write_deltalake
-from deployment import Dagster, dagster_of
+from deployment import Dagster, dagster_of, free_ports, memory_of
 
 from persist_assets.core.settings.load import load_settings
 from persist_assets.ledger.ledger import Ledger
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 DAYS = [date(2025, 1, 1) + timedelta(n) for n in range(365)]
+# Sleeps in each task, so the job lasts longer than any test.
+SLOW = "java_method('java.util.concurrent.locks.LockSupport', 'parkNanos', 600000000000L)"
 PARTED = 'partition={} time_column=day start="2025-01-01" end="2026-01-01"'
 LAKE = {
     "flights.sql": f"""
@@ -51,6 +56,17 @@ CREATE VIEW first AS SELECT 't' AS k, count(*) AS n FROM t UNION ALL SELECT 'd',
 --@ persist
 CREATE VIEW second AS
 SELECT k, n FROM first UNION ALL SELECT 't', count(*) FROM t UNION ALL SELECT 'd', count(*) FROM d;
+""",
+    "ended.sql": f"""
+CREATE TABLE fuse (lasts BOOLEAN) USING parquet LOCATION 'raw/fuse';
+--@ persist
+CREATE VIEW quick AS SELECT count(*) AS n FROM fuse;
+--@ persist
+CREATE VIEW endless AS SELECT lasts, CASE WHEN lasts THEN {SLOW} END AS slept FROM fuse;
+--@ persist
+CREATE VIEW another AS SELECT lasts, 1 AS one, CASE WHEN lasts THEN {SLOW} END AS slept FROM fuse;
+--@ persist
+CREATE VIEW after AS SELECT count(*) AS n FROM endless;
 """,
 }
 DEFINITIONS = """
@@ -82,9 +98,11 @@ def meddler():
 steps = ["lake/apart/first", "meddler", "lake/apart/second"]
 apart = dg.define_asset_job("apart", steps, executor_def=dg.multiprocess_executor)
 together = dg.define_asset_job("together", steps)
+ended = [f"lake/ended/{name}" for name in ("quick", "endless", "after")]
+ended = dg.define_asset_job("ended_apart", ended, executor_def=dg.multiprocess_executor)
 defs = dg.Definitions.merge(
     load_sources("sources", assets=[meddler], translator=Waiting),
-    dg.Definitions(jobs=[apart, together]),
+    dg.Definitions(jobs=[apart, together, ended]),
 )
 """
 # Where the other project publishes it, under the key that it has in Dagster.
@@ -101,12 +119,22 @@ CREATE VIEW worst AS SELECT carrier FROM by_carrier ORDER BY delay DESC LIMIT 1;
 
 @dataclass(frozen=True)
 class Team:
-    """A deployment of two projects, and the first one's ledger."""
+    """A deployment of two projects, and Spark's own list of jobs."""
 
     dagster: Dagster
     lake: Path
     reports: Path
+    spark: str
     ledger: Ledger
+
+    def jobs(self, run_id: str, state: str) -> list[dict[str, Any]]:
+        """Return the Spark jobs of a run; a server without clients has ended."""
+        apps, found = f"{self.spark}/api/v1/applications", list[dict[str, Any]]()
+        with suppress(OSError, ValueError):  # while it starts, it answers in HTML
+            for app in _get(apps):
+                jobs = _get(f"{apps}/{app['id']}/jobs?status={state}")
+                found += [j for j in jobs if any(run_id in tag for tag in j.get("jobTags", ()))]
+        return found
 
     def tables(self, environment: str = "prod") -> dict[str, Snapshot]:
         """Return what readers of the first project see, by the names of sources."""
@@ -123,6 +151,11 @@ class Team:
     def builds(self, run_id: str) -> list[Build]:
         """Return the builds of a run of the first project."""
         return [b for b in self.ledger.builds.fetch() if b.run_id == run_id]
+
+
+def _get(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        return json.load(answer)
 
 
 def _write(place: Path, **columns: pa.Array) -> None:
@@ -142,6 +175,7 @@ def _write_data(root: Path) -> None:
     )
     _write(root / "raw" / "t", a=pa.array([1], pa.int64()))
     write_deltalake(root / "raw" / "d", pa.table({"a": pa.array([1], pa.int64())}))
+    _write(root / "raw" / "fuse", lasts=pa.array([True]))
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +183,9 @@ def team(
     tmp_path_factory: pytest.TempPathFactory, postgres: Postgres, servers: None
 ) -> Iterator[Team]:
     directory = tmp_path_factory.mktemp("team")
-    spark = SPARK_TOML + "shared = true\n"
+    port = free_ports(["spark"])["spark"]
+    spark = SPARK_TOML.replace('enabled" = "false', 'enabled" = "true')
+    spark += f'"spark.ui.port" = "{port}"\nshared = true\n'
     lake, reports, place = directory / "lake", directory / "reports", directory / "published"
     for root, files, settings in (
         (lake, LAKE, f'key_prefix = "lake"\n[env.dev]\n[env.prod.publish]\npath = "{place}"\n'),
@@ -168,7 +204,7 @@ def team(
     projects = {"lake": lake, "reports": reports}
     with dagster_of(directory, postgres, projects, {"PERSIST_TRUST": "*"}) as dagster:
         ledger = Ledger(load_settings(lake).ledger)
-        yield Team(dagster, lake, reports, ledger)
+        yield Team(dagster, lake, reports, f"http://127.0.0.1:{port}", ledger)
         ledger.close()
 
 
@@ -255,3 +291,92 @@ def test_steps_in_processes_of_their_own_read_the_same_data(team: Team) -> None:
     assert {n: s.build_uid for n, s in team.tables().items()} == {
         n: s.build_uid for n, s in tables.items()
     }
+
+
+@pytest.mark.proves("U4")
+def test_terminate_ends_the_jobs_of_a_run_and_the_next_one_repairs(team: Team) -> None:
+    dagster = team.dagster
+    keys = [f"lake/ended/{name}" for name in ("quick", "endless", "after")]
+    other = dagster.launch("lake", "lake/ended/another")
+    wait_for(lambda: team.jobs(other, "running"), seconds=240)
+    for job in ("__ASSET_JOB", "ended_apart"):
+        run_id = dagster.launch("lake", *keys, job=job)
+        wait_for(lambda run_id=run_id: team.jobs(run_id, "running"), seconds=240)
+        began = time.monotonic()
+        assert terminate(dagster, run_id) == "TerminateRunSuccess"
+        assert dagster.ended(run_id, seconds=120) == "CANCELED"
+        print(f"\n{job}: {time.monotonic() - began:.1f} s from Terminate to the end of the run")
+        wait_for(lambda run_id=run_id: not team.jobs(run_id, "running"), seconds=30)
+        assert not [lease for lease, *_ in team.ledger.leases.fetch() if run_id in lease.holder]
+        (build,) = [b for b in team.builds(run_id) if b.source_id.startswith("endless@")]
+        assert build.state == "failed"
+        assert not {"endless", "after"} & team.tables().keys()
+        left = [*(team.lake / ".persist" / "warehouse").glob("endless*/**/*.parquet")]
+        assert not left
+    # The other run goes on, whichever code locations are reloaded, and ends when it is told to.
+    assert dagster.reload("reports") is None
+    assert dagster.reload("lake") is None
+    assert dagster.status(other) == "STARTED"
+    assert team.jobs(other, "running")
+    assert terminate(dagster, other) == "TerminateRunSuccess"
+    assert dagster.ended(other, seconds=120) == "CANCELED"
+    wait_for(lambda: not team.jobs(other, "running"), seconds=30)
+    # The next run repairs.
+    pq.write_table(pa.table({"lasts": [False]}), team.lake / "raw" / "fuse" / "0.parquet")
+    assert dagster.ended(dagster.launch("lake", *keys)) == "SUCCESS"
+    assert (team.rows("quick"), team.rows("after")) == ([(1,)], [(1,)])
+    assert team.rows("endless") == [(False, None)]
+
+
+def terminate(dagster: Dagster, run_id: str) -> str:
+    query = "mutation ($id: String!) { terminateRun(runId: $id) { __typename } }"
+    return dagster.ask(query, id=run_id)["terminateRun"]["__typename"]
+
+
+@pytest.mark.proves("U4")
+def test_code_locations_do_not_disturb_each_other(team: Team) -> None:
+    dagster = team.dagster
+    assert {"lake/flights/by_carrier": "lake", "worst/worst": "reports"}.items() <= (
+        dagster.assets().items()
+    )
+    built = persist("build", "+by_carrier", cwd=team.lake, env=dagster.env)
+    assert built.returncode == 0, built.stderr
+    run_id = dagster.launch("reports", "worst/worst")
+    assert dagster.ended(run_id) == "SUCCESS", dagster.events(run_id)[-5:]
+    (worst,) = document("query", "SELECT * FROM worst", cwd=team.reports)["rows"]
+    assert worst == [max(team.rows("by_carrier"), key=lambda row: row[2])[0]]
+
+    def node(key: str) -> dict[str, Any]:
+        query = (
+            "query ($k: AssetKeyInput!) { assetNodeOrError(assetKey: $k) { ... on AssetNode {"
+            " staleStatus repository { location { name } } dependedByKeys { path }"
+            " assetMaterializations(limit: 1) { runId } } } }"
+        )
+        return dagster.ask(query, k={"path": key.split("/")})["assetNodeOrError"]
+
+    # To Dagster, the table that one project reads is the asset of the other one.
+    shared = node("lake/flights/by_carrier")
+    assert shared["repository"]["location"]["name"] == "lake"
+    assert {"path": ["worst", "worst"]} in shared["dependedByKeys"]
+    assert shared["staleStatus"] == "FRESH"
+    assert shared["assetMaterializations"][0]["runId"]
+    assert node("worst/worst")["staleStatus"] == "FRESH"
+    # A run in another environment changes nothing in this one.
+    before = team.tables()
+    run_id = dagster.launch("lake", "lake/apart/first", tags={"persist/environment": "dev"})
+    assert dagster.ended(run_id) == "SUCCESS"
+    assert {*team.tables("dev")} == {"first"}
+    assert team.tables() == before
+    # Reloads.
+    for location, server in dagster.servers.items():
+        before_b, times = memory_of(server.pid), list[float]()
+        for _ in range(3):
+            began = time.monotonic()
+            assert dagster.reload(location) is None
+            times.append(time.monotonic() - began)
+        most_b = before_b * 1.5
+        wait_for(lambda pid=server.pid, most_b=most_b: memory_of(pid) < most_b, seconds=120)
+        print(
+            f"\n{location}: reloads took {', '.join(f'{s:.1f}' for s in times)} s; its code server has"
+            f" {before_b >> 20} MB before them, {memory_of(server.pid) >> 20} MB after them"
+        )

@@ -90,6 +90,17 @@ def start(
         )
 
 
+def memory_of(pid: int) -> int:
+    """Return the memory that a process and all below it have to themselves, in bytes."""
+    import psutil
+
+    total = 0
+    for process in (root := psutil.Process(pid), *root.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            total += process.memory_full_info().uss
+    return total
+
+
 @dataclass(frozen=True)
 class Dagster:
     """A deployment with PostgreSQL, a queue of runs, and a code server for each project.
@@ -167,6 +178,17 @@ class Dagster:
         """Return the statuses of all runs by ID."""
         query = "{ runsOrError(limit: 1000) { ... on Runs { results { runId status } } } }"
         return {r["runId"]: r["status"] for r in self.ask(query)["runsOrError"]["results"]}
+
+    def reload(self, location: str) -> str | None:
+        """Reload a code location; return the error with which it loads, None if there is none."""
+        entry = self.ask(
+            "mutation ($n: String!) { reloadRepositoryLocation(repositoryLocationName: $n) {"
+            " __typename ... on WorkspaceLocationEntry { locationOrLoadError { __typename"
+            " ... on PythonError { message } } } ... on PythonError { message } } }",
+            n=location,
+        )["reloadRepositoryLocation"]
+        loaded = entry.get("locationOrLoadError") or entry
+        return loaded.get("message")
 
     def assets(self) -> dict[str, str]:
         """Return the locations of all assets that can be materialized, by key."""
