@@ -42,7 +42,7 @@ from persist_assets.analysis.algebra import (
 )
 from persist_assets.analysis.binding import MAX_LEAVES, MAX_SIZE
 from persist_assets.analysis.functions import ORDER_SENSITIVE, TIME_WINDOWS, VOLATILE
-from persist_assets.analysis.pushdown.equalities import SAME_IF_EQUAL, is_decimal, rejects_nulls
+from persist_assets.analysis.pushdown.equalities import is_same_if_equal, rejects_nulls
 from persist_assets.analysis.pushdown.relation import Relation
 from persist_assets.analysis.pushdown.terms import TermReader
 
@@ -329,7 +329,7 @@ class Normal(Rebuild):
 
     def _is_same_if_equal(self, expr: Expr) -> bool:
         kind = self._binding.types.of(expr)
-        return kind is not None and (kind in SAME_IF_EQUAL or is_decimal(kind))
+        return kind is not None and is_same_if_equal(kind)
 
     def _counted(self, node: Aggregate) -> Aggregate:
         """Return a count of distinct values as one call, over rows in which they may be NULL."""

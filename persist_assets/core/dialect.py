@@ -13,7 +13,7 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
-from persist_assets.core.operators import with_operators
+from persist_assets.core.operators import MARK, with_operators
 from persist_assets.core.spark_types import UnknownTypeError, read_type
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ SPARK = Spark()
 MAX_BRACKETS = 400
 """The maximum nesting of brackets, because the parser recurses with them."""
 
-_MARK = "ƒ"
 _SPECIAL = frozenset(
     (
         "CAST",
@@ -127,7 +126,7 @@ def faithful(tokens: Sequence[Token], text: str) -> list[Token]:
             out
             and out[-1].start <= token.start
             and token.end == out[-1].end
-            and out[-1].text.startswith(_MARK)
+            and out[-1].text.startswith(MARK)
         ):
             continue  # the tokens that the tokenizer creates for the suffix of a number
         if kind is TokenType.NUMBER and after is not None and after.start == token.start:
@@ -135,7 +134,7 @@ def faithful(tokens: Sequence[Token], text: str) -> list[Token]:
             if _is_fraction(out, token, text):
                 start = out.pop().start
             source = text[start : token.end + 1]
-            token = Token(TokenType.STRING, _MARK + source, token.line, token.col, start, token.end)
+            token = Token(TokenType.STRING, MARK + source, token.line, token.col, start, token.end)
         elif kind is TokenType.STRING and n not in spelled:
             source = text[token.start : token.end + 1]
             if "\\" in source or source[1:-1] != word:
@@ -158,7 +157,7 @@ def faithful(tokens: Sequence[Token], text: str) -> list[Token]:
             and after.token_type is TokenType.L_PAREN
             and word.upper() in _FUNCTIONS
         ):
-            token = Token(kind, _MARK + word, token.line, token.col, token.start, token.end)
+            token = Token(kind, MARK + word, token.line, token.col, token.start, token.end)
         elif after is None or after.token_type is not TokenType.L_PAREN:
             # CURRENT_DATE may be a column, but the parser would read a call.
             token = as_name(token)
@@ -330,17 +329,17 @@ def parse(text: str) -> exp.Expr | None:
 
 def marked_name(token: Token) -> Token:
     """Return a name with a mark (see `plain`) that no query of a user has."""
-    return beside(token, TokenType.VAR, _MARK + token.text)
+    return beside(token, TokenType.VAR, MARK + token.text)
 
 
 def is_marked(name: str) -> bool:
     """Whether a name has a mark."""
-    return name.startswith(_MARK)
+    return name.startswith(MARK)
 
 
 def is_path(node: Any) -> bool:
     """Whether a call is a path into a variant (`without_paths`)."""
-    return isinstance(node, exp.Anonymous) and node.name.startswith(_MARK * 2)
+    return isinstance(node, exp.Anonymous) and node.name.startswith(MARK * 2)
 
 
 def plain(name: str) -> str:
@@ -351,7 +350,7 @@ def plain(name: str) -> str:
     >>> plain("ƒcount"), plain("carrier")
     ('count', 'carrier')
     """
-    return name.lstrip(_MARK)
+    return name.lstrip(MARK)
 
 
 def function_named(node: Any) -> str | None:
@@ -388,10 +387,10 @@ def suffixed(text: str) -> str | None:
     >>> suffixed("ƒ1L"), suffixed("1L")
     ('1L', None)
     """
-    return text.removeprefix(_MARK) if text.startswith(_MARK) else None
+    return text.removeprefix(MARK) if text.startswith(MARK) else None
 
 
-_LOSABLE = re.compile(rf"\+|{_MARK}")
+_LOSABLE = re.compile(rf"\+|{MARK}")
 
 
 def lost_feature(tokens: Sequence[Token], text: str) -> str | None:
@@ -408,8 +407,8 @@ def lost_feature(tokens: Sequence[Token], text: str) -> str | None:
             return "+ before an operand"
         word = text[token.start : token.end + 1]
         before = word.upper().split()[-1]  # ORDER BY is one token
-        if _MARK in word:
-            return f"the letter {_MARK}"
+        if MARK in word:
+            return f"the letter {MARK}"
     return None
 
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _Type = TokenType
+MARK = "ƒ"
+"""What marked words and literals begin with; see `core/dialect.py`."""
 _BEFORE_OPERANDS = frozenset(
     """
     AGGREGATE ALL AND AS BETWEEN BY CASE DISTINCT DIV ELSE ESCAPE EXTEND FILTER FOR FROM HAVING
@@ -114,7 +116,7 @@ def _is_cast(tokens: Sequence[Token], n: int) -> bool:
     if n + 2 >= len(tokens) or tokens[n + 2].token_type is not _Type.DCOLON:
         return False
     number = tokens[n + 1]
-    return number.token_type is _Type.NUMBER or number.text.startswith("ƒ")
+    return number.token_type is _Type.NUMBER or number.text.startswith(MARK)
 
 
 def _rows(tokens: Sequence[Token], n: int) -> tuple[list[Token], int] | None:

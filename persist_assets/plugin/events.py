@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import dagster as dg
@@ -152,6 +153,7 @@ def report_raw_versions(
     all_kinds
         Report all raw tables, not only external tables.
     """
+    is_made_elsewhere = cache(lambda run_id: _is_made_elsewhere(instance, run_id, maker))
     for source in observer.project.sources:
         if source.raw is None or source.source_id in observer.pins.fed:
             continue
@@ -163,7 +165,7 @@ def report_raw_versions(
         records = instance.fetch_materializations(key, limit=1).records
         event = records[0].asset_materialization if records else None
         reported = ((event and event.tags) or {}).get(DATA_VERSION)
-        if records and _is_made_elsewhere(instance, records[0].run_id, maker):
+        if records and is_made_elsewhere(records[0].run_id):
             continue
         if version is not None and (
             reported is None or not observer.pins.is_same(source, reported, version)

@@ -27,6 +27,7 @@ from persist_assets.storage.delta_features import (
 )
 from persist_assets.storage.files import delta_place, list_files, reached, unreachable
 from persist_assets.storage.partition_texts import (
+    NO_VALUE,
     check_layout,
     is_certain,
     partition_columns,
@@ -640,7 +641,7 @@ def _refuse_unusual_partitions(table: Any, location: str) -> None:
         spelled = dict(p.split("=", 1) for p in action["path"].split("/")[:-1] if "=" in p)
         values = action.get("partition") or action.get("partition_values") or {}
         for name, value in values.items():
-            written = "__HIVE_DEFAULT_PARTITION__" if value is None else str(value)
+            written = NO_VALUE if value is None else str(value)
             written = written.lower() if isinstance(value, bool) else written
             if name in moments and value is not None:
                 written = texts[action["path"]][name]

@@ -89,9 +89,9 @@ def test_a_diff_of_environments_tells_sources_columns_and_rows(root: Path, spark
     after = build(root, "dev", spark)
     assert before["q"] == after["q"]
 
-    found = sources_of(root, "diff", "prod", "dev", "--rows", "--key", "a")
-    assert list(found) == ["new", "p", "q", "old"]
-    p = found["p"]
+    differing = sources_of(root, "diff", "prod", "dev", "--rows", "--key", "a")
+    assert list(differing) == ["new", "p", "q", "old"]
+    p = differing["p"]
     assert (p["change"], p["columns"], p["rows_changed"]) == ("changed", ["b"], True)
     assert {k: p[k] for k in ("rows", "key", "columns_changed", "columns_not_compared")} == {
         "rows": {"added": 1, "removed": 1, "changed": 2, "before": 4, "after": 4},
@@ -112,12 +112,12 @@ def test_a_diff_of_environments_tells_sources_columns_and_rows(root: Path, spark
         ],
     }
     # The same meaning and newer data; without the key.
-    q = found["q"]
+    q = differing["q"]
     assert (q["change"], q["columns"], q["rows"]) == ("changed", [], None)
     assert q["rows_note"] == "no column `a` with the same type on both sides"
-    assert (found["new"]["change"], found["new"]["rows"]) == ("added", None)
-    assert found["new"]["rows_note"] == "no table in prod"
-    assert found["old"]["rows_note"] == "no table in dev"
+    assert (differing["new"]["change"], differing["new"]["rows"]) == ("added", None)
+    assert differing["new"]["rows_note"] == "no table in prod"
+    assert differing["old"]["rows_note"] == "no table in dev"
 
     command = [sys.executable, "-m", "persist_assets.cli", "diff", "prod", "dev"]
     plain = warm.run(

@@ -79,8 +79,8 @@ def test_what_external_tables_there_are_is_found_by_what_reads_them(root: Path) 
     for chosen in ("events", "v1", "m/events", "m/*"):
         assert [s["source_id"] for s in json_of(root, "external", "status", chosen)] == [EVENTS]
     (root / "sources" / "o.sql").write_text("--@ persist\nCREATE VIEW o AS SELECT 1 AS a;")
-    routed_answer = ["external", "status", "o", "--project", str(root)]
-    assert CliRunner().invoke(app, routed_answer).exit_code == 4
+    command = ["external", "status", "o", "--project", str(root)]
+    assert CliRunner().invoke(app, command).exit_code == 4
     shutil.rmtree(root / "lake")
     (gone,) = json_of(root, "external", "status")
     assert gone["head"] is None
@@ -109,8 +109,8 @@ def test_what_is_needed_is_told_held_and_asked(root: Path) -> None:
     # It is more than may be read unless somebody says so.
     settings = root / "persist.toml"
     settings.write_text(f"approve_above = 1\n{settings.read_text()}")
-    routed_answer = external(root)
-    assert (first["approval"], routed_answer["approval"], routed_answer["read"]) == (
+    limited = external(root)
+    assert (first["approval"], limited["approval"], limited["read"]) == (
         False,
         True,
         first["read"],

@@ -23,8 +23,8 @@ def root(make_shared_project: Callable[..., Path]) -> Path:
 
 
 def kinds(root: Path, since: int = 0) -> list[str]:
-    without_ids = document("events", "--since", str(since), cwd=root)
-    return [e["kind"] for e in without_ids["events"]]
+    log = document("events", "--since", str(since), cwd=root)
+    return [e["kind"] for e in log["events"]]
 
 
 @pytest.mark.slow
@@ -47,9 +47,9 @@ def test_what_is_asked_for_is_built_at_once_and_told_of(root: Path) -> None:
     # It is not wanted any more, and remembered.
     assert document("want", "list", cwd=root) == []
     assert [w["want_id"] for w in document("want", "list", "--all", cwd=root)] == [made["want_id"]]
-    without_ids = document("explain", REF, cwd=root)
-    assert without_ids["wants"][0]["want_id"] == made["want_id"]
-    assert without_ids["build"]["rows"] == 1
+    explained = document("explain", REF, cwd=root)
+    assert explained["wants"][0]["want_id"] == made["want_id"]
+    assert explained["build"]["rows"] == 1
     assert document("sla", cwd=root) == []
     head = document("events", cwd=root)["next_idx"]
     again = document("evaluate", "--force", cwd=root)
@@ -80,10 +80,10 @@ def test_the_command_line_and_the_service_leave_the_same_in_the_log(root: Path) 
         client.delete(f"/api/v1/wants/{answer.json()['want_id']}").raise_for_status()
     by_service = document("events", "--since", str(by_command["next_idx"]), cwd=root)["events"]
     expected = without_ids(by_command["events"])
-    found = without_ids(by_service)
+    logged = without_ids(by_service)
     assert [e["kind"] for e in expected] == ["want-created", "evaluation", "want-cancelled"]
     # Making a want over HTTP has it evaluated by itself too.
-    assert [e for e in found if e["kind"] != "evaluation"] == [
+    assert [e for e in logged if e["kind"] != "evaluation"] == [
         e for e in expected if e["kind"] != "evaluation"
     ]
-    assert {e["trigger"] for e in found if e["kind"] == "evaluation"} <= {"want", "manual"}
+    assert {e["trigger"] for e in logged if e["kind"] == "evaluation"} <= {"want", "manual"}

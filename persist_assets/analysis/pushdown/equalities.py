@@ -28,8 +28,13 @@ def is_decimal(kind: str) -> bool:
     return kind.startswith("decimal(")
 
 
-SAME_IF_EQUAL = frozenset((*INTEGRAL, *TIMES, "string", "boolean"))
-"""Types whose equal values are indistinguishable; floats have two zeros."""
+_SAME_IF_EQUAL = frozenset((*INTEGRAL, *TIMES, "string", "boolean"))
+"""Types whose equal values are indistinguishable, besides DECIMAL; floats have two zeros."""
+
+
+def is_same_if_equal(kind: str) -> bool:
+    """Whether equal values of a type are indistinguishable."""
+    return kind in _SAME_IF_EQUAL or is_decimal(kind)
 
 
 def equal_columns(terms: Iterable[Term]) -> Mapping[Term, frozenset[Term]]:
@@ -40,7 +45,7 @@ def equal_columns(terms: Iterable[Term]) -> Mapping[Term, frozenset[Term]]:
             continue
         one, other = atom.args
         kind, also = one.words[2], other.words[2]
-        if kind == also and (kind in SAME_IF_EQUAL or is_decimal(kind)):
+        if kind == also and is_same_if_equal(kind):
             same = classes.get(one, frozenset((one,))) | classes.get(other, frozenset((other,)))
             classes |= dict.fromkeys(same, same)
     return classes

@@ -32,12 +32,11 @@ from persist_assets.analysis.algebra import (
 from persist_assets.analysis.predicates.terms import FALSE, TRUE, Term
 from persist_assets.analysis.pushdown.bounds import with_bounds
 from persist_assets.analysis.pushdown.equalities import (
-    SAME_IF_EQUAL,
     atoms_of,
     columns_used,
     equal_columns,
     instances_of,
-    is_decimal,
+    is_same_if_equal,
     numbered,
     rejects_nulls,
     through,
@@ -503,9 +502,11 @@ class _Search:
         below = walk(node.right, *node.on)
         used += [e for e in below if isinstance(e, Ref) and e.instance in inside]
         self._visit(reader, node.left, pushed, used, frozenset(reasons))
-        kept = [c for c in demand.conditions if any(int(v.words[0]) >= n for v in p.variables(c))]
+        of_right = tuple(
+            c for c in demand.conditions if any(int(v.words[0]) >= n for v in p.variables(c))
+        )
         why = "a LATERAL query applies first"
-        rest = _without(reader, every, replace(demand, conditions=tuple(kept)), "lateral", why)
+        rest = _without(reader, every, replace(demand, conditions=of_right), "lateral", why)
         right = [o.expr for o in node.right.columns]
         around = self._around
         self._around = (*around, *self._facts.of_block(reader, node.left), *pushed)
@@ -563,8 +564,8 @@ class _Search:
             conditions = tuple(p.weakened(c, _of_values) for c in demand.conditions)
             lost = tuple(c for c, w in zip(demand.conditions, conditions, strict=True) if w != c)
             why = f"{kind.upper()} takes values for equal that differ"
-            kept = _without(reader, exprs, replace(demand, conditions=lost), "set operation", why)
-            demand = _Demand(conditions, frozenset(range(len(exprs))), kept.kept)
+            rest = _without(reader, exprs, replace(demand, conditions=lost), "set operation", why)
+            demand = _Demand(conditions, frozenset(range(len(exprs))), rest.kept)
         for branch in branches:
             self._under(reader, branch, [o.expr for o in branch.columns], demand, ())
 
@@ -572,7 +573,7 @@ class _Search:
 def _of_values(atom: Term) -> Term:
     """Return an atom on columns whose equal values cannot be told apart, else TRUE."""
     kinds = {v.words[1] for v in p.variables(atom)}
-    return atom if all(k in SAME_IF_EQUAL or is_decimal(k) for k in kinds) else TRUE
+    return atom if all(map(is_same_if_equal, kinds)) else TRUE
 
 
 def _without(

@@ -23,6 +23,8 @@ COMPLEX = {
 }
 """What functions of a kind do that no function in SQL can do."""
 
+"""What functions of a kind do that no function in SQL can do."""
+
 
 def aliases(nodes: Iterable[Any]) -> Iterator[str]:
     """Yield the names that a query gives to columns and tables."""

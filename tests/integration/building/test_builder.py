@@ -339,13 +339,13 @@ def test_a_check_that_asks_the_clock_is_asked_again(
         "CREATE VIEW q AS SELECT a + 1 AS a FROM t;"
     )
     build_all(builder)
-    later, asked = next_run(builder, make_builder), list[str]()
+    later, audited = next_run(builder, make_builder), list[str]()
     audit = later.engine.audit
     monkeypatch.setattr(
-        later.engine, "audit", lambda f, c, name: asked.append(name) or audit(f, c, name)
+        later.engine, "audit", lambda f, c, name: audited.append(name) or audit(f, c, name)
     )
     assert build_all(later) == {"p": "reused", "q": "reused"}
-    assert asked == [named(later, "p").table]
+    assert audited == [named(later, "p").table]
 
 
 def test_a_warning_is_published(make_builder: Callable[..., Builder]) -> None:

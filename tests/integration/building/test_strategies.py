@@ -203,10 +203,10 @@ def test_a_table_becomes_a_view_and_a_table_again(run: Callable[..., Run]) -> No
     assert now.why("base", "mid", "top") == [[], ["strategy"], []]
     assert now.build("mid", "top") == ["built", "reused"]
     assert now.stored("mid").view
-    again = run(source_text("table"))
-    assert again.why("mid") == [["strategy"]]
-    assert again.build("mid", "top") == ["built", "reused"]
-    assert (again.stored("mid").view, again.rows("mid")) == (None, [4, 6])
+    last = run(source_text("table"))
+    assert last.why("mid") == [["strategy"]]
+    assert last.build("mid", "top") == ["built", "reused"]
+    assert (last.stored("mid").view, last.rows("mid")) == (None, [4, 6])
 
 
 def test_a_view_may_be_parked_and_taken_up(run: Callable[..., Run]) -> None:

@@ -238,10 +238,10 @@ def test_requests_that_nothing_takes_are_reported(root: Path) -> None:
     ledger.wants.create([Want("w", "m/x", environment, long_ago)])
     request = ledger.requests.record_evaluation(environment, "want", Evaluation(("m/x",), ("w",)))
     assert request is not None
-    (findings_of,) = (f for f in examine(root).findings if f.code == "no-runner")
-    assert (findings_of.severity, findings_of.environment) == ("warning", environment)
-    assert findings_of.message.startswith("no process takes build requests: 1 waits since ")
-    assert findings_of.hint is not None and "persist serve --build" in findings_of.hint
+    (finding,) = (f for f in examine(root).findings if f.code == "no-runner")
+    assert (finding.severity, finding.environment) == ("warning", environment)
+    assert finding.message.startswith("no process takes build requests: 1 waits since ")
+    assert finding.hint is not None and "persist serve --build" in finding.hint
     ledger.requests.fail(request.request_id, "enough")
     assert not [f for f in examine(root).findings if f.code == "no-runner"]
     ledger.close()

@@ -616,7 +616,7 @@ def test_what_a_history_does_with_rows_is_part_of_what_it_means() -> None:
         text = f"{RAW}--@ persist {more}\nCREATE VIEW h AS SELECT a, b FROM t;"
         return named(project(text), "h").build_id
 
-    reason_codes = [
+    annotations = [
         "",
         "refresh=snapshot key=a",
         "refresh=snapshot key=b",
@@ -624,7 +624,7 @@ def test_what_a_history_does_with_rows_is_part_of_what_it_means() -> None:
         "refresh=snapshot key=a watch=b",
         "refresh=snapshot key=a hard_deletes=ignore",
     ]
-    assert len({build_id(more) for more in reason_codes}) == len(reason_codes)
+    assert len({build_id(more) for more in annotations}) == len(annotations)
     assert build_id("refresh=snapshot key=a") == build_id(
         "refresh=snapshot key=A on_change=rebuild"
     )
