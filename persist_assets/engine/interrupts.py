@@ -1,7 +1,8 @@
-"""Interrupts that wait while a block does what must not be cut short."""
+"""Interrupts: delaying them, and what they leave of a connection to the JVM."""
 
 from __future__ import annotations
 
+import functools
 import signal
 import threading
 from collections.abc import Generator
@@ -32,3 +33,31 @@ def delayed_interrupts() -> Generator[None]:
             signal.signal(signal.SIGINT, previous or signal.SIG_DFL)
         if received:
             signal.raise_signal(signal.SIGINT)
+
+
+def close_interrupted_connections() -> None:
+    """Make py4j close a connection to the JVM when an interrupt ends the wait for an answer.
+
+    py4j does this for ``KeyboardInterrupt`` alone, but Dagster's handler raises another exception.
+    The next command of the thread would then wait for the interrupted one to end, and take its
+    answer for its own. For ``KeyboardInterrupt``, py4j also asks the JVM to close the connection,
+    and the JVM closes all connections of the process when it reads that request. A connection
+    that is closed already needs no such request.
+    """
+    from py4j.clientserver import ClientServerConnection
+
+    send = ClientServerConnection.send_command
+    if hasattr(send, "__wrapped__"):
+        return
+
+    @functools.wraps(send)
+    def send_command(connection: ClientServerConnection, command: str) -> str:
+        try:
+            return send(connection, command)
+        except Exception:
+            raise
+        except BaseException:
+            connection.close()
+            raise
+
+    ClientServerConnection.send_command = send_command

@@ -38,7 +38,7 @@ from persist_assets.core.object_stores import (
 )
 from persist_assets.core.settings.spark import FIELD_IDS, REFUSED, SPARK_DEFAULTS, is_harmless
 from persist_assets.core.spark_versions import SUPPORTED, minor, require_session
-from persist_assets.engine.interrupts import delayed_interrupts
+from persist_assets.engine.interrupts import close_interrupted_connections, delayed_interrupts
 from persist_assets.engine.java import is_packaged, use_java
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ def create_session(settings: Settings) -> SparkSession:
     config = dict(settings.spark)
     with _session_lock:
         _name_programs()
+        close_interrupted_connections()
         from pyspark.sql import SparkSession
 
         builder: Any = SparkSession.builder

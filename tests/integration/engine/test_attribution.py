@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import dagster as dg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -80,8 +81,12 @@ def test_jobs_have_the_group_the_description_and_the_tags_of_their_build(
 
 @pytest.mark.slow
 @pytest.mark.proves("U3")
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, dg.DagsterExecutionInterruptedError])
 def test_an_interrupted_build_ends_its_jobs_and_no_others(
-    spark: Any, make_project: Callable[..., Path], enter: Callable[..., Builder]
+    spark: Any,
+    make_project: Callable[..., Path],
+    enter: Callable[..., Builder],
+    interrupt: type[BaseException],
 ) -> None:
     root = make_project({"m.sql": RAW + ENDLESS + AND_ONE})
     write(root)
@@ -89,16 +94,19 @@ def test_an_interrupted_build_ends_its_jobs_and_no_others(
     builder.build(source_of(builder, "total"))  # the session has started
     tracker = spark.sparkContext.statusTracker()
 
-    def interrupt() -> None:
+    def send() -> None:
         wait_for(tracker.getActiveStageIds)
         os.kill(os.getpid(), signal.SIGINT)
 
+    def handle(*_: object) -> None:
+        raise interrupt
+
     # As in a run of Dagster: its handler raises, and does not tell Spark.
-    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
-    thread = threading.Thread(target=interrupt)
+    previous = signal.signal(signal.SIGINT, handle)
+    thread = threading.Thread(target=send)
     thread.start()
     try:
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(interrupt):
             builder.build(source_of(builder, "endless"))
     finally:
         thread.join()
