@@ -51,13 +51,13 @@ def close_interrupted_connections() -> None:
         return
 
     @functools.wraps(send)
-    def send_command(connection: ClientServerConnection, command: str) -> str:
+    def send_command(self: ClientServerConnection, command: str) -> str:
         try:
-            return send(connection, command)
+            return send(self, command)
         except Exception:
             raise
         except BaseException:
-            connection.close()
+            self.close()
             raise
 
     ClientServerConnection.send_command = send_command

@@ -43,6 +43,7 @@ from filelock import FileLock, Timeout
 from persist_assets._paths import PACKAGE
 from persist_assets.core.errors import StorageError
 from persist_assets.core.settings.user import user_cache
+from persist_assets.engine.class_archive import archived_classes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -522,22 +523,23 @@ def _launch(
         for k, v in os.environ.items()
         if k not in _CLIENTS_ENVIRONMENT and not k.startswith("SPARK_CONNECT_")
     }
-    return subprocess.Popen(
-        [
-            str(home / "bin" / "spark-submit"),
-            *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
-            *("--properties-file", str(properties), "--load-spark-defaults"),
-            *("--conf", _marker(directory)),
-            "spark-internal",
-        ],
-        stdin=subprocess.DEVNULL,
-        env={
-            **environment,
-            "SPARK_HOME": str(home),
-            "SPARK_CONNECT_AUTHENTICATE_TOKEN": token,
-            "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
-        },
-    )
+    environment |= {
+        "SPARK_HOME": str(home),
+        "SPARK_CONNECT_AUTHENTICATE_TOKEN": token,
+        "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+    }
+    with archived_classes(environment):
+        return subprocess.Popen(
+            [
+                str(home / "bin" / "spark-submit"),
+                *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
+                *("--properties-file", str(properties), "--load-spark-defaults"),
+                *("--conf", _marker(directory)),
+                "spark-internal",
+            ],
+            stdin=subprocess.DEVNULL,
+            env=environment,
+        )
 
 
 def _escaped(text: str) -> str:

@@ -38,6 +38,7 @@ from persist_assets.core.object_stores import (
 )
 from persist_assets.core.settings.spark import FIELD_IDS, REFUSED, SPARK_DEFAULTS, is_harmless
 from persist_assets.core.spark_versions import SUPPORTED, minor, require_session
+from persist_assets.engine.class_archive import archived_classes
 from persist_assets.engine.interrupts import close_interrupted_connections, delayed_interrupts
 from persist_assets.engine.java import is_packaged, use_java
 
@@ -74,7 +75,6 @@ def create_session(settings: Settings) -> SparkSession:
     config = dict(settings.spark)
     with _session_lock:
         _name_programs()
-        close_interrupted_connections()
         from pyspark.sql import SparkSession
 
         builder: Any = SparkSession.builder
@@ -195,8 +195,9 @@ def open_session(settings: Settings, get: Callable[[], SparkSession]) -> SparkSe
         is unknown, or not that of the installed PySpark.
     """
     _name_programs()
+    close_interrupted_connections()
     try:
-        with delayed_interrupts():
+        with archived_classes(os.environ), delayed_interrupts():
             session = get()
     except SettingsError:
         raise

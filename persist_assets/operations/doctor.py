@@ -29,6 +29,7 @@ from persist_assets.core.model.snapshots import RawVersion
 from persist_assets.core.object_stores import is_local
 from persist_assets.core.settings.load import environments_of, load_settings
 from persist_assets.core.trust import permit
+from persist_assets.engine.class_archive import find_archive
 from persist_assets.engine.java import use_java
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.ledger.manifest_file import export_manifest, fetch_document
@@ -182,6 +183,9 @@ def _look_at_java(report: Report, settings: Any) -> None:
         report.add_error("java", error)
         return
     report.checked["java"] = f"{java.version}: {java.path}, from {java.origin}"
+    report.checked["class_archive"] = str(
+        find_archive() or "none; with one, made by `persist spark prepare`, Spark starts faster"
+    )
 
 
 def _look_at_home(report: Report, settings: Settings, *, fix: bool) -> None:
