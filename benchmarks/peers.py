@@ -23,6 +23,7 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pages import replace_figures
 from peers_tools import (
     PACKAGES,
     ROOT,
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
 PAGE = ROOT / "docs" / "benchmarks-peers.md"
 TOOLS: tuple[type[Tool], ...] = (Persist, SqlMesh, Dbt, DagsterDbt, Pipelines)
-BEGIN, END = "<!-- measured -->", "<!-- /measured -->"
 LITERAL = (r"'20\d\d-01-01'", "'2009-01-01'")
 """In the WHERE of a staging model: all of its columns may differ."""
 COLUMN = (r"(amount > )\d+( THEN 1)", r"\g<1>7\g<2>")
@@ -127,13 +127,6 @@ def table(results: dict[str, dict[str, str]]) -> str:
     return "\n".join(lines)
 
 
-def write(text: str) -> None:
-    """Put text into the page, in place of what was measured before."""
-    page = PAGE.read_text()
-    before, _, rest = page.partition(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}")
-
-
 def main() -> None:
     """Measure all tools, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -168,7 +161,7 @@ def main() -> None:
     text = "\n\n".join([about, *parts])
     print(text)
     if not options.print:
-        write(text)
+        replace_figures(PAGE, text)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from typing import Any
 
 import builds
 import sqlglot
+from pages import replace_figures
 from sqlglot import exp
 
 ROOT = Path(__file__).parent.parent
@@ -384,20 +385,13 @@ def main() -> None:
         print("all benchmarks ran; figures of this size mean nothing")
         return
     lines = [
-        "# Benchmarks",
-        "",
-        "`make bench` writes this table. Figures are CPU seconds of whole processes (medians), and",
-        "baselines are from the same run. Rows with Spark show wall-clock time; their baseline,",
-        "bare Spark, only writes rows as Parquet, in the same session, alternating with builds.",
         f"{os.cpu_count()} cores, Python {sys.version.split()[0]}, sqlglot {version('sqlglot')}.",
         "",
         "| benchmark | baseline | persist | target |",
         "|---|---|---|---|",
         *(f"| {' | '.join(row)} |" for row in rows),
     ]
-    page = ROOT / "docs" / "benchmarks.md"
-    _, _, said = page.read_text().rpartition(" |\n")  # below the table: what people wrote of it
-    page.write_text("\n".join(lines) + f"\n{said}")
+    replace_figures(ROOT / "docs" / "benchmarks.md", "\n".join(lines))
 
 
 if __name__ == "__main__":
