@@ -280,15 +280,3 @@ def put_back(backup: str, target: str, loss: Loss, *, force: bool) -> None:
             )
 
     replace_rows(backup, target, check)
-
-
-def snapshots_in(backup: Ledger) -> list[tuple[str, str]]:
-    """Return the tables and snapshots that manifests name and that have files of their own."""
-    query = (
-        sa.select(builds.c.table_name, builds.c.snapshot_uid)
-        .join(manifest_entries, builds.c.build_uid == manifest_entries.c.build_uid)
-        .where(builds.c.view.is_(None))
-        .distinct()
-    )
-    with backup.events.database.read() as connection:
-        return [(table, uid) for table, uid in connection.execute(query)]

@@ -216,7 +216,7 @@ def plan_rollback(
     gone = sorted(
         f"{snapshot.table} version {snapshot.version}"
         for snapshot in earlier.values()
-        if snapshot and not _has_tables(settings, ledger, snapshot)
+        if snapshot and not has_tables(settings, ledger, snapshot)
     )
     return Rollback(to, undone, history[0].change_id, tuple(gone))
 
@@ -388,11 +388,18 @@ def _steps_of_run(
     environment: str, history: Sequence[ManifestChange], present: Sequence[HistoryStep], run: str
 ) -> list[HistoryStep]:
     """Return the steps of a run, or of one change, that are not undone."""
+    numbered = next((c for c in history if str(c.change_id) == run), None)
 
     def fits(change: ManifestChange) -> bool:
-        by_run = run != "" and (change.run_id or "").startswith(run)  # empty: an unset variable
-        return str(change.change_id) == run or by_run
+        if numbered is not None:  # the ID of another run may begin with these digits
+            return change.change_id == numbered.change_id
+        return run != "" and (change.run_id or "").startswith(run)  # empty: an unset variable
 
+    if numbered is not None and numbered.kind == "rollback":
+        raise NotFoundError(
+            f"change {run} of {environment} is a rollback",
+            hint="--to CHANGE_ID undoes a rollback: name the change before it",
+        )
     runs = {c.run_id or str(c.change_id) for c in history if c.kind != "rollback" and fits(c)}
     if not runs:
         raise NotFoundError(
@@ -453,7 +460,7 @@ def _announce_moved(
             show_views(settings, ledger, project, builder.engine, sources)
 
 
-def _has_tables(settings: Settings, ledger: Ledger, snapshot: Snapshot) -> bool:
+def has_tables(settings: Settings, ledger: Ledger, snapshot: Snapshot) -> bool:
     """Whether all tables that a snapshot's rows are read from exist."""
     return all(
         isinstance(leaf, RawVersion)

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from persist_assets.core.errors import ConflictError, LedgerError, NotFoundError
 from persist_assets.core.settings.load import load_settings
 from persist_assets.core.settings.user import make_private
-from persist_assets.ledger.backups import back_up, find_loss, prepare, put_back, snapshots_in
+from persist_assets.ledger.backups import back_up, find_loss, prepare, put_back
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.ledger.manifest_file import export_manifest
-from persist_assets.storage.delta_deletions import find_written
+from persist_assets.operations.environments import has_tables
 
 if TYPE_CHECKING:
     from persist_assets.core.settings.values import Settings
@@ -104,12 +104,15 @@ def _keep(settings: Settings, loss: Loss) -> Path | None:
 
 
 def _missing(settings: Settings, backup: Ledger) -> set[str]:
-    """Return the snapshots that manifests of a backup name and whose files are gone."""
-    written: dict[str, set[str]] = {}
-    missing: set[str] = set()
-    for table, uid in snapshots_in(backup):
-        if table not in written:
-            written[table] = {*find_written(settings.table_root(table))}
-        if uid not in written[table]:
-            missing.add(uid)
-    return missing
+    """Return the snapshots that manifests of a backup name and of which a file is gone.
+
+    Each is checked with all its files: those of a table that was continued are in the directories
+    of several builds, and a stored query reads the tables of other builds.
+    """
+    environments = backup.manifests.fetch_environments()
+    snapshots = {
+        snapshot.build_uid: snapshot
+        for environment in environments
+        for snapshot in backup.manifests.fetch(environment).values()
+    }
+    return {uid for uid, s in snapshots.items() if not has_tables(settings, backup, s)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import threading
 from contextlib import closing
@@ -9,10 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from test_ledger import Open, a_build, a_snapshot, publish
 from test_ledger_copy import contents, fill
-from test_lost_ledger import build, entered
+from test_lost_ledger import SCHEMA, build, entered
 
 from persist_assets.core.errors import ConflictError, LedgerError, NotFoundError
 from persist_assets.core.settings.load import load_settings
@@ -22,10 +25,12 @@ from persist_assets.ledger.ledger import Ledger
 from persist_assets.ledger.taints import Taint
 from persist_assets.operations.gc import collect
 from persist_assets.operations.restoring import restore
+from persist_assets.storage.delta_commit import commit, find_staged
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from persist_assets.core.model.snapshots import Build, Snapshot
     from persist_assets.core.settings.values import Settings
 
 SOURCES = """
@@ -39,9 +44,6 @@ CREATE VIEW q AS SELECT a + 2 AS a FROM t;
 
 @pytest.fixture
 def root(make_project: Callable[..., Path]) -> Path:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     root = make_project({"m.sql": SOURCES}, '[env.dev]\nreads = "prod"\n[env.prod]\n')
     (root / "raw").mkdir()
     pq.write_table(pa.table({"a": pa.array([1], pa.int64())}), root / "raw" / "0.parquet")
@@ -50,6 +52,28 @@ def root(make_project: Callable[..., Path]) -> Path:
 
 def using(root: Path, url: str) -> Settings:
     return replace(load_settings(root, environment="prod"), ledger=url)
+
+
+def store(settings: Settings, ledger: Ledger, one: Build, base: Snapshot | None = None) -> Snapshot:
+    """Publish a build whose table exists; it adds a file to that of `base`."""
+    table = a_snapshot(one).table
+    path = Path(settings.table_root(table)) / one.build_uid / "0.parquet"
+    path.parent.mkdir(parents=True)
+    pq.write_table(pa.table({"a": pa.array([1], pa.int64())}), path)
+    schema = json.dumps({"type": "struct", "fields": [SCHEMA]})
+    staged = find_staged(settings.table_root(table), one.build_uid, schema)
+    parts = () if base is None else (base.build_uid,)
+    version = commit(
+        staged,
+        build_id=one.build_id,
+        pinned=None,
+        base=base and base.version,
+        kept_files=[f"{uid}/0.parquet" for uid in parts],
+    )
+    snapshot = replace(a_snapshot(one, version), bytes=staged.bytes, parts=parts)
+    ledger.builds.record_started(one, table)
+    ledger.builds.publish(Publication(one, snapshot, ()))
+    return snapshot
 
 
 def files_of(root: Path) -> set[Path]:
@@ -146,11 +170,7 @@ def test_a_restored_ledger_knows_what_became_of_tables_since(
     ledger, file = open_ledger(), tmp_path / "backup.db"
     settings = using(root, ledger_url)
     for uid, name in (("1", "a"), ("2", "b"), ("3", "c")):
-        one = a_build(uid, name)
-        (Path(settings.table_root(f"table-build-{name}")) / uid).mkdir(parents=True)
-        (Path(settings.table_root(f"table-build-{name}")) / uid / "0.parquet").touch()
-        publish(ledger, one)
-        assert a_snapshot(one).table == f"table-build-{name}"
+        store(settings, ledger, a_build(uid, name))
     ledger.builds.record_started(a_build("4", "d"), "table-build-d")  # runs during the backup
     back_up(ledger_url, file)
     four = a_build("4", "d")
@@ -184,6 +204,24 @@ def test_a_restored_ledger_knows_what_became_of_tables_since(
     now.events.rebuild_projections()
     restore(settings, restored.before, force=True)  # and back again
     assert open_ledger().manifests.fetch("dev").keys() == {"build-a"}  # d has no file here
+
+
+@pytest.mark.proves("Z2")
+def test_a_continued_table_is_gone_if_files_of_an_earlier_build_are(
+    root: Path, tmp_path: Path
+) -> None:
+    settings, file = using(root, f"sqlite:///{tmp_path / 'lost.db'}"), tmp_path / "backup.db"
+    with closing(Ledger(settings.ledger)) as ledger:
+        for n, name in enumerate("ab"):
+            first = store(settings, ledger, a_build(f"{n}1", name))
+            store(settings, ledger, a_build(f"{n}2", name), first)
+    back_up(settings.ledger, file)
+    # Another ledger, which does not know the second build, collects the first one.
+    (Path(settings.table_root("table-build-b")) / "11" / "0.parquet").unlink()
+    settings = replace(settings, ledger=f"sqlite:///{tmp_path / 'new.db'}")
+    assert restore(settings, file).removed == 1
+    with closing(Ledger(settings.ledger)) as ledger:
+        assert ledger.manifests.fetch("dev").keys() == {"build-a"}
 
 
 @pytest.mark.proves("Z2")

@@ -108,6 +108,21 @@ def test_a_rollback_takes_back_a_run_and_the_next_one_goes_further(life: Life) -
 
 
 @pytest.mark.proves("S12")
+def test_the_number_of_a_change_is_no_beginning_of_a_run(life: Life) -> None:
+    life.publish("first", "a")
+    number = life.ledger.manifests.fetch_history("dev")[0].change_id
+    life.publish(f"{number}-other", "b")
+    back(life, run=str(number))
+    life.take_back("first")
+    assert life.manifest() == life.expected()
+    rollback = life.ledger.manifests.fetch_history("dev")[0].change_id
+    life.publish(f"{rollback}-another", "c")
+    with pytest.raises(NotFoundError, match=f"change {rollback} of dev is a rollback"):
+        back(life, run=str(rollback))
+    assert life.manifest() == life.expected()
+
+
+@pytest.mark.proves("S12")
 def test_what_one_run_published_goes_back_and_what_came_since_stays(life: Life) -> None:
     life.publish("first", "a", "b", "c")
     life.publish("second", "a", "b")
