@@ -26,6 +26,7 @@ from persist_assets.storage.published_tables import (
     PUBLISHER,
     Description,
     OvertakenError,
+    check_own,
     describe,
     open_published,
     publish_version,
@@ -438,12 +439,17 @@ def remove_published(ledger: Ledger, environment: str, place: str, source_id: So
     Raises
     ------
     ConflictError
-        There is another table in its directory, or the directory is a symbolic link.
+        There is another table in its directory, or no table but files of others, or the directory
+        is a symbolic link.
     StorageError
         A file cannot be deleted.
     """
     files = list_own(place)
     inner = f"/{LOG}/"
+    recorded = ledger.published.find(place)
+    is_partial = recorded is not None and recorded.described == REMOVING
+    if not is_partial and not any(f.location.startswith(f"{place}{inner}") for f in files):
+        check_own(place)
     for file in files:
         path = file.location.removeprefix(place)
         if inner in path and not path.startswith(inner):

@@ -26,6 +26,7 @@ from persist_assets.ledger.leases import is_live
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.ledger.log import TRIMMED
 from persist_assets.ledger.manifests import move_entries
+from persist_assets.ledger.published import REMOVING
 from persist_assets.ledger.rows import update_each
 from persist_assets.ledger.tables import (
     alert_messages,
@@ -218,6 +219,9 @@ def prepare(backup: Ledger, present: Ledger | None, missing: Collection[str]) ->
                 connection.execute(table.delete())
                 if rows:
                     connection.execute(table.insert(), rows)
+        else:  # they may have followed later builds
+            is_left = published_tables.c.described != REMOVING
+            connection.execute(published_tables.update().where(is_left).values(build_uid=""))
         log.append_all(connection, tainted)
         n_removed = _remove_entries(backup, connection)
         idx = log.append(connection, "ledger-restored", {"removed": n_removed})

@@ -76,7 +76,10 @@ def mentions(state: State) -> Iterator[Mention]:
         for check in declared.annotation.checks:
             if check.against is not None and check.location is not None:
                 name = check.against.source_id.partition("@")[0]
-                yield from _spans(text, check.location, name, check.against.source_id, unit, None)
+                # Its own column may have the same name: relationship { a="a.id" }
+                yield from _spans(
+                    text, check.location, name, check.against.source_id, unit, following="."
+                )
     for path in state.loaded.models.texts:
         yield from _tables_of_malloy(state.loaded, path, state.text(path))
 
@@ -108,8 +111,15 @@ def _spans(
     source_id: SourceID,
     unit: Unit,
     reference: Reference | None = None,
+    following: str = "",
 ) -> Iterator[Mention]:
-    """Yield the place of the last part of a name that begins at a location, or nothing."""
+    """Yield the place of the last part of a name that begins at a location, or nothing.
+
+    Parameters
+    ----------
+    following
+        The text after the name.
+    """
     start = text.offset_of(place)
     if reference is not None and len(reference.parts) > 1 and not reference.end:
         whole = "[/.]".join(map(re.escape, reference.parts))  # in a string of Python
@@ -117,7 +127,8 @@ def _spans(
         start = written.end() - len(name) if written else start
     length = reference.end - reference.start if reference is not None else 0
     end = start + length if length else text.text.find("\n", start)
-    spans = list(_word(name).finditer(text.text, start, end if end >= 0 else len(text.text)))
+    words = _word(name).finditer(text.text, start, end if end >= 0 else len(text.text))
+    spans = [word for word in words if text.text.startswith(following, word.end())]
     if spans:
         span = spans[-1] if length else spans[0]
         yield Mention(source_id, place.path, span.start(), span.end(), unit, reference)

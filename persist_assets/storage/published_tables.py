@@ -238,14 +238,25 @@ def _live(place: str, table: Any) -> dict[str, int]:
                 hint="delete its directory, then run persist publish",
             )
         return file_sizes(table)
+    check_own(place)
+    return {}
+
+
+def check_own(place: str) -> None:
+    """Raise if a directory without a table has files that no publication wrote.
+
+    Raises
+    ------
+    ConflictError
+        There are files of others.
+    """
     for file in list_files(place):
         path = file.location.removeprefix(f"{place.rstrip('/')}/")
         if not _OWN.match(path) and not _UNFINISHED_LOG.match(path):
             raise ConflictError(
-                f"{file.location} is not a file of a published table, so none was created there",
+                f"{file.location} is not a file of a published table, so {place} was not changed",
                 hint="move it, or publish elsewhere",
             )
-    return {}
 
 
 def _is_overtaken(place: str, table: Any) -> bool:

@@ -39,7 +39,7 @@ from persist_assets.core.settings.keys import (
     STORE_KEYS,
 )
 from persist_assets.core.settings.places import KeyPlace, at, place_in
-from persist_assets.core.settings.publishing import read_publish
+from persist_assets.core.settings.publishing import check_apart, read_publish
 from persist_assets.core.settings.retention import read_retention
 from persist_assets.core.settings.selectors import read_selectors
 from persist_assets.core.settings.service import read_access
@@ -133,6 +133,7 @@ def _settings(
     """
     environments: dict[str, Any] = entries.get("env", {})
     _read_environments(environments)
+    check_apart(entries, root)
     overrides: dict[str, Any] = environments.get(section, {})
     reads = _chain(name, environments, entries.get("environment", "dev"))
     project_warehouse = resolve_path(root, entries.get("warehouse", f"{STATE}/warehouse"))

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from persist_assets.core.errors import Location
+
 _CATALOG = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*")
 
 
@@ -90,3 +92,57 @@ def _check_place(section: str, place: str, warehouse: str) -> None:
     if wrong:
         message = f"`[env.{section}.publish] path`: {wrong[0]}"
         raise SettingsError(message, hint=wrong[1], location=at("env", section, "publish", "path"))
+
+
+def check_apart(entries: Mapping[str, Any], root: Path) -> None:
+    """Refuse environments that would show their rows under the same names.
+
+    Parameters
+    ----------
+    entries
+        All entries of `persist.toml`.
+
+    Raises
+    ------
+    SettingsError
+        Two environments publish into one directory, or have views of the same names.
+    """
+    environments: dict[str, Any] = entries.get("env", {})
+    default = entries.get("environment", "dev")
+    shared_spark: dict[str, Any] = entries.get("spark", {})
+    owners: dict[tuple[str, object], str] = {}
+    for name in sorted({default, *environments}):
+        if name.endswith("*"):
+            continue
+        own: dict[str, Any] = environments.get(name, {})
+        publish: dict[str, Any] = own.get("publish", {})
+        views, catalog = own.get("views", entries.get("views", "")), publish.get("catalog", "")
+        # Other settings may connect the session to another catalog.
+        spark = sorted({**shared_spark, **own.get("spark", {})}.items(), key=str)
+        names = f"{catalog}.{{name}}" if catalog else str(views)
+        place = at("env", name, "publish", "catalog") if catalog else at("env", name, "views")
+        if not catalog and "views" not in own:
+            place = at("views")
+        if names:
+            _take(owners, (names.lower(), repr(spark)), name, f"views called {names}", place)
+        if publish.get("path"):
+            path = resolve_path(root, str(publish["path"])).rstrip("/")
+            place = at("env", name, "publish", "path")
+            _take(owners, (path, None), name, f"tables in {path}", place)
+
+
+def _take(
+    owners: dict[tuple[str, object], str],
+    names: tuple[str, object],
+    environment: str,
+    shown: str,
+    place: Location,
+) -> None:
+    other = owners.setdefault(names, environment)
+    if other != environment:
+        raise SettingsError(
+            f"`{other}` and `{environment}` would both publish {shown}: readers would get the rows"
+            " of whichever was built last",
+            hint="give each environment names of its own",
+            location=place,
+        )

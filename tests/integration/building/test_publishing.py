@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 import threading
 from contextlib import suppress
@@ -251,13 +252,10 @@ def test_tables_of_others_are_left_alone(root: Path, enter: Callable[..., Builde
     with pytest.raises(StorageError, match="has another publisher"):
         builder.build(builder.project.persisted[0])
     assert by_delta_rs(str(place)) == [9]
-    # Another environment publishes at the same place.
-    text = (root / "persist.toml").read_text()
-    (root / "persist.toml").write_text(
-        text.replace("[env.dev]", '[env.dev.publish]\npath = "lake"')
-    )
+    # The place was that of another environment.
     shutil.rmtree(place)
     build_all(enter(root, "prod"))
+    (root / "persist.toml").write_text('[env.prod]\n[env.dev.publish]\npath = "lake"\n')
     dev = enter(root, "dev")
     with pytest.raises(StorageError, match="has another publisher"):
         dev.build(dev.project.persisted[0])
@@ -320,6 +318,23 @@ def test_replaced_files_and_tables_without_a_source_are_collected(
     assert names == {"r@sources/m.sql", "q@sources/m.sql"}
 
 
+@pytest.mark.proves("X5")
+def test_files_of_others_in_the_place_of_a_table_are_not_collected(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    prod = build_all(enter(root, "prod"))
+    place = root / "lake" / "m" / "p"
+    shutil.rmtree(place)
+    place.mkdir()
+    (place / "report.csv").write_text("somebody's data")
+    edit(root, "CREATE VIEW p (", "CREATE VIEW r (")
+    edit(root, "FROM p;", "FROM r;")
+    latest = enter(root, "prod")
+    collect(latest.settings, latest.project, latest.ledger, removed=True)
+    roll_back(prod.settings, prod.ledger)  # to before the first build
+    assert [file.name for file in place.iterdir()] == ["report.csv"]
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -343,6 +358,35 @@ def test_unfit_settings_are_refused(tmp_path: Path, settings: str, message: str)
     with pytest.raises(SettingsError, match=message) as caught:
         load_settings(tmp_path, environment=environment)
     assert caught.value.location is not None
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            '[env.prod.publish]\npath = "lake"\n[env.qa.publish]\npath = "./lake/"\n',
+            r"persist.toml:4:1: `prod` and `qa` would both publish tables in /.*/lake:",
+        ),
+        (
+            '[env.prod.publish]\ncatalog = "a"\n[env.qa]\nviews = "A.{name}"\n',
+            "persist.toml:4:1: `prod` and `qa` would both publish views called A.{name}:",
+        ),
+        ('views = "{name}"\n[env.qa]\n', "persist.toml:1:1: `dev` and `qa` would both"),
+        ('views = "{name}"\n[env.qa]\nviews = ""\n', ""),
+        ('views = "{name}"\n[env.qa.spark]\nremote = "sc://other"\n', ""),
+        ('[env.prod.publish]\npath = "lake"\n[env.qa.publish]\npath = "lake2"\n', ""),
+    ],
+)
+@pytest.mark.proves("X4")
+def test_environments_have_names_of_their_own(tmp_path: Path, settings: str, message: str) -> None:
+    (tmp_path / "persist.toml").write_text(settings)
+    if not message:
+        load_settings(tmp_path, environment="qa")
+        return
+    for environment in ("dev", "qa"):  # whichever is used
+        with pytest.raises(SettingsError) as caught:
+            load_settings(tmp_path, environment=environment)
+        assert re.match(message, f"{caught.value.location}: {caught.value.message}")
 
 
 @pytest.mark.proves("X4")

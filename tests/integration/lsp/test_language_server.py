@@ -206,6 +206,9 @@ RENAMED = {
 --@ persist
 --@ check { relationship { carrier="miles.carrier" } }
 CREATE VIEW origins AS SELECT carrier, miles.origin FROM miles;
+--@ persist
+--@ check { relationship { miles="miles.carrier" } }
+CREATE VIEW named AS SELECT carrier AS miles FROM miles;
 """,
     "sources/late.py": '''
 from persist_assets import model, table
@@ -250,7 +253,9 @@ def test_a_source_is_renamed_in_all_files(tmp_path: Path) -> None:
         for uri, edits in edit["changes"].items():
             file = tmp_path / editor.path(uri)
             file.write_text(with_edits(file.read_text(), edits))
-    assert "FROM distances AS miles;" in (tmp_path / "sources/report.sql").read_text()
+    report = (tmp_path / "sources/report.sql").read_text()
+    assert "FROM distances AS miles;" in report
+    assert '{ miles="distances.carrier" }' in report, "a column has the source's name"
     assert (
         '(owner="team:a", inputs={"miles": "distances"})'
         in (tmp_path / "sources/late.py").read_text()

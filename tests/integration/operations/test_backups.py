@@ -22,6 +22,7 @@ from persist_assets.core.settings.load import load_settings
 from persist_assets.ledger.backups import back_up
 from persist_assets.ledger.builds import Publication
 from persist_assets.ledger.ledger import Ledger
+from persist_assets.ledger.published import REMOVING
 from persist_assets.ledger.taints import Taint
 from persist_assets.operations.gc import collect
 from persist_assets.operations.restoring import restore
@@ -215,6 +216,9 @@ def test_a_continued_table_is_gone_if_files_of_an_earlier_build_are(
         for n, name in enumerate("ab"):
             first = store(settings, ledger, a_build(f"{n}1", name))
             store(settings, ledger, a_build(f"{n}2", name), first)
+        ledger.published.begin("dev", "lake/a", "a@s.sql", "token")
+        ledger.published.record("lake/a", "token", "02", 7, "digest")
+        ledger.published.begin("dev", "lake/b", "b@s.sql", REMOVING)
     back_up(settings.ledger, file)
     # Another ledger, which does not know the second build, collects the first one.
     (Path(settings.table_root("table-build-b")) / "11" / "0.parquet").unlink()
@@ -222,6 +226,10 @@ def test_a_continued_table_is_gone_if_files_of_an_earlier_build_are(
     assert restore(settings, file).removed == 1
     with closing(Ledger(settings.ledger)) as ledger:
         assert ledger.manifests.fetch("dev").keys() == {"build-a"}
+        # Published tables may have followed builds that nobody knows of.
+        places = ledger.published.fetch("dev")
+        assert {p: t.build_uid for p, t in places.items()} == {"lake/a": "", "lake/b": ""}
+        assert places["lake/b"].described == REMOVING
 
 
 @pytest.mark.proves("Z2")

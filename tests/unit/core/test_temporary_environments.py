@@ -10,7 +10,6 @@ from persist_assets.core.errors import SettingsError
 from persist_assets.core.settings.load import environments_of, load_settings
 
 SETTINGS = """
-views = "{name}"
 [env.prod]
 strict = true
 
@@ -55,7 +54,7 @@ def test_a_name_precedes_patterns_and_longer_patterns_precede_shorter_ones(tmp_p
 
 
 def test_environments_of_a_pattern_have_no_views(tmp_path: Path) -> None:
-    root = write(tmp_path)
+    root = write(tmp_path, 'environment = "prod"\nviews = "{name}"\n[env."pr-*"]\n')
     assert load_settings(root, environment="prod").views == "{name}"
     assert load_settings(root, environment="pr-1").views == ""
 
