@@ -131,9 +131,7 @@ def _settings(
     section
         Its name, or the pattern of names that it has in the file.
     """
-    environments: dict[str, Any] = entries.get("env", {})
-    _read_environments(environments)
-    check_apart(entries, root)
+    environments = _read_environments(root, entries)
     overrides: dict[str, Any] = environments.get(section, {})
     reads = _chain(name, environments, entries.get("environment", "dev"))
     project_warehouse = resolve_path(root, entries.get("warehouse", f"{STATE}/warehouse"))
@@ -267,8 +265,7 @@ def environments_of(root: Path) -> tuple[str, ...]:
     """
     with _placed(root):
         entries = _read(root / SETTINGS_FILE)
-        environments: dict[str, Any] = entries.get("env", {})
-        _read_environments(environments)
+        environments = _read_environments(root, entries)
     default = entries.get("environment", "dev")
     return (default, *sorted(n for n in environments if n != default and not n.endswith("*")))
 
@@ -389,8 +386,9 @@ def _key_prefix(prefix: str) -> tuple[str, ...]:
     return parts
 
 
-def _read_environments(environments: Mapping[str, Any]) -> None:
-    """Refuse invalid names, keys and values of environments."""
+def _read_environments(root: Path, entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tables of environments, without invalid names, keys and values."""
+    environments: dict[str, Any] = entries.get("env", {})
     for name, table in environments.items():
         _check_environment(name.removesuffix("*"), at("env", name))
         if not isinstance(table, dict):
@@ -408,6 +406,8 @@ def _read_environments(environments: Mapping[str, Any]) -> None:
             if wrong := unknown_scheme(place, ICEBERG_SCHEMES):
                 message = f"`[env.{name}.raw] {raw}`: {wrong[0]}"
                 raise SettingsError(message, hint=wrong[1], location=at("env", name, "raw", raw))
+    check_apart(entries, root)
+    return environments
 
 
 def _chain(name: str, environments: Mapping[str, Any], default: str) -> tuple[str, ...]:
