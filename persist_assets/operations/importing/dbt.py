@@ -25,6 +25,7 @@ from persist_assets.operations.importing.dbt_project import (
     read_project,
 )
 from persist_assets.operations.importing.dbt_tests import (
+    read_constraints,
     read_data_tests,
     read_singular_tests,
     read_unit_tests,
@@ -51,24 +52,27 @@ if TYPE_CHECKING:
 _COMPILE = "run `dbt compile` in the project, and import it again"
 _PERSISTED = ("table", "incremental", "materialized_view")
 _NOT_PERSISTED = ("view", "ephemeral")
-_INCREMENTAL = (
-    "unique_key",
-    "incremental_strategy",
-    "incremental_predicates",
-    "merge_update_columns",
-    "merge_exclude_columns",
-)
+_INCREMENTAL = ("unique_key", "incremental_strategy", "incremental_predicates")
 """Settings of incremental models that say how to bring a table up to date."""
+_CHANGING = {
+    "merge_update_columns": "in dbt, rows whose key is in the table already keep their other"
+    " values; here the table has the rows of the query",
+    "merge_exclude_columns": "in dbt, rows whose key is in the table already keep these values;"
+    " here the table has the rows of the query",
+    "full_refresh": "dbt never computes the table anew, so it keeps rows that its inputs no longer"
+    " have; here the table has the rows of the query",
+}
+"""Settings with which dbt's table has other rows than its query."""
 _SCHEMA_CHANGES = {"fail": "fail", "append_new_columns": "append", "sync_all_columns": "sync"}
 _READ = (
     *("materialized", "tags", "enabled", "meta", "group", "on_schema_change", "contract"),
-    *("owner", "description", "column_types", "delimiter", "quote_columns", *_INCREMENTAL),
+    *("owner", "description", "column_types", "delimiter", "quote_columns"),
+    *(*_INCREMENTAL, *_CHANGING),
 )
 _NAMES = ("schema", "database", "alias")
 _NOTHING = (
     "docs",
     "access",
-    "full_refresh",
     "persist_docs",
     "quoting",
     "event_time",
@@ -102,6 +106,7 @@ def import_dbt(root: Path, dialect: str | None = None) -> Drafts:
     importer.read_names()
     importer.read_models()
     read_data_tests(importer)
+    read_constraints(importer)
     read_singular_tests(importer)
     read_unit_tests(importer)
     importer.remove_readers()
@@ -117,6 +122,8 @@ class _Importer:
         ``("ref", name)`` or ``("source", source, table)`` → the source that it becomes.
     origins
         Where each of them stands.
+    enforced
+        The models whose contracts are enforced.
     """
 
     def __init__(self, project: DbtProject) -> None:
@@ -125,6 +132,7 @@ class _Importer:
         self.targets: dict[tuple[str, ...], Target] = {}
         self.origins: dict[tuple[str, ...], Origin] = {}
         self.disabled: set[str] = set()
+        self.enforced: set[str] = set()
         self._relations: dict[tuple[str, ...], tuple[str, ...]] = {}
         for relation, key in project.relations.items():
             try:
@@ -242,11 +250,19 @@ class _Importer:
         change = _SCHEMA_CHANGES.get(str(config.get("on_schema_change")))
         if change and config.get("materialized") == "incremental":
             draft.keys.append(f"on_schema_change={change}")
+        for key, reason in _CHANGING.items() if config.get("materialized") == "incremental" else ():
+            value = config.get(key)
+            if str(value).lower() != "true" if key == "full_refresh" and key in config else value:
+                place = Origin(
+                    "config", f"{draft.name}.{key}", draft.origin.path, draft.origin.line
+                )
+                self.drafts.leave(place, reason)
         how = [key for key in _INCREMENTAL if config.get(key)]
         if how:
             draft.notes.append(f"{', '.join(how)}: not needed, the table follows its data")
         contract = config.get("contract")
         if isinstance(contract, dict) and contract.get("enforced"):
+            self.enforced.add(draft.origin.name)
             try:
                 columns = [
                     f"{parts.word(str(c.get('name')))}="
@@ -309,6 +325,10 @@ class _Importer:
         location = str(written or external.get("location") or "").replace("{name}", origin.name)
         draft = raw_table(self.drafts, origin, target.name, columns, location or None)
         own.pop("external_location", None)
+        for key in external.keys() - {"location"}:
+            place = Origin("external", f"{origin.name}.{key}", origin.path, line_of(external))
+            hint = f"complete the declaration in {target.path}"
+            self.drafts.leave(place, "only the location of external data is carried", hint)
         config: dict[str, Any] = {"tags": [*listed(source.get("tags")), *listed(body.get("tags"))]}
         self.annotate(draft, {**config, "meta": own})
         draft.description = draft.description or self._text(

@@ -36,6 +36,7 @@ class Importer(Protocol):
     project: DbtProject
     drafts: Drafts
     targets: dict[tuple[str, ...], Target]
+    enforced: set[str]
 
     def resolve(self, names: tuple[str, ...]) -> Target | None:
         """Return the source that a table of a compiled text refers to."""
@@ -266,6 +267,53 @@ def _carry_compiled(
         notes=notes,
     )
     return True
+
+
+# ------------------------------------------------------------------------------------ constraints
+
+
+def read_constraints(importer: Importer) -> None:
+    """Add the constraints of models whose contracts are enforced, unless a test says the same."""
+    for (kind, name), properties in importer.project.properties.items():
+        target = importer.targets.get(("ref", name)) if kind == "model" else None
+        draft = importer.drafts.sources.get(target.name) if target else None
+        if draft is None or name not in importer.enforced:
+            continue
+        body = properties.body
+        for column in (None, *listed(body.get("columns"))):
+            place = column if isinstance(column, Mapping) else body
+            named = str(place.get("name")) if column is not None else None
+            for entry in listed(place.get("constraints")):
+                words = [name, *([named] if named else []), str(entry.get("type"))]
+                line = line_of(entry, place.line)
+                origin = Origin("constraint", "_".join(words), properties.path, line)
+                try:
+                    rules = _constraint(origin, entry, named, importer.project.dialect)
+                except UntranslatableError as error:
+                    importer.drafts.leave(origin, str(error), "write a check of its source")
+                    continue
+                known = {(rule.kind, rule.key) for rule in draft.rules}
+                draft.rules += [rule for rule in rules if (rule.kind, rule.key) not in known]
+
+
+def _constraint(
+    origin: Origin, entry: dict[str, Any], column: str | None, dialect: str
+) -> list[Rule]:
+    """Return the checks of a constraint that databases enforce.
+
+    Raises
+    ------
+    UntranslatableError
+        Databases only note it, or it cannot be read.
+    """
+    kind = str(entry.get("type"))
+    columns = [column] if column else [str(c) for c in listed(entry.get("columns"))]
+    if kind == "not_null" and columns:
+        return [parts.not_null(origin, _column(c)) for c in columns]
+    if kind == "check" and entry.get("expression"):
+        sql = translate_condition(str(entry["expression"]), dialect)
+        return [parts.condition(origin, origin.name[:40], sql)]
+    raise UntranslatableError(f"constraints of the type `{kind}` have no counterpart")
 
 
 # --------------------------------------------------------------------------------- singular tests

@@ -43,12 +43,37 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+_CONFIGS = ("config.yaml", "config.yml", "config.py")
 _COUNTERPARTS = "persist has no counterpart"
 _PERSISTED = (
     *("FULL", "INCREMENTAL_BY_TIME_RANGE", "INCREMENTAL_BY_UNIQUE_KEY"),
     "INCREMENTAL_BY_PARTITION",
 )
 _NOT_PERSISTED = ("VIEW", "EMBEDDED")
+_HARMLESS = (
+    *("time_column", "unique_key", "materialized", "batch_size", "batch_concurrency", "lookback"),
+    *("partition_by_time_column", "auto_restatement_cron", "auto_restatement_intervals"),
+)
+"""Options of kinds that are read, or only say when and how SQLMesh computes which rows."""
+_CHANGING = {
+    "when_matched": "SQLMesh decides by it what becomes of rows whose key is in the table already;"
+    " here the table has the rows of the query",
+    "merge_filter": "SQLMesh leaves rows out by it when it merges; here the table has all rows of"
+    " the query",
+    "forward_only": "in SQLMesh, rows of earlier code stay; here the table has the rows of the"
+    " query",
+    "disable_restatement": "SQLMesh never computes earlier rows again; here the table has the rows"
+    " of the query",
+}
+"""Options of kinds with which SQLMesh's table has other rows than its query."""
+_MERGED = {
+    "INCREMENTAL_BY_UNIQUE_KEY": "the table follows its query: rows whose key the query no longer"
+    " has go, and nothing merges rows of one key (a check of `unique` finds them)",
+    "INCREMENTAL_BY_PARTITION": "the table follows its query: partitions that the query no longer"
+    " has go",
+}
+_DEFAULTS = ("dialect", "kind", "owner", "start")
+"""The defaults of models that are read."""
 _READ = (
     *("name", "kind", "dialect", "owner", "cron", "start", "tags", "grain", "grains", "audits"),
     *("columns", "description", "column_descriptions", "enabled", "references"),
@@ -98,6 +123,7 @@ def import_sqlmesh(root: Path, dialect: str | None = None) -> Drafts:
         Its dialect is not known, or one of its files cannot be read.
     """
     importer = _Importer(root, _config(root), dialect)
+    importer.list_defaults()
     importer.read_models()
     importer.read_externals()
     importer.write_models()
@@ -108,8 +134,7 @@ def import_sqlmesh(root: Path, dialect: str | None = None) -> Drafts:
 
 
 def _config(root: Path) -> Mapping:
-    names = ("config.yaml", "config.yml", "config.py")
-    present = [name for name in names if (root / name).is_file()]
+    present = [name for name in _CONFIGS if (root / name).is_file()]
     if not present:
         raise NotFoundError(
             f"there is no config.yaml in {root}", hint="name the directory of the SQLMesh project"
@@ -141,6 +166,22 @@ class _Importer:
         self.models: list[_Model] = []
         self.audits: dict[str, tuple[Origin, Headed]] = {}
         self.targets: dict[tuple[str, ...], Target] = {}
+
+    def list_defaults(self) -> None:
+        """List the defaults of models that are not carried, such as audits."""
+        name = next((n for n in _CONFIGS if (self.root / n).is_file()), "")
+        if name.endswith(".py"):
+            origin = Origin("configuration", name, name)
+            self.drafts.leave(
+                origin,
+                "only SQLMesh can run it: defaults of models, such as audits, are not known",
+                "write what it sets into each MODEL",
+            )
+        for key, value in self.defaults.items():
+            if key not in _DEFAULTS and value not in (None, [], {}, False):
+                line = line_of(key, line_of(self.defaults, 1))
+                origin = Origin("property", f"model_defaults.{key}", name, line)
+                self.drafts.leave(origin, f"{_COUNTERPARTS}: it applies to all models")
 
     # -------------------------------------------------------------------------------------- files
 
@@ -199,6 +240,9 @@ class _Importer:
             self.drafts.leave(origin, str(error))
             return
         kind = kind.strip().upper()
+        if written is None and isinstance(self.defaults.get("kind"), dict):
+            named: dict[str, Any] = {**self.defaults["kind"], "name": None}
+            options = {k: str(v) for k, v in named.items() if isinstance(v, str | bool | int)}
         above = _parts_of(origin.name)
         name = above[-1] if names.count(above[-1].lower()) == 1 else "_".join(above)
         directory = "raw/" if kind == "SEED" else f"{PurePosixPath(below).parent.as_posix()}/"
@@ -323,6 +367,9 @@ class _Importer:
         query, notes = self._query(model)
         translated = translate(query, model.dialect, self.resolve)
         materialized = model.options.get("materialized", "false").lower() == "true"
+        if model.kind in _MERGED:
+            notes = [*notes, _MERGED[model.kind]]
+        self._list_options(model)
         return Draft(
             model.origin,
             model.target.name,
@@ -332,6 +379,16 @@ class _Importer:
             reads=translated.reads,
             notes=[*notes, *translated.notes],
         )
+
+    def _list_options(self, model: _Model) -> None:
+        """List the options of a model's kind that are not carried."""
+        written = model.headed.properties.get("kind")
+        line = written.line if written else model.origin.line
+        for key, value in model.options.items():
+            if key in _HARMLESS or value.lower() == "false":
+                continue
+            place = Origin("property", f"{model.origin.name}.{key}", model.origin.path, line)
+            self.drafts.leave(place, _CHANGING.get(key, _COUNTERPARTS))
 
     def _query(self, model: _Model) -> tuple[str, list[str]]:
         """Return the query of a model without SQLMesh's macros, and notes.

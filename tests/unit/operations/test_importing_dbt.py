@@ -205,6 +205,66 @@ def test_incremental_models_keep_their_rows_and_lose_their_filter(
     assert "max(id)" not in (new / "sources" / "a.sql").read_text()
 
 
+@pytest.mark.proves("W8")
+def test_settings_with_which_dbt_keeps_other_rows_are_listed(tmp_path: Path, new: Path) -> None:
+    text = "SELECT id, paid FROM {{ ref('people') }}"
+    written = {
+        "a": "full_refresh=false, merge_update_columns=['paid']",
+        "b": "full_refresh=true, merge_exclude_columns=['paid']",
+        "c": "incremental_predicates=['x']",
+    }
+    models = {
+        f"models/{name}.sql": f"{{{{ config(materialized='incremental', {more}) }}}}\n{text}"
+        for name, more in written.items()
+    }
+    models["models/d.sql"] = f"{{{{ config(materialized='table', full_refresh=false) }}}}\n{text}"
+    imported, _ = carry(dbt(tmp_path, models), new)
+    reasons = left(imported)
+    assert set(reasons) == {
+        *(("config", "a.full_refresh"), ("config", "a.merge_update_columns")),
+        ("config", "b.merge_exclude_columns"),
+    }
+    assert "keeps rows that its inputs no longer have" in reasons["config", "a.full_refresh"]
+    assert all("has the rows of the query" in reason for reason in reasons.values())
+
+
+@pytest.mark.proves("W8")
+def test_constraints_become_checks_and_options_of_external_data_are_listed(
+    tmp_path: Path, new: Path
+) -> None:
+    config = "{{ config(materialized='table', contract={'enforced': true}) }}\n"
+    files = {
+        "models/a.sql": config + "SELECT id, paid FROM {{ ref('people') }}",
+        "models/b.sql": "SELECT id FROM {{ ref('people') }}",
+        "models/x.yml": """\
+models:
+- name: a
+  constraints:
+  - {type: primary_key, columns: [id]}
+  - {type: not_null, columns: [id]}
+  columns:
+  - name: id
+    data_type: bigint
+    tests: [not_null]
+  - name: paid
+    data_type: double
+    constraints: [{type: not_null}, {type: check, expression: "paid > 0"}]
+- name: b
+  columns: [{name: id, constraints: [{type: not_null}]}]
+sources:
+- name: s
+  tables: [{name: t, external: {location: "data/t.csv", options: "(sep '|')"}}]
+""",
+    }
+    imported, project = carry(dbt(tmp_path, files), new)
+    assert set(left(imported)) == {("constraint", "a_primary_key"), ("external", "s.t.options")}
+    (line,) = {e.origin.line for e in imported.left if e.origin.kind == "constraint"}
+    assert line == 4
+    kinds = [c.kind for c in source(project, "a").annotation.checks if c.kind != "columns"]
+    assert sorted(kinds) == ["expr", "not_null", "not_null"], "a test and a constraint are one"
+    assert not source(project, "b").annotation.checks, "dbt enforces none without a contract"
+
+
 # ------------------------------------------------------------------------------------------ names
 
 

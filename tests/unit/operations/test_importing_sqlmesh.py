@@ -111,6 +111,49 @@ def test_kinds_say_what_is_persisted(
 
 
 @pytest.mark.proves("W9")
+def test_options_of_kinds_and_defaults_that_are_not_carried_are_listed(
+    tmp_path: Path, new: Path
+) -> None:
+    merged = (
+        "INCREMENTAL_BY_UNIQUE_KEY (unique_key id, batch_size 3, forward_only true,"
+        " when_matched (WHEN MATCHED THEN UPDATE SET target.id = source.id), merge_filter id > 1,"
+        " disable_restatement false, on_destructive_change warn)"
+    )
+    query = "SELECT id, day FROM raw.people"
+    files = {
+        "config.yaml": (
+            "model_defaults:\n  dialect: spark\n  start: 2024-01-01\n  audits: [not_null]\n"
+            "  kind: {name: INCREMENTAL_BY_TIME_RANGE, time_column: day, forward_only: true}\n"
+        ),
+        "models/a.sql": model("x.a", query, merged),
+        "models/b.sql": f"MODEL (name x.b);\n{query};\n",
+        "models/c.sql": model("x.c", query, "INCREMENTAL_BY_PARTITION", "partitioned_by day"),
+    }
+    imported, project = carry(sqlmesh(tmp_path, files), new)
+    reasons = left(imported)
+    assert {name for kind, name in reasons if kind == "property"} == {
+        *("x.a.forward_only", "x.a.when_matched", "x.a.merge_filter", "x.a.on_destructive_change"),
+        *("x.b.forward_only", "x.c.partitioned_by", "model_defaults.audits"),
+    }
+    assert "all rows of the query" in reasons["property", "x.a.merge_filter"]
+    (line,) = {e.origin.line for e in imported.left if e.origin.name == "model_defaults.audits"}
+    assert line == 4
+    notes = {c.origin.name: " ".join(c.notes) for c in imported.carried}
+    assert "nothing merges rows of one key" in notes["x.a"]
+    assert "partitions that the query no longer has" in notes["x.c"]
+    assert "WHERE day >= '2024-01-01'" in (new / "sources" / "b.sql").read_text()
+    assert {s.name for s in project.persisted} == {"a", "b", "c"}
+
+
+@pytest.mark.proves("W9")
+def test_a_configuration_in_python_is_listed(tmp_path: Path, new: Path) -> None:
+    root = sqlmesh(tmp_path, {"models/a.sql": model("x.a", "SELECT id FROM raw.people")})
+    (root / "config.yaml").rename(root / "config.py")
+    imported, _ = carry(root, new, "spark")
+    assert "are not known" in left(imported)["configuration", "config.py"]
+
+
+@pytest.mark.proves("W9")
 @pytest.mark.parametrize(
     ("where", "start", "sql"),
     [
