@@ -14,13 +14,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from persist_assets.core.errors import ConflictError, LedgerError, NotFoundError
+from persist_assets.core.errors import ConflictError, GoneError, LedgerError, NotFoundError
 from persist_assets.core.settings.load import load_settings
 from persist_assets.core.settings.user import make_private
+from persist_assets.external.coverage import copy_root
 from persist_assets.ledger.backups import back_up, find_loss, prepare, put_back
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.ledger.manifest_file import export_manifest
 from persist_assets.operations.environments import has_tables
+from persist_assets.storage.delta_tables import find_table, read_version
 
 if TYPE_CHECKING:
     from persist_assets.core.settings.values import Settings
@@ -85,6 +87,8 @@ def restore(settings: Settings, file: Path, *, force: bool = False) -> Restored:
             )
         before = _keep(settings, loss)
         known = present if loss.position and not loss.is_other else None
+        if known is None:
+            backup.copies.forget(_lost_copies(settings, backup))
         removed = prepare(backup, known, _missing(settings, backup))
         backup.close()
         put_back(url, settings.ledger, loss, force=force)
@@ -116,3 +120,21 @@ def _missing(settings: Settings, backup: Ledger) -> set[str]:
         for snapshot in backup.manifests.fetch(environment).values()
     }
     return {uid for uid, s in snapshots.items() if not has_tables(settings, backup, s)}
+
+
+def _lost_copies(settings: Settings, backup: Ledger) -> list[str]:
+    """Return the copies of external tables in a backup whose rows are gone.
+
+    If a copy was made anew since, its table has other rows in the versions of the same numbers.
+    """
+    lost: list[str] = []
+    for copy in backup.copies.fetch():
+        root = copy_root(settings, copy.copy_id)
+        table = find_table(root, copy.committed)
+        try:
+            read_version(root, copy.committed)
+        except GoneError:
+            table = None
+        if table is None or table.metadata().id != copy.table_id:
+            lost.append(copy.copy_id)
+    return lost

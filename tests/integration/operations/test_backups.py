@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 import threading
 from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from test_ledger import Open, a_build, a_snapshot, publish
 from test_ledger_copy import contents, fill
 from test_lost_ledger import SCHEMA, build, entered
 
 from persist_assets.core.errors import ConflictError, LedgerError, NotFoundError
+from persist_assets.core.model.snapshots import LocalCopy
 from persist_assets.core.settings.load import load_settings
+from persist_assets.external.coverage import copy_root
 from persist_assets.ledger.backups import back_up
 from persist_assets.ledger.builds import Publication
 from persist_assets.ledger.ledger import Ledger
@@ -75,6 +80,16 @@ def store(settings: Settings, ledger: Ledger, one: Build, base: Snapshot | None 
     ledger.builds.record_started(one, table)
     ledger.builds.publish(Publication(one, snapshot, ()))
     return snapshot
+
+
+def stored_copy(place: str, uid: str) -> str:
+    """Make the table of a copy; return its ID."""
+    path = Path(place, uid, "0.parquet")
+    path.parent.mkdir(parents=True)
+    pq.write_table(pa.table({"a": pa.array([1], pa.int64())}), path)
+    schema = json.dumps({"type": "struct", "fields": [SCHEMA]})
+    commit(find_staged(place, uid, schema), build_id="copy", pinned=None)
+    return str(DeltaTable(place).metadata().id)
 
 
 def files_of(root: Path) -> set[Path]:
@@ -230,6 +245,29 @@ def test_a_continued_table_is_gone_if_files_of_an_earlier_build_are(
         places = ledger.published.fetch("dev")
         assert {p: t.build_uid for p, t in places.items()} == {"lake/a": "", "lake/b": ""}
         assert places["lake/b"].described == REMOVING
+
+
+@pytest.mark.proves("Z2")
+def test_copies_of_external_tables_that_are_not_there_any_more_are_fetched_again(
+    root: Path, tmp_path: Path
+) -> None:
+    settings, file = using(root, f"sqlite:///{tmp_path / 'lost.db'}"), tmp_path / "backup.db"
+    with closing(Ledger(settings.ledger)) as ledger:
+        for name in ("whole", "made-anew", "replaced"):
+            place = copy_root(settings, name)
+            table_id = stored_copy(place, name)
+            now = datetime(2026, 1, 2, tzinfo=UTC)
+            copy = LocalCopy(name, "delta:7:t", table_id, 0, "TRUE", 1, ("a",), now, 1, 9)
+            ledger.copies.record(copy, expected=None, changes={})
+            if name == "made-anew":
+                shutil.rmtree(place)
+                stored_copy(place, "other")
+    back_up(settings.ledger, file)
+    (Path(copy_root(settings, "replaced")) / "replaced" / "0.parquet").unlink()
+    settings = replace(settings, ledger=f"sqlite:///{tmp_path / 'new.db'}")
+    restore(settings, file)
+    with closing(Ledger(settings.ledger)) as ledger:
+        assert [copy.copy_id for copy in ledger.copies.fetch()] == ["whole"]
 
 
 @pytest.mark.proves("Z2")
