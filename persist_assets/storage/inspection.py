@@ -66,8 +66,15 @@ class Inspected:
     is_partial: bool = False
 
 
-def inspect_data(location: str) -> Inspected:
+def inspect_data(
+    location: str, *, separator: str | None = None, has_header: bool | None = None
+) -> Inspected:
     """Return the format, columns and options of a file or a directory.
+
+    Parameters
+    ----------
+    separator, has_header
+        The separator of CSV, and whether its first line has the names of columns; None: inferred.
 
     Raises
     ------
@@ -93,7 +100,11 @@ def inspect_data(location: str) -> Inspected:
     if form == "parquet":
         return Inspected(form, find_columns(RawTable(form, location), location))
     text, is_partial = _beginning(shown[0])
-    inspected = _inspect_csv(text) if form == "csv" else _inspect_json(text, location)
+    inspected = (
+        _inspect_csv(text, separator, has_header)
+        if form == "csv"
+        else _inspect_json(text, location)
+    )
     return replace(inspected, is_partial=is_partial or len(shown) > 1)
 
 
@@ -108,7 +119,7 @@ def _beginning(file: Found) -> tuple[bytes, bool]:
 # -------------------------------------------------------------------------------------------- CSV
 
 
-def _inspect_csv(text: bytes) -> Inspected:
+def _inspect_csv(text: bytes, separator: str | None, has_header: bool | None) -> Inspected:
     """Return the columns and options of CSV."""
     options: dict[str, str] = {}
     try:
@@ -118,14 +129,14 @@ def _inspect_csv(text: bytes) -> Inspected:
     except UnicodeDecodeError:
         options["encoding"] = "iso-8859-1"
         decoded = text.decode("iso-8859-1")
-    separator = _separator(decoded)
+    separator = separator or _separator(decoded)
     if separator != ",":
         options["sep"] = "\\t" if separator == "\t" else separator
     if '""' in decoded:
         options["escape"] = '"'
     rows = csv.reader(decoded.splitlines(keepends=True), delimiter=separator)
     first = next(rows)
-    has_header = _is_header(first)
+    has_header = _is_header(first) if has_header is None else has_header
     names = first if has_header else [f"_c{n}" for n in range(len(first))]
     if has_header:
         options["header"] = "true"

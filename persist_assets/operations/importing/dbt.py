@@ -304,7 +304,11 @@ class _Importer:
         types: dict[str, str] = {}
         for column, written in (config.get("column_types") or {}).items():
             types[str(column)] = self._type(str(written), origin, str(column))
-        draft = seed(self.drafts, origin, target.name, self.project.root / origin.path, types)
+        place, separator = self.project.root / origin.path, config.get("delimiter")
+        if separator is not None and len(str(separator)) != 1:
+            self.drafts.leave(origin, f"the delimiter {separator!r} is not one character")
+            return
+        draft = seed(self.drafts, origin, target.name, place, types, separator)
         if draft is not None:
             self.annotate(draft, config)
 

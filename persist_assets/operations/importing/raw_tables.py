@@ -22,9 +22,16 @@ _FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json"}
 
 
 def seed(
-    drafts: Drafts, origin: Origin, name: str, place: Path, types: Mapping[str, str]
+    drafts: Drafts,
+    origin: Origin,
+    name: str,
+    place: Path,
+    types: Mapping[str, str],
+    separator: str | None = None,
 ) -> Draft | None:
     """Add the raw table of a CSV file, which is copied; return its draft.
+
+    Its first line has the names of its columns.
 
     Parameters
     ----------
@@ -32,9 +39,11 @@ def seed(
         The file.
     types
         Spark's types of columns that the project declares, by name.
+    separator
+        The separator that the project declares; None: none.
     """
     try:
-        inspected = inspect_data(str(place.resolve()))
+        inspected = inspect_data(str(place.resolve()), separator=separator, has_header=True)
         content = place.read_bytes()
     except (StorageError, OSError) as error:
         drafts.leave(origin, f"its file cannot be read: {error}")

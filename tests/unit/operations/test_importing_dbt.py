@@ -229,6 +229,22 @@ def test_settings_with_which_dbt_keeps_other_rows_are_listed(tmp_path: Path, new
 
 
 @pytest.mark.proves("W8")
+def test_seeds_have_their_delimiter_and_always_a_header(tmp_path: Path, new: Path) -> None:
+    files = {
+        "dbt_project.yml": f'{PROJECT}seeds: {{shop: {{a: {{+delimiter: "~"}}, b: {{+delimiter: "~~"}}}}}}\n',
+        "seeds/a/a.csv": "id~name\n1~x,y\n2~z,u\n",
+        "seeds/b/b.csv": "id~~name\n1~~x\n",
+        "seeds/years.csv": "2020,2021\n1,2\n3,4\n",
+    }
+    imported, project = carry(dbt(tmp_path, files), new)
+    columns = {s.name: [(c.name, c.type) for c in s.columns or ()] for s in project.sources}
+    assert columns["a"] == [("id", "bigint"), ("name", "string")]
+    assert columns["years"] == [("2020", "bigint"), ("2021", "bigint")]
+    assert "header 'true', sep '~'" in (new / "sources" / "raw" / "a.sql").read_text()
+    assert left(imported) == {("seed", "b"): "the delimiter '~~' is not one character"}
+
+
+@pytest.mark.proves("W8")
 def test_constraints_become_checks_and_options_of_external_data_are_listed(
     tmp_path: Path, new: Path
 ) -> None:
