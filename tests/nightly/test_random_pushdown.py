@@ -15,7 +15,7 @@ from pushing import OnDuckDB, OnSpark, check, hunt
 from shapes import SHAPES, TRAPS, WIDE, program
 
 
-@pytest.mark.proves("V52")
+@pytest.mark.proves("V52", "V53")
 def test_programs_are_the_same_over_what_they_need() -> None:
     told = hunt(OnDuckDB(), drawn_seed(), 2000)
     print(dict(told))
@@ -23,14 +23,14 @@ def test_programs_are_the_same_over_what_they_need() -> None:
     assert told["needed"] < 0.8 * told["rows"], told
 
 
-@pytest.mark.proves("V50", "V52")
+@pytest.mark.proves("V50", "V52", "V53")
 def test_so_they_are_on_spark(spark: Any) -> None:
     told = hunt(OnSpark(spark), drawn_seed(), 60)
     print(dict(told))
     assert told["refused"] < 6, told
 
 
-@pytest.mark.proves("V50", "V52")
+@pytest.mark.proves("V50", "V52", "V53", "V53")
 def test_shapes_have_the_same_rows_over_what_they_need_on_spark(spark: Any) -> None:
     engine, now = OnSpark(spark), dt.datetime(2024, 8, 31, 10, tzinfo=dt.UTC)
     spark.sql("CREATE OR REPLACE TEMPORARY FUNCTION my_udf(x BIGINT) RETURNS BIGINT RETURN x")

@@ -486,10 +486,17 @@ class Writer:
         test = self.draw.choice((
             f"{negated}EXISTS (SELECT 1 FROM {other} {y} WHERE {d} = {c}{more}{both})",
             f"{c} {negated}IN (SELECT {d} FROM {other} {y} WHERE {d} IS NOT NULL{more})",
+            f"{c} {negated}IN (SELECT {d} FROM {other} {y} WHERE 1 = 1{more})",
+            f"({c} IN (SELECT {d} FROM {other} {y} WHERE 1 = 1{more}) OR 1 = 2{both})",
+            f"({c} IN (SELECT {d} FROM {other} {y} WHERE 1 = 1{more})) IS NULL",
             f"{c} = (SELECT max({d}) FROM {other} {y} WHERE 1 = 1{more})",
         ))  # fmt: skip
         listed, given = self.outs(left)
-        return f"SELECT {listed} FROM {item} {x} WHERE {test}{self.where(left, ' AND', 0.5)}", given
+        tests = f"{test}{self.where([(c, dict(left)[c])], ' AND', 0.5)}"
+        return (
+            f"SELECT {listed} FROM {item} {x} WHERE {tests}{self.where(left, ' AND', 0.3)}",
+            given,
+        )
 
 
 # ------------------------------------------------------------------------------------- clocks

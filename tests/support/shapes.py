@@ -210,6 +210,26 @@ SHAPES: dict[str, tuple[str, dict[str, list[str]]]] = {
         "SELECT id, (SELECT max(w) FROM u WHERE u.usr = t.usr) AS m FROM t WHERE usr IN (1, 2)",
         {"t": ["usr IN (1, 2)"], "u": ["usr IN (1, 2)"]},
     ),
+    "key of IN": (
+        "SELECT id FROM t WHERE usr = 3 AND (usr IN (SELECT usr FROM u WHERE w > 1) OR ok)",
+        {"t": ["usr = 3"], "u": ["usr = 3 AND w > 1"]},
+    ),
+    "key of IN, from the subquery": (
+        "SELECT id FROM t WHERE (usr, kind) IN (SELECT usr, name FROM u WHERE usr IN (1, 2))",
+        {"t": ["usr IN (1, 2)"], "u": ["usr IN (1, 2)"]},
+    ),
+    "key of NOT IN": (
+        "SELECT id FROM t WHERE usr = 3 AND usr NOT IN (SELECT usr FROM u WHERE w > 1)",
+        {"t": ["usr = 3"], "u": ["w > 1"]},
+    ),
+    "key of IN as a value": (
+        "SELECT id, usr IN (SELECT usr FROM u) AS has FROM t WHERE usr = 3",
+        {"t": ["usr = 3"], "u": ["TRUE"]},
+    ),
+    "key of IN above a limit": (
+        "SELECT id FROM t WHERE usr = 3 AND usr IN (SELECT usr FROM u ORDER BY w, usr LIMIT 5)",
+        {"t": ["usr = 3"], "u": ["TRUE"]},
+    ),
     "key of a subquery in a window": (
         "SELECT id, r FROM (SELECT id, usr, sum(id) OVER (PARTITION BY kind ORDER BY id) AS r FROM t"
         " WHERE EXISTS (SELECT 1 FROM u WHERE u.usr = t.usr)) WHERE usr = 3",

@@ -12,7 +12,8 @@ inputs:
   columns are indistinguishable;
 - from one input of a join to another, through equal columns, also if they are filters of a source
   that is not persisted (`facts.py`);
-- from a query into a subquery or a LATERAL query, through the columns that this compares;
+- from a query into a subquery or a LATERAL query, through the columns that this compares; from
+  both sides of ``a IN (SELECT b …)`` to the other, if it is a filter;
 - past outer joins: to the preserved side; to the other side from ON; from above too, if a condition
   rejects NULLs of that side, and then as past an inner join;
 - past windows, if the window itself saw them or they hold for whole partitions of it;

@@ -166,6 +166,20 @@ def find_needs(
     )
 
 
+def _of_matches(reader: TermReader, test: Subquery, facts: tuple[Term, ...]) -> tuple[Term, ...]:
+    """Return conditions on the rows of ``a IN (SELECT b …)`` that can match an outer row.
+
+    Parameters
+    ----------
+    facts
+        Conditions that hold for all outer rows for which the test matters.
+    """
+    equal = equal_columns([*reader.equalities(test), *facts])
+    own = {str(i) for i, _ in test.block.leaves}
+    keep = through(equal, lambda ref: ref.words[0] in own)
+    return p.conjuncts(p.every(p.weakened(fact, keep) for fact in facts))
+
+
 def _merged(reader: SourceID, disjuncts: Iterable[Disjunct]) -> tuple[Disjunct, ...]:
     """Return distinct disjuncts, with the kept conditions of equal ones combined."""
     by: dict[tuple[Term, tuple[str, ...]], set[Kept]] = {}
@@ -253,7 +267,8 @@ class _Search:
             self._nothing(reader, block)
             return
         leaves = dict(block.leaves)
-        exprs = [*visit.used, *block.conjuncts, *(s.by for s in block.order)]
+        others = [*visit.used, *(s.by for s in block.order)]
+        exprs = [*others, *block.conjuncts]
         free = reader.relation.free
         lateral = [n for _, n in block.leaves if not free.of(n).isdisjoint(leaves)]
         columns = columns_used([*exprs, *lateral], visit.extra)
@@ -280,7 +295,8 @@ class _Search:
             numbers = frozenset(columns.get(instance, ()))
             reasons = frozenset(below.reasons[instance])
             self._node(reader, node, _Demand(conditions, numbers, reasons))
-        self._subqueries(reader, exprs, facts=(*here, *visit.facts))
+        hold = (*here, *visit.facts)
+        self._subqueries(reader, others, facts=hold, filters=block.conjuncts)
 
     def _nothing(self, reader: TermReader, block: Block) -> None:
         """Continue below a Block of which no row matters."""
@@ -295,6 +311,7 @@ class _Search:
         exprs: Iterable[object],
         extra: tuple[Term, ...] = (),
         facts: tuple[Term, ...] = (),
+        filters: Iterable[object] = (),
     ) -> None:
         """Visit the queries in expressions, each independently.
 
@@ -305,30 +322,33 @@ class _Search:
         facts
             Conditions that hold for all rows for which the expressions matter. A window computes
             its own for more rows.
+        filters
+            More expressions: only rows for which they are true matter, so FALSE and NULL are alike.
         """
-        seen: set[tuple[int, tuple[Term, ...]]] = set()
-        stack: list[tuple[object, tuple[Term, ...]]] = [(e, facts) for e in exprs]
+        seen: set[tuple[int, tuple[Term, ...], bool]] = set()
+        stack = [(e, facts, False) for e in exprs] + [(e, facts, True) for e in filters]
         around = self._around
         while stack:
-            thing, hold = stack.pop()
-            if (id(thing), hold) in seen:
+            thing, hold, is_filter = stack.pop()
+            if (id(thing), hold, is_filter) in seen:
                 continue
-            seen.add((id(thing), hold))
+            seen.add((id(thing), hold, is_filter))
             match thing:
                 case Subquery(kind, block, args):
                     used = () if kind == "exists" else [o.expr for o in block.columns]
+                    matches = _of_matches(reader, thing, hold) if is_filter else ()
                     self._around = hold
-                    self._visit(reader, block, extra, used, frozenset())
+                    self._visit(reader, block, (*extra, *matches), used, frozenset())
                     self._around = around
-                    stack += ((arg, hold) for arg in args)
+                    stack += ((arg, hold, False) for arg in args)
                 case Window(function, partition, order, frame, rows, _):
                     bounds = [f for f in frame if not isinstance(f, str)]
                     inside = [function, *partition, *order, *bounds, *rows.conjuncts]
-                    stack += ((each, ()) for each in inside)
-                case Call(_, args):
-                    stack += ((arg, hold) for arg in args)
+                    stack += ((each, (), False) for each in inside)
+                case Call(op, args):
+                    stack += ((arg, hold, is_filter and op in ("and", "or")) for arg in args)
                 case Sort(by, _, _):
-                    stack.append((by, hold))
+                    stack.append((by, hold, False))
                 case _:
                     pass
 

@@ -201,7 +201,8 @@ class TermReader:
                 # It implies its conditions on the outer rows. Its own instances mean nothing
                 # outside: a subquery that is read twice is one object.
                 self._lose(expr, self.value(expr))
-                term = p.every(self.predicate(c) for c in block.conjuncts)
+                conditions = [self.predicate(c) for c in block.conjuncts]
+                term = p.every((*conditions, *self.equalities(expr)))
                 own_instances = {str(i) for i, _ in block.leaves}
                 equal = equal_columns([term])
                 return p.weakened(
@@ -215,6 +216,24 @@ class TermReader:
             self._lose(expr, atom)
             return not_null(self, expr)
         return atom
+
+    def equalities(self, test: Subquery) -> list[Term]:
+        """Return what is equal between the outer rows of ``a IN (SELECT b …)`` and their matches.
+
+        Spark compares integers, and other values of one type, as ``a = b`` does. The rest is left
+        out.
+        """
+        if test.kind != "in":
+            return []
+        terms: list[Term] = []
+        for a, output in zip(test.args, test.block.columns, strict=False):
+            kind, also = self._kind(a), self._kind(output.expr)
+            is_plain = kind in (*TIMES, "string", "boolean") or is_decimal(kind)
+            if (is_plain and kind == also) or (kind in INTEGRAL and also in INTEGRAL):
+                pair = self._pair(a, output.expr, equal=True)
+                if not isinstance(pair, Kept):
+                    terms.append(p.compared("=", *pair))
+        return terms
 
     def condition(self, expr: Expr) -> tuple[Term, list[tuple[frozenset[int], Kept]]]:
         """Return a consequence of a condition, and its lost parts."""

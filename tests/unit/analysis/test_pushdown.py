@@ -55,7 +55,7 @@ def predicates_of(query: str) -> dict[str, list[str]]:
     return {t: [p.as_text(d.predicate) for d in n.disjuncts] for t, n in needs(query).items()}
 
 
-@pytest.mark.proves("F4", "F6", "V50", "V52")
+@pytest.mark.proves("F4", "F6", "V50", "V52", "V53")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_what_a_query_needs_of_its_tables(shape: str) -> None:
     query, expected = SHAPES[shape]
@@ -208,7 +208,11 @@ RULES: list[tuple[str, Callable[..., Any], str, str]] = [
     ("filters of both branches", facts.Facts._of_node, "p.some(each)", "p.every(each)"),
     ("key of an anti join", Search._facts_about, "if not self._around:", "if True:"),
     ("key of a correlated total", Search._facts_about, "if not self._around:", "if True:"),
-    ("key of a subquery in a window", Search._subqueries, "((each, ()) for each in inside)", "((each, hold) for each in inside)"),
+    ("key of IN", Search._subqueries, 'is_filter and op in ("and", "or")', "False"),
+    ("key of NOT IN", Search._subqueries, 'is_filter and op in ("and", "or")', "True"),
+    ("key of IN as a value", Search._subqueries, "(e, facts, False) for e in exprs", "(e, facts, True) for e in exprs"),
+    ("key of IN, from the subquery", Reader.equalities, 'if test.kind != "in":', "if True:"),
+    ("key of a subquery in a window", Search._subqueries, "((each, (), False) for each in inside)", "((each, hold, False) for each in inside)"),
     ("key of a lateral query", Search._lateral, "*self._facts.of_block(reader, node.left), *pushed", ""),
     ("contradiction", p.consistent, "return FALSE", "pass"),
     ("contradiction about a total", Search._nothing, "self._subqueries(reader, exprs, (FALSE,))", "pass"),
@@ -222,7 +226,7 @@ RULES: list[tuple[str, Callable[..., Any], str, str]] = [
     ("except", Search._set_operation, "demand = _Demand(conditions,", "demand = _Demand((),"),
     ("intersect of values that are equal and differ", search._of_values, "if all(map(", "if True or all(map("),
     ("a column of several types", binder._set_operation, "a.type if a.type == b.type else None", "a.type"),
-    ("subqueries", Search._subqueries, "self._visit(reader, block, extra, used, frozenset())", "pass"),
+    ("subqueries", Search._subqueries, "self._visit(reader, block, (*extra, *matches), used, frozenset())", "pass"),
     ("anti join", Reader.predicate, "if not negate:", "if True:"),
     ("or over two tables", p.weakened, "return some(weakened(a, keep) for a in term.args)", "return every(weakened(a, keep) for a in term.args)"),
     ("NULL", terms._exactly, "*nulls", "*nulls[:0]"),
@@ -247,7 +251,7 @@ RULES: list[tuple[str, Callable[..., Any], str, str]] = [
 """A shape, the function that has its rule, a part of its text, and what to put there."""
 
 
-@pytest.mark.proves("V52")
+@pytest.mark.proves("V52", "V53")
 @pytest.mark.parametrize("rule", RULES, ids=lambda r: r[0])
 def test_a_shape_comes_out_differently_once_its_rule_is_gone(
     rule: tuple[str, Callable[..., Any], str, str], monkeypatch: pytest.MonkeyPatch
