@@ -27,7 +27,7 @@ from persist_assets.core.model.annotations import VALID_FROM, VALID_TO
 from persist_assets.core.python_modules import ROOTS, absolute, files_of, is_foreign, name_of
 from persist_assets.core.time_values import Value, literal
 from persist_assets.decorators import NARROW
-from persist_assets.engine.session import first_line
+from persist_assets.engine.session import spark_cause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -269,7 +269,7 @@ def _hint(error: BaseException, function: Function | None) -> str | None:
 
 def _error_in_words(error: BaseException) -> str:
     name = type(error).__name__
-    message = _MADE_UP.sub("", first_line(error))
+    message = _MADE_UP.sub("", spark_cause(error))
     return name if message == name else f"{name}: {message}"
 
 

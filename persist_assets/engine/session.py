@@ -106,7 +106,7 @@ def _connect(settings: Settings) -> SparkSession:
     except ImportError as error:
         key = "[spark] shared" if settings.shared else "spark.remote"
         raise SettingsError(
-            f"`{key}` needs the dependencies of Spark Connect: {first_line(error)}",
+            f"`{key}` needs the dependencies of Spark Connect: {spark_cause(error)}",
             hint="pip install persist-assets[connect]",
         ) from error
     from pyspark import SparkContext
@@ -206,7 +206,7 @@ def open_session(settings: Settings, get: Callable[[], SparkSession]) -> SparkSe
             use_java()
         if isinstance(error, PersistError):
             raise
-        raise StorageError(f"Spark does not start: {first_line(error)}") from error
+        raise StorageError(f"Spark does not start: {spark_cause(error)}") from error
     with translated("opening a Spark session"):
         require_session(version_of(session))
         if minor(version_of(session)) not in SUPPORTED:
@@ -390,7 +390,7 @@ def translated(doing: str) -> Generator[None]:
         if is_full(str(error)):
             raise full_disk(_full_directory(str(error)), f"{doing} failed") from error
         if is_of_store(str(error)) and (is_expired(str(error)) or is_throttled(str(error))):
-            message = f"{doing} failed: {first_line(error)}"
+            message = f"{doing} failed: {spark_cause(error)}"
             raise StorageError(message, hint=hint_about(str(error))) from error
         trouble = _DISK_TROUBLE.search(str(error))
         if trouble:
@@ -420,7 +420,7 @@ def translated(doing: str) -> Generator[None]:
             message = f"{doing} failed: the Spark server is gone"
             hint = "try again: a shared server is restarted when it is needed"
             raise StorageError(message, hint=hint) from error
-        raise BuildError(f"{doing} failed: {first_line(error)}") from error
+        raise BuildError(f"{doing} failed: {spark_cause(error)}") from error
 
 
 def broken_file(error: BaseException | None) -> str | None:
@@ -439,7 +439,7 @@ _RAISED = re.compile(
 )
 
 
-def first_line(error: BaseException) -> str:
+def spark_cause(error: BaseException) -> str:
     """Return the line of an error with the innermost of Spark's causes."""
     raised = _RAISED.search(str(error))
     if raised:  # in a Python worker

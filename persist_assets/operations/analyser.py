@@ -15,7 +15,7 @@ from persist_assets.analysis.functions import python_function
 from persist_assets.core.dialect import quote
 from persist_assets.core.errors import BuildError, Location, PersistError, Problem
 from persist_assets.core.languages import SQL
-from persist_assets.engine.session import first_line, translated
+from persist_assets.engine.session import spark_cause, translated
 from persist_assets.planning.render import splice, splices
 from persist_assets.storage.types import columns_of_struct
 
@@ -187,7 +187,7 @@ class _Run:
             with translated(f"analysing `{source.name}`"):
                 raise error
         place = self._place(source, query, names, str(error))
-        message = re.sub(r"\[[A-Z_.0-9]+\] ?|\s*SQLSTATE: \w+.*$", "", first_line(error)).rstrip(
+        message = re.sub(r"\[[A-Z_.0-9]+\] ?|\s*SQLSTATE: \w+.*$", "", spark_cause(error)).rstrip(
             ". "
         )
         message = message.replace(f"{self._prefix}-", "")
