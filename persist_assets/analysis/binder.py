@@ -30,6 +30,7 @@ from persist_assets.analysis.grouping import (
     add_time_windows,
     aggregates_of,
     finish_windows,
+    group_keys,
     group_rows,
     has_sets,
     place_of_rows,
@@ -223,7 +224,7 @@ def _values(binding: Binding, node: exp.Values, around: Around) -> Block:
     select = Select(From(around.outer), ctes=around.ctes)
     rows = tuple(
         tuple(
-            expression(binding, v, select)
+            expression(binding, v.this if isinstance(v, exp.Alias) else v, select)
             for v in (row.expressions if isinstance(row, exp.Tuple) else [row])
         )
         for row in node.expressions
@@ -265,7 +266,9 @@ def _select(binding: Binding, node: exp.Select, around: Around) -> Block:
     outs, qualifiers = _projections(binding, node, select)
     qualify = node.args.get("qualify")
     naming = replace(select, outs_first=True, refuses_doubt=True)
-    having_filter = expression(binding, having.this, naming) if having else None
+    grouping = group_keys(binding, group, select, outs) if group else ((), None)
+    in_having = replace(naming, keys=grouping[0])
+    having_filter = expression(binding, having.this, in_having) if having else None
     qualify_filter = expression(binding, qualify.this, naming) if qualify else None
     ordering = replace(select, outs_first=True, sorts=True)
     order = _sorted_by_parts(binding, node, ordering)
@@ -277,7 +280,7 @@ def _select(binding: Binding, node: exp.Select, around: Around) -> Block:
         *(e for e in (having_filter, qualify_filter) if e),
     ]
     if group or having or any(aggregates_of(e) for e in every):
-        source, regroup = group_rows(binding, source, select, group, outs, every, node)
+        source, regroup = group_rows(binding, source, group, grouping, every, node)
         outs = [o.of(regroup.expr(o.expr)) for o in outs]
         order = regroup.sorts(order)
         having_filter = regroup.expr(having_filter) if having_filter else None

@@ -248,8 +248,7 @@ def _negative(binding: Binding, node: Any, select: Select) -> Expr:
 
 def _positive(binding: Binding, node: Any, select: Select) -> Expr:
     value = expression(binding, node.this, select)
-    same = same_call(binding, "positive", [value])
-    return same or binding.calls.call("positive", (value,))
+    return same_call(binding, "positive", [value]) or binding.calls.call("positive", (value,))
 
 
 def _shift_unsigned(binding: Binding, node: Any, select: Select) -> Expr:
@@ -484,16 +483,16 @@ def _dot(binding: Binding, node: Any, select: Select) -> Expr:
 
 
 def _tuple(binding: Binding, node: Any, select: Select) -> Expr:
-    bound = [expression(binding, e, select) for e in node.expressions]
-    return binding.calls.call("tuple", bound, _names_of(node.expressions))
+    items = [without_parens(item) for item in node.expressions]
+    values = [item.this if isinstance(item, exp.Alias) else item for item in items]
+    bound = [expression(binding, value, select) for value in values]
+    return binding.calls.call("tuple", bound, _names_of(items))
 
 
 def _names_of(items: Iterable[Any]) -> list[str]:
     """Return the field names of a struct made of expressions; empty where none is written."""
-    items = [without_parens(item) for item in items]
-    return [
-        plain(i.name) if isinstance(i, exp.Column | exp.Identifier | exp.Dot) else "" for i in items
-    ]
+    named, bare = (exp.Alias, exp.Column, exp.Identifier, exp.Dot), map(without_parens, items)
+    return [plain(i.alias_or_name) if isinstance(i, named) else "" for i in bare]
 
 
 def _interval(binding: Binding, node: Any, select: Select) -> Expr:
@@ -530,7 +529,7 @@ def _filter(binding: Binding, node: Any, select: Select) -> Expr:
     call = expression(binding, node.this, select)
     if not isinstance(call, Call) or call.op not in AGGREGATE_OPS:
         raise Unanalysable("of FILTER")
-    condition = expression(binding, node.expression.this, select)
+    condition = expression(binding, node.expression.this, select.in_aggregate)
     return binding.calls.call(call.op, (*call.args, condition), (*call.words, "filter"))
 
 
@@ -549,7 +548,7 @@ def _within_group(binding: Binding, node: Any, select: Select) -> Expr:
     call = expression(binding, node.this, select)
     if not isinstance(call, Call) or call.op not in AGGREGATE_OPS:
         raise Unanalysable("of WITHIN GROUP")
-    keys = sort_keys(binding, node.expression, select, ())
+    keys = sort_keys(binding, node.expression, select.in_aggregate, ())
     words = [
         f"{'desc' if s.descending else 'asc'} {'first' if s.nulls_first else 'last'}" for s in keys
     ]
@@ -566,6 +565,8 @@ def _function(binding: Binding, name: str, args: Sequence[Any], select: Select) 
         raise Unanalysable(f"of {name} inside an expression")
     if name in TIME_WINDOWS and not select.groups:
         raise Unanalysable(f"of {name}() outside GROUP BY")
+    if name in AGGREGATE_OPS:
+        select = select.in_aggregate
     words: list[str] = []
     if len(args) == 1 and isinstance(args[0], exp.Distinct):
         if args[0].args.get("on"):

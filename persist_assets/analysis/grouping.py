@@ -25,7 +25,7 @@ from persist_assets.analysis.expressions import (
 )
 from persist_assets.analysis.functions import AGGREGATES, TIME_WINDOWS
 from persist_assets.analysis.positions import position
-from persist_assets.analysis.scope import Entry, From, Unanalysable, is_certain
+from persist_assets.analysis.scope import Entry, From, Unanalysable, is_certain, may_be
 from persist_assets.analysis.syntax import FUNCTIONS, is_star, without_parens
 from persist_assets.core.dialect import plain
 from persist_assets.core.errors import Problem
@@ -78,9 +78,8 @@ def has_sets(group: exp.Group) -> bool:
 def group_rows(
     binding: Binding,
     source: From,
-    select: Select,
     group: Any,
-    outs: list[Out],
+    grouping: Grouping,
     every: list[Expr],
     node: Any,
 ) -> tuple[From, Rebuild]:
@@ -88,15 +87,14 @@ def group_rows(
 
     Parameters
     ----------
-    group
-        The GROUP BY, or None: one group of all rows.
+    group, grouping
+        The GROUP BY and its keys; None and no keys: one group of all rows.
     every
         All expressions of the SELECT that are computed from groups.
     node
         The SELECT.
     """
-    keys, sets = _group_keys(binding, group, select, outs) if group else ((), None)
-    keys = tuple(dict.fromkeys(keys))
+    keys, sets = tuple(dict.fromkeys(grouping[0])), grouping[1]
     calls = tuple(dict.fromkeys(c for e in every for c in aggregates_of(e)))
     _check_aggregates(calls)
     rows = replace(source.block(), order=source.order, place=place_of_rows(binding, node))
@@ -175,6 +173,8 @@ def _is_aggregated(column: Any, select: Any) -> bool:
     """Whether a column stands in a call of an aggregate, as far as the text shows."""
     above = column.parent
     while above is not None and above is not select:
+        if isinstance(above, exp.Filter):
+            return True
         name = plain(above.name) if isinstance(above, exp.Anonymous) else FUNCTIONS.get(type(above))
         if str(name).lower() in AGGREGATES:
             return True
@@ -220,10 +220,11 @@ _SETS = (exp.Rollup, exp.Cube, exp.GroupingSets)
 GroupingSet = tuple["Expr", ...]
 """The keys by which rows are grouped; the other keys are NULL."""
 
+Grouping = tuple[tuple["Expr", ...], tuple[frozenset[int], ...] | None]
+"""The keys of a GROUP BY, and the key positions of each of its grouping sets."""
 
-def _group_keys(
-    binding: Binding, group: exp.Group, select: Select, outs: list[Out]
-) -> tuple[tuple[Expr, ...], tuple[frozenset[int], ...] | None]:
+
+def group_keys(binding: Binding, group: exp.Group, select: Select, outs: list[Out]) -> Grouping:
     """Return the keys of a GROUP BY, and the key positions of each of its grouping sets.
 
     Raises
@@ -232,7 +233,7 @@ def _group_keys(
         It has too many grouping sets, or some of an unknown form.
     """
     if group.args.get("all"):
-        return _keys_of_all(outs), None
+        return _keys_of_all(select, outs), None
     keys, elements = _elements(binding, group, select, outs)
     sets = _combined(elements)
     keys += [key for grouping_set in sets for key in grouping_set]
@@ -243,8 +244,15 @@ def _group_keys(
     return unique, tuple(frozenset(map(unique.index, grouping_set)) for grouping_set in sets)
 
 
-def _keys_of_all(outs: list[Out]) -> tuple[Expr, ...]:
+def _keys_of_all(select: Select, outs: list[Out]) -> tuple[Expr, ...]:
     """Return the keys of GROUP BY ALL: the columns without aggregates."""
+    source: From | None = select.source
+    names = [out.name for out in outs]
+    while source is not None:
+        names += (entry.name for entry in source.entries)
+        source = source.outer
+    if any(name.lower() == "all" or may_be(name, "all") for name in names):
+        raise Unanalysable("of GROUP BY ALL beside a column of that name")
     return tuple(out.expr for out in outs if not aggregates_of(out.expr))
 
 
@@ -319,6 +327,7 @@ def _group_key(binding: Binding, item: Any, select: Select, outs: list[Out]) -> 
         hint = "write the column, or list the columns"
         binding.problems.append(Problem("position", message, binding.place(item), hint))
         raise Unanalysable("of a position beside *")
+    _refuse_unclear_alias(item, select)
     key = outs[column].expr if column is not None else expression(binding, item, select)
     if any(call.op in AGGREGATES for call in aggregates_of(key)):
         message = f"GROUP BY {item.name} is an aggregate, and groups come before aggregates"
@@ -326,6 +335,18 @@ def _group_key(binding: Binding, item: Any, select: Select, outs: list[Out]) -> 
         binding.problems.append(Problem("aggregate", message, binding.place(item), hint))
         raise Unanalysable("of an aggregate in GROUP BY")
     return key
+
+
+def _refuse_unclear_alias(item: Any, select: Select) -> None:
+    """Raise if a key is the name of several columns of the SELECT, of which Spark takes one."""
+    key = without_parens(item)
+    if not isinstance(key, exp.Column) or len(key.parts) > 1:
+        return
+    name = plain(key.name).lower()
+    if any(entry.name.lower() == name for entry in select.source.entries):
+        return
+    if len({out.expr for out in select.outs if out.name.lower() == name}) > 1:
+        raise Unanalysable(f"of several columns `{name}`, by which GROUP BY groups")
 
 
 def finish_windows(binding: Binding, source: From) -> Rebuild:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
-from persist_assets.analysis.algebra import Out, Ref
+from persist_assets.analysis.algebra import Out, Ref, walk
 from persist_assets.analysis.functions import GENERATORS, TIME_WINDOWS
 from persist_assets.analysis.scope import (
     NO_WORD,
@@ -160,10 +160,32 @@ def _output(binding: Binding, names: tuple[str, ...], select: Select, node: Any)
         return None
     exprs = [entry.expr for entry, _ in columns]
     if select.refuses_doubt and any(expr is not out for expr in exprs for out in outs):
+        is_key = _is_key(exprs, select)
+        if is_key is not None and len(set(outs)) == 1:
+            return None if is_key else _one_of(binding, outs, name, node)
         raise Unanalysable(f"because `{name}` is both an alias and a column")
     if not outs or (len(outs) > 1 and exprs and not (len(set(outs)) == 1 and outs[0] in exprs)):
         return None  # if several have the name, Spark takes the column of FROM
     return _one_of(binding, outs, name, node)
+
+
+def _is_key(columns: Sequence[Expr], select: Select) -> bool | None:
+    """Whether rows are grouped by a column of FROM; None if that is not certain.
+
+    Two columns can be one expression of the algebra, although Spark groups by one of them only.
+    """
+    if (
+        select.keys is None
+        or len(columns) != 1
+        or not any(isinstance(e, Ref) for e in walk(*columns))
+    ):
+        return None
+    (column,) = columns
+    if column not in walk(*select.keys):
+        return False
+    every = (*select.source.entries, *select.source.hidden)
+    is_alone = [e.expr for e in every].count(column) == 1
+    return True if is_alone and isinstance(column, Ref) and column in select.keys else None
 
 
 def _outs(name: str, select: Select) -> list[Expr]:
@@ -202,6 +224,8 @@ _UNITS = _UNITS_OF_DATES | {"DAY", "HOUR", "MINUTE", "SECOND"}
 def _missing(binding: Binding, node: exp.Column, names: list[str], select: Select) -> Expr:
     if [name.lower() for name in names] == ["grouping__id"]:
         return binding.calls.call("grouping_id")
+    if "(" in names[-1]:
+        raise Unanalysable(f"of `{names[-1]}`, which may be the name of an expression")
     if names[0].lower() in TIME_WINDOWS:
         raise Unanalysable(f"of `{names[0]}`, which may be a time window")
     known_names: list[str] = []
@@ -279,6 +303,9 @@ def expand_star(
     entries = source.entries
     if qualifiers:
         entries = [e for e in (*source.hidden, *source.entries) if e.answers(qualifiers)]
+    outer = source.outer
+    if not entries and qualifiers and outer is not None and outer.spreads:
+        entries = [e for e in (*outer.hidden, *outer.entries) if e.answers(qualifiers)]
     if not entries and qualifiers:
         entries = _fields_of_star(binding, qualifiers, source)
     if not entries:

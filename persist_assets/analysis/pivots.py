@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
-from persist_assets.analysis.algebra import Aggregate, Call, Generate, Out, Ref, walk
+from persist_assets.analysis.algebra import Aggregate, Call, Generate, Out, Ref, Subquery, walk
 from persist_assets.analysis.expressions import expression
 from persist_assets.analysis.functions import AGGREGATES, ORDER_SENSITIVE
-from persist_assets.analysis.scope import Select, Unanalysable
+from persist_assets.analysis.scope import NO_WORD, UNKNOWN, Select, Unanalysable, is_certain
 from persist_assets.analysis.syntax import given_args, without_parens
 from persist_assets.core.dialect import plain, suffixed
 
@@ -47,8 +47,11 @@ def pivoted(binding: Binding, source: From, node: Any, around: Around) -> Block:
     (field,) = node.args["fields"]
     if node.args.get("unpivot"):
         return _unpivoted(binding, source, node, field, around)
-    if not isinstance(field.this, exp.Column):
-        raise Unanalysable("of PIVOT of several columns")
+    several = isinstance(field.this, exp.Tuple)
+    if not all(
+        isinstance(c, exp.Column) for c in (field.this.expressions if several else [field.this])
+    ):
+        raise Unanalysable("of PIVOT of something other than columns")
     select = Select(source, ctes=around.ctes)
     by = expression(binding, field.this, select)
     calls = [_aggregate(binding, item, select) for item in node.expressions]
@@ -60,9 +63,7 @@ def pivoted(binding: Binding, source: From, node: Any, around: Around) -> Block:
     for value in field.expressions:
         shown, literal = _value(binding, value, select)
         for name, call in zip(names, calls, strict=True):
-            if len(calls) > 1 and name is None:
-                raise Unanalysable("of PIVOT with several aggregates without names")
-            title = shown if len(calls) == 1 else f"{shown}_{plain(str(name))}"
+            title = shown if len(calls) == 1 else _title(shown, name)
             columns.append(binding.calls.call(PIVOT, (call, by, literal)))
             outs.append(Out(title, title, columns[-1]))
     rows = replace(source.block(), order=source.order)
@@ -71,37 +72,61 @@ def pivoted(binding: Binding, source: From, node: Any, around: Around) -> Block:
     return binding.leaf(grouped, outs)
 
 
+def _title(value: str, aggregate: str | None) -> str:
+    """Return the name of a column where there are several aggregates."""
+    if aggregate is None:
+        return NO_WORD  # x_sum(a)
+    return f"{value}_{plain(aggregate)}" if is_certain(value) else value
+
+
 def _unpivoted(binding: Binding, source: From, node: Any, field: exp.In, around: Around) -> Block:
-    values = node.expressions
-    if len(values) != 1 or not all(isinstance(n, exp.Identifier) for n in (values[0], field.this)):
-        raise Unanalysable("of UNPIVOT of several columns at once")
+    if len(node.expressions) != 1 or not isinstance(field.this, exp.Identifier):
+        raise Unanalysable("of UNPIVOT of an unknown form")
+    values = _listed(node.expressions[0])
+    if not all(isinstance(value, exp.Identifier) for value in values):
+        raise Unanalysable("of UNPIVOT of an unknown form")
     select, names = Select(source, ctes=around.ctes), {e.expr: e.name for e in source.entries}
     args: list[Expr] = []
+    columns: list[list[Expr]] = [[] for _ in values]
     for item in field.expressions:
-        column = item.this if isinstance(item, exp.PivotAlias) else item
-        expr = expression(binding, column, select)
-        if not isinstance(column, exp.Column) or expr not in names:
+        written = _listed(item.this if isinstance(item, exp.PivotAlias) else item)
+        exprs = [expression(binding, column, select) for column in written]
+        are_columns = all(isinstance(column, exp.Column) for column in written)
+        if len(written) != len(values) or not are_columns or not names.keys() >= {*exprs}:
             raise Unanalysable("of UNPIVOT of something other than columns")
+        for some, expr in zip(columns, exprs, strict=True):
+            some.append(expr)
         shown = f" AS {plain(item.alias)}" if isinstance(item, exp.PivotAlias) else ""
         # Spark shows the name of the column, in the case of the query or of the table.
-        text = f"{plain(column.name)} {names[expr]}{shown}"
-        args += (binding.calls.call("string", (), (text,)), expr)
-    kinds = {binding.types.of(e) for e in args[1::2]}
-    kind = kinds.pop() if len(kinds) == 1 else None
-    call = binding.calls.call(UNPIVOT, args)
-    titles = [(plain(field.this.name), "string"), (plain(values[0].name), kind)]
+        texts = [f"{plain(c.name)} {names[e]}" for c, e in zip(written, exprs, strict=True)]
+        args += (binding.calls.call("string", (), (" ".join(texts) + shown,)), *exprs)
+    kinds = [{binding.types.of(e) for e in some} for some in columns]
+    types = [kind.pop() if len(kind) == 1 else None for kind in kinds]
+    call = binding.calls.call(UNPIVOT, args, (str(len(values)),) if len(values) > 1 else ())
+    titles = [(plain(field.this.name), "string")]
+    titles += [(plain(v.name), kind) for v, kind in zip(values, types, strict=True)]
     outs = [Out(n, n, call, t) for n, t in titles]
-    generated = binding.leaf(Generate(call, False, ("string", kind), binding.mark(node)), outs)
+    generated = binding.leaf(Generate(call, False, ("string", *types), binding.mark(node)), outs)
     rows = source.block([Out(e.name, e.written, e.expr, e.type) for e in source.entries])
     shown_columns = [o for o in rows.columns if o.expr not in args]
-    is_null = binding.calls.call("is null", (generated.columns[1].expr,))
-    tests = () if node.args.get("include_nulls") else (binding.calls.call("not", (is_null,)),)
+    tests = () if node.args.get("include_nulls") else (_some_value(binding, generated),)
     return replace(
         rows,
         leaves=(*rows.leaves, *generated.leaves),
         conjuncts=(*rows.conjuncts, *tests),
         columns=(*shown_columns, *generated.columns),
     )
+
+
+def _listed(node: Any) -> list[Any]:
+    return node.expressions if isinstance(node, exp.Tuple) else [without_parens(node)]
+
+
+def _some_value(binding: Binding, generated: Block) -> Expr:
+    """Return the condition that a row of UNPIVOT has a value."""
+    call = binding.calls.call
+    tests = [call("is null", (column.expr,)) for column in generated.columns[1:]]
+    return call("not", (tests[0] if len(tests) == 1 else call("and", tests),))
 
 
 def _aggregate(binding: Binding, item: Any, select: Select) -> Call:
@@ -115,9 +140,14 @@ def _value(binding: Binding, node: Any, select: Select) -> tuple[str, Expr]:
     """Return the name and the expression of a value of PIVOT."""
     alias = node.alias if isinstance(node, exp.PivotAlias | exp.Alias) else ""
     literal = without_parens(node.this if alias else node)
-    if not isinstance(literal, exp.Literal):
-        raise Unanalysable("of PIVOT with values that are no literals")
-    is_text = literal.is_string and suffixed(literal.this) is None
-    if not alias and not is_text and not _PLAIN_NUMBER.fullmatch(literal.this):
-        raise Unanalysable("of PIVOT with a value whose name is uncertain")
-    return plain(alias) if alias else literal.this, expression(binding, literal, select)
+    value = expression(binding, literal, select)
+    if alias:
+        shown = plain(alias)
+    elif isinstance(literal, exp.Literal):
+        is_text = literal.is_string and suffixed(literal.this) is None
+        shown = literal.this if is_text or _PLAIN_NUMBER.fullmatch(literal.this) else UNKNOWN
+    else:
+        shown = NO_WORD if isinstance(literal, exp.Tuple) else UNKNOWN  # {1, x}
+    if any(isinstance(part, Ref | Subquery) for part in walk(value)):
+        raise Unanalysable("of PIVOT with values that are not constant")
+    return shown, value

@@ -381,7 +381,12 @@ def _lateral_query(
 ) -> From:
     """Bind a subquery that is joined to each row of what stands before it."""
     query = node.this if isinstance(node, exp.Subquery) else node
+    outer = around.outer
+    if outer is not None:
+        outer.spreads = True
     source = derived_from(binding, binding.query(binding, query, around), name, names, around)
+    if outer is not None:
+        outer.spreads = False
     return replace(source, order=())
 
 
@@ -500,15 +505,16 @@ def _collection(expr: Expr | None) -> str:
 
 _ARRAYS = frozenset(
     """
-    array array_distinct array_except array_intersect array_repeat array_sort array_union
-    arrays_zip collect_list collect_set map_entries map_keys map_values sequence sort_array split
-    transform
+    array array_append array_compact array_distinct array_except array_insert array_intersect
+    array_prepend array_remove array_repeat array_sort array_union arrays_zip collect_list
+    collect_set filter flatten json_object_keys map_entries map_keys map_values regexp_extract_all
+    sentences sequence slice sort_array split transform zip_with
     """.split()
 )
 _MAPS = frozenset(
     """
-    map map_concat map_filter map_from_arrays map_from_entries str_to_map transform_keys
-    transform_values
+    map map_concat map_filter map_from_arrays map_from_entries map_zip_with str_to_map
+    transform_keys transform_values
     """.split()
 )
 

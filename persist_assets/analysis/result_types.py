@@ -79,7 +79,13 @@ class ResultTypes(Types):
     def of_call(self, call: Call, kinds: Sequence[str | None]) -> str | None:
         """Return the type of a call whose decisive operands have these types."""
         rule = RULES.get(call.op)
-        return Types.of_call(self, call, kinds) if rule is None else rule(call, kinds)
+        if rule is None:
+            return Types.of_call(self, call, kinds)
+        kind = rule(call, kinds)
+        is_text = self.collated and kind is not None and "string" in kind
+        if is_text and any(k is None or "collate" in k for k in kinds):
+            return None  # the collation of one operand may be that of the result
+        return kind
 
 
 _LENGTH = re.compile(r"\b(var)?char\(\d+\)")

@@ -5,7 +5,7 @@ They change while a query is bound and are discarded afterwards; only the algebr
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.analysis.algebra import Block
@@ -76,6 +76,8 @@ class From:
         Columns that only a qualified name reaches: the other side's key after USING.
     outer
         The enclosing query, whose names are visible too.
+    spreads
+        Stars of a query within it (``t.*``) stand for its columns too, as in LATERAL.
     """
 
     outer: From | None = None
@@ -84,6 +86,7 @@ class From:
     entries: list[Entry] = field(default_factory=list)
     hidden: list[Entry] = field(default_factory=list)
     order: tuple[Sort, ...] = ()
+    spreads: bool = False
 
     def block(self, columns: Iterable[Out] = ()) -> Block:
         """Return the current rows as a Block with these columns."""
@@ -151,6 +154,8 @@ class Select:
         A name that means different columns in `outs` and in `source` is refused as ambiguous.
     groups
         Expressions are computed from groups, whose keys may be time windows.
+    keys
+        In HAVING, the keys of the groups: such a column of `source` is meant before one of `outs`.
     """
 
     source: From
@@ -161,7 +166,15 @@ class Select:
     sorts: bool = False
     refuses_doubt: bool = False
     groups: bool = False
+    keys: tuple[Expr, ...] | None = None
     ctes: Mapping[str, Cte] = field(default_factory=dict)
+
+    @property
+    def in_aggregate(self) -> Select:
+        """The meanings of names in an argument of an aggregate."""
+        if self.keys is None:
+            return self
+        return replace(self, outs_first=False, refuses_doubt=False, keys=None)
 
     @property
     def around(self) -> Around:

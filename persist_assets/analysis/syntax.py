@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 
 from persist_assets.analysis.functions import is_special_datetime_text
-from persist_assets.core.dialect import function_named, is_never_column, plain, type_name
+from persist_assets.core.dialect import function_named, is_never_column, plain, suffixed, type_name
 from persist_assets.core.errors import Location
 
 if TYPE_CHECKING:
@@ -208,8 +208,10 @@ def misread(node: Any) -> bool:
         if below <= level and not (joins_left or unary):
             return True
     negated = node.this if isinstance(node, exp.Neg) else None
-    # -1::STRING casts minus one.
-    return isinstance(negated, exp.Cast) and isinstance(negated.this, exp.Literal)
+    if not isinstance(negated, exp.Cast) or not isinstance(negated.this, exp.Literal):
+        return False
+    # -1::STRING casts minus one; -'1'::INT negates what the cast returns.
+    return not negated.this.is_string or suffixed(negated.this.this) is not None
 
 
 def is_special_datetime(node: Any) -> bool:

@@ -26,7 +26,8 @@ _BEFORE_OPERANDS = frozenset(
 )
 """Keywords before an operand."""
 
-_SPELLED = frozenset((_Type.PLUS, _Type.GT, _Type.DCOLON, _Type.VALUES))
+_QUANTIFIERS = (_Type.ALL, _Type.DISTINCT)
+_SPELLED = frozenset((_Type.PLUS, _Type.GT, _Type.DCOLON, _Type.VALUES, *_QUANTIFIERS))
 _LITERALS = frozenset((_Type.NUMBER, _Type.STRING, _Type.NULL, _Type.TRUE, _Type.FALSE))
 
 
@@ -48,6 +49,7 @@ def with_operators(tokens: Sequence[Token], text: str) -> list[Token]:
     - ``a >>> b`` and ``+a`` become operators of other dialects;
     - ``-1::STRING`` casts minus one;
     - each row of ``VALUES 1, 2`` gets parentheses;
+    - ``all`` in ``SELECT all, a`` is a name;
     - ``MAX RECURSION LEVEL 9`` becomes the keys that DuckDB has there.
 
     Parameters
@@ -74,6 +76,8 @@ def with_operators(tokens: Sequence[Token], text: str) -> list[Token]:
             opened, closed = _as(token, _Type.L_PAREN, "("), _as(token, _Type.R_PAREN, ")")
             out += (opened, token, tokens[n + 1], closed)
             end = n + 2
+        elif kinds_here[0] in _QUANTIFIERS and _is_name(tokens, n):
+            out.append(_as(token, _Type.VAR, token.text))
         elif kinds_here[0] is _Type.VALUES and (rows := _rows(tokens, n + 1)):
             out += (token, *rows[0])
             end = rows[1]
@@ -97,6 +101,41 @@ def _adds(tokens: Sequence[Token], n: int, before: str) -> bool:
     if before.upper() == "ALL" and n > 1:
         return tokens[n - 2].token_type not in (_Type.SELECT, _Type.L_PAREN)
     return not comes_before_operand(before)
+
+
+_WITHIN_EXPRESSIONS = frozenset(
+    """
+    COMMA DOT DCOLON COLON L_BRACKET EQ NEQ NULLSAFE_EQ LT LTE GT GTE SLASH MOD AMP PIPE DPIPE
+    CARET ARROW
+    """.split()
+)
+"""Signs between a name and the rest of its expression or list; words can be names themselves."""
+_AFTER_NAMES = _WITHIN_EXPRESSIONS | frozenset(
+    """
+    R_PAREN SEMICOLON FROM WHERE GROUP_BY HAVING ORDER_BY LIMIT UNION EXCEPT INTERSECT
+    """.split()
+)
+"""Tokens that never begin an expression."""
+_SIGNS = (_Type.PLUS, _Type.DASH, _Type.STAR)
+_OPERANDS = (_Type.VAR, _Type.IDENTIFIER, _Type.NUMBER, _Type.STRING, _Type.L_PAREN)
+
+
+def _is_name(tokens: Sequence[Token], n: int) -> bool:
+    """Whether ALL or DISTINCT, at the start of a list, is a name: no expression follows it.
+
+    Where both are possible (``SELECT all - 1``), Spark reads the keyword. ``GROUP BY ALL`` has
+    nothing beside it.
+    """
+    before = tokens[n - 1].token_type if n else None
+    after = tokens[n + 1].token_type if n + 1 < len(tokens) else _Type.SEMICOLON
+    if before is _Type.GROUP_BY:
+        goes_on = after.name in _WITHIN_EXPRESSIONS or after in _SIGNS
+        return goes_on or tokens[n].token_type is _Type.DISTINCT
+    if before not in (_Type.SELECT, _Type.L_PAREN, _Type.HINT, _Type.COMMA):
+        return False
+    if after is _Type.STAR:  # SELECT all * 2
+        return n + 2 < len(tokens) and tokens[n + 2].token_type in _OPERANDS
+    return after.name in _AFTER_NAMES
 
 
 def _as(token: Token, kind: TokenType, text: str) -> Token:

@@ -144,7 +144,7 @@ class _Pipe:
         elif kinds & _RESULT_CLAUSES or base[0].token_type is _Type.FROM:
             raise _Unknown
         else:
-            self.hidden = _words_in(base)
+            self.hidden = _words_of_tables(base)
             self._nest(base)
 
     def add(self, step: list[Token]) -> None:
@@ -326,6 +326,14 @@ def _words_in(tokens: Iterable[Token]) -> set[str]:
     """Return all words, because some keywords are names of tables, too."""
     words = (t.text.lower() for t in tokens if t.token_type is not _Type.STRING)
     return {word for word in words if word.isidentifier()}
+
+
+def _words_of_tables(query: Sequence[Token]) -> set[str]:
+    """Return the words of a query that may be names of tables: those after the first FROM."""
+    kinds = [t.token_type for t in query]
+    if _Type.VALUES in kinds:
+        return _words_in(query)
+    return _words_in(query[kinds.index(_Type.FROM) :]) if _Type.FROM in kinds else set()
 
 
 def _words(at: Token, *kinds: TokenType) -> list[Token]:

@@ -20,6 +20,8 @@ _Type = TokenType
 _NAMES = (_Type.VAR, _Type.IDENTIFIER)
 _OPENED = {_Type.R_PAREN: _Type.L_PAREN, _Type.R_BRACKET: _Type.L_BRACKET}
 _WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_KEY = re.compile(r"[A-Za-z_][\w -]*", re.ASCII)
+"""A quoted key; a dot in it would separate keys in backquotes, but not in brackets."""
 
 
 def without_paths(tokens: Sequence[Token]) -> list[Token]:
@@ -88,18 +90,24 @@ def _path(tokens: Sequence[Token], n: int) -> tuple[int, str | None]:
                 return n, None
             if key.token_type is _Type.NUMBER and key.text.isdecimal():
                 path += f"[{key.text}]"
-            elif key.token_type is _Type.STRING and _WORD.fullmatch(key.text):
-                path += f".{key.text}"
+            elif key.token_type is _Type.STRING and _KEY.fullmatch(key.text):
+                path += _step(key.text)
             else:
                 return n, None
             n += 3
         elif is_first or (kind is _Type.DOT and n + 1 < len(tokens)):
-            word = tokens[n + (not is_first)].text
-            if not _WORD.fullmatch(word):
+            key = tokens[n + (not is_first)]
+            quoted = key.token_type is _Type.IDENTIFIER
+            if not (_KEY if quoted else _WORD).fullmatch(key.text):
                 return n, None
-            path += f".{word}"
+            path += _step(key.text)
             n += 2 - is_first
         else:
             break
         is_first = False
     return n, path or None
+
+
+def _step(key: str) -> str:
+    """Return a key as a step of a JSON path."""
+    return f".{key}" if _WORD.fullmatch(key) else f"['{key}']"

@@ -20,6 +20,11 @@ _CREATED = re.compile(
     rf"(?:{_QUOTED}\w+{_QUOTED}\s*\.\s*)*{_QUOTED}(\w+)",
     re.IGNORECASE | re.DOTALL,
 )
+_QUERIED = re.compile(
+    rf"(?:\(|\|>|\b(?:AS|ALL|DISTINCT|UNION|EXCEPT|INTERSECT|MINUS|FROM|JOIN|LATERAL)){_GAP}$",
+    re.IGNORECASE | re.DOTALL,
+)
+"""What stands before a query `TABLE t`."""
 _WHOLE_LINE = re.compile(r"^[ \t]*--[^\n]*", re.MULTILINE)
 
 
@@ -40,5 +45,10 @@ def created(text: str) -> Iterator[tuple[str, int]]:
     """Yield the probable names of views and tables in a text, with their offsets."""
     text = _WHOLE_LINE.sub(lambda comment: " " * len(comment[0]), text)
     for match in _CREATED.finditer(text):
-        if IDENTIFIER.fullmatch(match[1]):
+        if IDENTIFIER.fullmatch(match[1]) and not _is_query(text, match.start()):
             yield match[1], match.start(1)
+
+
+def _is_query(text: str, at: int) -> bool:
+    """Whether a word `TABLE` begins a query, as in ``UNION ALL TABLE t``."""
+    return _QUERIED.search(text[max(0, at - 100) : at]) is not None

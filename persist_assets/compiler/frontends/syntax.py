@@ -44,7 +44,14 @@ def find_refused(tokens: Sequence[Token], text: str) -> Invalid | None:
     last = tokens[-1]
     if last.token_type is TokenType.COMMA:
         return Invalid(last.start, "nothing follows this comma", "remove it")
+    opened = _unclosed(tokens, len(tokens) - 1)
+    if opened is not None and _word(tokens, opened - 1, text) in _CLOSED_BY_PARSER:
+        return Invalid(tokens[opened].start, "this bracket is not closed", "add `)`")
     return None
+
+
+_CLOSED_BY_PARSER = ("CAST", "EXTRACT", "TRIM", "TRY_CAST")
+"""Calls whose last bracket the parser does not need."""
 
 
 def _word(tokens: Sequence[Token], i: int, text: str) -> str:

@@ -129,13 +129,9 @@ WHOLE = [
     ("SELECT a FROM u WHERE EXISTS (FROM u |> SET k = 7 |> WHERE u.k = 1)", "SELECT a FROM u WHERE EXISTS (FROM u |> SET k = 7 |> WHERE k = 1)"),
     ("FROM w |> AGGREGATE sum(z) AS s GROUP BY 1", "FROM w |> AGGREGATE sum(z) AS s GROUP BY 2"),
     ("SELECT a FROM t WHERE a NOT IN ((SELECT a FROM u))", "SELECT a FROM t WHERE a NOT IN (SELECT a FROM u)"),
-    ("SELECT sum(a) AS k FROM t GROUP BY k HAVING k > 2", "SELECT sum(a) AS k FROM t GROUP BY k HAVING sum(a) > 2"),
-    ("SELECT k + 1 AS a FROM t GROUP BY k HAVING max(a) > 2", "SELECT k + 1 AS a FROM t GROUP BY k HAVING max(k + 1) > 2"),
     ("SELECT * FROM ((SELECT a, k FROM w) PIVOT (sum(k) FOR a IN (1, 2)))", "SELECT * FROM ((SELECT a, k FROM w))"),
     ("SELECT n, v, u.a FROM w UNPIVOT (v FOR n IN (k, z)) LEFT JOIN u ON v = u.k", "SELECT n, v, u.a FROM w UNPIVOT (v FOR n IN (k, z)) x LEFT JOIN u ON v = u.k"),
     ("SELECT count(*) AS n FROM (SELECT a FROM t), w PIVOT (max(z) FOR k IN (1, 5))", "SELECT count(*) AS n FROM (SELECT a FROM t), (SELECT * FROM w PIVOT (max(z) FOR k IN (1, 5))) p"),
-    ("SELECT * FROM (SELECT a, k FROM w) PIVOT (sum(k) FOR a IN (01, 2))", "SELECT * FROM (SELECT a, k FROM w) PIVOT (sum(k) FOR a IN (1, 2))"),
-    ("SELECT * FROM (SELECT a, k FROM w) PIVOT (sum(k) FOR a IN (1L, 2))", "SELECT * FROM (SELECT a, k FROM w) PIVOT (sum(k) FOR a IN (1, 2))"),
     ("SELECT w.a FROM w RIGHT ANTI JOIN u ON w.a = u.a", "SELECT w.a FROM w LEFT ANTI JOIN u ON w.a = u.a"),
     ("SELECT a FROM t WHERE rand() < 0.5 AND rand() < 0.5", "SELECT a FROM t WHERE rand() < 0.5"),
     ("SELECT a FROM w WHERE z IN (rand(), rand())", "SELECT a FROM w WHERE z IN (rand())"),
@@ -155,7 +151,7 @@ def test_what_the_parser_does_not_tell_is_digested_as_written(one: str, other: s
 @pytest.mark.parametrize(
     "reader",
     [
-        "SELECT * FROM (SELECT p, q FROM x) PIVOT (sum(q) FOR (p, q) IN ((1, 2)))",
+        "SELECT * FROM (SELECT p, q FROM x) PIVOT (first(q) FOR p IN (1 AS y))",
         "SELECT p FROM x TABLESAMPLE (100 PERCENT) AS y",
     ],
 )

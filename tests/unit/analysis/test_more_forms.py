@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 from conftest import compilation_of, compiled
 from pairs import build_id
+from pairs import project as pair
 from pushing import needs_of
 
 import persist_assets.analysis.predicates as p
 from persist_assets.analysis.increments import Increments
 from persist_assets.analysis.pushdown.needs import leaf, relate
+from persist_assets.analysis.result_types import result_types
 from persist_assets.compiler.frontends.sql import parse_query
 from persist_assets.core.errors import Location
 from persist_assets.core.model.deltas import NoRule
@@ -162,3 +164,104 @@ def test_partitions_by_a_text_with_a_collation_are_computed_as_a_whole() -> None
 
     assert is_followed("b")
     assert not is_followed("c")
+
+
+@pytest.mark.proves("V51")
+@pytest.mark.parametrize("call", ["replace(b, {}, 'y')", "split_part(b, {}, 1)", "sentences({})"])
+def test_the_type_of_a_text_is_certain_without_collations_only(call: str) -> None:
+    def kinds(text: str) -> tuple[str | None, ...] | None:
+        query = parse_query(f"SELECT {call.format(text)} AS x FROM t", Location("q"))
+        return result_types(query, [(("b",), ("string",))], "q")
+
+    plain = kinds("'x'")
+    assert plain is not None
+    assert plain[0] is not None
+    assert kinds("'x' COLLATE UTF8_LCASE") == (None,)
+
+
+@pytest.mark.proves("V56")
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT count(*) AS n FROM (SELECT a, k AS all FROM t) GROUP BY ALL",
+        "SELECT a AS all, count(*) AS n FROM t GROUP BY ALL",
+        "SELECT x, y FROM (SELECT 1 AS x, a AS y FROM t GROUP BY GROUPING SETS (a, (k + 1))"
+        " ORDER BY `(k + 1)`)",
+        "SELECT a, sum(DISTINCT k) FILTER (WHERE k > 1) AS n FROM t x GROUP BY a"
+        " HAVING EXISTS (SELECT 1 FROM t y WHERE sum(DISTINCT x.k) = y.k)",
+    ],
+)
+def test_what_is_not_certain_is_a_whole_and_no_error(query: str) -> None:
+    made = pair(query)
+    assert not made.errors, [str(e) for e in made.errors]
+    assert any("as a whole" in note for note in made.by_id["q@sources/q.sql"].notes)
+
+
+@pytest.mark.proves("V56")
+def test_several_columns_of_one_name_are_no_error_of_group_by() -> None:
+    query = "(x, y) AS SELECT a AS k, b AS k FROM u GROUP BY b, k"
+    raw = "CREATE TABLE u (a INT, b INT) USING parquet LOCATION 'u';"
+    made = compiled({"raw.sql": raw, "q.sql": f"CREATE VIEW q {query}"})
+    assert not made.errors, [str(e) for e in made.errors]
+    assert any("as a whole" in note for note in made.by_id["q@sources/q.sql"].notes)
+
+
+@pytest.mark.proves("V56")
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        # Spark groups by one of two columns that are one expression here.
+        (
+            "SELECT sum(a) AS k FROM (SELECT a, b AS k, b FROM t) GROUP BY b HAVING k > 'x'",
+            "`k` is both an alias and a column",
+        ),
+        (
+            "SELECT sum(k) AS a FROM t GROUP BY a + 1 HAVING a > 1",
+            "`a` is both an alias and a column",
+        ),
+        (
+            "SELECT x, sum(a) AS y FROM (SELECT a, k AS x, 1 AS y FROM t) GROUP BY x HAVING y > 1",
+            "`y` is both an alias and a column",
+        ),
+        (
+            "SELECT row_number() OVER (ORDER BY a) AS a FROM t QUALIFY a > 1",
+            "`a` is both an alias and a column",
+        ),
+        ("SELECT x FROM t PIVOT (sum(k) FOR a IN (a AS x))", "values that are not constant"),
+        ("SELECT p FROM t UNPIVOT ((p, q) FOR n IN ((a, k), (a)))", "other than columns"),
+    ],
+)
+def test_names_that_can_be_two_things_are_a_whole(query: str, reason: str) -> None:
+    notes = pair(query).by_id["q@sources/q.sql"].notes
+    assert any("as a whole" in note and reason in note for note in notes), notes
+
+
+@pytest.mark.proves("V56")
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ("SELECT * FROM t PIVOT (sum(k) FOR (a, b) IN ((1, 'x') AS one))", ["one"]),
+        ("SELECT * FROM w PIVOT (sum(z) AS s, max(z) AS m FOR a IN ('x', 2 AS y))", None),
+        ("SELECT * FROM w UNPIVOT ((p, q) FOR n IN ((a, k), (z, a) AS `2`))", ["n", "p", "q"]),
+    ],
+)
+def test_columns_of_pivot_and_unpivot(query: str, names: list[str] | None) -> None:
+    expected = names or ["k", "x_s", "x_m", "y_s", "y_m"]
+    source = pair(query).by_id["q@sources/q.sql"]
+    own = [c.name for c in source.columns if c.name not in ("d", "arr", "m")]
+    assert own == expected
+    assert not any("as a whole" in note for note in source.notes)
+
+
+@pytest.mark.proves("V56")
+@pytest.mark.parametrize(
+    "pivot",
+    [
+        "sum(z), max(z) FOR a IN (1)",
+        "sum(z) FOR (a, k) IN ((1, 2), (3, 4))",
+        "sum(z) FOR a IN (1L, 01)",
+    ],
+)
+def test_columns_of_pivot_without_plain_names_need_names(pivot: str) -> None:
+    (error,) = pair(f"SELECT * FROM (SELECT a, k, z FROM w) PIVOT ({pivot})").errors[:1]
+    assert error.code == "column-name"

@@ -19,6 +19,7 @@ from persist_assets.analysis import (
     grouping,
     names,
     normal_form,
+    pivots,
     relations,
     semantics,
 )
@@ -136,7 +137,9 @@ DIFFERENT: list[Rule] = [
     ("branches of a union of several types, in parentheses", binder._set_operation, "column.type is not None for column in columns", "True for column in columns"),
     ("what a generator is applied to, where tables look alike and nobody reads its column", Fold.scope, "*([calls] if calls else ())", ""),
     ("names of what arrays_zip zips", expressions._function, 'if name == "arrays_zip"', "if False"),
-    ("names of the fields of a tuple", expressions._tuple, ", _names_of(node.expressions)", ""),
+    ("names of the fields of a tuple", expressions._tuple, ", _names_of(items)", ""),
+    ("HAVING: a column that is a key, or an alias", names._is_key, "column not in walk(*select.keys)", "True"),
+    ("columns of PIVOT", pivots.pivoted, "(call, by, literal)", "(call, literal)"),
     ("case of a struct field", expressions._struct, "plain(item.this.name)", "plain(item.this.name).lower()"),
     ("keys of a map have a case", names.field_of, 'kind is not None and kind.startswith("struct<")', "True"),
     ("a constant beside a decimal", expressions._folded_beside, 'beside in _NO_DECIMALS', "True"),

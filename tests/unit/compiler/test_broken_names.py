@@ -184,3 +184,15 @@ def test_a_place_is_not_that_of_another_table_of_the_name(make_project: Make) ->
 )  # fmt: skip
 def test_names_are_read_from_text_that_cannot_be_parsed(suffix: str, text: str, found: str) -> None:
     assert [d.name for d in NAMES[suffix](text, "f")] == found.split()
+
+
+@pytest.mark.parametrize(
+    "query", ["TABLE orders |> EXTEND DISTINCT id", "(TABLE orders) UNION ALL (TABLE orders"]
+)
+def test_a_query_of_a_table_that_cannot_be_parsed_takes_no_name(
+    make_project: Make, query: str
+) -> None:
+    root = make_project({**FILES, "b.sql": f"CREATE VIEW b AS {query}"})
+    project = load(load_settings(root)).project
+    assert [e.location.path for e in project.errors] == ["sources/b.sql"]
+    assert names(sound(project)) == {"c", "above", "checked", "exact"}

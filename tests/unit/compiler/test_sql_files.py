@@ -132,6 +132,14 @@ def test_the_path_option_is_the_location() -> None:
             "CREATE VIEW v AS SELECT (a FROM x",
             "sources/a.sql:1:25: error: this bracket is not closed before `FROM` [syntax]",
         ),
+        (
+            "CREATE VIEW v AS SELECT CAST(a AS INT FROM x",
+            "sources/a.sql:1:29: error: this bracket is not closed [syntax]",
+        ),
+        (
+            "CREATE VIEW v AS SELECT trim(a, 'b' FROM x",
+            "sources/a.sql:1:29: error: this bracket is not closed [syntax]",
+        ),
         ("CREATE VIEW v AS\n SELECT 'abc", "sources/a.sql:2:9: error: ' is not closed [syntax]"),
         ("SELECT /* abc", "sources/a.sql:1:8: error: /* is not closed [syntax]"),
         ("CREATE VIEW v AS", "sources/a.sql:1:15: error: a view needs AS and a query [syntax]"),

@@ -51,6 +51,8 @@ def nested(text: str) -> tuple[str, bool]:
             " SELECT a FROM d",
         ),
         ("SELECT f(TABLE t) FROM t", "SELECT f ( TABLE t ) FROM t"),
+        ("(SELECT s FROM t) |> SELECT s.k", "SELECT s.k FROM ( ( SELECT s FROM t ) )"),
+        ("SELECT 1 AS s |> EXTEND s.k", "SELECT * , s.k FROM ( SELECT 1 AS s )"),
     ],
 )
 def test_steps_are_nested_queries(pipe: str, query: str) -> None:
@@ -65,6 +67,8 @@ def test_steps_are_nested_queries(pipe: str, query: str) -> None:
         "FROM t |> AS x |> WHERE t.k = 1",
         "FROM t JOIN u |> ORDER BY b |> SELECT u.k",
         "SELECT k FROM t WHERE b |> SELECT t.k",
+        "SELECT (SELECT k FROM u) AS k |> SELECT u.k",
+        "VALUES (1) AS x(a) UNION ALL VALUES (2) AS y(a) |> SELECT x.a",
         "FROM t |> SELECT k |> WHERE EXISTS (SELECT 1 FROM u WHERE u.k = t.k)",
         "FROM t |> AGGREGATE n() GROUP BY 1",
         "FROM t |> AGGREGATE n() GROUP BY (1)",
