@@ -245,13 +245,7 @@ def _select(binding: Binding, node: exp.Select, around: Around) -> Block:
     unknown = set(given_args(node)) - _SELECT_ARGS
     if unknown or node.args.get("kind") or node.args.get("operation_modifiers"):
         raise Unanalysable(f"of {sorted(unknown or {'SELECT AS'})[0].strip('_').upper()}")
-    source = From(around.outer)
-    if node.args.get("from_"):
-        source = from_item(binding, node.args["from_"].this, around)
-        for each in node.args.get("joins") or ():
-            source = join(binding, source, each, around)
-    for view in node.args.get("laterals") or ():
-        _add_generated(source, lateral(binding, view, around, source))
+    source = _sources(binding, node, around)
     select = Select(source, windows=windows_of(node), ctes=around.ctes)
     if node.args.get("where"):
         source.conjuncts += conjuncts(expression(binding, node.args["where"].this, select))
@@ -302,6 +296,18 @@ def _select(binding: Binding, node: exp.Select, around: Around) -> Block:
         block = _distinct(binding, block, node)
         return _ordered(binding, node, block, around, qualifiers)
     return _limited(binding, node, block, around)
+
+
+def _sources(binding: Binding, node: exp.Select, around: Around) -> From:
+    """Return the joined tables and generated rows that a SELECT reads."""
+    source = From(around.outer)
+    if node.args.get("from_"):
+        source = from_item(binding, node.args["from_"].this, around)
+        for each in node.args.get("joins") or ():
+            source = join(binding, source, each, around)
+    for view in node.args.get("laterals") or ():
+        _add_generated(source, lateral(binding, view, around, source))
+    return source
 
 
 def _shows_all(star: Any) -> bool:
