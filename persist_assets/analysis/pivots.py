@@ -103,7 +103,7 @@ def _unpivoted(binding: Binding, source: From, node: Any, field: exp.In, around:
     kinds = [{binding.types.of(e) for e in some} for some in columns]
     types = [kind.pop() if len(kind) == 1 else None for kind in kinds]
     call = binding.calls.call(UNPIVOT, args, (str(len(values)),) if len(values) > 1 else ())
-    titles = [(plain(field.this.name), "string")]
+    titles: list[tuple[str, str | None]] = [(plain(field.this.name), "string")]
     titles += [(plain(v.name), kind) for v, kind in zip(values, types, strict=True)]
     outs = [Out(n, n, call, t) for n, t in titles]
     generated = binding.leaf(Generate(call, False, ("string", *types), binding.mark(node)), outs)
