@@ -712,6 +712,7 @@ def _raw_facts(
                 problems.append(
                     Problem("raw-columns", error.message, declaration.location, error.hint)
                 )
-        place = settings.place(raw.location) if raw.location else ""
-        facts[source_id(declaration)] = RawFacts(place, columns, public_options(raw))
+        facts[source_id(declaration)] = RawFacts(
+            settings.place_of(raw), columns, public_options(raw)
+        )
     return facts

@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 
 from persist_assets.core.digests import digest_connection, malloy_digest
 from persist_assets.core.errors import Location
+from persist_assets.core.model.sources import CATALOG, RawTable
 from persist_assets.core.object_stores import (
     PATIENCE,
     Patience,
@@ -29,6 +30,15 @@ from persist_assets.core.settings.spark import (
     may_add_functions,
 )
 from persist_assets.core.variables import Setting
+
+_PLACES = ("type", "uri", "url", "warehouse", "catalog-impl", r"metastore\.uris?")
+"""The settings of a catalog that say where it is."""
+_METASTORE = (
+    "spark.hadoop.hive.metastore.uris",
+    "spark.hive.metastore.uris",
+    "spark.hadoop.javax.jdo.option.ConnectionURL",
+)
+"""The settings that say where a Hive metastore is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,6 +421,24 @@ class Settings:
         if scheme_of(location) or Path(location).is_absolute() or self.owns_ledger:
             return location
         return (self.root / location).as_posix()
+
+    def place_of(self, raw: RawTable) -> str:
+        """Return the place of raw data as part of an identity; empty if its options say it all.
+
+        For a table of the session's catalog, this is the catalog: environments may have catalogs
+        of the same name at different places. Credentials are not part of it.
+        """
+        if raw.location:
+            return self.place(raw.location)
+        if raw.format != CATALOG:
+            return ""
+        parts = dict(raw.options).get("table", "").replace("`", "").split(".")
+        default = dict(self.spark).get("spark.sql.defaultCatalog", "spark_catalog")
+        catalog = parts[0] if len(parts) > 2 else default
+        own = rf"spark\.sql\.catalog\.{re.escape(catalog)}(\.({'|'.join(_PLACES)}))?"
+        named = [] if catalog in ("spark_catalog", parts[0]) else [f"catalog={catalog}"]
+        named += [f"{k}={v}" for k, v in self.spark if re.fullmatch(own, k) or k in _METASTORE]
+        return ";".join(named)
 
     def with_sources(self, directory: Path) -> Settings:
         """Return the settings with another sources directory, which is within the project."""

@@ -212,6 +212,41 @@ def test_settings_that_change_rows_are_text(make_project: Make) -> None:
 
 
 @pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ('"spark.sql.catalog.lake.uri" = "a"', '"spark.sql.catalog.lake.uri" = "b"'),
+        ('"spark.sql.defaultCatalog" = "a"', '"spark.sql.defaultCatalog" = "b"'),
+        ("", '"spark.hadoop.hive.metastore.uris" = "thrift://b"'),
+    ],
+)
+@pytest.mark.proves("X9", "X2")
+def test_tables_of_catalogs_at_different_places_are_different_data(
+    one: str, other: str, make_project: Make
+) -> None:
+    """They have the same names in all environments, which would share tables otherwise."""
+    sql = (
+        "CREATE TABLE t (a INT) USING catalog OPTIONS (table 'lake.db.t');\n"
+        "CREATE TABLE d (a INT) USING catalog OPTIONS (table 'db.t');\n"
+        "CREATE TABLE f (a INT) USING parquet LOCATION 'raw/f';\n"
+    )
+    settings = f"[env.dev.spark]\n{one}\n[env.prod.spark]\n{other}\n"
+    shared = '[env.dev.spark]\n"spark.sql.catalog.lake.token" = "secret"\n'
+
+    def identities(root: Path, environment: str) -> dict[str, tuple[str, str]]:
+        settings = load_settings(root, environment=environment, environ={})
+        project = require(load_project(settings))
+        return {s.name: (s.build_id, project.text_of(s.source_id)) for s in project.sources}
+
+    root = make_project({"a.sql": sql}, settings)
+    dev, prod = identities(root, "dev"), identities(root, "prod")
+    differing = {n for n in dev if not {*dev[n]} & {*prod[n]}}
+    assert differing == ({"t"} if ".lake." in one else {"d"} if "default" in one else {"t", "d"})
+    assert {n for n in dev if dev[n] == prod[n]} == {*dev} - differing
+    with_token = identities(make_project({"a.sql": sql}, shared, name="token"), "dev")
+    assert with_token == identities(make_project({"a.sql": sql}, name="plain"), "dev")
+
+
+@pytest.mark.parametrize(
     ("kind", "changed"),
     [
         ("all", "t v s u alone p m d"),
