@@ -9,6 +9,7 @@ process dies in between, the source's next publication repairs the view.
 from __future__ import annotations
 
 import logging
+import re
 from typing import TYPE_CHECKING
 
 from persist_assets.core.dialect import quote
@@ -17,6 +18,7 @@ from persist_assets.core.object_stores import spark_pattern
 from persist_assets.core.partitions import literal_of
 from persist_assets.engine.session import translated
 from persist_assets.storage.delta_tables import read_snapshot
+from persist_assets.storage.published_tables import PUBLISHER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,14 +62,31 @@ def check_catalog(engine: Engine, name: str) -> None:
         )
 
 
-def show(settings: Settings, ledger: Ledger, engine: Engine, sources: Iterable[Source]) -> None:
+def show(
+    settings: Settings,
+    ledger: Ledger,
+    engine: Engine,
+    sources: Iterable[Source],
+    publisher: str,
+    *,
+    take_over: bool = False,
+) -> None:
     """Make the views of sources show the rows that readers of an environment get now.
+
+    Parameters
+    ----------
+    publisher
+        The name by which views know the ledger and environment they belong to.
+    take_over
+        Also replace views of others.
 
     Raises
     ------
     StorageError
-        Spark cannot create a view. The environment's readers get the new rows anyway.
+        Spark cannot create a view, or a view of that name has another publisher. The environment's
+        readers get the new rows anyway.
     """
+    refused: list[StorageError] = []
     for source in sources:
         name = shown_as(settings, source)
         if name is None:
@@ -77,7 +96,15 @@ def show(settings: Settings, ledger: Ledger, engine: Engine, sources: Iterable[S
             snapshot = shown(settings, ledger, source)
             query = _readable(settings, ledger, name, snapshot)
             with translated(f"showing {name}"):
-                _replace(engine, source, name, query)
+                owner = _owner(engine, name, settings.project_warehouse, settings.warehouse)
+                if owner in (None, "", publisher) or (take_over and query is not None):
+                    _replace(engine, source, name, query, publisher, is_new=owner is None)
+                elif query is not None:
+                    message = f"the view {name} has another publisher, so it was not changed"
+                    hint = f"give `{source.name}` another name, or drop it: DROP VIEW {name}"
+                    refused.append(StorageError(message, hint=hint, location=source.location))
+    if refused:  # all other views are up to date
+        raise refused[0]
 
 
 def _readable(
@@ -93,7 +120,38 @@ def _readable(
         return None
 
 
-def _replace(engine: Engine, source: Source, name: str, query: str | None) -> None:
+_OTHERS = "others"
+_EMPTY = re.compile(r"SELECT CAST\(NULL AS .* WHERE false", re.S)
+"""The query of a view of an empty table."""
+
+
+def _owner(engine: Engine, name: str, *warehouses: str) -> str | None:
+    """Return who made a view: a publisher, or ``""`` for persist; None: there is no view.
+
+    Earlier releases did not record the publisher of a view. Theirs read files of the warehouse.
+    """
+    session = engine.session
+    if not session.catalog.tableExists(name):
+        return None
+    rows = session.sql(f"SHOW TBLPROPERTIES {name}").collect()
+    properties = {row["key"]: row["value"] for row in rows}
+    if PUBLISHER in properties:
+        return properties[PUBLISHER]
+    described = session.sql(f"DESCRIBE TABLE EXTENDED {name}").collect()
+    text = next((r["data_type"] for r in described if r["col_name"] == "View Text"), "")
+    places = (spark_pattern(place.rstrip("/")) for place in warehouses)
+    return "" if any(p in text for p in places) or _EMPTY.match(text) else _OTHERS
+
+
+def _replace(
+    engine: Engine,
+    source: Source,
+    name: str,
+    query: str | None,
+    publisher: str,
+    *,
+    is_new: bool,
+) -> None:
     """Give a view another query; None: drop it.
 
     CREATE OR REPLACE would drop the view of a Hive metastore before it creates it again, and
@@ -101,15 +159,17 @@ def _replace(engine: Engine, source: Source, name: str, query: str | None) -> No
     """
     session = engine.session
     if query is None:
-        session.sql(f"DROP VIEW IF EXISTS {name}")
+        if not is_new:
+            session.sql(f"DROP VIEW {name}")
         return
-    if session.catalog.tableExists(name):
-        session.sql(f"ALTER VIEW {name} AS {query}")
-    else:
-        session.sql(f"CREATE VIEW {name} AS {query}")
+    properties = f"'{PUBLISHER}' = {literal_of(publisher)}"
     if source.description:
-        comment = literal_of(source.description)
-        session.sql(f"ALTER VIEW {name} SET TBLPROPERTIES ('comment' = {comment})")
+        properties += f", 'comment' = {literal_of(source.description)}"
+    if is_new:
+        session.sql(f"CREATE VIEW {name} TBLPROPERTIES ({properties}) AS {query}")
+        return
+    session.sql(f"ALTER VIEW {name} AS {query}")
+    session.sql(f"ALTER VIEW {name} SET TBLPROPERTIES ({properties})")
 
 
 def shown(settings: Settings, ledger: Ledger, source: Source) -> Snapshot | None:

@@ -153,13 +153,16 @@ def show_views(
     project: Project,
     engine: Engine,
     among: Collection[SourceID] | None = None,
+    *,
+    take_over: bool = False,
 ) -> None:
-    """Bring the views of an environment up to date; see `announce`."""
+    """Bring the views of an environment up to date; see `announce`, and `publish`."""
     sources = project.persisted
     if settings.publish is not None and settings.publish.catalog:
         addresses(settings, project)
         sources = published_sources(settings, project)
-    show(settings, ledger, engine, [s for s in sources if among is None or s.source_id in among])
+    chosen = [s for s in sources if among is None or s.source_id in among]
+    show(settings, ledger, engine, chosen, publisher_of(settings, ledger), take_over=take_over)
 
 
 def find_left(settings: Settings, ledger: Ledger, project: Project) -> list[str]:

@@ -60,7 +60,14 @@ def publish_(
         )
     selected = invocation.select(selection) if selection else None
     if not dry_run and settings.publish.catalog:
-        publishing.show_views(settings, invocation.ledger, project, invocation.engine, selected)
+        publishing.show_views(
+            settings,
+            invocation.ledger,
+            project,
+            invocation.engine,
+            selected,
+            take_over=take_over,
+        )
     outcomes = publishing.publish(
         settings,
         invocation.ledger,

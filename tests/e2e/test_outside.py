@@ -81,6 +81,34 @@ import_manifest(prod.settings, prod.ledger, dev.settings.manifest_path, builder=
 said += [seen(dev, "numbers")]
 print(json.dumps([said, sorted(names)]))
 """
+OTHERS = """
+def shown():
+    said = ""
+    try:
+        promote(run(), "prod", ids)
+    except StorageError as error:
+        said = error.message
+    return [said, seen(dev, "numbers")]
+
+from persist_assets.core.errors import StorageError
+dev = run()
+spark = dev.engine.session
+spark.sql("CREATE DATABASE lake")
+build(dev)
+ids = [s.source_id for s in dev.project.persisted]
+spark.sql("CREATE VIEW numbers AS SELECT 7 AS theirs")
+said = [shown()]
+prod = run("prod")
+roll_back(prod.settings, prod.ledger, builder=prod)
+said += [seen(dev, "numbers")]
+spark.sql("DROP VIEW numbers")
+said += [shown()]
+spark.sql("ALTER VIEW numbers UNSET TBLPROPERTIES ('persist.publisher')")  # of an earlier release
+said += [shown()]
+spark.sql("ALTER VIEW numbers SET TBLPROPERTIES ('persist.publisher' = 'log/prod')")
+said += [shown()]
+print(json.dumps(said))
+"""
 
 
 @pytest.mark.slow
@@ -114,6 +142,35 @@ def test_others_read_by_name_what_the_environment_reads(
         [["a"], []],
     ]
     assert names == ["numbers__dev"], "production is back where nothing was promoted"
+
+
+@pytest.mark.slow
+@pytest.mark.proves("X5")
+def test_views_of_others_are_neither_changed_nor_dropped(
+    make_project: Callable[..., Path], tmp_path: Path
+) -> None:
+    settings = '[env.dev]\n[env.prod]\nviews = "{name}"\n'
+    root = make_project({"m.sql": SOURCES}, settings)
+    toml = root / "persist.toml"
+    toml.write_text(toml.read_text() + CATALOG.format(root=tmp_path))
+    (root / "raw/t").mkdir(parents=True)
+    pq.write_table(pa.table({"a": pa.array([1, 2], pa.int64())}), root / "raw/t/part-0.parquet")
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT.partition("said = []")[0] + OTHERS, str(root)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    theirs, numbers = [["theirs"], [7]], [["a"], [2, 3]]
+    refused = "the view `numbers` has another publisher, so it was not changed"
+    assert json.loads(done.stdout.splitlines()[-1]) == [
+        *([refused, theirs], theirs),
+        *(["", numbers], ["", numbers]),
+        [refused, numbers],
+    ]
 
 
 BACK_AND_FORTH = """
