@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import pytest
 from jvm import quicken
+from pyc_files import end_collection
 
 from persist_assets.compiler.compile import compile_project
 from persist_assets.compiler.names import Keys, source_id
@@ -29,7 +30,7 @@ from persist_assets.compiler.state import Compilation, Memory, RawFacts
 from persist_assets.storage.raw import public_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from postgres import Postgres
 
@@ -74,6 +75,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("spark")
         if hypothesis.is_hypothesis_test(getattr(item, "obj", None)):
             item.add_marker("random")
+
+
+def pytest_collection_finish() -> None:
+    end_collection()
 
 
 def pytest_unconfigure() -> None:
@@ -149,7 +154,9 @@ def drawn_seed() -> int:
     return seed
 
 
-def said_under_hash_seeds(script: str, cwd: Path, *paths: Path) -> set[str]:
+def said_under_hash_seeds(
+    script: str, cwd: Path, *paths: Path, seeds: Sequence[str] = ("1", "2")
+) -> set[str]:
     """Return what a script prints in processes of different hash seeds that import from `paths`."""
     found = os.pathsep.join(
         str(p) for p in (ROOT / "tests" / "support", ROOT / "tests", ROOT, *paths)
@@ -163,7 +170,7 @@ def said_under_hash_seeds(script: str, cwd: Path, *paths: Path) -> set[str]:
             text=True,
             check=True,
         ).stdout
-        for seed in ("1", "2")
+        for seed in seeds
     }
 
 
@@ -183,6 +190,25 @@ def with_programs_of(files: Mapping[str, str]) -> Project:
     return with_programs(compilation.project, compilation)
 
 
+_PARSED: dict[tuple[str, str], tuple[Sequence[Any], Sequence[Any]]] = {}
+
+
+def parsed(
+    text: str, path: str, find: Callable[[str], str | None]
+) -> tuple[Sequence[Any], Sequence[Any]]:
+    """Return the declarations of a file, and its problems.
+
+    Hundreds of tests read one declaration of raw tables. It is parsed once, as processes that load
+    a project again parse only what changed; a file for which others were looked at is parsed anew.
+    """
+    if (text, path) not in _PARSED:
+        declarations, problems, looked = FRONTENDS[PurePosixPath(path).suffix](text, path, find)
+        if looked or path.endswith(".py"):
+            return declarations, problems
+        _PARSED[text, path] = declarations, problems
+    return _PARSED[text, path]
+
+
 def compilation_of(
     files: Mapping[str, str], *, sources_dir: str = "sources", memory: Memory | None = None
 ) -> Compilation:
@@ -196,8 +222,7 @@ def compilation_of(
     for path, text in files.items():
         if path[0] == "/":
             continue
-        parse = FRONTENDS[PurePosixPath(path).suffix]
-        found, wrong, _ = parse(text, f"{sources_dir}/{path}", there.get)
+        found, wrong = parsed(text, f"{sources_dir}/{path}", there.get)
         declarations += found
         problems += wrong
     raws = {

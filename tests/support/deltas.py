@@ -162,6 +162,7 @@ class Maintained:
         self.database.execute("CREATE MACRO raise_error(x) AS error(x)")
         self.rows: Bag = Counter()
         self._has_states = False
+        self._views: dict[str, str] = {}
 
     @property
     def reads(self) -> list[str]:
@@ -272,6 +273,9 @@ class Maintained:
             self._view(relation_name("delta", source_id), delta)
 
     def _view(self, name: str, sql: str) -> None:
+        if self._views.get(name) == sql:  # DuckDB reads the text of a view whenever it is used
+            return
+        self._views[name] = sql
         self.database.execute(f"CREATE OR REPLACE TEMP VIEW {_name(name)} AS {sql}")
 
     def _create(self, name: str, columns: Mapping[str, str], rows: Rows) -> None:

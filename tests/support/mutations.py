@@ -650,6 +650,8 @@ def _found_by(mutation: Mutation) -> str | None:
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
         command += ["-m", "not slow", "-o", "addopts=--strict-markers", *mutation.tests]
         environment = os.environ | {"PYTHONPATH": str(copy)}
+        if mutation.tests == DELTAS:  # some are found only with all changes of tables
+            environment["PERSIST_TEST_BY_NIGHT"] = "1"
         run = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
         output = run.stdout.splitlines()
         named = [line for line in output if line.startswith(("FAILED ", "ERROR "))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from conftest import ROOT, compiled
@@ -44,3 +45,9 @@ def build_id(query: str) -> str:
     source = made.by_id["q@sources/q.sql"]
     assert not any("as a whole" in note for note in source.notes), source.notes
     return source.build_id
+
+
+@cache
+def known_build_id(query: str) -> str:
+    """Return the BuildID of a query, computed once; not for tests that replace a rule."""
+    return build_id(query)

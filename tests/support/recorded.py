@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from conftest import ROOT
-from pairs import golden, project
+from pairs import golden, known_build_id
 
 from persist_assets.compiler.load import load_project
 from persist_assets.core.settings.load import load_settings
@@ -62,7 +62,7 @@ def build_ids(root: Path) -> dict[str, str]:
 def of_pairs() -> dict[str, str]:
     """Return the BuildIDs of all golden pairs."""
     return {
-        f"{title} ({side})": project(query).by_id["q@sources/q.sql"].build_id[:12]
+        f"{title} ({side})": known_build_id(query)[:12]
         for name in ("equal.txt", "different.txt")
         for title, *queries in golden(name)
         for side, query in zip(("one", "other"), queries, strict=True)
