@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -110,7 +111,16 @@ def installed_java(environ: Mapping[str, str]) -> str:
 
 
 def _version(java: str) -> tuple[str, int | None]:
-    """Return the first line of a Java's version output, and its major version."""
+    """Return the first line of a Java's version output, and its major version.
+
+    A process asks each program once: it takes 0.1 s, and every session of Spark needs it.
+    """
+    status = os.stat(java)
+    return _version_of(java, status.st_ino, status.st_mtime_ns)
+
+
+@cache
+def _version_of(java: str, _inode: int, _changed_ns: int) -> tuple[str, int | None]:
     done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     text = done.stderr + done.stdout
     match = re.search(r'version "(\d+)', text)
