@@ -11,6 +11,7 @@ persist_assets/analysis/functions.py; tests say which are missing there.
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from persist_assets.analysis.functions import MISSING, functions_of
 from persist_assets.core.spark_versions import KNOWN_SPARKS, spark_in_use
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Generator, Iterable, Mapping
 
 FILE = Path(__file__).parent.parent / "persist_assets" / "analysis" / "spark_functions.txt"
 
@@ -66,14 +67,27 @@ MOST = 9
 _WRONG = ("WRONG_NUM_ARGS", "REQUIRED_PARAMETER_NOT_FOUND")
 
 
+@contextmanager
+def _plain_errors() -> Generator[None]:
+    """Leave errors of the JVM as they are: PySpark asks ten questions about each."""
+    import py4j.java_gateway
+    import py4j.protocol
+
+    translating: Any = py4j.java_gateway.get_return_value
+    py4j.java_gateway.get_return_value = py4j.protocol.get_return_value
+    try:
+        yield
+    finally:
+        py4j.java_gateway.get_return_value = translating
+
+
 def argument_counts(spark: Any, names: Iterable[str]) -> dict[str, str]:
     """Return the numbers of arguments that scalar and aggregate functions take: ``1,2``; `*`: any.
 
     Spark's registry builds each function from so many arguments. If it refuses them for another
     reason than their number, the number is right.
     """
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
+    from py4j.protocol import Py4JJavaError
 
     jvm = spark._jvm
     registry = jvm.org.apache.spark.sql.catalyst.analysis.FunctionRegistry.builtin()
@@ -81,17 +95,25 @@ def argument_counts(spark: Any, names: Iterable[str]) -> dict[str, str]:
     plan = spark.sql("SELECT 1 AS a")._jdf.queryExecution().logical()
     one = plan.projectList().head().child()
 
-    def takes(name: str, n: int) -> bool:
-        arguments = jvm.java.util.ArrayList()
-        for _ in range(n):
-            arguments.add(one)
+    columns = jvm.java.util.ArrayList()
+    arguments = [jvm.PythonUtils.toSeq(columns)]
+    for _ in range(MOST):
+        columns.add(one)
+        arguments.append(jvm.PythonUtils.toSeq(columns))
+
+    def takes(function: Any, n: int) -> bool:
         try:
-            registry.lookupFunction(identifier(name), jvm.PythonUtils.toSeq(arguments))
-        except (PySparkException, Py4JError) as error:
-            return not any(word in str(error) for word in _WRONG)
+            registry.lookupFunction(function, arguments[n])
+        except Py4JJavaError as error:
+            message = error.java_exception.toString()
+            return not any(word in message for word in _WRONG)
         return True
 
-    counts = {name: [n for n in range(MOST + 1) if takes(name, n)] for name in names}
+    counts: dict[str, list[int]] = {}
+    with _plain_errors():
+        for name in names:
+            function = identifier(name)
+            counts[name] = [n for n in range(MOST + 1) if takes(function, n)]
     return {n: "*" if MOST in c or not c else ",".join(map(str, c)) for n, c in counts.items()}
 
 

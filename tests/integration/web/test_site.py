@@ -13,6 +13,7 @@ from urllib.parse import urldefrag
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.duckdb_engine import MakeEngine, engine_of
 from typer.testing import CliRunner
 
 from persist_assets.cli import app
@@ -70,6 +71,11 @@ class Page(HTMLParser):
     def text(self) -> str:
         """Its words, with one space between them."""
         return " ".join(" ".join(self.said).split())
+
+
+@pytest.fixture
+def make_engine(request: pytest.FixtureRequest) -> MakeEngine:
+    return engine_of(request)
 
 
 @pytest.fixture
