@@ -384,6 +384,7 @@ def test_a_check_that_is_new_looks_at_the_table_that_is_there(
 # ---------------------------------------------------------------------------------------- latest
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize(
     "value",

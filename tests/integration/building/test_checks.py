@@ -452,6 +452,7 @@ def test_samples_are_short(make: Make) -> None:
     assert all(len(str(value)) <= 60 for row in sample(found["expr_z"]) for value in row.values())
 
 
+@pytest.mark.slow
 @pytest.mark.proves("K11", "P26")
 def test_dagster_shows_what_failed(make: Make, spark: Any) -> None:
     checks = 'check { range { a { max=1 } } row_count.max=2 relationship { b="codes.code" } }'

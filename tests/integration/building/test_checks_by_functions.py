@@ -117,6 +117,7 @@ def test_a_function_that_fails_is_told_where_in_its_file(
     assert builder.ledger.manifests.fetch("dev") == {}
 
 
+@pytest.mark.slow
 @pytest.mark.proves("K11")
 def test_dagster_shows_what_functions_say_of_sql_and_malloy(
     root: Path, load: Callable[..., dg.Definitions], instance: dg.DagsterInstance
@@ -140,6 +141,7 @@ def test_dagster_shows_what_functions_say_of_sql_and_malloy(
     assert not instance.fetch_materializations(dg.AssetKey(["m", "v"]), limit=9).records
 
 
+@pytest.mark.slow
 def test_malloy_is_compiled_again_when_a_function_that_checks_it_is_another(root: Path) -> None:
     compiler()
     (root / "sources/n.malloy").write_text(MALLOY)

@@ -185,6 +185,7 @@ CREATE VIEW q AS SELECT sum(a) AS s FROM p;
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 @pytest.mark.proves("M12")
 def test_data_without_versions_is_read_again_once_its_table_is_too_old(

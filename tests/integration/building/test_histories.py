@@ -55,6 +55,7 @@ def test_random_histories_lose_nothing_that_is_needed_and_keep_nothing_else(
     assert min(tally.killed.total(), tally.halted.total(), tally.collected) > draws(0, 3)
 
 
+@pytest.mark.slow
 def test_what_is_put_aside_while_a_collection_begins_stays(tmp_path: Path, zygote: Zygote) -> None:
     root, clock = make_project(tmp_path), Clock(datetime(2030, 1, 1, tzinfo=UTC))
     Run(root, "dev", clock).build(["p"])

@@ -58,6 +58,7 @@ def compare(project: Path, rows: Path) -> None:
         assert rows_of(project, name) == built_rows(rows / f"{name}.csv"), name
 
 
+@pytest.mark.slow
 @pytest.mark.proves("W8")
 @pytest.mark.usefixtures("spark")
 def test_models_of_dbt_have_the_rows_that_dbt_built(tmp_path: Path) -> None:

@@ -114,6 +114,7 @@ def test_an_environment_may_be_filled_from_the_file_of_another(
     assert planned(enter(root)) == ["reuse", "reuse"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 def test_partitions_that_an_import_does_not_tell_of_are_computed(
     root: Path, enter: Callable[..., Builder]

@@ -400,6 +400,7 @@ CREATE VIEW daily AS SELECT day, k, count(*) AS n FROM d GROUP BY day, k;
 """
 
 
+@pytest.mark.slow
 def test_partitions_are_compared_at_the_version_that_each_rests_on(
     make: Callable[..., Lab],
 ) -> None:

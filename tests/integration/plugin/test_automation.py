@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+import pytest
 from test_dagster import write
 
 from persist_assets.compiler.frontends.cron import wrong_with
@@ -37,6 +38,7 @@ def hourly(first):
 """
 
 
+@pytest.mark.slow
 def test_dagster_launches_what_annotations_say(
     make_project: Callable[..., Path],
     load: Callable[[Path], dg.Definitions],

@@ -191,6 +191,7 @@ def test_a_run_builds_publishes_and_tells(
     )
 
 
+@pytest.mark.slow
 def test_the_versions_of_raw_tables_are_told_once_each(
     root: Path, load: Callable[..., dg.Definitions], instance: Any
 ) -> None:

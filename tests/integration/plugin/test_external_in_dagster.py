@@ -224,6 +224,7 @@ from events where category = 'invoices' group by 1;
 """
 
 
+@pytest.mark.slow
 def test_partitions_of_external_tables_are_followed(
     make_project: Callable[..., Path],
     load: Callable[..., dg.Definitions],
@@ -244,6 +245,7 @@ def test_partitions_of_external_tables_are_followed(
     assert sorted((r.day.day, r.c) for r in found) == [(1, 1), (2, 2), (3, 1)]
 
 
+@pytest.mark.slow
 def test_a_follower_is_woken_by_versions_and_by_nothing_else(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
