@@ -105,7 +105,7 @@ def _adds(tokens: Sequence[Token], n: int, before: str) -> bool:
 
 _WITHIN_EXPRESSIONS = frozenset(
     """
-    COMMA DOT DCOLON COLON L_BRACKET EQ NEQ NULLSAFE_EQ LT LTE GT GTE SLASH MOD AMP PIPE DPIPE
+    COMMA DOT DCOLON L_BRACKET EQ NEQ NULLSAFE_EQ LT LTE GT GTE SLASH MOD AMP PIPE DPIPE
     CARET ARROW
     """.split()
 )
