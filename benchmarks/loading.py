@@ -15,8 +15,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import run
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 RELOADS = 10
 
@@ -49,14 +53,20 @@ def measure(kind: str, directory: str, n: int) -> dict[str, float]:
     return {"cpu_s": now_s, "load_s": now_s - imported_s, "imports_s": imported_s, "kb": kb}
 
 
-def reload(directory: str) -> dict[str, float]:
-    """Load many times in this process; return how the number of objects and the time grow."""
+def reload(directory: str, n: int) -> dict[str, float]:
+    """Load many times in this process; return how the number of objects and the time grow.
+
+    Parameters
+    ----------
+    n
+        The number of measured loads.
+    """
     from persist_assets import load_sources
 
     objects: list[int] = []
     seconds: list[float] = []
     resident: list[int] = []
-    for _ in range(RELOADS + 2):  # the first two fill caches
+    for _ in range(n + 2):  # the first two fill caches
         start = time.process_time()
         load_sources(directory).get_repository_def()
         seconds.append(time.process_time() - start)
@@ -66,7 +76,7 @@ def reload(directory: str) -> dict[str, float]:
     return {
         "objects": objects[-1] / objects[1],
         "kb": resident[-1] / resident[1],
-        "load_s": sum(seconds[2:]) / RELOADS,
+        "load_s": sum(seconds[2:]) / n,
     }
 
 
@@ -81,14 +91,15 @@ def _of_a_process(cache: str, *arguments: str) -> dict[str, float]:
     return json.loads(done.stdout)
 
 
-def figures(n: int) -> dict[str, dict[str, float]]:
-    """Return the figures of the floor, of a cold and a warm load, and of reloads."""
+def figures(
+    n: int, kinds: Sequence[str] = ("floor", "cold", "warm"), reloads: int = RELOADS
+) -> dict[str, dict[str, float]]:
+    """Return the figures of loads of some kinds, and of reloads."""
     with tempfile.TemporaryDirectory() as temporary:
         sources = str(run.generate(Path(temporary, "p"), n) / "sources")
         cache = str(Path(temporary, "cache"))
-        kinds = ("floor", "cold", "warm")
         rows = {k: _of_a_process(cache, "measure", k, sources, str(n)) for k in kinds}
-        return {**rows, "reloads": _of_a_process(cache, "reload", sources)}
+        return {**rows, "reloads": _of_a_process(cache, "reload", sources, str(reloads))}
 
 
 def main() -> None:
@@ -97,7 +108,7 @@ def main() -> None:
         print(json.dumps(measure(sys.argv[2], sys.argv[3], int(sys.argv[4]))))
         return
     if sys.argv[1] == "reload":
-        print(json.dumps(reload(sys.argv[2])))
+        print(json.dumps(reload(sys.argv[2], int(sys.argv[3]))))
         return
     n = int(sys.argv[1])
     measured = figures(n)
