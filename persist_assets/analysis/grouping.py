@@ -338,7 +338,7 @@ def _group_key(binding: Binding, item: Any, select: Select, outs: list[Out]) -> 
 
 
 def _refuse_unclear_alias(item: Any, select: Select) -> None:
-    """Raise if a key is the name of several columns of the SELECT, of which Spark takes one."""
+    """Raise if several columns of the SELECT have a key's name: Spark groups by one of them."""
     key = without_parens(item)
     if not isinstance(key, exp.Column) or len(key.parts) > 1:
         return

@@ -14,15 +14,15 @@ from contextlib import contextmanager, suppress
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from persist_assets.core.errors import JavaMissingError, StorageError
+from persist_assets.core.errors import StorageError
 from persist_assets.core.settings.user import make_private, user_cache
-from persist_assets.engine.java import installed_java, use_java
+from persist_assets.engine.java import find_program, use_java
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, MutableMapping
+    from collections.abc import Generator, Mapping, MutableMapping, Sequence
 
 OPTIONS = "SPARK_SUBMIT_OPTS"
 """The environment variable with options for the JVM of Spark's driver."""
@@ -30,8 +30,11 @@ OPTIONS = "SPARK_SUBMIT_OPTS"
 
 def find_archive(environ: Mapping[str, str] = os.environ) -> Path | None:
     """Return the archive for the installed Java and Spark; None if there is none."""
-    with suppress(JavaMissingError, OSError):
-        path = _path(installed_java(environ))
+    java = find_program(environ)
+    if java is None or find_spec("pyspark") is None:
+        return None
+    with suppress(OSError, RuntimeError):  # Spark has no JARs here, or the user has no home
+        path = _path(java)
         return path if path.exists() else None
     return None
 
@@ -62,8 +65,7 @@ def create_archive(program: str) -> Path:
     Parameters
     ----------
     program
-        A module for ``python -m`` that makes Spark load classes in a JVM of its own, and waits for
-        the end of that JVM.
+        A module for ``python -m`` that makes Spark load classes: see `write_archive`.
 
     Raises
     ------
@@ -74,16 +76,33 @@ def create_archive(program: str) -> Path:
     """
     path = _path(use_java().path)
     make_private(path.parent)
+    write_archive(path, (sys.executable, "-m", program))
+    for other in path.parent.glob("*.jsa"):  # of earlier versions
+        if other != path:
+            other.unlink()
+    return path
+
+
+def write_archive(path: Path, command: Sequence[str], options: Sequence[str] = ()) -> None:
+    """Run a command whose JVM writes an archive when it ends, and move the archive into place.
+
+    Parameters
+    ----------
+    command
+        It starts Spark in a JVM of its own, and calls `end_jvm`.
+    options
+        Further options of that JVM.
+
+    Raises
+    ------
+    StorageError
+        The command fails, or this Java cannot write archives.
+    """
     new = path.with_name(f"{uuid4().hex}.new")
-    environ = {**os.environ, OPTIONS: f'"-XX:ArchiveClassesAtExit={new}" -Xlog:cds*=off'}
+    archiving = (f'"-XX:ArchiveClassesAtExit={new}"', "-Xlog:cds*=off")
+    environ = {**os.environ, OPTIONS: " ".join((*options, *archiving))}
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", program],
-            env=environ,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             last = [line for line in done.stderr.splitlines() if line.strip()][-1:]
             raise StorageError(f"Spark failed to load its classes: {''.join(last)}")
@@ -92,12 +111,16 @@ def create_archive(program: str) -> Path:
                 "this Java cannot archive classes",
                 hint="use a Java of your system or a full JDK: not the extra `java`",
             )
-        for older in path.parent.glob("*.jsa"):
-            older.unlink()
         new.replace(path)
     finally:
         new.unlink(missing_ok=True)
-    return path
+
+
+def end_jvm(context: Any) -> None:
+    """End the JVM of a SparkContext as the end of its Python does, and wait for it."""
+    process = context._gateway.proc
+    process.stdin.close()
+    process.wait()
 
 
 def _path(java: str) -> Path:

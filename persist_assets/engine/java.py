@@ -98,9 +98,9 @@ def installed_java(environ: Mapping[str, str]) -> str:
     JavaMissingError
         There is none, or it is older than 17.
     """
-    home = environ.get("JAVA_HOME")
-    java = f"{home}/bin/java" if home else shutil.which("java", path=environ.get("PATH"))
-    if java is None or not os.path.exists(java):
+    java = find_program(environ)
+    if java is None:
+        home = environ.get("JAVA_HOME")
         where = f"JAVA_HOME is {home}, which has no Java" if home else "Java was not found"
         raise JavaMissingError(f"Spark needs Java, but {where}", hint=_HINT)
     _, number = _version(java)
@@ -110,10 +110,17 @@ def installed_java(environ: Mapping[str, str]) -> str:
     return java
 
 
+def find_program(environ: Mapping[str, str]) -> str | None:
+    """Return the program that `JAVA_HOME` or `PATH` names, of any version; None: there is none."""
+    home = environ.get("JAVA_HOME")
+    java = f"{home}/bin/java" if home else shutil.which("java", path=environ.get("PATH"))
+    return java if java is not None and os.path.exists(java) else None
+
+
 def _version(java: str) -> tuple[str, int | None]:
     """Return the first line of a Java's version output, and its major version.
 
-    A process asks each program once: it takes 0.1 s, and every session of Spark needs it.
+    A process asks each program once, because it takes 0.1 s.
     """
     status = os.stat(java)
     return _version_of(java, status.st_ino, status.st_mtime_ns)

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from persist_assets.building.builder import Builder
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core.settings.load import load_settings
+from persist_assets.engine.class_archive import end_jvm
 from persist_assets.engine.session import create_session
 from persist_assets.engine.spark import SparkEngine
 from persist_assets.ledger.ledger import Ledger
@@ -79,7 +80,7 @@ def main() -> None:
                 builder.build(source)
                 builder.read(source).limit(1).toArrow()
         ledger.close()
-        _end(engine.session.sparkContext)
+        end_jvm(engine.session.sparkContext)
 
 
 def _write_events(path: Path, part: int) -> None:
@@ -92,13 +93,6 @@ def _write_events(path: Path, part: int) -> None:
         "ratio": [i / 100 for i in range(200)],
     }
     pq.write_table(pa.table(rows), path)
-
-
-def _end(context: object) -> None:
-    """End the JVM as the end of its Python does, and wait until it has written the archive."""
-    process = context._gateway.proc  # type: ignore[attr-defined]
-    process.stdin.close()
-    process.wait()
 
 
 if __name__ == "__main__":

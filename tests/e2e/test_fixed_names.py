@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from test_outside import CATALOG
+from hive import run_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,20 +113,7 @@ def test_readers_never_see_rows_that_belong_to_no_version(
     make_project: Callable[..., Path], tmp_path: Path
 ) -> None:
     root = make_project({"m.sql": SOURCES}, SETTINGS)
-    toml = root / "persist.toml"
-    toml.write_text(toml.read_text() + CATALOG.format(root=tmp_path))
-    (root / "raw/t").mkdir(parents=True)
-    pq.write_table(pa.table({"a": pa.array([0], pa.int64())}), root / "raw/t/part-0.parquet")
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(root), str(MOVES)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    outcome = json.loads(done.stdout.splitlines()[-1])
+    outcome = run_script(SCRIPT, root, tmp_path, [0], str(MOVES))
     print(outcome)
     assert outcome["wrong"] == []
     assert outcome["same"]

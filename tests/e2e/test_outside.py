@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hive import run_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,11 +24,6 @@ CREATE VIEW p AS SELECT a + 1 AS a FROM t;
 CREATE VIEW q AS SELECT a * 2 AS Twice FROM p;
 --@ persist
 CREATE VIEW nameless AS SELECT 1 AS one;
-"""
-CATALOG = """
-"spark.sql.catalogImplementation" = "hive"
-"spark.sql.warehouse.dir" = "{root}/hive"
-"spark.hadoop.javax.jdo.option.ConnectionURL" = "jdbc:derby:;databaseName={root}/metastore;create=true"
 """
 SCRIPT = """
 import json, sys
@@ -83,12 +78,12 @@ print(json.dumps([said, sorted(names)]))
 """
 OTHERS = """
 def shown():
-    said = ""
+    message = ""
     try:
         promote(run(), "prod", ids)
     except StorageError as error:
-        said = error.message
-    return [said, seen(dev, "numbers")]
+        message = error.message
+    return [message, seen(dev, "numbers")]
 
 from persist_assets.core.errors import StorageError
 dev = run()
@@ -97,17 +92,17 @@ spark.sql("CREATE DATABASE lake")
 build(dev)
 ids = [s.source_id for s in dev.project.persisted]
 spark.sql("CREATE VIEW numbers AS SELECT 7 AS theirs")
-said = [shown()]
+states = [shown()]
 prod = run("prod")
 roll_back(prod.settings, prod.ledger, builder=prod)
-said += [seen(dev, "numbers")]
+states += [seen(dev, "numbers")]
 spark.sql("DROP VIEW numbers")
-said += [shown()]
+states += [shown()]
 spark.sql("ALTER VIEW numbers UNSET TBLPROPERTIES ('persist.publisher')")  # of an earlier release
-said += [shown()]
+states += [shown()]
 spark.sql("ALTER VIEW numbers SET TBLPROPERTIES ('persist.publisher' = 'log/prod')")
-said += [shown()]
-print(json.dumps(said))
+states += [shown()]
+print(json.dumps(states))
 """
 
 
@@ -118,22 +113,10 @@ def test_others_read_by_name_what_the_environment_reads(
 ) -> None:
     settings = '[env.dev]\nviews = "{name}__dev"\n[env.prod]\nviews = "{name}"\n'
     root = make_project({"m.sql": SOURCES}, settings)
-    toml = root / "persist.toml"
-    toml.write_text(toml.read_text() + CATALOG.format(root=tmp_path))
-    (root / "raw/t").mkdir(parents=True)
-    pq.write_table(pa.table({"a": pa.array([1, 2], pa.int64())}), root / "raw/t/part-0.parquet")
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(root)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    said, names = json.loads(done.stdout.splitlines()[-1])
+    outcome = run_script(SCRIPT, root, tmp_path, [1, 2])
+    rows, names = outcome
     numbers, twice = [["a"], [2, 3]], [["Twice"], [4, 6]]
-    assert said == [
+    assert rows == [
         *(numbers, twice),
         *(numbers, twice),
         *([["a"], []], [["Twice"], []], numbers),
@@ -151,22 +134,10 @@ def test_views_of_others_are_neither_changed_nor_dropped(
 ) -> None:
     settings = '[env.dev]\n[env.prod]\nviews = "{name}"\n'
     root = make_project({"m.sql": SOURCES}, settings)
-    toml = root / "persist.toml"
-    toml.write_text(toml.read_text() + CATALOG.format(root=tmp_path))
-    (root / "raw/t").mkdir(parents=True)
-    pq.write_table(pa.table({"a": pa.array([1, 2], pa.int64())}), root / "raw/t/part-0.parquet")
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT.partition("said = []")[0] + OTHERS, str(root)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    outcome = run_script(SCRIPT.partition("said = []")[0] + OTHERS, root, tmp_path, [1, 2])
     theirs, numbers = [["theirs"], [7]], [["a"], [2, 3]]
     refused = "the view `numbers` has another publisher, so it was not changed"
-    assert json.loads(done.stdout.splitlines()[-1]) == [
+    assert outcome == [
         *([refused, theirs], theirs),
         *(["", numbers], ["", numbers]),
         [refused, numbers],
@@ -204,22 +175,9 @@ def test_others_see_what_readers_read_whoever_built_it(
 ) -> None:
     settings = '[env.dev]\nreads = "prod"\nviews = "{name}__dev"\n[env.prod]\n'
     root = make_project({"m.sql": SOURCES.replace('name="lake.twice"', "")}, settings)
-    toml = root / "persist.toml"
-    toml.write_text(toml.read_text() + CATALOG.format(root=tmp_path))
-    (root / "raw/t").mkdir(parents=True)
-    pq.write_table(pa.table({"a": pa.array([1, 2], pa.int64())}), root / "raw/t/part-0.parquet")
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT.partition("said = []")[0] + BACK_AND_FORTH, str(root)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    said = json.loads(done.stdout.splitlines()[-1])
-    assert said[:3] == [[["a"], [101, 102]], [["a"], [2, 3]], [2, 3]]
-    assert said[3:] == [[["a"], [6]]] * 2, "two sources of one meaning"
+    outcome = run_script(SCRIPT.partition("said = []")[0] + BACK_AND_FORTH, root, tmp_path, [1, 2])
+    assert outcome[:3] == [[["a"], [101, 102]], [["a"], [2, 3]], [2, 3]]
+    assert outcome[3:] == [[["a"], [6]]] * 2, "two sources of one meaning"
 
 
 @pytest.mark.slow

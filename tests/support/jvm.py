@@ -12,16 +12,17 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from persist_assets.engine.class_archive import OPTIONS, end_jvm, write_archive
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
 ARCHIVE = Path(__file__).resolve().parents[2] / ".pytest_cache" / "spark.jsa"
-OPTIONS = "SPARK_SUBMIT_OPTS"
-"""What Spark adds to the command lines of drivers, and, unlike Java's own variables, never tells."""
 FLAGS = (
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
@@ -61,27 +62,22 @@ def archive() -> None:
     if ARCHIVE.exists() and made_for.exists() and made_for.read_text() == wanted:
         return
     ARCHIVE.parent.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=ARCHIVE.parent) as base:
-        made = Path(base, "spark.jsa")
-        os.environ[OPTIONS] = " ".join((*FLAGS, f'"-XX:ArchiveClassesAtExit={made}"'))
-        load_classes(Path(base))
-        made.replace(ARCHIVE)
-        made_for.write_text(wanted)
+    write_archive(ARCHIVE, (sys.executable, __file__, "load"), FLAGS)
+    made_for.write_text(wanted)
 
 
-def load_classes(base: Path) -> None:
+def load_classes() -> None:
     """Have Spark do what it does in tests; its JVM has ended then."""
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.ui.showConsoleProgress", "false")
     session = builder.config("spark.log.level", "OFF").getOrCreate()
-    session.sql(STATEMENT).write.parquet(str(base / "rows"))
-    session.read.parquet(str(base / "rows")).toArrow()
-    process = session.sparkContext._gateway.proc
-    process.stdin.close()  # which it takes for the end of its Python
-    process.wait()
+    with tempfile.TemporaryDirectory() as base:
+        session.sql(STATEMENT).write.parquet(f"{base}/rows")
+        session.read.parquet(f"{base}/rows").toArrow()
+    end_jvm(session.sparkContext)
 
 
 if __name__ == "__main__":
-    archive()
+    load_classes() if "load" in sys.argv else archive()

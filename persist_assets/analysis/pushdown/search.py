@@ -336,7 +336,7 @@ class _Search:
             match thing:
                 case Subquery(kind, block, args):
                     used = () if kind == "exists" else [o.expr for o in block.columns]
-                    matches = _of_matches(reader, thing, hold) if is_filter else ()
+                    matches = _of_matches(reader, thing, hold) if is_filter and kind == "in" else ()
                     self._around = hold
                     self._visit(reader, block, (*extra, *matches), used, frozenset())
                     self._around = around

@@ -251,8 +251,7 @@ class _Importer:
         if change and config.get("materialized") == "incremental":
             draft.keys.append(f"on_schema_change={change}")
         for key, reason in _CHANGING.items() if config.get("materialized") == "incremental" else ():
-            value = config.get(key)
-            if str(value).lower() != "true" if key == "full_refresh" and key in config else value:
+            if _changes_rows(key, config):
                 place = Origin(
                     "config", f"{draft.name}.{key}", draft.origin.path, draft.origin.line
                 )
@@ -437,6 +436,13 @@ class _Importer:
         for target in self.targets.values():
             if target.name not in self.drafts.sources:
                 without_readers(self.drafts, target.name)
+
+
+def _changes_rows(key: str, config: dict[str, Any]) -> bool:
+    """Whether a setting of `_CHANGING` has a value with which it has an effect."""
+    if key == "full_refresh":
+        return key in config and str(config[key]).lower() != "true"
+    return bool(config.get(key))
 
 
 def _line_of_name(text: str, name: str) -> int:

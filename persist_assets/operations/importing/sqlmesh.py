@@ -122,8 +122,9 @@ def import_sqlmesh(root: Path, dialect: str | None = None) -> Drafts:
     SettingsError
         Its dialect is not known, or one of its files cannot be read.
     """
-    importer = _Importer(root, _config(root), dialect)
-    importer.list_defaults()
+    name, config = _config(root)
+    importer = _Importer(root, config, dialect)
+    importer.list_defaults(name)
     importer.read_models()
     importer.read_externals()
     importer.write_models()
@@ -133,15 +134,16 @@ def import_sqlmesh(root: Path, dialect: str | None = None) -> Drafts:
     return importer.drafts
 
 
-def _config(root: Path) -> Mapping:
-    present = [name for name in _CONFIGS if (root / name).is_file()]
-    if not present:
+def _config(root: Path) -> tuple[str, Mapping]:
+    """Return the name of the configuration file, and what it contains."""
+    name = next((name for name in _CONFIGS if (root / name).is_file()), None)
+    if name is None:
         raise NotFoundError(
             f"there is no config.yaml in {root}", hint="name the directory of the SQLMesh project"
         )
-    if present[0].endswith(".py"):
-        return Mapping()  # only SQLMesh can run it
-    return read_yaml(root / present[0], root) or Mapping()
+    if name.endswith(".py"):
+        return name, Mapping()  # only SQLMesh can run it
+    return name, read_yaml(root / name, root) or Mapping()
 
 
 class _Importer:
@@ -167,9 +169,14 @@ class _Importer:
         self.audits: dict[str, tuple[Origin, Headed]] = {}
         self.targets: dict[tuple[str, ...], Target] = {}
 
-    def list_defaults(self) -> None:
-        """List the defaults of models that are not carried, such as audits."""
-        name = next((n for n in _CONFIGS if (self.root / n).is_file()), "")
+    def list_defaults(self, name: str) -> None:
+        """List the defaults of models that are not carried, such as audits.
+
+        Parameters
+        ----------
+        name
+            The name of the configuration file.
+        """
         if name.endswith(".py"):
             origin = Origin("configuration", name, name)
             self.drafts.leave(

@@ -26,11 +26,10 @@ from persist_assets.engine.session import open_session
 
 START = """
 from pyspark.sql import SparkSession
+from persist_assets.engine.class_archive import end_jvm
 
 session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-process = session.sparkContext._gateway.proc
-process.stdin.close()
-process.wait()
+end_jvm(session.sparkContext)
 """
 
 
@@ -118,3 +117,13 @@ def test_a_failure_leaves_no_archive(programs: Path, program: str, message: str)
         create_archive("fails")
     assert find_archive() is None
     assert not [*(programs / "cache").rglob("*.new")]
+
+
+def test_a_user_without_a_home_has_no_archive(monkeypatch: pytest.MonkeyPatch) -> None:
+    def home() -> Path:
+        raise RuntimeError("no home directory")
+
+    for name in ("PERSIST_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", home)
+    assert find_archive() is None

@@ -231,9 +231,9 @@ def test_a_source_at_the_end_of_a_thousand_costs_no_more_than_one_in_the_middle(
     name: str, n: int
 ) -> None:
     started = process_time()
-    found = compiled({"a.sql": f"{T}{views(n, TWICE[name])}"})
+    project = compiled({"a.sql": f"{T}{views(n, TWICE[name])}"})
     has_taken(process_time() - started, within_s=n * 0.005)
-    assert not any("as a whole" in note for s in found.sources for note in s.notes)
+    assert not any("as a whole" in note for s in project.sources for note in s.notes)
 
 
 def test_what_is_too_large_to_be_merged_means_the_same_as_cte_subquery_and_source() -> None:
