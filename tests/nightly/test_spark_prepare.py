@@ -25,7 +25,10 @@ def test_builds_start_from_the_archive(tmp_path: Path, monkeypatch: pytest.Monke
     log = tmp_path / "classes.txt"
     environ = {**clean_environ(), OPTIONS: f"-Xlog:class+load:file={log}"}
     command = [sys.executable, "-m", "persist_assets.cli", "build"]
-    subprocess.run(command, cwd=root, env=environ, check=True, capture_output=True)
+    try:
+        subprocess.run(command, cwd=root, env=environ, check=True, capture_output=True)
+    finally:
+        document("spark", "stop", cwd=root)  # new projects share a server
     classes = log.read_text()
     shared = classes.count("source: shared objects file")
     assert shared > 0.8 * (shared + classes.count("source: file:"))
