@@ -21,6 +21,7 @@ import hypothesis
 import pytest
 from jvm import quicken
 from pyc_files import end_collection
+from statements import share_statements
 
 from persist_assets.compiler.compile import compile_project
 from persist_assets.compiler.names import Keys, source_id
@@ -67,6 +68,7 @@ def pytest_configure() -> None:
     os.environ["PERSIST_CACHE"] = tempfile.mkdtemp(prefix="persist-cache-")
     if "PERSIST_TEST_SPARK" not in os.environ:  # `make nightly` asks for Spark as users start it
         quicken(os.environ)
+    share_statements()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -327,6 +329,11 @@ def one_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     session.stop()
     if kind == "shared":
         stop_server(server_directory(settings))
+
+
+def views_of(spark: Any) -> set[str]:
+    """Return the names of the views of a session."""
+    return {row.viewName for row in spark.sql("SHOW VIEWS").collect()}
 
 
 @pytest.fixture

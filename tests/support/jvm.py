@@ -1,8 +1,9 @@
 """Let the JVMs of tests start quickly; `make test` runs this file before the tests.
 
 A test computes a few rows, so nearly all time of its JVM goes into loading classes, and into
-compiling well what runs for a second. Here only the quick compiler is used, and loaded classes
-come from an archive that is made once. No setting of Spark is another one for it.
+compiling well what runs for a second. Here only the quick compiler is used, loaded classes come
+from an archive that is made once, and Spark evaluates expressions itself: it generates no code,
+which would be compiled twice. `make nightly` starts Spark as users do.
 
 A JVM that cannot use the archive, of another Java or with other jars, starts without it.
 """
@@ -28,6 +29,8 @@ FLAGS = (
     "-XX:+UseSerialGC",
     "-Xmn400m",  # half of what a heap has by default is full, and looked through, too often
     "-XX:ReservedCodeCacheSize=240m",  # what the quick compiler has by default is full soon
+    "-Dspark.sql.codegen.wholeStage=false",
+    "-Dspark.sql.codegen.factoryMode=NO_CODEGEN",
     "-Xlog:disable",  # an archive that does not fit would be told on stdout
 )
 STATEMENT = """

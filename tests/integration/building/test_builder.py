@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
-from conftest import ROOT
+from conftest import ROOT, views_of
 from deltalake import DeltaTable, write_deltalake
 from support.duckdb_engine import MakeEngine, engine_of
 
@@ -907,7 +907,7 @@ def test_runs_leave_no_views_in_the_session_but_those_that_others_read(
     make_builder: Callable[..., Builder], spark: Any
 ) -> None:
     def views() -> set[str]:
-        return {t.name for t in spark.catalog.listTables() if t.isTemporary}
+        return views_of(spark)
 
     before = views()
     first = make_builder()
@@ -942,4 +942,4 @@ def test_a_view_that_cannot_be_made_is_nobodys(
     assert builder.engine.view("none", lambda: spark.range(1)) == "none"
     assert spark.table("none").count() == 1
     builder.close()
-    assert "none" not in {t.name for t in spark.catalog.listTables()}
+    assert "none" not in views_of(spark)

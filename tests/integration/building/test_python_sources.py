@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import wait_for
+from conftest import views_of, wait_for
 
 from persist_assets.building.scheduler import Pool
 from persist_assets.compiler.compile import resolve_query
@@ -407,7 +407,7 @@ def test_calls_share_no_state(make: Callable[..., Builder]) -> None:
 
 def test_a_run_leaves_nothing_in_the_session(make: Callable[..., Builder], spark: Any) -> None:
     def views() -> set[str]:
-        return {view.name for view in spark.catalog.listTables()}
+        return views_of(spark)
 
     before = views()
     builder = make({"a.py": f"{IMPORTS}@model\ndef m(t): return t\n"})
