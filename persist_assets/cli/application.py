@@ -613,6 +613,7 @@ def quiet(invocation: Invocation) -> Generator[None]:
 
     With ``-v`` it goes to stderr. Our own warnings, and Spark's about data, always go to stderr.
     """
+    gc.freeze()  # modules stay until the end, so Python need not search them
     gc.enable()
     make_private(invocation.settings.state_dir)
     with (

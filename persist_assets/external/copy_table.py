@@ -9,7 +9,7 @@ from persist_assets.core.dialect import quote
 from persist_assets.core.errors import StorageError
 from persist_assets.core.time_values import literal
 from persist_assets.external.row_changes import NET, are_equal
-from persist_assets.storage.delta_tables import file_sizes, find_table, live_files
+from persist_assets.storage.delta_tables import file_actions, file_sizes, find_table, live_files
 from persist_assets.storage.raw import Pin, file_location
 
 if TYPE_CHECKING:
@@ -82,10 +82,8 @@ class CopyTable:
 
     def describe(self, committed: int) -> tuple[str, int, int]:
         """Return the table's id, and the numbers of rows and bytes of a version."""
-        import pyarrow as pa
-
         table = find_table(self.root, committed)
-        files = pa.table(table.get_add_actions(flatten=True))
+        files = file_actions(table)
         rows, sizes = files["num_records"].to_pylist(), files["size_bytes"].to_pylist()
         return table.metadata().id, sum(rows), sum(sizes)
 

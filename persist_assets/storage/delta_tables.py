@@ -32,6 +32,8 @@ from persist_assets.storage.waiting import ask
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
+    import pyarrow as pa
+
     from persist_assets.core.model.columns import Column
     from persist_assets.core.model.snapshots import Snapshot
     from persist_assets.core.time_values import Value
@@ -135,11 +137,19 @@ def read_version(root: str, version: int) -> TableVersion:
     return TableVersion(tuple(sizes), columns_of_struct(json.loads(table.schema().to_json())))
 
 
-def file_sizes(table: Any) -> dict[str, int]:
-    """Return the relative, unquoted paths of a table's live files, and their sizes in bytes."""
+def file_actions(table: Any, *, flatten: bool = True) -> pa.Table:
+    """Return a row for each live file of a `deltalake.DeltaTable`, as in its log.
+
+    `pyarrow.table` would import pandas, which takes longer than opening some tables.
+    """
     import pyarrow as pa
 
-    actions = pa.table(table.get_add_actions(flatten=True)).select(["path", "size_bytes"])
+    return pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=flatten)).read_all()
+
+
+def file_sizes(table: Any) -> dict[str, int]:
+    """Return the relative, unquoted paths of a table's live files, and their sizes in bytes."""
+    actions = file_actions(table).select(["path", "size_bytes"])
     return {row["path"]: row["size_bytes"] for row in actions.to_pylist()}
 
 
@@ -176,7 +186,7 @@ def live_files(
     import pyarrow as pa
 
     files: dict[str, Live] = {}
-    actions = pa.table(table.get_add_actions(flatten=True))
+    actions = file_actions(table)
     if column is not None:
         suffixes = ("", column.lower())
         names = [n for n in actions.column_names if n.partition(".")[2].lower() in suffixes]

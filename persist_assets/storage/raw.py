@@ -25,6 +25,7 @@ from persist_assets.storage.delta_features import (
     marks_of,
     unusual_features,
 )
+from persist_assets.storage.delta_tables import file_actions
 from persist_assets.storage.files import delta_place, list_files, reached, unreachable
 from persist_assets.storage.partition_texts import (
     NO_VALUE,
@@ -448,7 +449,7 @@ def partition_texts(table: Any, location: str, system: Any, root: str) -> dict[s
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
         failed = f"cannot read the log of the Delta table at {location}"
         raise unreachable(location, error, failed) from error
-    paths: list[str] = pa.table(table.get_add_actions(flatten=True))["path"].to_pylist()
+    paths: list[str] = file_actions(table)["path"].to_pylist()
     lost = next((path for path in paths if path not in by_path), None)
     if lost is not None:
         raise StorageError(
@@ -610,9 +611,7 @@ def promised_rows(table: Any) -> dict[str, int | None]:
 
 def _live(table: Any) -> dict[str, tuple[int, int | None]]:
     """Return the files of a Delta table, as in its log, with their bytes and numbers of rows."""
-    import pyarrow as pa
-
-    actions = pa.table(table.get_add_actions(flatten=True))
+    actions = file_actions(table)
     paths: list[str] = actions["path"].to_pylist()
     counted = "num_records" in actions.column_names
     rows = actions["num_records"].to_pylist() if counted else [None] * len(paths)
@@ -630,14 +629,12 @@ def file_location(path: str, base: str) -> str:
 
 def _refuse_unusual_partitions(table: Any, location: str) -> None:
     """Refuse a table whose directories differ from its partition values: Spark reads the former."""
-    import pyarrow as pa
-
     moments = _partition_moments(table)
     texts: dict[str, Texts] = {}
     if moments:
         with reached(location) as (system, root):
             texts = partition_texts(table, location, system, root.rstrip("/") + "/")
-    for action in pa.table(table.get_add_actions(flatten=False)).to_pylist():
+    for action in file_actions(table, flatten=False).to_pylist():
         spelled = dict(p.split("=", 1) for p in action["path"].split("/")[:-1] if "=" in p)
         values = action.get("partition") or action.get("partition_values") or {}
         for name, value in values.items():

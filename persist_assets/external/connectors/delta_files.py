@@ -24,7 +24,7 @@ from persist_assets.external.connectors.pruning import (
 )
 from persist_assets.planning.increments import in_order
 from persist_assets.storage.delta_features import deletion_vectors
-from persist_assets.storage.delta_tables import file_statistics
+from persist_assets.storage.delta_tables import file_actions, file_statistics
 from persist_assets.storage.files import reached, stored_rows, stored_schema
 from persist_assets.storage.raw import file_location
 
@@ -113,9 +113,7 @@ class DeltaFiles:
 
         Deletion vectors are ignored.
         """
-        import pyarrow as pa
-
-        actions = pa.table(table.get_add_actions(flatten=True))
+        actions = file_actions(table)
         if not actions.num_rows:
             return []
         fields, keys = fields_of(table), table.metadata().partition_columns
@@ -154,13 +152,11 @@ class DeltaFiles:
         self, files: Iterable[DeltaFile], table: Any, column: str | None
     ) -> list[list[DeltaFile]]:
         """Return the files in groups ordered by a column; empty if statistics show no order."""
-        import pyarrow as pa
-
         by_place = {file.location: file for file in files}
         key = next((f for f in fields_of(table) if f.name == column), None)
         if key is None:
             return []
-        actions, name = pa.table(table.get_add_actions(flatten=True)), key.physical
+        actions, name = file_actions(table), key.physical
         bounds = zip(actions["path"].to_pylist(), *_statistics(actions, key), strict=True)
         pieces = [
             Piece(place, {name.lower(): (least, greatest, nulls != 0)}, by_place[place].bytes)

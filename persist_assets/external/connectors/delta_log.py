@@ -14,6 +14,7 @@ from persist_assets.external.connectors.delta_schema import timestamp_keys
 from persist_assets.external.connectors.file_connector import Unfollowable
 from persist_assets.external.connectors.pruning import has_zone
 from persist_assets.storage.commits import commit_file, parse_commit
+from persist_assets.storage.delta_tables import file_actions
 from persist_assets.storage.files import delta_place, reached, unreachable
 from persist_assets.storage.raw import OF_DELTA, is_hidden_file, open_delta, partition_texts
 
@@ -103,9 +104,7 @@ class DeltaLog:
         Earlier releases lost the rows of hidden files, and read timestamps of partitions as UTC if
         they have no zone.
         """
-        import pyarrow as pa
-
-        paths: list[str] = pa.table(table.get_add_actions(flatten=True))["path"].to_pylist()
+        paths: list[str] = file_actions(table)["path"].to_pylist()
         reading = _HIDDEN_FILES if any(map(is_hidden_file, paths)) else ""
         if self._timezone.key in _UTC:
             return reading
