@@ -143,7 +143,12 @@ class Editor:
         return version
 
     def close(self, path: str) -> None:
+        self._texts.pop(path, None)
         self.notify("textDocument/didClose", {"textDocument": {"uri": self.uri(path)}})
+
+    def close_all(self) -> None:
+        for path in tuple(self._texts):
+            self.close(path)
 
     def wait_for_version(self, path: str, version: int) -> None:
         """Wait for the diagnostics of a version of a file."""

@@ -40,11 +40,33 @@ def write(root: Path, files: dict[str, str]) -> None:
 FILES = {"sources/raw.sql": RAW, "sources/miles.sql": MILES, "sources/report.sql": REPORT}
 
 
-@pytest.fixture
-def editor(tmp_path: Path) -> Iterator[Editor]:
-    write(tmp_path, FILES)
-    with editing(tmp_path) as editor:
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("edited")
+
+
+@pytest.fixture(scope="module")
+def one_editor(root: Path) -> Iterator[Editor]:
+    write(root, FILES)
+    with editing(root) as editor:
         yield editor
+
+
+@pytest.fixture
+def editor(one_editor: Editor, root: Path) -> Iterator[Editor]:
+    """The editor; whatever a test does to its files is undone, and all of them are right again."""
+    yield one_editor
+    one_editor.close_all()
+    for path in (root / "sources").iterdir():
+        path.unlink()
+    mark = "sources/mark.sql"
+    write(root, {**FILES, mark: "-- nothing\n"})
+    one_editor.notify("workspace/didChangeWatchedFiles", {"changes": []})
+    one_editor.wait_until(mark, lambda messages: messages != [])  # all before it have come
+    (root / mark).unlink()
+    one_editor.notify("workspace/didChangeWatchedFiles", {"changes": []})
+    one_editor.wait_until(mark, lambda messages: messages == [])
+    assert not any(one_editor.diagnostics.values()), one_editor.diagnostics
 
 
 @pytest.mark.proves("W14")
@@ -71,31 +93,29 @@ def test_diagnostics_follow_the_text_and_vanish_when_it_is_mended(editor: Editor
 
 
 @pytest.mark.proves("W14")
-def test_a_closed_text_counts_no_more_and_files_are_read_again(
-    editor: Editor, tmp_path: Path
-) -> None:
+def test_a_closed_text_counts_no_more_and_files_are_read_again(editor: Editor, root: Path) -> None:
     path = "sources/miles.sql"
     text = editor.open(path)
     editor.change(path, text.replace("FROM flights", "FROM flight"))
     editor.wait_until(path, lambda messages: any("unknown source" in m for m in messages))
     editor.close(path)
     editor.wait_until(path, lambda messages: messages == [])
-    (tmp_path / path).write_text(text.replace("FROM flights", "FROM planes"))
+    (root / path).write_text(text.replace("FROM flights", "FROM planes"))
     editor.notify("workspace/didChangeWatchedFiles", {"changes": []})
     editor.wait_until(path, lambda messages: any("`planes`" in m for m in messages))
-    (tmp_path / "persist.toml").write_text("sourcez = 'x'\n")
+    (root / "persist.toml").write_text("sourcez = 'x'\n")
     editor.notify("workspace/didChangeWatchedFiles", {"changes": []})
     editor.wait_until("persist.toml", lambda messages: any("sourcez" in m for m in messages))
 
 
 @pytest.mark.proves("W14")
-def test_warnings_and_remarks_are_those_of_check(editor: Editor, tmp_path: Path) -> None:
+def test_warnings_and_remarks_are_those_of_check(editor: Editor, root: Path) -> None:
     path = "sources/miles.sql"
     text = editor.open(path)
     editor.change(path, text.replace("sum(distance)", "sum(distance) + rand()"))
     (note,) = editor.wait_until(path, lambda messages: len(messages) == 1)
     assert (note["severity"], note["code"]) == (3, "note")
-    (tmp_path / "sources/empty.sql").write_text("-- nothing\n")
+    (root / "sources/empty.sql").write_text("-- nothing\n")
     editor.notify("workspace/didChangeWatchedFiles", {"changes": []})
     editor.wait_until(
         "sources/empty.sql", lambda messages: "this file defines no source" in messages
@@ -279,6 +299,14 @@ def with_edits(text: str, edits: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+@pytest.fixture(scope="module")
+def renaming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Editor]:
+    root = tmp_path_factory.mktemp("renamed")
+    write(root, {**RENAMED, "persist.toml": "[env.dev.raw]\nflights = 'data/other'\n"})
+    with editing(root) as editor:
+        yield editor
+
+
 @pytest.mark.proves("W14")
 @pytest.mark.parametrize(
     ("path", "mark", "name", "reason"),
@@ -291,12 +319,10 @@ def with_edits(text: str, edits: list[dict[str, Any]]) -> str:
     ],
 )
 def test_an_uncertain_rename_is_refused(
-    tmp_path: Path, path: str, mark: str, name: str, reason: str
+    renaming: Editor, path: str, mark: str, name: str, reason: str
 ) -> None:
-    settings = "[env.dev.raw]\nflights = 'data/other'\n" if name == "flown" else ""
-    write(tmp_path, {**RENAMED, "persist.toml": settings})
-    with editing(tmp_path) as editor:
-        editor.open(path)
-        place = editor.place(path, mark)
-        answer = editor.answer("textDocument/rename", {**place, "newName": name})
-        assert reason in answer["error"]["message"], answer
+    renaming.open(path)
+    place = renaming.place(path, mark)
+    answer = renaming.answer("textDocument/rename", {**place, "newName": name})
+    renaming.close(path)
+    assert reason in answer["error"]["message"], answer
