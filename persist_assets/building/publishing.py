@@ -21,7 +21,14 @@ from persist_assets.ledger.manifest_file import export_manifest, fetch_document
 from persist_assets.ledger.published import REMOVING
 from persist_assets.planning.selection import select
 from persist_assets.storage.delta_tables import LOG
-from persist_assets.storage.files import delete_directory, list_files, list_own, write_text
+from persist_assets.storage.files import (
+    delete_directory,
+    file_exists,
+    list_files,
+    list_own,
+    reached,
+    write_text,
+)
 from persist_assets.storage.published_tables import (
     PUBLISHER,
     Description,
@@ -131,20 +138,47 @@ def export(settings: Settings, ledger: Ledger) -> int:
     return n_entries
 
 
-def share_manifest(settings: Settings, ledger: Ledger) -> None:
+def share_manifest(settings: Settings, ledger: Ledger, *, take_over: bool = False) -> None:
     """Write an environment's manifest beside its tables under fixed names, if it has any.
 
     If that fails, a warning is logged: the next change of the environment writes it.
+
+    Parameters
+    ----------
+    take_over
+        Also replace the manifest of another ledger or environment.
     """
     if settings.publish is None or not settings.publish.path:
         return
     location = f"{settings.publish.path}/{MANIFEST}"
+    publisher = publisher_of(settings, ledger)
     with ledger.leases.hold(f"publish {location}", "a publication"):
-        document = fetch_document(settings, ledger)
+        document = {**fetch_document(settings, ledger), "publisher": publisher}
         try:
+            if not take_over and _publisher_at(location) not in (None, publisher):
+                log.warning("action=publish place=%s: kept, it has another publisher", location)
+                return
             write_text(location, json.dumps(document, indent=2, sort_keys=True) + "\n")
         except StorageError as error:
             log.warning("action=publish place=%s error=%s", location, error.message)
+
+
+def _publisher_at(location: str) -> str | None:
+    """Return the publisher of the manifest at a location; None: there is none, or it is unknown.
+
+    Raises
+    ------
+    StorageError
+        It cannot be read.
+    """
+    if not file_exists(location):
+        return None
+    with reached(location) as (system, path), system.open_input_stream(path) as stream:
+        text = stream.read()
+    try:
+        return json.loads(text).get("publisher")
+    except (ValueError, AttributeError):  # not a manifest
+        return None
 
 
 def show_views(

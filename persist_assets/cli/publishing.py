@@ -78,7 +78,7 @@ def publish_(
         take_over=take_over,
     )
     if not dry_run:
-        publishing.share_manifest(settings, invocation.ledger)
+        publishing.share_manifest(settings, invocation.ledger, take_over=take_over)
     left = publishing.find_left(settings, invocation.ledger, project)
     if invocation.as_json:
         tables = [

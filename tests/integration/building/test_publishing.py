@@ -243,6 +243,31 @@ def test_tainted_rows_are_not_published(root: Path, enter: Callable[..., Builder
 
 
 @pytest.mark.proves("X5")
+def test_the_manifest_of_another_project_is_left_alone(
+    root: Path,
+    make_project: Callable[..., Path],
+    enter: Callable[..., Builder],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    first = build_all(enter(root, "prod"))
+    shared = root / "lake" / "manifest.json"
+    before = json.loads(shared.read_text())
+    assert before["publisher"] == publisher_of(first.settings, first.ledger)
+    toml = SETTINGS.replace('"lake"', json.dumps(str(root / "lake")))
+    other = make_project({"n.sql": SOURCES.replace("group=marts", "group=n")}, toml, "other")
+    write(other, [3])
+    build_all(enter(other, "prod"))
+    assert "kept, it has another publisher" in caplog.text
+    assert json.loads(shared.read_text()) == before
+    assert rows_of(root, "n/p") == [3]
+    assert invoked(other, "publish", "--take-over").exit_code == 0
+    assert json.loads(shared.read_text())["publisher"] != before["publisher"]
+    shared.write_text("[]")
+    assert invoked(root, "publish").exit_code == 0
+    assert json.loads(shared.read_text()) == before
+
+
+@pytest.mark.proves("X5")
 def test_tables_of_others_are_left_alone(root: Path, enter: Callable[..., Builder]) -> None:
     from deltalake import write_deltalake
 
