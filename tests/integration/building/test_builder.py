@@ -209,6 +209,7 @@ def test_names_of_columns_are_ours_whatever_case_the_query_has(
     assert builder.read(named(builder, "p")).columns == ["a", "bB"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 def test_empty_results_and_every_type_of_value(make_builder: Callable[..., Builder]) -> None:
     builder = make_builder(

@@ -235,6 +235,7 @@ def p(f):
     assert (found["function_b"].failed_rows, found["function_b"].partitions) == (3, ())
 
 
+@pytest.mark.slow
 def test_a_key_of_two_dimensions_is_told_as_it_is(make: Make) -> None:
     two = 'partition { day=daily o=[a, b] } start="2024-01-01"'
     builder = make(v("row_count { max=2 per=partition severity=warn } not_null=n", two))
@@ -370,6 +371,7 @@ def test_a_partition_that_fails_keeps_others_from_being_published(make: Make) ->
     assert builder.observer.manifest() == before
 
 
+@pytest.mark.slow
 def test_a_warning_of_a_partition_that_stays_blocks_once_it_is_an_error(make: Make) -> None:
     checks = "row_count { min=1 per=partition severity=warn }"
     builder = make(v(checks))
@@ -403,6 +405,7 @@ def test_a_check_that_is_new_is_asked_of_all_partitions(make: Make) -> None:
     assert places(found["row_count"]) == days(d01="2 rows", d03="2 rows")
 
 
+@pytest.mark.slow
 def test_another_environments_partitions_are_taken_over_with_what_came_of_them(make: Make) -> None:
     builder = make(v(JUDGED), settings="[env.prod]\n")
     root = builder.settings.root
@@ -455,6 +458,7 @@ def test_a_listed_partition_has_no_end_and_its_age_is_told_anew(make: Make) -> N
 # ------------------------------------------------------------------------------------------ Dagster
 
 
+@pytest.mark.slow
 @pytest.mark.proves("K8", "K11")
 def test_dagster_shows_in_which_partitions_a_check_fails(make: Make, spark: Any) -> None:
     builder = make(v("row_count { min=1 per=partition severity=warn } range { n { max=2 } }"))

@@ -92,6 +92,7 @@ def test_large_manifests_are_exported_in_turn(large: tuple[Settings, Ledger]) ->
     exports.flush()
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_exports_the_last_state(large: tuple[Settings, Ledger]) -> None:
     settings, _ = large
     paths = [p for p in sys.path if "tests" in p]

@@ -202,6 +202,7 @@ def test_days_of_years_that_python_has_not_are_days(make_builder: Make, form: st
         assert (snapshot.rows, snapshot.watermark) == (2 * turn + 2, f"+12023-08-0{turn + 6}")
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P8", "P18")
 @pytest.mark.parametrize("more", [False, True])
 def test_raw_data_that_is_put_back_and_written_on_is_computed_anew(
@@ -280,6 +281,7 @@ def add(root: Path, *rows: tuple[int | None, str]) -> None:
     write_deltalake(str(root / "raw"), pa.table(columns), mode="append")
 
 
+@pytest.mark.slow
 def test_the_watermark_falls_when_the_newest_row_goes(make_builder: Make) -> None:
     builder = make_builder(STAMPED)
     root = builder.settings.root
@@ -355,6 +357,7 @@ def test_a_collection_keeps_the_files_that_a_table_still_has(make_builder: Make)
     assert listed_version(listing.name) in {v.version for v in snapshot.as_of}
 
 
+@pytest.mark.slow
 def test_after_a_rollback_a_build_goes_on_from_what_readers_see(make_builder: Make) -> None:
     builder = make_builder(PLAIN)
     root = builder.settings.root
@@ -433,6 +436,7 @@ def test_another_watermark_is_another_table(make_builder: Make) -> None:
     assert (how, snapshot.watermark) == ("whole", "z")
 
 
+@pytest.mark.slow
 def test_a_source_under_a_continued_one_that_was_rebuilt_changes_nothing(
     make_builder: Make,
 ) -> None:
@@ -677,6 +681,7 @@ def test_each_key_has_its_last_row(make_builder: Make) -> None:
     assert read.rows == 5
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P17")
 def test_two_last_rows_of_a_key_are_an_error_unless_said_otherwise(make_builder: Make) -> None:
     text = ONE + (

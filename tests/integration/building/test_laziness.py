@@ -156,6 +156,7 @@ def test_a_rerun_scans_what_its_window_needs(
     assert (tuple(found), len(plans)) == (read, 1), plans
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P16")
 def test_check_and_plan_compute_nothing(make_project: Callable[..., Path]) -> None:
     root = make_project({"raw.sql": RAW, "f.py": BOMB, "g.sql": PROVEN.replace("f AS", "g AS")})

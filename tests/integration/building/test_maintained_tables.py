@@ -175,6 +175,7 @@ def test_rows_that_differ_in_more_than_spark_compares(make_project: Make, enter:
             assert work.maintenance == ("whole" if not number else "keys"), name
 
 
+@pytest.mark.slow
 @pytest.mark.proves("T8")
 def test_files_that_vacuum_removed_are_named(
     make_project: Make, enter: Enter, caplog: pytest.LogCaptureFixture

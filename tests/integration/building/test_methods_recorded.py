@@ -120,6 +120,7 @@ BOUNDED = ONE + (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.proves("T6", "T7")
 def test_windows_that_turn_out_to_be_unknown_are_whole_and_strict_refuses_them(
     make_project: Callable[..., Path], enter: Enter, spark: Any, caplog: pytest.LogCaptureFixture

@@ -101,6 +101,7 @@ def test_who_reads_rows_that_were_built_anew_is_built(
     assert build(enter(root), "p", "r") == ["reused", "reused"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 def test_partitions_of_rows_that_were_built_anew_are_built(
     root: Path, enter: Callable[..., Builder], tmp_path: Path
@@ -141,6 +142,7 @@ def test_what_is_tainted_while_others_compute_from_it_gives_nothing(
     assert build(enter(root), "p", "r") == ["built", "built"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 def test_a_taint_is_of_the_table_and_of_all_that_was_computed_from_it(
     root: Path, enter: Callable[..., Builder]
@@ -162,6 +164,7 @@ def test_a_taint_is_of_the_table_and_of_all_that_was_computed_from_it(
     assert tainted(enter(root, "prod")) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 def test_a_rollback_knows_what_was_tainted_then(
     root: Path, enter: Callable[..., Builder], tmp_path: Path
@@ -192,6 +195,7 @@ def test_a_rollback_knows_what_was_tainted_then(
     assert tainted(enter(root)) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 def test_rows_stay_tainted_whatever_they_are_called_and_whenever_they_are_meant_again(
     root: Path, enter: Callable[..., Builder]
@@ -218,6 +222,7 @@ def test_rows_stay_tainted_whatever_they_are_called_and_whenever_they_are_meant_
     assert tainted(enter(root)) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 def test_partitions_stay_tainted_until_they_are_built_themselves(
     root: Path, enter: Callable[..., Builder]
@@ -294,6 +299,7 @@ def test_the_very_rows_of_a_partition_are_tainted_in_every_snapshot(
     assert builder.observer.tainted(builder.observer.manifest()) == {parted.source_id: {"1"}}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 def test_what_was_computed_from_tainted_rows_is_so_though_the_project_means_something_else_now(
     root: Path, enter: Callable[..., Builder]
@@ -312,6 +318,7 @@ def test_what_was_computed_from_tainted_rows_is_so_though_the_project_means_some
     assert tainted(enter(root)) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 def test_what_is_parked_is_not_published_of_what_was_tainted_meanwhile(
     root: Path, enter: Callable[..., Builder]
@@ -334,6 +341,7 @@ def test_what_is_parked_is_not_published_of_what_was_tainted_meanwhile(
     assert tainted(enter(root)) == {"parted", "last"}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 def test_what_was_read_counts_though_it_was_built_again_meanwhile(
     root: Path, enter: Callable[..., Builder]
@@ -436,6 +444,7 @@ def test_what_others_go_on_with_is_not_read_where_it_was_tainted_and_built_again
     assert build(enter(root), "q") == ["reused"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 def test_what_is_tainted_is_not_replaced_by_what_is_older(
     root: Path, enter: Callable[..., Builder]
@@ -584,6 +593,7 @@ def test_a_table_of_other_rows_is_not_taken_from_another_environment(
     assert "different rows of m/p" in decided.refused[0].reason
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 def test_groups_of_ledgers_that_did_not_tell_are_of_what_the_table_is(
     root: Path, enter: Callable[..., Builder], tmp_path: Path

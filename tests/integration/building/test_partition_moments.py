@@ -82,6 +82,7 @@ def micros(frame: Any) -> dict[int, Any]:
     return {row.v: row.m for row in frame.selectExpr("v", "unix_micros(ts) AS m").collect()}
 
 
+@pytest.mark.slow
 @pytest.mark.proves("S29")
 @pytest.mark.parametrize("checkpoint", [False, True])
 def test_an_external_table_has_the_moments_that_spark_has(

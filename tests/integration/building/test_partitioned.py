@@ -111,6 +111,7 @@ def check(builder: Builder, name: str) -> None:
     assert sum(found.values()) == snapshot.rows
 
 
+@pytest.mark.slow
 @pytest.mark.proves("K8", "P8")
 @pytest.mark.parametrize("there", [False, True])
 def test_partitions_meet_all_rows_of_another_table_made_of_theirs(
@@ -215,6 +216,7 @@ def test_only_partitions_that_a_change_can_reach_are_stale(make_builder: Make) -
     assert built(later, "total")[1].rows == 1
 
 
+@pytest.mark.slow
 @pytest.mark.proves("K8")
 def test_partitions_that_were_not_asked_for_stay_old_and_are_known_to_be(
     make_builder: Make,
@@ -234,6 +236,7 @@ def test_partitions_that_were_not_asked_for_stay_old_and_are_known_to_be(
     check(make_builder(root=root), "daily")
 
 
+@pytest.mark.slow
 def test_another_environment_starts_from_what_there_is(make_builder: Make) -> None:
     builder = make_builder(RAW + DAILY, '[env.dev]\nreads = "prod"\n[env.prod]\n')
     root = builder.settings.root
@@ -291,6 +294,7 @@ def test_random_histories_of_partitions(make_builder: Make, seed: int) -> None:
     check(last, "weekly")
 
 
+@pytest.mark.slow
 def test_listed_partitions_and_two_dimensions(make_builder: Make) -> None:
     builder = make_builder(
         RAW
@@ -310,6 +314,7 @@ def test_listed_partitions_and_two_dimensions(make_builder: Make) -> None:
     assert built(builder, "b")[1].rows == 2 * 9
 
 
+@pytest.mark.slow
 def test_a_table_whose_files_are_gone_is_built_again(make_builder: Make) -> None:
     builder = make_builder(RAW + DAILY)
     root = builder.settings.root

@@ -286,6 +286,7 @@ def test_tables_of_others_are_left_alone(root: Path, enter: Callable[..., Builde
         dev.build(dev.project.persisted[0])
 
 
+@pytest.mark.slow
 @pytest.mark.proves("X5")
 def test_what_platforms_do_to_the_table_harms_nothing(
     root: Path, enter: Callable[..., Builder]
@@ -434,6 +435,7 @@ def test_names_are_unique_and_can_be_selected(root: Path, enter: Callable[..., B
     )
 
 
+@pytest.mark.slow
 @pytest.mark.proves("X5")
 def test_a_publication_that_was_suspended_does_not_put_earlier_rows_back(
     root: Path, enter: Callable[..., Builder]

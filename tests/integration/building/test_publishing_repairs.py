@@ -405,6 +405,7 @@ def test_a_broken_table_does_not_stop_garbage_collection(
     assert "lake/m/p skipped" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.proves("X5")
 def test_tables_of_a_lost_ledger_can_be_taken_over(
     root: Path, enter: Callable[..., Builder]

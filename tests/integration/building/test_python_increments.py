@@ -157,6 +157,7 @@ def test_a_frame_of_narwhals_is_filtered_too(make: Make) -> None:
     assert (how, snapshot.rows) == ("windows", 3)
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P7")
 def test_what_reads_it_inline_in_the_same_run_is_asked_for_everything(make: Make) -> None:
     text = FILTERED + (
@@ -220,6 +221,7 @@ def test_a_filter_by_no_column_is_an_error_of_its_source(make: Make) -> None:
         build(make(root=root))
 
 
+@pytest.mark.slow
 def test_a_table_of_a_function_is_followed_by_what_reads_it(make: Make) -> None:
     builder = make(FILTERED)
     root = builder.settings.root
@@ -237,6 +239,7 @@ def test_a_table_of_a_function_is_followed_by_what_reads_it(make: Make) -> None:
     assert (how in ("whole", "added"), snapshot.rows) == (True, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.proves("K8")
 def test_a_filter_leaves_partitions_all_rows(make: Make) -> None:
     """What comes after it may look further back than the windows that are built."""

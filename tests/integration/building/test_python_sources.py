@@ -158,6 +158,7 @@ def test_tables_are_written_models_are_not_and_sources_are_called_in_every_run(
     assert steps["quiet"].action == "reuse"
 
 
+@pytest.mark.slow
 def test_languages_read_each_other(make: Callable[..., Builder]) -> None:
     builder = make(
         {
@@ -182,6 +183,7 @@ def test_languages_read_each_other(make: Callable[..., Builder]) -> None:
     assert [(c.name, c.type) for c in snapshot.columns] == [("a", "bigint"), ("d", "string"), ("c", "bigint")]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_newer_data_and_newer_code_are_built_and_nothing_else(make: Callable[..., Builder]) -> None:
     text = f"{IMPORTS}import helper\n@table\ndef f(t): return helper.keep(t)\n@table\ndef g(f): return f.groupBy('b').count()\n"
     builder = make(
@@ -300,6 +302,7 @@ SAME = [
 ABOUT = "named_struct('x', a, 'y', b) AS st, a AS d, timestamp'2020-01-02' AS t, 1 AS unread"
 
 
+@pytest.mark.slow
 def test_a_function_says_the_same_of_what_it_selects_and_of_all(
     make: Callable[..., Builder],
 ) -> None:
@@ -339,6 +342,7 @@ def test_frames_of_narwhals(make: Callable[..., Builder]) -> None:
     assert rows(builder, "f") == [("x", 6), ("y", 4)]
 
 
+@pytest.mark.slow
 def test_workers_run_what_is_in_files_of_the_project(make: Callable[..., Builder]) -> None:
     """Functions, classes and whole modules go to Spark's workers by value."""
     helper = (
@@ -545,6 +549,7 @@ def test_rows_that_go_with_their_run(make: Callable[..., Builder]) -> None:
     builder.close()
 
 
+@pytest.mark.slow
 def test_data_from_outside_is_read_again_when_its_window_is_over(
     make: Callable[..., Builder],
 ) -> None:

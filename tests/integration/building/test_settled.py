@@ -85,6 +85,7 @@ def edit(root: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
+@pytest.mark.slow
 @pytest.mark.proves("V40")
 def test_only_sources_are_left_out_that_a_build_would_not_touch(
     root: Path, enter: Callable[..., Builder]
@@ -123,6 +124,7 @@ def test_only_sources_are_left_out_that_a_build_would_not_touch(
     assert names(few) == {"stored"}
 
 
+@pytest.mark.slow
 @pytest.mark.proves("V40")
 def test_whatever_a_build_would_do_is_done(root: Path, enter: Callable[..., Builder]) -> None:
     builder = enter(root)

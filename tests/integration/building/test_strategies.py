@@ -158,6 +158,7 @@ CREATE VIEW w AS SELECT v.a, t.a AS b FROM v JOIN t ON v.a = t.a;
     assert (later.rows("v"), later.rows("w")) == ([8], [])
 
 
+@pytest.mark.slow
 def test_what_a_view_reads_is_kept_as_long_as_it(run: Callable[..., Run]) -> None:
     run(source_text("view")).build("base", "mid")
     write(run(source_text("view")).root, [5])
@@ -314,6 +315,7 @@ def test_the_rows_of_a_temporary_table_are_checked(run: Callable[..., Run]) -> N
         now.build("top")
 
 
+@pytest.mark.slow
 def test_a_view_holds_no_rows_that_a_temporary_table_must_not_have(
     run: Callable[..., Run],
 ) -> None:
@@ -334,6 +336,7 @@ def test_a_view_holds_no_rows_that_a_temporary_table_must_not_have(
     assert later.rows("top") == [10]
 
 
+@pytest.mark.slow
 def test_a_check_that_is_added_to_a_temporary_source_guards_what_was_built_of_it(
     run: Callable[..., Run],
 ) -> None:

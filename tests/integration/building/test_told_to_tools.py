@@ -104,6 +104,7 @@ def receiver() -> Iterator[Receiver]:
 # --------------------------------------------------------------------------------------------- logs
 
 
+@pytest.mark.slow
 @pytest.mark.proves("Y3")
 def test_builds_log_json_with_source_build_environment_and_run(root: Path) -> None:
     _, text = act(root, {"PERSIST_LOG_FORMAT": "json"})
@@ -124,6 +125,7 @@ def test_builds_log_json_with_source_build_environment_and_run(root: Path) -> No
     assert published == ["m/a", "m/b"]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("Y4", "Y5")
 def test_what_is_off_is_not_even_imported(root: Path) -> None:
     assert act(root, {})[0][1:] == []

@@ -524,6 +524,7 @@ def test_an_environment_finds_tables_of_one_that_it_does_not_read(
     assert build(make(root)) == dict.fromkeys(ALL, "reused")
 
 
+@pytest.mark.slow
 def test_builds_of_all_releases_wait_for_leases_in_one_order(
     root: Path, make: Make, upgrade: Callable[[], None]
 ) -> None:

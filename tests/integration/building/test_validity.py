@@ -268,6 +268,7 @@ def test_what_comes_back_was_not_there_before_it_went(make: Make) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_several_rows_of_one_key_are_refused(make: Make) -> None:
     builder = make()
     root = builder.settings.root
@@ -480,6 +481,7 @@ def test_environments_have_histories_of_their_own(make: Make) -> None:
     assert versions_of(builder, build(builder)) == [(1, "a", 0.0, 4.0), (1, "b", 4.0, None)]
 
 
+@pytest.mark.slow
 def test_a_history_that_is_gone_is_not_begun_anew_in_silence(make: Make) -> None:
     builder = make()
     root = builder.settings.root
@@ -506,6 +508,7 @@ def overtaken(make: Make, root: Path) -> None:
         build(late)
 
 
+@pytest.mark.slow
 def test_a_run_that_began_before_another_one_wrote_is_refused(make: Make) -> None:
     builder = make()
     root = builder.settings.root
@@ -596,6 +599,7 @@ def test_a_history_that_went_on_elsewhere_meanwhile_is_not_published(make: Make)
     assert second.build_id == named(builder, "p").build_id
 
 
+@pytest.mark.slow
 def test_a_table_that_kept_nothing_is_no_history(make: Make) -> None:
     builder = make(PLAIN.replace(" refresh=snapshot key=id", ""))
     root, code = builder.settings.root, builder.settings.root / "sources" / "m.sql"
@@ -842,6 +846,7 @@ TWO = RAW + (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P8")
 def test_what_does_not_say_it_goes_on_has_no_rows_of_older_code(make: Make) -> None:
     builder = make(TWO)
@@ -864,6 +869,7 @@ def test_what_does_not_say_it_goes_on_has_no_rows_of_older_code(make: Make) -> N
     assert [(s.action, s.reasons) for s in steps] == [("reuse", ())] * 2, "of all code the present"
 
 
+@pytest.mark.slow
 def test_a_table_that_went_on_is_computed_anew_once_it_is_not_to_go_on(make: Make) -> None:
     builder = make(GOING_ON)
     root, code = builder.settings.root, builder.settings.root / "sources" / "m.sql"
@@ -878,6 +884,7 @@ def test_a_table_that_went_on_is_computed_anew_once_it_is_not_to_go_on(make: Mak
     assert make(root=root, at=3).build(named(make(root=root, at=3), "p")).action == "reused"
 
 
+@pytest.mark.slow
 def test_what_says_the_same_as_a_table_that_goes_on_by_reading_it_has_its_rows(make: Make) -> None:
     text = TWO.replace("same AS SELECT id, a, at FROM t", "same AS SELECT * FROM p")
     builder = make(text)
@@ -913,6 +920,7 @@ def test_other_columns_do_not_go_on(make: Make) -> None:
     assert older_code(build(builder, force=True)) is None
 
 
+@pytest.mark.slow
 def test_windows_of_a_table_of_older_code_are_computed_again(make: Make) -> None:
     daily = RAW + (
         "--@ persist refresh=incremental on_change=continue watermark=d\n"
