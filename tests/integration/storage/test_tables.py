@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -89,6 +91,21 @@ def test_other_tools_read_what_we_write(tmp_path: Path) -> None:
     commit(stage(root, "one", 3), build_id="b", pinned=None)
     assert pl.read_delta(str(root)).rows() == [(0, "x0"), (1, "x1"), (2, "x2")]
     assert DeltaTable(str(root)).to_pyarrow_dataset().count_rows() == 3
+
+
+def test_looking_at_a_table_does_not_import_pandas(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    commit(stage(root, "one", 3), build_id="b", pinned=None)
+    script = (
+        "import sys\n"
+        "from persist_assets.storage.delta_tables import read_version\n"
+        f"(file,) = read_version({str(root)!r}, 0).files\n"
+        "print(file.endswith('.parquet'), 'pandas' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "True False\n"
 
 
 def test_the_log_has_statistics_and_the_build(tmp_path: Path) -> None:
