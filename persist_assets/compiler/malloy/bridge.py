@@ -2,11 +2,12 @@
 
 Each `Session` has one process, which is started on demand, and restarted if it ended. The
 invariant: a request is answered, or raises, within the time limit, and no process outlives its
-session.
+session, except for the one that waits for the next session (`Idle`).
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import re
@@ -17,7 +18,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
-from threading import RLock, Timer
+from threading import Lock, RLock, Timer
 from typing import IO, TYPE_CHECKING, Any, Protocol, Self
 
 from persist_assets._paths import MALLOY_BRIDGE as PROGRAM
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
 
 OLDEST_NODE = 20
 TIME_LIMIT_S = 60.0
+IDLE_S = 60.0
+"""How long a process waits for the next session."""
+MAX_SESSIONS = 100
+"""A process that has served so many sessions waits for no other one."""
 
 _INSTALL = 'install Node 20 or newer, for example with pip install "persist-assets[malloy]"'
 
@@ -129,6 +134,9 @@ class Session:
         How long the compiler may work without output, in seconds.
     program, node
         The program and Node; None for the bundled program and the result of `find_node`.
+    idle
+        Where a process comes from and goes to, so that sessions in turn need only one. Without it,
+        the session's process is its own.
 
     Raises
     ------
@@ -146,7 +154,9 @@ class Session:
         time_limit_s: float = TIME_LIMIT_S,
         program: Path | None = None,
         node: Path | None = None,
+        idle: Idle | None = None,
     ) -> None:
+        self._idle = idle
         self._program = program or PROGRAM
         if not self._program.exists():
             raise SettingsError(
@@ -177,7 +187,12 @@ class Session:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End the process."""
+        """End the process, or let it wait for the next session."""
+        with self._lock:
+            process = self._process
+            if self._idle is not None and process is not None and not self._busy:
+                self._process = None
+                self._idle.put(process)
         self.close()
 
     def close(self) -> None:
@@ -227,8 +242,8 @@ class Session:
             self._busy = True
             try:
                 if self._process is None:
-                    self._process = _Process(self._node, self._program, self._time_limit_s)
-                    self._process.request({"do": "open", **self._circumstances}, self._answer)
+                    self._open()
+                assert self._process is not None
                 return self._process.request({"do": do, "path": path, **more}, self._answer)
             except _Ended as ended:
                 self.close()
@@ -239,6 +254,21 @@ class Session:
                 raise
             finally:
                 self._busy = False
+
+    def _open(self) -> None:
+        """Let a process compile under the circumstances of this session."""
+        request = {"do": "open", **self._circumstances}
+        if self._idle is not None:
+            self._process = self._idle.take(self._node, self._program)
+        if self._process is not None:
+            self._process.time_limit_s = self._time_limit_s
+            try:
+                self._process.request(request, self._answer)
+                return
+            except _Ended:  # it ended while it waited
+                self.close()
+        self._process = _Process(self._node, self._program, self._time_limit_s)
+        self._process.request(request, self._answer)
 
     def _answer(self, question: Mapping[str, Any]) -> Any:
         question_kind = question["ask"]
@@ -257,12 +287,21 @@ class _Ended(Exception):
         self.hint = hint
 
 
+def _made_of(node: Path, program: Path) -> tuple[object, ...]:
+    """Return what a process depends on besides its requests."""
+    locale = {k: v for k, v in os.environ.items() if k in ("TZ", "LANG") or k.startswith("LC_")}
+    about = program.stat()
+    return node, program, about.st_mtime_ns, about.st_size, locale
+
+
 class _Process:
     """Node with the program, and the lines sent in both directions."""
 
     def __init__(self, node: Path, program: Path, time_limit_s: float) -> None:
+        self.made_of = _made_of(node, program)
         self.time_limit_s = time_limit_s
-        self.overdue = False
+        self.overdue = self.refused = False
+        self.n_sessions = 1
         self.errors: IO[bytes] = TemporaryFile()  # noqa: SIM115 - `end` closes it
         # Settings for the user's own Node programs do not apply.
         environ = {k: v for k, v in os.environ.items() if not k.startswith("NODE_")}
@@ -287,7 +326,7 @@ class _Process:
             try:
                 response = {"told": answer(reply)}
             except Refused as refused:
-                response = {"refused": str(refused)}
+                response, self.refused = {"refused": str(refused)}, True
             reply = self.exchange(response)
         if "failed" in reply:
             raise _Ended(f"Malloy's compiler failed: {reply['failed']}")
@@ -340,3 +379,76 @@ class _Process:
             self.process.wait()
         self.process.stdout.close()
         self.errors.close()
+
+
+class Idle:
+    """One process that waits for the next session, for `IDLE_S` at most.
+
+    Opening a session makes the program forget all sessions before it. A process that could still
+    have something to say for its last session ends instead: after a refusal, Malloy answers while
+    other requests of the same compilation are under way.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._process: _Process | None = None
+        self._limit: Timer | None = None
+
+    def take(self, node: Path, program: Path) -> _Process | None:
+        """Return a process for a session; None if there is none that fits."""
+        with self._lock:
+            process, self._process = self._process, None
+            if self._limit is not None:
+                self._limit.cancel()
+                self._limit = None
+        if process is None:
+            return None
+        if process.made_of == _made_of(node, program) and process.process.poll() is None:
+            process.n_sessions += 1
+            return process
+        process.end()
+        return None
+
+    def put(self, process: _Process) -> None:
+        """Let a process wait, or end it."""
+        if process.refused or process.n_sessions >= MAX_SESSIONS:
+            process.end()
+            return
+        limit = Timer(IDLE_S, self._end, (process,))
+        limit.daemon = True
+        with self._lock:
+            before, self._process = self._process, process
+            if self._limit is not None:
+                self._limit.cancel()
+            self._limit = limit
+            limit.start()
+        if before is not None:
+            before.end()
+
+    def end(self) -> None:
+        """End the process that waits."""
+        with self._lock:
+            process = self._process
+        if process is not None:
+            self._end(process)
+
+    def _end(self, process: _Process) -> None:
+        with self._lock:
+            if self._process is not process:
+                return
+            self._process = None
+            if self._limit is not None:
+                self._limit.cancel()
+                self._limit = None
+        process.end()
+
+    def forget(self) -> None:
+        """Know of no process: that of a parent is not ours."""
+        self._lock, self._process, self._limit = Lock(), None, None
+
+
+IDLE = Idle()
+"""The process that waits for the next session of a project's files."""
+atexit.register(IDLE.end)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=IDLE.forget)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from persist_assets.compiler.cache import Parsed, parsed
 from persist_assets.compiler.frontends.python import digest_of, with_functions
 from persist_assets.compiler.frontends.sql_inlining import NO_DEFINITIONS, Definitions
-from persist_assets.compiler.malloy.bridge import Connection, Refused, Session
+from persist_assets.compiler.malloy.bridge import IDLE, Connection, Refused, Session
 from persist_assets.compiler.malloy.declarations import (
     ALL_ROWS_OF,
     UNCERTAIN,
@@ -169,6 +169,7 @@ class Models:
             {settings.connection: Connection(self.connection)},
             givens=dict(settings.givens),
             virtual={settings.connection: dict(settings.virtual)},
+            idle=IDLE,
         )
 
     def _by_rounds(

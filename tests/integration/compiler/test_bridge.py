@@ -17,11 +17,19 @@ import pytest
 from conftest import ROOT, need, need_node, wait_for
 from malloy import SPARK, Told, malloy
 
-from persist_assets.compiler.malloy.bridge import PROGRAM, Session, find_node
+import persist_assets.compiler.malloy.bridge
+from persist_assets.compiler.malloy.bridge import (
+    MAX_SESSIONS,
+    PROGRAM,
+    Connection,
+    Idle,
+    Session,
+    find_node,
+)
 from persist_assets.core.errors import Location, Problem, SettingsError, SourcesError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from persist_assets.compiler.malloy.answers import MalloyModel
 
@@ -61,13 +69,22 @@ source: far is counts -> { group_by: c }
 FILES = {"sources/a.malloy": MODEL, "sources/b.malloy": OTHER}
 
 
+IDLE = Idle()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def end_idle() -> Iterator[None]:
+    yield
+    IDLE.end()
+
+
 def flights(**files: str) -> Told:
     more = {f"sources/{name}.malloy": text for name, text in files.items()}
     return Told({**FILES, **more}, {"flights": FLIGHTS}, [("carrier", "string")])
 
 
 def problems(text: str) -> list[Problem]:
-    with malloy(flights(x=text)) as session:
+    with malloy(flights(x=text), idle=IDLE) as session:
         return list(session.compile_model("sources/x.malloy").problems)
 
 
@@ -75,7 +92,7 @@ def problems(text: str) -> list[Problem]:
 
 
 def test_a_model_is_what_its_file_defines() -> None:
-    with malloy(flights()) as session:
+    with malloy(flights(), idle=IDLE) as session:
         model = session.compile_model("sources/a.malloy")
         other = session.compile_model("sources/b.malloy")
     assert model.problems == other.problems == ()
@@ -105,7 +122,7 @@ def test_a_model_is_what_its_file_defines() -> None:
 
 
 def test_what_is_persisted_is_read_by_its_source_id_and_malloys_sql_inlines_it() -> None:
-    with malloy(flights()) as session:
+    with malloy(flights(), idle=IDLE) as session:
         model = session.compile_model("sources/a.malloy")
         (far,) = session.compile_model("sources/b.malloy").sources
     sources = {s.name: s for s in model.sources}
@@ -146,7 +163,7 @@ def test_build_ids_are_those_of_malloys_own_builder() -> None:
             for name, value in json.loads(done.stdout).items()
             if name.endswith("@" + path)
         }
-        with malloy(told) as session:
+        with malloy(told, idle=IDLE) as session:
             model = session.compile_model(path)
         found = {
             s.source_id: {"buildId": s.build_id, "sql": s.malloy_sql}
@@ -158,7 +175,7 @@ def test_build_ids_are_those_of_malloys_own_builder() -> None:
 
 
 def test_a_query_reads_what_is_persisted_by_its_source_id() -> None:
-    with malloy(flights()) as session:
+    with malloy(flights(), idle=IDLE) as session:
         ask = {"path": "sources/b.malloy", "text": "run: by_carrier -> { group_by: carrier }"}
         placed = session.compile_query(**ask)
         named = session.compile_query("sources/a.malloy", name="monthly")
@@ -178,7 +195,7 @@ def test_types_of_spark_become_malloys() -> None:
         ("s", "struct<`q``u`:string>"),
     ]  # fmt: skip
     told = Told({"t.malloy": "source: t is spark.table('t')"}, {"t": columns})
-    with malloy(told) as session:
+    with malloy(told, idle=IDLE) as session:
         (source,) = session.compile_model("t.malloy").sources
     assert [(c.name, c.type) for c in source.columns] == [
         ("a", "array<struct<x:integer,y z:array<float>>>"), ("m", "map"), ("d", "float"),
@@ -197,7 +214,7 @@ def test_givens_have_the_values_of_the_session() -> None:
     query: own is f -> { group_by: carrier; where: carrier = $WHO }
     """
     told = flights(x=text)
-    with malloy(told, givens={"WHO": "UA", "LOWEST": 7, "OTHER": 1}) as session:
+    with malloy(told, givens={"WHO": "UA", "LOWEST": 7, "OTHER": 1}, idle=IDLE) as session:
         model = session.compile_model("sources/x.malloy")
         query = session.compile_query("sources/x.malloy", name="own")
         without = session.compile_query("sources/a.malloy", name="monthly")
@@ -208,7 +225,7 @@ def test_givens_have_the_values_of_the_session() -> None:
     assert "'UA'" in (mine.sql or "")
     assert ">7" in (kept.sql or "")
     assert kept.build_id is None, "Malloy's BuildID does not tell the value"
-    with malloy(told, givens={"LOWEST": 5}) as session:
+    with malloy(told, givens={"LOWEST": 5}, idle=IDLE) as session:
         _, kept, mine = session.compile_model("sources/x.malloy").sources
         none = session.compile_query("sources/x.malloy", name="own")
     assert kept.build_id
@@ -228,7 +245,7 @@ def test_virtual_sources_are_the_tables_of_the_session() -> None:
     found: dict[str, Any] = {}
     for table in ("flights", "archive.flights", None):
         virtual = {"spark": {"some_flights": table}} if table else {}
-        with malloy(flights(x=text), virtual=virtual) as session:
+        with malloy(flights(x=text), virtual=virtual, idle=IDLE) as session:
             model = session.compile_model("sources/x.malloy")
         assert model.problems == ()
         assert [s.name for s in model.sources] == ["v", "w", "other"]
@@ -270,7 +287,7 @@ def test_what_is_wrong_is_said_with_its_place(
 
 def test_a_circle_of_imports_is_shown_where_it_begins() -> None:
     told = flights(x='import "y.malloy"', y='import "z.malloy"', z='\nimport "y.malloy"')
-    with malloy(told) as session:
+    with malloy(told, idle=IDLE) as session:
         (problem,) = session.compile_model("sources/x.malloy").problems
         assert session.compile_model("sources/a.malloy").problems == ()
     assert problem.location == Location("sources/y.malloy", 1, 8)
@@ -279,7 +296,7 @@ def test_a_circle_of_imports_is_shown_where_it_begins() -> None:
 
 def test_an_annotation_that_does_not_parse_is_a_problem_of_its_source() -> None:
     text = "##! experimental.persistence\n#@ persist name=a.b\nsource: s is spark.table('flights') -> { group_by: carrier }"
-    with malloy(flights(x=text)) as session:
+    with malloy(flights(x=text), idle=IDLE) as session:
         (source,) = session.compile_model("sources/x.malloy").sources
     (problem,) = source.problems
     assert problem.location == Location("sources/x.malloy", 2, 18)
@@ -288,7 +305,7 @@ def test_an_annotation_that_does_not_parse_is_a_problem_of_its_source() -> None:
 
 def test_without_the_flag_nothing_is_persisted_and_the_annotation_is_known() -> None:
     text = "#@ persist\nsource: s is spark.table('flights') -> { group_by: carrier }"
-    with malloy(flights(x=text)) as session:
+    with malloy(flights(x=text), idle=IDLE) as session:
         model = session.compile_model("sources/x.malloy")
     assert not model.flag
     assert [(s.persist, s.build_id) for s in model.sources] == [(True, None)]
@@ -300,7 +317,7 @@ def test_names_of_files_and_sources_may_be_any() -> None:
     reader = '##! experimental.persistence\nimport "%60x%60.malloy"\n#@ persist\nsource: r is `größe & "mehr"` -> { group_by: `ä b` }'
     beside = str(Path(path).with_name("r.malloy"))
     told = Told({path: text, beside: reader}, {"flights": FLIGHTS})
-    with malloy(told) as session:
+    with malloy(told, idle=IDLE) as session:
         model, second = session.compile_model(path), session.compile_model(beside)
     assert model.problems == second.problems == ()
     assert model.sources[0].source_id == f'größe & "mehr"@{path}'
@@ -317,7 +334,7 @@ def test_files_questions_and_answers_may_be_long() -> None:
     comment = "-- ü" * 100_000
     every = "\n".join(f"dimension: d{n} is upper(column_{n})" for n in range(3000))
     text = f"{comment}\nsource: t is spark.table('t') extend {{ {every} }}\nsource: every is t -> {{ select: * }}"
-    with malloy(Told({"t.malloy": text}, {"t": columns})) as session:
+    with malloy(Told({"t.malloy": text}, {"t": columns}), idle=IDLE) as session:
         model = session.compile_model("t.malloy")
     assert model.problems == ()
     assert len(model.sources[1].columns) == 8000
@@ -469,6 +486,64 @@ def test_the_compiler_goes_with_whoever_started_it() -> None:
         assert alive(number)
         owner.kill()
         wait_for(lambda: not alive(number), seconds=20)
+
+
+# --------------------------------------------------------------------------- sessions in turn
+
+
+def tiny(column: str) -> Told:
+    text = "source: t is spark.table('t')\nsource: u is spark.table('u')"
+    return Told({"t.malloy": text}, {"t": [(column, "int")], "u": [(column, "int")]})
+
+
+def column_of(session: Session) -> str:
+    return session.compile_model("t.malloy").sources[0].columns[0].name
+
+
+def test_sessions_in_turn_share_a_process_and_know_nothing_of_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    idle = Idle()
+    with malloy(tiny("a"), idle=idle) as session:
+        assert column_of(session) == "a"
+        first = pid(session)
+    assert alive(first)
+    with malloy(tiny("b"), {"spark": Connection("other")}, idle=idle) as session:
+        assert (column_of(session), pid(session)) == ("b", first)
+        with malloy(tiny("c"), idle=idle) as inner:  # the one that waited is taken
+            assert column_of(inner) == "c"
+            second = pid(inner)
+    assert second != first and alive(first) and not alive(second), "one waits"
+    monkeypatch.setattr(persist_assets.compiler.malloy.bridge, "IDLE_S", 0.1)
+    with malloy(tiny("a"), idle=idle) as session:
+        assert (column_of(session), pid(session)) == ("a", first)
+    wait_for(lambda: not alive(first), seconds=20)
+
+
+def test_a_process_that_could_still_say_something_waits_for_no_other_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    idle = Idle()
+    told = tiny("a")
+    told.tables = {}
+    with malloy(told, idle=idle) as session:
+        assert session.compile_model("t.malloy").problems, "a refusal"
+        refused = pid(session)
+    assert not alive(refused)
+    with malloy(tiny("a"), idle=idle) as session:
+        column_of(session)
+        waiting = pid(session)
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    with malloy(tiny("b"), idle=idle) as session:
+        assert column_of(session) == "b"
+        killed = pid(session)
+        assert not alive(waiting), "it was started elsewhere"
+    os.kill(killed, signal.SIGKILL)
+    with malloy(tiny("c"), idle=idle) as session:
+        assert column_of(session) == "c"
+        last = pid(session)
+        process_of(session).n_sessions = MAX_SESSIONS
+    assert not alive(last)
 
 
 # ------------------------------------------------------------------------- what has to be there
