@@ -216,6 +216,7 @@ def f(p):
 """
 
 
+@pytest.mark.slow
 def test_projects_share_it_and_see_nothing_of_each_other_and_strangers_nothing(
     places: Path,
 ) -> None:

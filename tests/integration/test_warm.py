@@ -111,10 +111,12 @@ def test_it_can_be_killed_and_looked_for(tmp_path: Path, forked: list[bool]) -> 
     assert forked == [True, True]
 
 
+@pytest.mark.slow
 def test_hashes_differ_from_command_to_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked: list[bool]
 ) -> None:
     monkeypatch.setattr(warm, "MODULES", ("hashed",))
+    monkeypatch.setattr(warm, "N_WARM", 2)
     (tmp_path / "hashed.py").write_text("print(hash('text'))")
     command = [sys.executable, "-m", "hashed"]
     said = [warm.run(command, cwd=tmp_path, capture_output=True).stdout for _ in range(2)]
