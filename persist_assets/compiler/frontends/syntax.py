@@ -7,6 +7,7 @@ forms that Spark's own parser refuses for certain, and the messages for what no 
 from __future__ import annotations
 
 from difflib import get_close_matches
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from sqlglot.tokenizer_core import TokenType
@@ -47,7 +48,7 @@ def find_refused(tokens: Sequence[Token], text: str) -> Invalid | None:
     opened = _unclosed(tokens, len(tokens) - 1)
     if opened is not None and _word(tokens, opened - 1, text) in _CLOSED_BY_PARSER:
         return Invalid(tokens[opened].start, "this bracket is not closed", "add `)`")
-    return None
+    return _when_without_then(tokens)
 
 
 _CLOSED_BY_PARSER = ("CAST", "EXTRACT", "TRIM", "TRY_CAST")
@@ -129,6 +130,31 @@ def _is_from(tokens: Sequence[Token], i: int) -> bool:
         if depth == 0 and token.token_type is TokenType.SELECT:
             return True
     return False
+
+
+def _when_without_then(tokens: Sequence[Token]) -> Invalid | None:
+    """Return the problem of a WHEN in a CASE that has no THEN.
+
+    Behind no operand, the words that end it are names: ``WHEN x BETWEEN start AND end THEN``.
+    """
+    cases: list[Token | None] = []  # of each open CASE, the WHEN that still needs a THEN
+    for before, token in pairwise(tokens):
+        kind = token.token_type
+        if kind is TokenType.CASE:
+            cases.append(None)
+        elif cases and kind is TokenType.THEN:
+            cases[-1] = None
+        elif cases and kind in (TokenType.WHEN, TokenType.ELSE, TokenType.END):
+            if cases[-1] is not None:
+                if before.token_type not in _ENDS_OF_OPERANDS:
+                    continue
+                hint = "CASE WHEN … THEN … ELSE … END"
+                return Invalid(cases[-1].start, "this WHEN has no THEN", hint)
+            if kind is TokenType.WHEN:
+                cases[-1] = token
+            elif kind is TokenType.END:
+                cases.pop()
+    return None
 
 
 _BEFORE_OPERANDS = frozenset(

@@ -129,6 +129,10 @@ def test_the_path_option_is_the_location() -> None:
     ("text", "expected"),
     [
         (
+            "CREATE VIEW v AS SELECT CASE WHEN a = 1 'x' END AS b FROM t;",
+            "sources/a.sql:1:30: error: this WHEN has no THEN [syntax]",
+        ),
+        (
             "CREATE VIEW v AS SELECT (a FROM x",
             "sources/a.sql:1:25: error: this bracket is not closed before `FROM` [syntax]",
         ),
