@@ -8,10 +8,11 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import date
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -171,32 +172,44 @@ def run_assets(
     os.environ["PERSIST_ENV"] = settings.environment
     sources = tuple(sources)
     settled: Mapping[SourceID, Snapshot] = {}
-    if reader is not None:
-        settled = _leave_out(settings, reader, sources)
-        sources = tuple(s for s in sources if s.source_id not in settled)
-        if not sources:
-            return RunResult(None, success=True, settled=settled)
+    with ExitStack() as stack:
+        instance = cache(lambda: stack.enter_context(open_instance(settings)))
+        if reader is not None:
+            settled = _leave_out(instance, reader, sources, settings.environment)
+            sources = tuple(s for s in sources if s.source_id not in settled)
+            if not sources:
+                return RunResult(None, success=True, settled=settled)
+        tags = {ENVIRONMENT_TAG: settings.environment, **({FORCE_TAG: "true"} if force else {})}
+        tags[ORIGIN_TAG] = json.dumps({"user": _user(), "host": socket.gethostname()})
+        stack.enter_context(watched(progress or Progress()))
+        if reader is not None:
+            stack.enter_context(reading_as(reader.pins.shared()))
+        tags |= more or {}
+        result = _execute(instance(), settings, sources, tags, verbose=verbose)
+        return replace(result, settled=settled)
+
+
+def _execute(
+    instance: dg.DagsterInstance,
+    settings: Settings,
+    sources: Sequence[Source],
+    tags: Mapping[str, str],
+    *,
+    verbose: bool,
+) -> RunResult:
+    """Build sources in one Dagster run; see `run_assets`."""
     job = dg.build_reconstructable_job(
         "persist_assets.plugin.runs",
         "project_job",
         reconstructable_kwargs={"root": str(settings.root), "sources": settings.sources},
     )
-    tags = {ENVIRONMENT_TAG: settings.environment, **({FORCE_TAG: "true"} if force else {})}
-    tags[ORIGIN_TAG] = json.dumps({"user": _user(), "host": socket.gethostname()})
-    tags |= more or {}
     level = "DEBUG" if verbose else "CRITICAL"
-    keys = [dg.AssetKey(s.asset_key) for s in sources]
-    with (
-        open_instance(settings) as instance,
-        _insistent_interrupts() as signals,
-        watched(progress or Progress()),
-        reading_as(reader.pins.shared()) if reader else nullcontext(),
-    ):
+    with _insistent_interrupts() as signals:
         try:
             result = dg.execute_job(
                 job,
                 instance=instance,
-                asset_selection=keys,
+                asset_selection=[dg.AssetKey(s.asset_key) for s in sources],
                 tags=tags,
                 run_config={"loggers": {"console": {"config": {"log_level": level}}}},
             )
@@ -205,23 +218,25 @@ def run_assets(
         ends = [e for e in result.all_events if e.event_type_value in _FAILED]
         if any(_interrupted(e.event_specific_data) for e in ends):
             raise _interrupt(signals)
-        names = {op_name(s): s.source_id for s in sources}
-        failures = tuple(
-            _failure(event.step_key, names.get(event.step_key), event.event_specific_data)
-            for event in ends
-            if event.step_key
-        )
-        return RunResult(result.run_id, result.success, failures, settled)
+    names = {op_name(s): s.source_id for s in sources}
+    failures = tuple(
+        _failure(event.step_key, names.get(event.step_key), event.event_specific_data)
+        for event in ends
+        if event.step_key
+    )
+    return RunResult(result.run_id, result.success, failures)
 
 
 def _leave_out(
-    settings: Settings, reader: Reader, sources: Sequence[Source]
+    instance: Callable[[], dg.DagsterInstance],
+    reader: Reader,
+    sources: Sequence[Source],
+    environment: str,
 ) -> dict[SourceID, Snapshot]:
     """Return the sources that a run need not build, and record that they are up to date."""
     settled = find_settled(reader, sources)
     if settled:
-        with open_instance(settings) as instance:
-            reported = _reported(instance, reader.project, settings.environment, settled.values())
+        reported = _reported(instance(), reader.project, environment, settled.values())
         # What is above a source of the run may change.
         moving = {s.source_id for s in sources} - reported
         for source in reader.project.sources:
