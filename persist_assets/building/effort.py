@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from persist_assets.core.model.snapshots import Effort
+from persist_assets.planning.costs import whole_seconds
 from persist_assets.planning.volumes import rows_of_changes
 
 if TYPE_CHECKING:
@@ -29,19 +30,16 @@ def effort_of(task: Task, build: Build, computed: Computed | None = None) -> Eff
     continues = computed is not None and computed.n_kept is not None
     if build.maintenance == "whole" or not (continues or task.step.increment):
         return None
-    costs = task.world.costs.get(build.build_id, ())
-    whole_s = next((c.seconds for c in costs if c.maintenance == "whole"), None)
+    whole_s, is_measured = whole_seconds(task.world.costs.get(build.build_id, ()), 0)
     expected = task.step.expected
     by_size_s = expected.by_size_s if expected else None
-    saved_s = None
-    if whole_s is not None and build.computed_s is not None:
-        saved_s = round(whole_s - build.computed_s, 3)
+    saved_s = whole_s - build.computed_s if is_measured and build.computed_s is not None else None
     return Effort(
         rows_changed=rows_of_changes(task.source, task.step, task.world),
         keys_touched=computed.keys_touched if computed else None,
         files_rewritten=computed.n_rewritten if computed and continues else None,
         files_kept=computed.n_kept if computed else None,
-        seconds_saved=saved_s,
+        seconds_saved=saved_s if saved_s is None else round(saved_s, 3),
         seconds_by_size=by_size_s if by_size_s is None else round(by_size_s, 3),
         seconds_shared=round(task.shared.seconds, 3),
     )

@@ -39,7 +39,7 @@ _COPIED_BYTES_PER_S = 150e6
 
 
 _STARTING_S = 30.0
-"""Seconds that the first build of a table may take longer: Spark starts, and compiles its code."""
+"""Seconds that a first build may take longer than later ones: Spark starts, and compiles code."""
 _MOST_STARTING = 4
 """But no first build takes more than so many times as long as later ones for that reason."""
 _LEAST_OF_SMALL_S = 10.0
@@ -51,9 +51,6 @@ _LEAST_OF_SMALL_AT_FIRST_S = 60.0
 def whole_seconds(costs: Sequence[Cost], n_bytes: int) -> tuple[float, bool]:
     """Return the expected seconds to compute all rows, and whether they were measured.
 
-    If only the first build was measured, they are the least that the next one may take. So all rows
-    are computed once more, and measured, unless maintenance is clearly faster.
-
     Parameters
     ----------
     costs
@@ -62,8 +59,6 @@ def whole_seconds(costs: Sequence[Cost], n_bytes: int) -> tuple[float, bool]:
         The size of all tables that are read.
     """
     measured = [c.seconds for c in costs if c.maintenance == "whole"]
-    if len(measured) == 1:
-        return max(measured[0] - _STARTING_S, measured[0] / _MOST_STARTING), True
     if measured:
         return measured[0], True
     return n_bytes / _COMPUTED_BYTES_PER_S, False
@@ -114,12 +109,12 @@ def _n_reads(program: Program | Merging, table: SourceID) -> int:
     return sum(text.count(name) for text in program.statements for name in names)
 
 
-def _correction(costs: Sequence[Cost]) -> float:
-    """Return how many times as long as expected by sizes the last two builds took, on average.
+def _correction(costs: Sequence[Cost], n_builds: int = 2) -> float:
+    """Return how many times as long as expected by sizes the last builds took, on average.
 
     Some builds find that no row differs, which is quick. They count, because no plan knows before.
     """
-    ratios = [c.seconds / c.by_size_s for c in costs if c.by_size_s][:2]
+    ratios = [c.seconds / c.by_size_s for c in costs if c.by_size_s][:n_builds]
     return sum(ratios) / len(ratios) if ratios else 1.0
 
 
@@ -141,6 +136,20 @@ def is_too_small(costs: Sequence[Cost], n_bytes: int | None) -> bool:
     least_s = _LEAST_OF_SMALL_AT_FIRST_S if len(costs) == 1 else _LEAST_OF_SMALL_S
     was_maintained = any(c.maintenance != "whole" for c in costs)
     return bool(costs) and not was_maintained and costs[0].seconds < least_s
+
+
+def is_worth_measuring(expected: Estimates, costs: Sequence[Cost]) -> bool:
+    """Whether to compute all rows although maintenance is expected to be cheaper.
+
+    The first builds of each kind take longer than later ones, because Spark starts and compiles
+    code. So all rows are computed a second time, and measured, if the second build that maintained
+    the table took longer than a later computation of all rows may take.
+    """
+    whole = [c.seconds for c in costs if c.maintenance == "whole"]
+    if len(whole) != 1 or len(costs) < 3:
+        return False
+    like_the_last_s = (expected.by_size_s or expected.delta_s) * _correction(costs, n_builds=1)
+    return like_the_last_s > max(whole[0] - _STARTING_S, whole[0] / _MOST_STARTING)
 
 
 def size_of(changes: Collection[Change | None]) -> int:

@@ -19,6 +19,7 @@ from persist_assets.planning.costs import (
     estimate,
     is_quick,
     is_too_small,
+    is_worth_measuring,
     size_of,
     whole_seconds,
 )
@@ -129,14 +130,20 @@ def maintained(
     expected = estimate(program, base, certain, costs, copies=copies)
     if by_cost and not expected.prefers_delta:
         why = (
-            f"computing all rows takes about {expected.whole_s:.1f} s, and computing those that can"
+            f"computing all rows takes {expected.whole_s:.1f} s, and computing those that can"
             f" differ about {expected.delta_s:.1f} s"
         )
         return Refusal(why, expected)
     n_bytes = total(world.sizes.get(s, UNKNOWN) for s in changes).bytes
     if by_cost and is_too_small(costs, n_bytes):
         last = "the last time" if len(costs) > 1 else "the first time"
-        why = f"its inputs are small, and computing all rows took {costs[0].seconds:.1f} s {last}"
+        why = f"its inputs are small, and computing all rows took {expected.whole_s:.1f} s {last}"
+        return Refusal(why, expected)
+    if by_cost and is_worth_measuring(expected, costs):
+        why = (
+            f"computing rows that can differ takes about {expected.delta_s:.1f} s, and computing"
+            f" all rows took {expected.whole_s:.1f} s the first time; it is measured once more"
+        )
         return Refusal(why, expected)
     return Increment(base, changes=changed, program=program, expected=expected)
 
