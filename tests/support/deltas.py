@@ -157,12 +157,12 @@ class Maintained:
         assert not self.compilation.project.errors, self.compilation.project.errors
         self.definition: Staged = self.compilation.definition("q@sources/q.sql")
         self.ids = {g.rows for g in walk(self.definition.block) if isinstance(g, Given)}
-        self.database = duckdb.connect(config={"threads": 1})
-        self.database.execute("SET TimeZone = 'UTC'; PRAGMA disable_optimizer")
-        self.database.execute("CREATE MACRO raise_error(x) AS error(x)")
+        self.database = _database().cursor()  # which has temporary tables of its own
+        self.database.execute("SET TimeZone = 'UTC'; PRAGMA disable_optimizer; BEGIN")
         self.rows: Bag = Counter()
         self._has_states = False
         self._views: dict[str, str] = {}
+        self._created: set[str] = set()
 
     @property
     def reads(self) -> list[str]:
@@ -181,9 +181,11 @@ class Maintained:
 
     def fill(self, rng: random.Random, n: int) -> None:
         """Give the tables rows, and compute the query from them."""
+        self.database.execute("COMMIT; BEGIN")
         self.tables.fill(rng, n)
         for table, columns in self.tables.columns.items():
-            self._create(table, columns, self.tables.new[table])
+            self._fill(f"filled:{table}", columns, self.tables.new[table])
+            self._view(table, f"FROM {_name(f'filled:{table}')}")
         self.rows, self._has_states = self.scratch(), False
 
     def follow(
@@ -210,6 +212,7 @@ class Maintained:
         NotComparable
             DuckDB cannot run the program.
         """
+        self.database.execute("COMMIT; BEGIN")
         states = self._merging(changed, grows=grows) if merges else None
         program, method = None, "merged"
         try:
@@ -256,7 +259,7 @@ class Maintained:
                 continue
             before, after = self.tables.old[table], self.tables.new[table]
             for version, rows in (("old", before), ("new", after)):
-                self._create(relation_name(version, source_id), columns, rows)
+                self._fill(relation_name(version, source_id), columns, rows)
             self._view(table, f"FROM {_name(relation_name('new', source_id))}")
             came, went = _minus(after, before), _minus(before, after)
             numbered = {f"c{n}": kind for n, kind in enumerate(columns.values())}
@@ -266,7 +269,7 @@ class Maintained:
             weights.subtract(map(repr, went))
             weighted = [(*by_text[text], n) for text, n in weights.items() if n]
             changes = relation_name("changes", source_id)
-            self._create(changes, {**numbered, ROW_WEIGHT: "BIGINT"}, weighted)
+            self._fill(changes, {**numbered, ROW_WEIGHT: "BIGINT"}, weighted)
             used = program.columns[source_id] if program is not None else ()
             items = "".join(f"c{n}, " for n, _ in used)
             delta = f"SELECT {items}{ROW_WEIGHT} FROM {_name(changes)}"
@@ -278,15 +281,16 @@ class Maintained:
         self._views[name] = sql
         self.database.execute(f"CREATE OR REPLACE TEMP VIEW {_name(name)} AS {sql}")
 
-    def _create(self, name: str, columns: Mapping[str, str], rows: Rows) -> None:
-        items = ", ".join(
-            f"v{k}::{_duckdb_kind(kind)} AS {_name(column)}"
-            for k, (column, kind) in enumerate(columns.items())
-        )
-        names = ", ".join(f"v{k}" for k in range(len(columns)))
-        lines = [*map(_literal, rows)] or [_literal((None,) * len(columns))]
-        rest = "" if rows else " WHERE false"
-        self._view(name, f"SELECT {items} FROM (VALUES {', '.join(lines)}) AS v({names}){rest}")
+    def _fill(self, name: str, columns: Mapping[str, str], rows: Rows) -> None:
+        """Let a table have some rows, and no others."""
+        if name not in self._created:
+            self._created.add(name)
+            items = ", ".join(f"{_name(c)} {_duckdb_kind(kind)}" for c, kind in columns.items())
+            self.database.execute(f"CREATE TEMP TABLE {_name(name)} ({items})")
+        sql = f"TRUNCATE {_name(name)}"
+        if rows:
+            sql += f"; INSERT INTO {_name(name)} VALUES {', '.join(map(_literal, rows))}"
+        self.database.execute(sql)
 
     def _hold(self, name: str, sql: str) -> None:
         with _comparable(sql):
@@ -420,6 +424,14 @@ class Maintained:
             case None:
                 pass
         return "\n".join((self.query, f"changed: {changed}", *tables, *held))
+
+
+@cache
+def _database() -> duckdb.DuckDBPyConnection:
+    """Return the database of the test process: opening one costs as much as thirty statements."""
+    database = duckdb.connect(config={"threads": 1})
+    database.execute("CREATE MACRO raise_error(x) AS error(x)")
+    return database
 
 
 def _outside(rows: Bag, numbers: Sequence[int], keys: Collection[tuple[Any, ...]]) -> Bag:

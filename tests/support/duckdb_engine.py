@@ -435,7 +435,8 @@ def _translated(sql: str) -> str:
     """Return SQL of Spark, a query or an expression, as DuckDB has it."""
     if "try_" in sql.lower():  # sqlglot takes a cast for one
         raise _refused("functions that try")
-    return sqlglot.parse_one(sql, read="spark").transform(_as_spark_means).sql("duckdb")
+    parsed = sqlglot.parse_one(sql, read="spark")
+    return parsed.transform(_as_spark_means, copy=False).sql("duckdb", copy=False)
 
 
 def _as_spark_means(node: exp.Expression) -> exp.Expression:
