@@ -75,7 +75,9 @@ DEEP = {
 
 @pytest.mark.parametrize("query", [*LONG.values(), *DEEP.values()], ids=[*LONG, *DEEP])
 def test_long_and_deep_queries_are_analysed_wherever_they_are_compiled(query: str) -> None:
+    started = process_time()
     here = source(query)
+    has_taken(process_time() - started, within_s=1.0)
     assert not [n for n in here.notes if "as a whole" in n]
     assert deeper(200, lambda: source(query)).build_id == here.build_id
 
@@ -149,8 +151,12 @@ def views(n: int, body: str) -> str:
     return f"CREATE VIEW v0 AS SELECT a, b FROM t;{chain}"
 
 
+STEPS = draws(30, 60)
+"""Twice as much in every step would be a billion times as much after thirty."""
+
+
 def cte_chain(body: str) -> str:
-    return f"CREATE VIEW v AS {ctes(60, body)}"
+    return f"CREATE VIEW v AS {ctes(STEPS, body)}"
 
 
 def symmetric(n: int, condition: str) -> str:
@@ -184,7 +190,7 @@ TWICE = {
 }
 BLOW_UPS = {
     **{f"ctes: {name}": cte_chain(body) for name, body in TWICE.items()},
-    **{f"sources: {name}": views(60, body) for name, body in TWICE.items()},
+    **{f"sources: {name}": views(STEPS, body) for name, body in TWICE.items()},
     "symmetric ring": symmetric(16, "a = {}.a"),
     "symmetric ring, not flat": symmetric(60, "a = {}.a"),
     "no conditions": symmetric(16, "a = {}.b").split(" WHERE ")[0],
@@ -212,20 +218,20 @@ BLOW_UPS = {
     + " OR ".join(f"(a <> {i} AND b = '{i}')" for i in range(500)),
     "columns and conditions": f"CREATE VIEW v AS SELECT {', '.join(f'a + {i} AS c{i}' for i in range(1000))} FROM t WHERE "
     + " AND ".join(f"a <> {i}" for i in range(500)),
-    **{f"long: {name}": f"CREATE VIEW v AS {query}" for name, query in LONG.items()},
 }
 
 
-@pytest.mark.parametrize("text", BLOW_UPS.values(), ids=BLOW_UPS)
-def test_nothing_blows_up(text: str) -> None:
+@pytest.mark.parametrize("name", BLOW_UPS)
+def test_nothing_blows_up(name: str) -> None:
+    within_s = STEPS / 60 if name.startswith(("ctes: ", "sources: ")) else 1.0
     started = process_time()
-    found = compiled({"a.sql": f"{T}{text}"})
-    has_taken(process_time() - started, within_s=1.0)
+    found = compiled({"a.sql": f"{T}{BLOW_UPS[name]}"})
+    has_taken(process_time() - started, within_s=within_s)
     assert not found.problems, [str(p) for p in found.problems]
 
 
 @pytest.mark.parametrize(
-    ("name", "n"), [("join", 1000), ("union all", draws(400, 1000)), ("scalar", draws(400, 1000))]
+    ("name", "n"), [(name, draws(400, 1000)) for name in ("join", "union all", "scalar")]
 )
 def test_a_source_at_the_end_of_a_thousand_costs_no_more_than_one_in_the_middle(
     name: str, n: int
