@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 import pytest
-from conftest import compiled
+from conftest import BY_NIGHT, compiled
 
 from persist_assets.core.model.queries import SourceID
 from persist_assets.core.partitions import keys
@@ -105,9 +105,12 @@ TIMES = {
 def test_windows_are_mapped_to_no_less_than_plans_look_for(what: str) -> None:
     column, own, query = TIMES[what]
     mapped = dict.fromkeys(ZONES, 0)
-    for every, length, one, other in product(
-        ("daily", "weekly", "monthly"), ("daily", "weekly", "monthly"), ZONES, ZONES
-    ):
+    lengths = ("daily", "weekly", "monthly")
+    for number, (every, length, one, other) in enumerate(product(lengths, lengths, ZONES, ZONES)):
+        # By day a third, in which all values of each three of the four meet.
+        digits = number // 27 + number // 9 + number // 3 + number
+        if not BY_NIGHT and digits % 3 != [*TIMES].index(what) % 3:
+            continue
         project = project_of(
             f'partition={every} time_column={column} timezone="{one}" {SPAN}',
             f'partition={length} time_column={own} timezone="{other}" {SPAN}',
