@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
+import warm
 from conftest import ROOT
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def serving(root: Path, *options: str, env: Mapping[str, str] | None = None) -> 
     """Serve a project until the block ends."""
     before = {k: v for k, v in os.environ.items() if k != "PERSIST_TOKENS"}
     with (root / "serve.log").open("w") as log:
-        process = subprocess.Popen(
+        process = warm.Popen(
             [sys.executable, "-P", "-m", "persist_assets.cli", "serve", "--port", "0", *options],
             cwd=root,
             env={**before, "PYTHONPATH": str(ROOT), **(env or {})},

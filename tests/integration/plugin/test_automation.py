@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import pytest
+from conftest import draws
 from test_dagster import write
 
 from persist_assets.compiler.frontends.cron import wrong_with
@@ -110,14 +111,15 @@ def test_dagster_takes_every_schedule_that_annotations_take() -> None:
 
     ranges = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
     taken = refused = 0
-    for _ in range(3000):
+    n = draws(300, 3000)
+    for _ in range(n):
         cron = " ".join(part(*r) for r in ranges)
         if wrong_with(cron) is None:
             taken += 1
             dg.ScheduleDefinition(name="s", target="*", cron_schedule=cron)
         else:
             refused += 1
-    assert min(taken, refused) > 300
+    assert min(taken, refused) > n / 10
     for cron in ("@hourly", "@midnight", "@annually", "0 0 * jan-mar SUN,tue"):
         assert wrong_with(cron) is None
         dg.ScheduleDefinition(name="s", target="*", cron_schedule=cron)

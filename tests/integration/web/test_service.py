@@ -586,8 +586,12 @@ def test_behind_a_declared_proxy_clients_are_told_apart_and_cookies_are_secure(
 
 @pytest.mark.proves("S11")
 def test_nobody_else_says_who_a_client_is(served: Served) -> None:
-    statuses = [_statuses(served, f"X-Forwarded-For: 203.0.113.{n}", 300) for n in range(4)]
-    assert 429 in statuses[-1], "they are one client, whatever they say"
+    for n in range(20):  # while a busy machine answers, more requests become allowed
+        statuses = _statuses(served, f"X-Forwarded-For: 203.0.113.{n}", 300)
+        if 429 in statuses:
+            break
+    else:
+        pytest.fail("they are one client, whatever they say")
     wait_for(lambda: _statuses(served, "X-Forwarded-For: 203.0.113.9", 1) == [200], seconds=30)
 
 
@@ -595,14 +599,17 @@ def _statuses(service: Served, header: str, n: int) -> list[int]:
     """Return the statuses of requests with a header, sent over one connection."""
     host, _, port = service.url.removeprefix("http://").rpartition(":")
     asked = f"GET /health HTTP/1.1\r\nHost: localhost\r\n{header}\r\n\r\n"
-    read = b""
+    read = bytearray()
+    n_answers = 0
     with socket.create_connection((host, int(port)), 60) as connection:
         sending = threading.Thread(target=connection.sendall, args=(asked.encode() * n,))
         sending.start()
-        while read.count(b"HTTP/1.1 ") < n or not read.endswith(b"}"):
+        while n_answers < n or not read.endswith(b"}"):
+            counted = max(len(read) - 8, 0)  # the first letters of an answer may be there
             read += connection.recv(65536)
+            n_answers += read.count(b"HTTP/1.1 ", counted)
         sending.join()
-    return [int(part[:3]) for part in read.split(b"HTTP/1.1 ")[1:]]
+    return [int(part[:3]) for part in bytes(read).split(b"HTTP/1.1 ")[1:]]
 
 
 def test_another_name_of_this_machine_is_refused_where_all_may_do_all(open_to_all: Served) -> None:
@@ -650,7 +657,7 @@ def test_hostile_patterns_are_answered_at_once(served: Served, ledger: Ledger) -
 
 
 def test_who_asks_too_often_is_told_so_and_others_are_not(served: Served) -> None:
-    n = 3000
+    n = 2000
     statuses = Counter(_statuses(served, f"Authorization: Bearer {OFTEN}", n))
     assert statuses[200] >= 600
     assert statuses[429] == n - statuses[200] > 0

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-import sys
 import threading
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import ROOT, wait_for
+from commands import document
+from conftest import wait_for
 from serving import TOKENS, serving, write_data
 
 from persist_assets.core.settings.load import load_settings
@@ -63,15 +61,7 @@ def a_project(root: Path, toml: str) -> Path:
 
 
 def persist(root: Path, *arguments: str) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "persist_assets.cli", *arguments, "--json"],
-        cwd=root,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(root)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return document(*arguments, cwd=root)
 
 
 def events(root: Path, kind: str) -> list[Any]:
