@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from conftest import draws
 
 from persist_assets.core.errors import SettingsError
 from persist_assets.core.model.columns import Column
@@ -226,7 +227,7 @@ def plain(value: Any) -> Any:
             return value
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(draws(2, 4)))
 def test_spark_finds_what_python_finds(frame: Callable[..., Any], seed: int) -> None:
     rng = random.Random(seed)
     schema = "k INT, s STRING, d DOUBLE, m MAP<STRING, DOUBLE>, a ARRAY<STRUCT<x: INT, y: DOUBLE>>"

@@ -339,7 +339,11 @@ def test_chains_of_sources_are_gone_through_one_by_one() -> None:
 @pytest.mark.proves("V52")
 @pytest.mark.parametrize(
     ("n", "test", "expected"),
-    [(4, "k >", "k = 3"), (60, "k >", "k = 3"), (60, "id >", "TRUE")],
+    [
+        (4, "k >", "k = 3"),
+        (draws(30, 60), "k >", "k = 3"),
+        (60, "id >", "TRUE"),
+    ],
 )
 def test_sources_that_read_the_last_one_twice_do_not_double_the_work(
     n: int, test: str, expected: str
@@ -644,8 +648,8 @@ def test_a_day_that_began_twice_is_within_bounds() -> None:
 
 @pytest.mark.proves("F5")
 def test_no_instant_asks_for_more_than_all_of_them_together() -> None:
-    draw, narrow = Random(5), 0
-    for _ in range(600):
+    draw, narrow, n = Random(5), 0, draws(150, 600)
+    for _ in range(n):
         zone, text = ZoneInfo(draw.choice(CHANGING)), clock(draw)
         first = instant(draw, zone.key)
         last = first + dt.timedelta(minutes=draw.choice((1, 30, 90, 600, 1500, 3000, 60_000)))
@@ -660,7 +664,7 @@ def test_no_instant_asks_for_more_than_all_of_them_together() -> None:
             value = value_of(p.evaluated(same, now, zone))
             told = f"{text} {zone} {first} {last} {now}"
             assert value_of(ends[0]) <= value <= value_of(ends[1]), told
-    assert narrow > 500
+    assert narrow > 0.8 * n
 
 
 def value_of(term: p.Term) -> Any:
