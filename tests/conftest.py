@@ -156,24 +156,25 @@ def drawn_seed() -> int:
     return seed
 
 
-def said_under_hash_seeds(
-    script: str, cwd: Path, *paths: Path, seeds: Sequence[str] = ("1", "2")
-) -> set[str]:
-    """Return what a script prints in processes of different hash seeds that import from `paths`."""
-    found = os.pathsep.join(
-        str(p) for p in (ROOT / "tests" / "support", ROOT / "tests", ROOT, *paths)
-    )
-    return {
-        subprocess.run(
-            [sys.executable, "-c", script],
-            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": found},
-            cwd=cwd,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in seeds
-    }
+def other_hash_seed() -> str:
+    """Return a seed of hashes that this process does not have."""
+    return "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
+
+
+def printed_under_another_hash_seed(script: str, cwd: Path) -> str:
+    """Return what a script prints in a process with another seed of hashes than this one has."""
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        env={
+            **os.environ,
+            "PYTHONHASHSEED": other_hash_seed(),
+            "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "tests/support", ROOT / "tests", ROOT))),
+        },
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
 
 
 def compiled(files: Mapping[str, str], *, sources_dir: str = "sources") -> Project:
