@@ -18,10 +18,11 @@ import dagster as dg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 from commands import persist, printed
 from conftest import ROOT, need, wait_for
 from dagster._core.definitions.freshness import FreshnessState, FreshnessStateChange
-from typer.testing import CliRunner
+from typer.main import get_command
 
 from persist_assets import __version__
 from persist_assets.cli import app
@@ -332,8 +333,9 @@ def test_an_error_is_the_one_document_on_stdout(root: Path) -> None:
 
 
 def test_every_command_has_help() -> None:
+    all_of_them = get_command(app)
     for command in app.registered_commands:
-        done = CliRunner().invoke(app, [str(command.name), "--help"])
+        done = CliRunner().invoke(all_of_them, [str(command.name), "--help"])
         assert done.exit_code == 0
         assert "--project" in done.output
         assert "--json" in done.output

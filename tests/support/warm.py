@@ -208,6 +208,7 @@ def serve(control: socket.socket) -> tuple[dict[str, Any], list[str]]:
     for name in (*modules(), *IMPORTS):
         importlib.import_module(name)
     os.environ.__class__ = plain
+    sys.modules["persist_assets.compiler.software"].name_software()  # reads all of our code, once
     assert threading.active_count() == 1, threading.enumerate()
     control.send(b"+")
     poll, running = select.poll(), dict[int, tuple[int, socket.socket]]()
