@@ -12,6 +12,7 @@ process to process.
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib
 import json
 import os
@@ -209,6 +210,8 @@ def serve(control: socket.socket) -> tuple[dict[str, Any], list[str]]:
         importlib.import_module(name)
     os.environ.__class__ = plain
     sys.modules["persist_assets.compiler.software"].name_software()  # reads all of our code, once
+    gc.collect()
+    gc.freeze()  # what is imported is not looked through again when a child ends
     assert threading.active_count() == 1, threading.enumerate()
     control.send(b"+")
     poll, running = select.poll(), dict[int, tuple[int, socket.socket]]()
@@ -305,7 +308,26 @@ def main() -> None:
     sys.argv[:] = ["-m", *arguments]
     sys.path[:] = [*([] if safe else [request["cwd"]]), *path_of(request["env"]), *found]
     sys.modules["__main__"] = ModuleType("__main__")
-    runpy._run_module_as_main(module)  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        runpy._run_module_as_main(module)  # pyright: ignore[reportAttributeAccessIssue]
+        status = 0
+    except SystemExit as ended:
+        if not isinstance(ended.code, int | None):
+            raise
+        status = ended.code or 0
+    end(status)
+
+
+def end(status: int) -> None:
+    """End as Python does, but for taking apart what is imported: that takes 0.6 s."""
+    threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        sys.exit(status)  # Python says what is wrong
+    os._exit(status & 0xFF)
 
 
 if __name__ == "__main__":
