@@ -53,7 +53,7 @@ ui: setup ## Start Dagster's UI on the demo.
 	$(BIN)/dagster dev -w workspace.yaml -h 127.0.0.1 -p $${PORT:-3000}
 
 quick: test-tools ## Run the tests that need no Spark and search nothing at random.
-	$(BIN)/python -m pytest -n 2 -m "not spark and not random" $(PYTEST_OPTIONS) tests/unit
+	$(BIN)/python -m pytest -n 2 -m "not spark and not random and not slow" $(PYTEST_OPTIONS) tests/unit
 
 test: test-tools ## Run all tests but the slow ones, in two processes.
 	$(IN_TWO) -m "not slow" $(PYTEST_OPTIONS) tests/e2e tests/integration tests/unit
