@@ -64,6 +64,7 @@ def written(make: Callable[..., Path]) -> Path:
 # ------------------------------------------------------------------------------- without any Spark
 
 
+@pytest.mark.slow
 def test_it_tells_its_version(tmp_path: Path) -> None:
     done = persist("--version", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, f"{__version__}\n")
@@ -263,6 +264,7 @@ def test_plan_tells_what_draws_lots_or_reads_the_clock(root: Path) -> None:
     assert "note: nondeterministic (rand)" in told
 
 
+@pytest.mark.slow
 def test_a_raw_location_that_is_not_there_is_found_by_plan(root: Path) -> None:
     shutil.rmtree(root / "raw")
     done = persist("plan", cwd=root)

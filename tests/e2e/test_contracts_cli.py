@@ -142,6 +142,7 @@ def test_other_columns_are_published_when_that_is_asked_for(root: Path) -> None:
     assert [c["name"] for c in told["columns"]] == ["a"]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P25")
 def test_a_breach_that_is_certain_is_told_before_anything_runs(root: Path) -> None:
     promising = SQL.replace("on_schema_change=fail", 'columns { a=int b="string not null" }')

@@ -121,6 +121,7 @@ def test_a_want_is_made_seen_and_taken_back_in_the_dashboard(
     ledger.close()
 
 
+@pytest.mark.slow
 def test_pages_work_without_javascript_and_readers_get_no_forms(
     make_shared_project: Callable[..., Path],
 ) -> None:

@@ -45,6 +45,7 @@ def flights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.slow
 @pytest.mark.proves("H2")
 def test_its_build_ids_are_the_recorded_ones(flights: Path) -> None:
     assert build_ids(flights) == recorded()["demo"]

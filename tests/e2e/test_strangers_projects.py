@@ -384,6 +384,7 @@ def test_what_the_user_trusts_is_reached(tmp_path: Path, listeners: Listeners) -
     assert Visitor(tmp_path, other).run("docs").returncode == 2
 
 
+@pytest.mark.slow
 @pytest.mark.proves("S30")
 def test_an_untrusted_project_that_names_no_places_is_no_different(tmp_path: Path) -> None:
     root = tmp_path / "own"

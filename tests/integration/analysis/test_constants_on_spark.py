@@ -77,6 +77,7 @@ _LITERALS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.proves("V2")
 def test_constants_have_the_values_that_spark_computes(spark: Any) -> None:
     draw, engine = Random(f"constants {drawn_seed()}"), OnSpark(spark)

@@ -21,6 +21,7 @@ def test_programs_are_the_same_over_what_they_need(spark: Any) -> None:
     assert hunt(OnSpark(spark), drawn_seed(), 5)["programs"] == 5
 
 
+@pytest.mark.slow
 @pytest.mark.proves("F5")
 def test_the_clock_is_put_in_as_spark_would(spark: Any) -> None:
     draw, engine = Random(2), OnSpark(spark)
@@ -35,6 +36,7 @@ def test_the_clock_is_put_in_as_spark_would(spark: Any) -> None:
         assert not wrong, f"{zone}: {wrong}"
 
 
+@pytest.mark.slow
 @pytest.mark.proves("F3")
 @pytest.mark.parametrize("trap", ["days without a zone"])  # the others: nightly
 def test_a_trap_is_no_hole(spark: Any, trap: str) -> None:

@@ -93,6 +93,7 @@ def types_before_a_build(root: Path, texts: Sequence[str]) -> list[str | None]:
     return [types.get(f"q{n}") for n in range(len(texts))]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("T15")
 def test_types_before_a_build_are_those_of_spark(
     make_project: Callable[..., Path], spark: Any
@@ -241,6 +242,7 @@ def inferred(text: str) -> str | None:
     return (result_types(query, columns, "q") or (None,))[0]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("V36")
 def test_types_that_malloy_is_told_are_those_of_spark(spark: Any) -> None:
     declared = ", ".join(f"{name} {kind}" for name, kind in NESTED.items())

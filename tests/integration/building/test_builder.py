@@ -477,6 +477,7 @@ UNION ALL SELECT 'nan', count(*) FROM t WHERE x > 1e300D;
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 def test_zeros_with_a_sign_and_numbers_that_are_none_are_found_in_files(
     enter: Callable[..., Builder], make_project: Callable[..., Path]

@@ -439,6 +439,7 @@ def test_checks_are_of_the_whole_table_however_it_grew(make: Make) -> None:
 # ------------------------------------------------------------------------------------------ samples
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 def test_samples_are_short(make: Make) -> None:
     wide = ", ".join(f"a AS c{n}" for n in range(20))

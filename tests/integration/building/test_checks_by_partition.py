@@ -205,6 +205,7 @@ def results(by_name: Mapping[str, CheckResult]) -> dict[str, CheckResult]:
     return {kind: r for name, r in by_name.items() for kind in kinds if name.startswith(kind)}
 
 
+@pytest.mark.slow
 def test_what_is_not_published_says_where_it_fails(make: Make) -> None:
     builder = make(v("not_null=n"))
     put(builder.settings.root, *((n, "a", None) for n in (1, 3, 3, 4, 5, 6)))
@@ -428,6 +429,7 @@ def test_windows_end_in_the_time_zone_of_their_partitions(make: Make) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_listed_partition_has_no_end_and_its_age_is_told_anew(make: Make) -> None:
     text = v('freshness { ts="2 days" per=partition severity=warn }', "partition { o=[a, b, c] }")
     builder = make(text)

@@ -73,6 +73,7 @@ def test_a_small_manifest_is_exported_at_once(tmp_path: Path) -> None:
     ledger.close()
 
 
+@pytest.mark.slow
 def test_large_manifests_are_exported_in_turn(large: tuple[Settings, Ledger]) -> None:
     settings, ledger = large
     exports = Exports(settings, ledger)

@@ -257,6 +257,7 @@ CREATE VIEW q AS SELECT sum(a) AS s FROM p;
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 def test_data_without_versions_that_was_read_anew_makes_its_readers_young(
     at: Callable[..., At],

@@ -409,6 +409,7 @@ def test_checks_count_the_rows_of_all_files(make_builder: Make) -> None:
     assert (how, found) == ("windows", {"expr": 3, "unique_n": 2})
 
 
+@pytest.mark.slow
 def test_a_check_that_is_new_is_asked_of_all_rows(make_builder: Make) -> None:
     builder = make_builder(PLAIN)
     root = builder.settings.root

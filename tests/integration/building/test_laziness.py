@@ -107,6 +107,7 @@ def test_of_raw_data_only_what_can_matter_is_scanned(
 GROUPED = PROVEN.replace("only_raw + 1 AS n FROM t", "max(only_raw) AS n FROM t GROUP BY 1")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     os.environ.get("PERSIST_TEST_SPARK") == "shared", reason="a server tells no client its status"
 )

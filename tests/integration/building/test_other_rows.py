@@ -86,6 +86,7 @@ def tainted(builder: Builder) -> set[str]:
     return {s.partition("@")[0] for s in builder.observer.tainted(builder.observer.manifest())}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 def test_who_reads_rows_that_were_built_anew_is_built(
     root: Path, enter: Callable[..., Builder], tmp_path: Path
@@ -263,6 +264,7 @@ def test_of_a_partition_that_is_not_there_nothing_is_tainted(
     assert tainted(enter(root)) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 def test_of_a_table_that_is_tainted_as_a_whole_partitions_are_good_one_by_one(
     root: Path, enter: Callable[..., Builder]

@@ -121,6 +121,7 @@ def test_random_histories_equal_a_build_from_scratch(make_builder: Make, kind: s
     assert built(make_builder(root=root)) == "reused"
 
 
+@pytest.mark.slow
 def test_rows_before_the_window_are_not_read(make_builder: Make) -> None:
     builder = make_builder(by_day("timestamp"))
     root = builder.settings.root
@@ -139,6 +140,7 @@ def test_rows_before_the_window_are_not_read(make_builder: Make) -> None:
     assert re.search(r"WHERE ts\s+IS NOT NULL\s+AND x", whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", ["", " assume=exact"])
 def test_what_can_be_proven_rests_on_no_parameter(make_builder: Make, more: str) -> None:
     # Not even where the user says that it could, and is wrong.

@@ -336,6 +336,7 @@ def test_a_table_that_became_a_stored_query_is_not_left_behind(
     assert not (root / "lake" / "marts" / "totals").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.proves("X4")
 def test_tables_of_sources_with_one_build_id_follow_a_promotion_of_one(
     root: Path, enter: Callable[..., Builder]

@@ -175,6 +175,7 @@ def test_what_reads_it_inline_in_the_same_run_is_asked_for_everything(make: Make
     assert [build(builder, name)[1].rows for name in "hfg"] == [3, 3, 3]
 
 
+@pytest.mark.slow
 def test_rows_that_went_are_known_to_have_gone(make: Make) -> None:
     builder = make(FILTERED)
     root = builder.settings.root

@@ -366,6 +366,7 @@ def test_workers_run_what_is_in_files_of_the_project(make: Callable[..., Builder
     assert rows(builder, "f") == [(5, 5), (10, 10), (15, 15)]
 
 
+@pytest.mark.slow
 def test_pandas_functions_see_their_annotations(make: Callable[..., Builder]) -> None:
     text = (
         f"{IMPORTS}import pandas as pd\n"

@@ -133,6 +133,7 @@ def test_a_view_says_what_it_said_when_it_was_built(run: Callable[..., Run]) -> 
     assert set(document["entries"]) == {now.source("base").build_id}
 
 
+@pytest.mark.slow
 def test_a_view_of_a_view_and_of_raw_data(run: Callable[..., Run]) -> None:
     sources = (
         HEAD
@@ -198,6 +199,7 @@ def test_a_view_is_checked_promoted_and_missed(run: Callable[..., Run]) -> None:
         run(sources).rows("mid")
 
 
+@pytest.mark.slow
 def test_a_table_becomes_a_view_and_a_table_again(run: Callable[..., Run]) -> None:
     run(source_text("table")).build("base", "mid", "top")
     now = run(source_text("view"))
@@ -360,6 +362,7 @@ def test_a_check_that_is_added_to_a_temporary_source_guards_what_was_built_of_it
     assert run(bad).rows("top") == [10], "what was published stays"
 
 
+@pytest.mark.slow
 def test_newer_data_has_a_newer_temporary_table(run: Callable[..., Run]) -> None:
     now = run(source_text("temporary"))
     now.build("base", "top")

@@ -186,6 +186,7 @@ def test_readers_get_the_tables_at_once(
     assert shown == later.observer.published()
 
 
+@pytest.mark.slow
 @pytest.mark.proves("X1")
 def test_what_was_taken_over_goes_on(root: Path, make: Make, upgrade: Callable[[], None]) -> None:
     build(make(root))
@@ -461,6 +462,7 @@ def test_what_is_tainted_before_the_first_build_is_built(
     }
 
 
+@pytest.mark.slow
 @pytest.mark.proves("X2")
 def test_snapshots_of_one_table_have_the_build_ids_of_both_releases(
     root: Path, make: Make, upgrade: Callable[[], None]
@@ -486,6 +488,7 @@ def test_snapshots_of_one_table_have_the_build_ids_of_both_releases(
         build(later)
 
 
+@pytest.mark.slow
 @pytest.mark.proves("X1")
 def test_an_environment_reuses_the_tables_of_another_one_across_an_upgrade(
     make_project: Callable[..., Path], make: Make, upgrade: Callable[[], None]
@@ -543,6 +546,7 @@ def test_builds_of_all_releases_wait_for_leases_in_one_order(
     assert [len(names) for names in made] == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_process_of_the_former_release_goes_on_beside(
     root: Path, make: Make, upgrade: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -745,6 +745,7 @@ def test_what_reads_a_table_of_older_code_is_computed_anew_when_that_may_have_no
     assert texts(make(root=root, at=9), *NAMES) == [["A", "B"]] * 3
 
 
+@pytest.mark.slow
 def test_tables_that_share_rows_are_tainted_together(make: Make) -> None:
     builder = make(GOING_ON.replace(" on_change=continue", ""))
     root = builder.settings.root

@@ -378,6 +378,7 @@ def alive(number: int) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kill", "words"),
     [(signal.SIGKILL, "ended with status -9"), (signal.SIGSTOP, "not finish within 1 seconds")],
@@ -430,6 +431,7 @@ def test_a_program_that_fails_is_shown_with_what_it_said(
         session.compile_model("sources/a.malloy")
 
 
+@pytest.mark.slow
 def test_an_error_while_answering_comes_out_and_leaves_no_process() -> None:
     seen: list[int] = []
 
@@ -455,6 +457,7 @@ def test_an_answer_does_not_ask_its_own_session() -> None:
             session.compile_model("sources/a.malloy")
 
 
+@pytest.mark.slow
 def test_threads_take_turns() -> None:
     with malloy(flights()) as session, ThreadPoolExecutor(8) as pool:
         paths = ["sources/a.malloy", "sources/b.malloy"] * 8
@@ -463,6 +466,7 @@ def test_threads_take_turns() -> None:
     assert len(set(models)) == 2
 
 
+@pytest.mark.slow
 def test_the_compiler_goes_with_whoever_started_it() -> None:
     malloy(flights()).close()
     script = textwrap.dedent("""
@@ -500,6 +504,7 @@ def column_of(session: Session) -> str:
     return session.compile_model("t.malloy").sources[0].columns[0].name
 
 
+@pytest.mark.slow
 def test_sessions_in_turn_share_a_process_and_know_nothing_of_each_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -520,6 +525,7 @@ def test_sessions_in_turn_share_a_process_and_know_nothing_of_each_other(
     wait_for(lambda: not alive(first), seconds=20)
 
 
+@pytest.mark.slow
 def test_a_process_that_could_still_say_something_waits_for_no_other_session(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

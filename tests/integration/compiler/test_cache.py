@@ -111,6 +111,7 @@ def test_what_is_kept_in_memory_is_what_the_cache_has(make_project: Callable[...
     assert load_all(load_settings(root)).n_new == 0
 
 
+@pytest.mark.slow
 def test_a_project_for_a_process_that_lives_long_is_the_same(
     make_project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -334,6 +335,7 @@ def test_settings_that_change_results_have_a_cache_of_their_own(
     assert {s.build_id for s in utc.sources}.isdisjoint({s.build_id for s in other.sources})
 
 
+@pytest.mark.slow
 def test_processes_that_load_at_once_do_not_disturb_each_other(
     make_project: Callable[..., Path],
 ) -> None:

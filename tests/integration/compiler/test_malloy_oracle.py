@@ -171,6 +171,7 @@ MENDED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MENDED)
 def test_what_is_mended_fails_as_malloy_writes_it(engines: Engines, name: str) -> None:
     text = TEXT.replace("source: ", "##! experimental.persistence\nsource: ", 1)

@@ -365,6 +365,7 @@ def test_files_that_read_each_others_tables_in_a_circle(load: Make) -> None:
     assert [p.location.path for p in own.errors] == ["sources/a.malloy"]
 
 
+@pytest.mark.slow
 def test_a_table_that_is_not_there_or_whose_types_are_not_certain(load: Make) -> None:
     text = f"{FLAG}source: s is spark.table('flihgts') -> {{ group_by: carrier }}\n"
     (problem,) = load({"a.malloy": text}).errors

@@ -54,6 +54,7 @@ def built(builder: Builder) -> list[list[int]]:
     return [sorted(r.id for r in builder.read(v).collect()) for v in builder.project.persisted]
 
 
+@pytest.mark.slow
 def test_files_of_every_name_are_read(
     enter: Callable[..., Builder], make_project: Callable[..., Path]
 ) -> None:

@@ -46,6 +46,7 @@ def differ(*arguments: Any, **options: Any) -> RowsDiffer:
     return found
 
 
+@pytest.mark.slow
 def test_with_a_key_rows_are_added_removed_or_changed(frame: Callable[..., Any]) -> None:
     schema = "id INT, a STRING, b INT"
     before = frame(schema, (1, "x", 1), (2, "y", 2), (3, "z", None), (4, None, 4))
@@ -160,6 +161,7 @@ def test_the_order_of_a_map_is_no_difference(spark: Any) -> None:
     assert differ(one, other, key=["m"]).changed == 0
 
 
+@pytest.mark.slow
 def test_a_key_that_several_rows_share_is_refused_with_an_example(
     frame: Callable[..., Any],
 ) -> None:
@@ -176,6 +178,7 @@ def test_a_key_that_several_rows_share_is_refused_with_an_example(
     assert differ(one_null, frame("a INT, b STRING, c INT", (None, "x", 2)), key=["a"]).changed == 1
 
 
+@pytest.mark.slow
 def test_columns_that_one_side_lacks_or_has_otherwise_are_named(
     frame: Callable[..., Any],
 ) -> None:
@@ -286,6 +289,7 @@ def multisets(*arguments: Any, **options: Any) -> RowsDiffer:
     return difference
 
 
+@pytest.mark.slow
 def test_multisets_are_equal_with_nulls_nan_duplicates_and_any_nullability(
     frame: Callable[..., Any], spark: Any
 ) -> None:
@@ -308,6 +312,7 @@ def test_multisets_are_equal_with_nulls_nan_duplicates_and_any_nullability(
     assert multisets(maybe, never) == RowsDiffer()
 
 
+@pytest.mark.slow
 def test_rows_with_a_key_differ_in_columns(frame: Callable[..., Any]) -> None:
     schema = "id INT, a STRING, b INT, m MAP<STRING, INT>"
     before = frame(schema, (1, "x", 1, {}), (2, "y", 2, None), (3, "z", 3, {}), (4, "v", 4, {}))

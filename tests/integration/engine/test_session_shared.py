@@ -54,6 +54,7 @@ def write_two_of_one_version(first: Path, second: Path) -> None:
     write_deltalake(second, pa.table({"a": pa.array([100], pa.int64())}), mode="overwrite")
 
 
+@pytest.mark.slow
 def test_projects_of_the_same_text_do_not_read_each_others_tables(
     make_project: Callable[..., Path], enter: Callable[..., Builder]
 ) -> None:

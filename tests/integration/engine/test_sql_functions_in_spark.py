@@ -99,6 +99,7 @@ def functions(spark: Any) -> Iterator[Any]:
     spark.sql("DROP VIEW calls")
 
 
+@pytest.mark.slow
 @pytest.mark.proves("W20")
 def test_inlined_calls_have_the_rows_of_sparks_own_calls(functions: Any) -> None:
     texts = [f"CREATE FUNCTION {name}{text};" for name, (text, _, _) in FUNCTIONS.items()]

@@ -73,6 +73,7 @@ def functions(spark: Any) -> Iterator[Any]:
     spark.sql("DROP VIEW sold")
 
 
+@pytest.mark.slow
 @pytest.mark.proves("W29")
 def test_inlined_table_functions_have_the_rows_of_sparks_own(functions: Any) -> None:
     texts = [f"CREATE FUNCTION {name}{text};" for name, text in FUNCTIONS.items()]

@@ -128,6 +128,7 @@ def test_builds_call_functions_in_python_and_an_edit_rebuilds_the_callers(
     assert rows(edited, "w") == [(None,)]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("W30")
 def test_checks_and_plain_queries_call_functions_in_python(make: Callable[..., Builder]) -> None:
     checked = '--@ persist check { expr { small="scaled(a, 2) < 4" } }\nCREATE VIEW c AS SELECT a FROM t;\n'

@@ -80,6 +80,7 @@ def test_a_column_that_nobody_reads_changes_nothing(
         assert told(after) == begun
 
 
+@pytest.mark.slow
 @pytest.mark.proves("V10")
 @pytest.mark.parametrize("columns", [KEYED, KEYLESS])
 def test_a_column_that_the_table_gains_is_null_in_earlier_rows_and_nothing_is_read_for_them(
@@ -154,6 +155,7 @@ def test_a_column_of_another_type_makes_another_copy(
     assert len(copies(builder)) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.proves("V10")
 def test_environments_with_other_columns_share_a_copy(
     enter: Make, make_project: Callable[..., Path]
@@ -191,6 +193,7 @@ def test_environments_with_other_columns_share_a_copy(
     assert copy.columns == ("id", "k")
 
 
+@pytest.mark.slow
 @pytest.mark.proves("V10")
 def test_a_column_that_is_gone_is_no_condition_of_other_environments(
     enter: Make, make_project: Callable[..., Path]
@@ -216,6 +219,7 @@ def test_a_column_that_is_gone_is_no_condition_of_other_environments(
     assert values(dev, "o") == [(1, "a"), (3, "b")]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("V10")
 def test_a_copy_of_an_earlier_release_takes_columns_once_it_was_used(
     enter: Make, make_project: Callable[..., Path]
@@ -237,6 +241,7 @@ def test_a_copy_of_an_earlier_release_takes_columns_once_it_was_used(
     assert values(builder, "n") == [(1, 7), (2, 8)]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("V10")
 def test_rows_that_only_the_copy_has_stay_with_their_declaration(
     enter: Make, make_project: Callable[..., Path]
@@ -288,6 +293,7 @@ def test_queries_at_the_version_of_a_copy_have_null_in_columns_that_came_later(
     assert [tuple(row) for row in rows.collect()] == [(None, 9)]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("V10")
 def test_an_iceberg_table_gains_a_column(enter: Make, make_project: Callable[..., Path]) -> None:
     from pyiceberg.types import IntegerType

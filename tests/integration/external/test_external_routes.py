@@ -93,6 +93,7 @@ def ask(root: Path, builder: Builder, sql: str) -> tuple[list[int], Route]:
     return ids(builder.reader.load(statement, read)), route
 
 
+@pytest.mark.slow
 @pytest.mark.proves("F22")
 def test_what_no_table_reads_is_never_partial(root: Path, enter: Callable[..., Builder]) -> None:
     builder = enter(root)
@@ -220,6 +221,7 @@ def test_a_query_for_a_column_that_is_not_there_is_told_so(
         ask(root, enter(root), sql)
 
 
+@pytest.mark.slow
 def test_a_check_looks_at_all_rows_of_another_source(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
@@ -255,6 +257,7 @@ def test_a_function_is_given_all_rows(root: Path, enter: Callable[..., Builder])
     assert (found, route.origin) == ([14], "forwarded")
 
 
+@pytest.mark.slow
 def test_what_came_since_a_copy_began_is_only_in_the_copy(
     root: Path, enter: Callable[..., Builder]
 ) -> None:

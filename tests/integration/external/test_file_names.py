@@ -127,6 +127,7 @@ def test_a_file_that_spark_spells_in_an_unknown_way_is_an_error(spark: Any, tmp_
         other.checked(frame, "the table").collect()
 
 
+@pytest.mark.slow
 @pytest.mark.proves("V11")
 def test_fields_of_structs_may_stand_in_backticks(
     enter: Callable[..., Builder], make_project: Callable[..., Path]

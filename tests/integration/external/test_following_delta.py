@@ -148,6 +148,7 @@ def test_a_table_of_no_rows_has_none(spark: Any, tmp_path: Path) -> None:
 # ----------------------------------------------------------------------------- deletion vectors
 
 
+@pytest.mark.slow
 def test_rows_that_deletion_vectors_take_and_give_back_are_followed(
     spark: Any, tmp_path: Path
 ) -> None:

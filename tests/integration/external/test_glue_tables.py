@@ -71,6 +71,7 @@ def without_keys(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
         monkeypatch.setenv(name, str(home / name))
 
 
+@pytest.mark.slow
 @pytest.mark.proves("V34")
 def test_a_table_of_glue_is_copied_and_followed(
     enter: Make,
@@ -102,6 +103,7 @@ def test_a_table_of_glue_is_copied_and_followed(
     assert not any(key.encode() in content for content in stored for key in KEYS.values())
 
 
+@pytest.mark.slow
 @pytest.mark.proves("V34")
 def test_versions_of_a_table_of_glue_in_a_bucket(
     make_project: Callable[..., Path], server: Server, catalog: Any
@@ -123,6 +125,7 @@ def test_versions_of_a_table_of_glue_in_a_bucket(
     assert (changes.full_read_reason, changes.only_came, changes.read.rows) == (None, True, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.proves("V34")
 def test_what_is_wrong_with_a_table_of_glue_is_named(
     make_project: Callable[..., Path],

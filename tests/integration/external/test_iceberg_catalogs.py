@@ -37,6 +37,7 @@ def ids(builder: Builder) -> list[int]:
     return sorted(row.id for row in builder.read(builder.project.persisted[0]).collect())
 
 
+@pytest.mark.slow
 @pytest.mark.proves("V13")
 def test_a_table_in_a_catalog_is_copied_and_followed(
     enter: Make, make_project: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -115,6 +116,7 @@ def test_a_catalog_sends_nobody_to_a_server_that_is_not_trusted(
         assert other.asked == []
 
 
+@pytest.mark.slow
 @pytest.mark.proves("V13")
 def test_an_environment_may_place_the_table_elsewhere(
     enter: Make, make_project: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

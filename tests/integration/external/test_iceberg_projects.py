@@ -297,6 +297,7 @@ def test_a_column_that_is_called_otherwise_is_what_it_was(
     assert told(builder)[-1]["inserted"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.proves("F26")
 @pytest.mark.parametrize("kind", ["swapped", "dropped"])
 def test_columns_that_become_others_are_read_anew_without_new_rows(

@@ -251,6 +251,7 @@ def _held_values(builder: Builder, source: Any) -> dict[str, bool]:
     return {name: rows[name].null_count == 0 for name in rows.column_names}
 
 
+@pytest.mark.slow
 @pytest.mark.proves("F26")
 @pytest.mark.parametrize(
     ("option", "held"),
@@ -492,6 +493,7 @@ def test_the_clock_alone_gives_rows_up(enter: Make, make_project: Callable[..., 
     assert told(builder)[-1]["retired"] == held.rows - after.rows
 
 
+@pytest.mark.slow
 def test_a_version_that_is_gone_is_told_and_read_anew_only_when_asked_for(
     enter: Make, make_project: Callable[..., Path]
 ) -> None:
@@ -582,6 +584,7 @@ source: yearly is e -> {
 """
 
 
+@pytest.mark.slow
 @pytest.mark.proves("F3", "F6")
 def test_malloy_and_python_read_external_tables(
     enter: Make, make_project: Callable[..., Path]
@@ -766,6 +769,7 @@ def test_values_that_look_alike_are_followed_apart(
     assert not [t for t in told(builder)[1:] if "anew" in t["why"] or t["deleted"] != 1]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("F16")
 def test_what_is_computed_on_the_way_needs_what_it_needs(
     enter: Make, make_project: Callable[..., Path]

@@ -71,6 +71,7 @@ def connected(root: Path) -> Any:
     return connect(source.raw, place, source.columns, no_session, settings.timezone)
 
 
+@pytest.mark.slow
 @pytest.mark.proves("V35")
 def test_a_table_of_unity_is_copied_and_followed(
     enter: Make, make_project: Callable[..., Path], tmp_path: Path

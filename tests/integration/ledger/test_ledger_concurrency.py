@@ -105,6 +105,7 @@ def test_readers_never_see_tables_of_two_states_while_four_processes_promote_and
     hammer.replay(ledger, ledger.events.fetch())
 
 
+@pytest.mark.slow
 def test_of_two_promotions_at_once_both_happen_one_after_the_other(
     open_ledger: Open, ledger_url: str
 ) -> None:

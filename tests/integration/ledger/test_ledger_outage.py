@@ -182,6 +182,7 @@ def test_what_was_lost_is_not_taken_for_what_another_wrote_after_the_crash(
     assert [e.idx for e in ledger.events.fetch()] == [1, 2, 3, 4]
 
 
+@pytest.mark.slow
 def test_a_lease_survives_an_outage_that_is_shorter(
     ledger: Ledger,
     server: Postgres,

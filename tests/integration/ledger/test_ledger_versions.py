@@ -258,6 +258,7 @@ print(Ledger(sys.argv[1]).events.opened_version)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [0, 1])
 def test_of_processes_that_migrate_at_once_one_does_and_the_others_wait(
     version: int, open_ledger: Open, ledger_url: str

@@ -216,6 +216,7 @@ def test_an_unfit_databricks_connection_is_refused(
     assert caught.value.location is not None
 
 
+@pytest.mark.slow
 def test_a_strict_environment_is_strict_to_malloys_runtime_too(
     root: Path, enter: Callable[..., Builder], runtime: Callable[..., Any]
 ) -> None:
@@ -278,6 +279,7 @@ def test_malloy_finds_what_a_source_means_now_and_never_an_older_table(
     assert malloy_table(prod, "carriers") == own(prod, "carriers") == old
 
 
+@pytest.mark.slow
 @pytest.mark.proves("M15")
 def test_an_environment_tells_malloy_what_its_own_builds_found(
     root: Path, enter: Callable[..., Builder]
@@ -303,6 +305,7 @@ def test_an_environment_tells_malloy_what_its_own_builds_found(
     assert malloy_table(prod, "carriers") == malloy_table(dev, "carriers") == own(dev, "carriers")
 
 
+@pytest.mark.slow
 def test_other_words_of_the_same_meaning_find_the_same_table(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
@@ -320,6 +323,7 @@ def test_other_words_of_the_same_meaning_find_the_same_table(
     assert before.malloy_ids[0] not in exported(prod), "no source of the project is written so"
 
 
+@pytest.mark.slow
 def test_a_view_is_nothing_that_malloy_finds(root: Path, enter: Callable[..., Builder]) -> None:
     text = "#@ persist\nsource: carriers"
     edit(root, "m.malloy", text, text.replace("persist", "persist materialized=view"))
@@ -329,6 +333,7 @@ def test_a_view_is_nothing_that_malloy_finds(root: Path, enter: Callable[..., Bu
     assert set(exported(prod)) == {named(prod, "far").build_id, named(prod, "far").malloy_ids[0]}
 
 
+@pytest.mark.slow
 @pytest.mark.proves("M15")
 def test_another_ledger_takes_over_what_malloy_finds(
     root: Path, enter: Callable[..., Builder]
@@ -358,6 +363,7 @@ def test_another_ledger_takes_over_what_malloy_finds(
     assert malloy_table(other, "origins") == own(other, "origins")
 
 
+@pytest.mark.slow
 def test_the_command_line_tells_malloys_build_ids_and_finds_nothing_wrong(
     root: Path, enter: Callable[..., Builder]
 ) -> None:

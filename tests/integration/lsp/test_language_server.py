@@ -69,6 +69,7 @@ def editor(one_editor: Editor, root: Path) -> Iterator[Editor]:
     assert not any(one_editor.diagnostics.values()), one_editor.diagnostics
 
 
+@pytest.mark.slow
 @pytest.mark.proves("W14")
 def test_diagnostics_follow_the_text_and_vanish_when_it_is_mended(editor: Editor) -> None:
     path, reader = "sources/miles.sql", "sources/report.sql"

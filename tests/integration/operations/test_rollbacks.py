@@ -164,6 +164,7 @@ def test_a_history_with_a_move_from_nothing_to_nothing_can_be_read(life: Life) -
     assert life.manifest() == {}
 
 
+@pytest.mark.slow
 @pytest.mark.proves("S12")
 def test_random_rollbacks_leave_what_runs_that_stand_have_published(
     make_project: Callable[..., Path],

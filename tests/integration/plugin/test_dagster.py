@@ -160,6 +160,7 @@ def test_a_translator_changes_how_assets_look(
 # -------------------------------------------------------------------------------------------- runs
 
 
+@pytest.mark.slow
 @pytest.mark.proves("K6", "K12", "P36")
 def test_a_run_builds_publishes_and_tells(
     root: Path, load: Callable[..., dg.Definitions], instance: Any
@@ -209,6 +210,7 @@ def test_the_versions_of_raw_tables_are_told_once_each(
     assert len(set(versions())) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["tag", "config"])
 def test_a_run_can_be_forced(
     how: str, root: Path, load: Callable[..., dg.Definitions], instance: Any

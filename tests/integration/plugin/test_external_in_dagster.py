@@ -302,6 +302,7 @@ def test_what_is_wanted_of_external_tables_is_built_at_their_newest_version(
     assert want("third") == [1, 3]
 
 
+@pytest.mark.slow
 def test_a_run_of_what_is_wanted_tells_dagster_what_is_held(
     root: Path, spark: Any, instance: dg.DagsterInstance
 ) -> None:

@@ -62,6 +62,7 @@ def read(builder: Builder, name: str) -> list[tuple[Any, ...]]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.proves("K8")
 def test_a_month_is_one_run_and_has_the_rows_of_an_unpartitioned_build(
     load: Callable[..., dg.Definitions],
@@ -145,6 +146,7 @@ CREATE VIEW c AS SELECT day, o, sum(n) AS n FROM g GROUP BY day, o;
 """
 
 
+@pytest.mark.slow
 @pytest.mark.proves("K8")
 def test_the_sensor_asks_for_all_partitions_of_several_columns(
     load: Callable[..., dg.Definitions],

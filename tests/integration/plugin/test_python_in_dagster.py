@@ -92,6 +92,7 @@ def test_malloy_is_told_that_the_columns_of_a_function_are_not_known(root: Path)
     assert "name them in SQL: CREATE VIEW … AS SELECT a, b FROM named" in problems[0]
 
 
+@pytest.mark.slow
 def test_functions_are_assets(
     root: Path, load: Callable[..., dg.Definitions], instance: dg.DagsterInstance
 ) -> None:

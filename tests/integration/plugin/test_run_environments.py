@@ -110,6 +110,7 @@ def stale(definitions: dg.Definitions, instance: Any) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.proves("K20")
 def test_a_run_builds_in_the_environment_that_its_tag_names(
     root: Path, load: Callable[..., dg.Definitions], instance: Any
@@ -133,6 +134,7 @@ def test_a_run_builds_in_the_environment_that_its_tag_names(
     assert actions(run(definitions, instance, "dev")) == {"p": "reused", "q": "reused"}
 
 
+@pytest.mark.slow
 def test_what_another_environment_built_does_not_pass_for_built_here(
     root: Path, load: Callable[..., dg.Definitions], instance: Any
 ) -> None:
@@ -150,6 +152,7 @@ def test_what_another_environment_built_does_not_pass_for_built_here(
     assert stale(definitions, instance) == {}
 
 
+@pytest.mark.slow
 def test_checks_hold_in_the_environment_of_the_run(
     root: Path, load: Callable[..., dg.Definitions], instance: Any
 ) -> None:

@@ -108,6 +108,7 @@ def locate(
         location.ledger.close()
 
 
+@pytest.mark.slow
 @pytest.mark.proves("D13")
 def test_what_is_wanted_is_one_run_that_shows_what_it_published(
     locate: Callable[..., Location],
@@ -135,6 +136,7 @@ def test_what_is_wanted_is_one_run_that_shows_what_it_published(
     assert location.turn()[0] == []
 
 
+@pytest.mark.slow
 @pytest.mark.proves("D16")
 @pytest.mark.proves("D17")
 def test_a_run_fails_with_its_request_and_the_next_one_builds_the_rest(
@@ -403,6 +405,7 @@ CREATE VIEW daily AS SELECT day, sum(n) AS n FROM f GROUP BY day;
 """
 
 
+@pytest.mark.slow
 @pytest.mark.proves("D14")
 def test_what_another_graph_publishes_is_built_on_and_lateness_is_told(
     locate: Callable[..., Location], tmp_path: Path
@@ -470,6 +473,7 @@ def test_what_another_graph_publishes_is_built_on_and_lateness_is_told(
         other.close()
 
 
+@pytest.mark.slow
 def test_what_is_needed_elsewhere_holds_up_no_automation_and_is_not_taken_for_ours(
     locate: Callable[..., Location],
 ) -> None:

@@ -65,6 +65,7 @@ def entry(version: int) -> str:
 # ------------------------------------------------------------------------------------ lost answers
 
 
+@pytest.mark.slow
 @pytest.mark.proves("S18")
 def test_a_commit_whose_answer_was_lost_is_known_to_be_ours(bucket: str, proxy: Proxy) -> None:
     root = f"{bucket}/t"
@@ -226,6 +227,7 @@ def test_a_plan_names_a_store_that_says_nothing_and_gives_up(
     assert "`store_timeout`" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.proves("S24")
 def test_a_store_that_said_nothing_is_not_waited_for_again_at_once(
     filled: str, proxy: Proxy

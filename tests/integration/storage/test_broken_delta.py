@@ -102,6 +102,7 @@ BREAKS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("F23", "F26")
 @pytest.mark.parametrize("breaks", BREAKS, ids=lambda b: b.__name__)
 def test_a_broken_file_is_named_and_what_is_published_stays(
@@ -203,6 +204,7 @@ def mark(root: Path, rows: int, deleted: int) -> None:
         commit.write_text("\n".join(json.dumps(action) for action in actions))
 
 
+@pytest.mark.slow
 def test_more_than_a_million_deleted_rows_are_refused_with_what_helps(
     spark: Any, tmp_path: Path
 ) -> None:

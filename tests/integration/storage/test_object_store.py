@@ -90,6 +90,7 @@ def snapshot(uid: str, version: int, rows: int, size: int = 1) -> Snapshot:
 # ------------------------------------------------------------------------------- tables on S3
 
 
+@pytest.mark.slow
 def test_a_table_in_a_bucket_has_versions_like_any_other(bucket: str) -> None:
     root = f"{bucket}/ware house/é+%/t-12"
     assert find_table(root) is None
@@ -120,6 +121,7 @@ def test_files_are_copied_within_a_bucket_and_out_of_it(bucket: str, tmp_path: P
         )
 
 
+@pytest.mark.slow
 def test_of_two_writers_of_one_version_in_a_bucket_only_one_wins(bucket: str) -> None:
     root = f"{bucket}/t"
     commit(stage(root, "first", 3), build_id="b", pinned=None)
@@ -142,6 +144,7 @@ def test_of_two_writers_of_one_version_in_a_bucket_only_one_wins(bucket: str) ->
         assert len({f.split("/")[-2] for f in read_version(root, version).files}) == 1
 
 
+@pytest.mark.slow
 def test_of_two_first_writers_only_one_wins(bucket: str) -> None:
     for attempt in range(3):
         root = f"{bucket}/t{attempt}"
@@ -350,6 +353,7 @@ def no_spark() -> Any:
     pytest.fail("a plan needs no Spark")
 
 
+@pytest.mark.slow
 def test_spark_without_the_jar_says_which_one_is_wanted(project: Path, spark: Any) -> None:
     settings = load_settings(project)
     ledger = Ledger(settings.ledger)

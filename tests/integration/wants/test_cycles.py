@@ -145,6 +145,7 @@ def told_by_doctor(graphs: Graphs, n: int) -> list[str]:
     return [finding.message for finding in found if finding.code == "upstream"]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("D29")
 def test_two_graphs_that_wait_for_each_other_are_told_so_once(graphs: Graphs) -> None:
     graphs.wants(0, TOTAL, f"after0:{DAY}", sla_s=60)

@@ -131,6 +131,7 @@ def test_new_wants_have_no_table_planned_again(builder: Builder, statements: Cou
     browse(builder, act)
 
 
+@pytest.mark.slow
 @pytest.mark.proves("Z6")
 def test_states_that_are_kept_are_those_that_are_read_anew(
     builder: Builder, enter: Callable[..., Builder]

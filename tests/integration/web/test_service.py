@@ -92,6 +92,7 @@ def all_events(client: httpx.Client, since: int = 0, **filters: Any) -> list[dic
 # ------------------------------------------------------------------------------------------- wants
 
 
+@pytest.mark.slow
 @pytest.mark.proves("D3", "D4")
 def test_a_want_over_http_has_all_its_fields_and_the_servers_time(served: Served) -> None:
     with served.client() as client:
@@ -371,6 +372,7 @@ def test_a_long_poll_is_answered_when_something_happens(served: Served, ledger: 
         assert [e["kind"] for e in answers[0]["events"]] == ["partition-tainted"]
 
 
+@pytest.mark.slow
 def test_two_hundred_long_polls_at_once_in_bounded_memory(served: Served, ledger: Ledger) -> None:
     with served.client(READ) as client:
         head = client.get(EVENTS).json()["head"]
@@ -656,6 +658,7 @@ def test_hostile_patterns_are_answered_at_once(served: Served, ledger: Ledger) -
             client.delete(f"{WANTS}/hostile-{n}")
 
 
+@pytest.mark.slow
 def test_who_asks_too_often_is_told_so_and_others_are_not(served: Served) -> None:
     n = 2000
     statuses = Counter(_statuses(served, f"Authorization: Bearer {OFTEN}", n))
@@ -704,6 +707,7 @@ def fuzzer(served: Served) -> Iterator[httpx.Client]:
         yield client
 
 
+@pytest.mark.slow
 @settings(
     max_examples=draws(30, 150),
     deadline=None,

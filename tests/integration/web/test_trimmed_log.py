@@ -98,6 +98,7 @@ def test_a_reader_who_missed_events_is_told_and_learns_the_present_from_the_begi
     ledger.close()
 
 
+@pytest.mark.slow
 @pytest.mark.proves("Z1")
 def test_another_graph_that_missed_events_knows_the_present_states_again(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -135,6 +136,7 @@ def test_another_graph_that_missed_events_knows_the_present_states_again(
     ours.close()
 
 
+@pytest.mark.slow
 @pytest.mark.proves("Z3")
 def test_a_service_that_builds_trims_the_log_as_the_settings_say(tmp_path: Path) -> None:
     root = a_project(tmp_path / "p", '[retention]\nevents = "1 hour"\narchive = "old"\n')

@@ -91,6 +91,7 @@ def by_proxy(user: str, *groups: str) -> dict[str, str]:
     return {"X-Forwarded-User": user, "X-Forwarded-Groups": ", ".join(groups)}
 
 
+@pytest.mark.slow
 @pytest.mark.proves("Z5")
 def test_a_user_whom_the_proxy_names_has_the_roles_of_the_groups(behind_proxy: Served) -> None:
     with behind_proxy.client(None) as client:
@@ -165,6 +166,7 @@ def test_forms_of_a_user_of_a_proxy_need_that_users_form_token(behind_proxy: Ser
         assert send(boss, form_token(boss)) == 303
 
 
+@pytest.mark.slow
 @pytest.mark.proves("Z5")
 def test_roles_end_at_their_sources_and_environments_on_every_page(tmp_path: Path) -> None:
     root = a_project(tmp_path / "p", WITHOUT_PROXY)
@@ -194,6 +196,7 @@ def test_roles_end_at_their_sources_and_environments_on_every_page(tmp_path: Pat
     assert whos == {"fin"}
 
 
+@pytest.mark.slow
 @pytest.mark.proves("Z5")
 def test_tokens_are_created_and_revoked_while_a_service_runs(tmp_path: Path) -> None:
     root = a_project(tmp_path / "p", WITHOUT_PROXY)
@@ -238,6 +241,7 @@ def test_tokens_are_created_and_revoked_while_a_service_runs(tmp_path: Path) -> 
     assert {e["how"] for e in events(root, "logged-in")} == {"token"}
 
 
+@pytest.mark.slow
 @pytest.mark.proves("Z5")
 def test_a_long_poll_of_a_revoked_token_is_not_answered(tmp_path: Path) -> None:
     root = a_project(tmp_path / "p", WITHOUT_PROXY)
