@@ -156,18 +156,13 @@ def drawn_seed() -> int:
     return seed
 
 
-def other_hash_seed() -> str:
-    """Return a seed of hashes that this process does not have."""
-    return "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
-
-
 def printed_under_another_hash_seed(script: str, cwd: Path) -> str:
     """Return what a script prints in a process with another seed of hashes than this one has."""
     return subprocess.run(
         [sys.executable, "-c", script],
         env={
             **os.environ,
-            "PYTHONHASHSEED": other_hash_seed(),
+            "PYTHONHASHSEED": "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2",
             "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "tests/support", ROOT / "tests", ROOT))),
         },
         cwd=cwd,

@@ -26,7 +26,7 @@ from persist_assets.storage.files import (
     file_exists,
     list_files,
     list_own,
-    reached,
+    read_bytes,
     write_text,
 )
 from persist_assets.storage.published_tables import (
@@ -153,11 +153,11 @@ def share_manifest(settings: Settings, ledger: Ledger, *, take_over: bool = Fals
     location = f"{settings.publish.path}/{MANIFEST}"
     publisher = publisher_of(settings, ledger)
     with ledger.leases.hold(f"publish {location}", "a publication"):
-        document = {**fetch_document(settings, ledger), "publisher": publisher}
         try:
             if not take_over and _publisher_at(location) not in (None, publisher):
                 log.warning("action=publish place=%s: kept, it has another publisher", location)
                 return
+            document = {**fetch_document(settings, ledger), "publisher": publisher}
             write_text(location, json.dumps(document, indent=2, sort_keys=True) + "\n")
         except StorageError as error:
             log.warning("action=publish place=%s error=%s", location, error.message)
@@ -173,10 +173,8 @@ def _publisher_at(location: str) -> str | None:
     """
     if not file_exists(location):
         return None
-    with reached(location) as (system, path), system.open_input_stream(path) as stream:
-        text = stream.read()
     try:
-        return json.loads(text).get("publisher")
+        return json.loads(read_bytes(location)).get("publisher")
     except (ValueError, AttributeError):  # not a manifest
         return None
 

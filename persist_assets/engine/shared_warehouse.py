@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 from persist_assets.core.errors import PersistError, StorageError
 from persist_assets.core.object_stores import spark_pattern, spark_uri
 from persist_assets.engine.session import translated
-from persist_assets.storage.files import delete_directory, list_files, reached, write_text
+from persist_assets.storage.files import delete_directory, list_files, read_bytes, write_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -159,6 +159,4 @@ def _let_spark_write(
 
 def _tokens(location: str, token: str) -> int:
     """Return how often a file has the token as its line."""
-    with reached(location) as (system, path), system.open_input_stream(path) as stream:
-        text: bytes = stream.read()
-    return text.decode(errors="replace").splitlines().count(token)
+    return read_bytes(location).decode(errors="replace").splitlines().count(token)

@@ -173,19 +173,19 @@ def run_assets(
     sources = tuple(sources)
     settled: Mapping[SourceID, Snapshot] = {}
     with ExitStack() as stack:
-        instance = cache(lambda: stack.enter_context(open_instance(settings)))
+        open_once = cache(lambda: stack.enter_context(open_instance(settings)))
         if reader is not None:
-            settled = _leave_out(instance, reader, sources, settings.environment)
+            settled = _leave_out(open_once, reader, sources, settings.environment)
             sources = tuple(s for s in sources if s.source_id not in settled)
             if not sources:
                 return RunResult(None, success=True, settled=settled)
         tags = {ENVIRONMENT_TAG: settings.environment, **({FORCE_TAG: "true"} if force else {})}
         tags[ORIGIN_TAG] = json.dumps({"user": _user(), "host": socket.gethostname()})
+        tags |= more or {}
         stack.enter_context(watched(progress or Progress()))
         if reader is not None:
             stack.enter_context(reading_as(reader.pins.shared()))
-        tags |= more or {}
-        result = _execute(instance(), settings, sources, tags, verbose=verbose)
+        result = _execute(open_once(), settings, sources, tags, verbose=verbose)
         return replace(result, settled=settled)
 
 
@@ -228,7 +228,7 @@ def _execute(
 
 
 def _leave_out(
-    instance: Callable[[], dg.DagsterInstance],
+    open_once: Callable[[], dg.DagsterInstance],
     reader: Reader,
     sources: Sequence[Source],
     environment: str,
@@ -236,7 +236,7 @@ def _leave_out(
     """Return the sources that a run need not build, and record that they are up to date."""
     settled = find_settled(reader, sources)
     if settled:
-        reported = _reported(instance(), reader.project, environment, settled.values())
+        reported = _reported(open_once(), reader.project, environment, settled.values())
         # What is above a source of the run may change.
         moving = {s.source_id for s in sources} - reported
         for source in reader.project.sources:

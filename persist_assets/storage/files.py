@@ -364,6 +364,18 @@ def copy_file(source: str, target: str) -> None:
 _BLOCK_BYTES = 8 << 20
 
 
+def read_bytes(location: str) -> bytes:
+    """Return the content of a file.
+
+    Raises
+    ------
+    StorageError
+        It cannot be read.
+    """
+    with reached(location) as (system, path), system.open_input_stream(path) as stream:
+        return stream.read()
+
+
 def write_text(location: str, text: str) -> None:
     """Write a file that readers see completely or not at all; directories are made.
 

@@ -26,7 +26,13 @@ from persist_assets.storage.delta_features import (
     unusual_features,
 )
 from persist_assets.storage.delta_tables import file_actions
-from persist_assets.storage.files import delta_place, list_files, reached, unreachable
+from persist_assets.storage.files import (
+    delta_place,
+    list_files,
+    reached,
+    read_bytes,
+    unreachable,
+)
 from persist_assets.storage.partition_texts import (
     NO_VALUE,
     check_layout,
@@ -340,12 +346,9 @@ def _broken_file(location: str, message: str) -> str | None:
 
 def _is_json(location: str) -> bool:
     """Whether all lines of a file are objects in JSON."""
-    with reached(location) as (system, path), system.open_input_stream(path) as stream:
-        text: bytes = stream.read()
+    lines = read_bytes(location).splitlines()
     try:
-        return all(
-            isinstance(json.loads(line), dict) for line in filter(bytes.strip, text.splitlines())
-        )
+        return all(isinstance(json.loads(line), dict) for line in filter(bytes.strip, lines))
     except ValueError:
         return False
 

@@ -530,9 +530,9 @@ def test_a_process_that_could_still_say_something_waits_for_no_other_session(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     idle = Idle()
-    told = tiny("a")
-    told.tables = {}
-    with malloy(told, idle=idle) as session:
+    without_tables = tiny("a")
+    without_tables.tables = {}
+    with malloy(without_tables, idle=idle) as session:
         assert session.compile_model("t.malloy").problems, "a refusal"
         refused = pid(session)
     assert not alive(refused)

@@ -225,9 +225,9 @@ BLOW_UPS = {
 def test_nothing_blows_up(name: str) -> None:
     within_s = STEPS / 60 if name.startswith(("ctes: ", "sources: ")) else 1.0
     started = process_time()
-    found = compiled({"a.sql": f"{T}{BLOW_UPS[name]}"})
+    project = compiled({"a.sql": f"{T}{BLOW_UPS[name]}"})
     has_taken(process_time() - started, within_s=within_s)
-    assert not found.problems, [str(p) for p in found.problems]
+    assert not project.problems, [str(p) for p in project.problems]
 
 
 @pytest.mark.parametrize(
