@@ -348,7 +348,7 @@ def enter(make_engine: Callable[[Settings], Engine]) -> Iterator[Callable[..., B
     from persist_assets.core.settings.load import load_settings
     from persist_assets.ledger.ledger import Ledger
 
-    ledgers: list[Ledger] = []
+    builders: list[Builder] = []
 
     def start(
         root: Path,
@@ -358,13 +358,15 @@ def enter(make_engine: Callable[[Settings], Engine]) -> Iterator[Callable[..., B
         **more: Any,
     ) -> Builder:
         settings = load_settings(root, environment=environment)
-        ledgers.append(Ledger(settings.ledger))
+        ledger = Ledger(settings.ledger)
         project, computes = require(load_project(settings)), engine(settings)
-        return Builder(settings, project, ledgers[-1], computes, run_id=run_id, **more)
+        builders.append(Builder(settings, project, ledger, computes, run_id=run_id, **more))
+        return builders[-1]
 
     yield start
-    for ledger in ledgers:
-        ledger.close()
+    for builder in builders:
+        builder.close()
+        builder.ledger.close()
 
 
 @pytest.fixture(scope="session")

@@ -87,11 +87,14 @@ class Leases(Part):
             yield lease
         finally:
             stop.set()
-            beat.join()
-            try:
-                self.release(lease)
-            except LedgerError as error:  # it expires
-                log.warning("action=give-back lease=%s error=%s", name, error.message)
+            # An abandoned holder may be collected as garbage in its own heartbeat, perhaps while
+            # that writes to the ledger: without heartbeats the lease expires.
+            if threading.current_thread() is not beat:
+                beat.join()
+                try:
+                    self.release(lease)
+                except LedgerError as error:  # it expires
+                    log.warning("action=give-back lease=%s error=%s", name, error.message)
 
     @repeated
     def release(self, lease: Lease) -> None:

@@ -28,7 +28,7 @@ from persist_assets.core.model.snapshots import (
     Written,
 )
 from persist_assets.core.model.sources import Read
-from persist_assets.ledger import tables
+from persist_assets.ledger import leases, tables
 from persist_assets.ledger.builds import Publication
 from persist_assets.ledger.leases import LEASE_S
 from persist_assets.ledger.ledger import Ledger
@@ -461,6 +461,29 @@ def test_the_lease_of_a_dead_process_is_taken_over_at_once(
     assert done.returncode == -9
     with open_ledger().leases.hold("x", "next", wait_s=1):
         pass
+
+
+def test_an_abandoned_lease_expires_where_its_own_heartbeat_collects_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "LEASE_S", 0.2)
+    abandoned: list[Any] = []
+    collected = threading.Event()
+
+    def clock() -> datetime:
+        if threading.current_thread().name == "lease x" and abandoned:
+            abandoned.pop().gen.close()
+            collected.set()
+        return datetime.now(UTC)
+
+    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}", clock=clock)
+    holding = ledger.leases.hold("x", "a holder that nobody ends")
+    holding.__enter__()
+    abandoned.append(holding)
+    assert collected.wait(10)
+    with ledger.leases.hold("x", "next", wait_s=10):
+        pass
+    ledger.close()
 
 
 DIES_ELSEWHERE = """
