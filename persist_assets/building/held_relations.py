@@ -23,7 +23,7 @@ from persist_assets.storage.arrow_rows import read_rows, write_rows
 from persist_assets.storage.files import list_files, rows_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -103,14 +103,24 @@ class SharedWork:
 class HeldRelations:
     """The relations that a run holds until it ends.
 
+    Parameters
+    ----------
+    find_maintained
+        Returns those of some sources that the run maintains, by its plan.
+
     Attributes
     ----------
     directory
         Returns the directory of the run's temporary files, as a location.
     """
 
-    def __init__(self, project: Project) -> None:
-        self._project = project
+    def __init__(
+        self,
+        project: Project,
+        find_maintained: Callable[[Collection[SourceID]], Collection[SourceID]],
+    ) -> None:
+        self._project, self._find_maintained = project, find_maintained
+        self._is_maintained: dict[SourceID, bool] = {}
         self.directory: Callable[[], str] | None = None
         self._held: dict[str, Written] = {}
         self._seconds: dict[str, float] = {}
@@ -270,10 +280,10 @@ class HeldRelations:
         return used or every
 
     def n_users_of(self, table: SourceID) -> int:
-        """Return how many sources may use the changed rows of a table."""
+        """Return how many sources use the changed rows of a table."""
         with self._lock:
             if table not in self._n_users:
-                self._n_users[table] = len(self._readers(frozenset((table,)))) or 1
+                self._n_users[table] = len(self._maintained(frozenset((table,)))) or 1
             return self._n_users[table]
 
     def uses_of_probe(
@@ -306,7 +316,7 @@ class HeldRelations:
     def _probed(self, changed: frozenset[SourceID], grown: frozenset[SourceID]) -> dict[str, _Uses]:
         project = self._project
         used: dict[str, _Uses] = {}
-        for reader in self._readers(changed):
+        for reader in self._maintained(changed):
             own = changed & {i.source_id for i in project.inputs(reader)}
             program: Program | Merging | None = None
             for derive in (project.merging, project.program):
@@ -319,6 +329,16 @@ class HeldRelations:
                     uses.columns.update(program.columns.get(probe.table, ()))
                     uses.n_programs += 1
         return used
+
+    def _maintained(self, tables: frozenset[SourceID]) -> list[Source]:
+        """Return the sources that read some tables and that the run maintains."""
+        readers = self._readers(tables)
+        unknown = {s.source_id for s in readers} - self._is_maintained.keys()
+        if unknown:
+            # One that was built before its relations were asked for shares none of them.
+            maintained = self._find_maintained(unknown)
+            self._is_maintained |= {s: s in maintained for s in unknown}
+        return [s for s in readers if self._is_maintained[s.source_id]]
 
     def _readers(self, tables: frozenset[SourceID]) -> list[Source]:
         """Return the sources that can be maintained and read some tables; none if they are many."""

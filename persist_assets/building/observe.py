@@ -175,6 +175,18 @@ class Observer:
         self.project.remember()
         return planned
 
+    def find_maintained(self, source_ids: Iterable[SourceID]) -> frozenset[SourceID]:
+        """Return those of some sources that this process maintains by the changes of their inputs.
+
+        Other processes of a run share no relations with this one.
+        """
+        if self.pins.has_other_processes:
+            return frozenset()
+        increments = {s.source_id: s.increment for s in self.plan(source_ids).steps}
+        return frozenset(
+            s for s, i in increments.items() if i is not None and i.program is not None
+        )
+
     def observe(self, sources: Iterable[Source], exists: HasSnapshot = has_snapshot) -> World:
         """Return everything that a plan of `sources` depends on.
 

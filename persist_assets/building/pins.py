@@ -167,6 +167,11 @@ class Pins:
         if self._run_id is not None:
             self._agreed = self.ledger.run_pins.fetch(self._run_id)
 
+    @property
+    def has_other_processes(self) -> bool:
+        """Whether other processes execute steps of the same run."""
+        return self._run_id is not None
+
     def shared(self) -> Shared:
         """Return what a run has to read to rest on the same data, as far as that has versions."""
         with self._lock:

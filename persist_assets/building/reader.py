@@ -104,7 +104,7 @@ class Reader:
         self.settings, self.project = observer.settings, observer.project
         self.ledger, self.pins = observer.ledger, observer.pins
         self.ingestion = observer.ingestion
-        self.relations = HeldRelations(observer.project)
+        self.relations = HeldRelations(observer.project, observer.find_maintained)
         engine.define(self.project.udfs)
         self._run = uuid.uuid4().hex[:12]
         self._whole: dict[SourceID, Route] = {}

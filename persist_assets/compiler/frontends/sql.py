@@ -31,6 +31,7 @@ from persist_assets.compiler.frontends.misplaced_calls import MisplacedCall, mis
 from persist_assets.compiler.frontends.motly import Line
 from persist_assets.compiler.frontends.parameters import bounds, joined, unfounded
 from persist_assets.compiler.frontends.sql_functions import Refused, defines, read_definition
+from persist_assets.compiler.frontends.sql_identifiers import with_names
 from persist_assets.compiler.frontends.sql_inlining import (
     NO_DEFINITIONS,
     Broken,
@@ -647,15 +648,9 @@ class _File:
         return table.name, location
 
     def query(self, tokens: Sequence[Token], column_names: tuple[str, ...]) -> Query:
-        for token, after in pairwise(tokens):
-            called = after.token_type is TokenType.L_PAREN and token.token_type is TokenType.VAR
-            if called and token.text.upper() == "IDENTIFIER":
-                raise _Refused(
-                    "identifier",
-                    "IDENTIFIER(…) hides the name until the query runs",
-                    self.location(token.start),
-                    "write the name itself",
-                )
+        named = with_names(self, tokens, self.definitions)
+        if named is not None:
+            return self.with_meaning(named, column_names, self.definitions)
         refused = find_refused(tokens, self.text)
         if refused is not None:
             raise self.invalid(refused)
@@ -701,13 +696,18 @@ class _File:
         place = self.location(call.offset)
         return call.function, Problem(call.code, call.message, place, call.hint, call.severity)
 
-    def with_meaning(self, inlined: Inlined, column_names: tuple[str, ...]) -> Query:
-        """Return a query in which functions and variables are inlined."""
-        file = _File(inlined.text, self.path, statements=False, place=inlined.locate())
-        query = file.query(tokenize(file.text), column_names)
+    def with_meaning(
+        self, inlined: Inlined, names: tuple[str, ...], definitions: Definitions = NO_DEFINITIONS
+    ) -> Query:
+        """Return a query in which functions and variables, or names, are inlined."""
+        text, place = inlined.text, inlined.locate()
+        file = _File(text, self.path, statements=False, place=place, definitions=definitions)
+        query = file.query(tokenize(text), names)
         self.problems += file.problems
         relocate(query.tree, file.location, self.path)
-        return replace(query, variables=inlined.variables, parameters=inlined.parameters)
+        variables = (*inlined.variables, *query.variables)
+        parameters = (*inlined.parameters, *query.parameters)
+        return replace(query, variables=variables, parameters=parameters)
 
     def reference(self, table: exp.Table, tokens: Sequence[Token], base: int) -> Reference:
         location = self.location(table.parts[0].meta["start"])

@@ -127,9 +127,11 @@ class Definitions:
         return tuple(f.udf for f in self.functions.values() if f.udf is not None)
 
     def content(self, text: str) -> str:
-        """Return a digest of a text, and of the definitions if it mentions any of them."""
+        """Return a digest of a text, and of the definitions if it may use any of them."""
         content = sha256(text.encode()).hexdigest()
-        if self.names and not self.names.isdisjoint(_WORD.findall(text.lower())):
+        # Names may be put together: IDENTIFIER('twi' || 'ce').
+        words = re.findall(r"\w+", text.lower()) if self.names else ()
+        if not {"identifier", *self.names}.isdisjoint(words):
             return sha256(f"{content} {self.digest}".encode()).hexdigest()
         return content
 
@@ -165,9 +167,6 @@ class Definitions:
             finally:
                 self._open.pop()
         return self._templates[name]
-
-
-_WORD = re.compile(r"\w+")
 
 
 def define(definitions: Iterable[Definition], reserved: Collection[str] = ()) -> Definitions:

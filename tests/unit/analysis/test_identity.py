@@ -224,5 +224,5 @@ def test_a_draw_in_a_source_is_one_for_each_time_it_is_read(draw: str) -> None:
 
 
 def test_a_name_that_is_only_known_when_it_runs_is_refused() -> None:
-    project = compiled({"q.sql": "CREATE VIEW q AS SELECT a FROM IDENTIFIER('t')"})
+    project = compiled({"q.sql": "CREATE VIEW q AS SELECT a FROM IDENTIFIER(lower('T'))"})
     assert [p.code for p in project.errors] == ["identifier"]

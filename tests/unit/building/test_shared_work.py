@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from persist_assets.building.held_relations import SharedWork
+from persist_assets.building.held_relations import HeldRelations, SharedWork
+from persist_assets.compiler.load import load_project, require
+from persist_assets.core.settings.load import load_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from pathlib import Path
 
 
 def test_each_build_counts_its_share_of_a_relation_once() -> None:
@@ -20,3 +28,36 @@ def test_what_nobody_else_uses_is_not_shared() -> None:
     work = SharedWork()
     work.count("keys", spent=6.0, seconds=6.0, n_users=1)
     assert work.seconds == 0
+
+
+SHARING = """CREATE TABLE z (k INT, a INT, b INT, c INT) USING delta LOCATION 'raw/z';
+--@ persist
+CREATE VIEW a_of AS SELECT k, max_by(a, b) AS a FROM z GROUP BY k;
+--@ persist
+CREATE VIEW b_of AS SELECT k, min_by(b, c) AS b FROM z GROUP BY k;
+"""
+
+
+@pytest.mark.proves("T12")
+def test_only_sources_that_the_run_maintains_share_a_search_and_name_its_columns(
+    make_project: Callable[..., Path],
+) -> None:
+    root = make_project({"m.sql": SHARING})
+    project = require(load_project(load_settings(root)))
+    names = {s.name: s.source_id for s in project.sources}
+    changed = frozenset({names["z"]})
+    program = project.program(names["a_of"], changed, frozenset())
+    ((digest, probe),) = program.probes.items()
+
+    def uses(*maintained: str) -> tuple[list[str], int, int]:
+        def find_maintained(some: Collection[str]) -> set[str]:
+            return {names[name] for name in maintained}.intersection(some)
+
+        relations = HeldRelations(project, find_maintained)
+        own = program.columns[probe.table]
+        columns, n_users = relations.uses_of_probe(digest, own, changed, frozenset())
+        return [name for _, name in columns], n_users, relations.n_users_of(names["z"])
+
+    assert uses("a_of", "b_of") == (["k", "a", "b", "c"], 2, 2)
+    assert uses("a_of") == (["k", "a", "b"], 1, 1)
+    assert uses() == (["k", "a", "b"], 1, 1)
