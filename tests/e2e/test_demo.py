@@ -360,10 +360,8 @@ def test_a_failed_run_is_taken_up_where_it_failed(flights: Path, tmp_path: Path)
             project_job.__name__,
             reconstructable_kwargs={"root": str(root), "sources": "examples/flights/sources"},
         )
-        keys = [
-            dg.AssetKey(["causes", n])
-            for n in ("plane_utilisation", "delays_by_weather", "fleet_by_age")
-        ]
+        names = ("plane_utilisation", "delays_by_weather", "fleet_by_age")
+        keys = [dg.AssetKey(["cleaned", "flights"]), *(dg.AssetKey(["causes", n]) for n in names)]
         failed = dg.execute_job(job, instance, asset_selection=keys)
         ended = {
             e.step_key: e.event_type_value
@@ -371,6 +369,7 @@ def test_a_failed_run_is_taken_up_where_it_failed(flights: Path, tmp_path: Path)
             if e.is_step_success or e.is_step_failure
         }
         assert ended == {
+            "cleaned__flights": "STEP_SUCCESS",
             "causes__plane_utilisation": "STEP_SUCCESS",
             "causes__delays_by_weather": "STEP_SUCCESS",
             "causes__fleet_by_age": "STEP_FAILURE",
