@@ -182,7 +182,7 @@ class Fold:
         """Return the digests of a top-level Block.
 
         Closed parts are digested first, from the inside out, so that only correlated ones are
-        digested recursively: a long chain of CTEs is no deep recursion.
+        digested recursively: a long chain of CTEs does not recurse deeply.
         """
         for thing in self._free.learn(block):
             self._digest_closed(thing)
@@ -545,7 +545,7 @@ class Fold:
 
 
 _MAX_CHAIN = 32
-"""The order of at most so many LEFT JOINs does not count; they are read again for each of them."""
+"""The maximum number of LEFT JOINs whose order does not count; each join reads the chain again."""
 
 
 def _chain(node: Outer) -> Sequence[Outer]:

@@ -132,7 +132,7 @@ SYNONYMS = {
 """Names that Spark registers for the same expression."""
 
 MISSING = "-"
-"""What stands instead of numbers of arguments of a function that a version of Spark lacks."""
+"""Stands for the numbers of arguments of a function that a version of Spark lacks."""
 
 
 def functions_of(spark: str, text: str) -> dict[str, tuple[str, str]]:
@@ -174,7 +174,7 @@ ARGUMENTS: Mapping[str, frozenset[int]] = {
 
 
 def since(name: str, n_arguments: int | None = None) -> str | None:
-    """Return the first known Spark that has a function, and with so many arguments, if any."""
+    """Return the first known Spark with a function that takes this many arguments, or None."""
     for spark in KNOWN_SPARKS:
         _, counts = functions_of(spark, _TEXT).get(name, ("", None))
         if counts and (n_arguments is None or {"*", str(n_arguments)} & {*counts.split(",")}):

@@ -294,7 +294,7 @@ def _elements(
 
 
 def _alternatives(item: Any, members: list[GroupingSet]) -> list[GroupingSet]:
-    """Return the grouping sets of a ROLLUP or a CUBE; those of others are their members."""
+    """Return the grouping sets of a ROLLUP or CUBE; for other items, their members."""
     match item:
         case exp.Rollup():
             return [sum(members[:n], ()) for n in range(len(members), -1, -1)]

@@ -118,7 +118,7 @@ class Normal(Rebuild):
         return replace(node, keys=over.exprs(node.keys), aggregates=over.exprs(node.aggregates))
 
     def _opened(self, node: Node) -> Node:
-        """Return the normal form of what a leaf is, with instances of its own."""
+        """Return the normal form of the shape of a leaf, with its own instances."""
         shape = _shape(node)
         if shape is None:
             return node
@@ -275,7 +275,7 @@ class Normal(Rebuild):
         added: Sequence[Expr],
         columns: Columns,
     ) -> tuple[Block, Columns] | None:
-        """Return a Block with the leaves of one of its leaves in the place of that."""
+        """Return a Block in which the leaves of one of its leaves replace that leaf."""
         if len(block.leaves) - 1 + len(leaves) > MAX_LEAVES:
             return None
         before, after = block.leaves[:place], block.leaves[place + 1 :]
@@ -364,7 +364,7 @@ class Normal(Rebuild):
         return self._without_null_test(whole, key) or node
 
     def _without_null_test(self, node: Aggregate, value: Expr) -> Aggregate | None:
-        """Return a count without the condition that what it counts is not NULL."""
+        """Return a count without the condition that the counted value is not NULL."""
         rows = node.rows
         test = self.calls.call("not", (self.calls.call("is null", (value,)),))
         if test not in rows.conjuncts:
@@ -377,7 +377,7 @@ _NOT_OF_ONE_ROW = VOLATILE | TIME_WINDOWS
 
 
 def _shape(thing: object) -> Node | None:
-    """Return what a leaf is that is known by its digests, as far as readers see it."""
+    """Return the shape that readers see of a leaf that is known by its digests, or None."""
     return thing.shape if isinstance(thing, Given) else None
 
 
@@ -444,7 +444,7 @@ def size_of(node: Node, *, deep: bool = True) -> int:
 
 
 def bounded(calls: Calls, shape: Node) -> Node | None:
-    """Return what readers see of a leaf, without what its own leaves show if that is too much."""
+    """Return the shape that readers see of a leaf; if too large, without its leaves' shapes."""
     if size_of(shape) <= MAX_SIZE:
         return shape
     flat = Rebuild(calls, node=lambda n: replace(n, shape=None) if _shape(n) else None).node(shape)

@@ -1,8 +1,8 @@
 """Binding of PIVOT and UNPIVOT. Pure.
 
-PIVOT groups rows by the other columns, and has a column for each value. What that has where a group
-has no row of the value is Spark's affair (NULL, or 0 for some aggregates). So it is a function of
-the group's rows with a name of its own. UNPIVOT generates a row for each of some columns.
+PIVOT groups rows by the other columns, and has a column for each value. If a group has no row with
+the value, Spark decides the result (NULL, or 0 for some aggregates). So the column is a function of
+the group's rows with its own name. UNPIVOT generates a row for each of some columns.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _MAX_INT = 2**31 - 1
 def position(binding: Binding, item: Any, n_columns: int, clause: str) -> int | None:
     """Return the column that an item of a clause stands for, counted from 0.
 
-    None: it is no position. Numbers that are no INT are constants.
+    None if it is not a position. Numbers that are not an INT are constants.
 
     Parameters
     ----------

@@ -379,7 +379,7 @@ def lateral(
 def _lateral_query(
     binding: Binding, node: Any, around: Around, name: str, names: tuple[str, ...]
 ) -> From:
-    """Bind a subquery that is joined to each row of what stands before it."""
+    """Bind a subquery that is joined to each row of the relations before it."""
     query = node.this if isinstance(node, exp.Subquery) else node
     outer = around.outer
     if outer is not None:
@@ -405,8 +405,8 @@ def _lateral_join(
 ) -> From:
     """Join each row with those of a query of its own, which groups, limits or orders rows.
 
-    What Spark does if there are none is not modelled for generators, which it joins as if LEFT were
-    not there: the kind of the join is part of its meaning, and that is all.
+    If a generator has no rows, Spark joins it as if LEFT were missing. This is not modelled: the
+    kind of the join is only a part of its meaning.
     """
     if node.args.get("using") or node.args.get("method"):
         raise Unanalysable("of LATERAL with USING")

@@ -399,7 +399,7 @@ def _last_text(call: Call, kinds: Sequence[str | None]) -> str | None:
 
 
 def _text_or_unknown(call: Call, kinds: Sequence[str | None]) -> str | None:
-    """Return the type of a function of texts; only a collation makes it another."""
+    """Return the type of a function of texts: a string, unless a collation changes it."""
     return "string" if kinds and (kinds[0] in (None, "binary") or _text(call, kinds)) else None
 
 

@@ -582,7 +582,7 @@ def _as_given(
         return Given(rows, columns, order, nowhere, types[id(node)], lots, growth, shape)
 
     def shown(node: Node) -> Node | None:
-        """Return what readers see of a leaf, if it is not large."""
+        """Return the shape that readers see of a leaf, unless it is large."""
         if not isinstance(node, Outer | Aggregate) or size_of(node, deep=False) > MAX_SIZE:
             return None
         inside = Rebuild(binding.calls, node=lambda n: None if n is node else given(n), enter=enter)

@@ -99,13 +99,13 @@ class Builder:
     Attributes
     ----------
     observer
-        What the run knows of the world; it plans.
+        Observes the world for the run, and makes its plans.
     reader
-        What the run reads.
+        Reads rows for the run.
     tables
         The tables that it writes.
     progress
-        What it notes of its builds.
+        The recorded progress of its builds.
     over
         Set when the run has ended: builds that still wait for a lease give up.
     """
@@ -145,7 +145,7 @@ class Builder:
         self._lock, self.over = threading.RLock(), threading.Event()
 
     def anew(self, request: Request | None = None) -> Builder:
-        """Return a builder that looks at everything again, for a build request or for none."""
+        """Return a builder that observes everything again, for a build request or for none."""
         return Builder(
             self.settings,
             self.project,
@@ -395,7 +395,7 @@ class Builder:
         work.inherited = self._is_inherited(work)
 
     def _reuse(self, work: PendingBuild, present: Snapshot, world: World) -> None:
-        """Let an existing table be published; run the checks whose results may have changed."""
+        """Use an existing table as the result; run the checks whose results may have changed."""
         work.snapshot = present
         work.checks = self._checking.recheck(work, present, world)
         if self._checking.has_new_guards(work.source, present):
@@ -707,7 +707,7 @@ class Builder:
                 self._open.pop(work.build.build_uid, None)
 
     def close(self) -> None:
-        """Give up what lasts as long as a run does."""
+        """Release everything that lasts only as long as the run."""
         self.reader.forget()
         self._temporary.close()
         self._exports.flush()

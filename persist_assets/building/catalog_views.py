@@ -110,7 +110,7 @@ def show(
 def _readable(
     settings: Settings, ledger: Ledger, name: str, snapshot: Snapshot | None
 ) -> str | None:
-    """Return the query of a view; None: there are no rows, so it must not exist."""
+    """Return the query of a view; None: there are no readable rows, so it must not exist."""
     if snapshot is None:
         return None
     try:
@@ -128,7 +128,7 @@ _EMPTY = re.compile(r"SELECT CAST\(NULL AS .* WHERE false", re.S)
 def _owner(engine: Engine, name: str, *warehouses: str) -> str | None:
     """Return who made a view: a publisher, or ``""`` for persist; None: there is no view.
 
-    Earlier releases did not record the publisher of a view. Theirs read files of the warehouse.
+    Earlier releases did not record the publisher. Their views read files of the warehouse.
     """
     session = engine.session
     if not session.catalog.tableExists(name):
@@ -152,7 +152,7 @@ def _replace(
     *,
     is_new: bool,
 ) -> None:
-    """Give a view another query; None: drop it.
+    """Create a view or replace its query; None: drop the view.
 
     CREATE OR REPLACE would drop the view of a Hive metastore before it creates it again, and
     readers would fail in between.

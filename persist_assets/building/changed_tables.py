@@ -49,7 +49,7 @@ _NAME = re.compile(
 _MUCH_BYTES = 4 * 2**20
 """Rows of changed files larger than this are compared by digests first."""
 _MANY_BYTES = 32 * 2**20
-"""Files larger than this that came have many rows."""
+"""Files with a table's changed rows that are larger than this have many rows."""
 _MOST_ROWS = 500_000
 """If no held relation has more rows, statements are planned for few."""
 
@@ -83,13 +83,13 @@ class ChangedTables:
         return self.reader.engine.run(Statement(self._named(sql), {}, ()))
 
     def are_few(self, n_rows: int = 0) -> bool:
-        """Whether no relation that is held, or that has a number of rows, has many rows."""
+        """Whether held relations, changed files, and a relation of `n_rows` rows are all small."""
         came = (c.changed_bytes for c in self.changes.values() if not c.lost)
         most = max(self._n_most, n_rows)
         return most <= _MOST_ROWS and max(came, default=0) <= _MANY_BYTES
 
     def planned(self, frame: DataFrame) -> DataFrame:
-        """Return rows that follow from the relations that are held, planned for few if they are."""
+        """Return rows computed from held relations, planned for few rows if these have few."""
         return self.reader.engine.for_few_rows(frame) if self.are_few() else frame
 
     def differing(self) -> dict[SourceID, Change]:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MANY = 200
-"""From so many entries on, exports wait for each other."""
+"""With at least this many entries, there are pauses between exports."""
 _SHARE = 10
-"""Then they take at most one of so many parts of the time."""
+"""With pauses, exports take at most 1/`_SHARE` of the time."""
 _LEAST_PAUSE_S = 1.0
 
 

@@ -70,15 +70,15 @@ class _Uses:
 
 
 class SharedWork:
-    """Relations that builds of one run share.
+    """The share of one build in relations that several builds of its run use.
 
-    The first source of a run that needs a relation computes it. Its cost would otherwise say that
-    maintaining it is dear, and that of the others that it is cheap.
+    The first source of a run that needs a relation computes it. Without this share, its cost would
+    make its maintenance seem expensive, and that of the other sources cheap.
 
     Attributes
     ----------
     seconds
-        What it computed for others, less its share of what others computed.
+        The seconds that it spent for others, less its share of the seconds that others spent.
     """
 
     def __init__(self) -> None:
@@ -228,8 +228,8 @@ class HeldRelations:
     def first_equal(self, name: str) -> str:
         """Return the first held relation with the same rows, which may be this one.
 
-        Sources ask for the keys that one change touches in different words. What is computed from
-        equal keys is computed once.
+        Sources request the keys that one change touches by different statements. Relations that
+        follow from equal keys are computed once.
         """
         with self._lock:
             if name not in self._firsts:
@@ -238,7 +238,7 @@ class HeldRelations:
             return self._firsts[name]
 
     def _content(self, name: str) -> str | None:
-        """Return a digest of the rows of a held relation; None: they are too many."""
+        """Return a digest of the rows of a held relation; None if they are too large."""
         rows = read_rows(self._get(name).place)
         if rows.nbytes > _MOST_KEY_BYTES:
             return None
@@ -261,7 +261,7 @@ class HeldRelations:
     def columns_of(self, table: SourceID) -> tuple[tuple[int, str], ...]:
         """Return the numbers and names of the columns of a table that maintained sources use.
 
-        What is held of a table serves all of them.
+        The held rows of a table serve all of them.
         """
         with self._lock:
             if table not in self._columns:
@@ -341,7 +341,7 @@ class HeldRelations:
         return [s for s in readers if self._is_maintained[s.source_id]]
 
     def _readers(self, tables: frozenset[SourceID]) -> list[Source]:
-        """Return the sources that can be maintained and read some tables; none if they are many."""
+        """Return the sources that can be maintained and read some tables; none if too many do."""
         project = self._project
         readers = [
             s

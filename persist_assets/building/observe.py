@@ -1,4 +1,4 @@
-"""What a run observes before it computes anything, and the plans that follow from it.
+"""Observation of the world before a run computes anything, and the plans made from it.
 
     ledger (manifest, history, taints) ─┐
     raw and external tables (pins)      ├─► observe ─► World ─► plan ─► Plan
@@ -61,11 +61,11 @@ HasSnapshot = Callable[[str, Snapshot], bool]
 """Whether the table at a path has a snapshot: `has_snapshot`, or the more expensive `is_whole`."""
 
 _MOST_AGES = 64
-"""How many sets of partitions of different ages are looked at for changes since they were built."""
+"""The maximum number of groups of partitions to look up changes for since they were built."""
 
 
 _FEW = 8
-"""So many sources are looked up one by one, rather than those of the whole project."""
+"""Up to this number of sources are looked up one by one, not with the whole project."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ class Observer:
         return planned
 
     def find_maintained(self, source_ids: Iterable[SourceID]) -> frozenset[SourceID]:
-        """Return those of some sources that this process maintains by the changes of their inputs.
+        """Return the given sources that this process maintains by the changes of their inputs.
 
         Other processes of a run share no relations with this one.
         """
@@ -455,7 +455,7 @@ class Observer:
     ) -> dict[SourceID, Snapshot]:
         """Return the snapshots that sources continue even if their meaning changed.
 
-        Only histories also continue those of an environment that is read.
+        Histories also continue snapshots of environments that are read; other sources do not.
         """
         latest: dict[SourceID, Snapshot] = {}
         continuing = [s for s in sources if s.keeps_history or s.annotation.goes_on]
@@ -606,7 +606,7 @@ class Observer:
         Parameters
         ----------
         computed_from
-            What these rows were computed from directly, as far as that is known.
+            The direct inputs of these rows, as far as they are known.
         """
         source = self.project.by_id.get(source_id)
         if source is None:
@@ -630,8 +630,8 @@ class Observer:
     ) -> Change | None:
         """Return the change of a persisted source's table.
 
-        Its rows then are those of any snapshot that depends on the same data and, where that is
-        known, has the same content.
+        Its former rows are those of any snapshot that depends on the same data and, if the content
+        is known, has the same content.
         """
         rows = {v.version for v in computed_from if v.raw == source.build_id}
 

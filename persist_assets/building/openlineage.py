@@ -33,9 +33,9 @@ log = logging.getLogger(__name__)
 
 PRODUCER = "https://pypi.org/project/persist-assets"
 _WAITING = 1_000
-"""How many events may wait; further ones are dropped."""
+"""The maximum number of events that wait; further ones are dropped."""
 _LAST_S = 5.0
-"""How long the process waits at its end for events that are not sent yet."""
+"""The maximum wait for unsent events when the process ends, in seconds."""
 EventType = Literal["START", "COMPLETE", "FAIL"]
 
 
@@ -83,7 +83,7 @@ def tell(observer: Observer, work: PendingBuild, kind: EventType, error: str | N
 def events_of(
     observer: Observer, work: PendingBuild, kind: EventType, error: str | None = None
 ) -> list[Any]:
-    """Return an event of a build, and once it has ended one of its checks."""
+    """Return the event of a build and, once the build has ended, an event of its checks."""
     from openlineage.client.event_v2 import Job, OutputDataset, Run, RunEvent, RunState
     from openlineage.client.facet_v2 import (
         error_message_run,
@@ -226,7 +226,7 @@ def _schema(columns: Iterable[Any]) -> dict[str, Any]:
 
 
 def _output_facets(observer: Observer, work: PendingBuild) -> dict[str, Any]:
-    """Return the columns of a table, what they follow from, its version, and where it is."""
+    """Return the columns of a table, their lineage, its version and its location."""
     from openlineage.client.facet_v2 import (
         column_lineage_dataset,
         dataset_version_dataset,

@@ -46,18 +46,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What a run reads because something else has read it before.
+    """The start time and the versions that a run takes over from an earlier reader.
 
     Attributes
     ----------
     environment
-        Only runs in this environment read likewise.
+        Only runs in this environment take them over.
     started_at
         When the run counts as started, aware.
     pins
         The pins of raw tables whose data has versions, each with the table's BuildID.
     run_id
-        The run whose other processes read likewise, as the ledger says; None: it has none.
+        The run whose processes share versions in the ledger; None: it has only one process.
     """
 
     environment: str
@@ -71,7 +71,7 @@ _SHARED: ContextVar[Shared | None] = ContextVar("shared", default=None)
 
 @contextmanager
 def reading_as(shared: Shared) -> Generator[None]:
-    """Make runs that this thread starts within the block read what `shared` says.
+    """Make runs that this thread starts within the block read the versions of `shared`.
 
     Sources that a plan leaves out of a run then use the same data as those that the run builds, and
     the run counts as started when the plan looked. The processes of one run all read the same.
@@ -84,7 +84,7 @@ def reading_as(shared: Shared) -> Generator[None]:
 
 
 def find_shared(settings: Settings) -> Shared | None:
-    """Return what a run in an environment reads; None: it looks for itself."""
+    """Return the versions that a run in an environment reads; None: it looks them up itself."""
     shared = _SHARED.get()
     return shared if shared is not None and shared.environment == settings.environment else None
 
@@ -94,7 +94,7 @@ STARTED = "started"
 
 
 def begin_together(ledger: Ledger, settings: Settings, run_id: str, now: datetime) -> Shared:
-    """Return what a process of a run with several processes reads.
+    """Return what the processes of a run share, for one of them.
 
     Parameters
     ----------
@@ -173,7 +173,7 @@ class Pins:
         return self._run_id is not None
 
     def shared(self) -> Shared:
-        """Return what a run has to read to rest on the same data, as far as that has versions."""
+        """Return what another run must read to use the same data, without unversioned data."""
         with self._lock:
             pins = {
                 s: (self.project.by_id[s].build_id, pin)
@@ -249,7 +249,7 @@ class Pins:
         self._pins[source.source_id] = pin
 
     def _agree(self, source: Source) -> None:
-        """Let the other processes of the run read what this one found, or read what they found.
+        """Share the versions that this process found with the others of the run, or adopt theirs.
 
         Parameters
         ----------
@@ -265,7 +265,7 @@ class Pins:
         }
         if not own:
             return
-        # What nobody has agreed on is not read: after an error, the next call looks again.
+        # Versions without agreement are not read: after an error, the next call looks again.
         pins = {s: self._pins.pop(s) for s in own}
         for pin in pins.values():
             keep_listing(self._listings, pin)
@@ -416,7 +416,7 @@ class Pins:
     def copies(self, source: Source) -> list[tuple[Source, LocalCopy]]:
         """Return the external tables that a source is computed from, and this run's copies of them.
 
-        External tables below other tables that it reads belong to those.
+        External tables below other tables that it reads are not among them.
         """
         tables = sorted({n.table for n in self.project.needs if n.reader == source.source_id})
         return [(self.project.by_id[t], self._copies[t]) for t in tables if t in self._synced]

@@ -190,7 +190,7 @@ class Progress:
         at_once: int,
         fetch_costs: Callable[[], Costs],
     ) -> None:
-        """Note what the run will build.
+        """Record the builds that the run will make.
 
         Parameters
         ----------
@@ -233,7 +233,7 @@ class Progress:
             raise
 
     def compute(self, source: Source, step: Step) -> None:
-        """Note by which method a build computes rows; other builds find that they need not."""
+        """Record the method of a build that computes rows; other builds need not compute any."""
         with self._lock:
             begun = self._begun.get(source.source_id)
             if begun is not None:
@@ -335,5 +335,5 @@ def watched(progress: Progress) -> Generator[None]:
 
 
 def new_progress() -> Progress:
-    """Return the progress that is watched; if none is, one of its own."""
+    """Return the progress that the surrounding block watches, or a new one."""
     return _WATCHED.get() or Progress()

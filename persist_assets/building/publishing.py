@@ -57,9 +57,9 @@ MANIFEST = "manifest.json"
 """The name of an environment's manifest beside its tables under fixed names."""
 _AT_ONCE = 8
 _FEW = 8
-"""So many sources are looked up one by one, rather than in the whole manifest."""
+"""Up to this number of sources are looked up one by one, not in the whole manifest."""
 _ATTEMPTS = 5
-"""How often a table is published again that another process changes at the same time."""
+"""The maximum number of attempts to publish a table that other processes change meanwhile."""
 
 Action = Literal["published", "described", "removed", "current", "skipped", "failed"]
 _CHANGES = ("published", "described", "removed")

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 MOST = 16
 """The default maximum number of sources built at once."""
 _INSIST_S = 0.5
-"""The interval between attempts to end what is under way, in seconds."""
+"""The interval between attempts to end running builds, in seconds."""
 _PATIENCE_S = 10.0
-"""How long builds may take to end when their run ends, in seconds."""
+"""The maximum time for builds to end when their run ends, in seconds."""
 
 
 class _Threads:
@@ -163,7 +163,7 @@ class Pool:
         return size
 
     def _expect(self, up_to_date: Collection[SourceID], size: int) -> None:
-        """Note what the run builds, and how to learn what that took earlier."""
+        """Record the sources of the run, and how to fetch the costs of their earlier builds."""
         fetch = partial(self._builder.ledger.builds.fetch_costs_of_sources, [*self._upstreams])
         self._builder.progress.expect(self._upstreams, up_to_date, size, fetch)
 

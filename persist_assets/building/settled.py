@@ -46,7 +46,7 @@ class Settled:
     Attributes
     ----------
     snapshot
-        What its readers read, and go on reading.
+        The snapshot that its readers read, and continue to read.
     last
         Its last build, in this environment.
     current_at
@@ -60,7 +60,7 @@ class Settled:
 
 
 def find_settled(reader: Reader, sources: Collection[Source]) -> dict[SourceID, Settled]:
-    """Return those of some sources that a run of all of them would leave exactly as they are.
+    """Return the given sources that a run of all of them would leave exactly as they are.
 
     Looking needs no Spark. A source above which something is built is not settled.
 

@@ -197,7 +197,7 @@ class PendingBuild:
 
     @property
     def why(self) -> str:
-        """Why by this method."""
+        """The reason for this method."""
         if self.maintenance == self.step.maintenance:
             return self.step.why
         if self.maintenance == "stamp":
@@ -206,7 +206,7 @@ class PendingBuild:
 
     @property
     def attribution(self) -> Attribution:
-        """Whose Spark's jobs are that compute it."""
+        """The build to which Spark's jobs are attributed."""
         keys = self.step.keys or ()
         partitions = keys[0] if keys else ""
         if len(keys) > 1:

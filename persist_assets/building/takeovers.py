@@ -56,7 +56,7 @@ def origin_of(
 
 
 def _is_renewed(step: Step, present: Snapshot) -> bool:
-    """Whether a table that is reused is one of newer data from now on.
+    """Whether a reused table will count as a table of newer data.
 
     Builds that compute from the current text record it for existing tables.
     """

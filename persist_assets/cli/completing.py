@@ -20,7 +20,7 @@ def typed(environ: Mapping[str, str]) -> list[str]:
 
 
 def with_sources_only(words: Sequence[str]) -> typer.Typer | None:
-    """Return an application that completes the last word; None: that is no source.
+    """Return an application that completes the last word; None if that is not a source.
 
     It has only one of the commands, without its options.
     """

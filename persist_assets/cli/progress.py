@@ -26,9 +26,9 @@ COLOURS = {"built": "yellow", "reused": "green", "failed": "red", "skipped": "di
 """The colour of each action of a build."""
 _EVERY_S = 0.25
 _PATIENCE_S = 1.0
-"""How long a look at Spark may take when the builds have ended, in seconds."""
+"""The maximum time of a look at Spark once the builds have ended, in seconds."""
 _MOST = 8
-"""The display shows at most so many builds."""
+"""The maximum number of builds that the display shows."""
 
 
 @contextmanager

@@ -27,7 +27,7 @@ _DAYS = 30
 
 
 class Grouping(StrEnum):
-    """How the table of costs is summed up."""
+    """The groupings of the table of costs."""
 
     BOTH = "both"
     DAY = "day"

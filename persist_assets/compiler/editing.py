@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.sources import RawTable
 
 _MOST_KEPT = 3
-"""How many meanings of earlier texts are kept for each that a compilation needs."""
+"""The number of earlier meanings to keep for each meaning that a compilation needs."""
 
 
 @dataclass(slots=True)

@@ -37,14 +37,14 @@ def source_id(declaration: Declaration) -> SourceID:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """How asset keys are made.
+    """The rules by which asset keys are made.
 
     Attributes
     ----------
     sources_dir
-        Where they start, relative to the project root.
+        The directory at which they start, relative to the project root.
     prefix
-        What they begin with.
+        The first parts of each key.
     layout
         One of `LAYOUTS`.
     """
@@ -74,7 +74,7 @@ class Keys:
         return (*self.prefix, *relative.with_suffix("").parts)
 
     def of_unread(self, paths: Iterable[str]) -> tuple[tuple[str, ...], ...]:
-        """Return all that the keys of the sources of unreadable files may begin with."""
+        """Return all possible beginnings of the keys of sources in unreadable files."""
         keys = [self.of_file(path) for path in paths]
         if self.layout == "model-per-file":
             keys += [key[:-1] for key in keys]
@@ -107,10 +107,10 @@ class Names:
     def resolve(
         self, reference: Reference, path: str | None, language: str | None = None
     ) -> SourceID | Problem:
-        """Return the SourceIDs that a reference in the file `path` may mean.
+        """Return the SourceID that a reference in the file `path` means, or the problem with it.
 
-        Sources of the same file come first. What Malloy names as a table means a source of another
-        language, if there is one. A SourceID means itself.
+        Sources of the same file come first. A table in Malloy means a source of another language,
+        if there is one. A SourceID means itself.
         """
         fits = self.find(reference, path, language)
         if len(fits) == 1:
@@ -224,7 +224,7 @@ def unclear_parameters(
 
 
 def variable_hint(problem: Problem, variables: Collection[str]) -> str | None:
-    """Return the hint of a problem: of an unknown column with the name of a variable, another."""
+    """Return the hint of a problem; a special one if an unknown column has a variable's name."""
     name = problem.message.split("`")[1] if problem.message.startswith("`") else ""
     if problem.code == "unknown-column" and name.lower() in variables:
         return f"for the variable, write session.{name}"

@@ -31,9 +31,9 @@ _UNCERTAIN = re.compile(
     r"|[\d.][eE][+-]?(?:\s|--|/\*)",  # 1e- 5 is not 1e-5
     re.S,
 )
-"""Where one of these ends, or what is one token in it, is not certain."""
+"""Texts whose end, or whose division into tokens, is not certain."""
 _ALONE = frozenset("(),;[]")
-"""Symbols that are tokens of their own, whatever stands beside them."""
+"""Symbols that are always separate tokens."""
 
 
 def plain_sql(text: str, renamed: dict[str, str] | None = None) -> str:

@@ -1,4 +1,4 @@
-"""How the tables of a compiled project are maintained, derived on demand."""
+"""The programs that maintain the tables of a compiled project, derived on demand."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MOST_KEPT = 20_000
 
 
 class _Stored:
-    """What was derived from a project in this state, by this process or an earlier one.
+    """The results derived from a project in this state, by this process or an earlier one.
 
     Parameters
     ----------

@@ -134,7 +134,7 @@ _NEEDED = {
     "hard_deletes": "has refresh=snapshot",
     "on_change": "has refresh=incremental, strict or snapshot",
 }
-"""What a source needs to follow a default; for all other keys that it is persisted."""
+"""The condition for a source to follow a default; for all other keys, it is persisted."""
 
 
 def _pattern_hint(pattern: str, sources: str, paths: Iterable[str]) -> str:

@@ -51,8 +51,8 @@ ROWS: Mapping[str, int] = {
     "history": 1,
     "partitions": 1,
 }
-"""What computes rows, each with a number. A release in which one of these computes other rows from
-the same text, because it computed wrong ones, raises its number: then tables that used it are built
+"""The parts of persist that compute rows, each with a number. A release that corrects a part, so
+that the same text gives other rows, raises its number: then tables that used the part are built
 and not taken over. ``all`` is for everything at once, such as builds that continue tables."""
 
 
@@ -151,7 +151,7 @@ class Texts:
 
     @cached_property
     def _udfs(self) -> dict[str, str]:
-        """The names of functions in Python in queries, each with one that tells of its text."""
+        """The names of Python functions in queries, each with a name that identifies its text."""
         return {
             udf.registered: f"{udf.name}<{_digest(*self._of_function(udf.function), udf.returns)}>"
             for udf in self._project.udfs
@@ -244,7 +244,7 @@ def _kept_rows(annotation: Annotation) -> tuple[object, ...]:
 def _digest(*parts: object) -> str:
     """Return the digest of texts, numbers and sequences of them.
 
-    Not `core.digests.digest`: its version is that of BuildIDs, of which these do not depend.
+    Not `core.digests.digest`: these digests do not depend on the version of BuildIDs.
     """
     return sha256(ascii(_plain(parts)).encode()).hexdigest()
 

@@ -262,7 +262,7 @@ class JavaMissingError(StorageError):
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM ended the process: an intended interrupt, which is no failure."""
+    """SIGTERM ended the process: an intended interrupt, which is not a failure."""
 
 
 def did_you_mean(name: str, candidates: Iterable[str]) -> str | None:

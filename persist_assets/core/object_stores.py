@@ -83,14 +83,14 @@ _NOT_IN_TABLES = re.compile(r"[\[\]\\]|%[0-9A-Fa-f]{2}")
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long to wait for stores, in seconds.
+    """The time limits for stores, in seconds.
 
     Attributes
     ----------
     answer_s
         The time limit for the answer to one request.
     retry_s
-        How long to repeat requests that a store throttles.
+        The time limit for repeating requests that a store throttles.
     """
 
     answer_s: int = 60

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _Type = TokenType
 MARK = "ƒ"
-"""What marked words and literals begin with; see `core/dialect.py`."""
+"""The prefix of marked words and literals; see `core/dialect.py`."""
 _BEFORE_OPERANDS = frozenset(
     """
     AGGREGATE ALL AND AS BETWEEN BY CASE DISTINCT DIV ELSE ESCAPE EXTEND FILTER FOR FROM HAVING

@@ -17,10 +17,10 @@ EXPORTS = (
     "table",
     "udf",
 )
-"""What this package offers to the code of users."""
+"""The names that this package offers to the code of users."""
 
 ROOTS = ("", "src/")
-"""Where modules of a project are imported from, relative to its root."""
+"""The directories that modules of a project are imported from, relative to its root."""
 
 
 def files_of(name: str) -> tuple[str, ...]:

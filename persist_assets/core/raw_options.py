@@ -196,7 +196,7 @@ _JDBC = (
     "url",
     "user",
 )
-"""Spark's own; others are for the driver, and those that look like one of these are refused."""
+"""Spark's own options; others are for the driver, but misspellings of these are refused."""
 
 MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
 PARSED = ("csv", "json", "xml")

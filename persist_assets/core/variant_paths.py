@@ -80,7 +80,7 @@ def _operand(tokens: Sequence[Token]) -> int | None:
 
 
 def _path(tokens: Sequence[Token], n: int) -> tuple[int, str | None]:
-    """Return the end of a path, and its text as JSON paths have it, or None if it is no path."""
+    """Return the end of a path, and its text as a JSON path, or None if it is not a path."""
     path, is_first = "", True
     while n < len(tokens):
         kind = tokens[n].token_type

@@ -182,7 +182,7 @@ class Blame:
     since: datetime
     cause: Cause
     problem: str | None = None
-    """What was wrong with that graph then."""
+    """The problem of that graph at that time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""Whose Spark's jobs are: groups, descriptions and tags, in Spark's UI and in its event log.
+"""Attribution of Spark's jobs: groups, descriptions and tags, in Spark's UI and in its event log.
 
-They belong to a thread, so builds beside each other in one session have their own.
+They belong to a thread, so concurrent builds in one session have their own.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Attribution:
 
     @property
     def description(self) -> str:
-        """A line for people."""
+        """A readable description of the build."""
         of = f"{self.source} {self.partitions}" if self.partitions else self.source
         run = f", run {self.run_id}" if self.run_id else ""
         return f"{of} in {self.environment} (build {self.build_id[:12]}{run})"

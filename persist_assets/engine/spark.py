@@ -319,7 +319,7 @@ class SparkEngine:
 
     @contextmanager
     def _naming_bad_records(self) -> Generator[None]:
-        """Return the file and line of a malformed record."""
+        """Name the file and line of a malformed record in errors of the block."""
         try:
             yield
         except StorageError as error:

@@ -28,7 +28,7 @@ COPIES = ".external"
 """The directory of a warehouse that holds the copies."""
 
 AHEAD = timedelta(days=7)
-"""How long a copy stays sufficient for needs that move with the clock."""
+"""The time for which a copy stays sufficient for needs that move with the clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Ahead:
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """How much of an external table a run read, and how much it wrote to its copy.
+    """The amount of an external table that a run read, and the amount written to its copy.
 
     Attributes
     ----------
@@ -238,7 +238,7 @@ def _agree(
 def widened(
     source: Source, copy: LocalCopy | None, sharing: Iterable[Source], names: Iterable[str]
 ) -> Source:
-    """Return an external table with some columns more, which other declarations have."""
+    """Return an external table with additional columns of other declarations."""
     columns = {c.name.lower(): c for c in source.columns}
     for other in sharing:
         columns = {c.name.lower(): c for c in other.columns} | columns

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STAGED = ".fetched"
-"""What the directory of a copy's fetched rows is called, after the copy."""
+"""The suffix that turns a copy's directory into that of its fetched rows."""
 
 
 class Ingestion:
@@ -87,7 +87,7 @@ class Ingestion:
         self.now = now
         self._engine = engine
         self.brought: dict[str, Brought] = {}
-        """How much was read and written so far, by copy."""
+        """The amounts read and written so far, by copy."""
 
     @contextmanager
     def connected(self, source: Source) -> Generator[Connector]:

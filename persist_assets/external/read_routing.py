@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from persist_assets.external.ingestion import Ingestion
 
 LASTING = timedelta(days=1)
-"""How long a query that reads the clock may run, or wait to run."""
+"""The maximum time that a query that reads the clock runs, or waits to run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Outcome = Literal["recovered", "ended"]
 Phase = Literal["opened", "recovered"]
 SENDING = timedelta(minutes=5)
-"""How long a process may take to send a message, before others try."""
+"""The time that a process has to send a message before others try."""
 _FIRST_PAUSE, _LONGEST_PAUSE = timedelta(seconds=30), timedelta(hours=1)
 _MOST_ATTEMPTS = 30
 """After so many failed attempts, about a day, a message is abandoned."""

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
 UNKNOWN = 10**9
-"""How many positions are left out if it is unknown how many events were lost."""
+"""The number of positions to skip if it is unknown how many events were lost."""
 
 
 def back_up(url: str, file: Path) -> int:
@@ -104,7 +104,7 @@ def _copy_pages(source: Path, target: Path) -> None:
 
 
 _OUTSIDE = (copies, copy_needs, published_tables)
-"""The tables about things outside the ledger: of these, the present rows are true."""
+"""The tables about things outside the ledger: their present rows are the true ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,12 +230,12 @@ def prepare(backup: Ledger, present: Ledger | None, missing: Collection[str]) ->
 
 
 def _forget_unfinished(backup: Ledger, connection: Connection) -> None:
-    """Forget what had not ended. Files of such builds stay, as of all that a ledger does not know.
+    """Forget everything unfinished. Files of such builds stay, like all unknown to the ledger.
 
     They may have ended after the backup was made, and another ledger may name them.
     """
     connection.execute(leases.delete())
-    for table in (alert_messages, alerts):  # what is so now is found anew
+    for table in (alert_messages, alerts):  # current ones are found again
         connection.execute(table.delete())
     connection.execute(builds.delete().where(builds.c.state == "started"))
     query = sa.select(build_requests.c.request_id, build_requests.c.environment)

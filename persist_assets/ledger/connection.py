@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RETRY_S = 30.0
-"""How long to wait for a database that went away, in seconds."""
+"""The maximum wait for a database that went away, in seconds."""
 _BUSY_MS = 60_000
-"""How long a transaction waits for another writer, in milliseconds."""
+"""The maximum time that a transaction waits for another writer, in milliseconds."""
 _POSTGRES: dict[str, str] = {
     "connect_timeout": "10",
     # Detects a machine that is gone within half a minute, instead of the next day.
@@ -360,7 +360,7 @@ class Database:
         return copy
 
     def vacuum(self) -> None:
-        """Return the space of deleted rows: on SQLite to the disk, on PostgreSQL to the tables.
+        """Release the space of deleted rows: on SQLite to the disk, on PostgreSQL to the tables.
 
         SQLite writes the file anew, so writers wait, and the disk needs room for a second one.
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LEASE_S = 60.0
-"""How long a lease lives without a heartbeat, in seconds."""
+"""The lifetime of a lease without a heartbeat, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)

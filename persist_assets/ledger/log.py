@@ -77,7 +77,7 @@ KINDS: Mapping[str, str] = {
 """Every kind of event, with its meaning."""
 
 NOTED = frozenset({"logged-in", "access-refused", "token-created", "token-revoked"})
-"""The kinds of events that say what people did at the door."""
+"""The kinds of events about logins, refused access and tokens."""
 
 UNPLANNED = NOTED | {
     *("want-created", "want-satisfied", "want-expired", "want-cancelled", "evaluation"),

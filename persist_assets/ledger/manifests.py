@@ -77,7 +77,7 @@ class Manifests(Part):
         with self._read() as connection:
             rows = connection.execute(query).all()
             best = {row.build_id: row.build_uid for row in rows}
-            # What else a snapshot has of a build's row is written once, when the build succeeds.
+            # The other columns of a snapshot in a build's row are written once, when it succeeds.
             snapshots = {
                 row.build_uid: present
                 for row in rows

@@ -1,6 +1,6 @@
-"""What the processes of a run have found, so that all of them read the same data.
+"""Values on which the processes of a run agree, so that all of them read the same data.
 
-An executor may run each step of a run in a process of its own. The invariant: of one subject, all
+An executor may run each step of a run in its own process. The invariant: for one subject, all
 processes of a run get the value that was recorded first.
 """
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
 LASTING = timedelta(days=30)
-"""How long values are kept at least: longer than any run lasts."""
+"""The minimum time for which values are kept: longer than any run lasts."""
 
 
 class RunPins(Part):
-    """What the processes of runs have found."""
+    """The values on which the processes of runs have agreed."""
 
     @repeated
     def fetch(self, run_id: str) -> dict[str, Any]:
@@ -41,7 +41,7 @@ class RunPins(Part):
 
     @repeated
     def record(self, run_id: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Record what a process found, and return the values of the same subjects that count.
+        """Record values that a process found, and return the values that count for their subjects.
 
         Parameters
         ----------

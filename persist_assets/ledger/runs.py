@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.queries import SourceID
 
 NAMED = 3
-"""How many sources of a run are named."""
+"""The maximum number of sources named for a run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ metadata = sa.MetaData(
 )
 
 _BEGINNINGS = {"partition_ref": "text_pattern_ops"}
-"""What lets an index of PostgreSQL answer LIKE, whatever the order of texts is."""
+"""The operator class with which an index of PostgreSQL answers LIKE in any collation."""
 
 ledger_version = sa.Table(
     "ledger_version",
@@ -224,7 +224,7 @@ upstreams = sa.Table(
     sa.PrimaryKeyConstraint("graph", "environment", name="pk_upstreams"),
 )
 
-# What somebody was, or is to be, alerted of. An alert is open until what it is about is over.
+# The problems that raise alerts. An alert is open until its problem is over.
 alerts = sa.Table(
     "alerts",
     metadata,
@@ -241,7 +241,7 @@ alerts = sa.Table(
     sa.CheckConstraint("kind IN ('deadline', 'failed', 'stale', 'silent')", name="ck_alerts_kind"),
     # An alert that is closed has an outcome: it recovered, or there is nothing to recover.
     sa.CheckConstraint("(closed_at IS NULL) = (outcome IS NULL)", name="ck_alerts_outcome"),
-    # Of one thing there is one open alert.
+    # There is at most one open alert about a problem.
     sa.Index(
         "ix_alerts_open",
         "environment",
@@ -307,7 +307,7 @@ copies = sa.Table(
     sa.Column("byte_count", sa.BigInteger, nullable=False),
     sa.Column("seen", sa.JSON, nullable=False),
     sa.Column("retired_at", Instant),
-    # What declarations that differ in columns only have in common; NULL: unknown, from before 23.
+    # The key of declarations that differ in columns only; NULL: unknown, from before 23.
     sa.Column("family", sa.String(64)),
     # Pairs of a name and a type: the columns of the copy's own table; SQL's NULL if unknown.
     sa.Column("stored", sa.JSON(none_as_null=True)),
@@ -368,7 +368,7 @@ builds = sa.Table(
     # version 14.
     sa.Column("maintenance", sa.String(16)),
     sa.Column("computed_seconds", sa.Float),
-    # What a build did that did not compute all rows; unknown for builds before version 16.
+    # The work of a build that did not compute all rows; unknown for builds before version 16.
     sa.Column("effort", sa.JSON(none_as_null=True)),
     # The text that all rows of the snapshot were computed from, the software by which it has this
     # BuildID, and the texts of the BuildIDs that the snapshot names; unknown for snapshots before
@@ -482,8 +482,8 @@ published_tables = sa.Table(
     sa.Index("ix_published_tables_environment", "environment"),
 )
 
-# What the processes of a run have found: the instant that it counts as started at, and versions of
-# raw tables and copies. The first process that finds something decides for all of them.
+# The values on which the processes of a run agree: the instant at which it counts as started, and
+# versions of raw tables and copies. The first process that finds one decides for all of them.
 run_pins = sa.Table(
     "run_pins",
     metadata,

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
 _LASTING = [t for t in metadata.sorted_tables if t is not writers]
-"""The tables to copy, in the order of their references; `writers` is of use to writers only."""
+"""The tables to copy, in the order of their references; only writers need `writers`."""
 _AT_ONCE = 1000
-"""How many rows are read and written at once."""
+"""The number of rows read and written at once."""
 
 
 class _Text(sa.types.UserDefinedType[str]):

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Row
 
 LEASE = "the trimming of events"
-"""The lease of whoever trims."""
+"""The name of the lease for trimming."""
 _ROWS = 1000
-"""How many rows a part of the base has."""
+"""The number of rows in a part of the base."""
 _DELETED_AT_ONCE = 5000
-"""How many events a transaction deletes at most, so that others can write in between."""
+"""The maximum number of events that a transaction deletes: others can write in between."""
 _ALWAYS = frozenset(
     {
         "promoted",
@@ -52,7 +52,7 @@ _ALWAYS = frozenset(
         "partition-tainted",
     }
 )
-"""The kinds of events that are never deleted: they are few, and say what people decided."""
+"""The kinds of events that are never deleted: they are few, and record people's decisions."""
 
 
 @dataclass(frozen=True, slots=True)

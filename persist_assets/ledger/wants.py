@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _READ_AT_ONCE = 500
 _FEW = 5000
-"""So many wants are read by their partitions, and sorted, rather than by their states in order."""
+"""Up to this number of wants are read by partition and sorted, not read by state in order."""
 
 
 class Wants(Part):

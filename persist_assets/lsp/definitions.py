@@ -1,4 +1,4 @@
-"""Where names are defined."""
+"""The places where names are defined."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from persist_assets.lsp.workspace import State
 
 _MOST = 12
-"""How many names are listed."""
+"""The maximum number of names listed."""
 
 
 def describe(state: State, path: str, offset: int) -> str | None:

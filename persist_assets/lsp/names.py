@@ -1,7 +1,7 @@
-"""Where the files of a project name its sources: at their declarations, and where they are read.
+"""The places where the files of a project name its sources: declarations, and reads.
 
-The places come from what was compiled: from the trees of SQL and Python. Malloy's compiler names
-no places of tables, so these are the strings of ``table('…')``, as its grammar has them.
+The places come from the compiled trees of SQL and Python. Malloy's compiler does not report places
+of tables, so these are the strings of ``table('…')``, as its grammar has them.
 """
 
 from __future__ import annotations

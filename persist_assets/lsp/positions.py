@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _LINE_END = re.compile(r"\r\n|\n|\r")
 _PIECE = re.compile(r"`(?:[^`]|``)*`|\"[^\"\n]*\"|'[^'\n]*'|\w+|\S|")
-"""What is underlined from a place on: a name, a string, or one character."""
+"""Matches the text to underline from a place on: a name, a string, or one character."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Which tables and columns are in scope at a place of a text of SQL. Pure.
+"""The tables and columns in scope at a place of an SQL text. Pure.
 
 Read from tokens and brackets, not from a tree: during editing, most texts have none.
 """
@@ -160,7 +160,7 @@ def declared_in(text: str, offset: int) -> tuple[Item, ...]:
 
 
 class _Reader:
-    """One statement. Groups are what stands between two brackets, as ranges of tokens."""
+    """One statement. A group is the content of a pair of brackets, as a range of tokens."""
 
     def __init__(self, tokens: Sequence[Token]) -> None:
         self.tokens = tokens

@@ -42,9 +42,9 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _BURST_S = 0.02
-"""How long an edit waits for the next one of the same key or paste, in seconds."""
+"""The time that an edit waits for the next one of the same key or paste, in seconds."""
 _PAUSE_S = 0.5
-"""After how long without an edit `persist check`'s remarks are looked for, in seconds."""
+"""The time without an edit before the remarks of `persist check` are computed, in seconds."""
 
 
 class Server(LanguageServer):

@@ -102,7 +102,7 @@ class Workspace:
         self._editing.forget_data()
 
     def glance(self, texts: Mapping[str, str], edited: Collection[str]) -> dict[str, list[Problem]]:
-        """Return the problems of edited files, by path, from a compilation of little else.
+        """Return the problems of edited files, by path; little else is compiled.
 
         It is empty before the first compilation, and lacks files of Malloy: only Malloy's compiler
         knows their problems.
@@ -148,7 +148,7 @@ class Workspace:
         return State(settings, texts, problems, loaded, self._known)
 
     def remark(self, state: State) -> State:
-        """Return a state with what `persist check` remarks besides: it takes longer to see."""
+        """Return a state with the remarks of `persist check` too, which take longer to compute."""
         if state.loaded is None or state.settings is None:
             return state
         project, settings = state.loaded.project, state.settings

@@ -146,7 +146,7 @@ class Number(float):
 
 @cache
 def _loader() -> Any:
-    """Return a loader of YAML that reads as numbers what everybody does, and no dates.
+    """Return a YAML loader that reads only common spellings as numbers, and no dates.
 
     YAML 1.1 takes `010` for 8, `12:30` for 750 and `NO` for false.
     """

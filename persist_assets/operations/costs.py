@@ -27,22 +27,22 @@ _GB = 1e9
 
 @dataclass(slots=True)
 class Spent:
-    """What a source cost on a day, or a sum of that.
+    """The costs of a source on a day, or a sum of such costs.
 
     Attributes
     ----------
     built, reused, failed
-        The builds that started on that day, by what became of them.
+        The builds that started on that day, by outcome.
     unknown
-        How many of those that failed have no time, because their processes were gone.
+        The number of failed builds that have no time, because their processes were gone.
     seconds
-        How long the builds took; `compute_seconds`: their shares of the time of their runs.
+        The time that the builds took; `compute_seconds`: their shares of the time of their runs.
     bytes_written
         The bytes that its builds wrote, as far as it is recorded.
     byte_days
         The bytes of its table, times the days in which the table was stored.
     money
-        By the prices; None: nothing has a price.
+        The amount by the prices; None: nothing has a price.
     """
 
     built: int = 0

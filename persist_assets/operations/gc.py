@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LONGEST = timedelta(days=1)
-"""How long a build without a lease is assumed to be alive, unless its process is known to be
-gone.
+"""The time for which a build without a lease is assumed to be alive, unless its process is known
+to be gone.
 """
 
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Altered:
-    """A column or check that both sides have and that is something else on each."""
+    """A column or check that both sides have, but that differs."""
 
     name: str
     before: str
@@ -59,7 +59,7 @@ class Altered:
 
 @dataclass(frozen=True, slots=True)
 class ColumnChanges:
-    """How the columns of a source differ.
+    """The differences between the columns of a source.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class ColumnChanges:
 
 @dataclass(frozen=True, slots=True)
 class CheckChanges:
-    """How the checks of a source differ, each in words."""
+    """The differences between the checks of a source, each in words."""
 
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
@@ -121,14 +121,14 @@ class Reviewed:
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """How the files of a project differ from a place.
+    """The differences between the files of a project and a place.
 
     Attributes
     ----------
     sources
-        Those that differ, in dependency order, and then those that are gone.
+        The sources that differ, in dependency order, and then those that are gone.
     n_same
-        How many of the others are selected.
+        The number of selected sources that do not differ.
     notes
         What readers of the review should know.
     tables

@@ -1,4 +1,4 @@
-"""How a project begins: its first files, and declarations of data that exists.
+"""The start of a project: its first files, and declarations of existing data.
 
 data that exists ─► its declarations ──► sources/raw.sql ─┐
 sample data and sources, or a source over that data ──────┴─► the files of a project
@@ -41,7 +41,7 @@ _FIRSTS: Mapping[Language, str] = {
     "malloy": "groups_by",
     "python": "counts_by",
 }
-"""How the name of the source over existing data begins in each language."""
+"""The prefix of the name of the source over existing data, in each language."""
 _COMPONENT_FILES = ("persist.toml", ".gitignore")
 PROJECT_FILES = (*_COMPONENT_FILES, "definitions.py", ".github/workflows/persist.yml")
 """The files of the template that each new project has."""
@@ -90,7 +90,7 @@ def table_name(location: str) -> str:
 
 
 def written_name(column: str) -> str:
-    """Return the name of a column as SQL, quoted if it is no plain word or a keyword."""
+    """Return the name of a column as SQL, quoted if it is a keyword or not a plain word."""
     is_word = [t.token_type for t in tokenize(column)] == [TokenType.VAR]
     return field_name(column) if is_word else quote(column)
 

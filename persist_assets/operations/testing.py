@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How rows differ from those that a test expects.
+    """The difference between rows and those that a test expects.
 
     Attributes
     ----------

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from persist_assets.ledger.ledger import Ledger
 
 AT_ONCE = 50_000
-"""How many events are read and archived at once."""
+"""The number of events read and archived at once."""
 _FILE = re.compile(r"events-(\d+)-(\d+)(?:\.\d+)?\.parquet")
 _TEXTS = (
     *("kind", "environment", "partition_ref", "build_request_id", "task_id", "job_label"),

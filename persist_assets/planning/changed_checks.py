@@ -52,9 +52,9 @@ def checks_of_builds(project: Project, source: Source) -> tuple[Check, ...]:
 def changed_checks(
     project: Project, source: Source, last: Iterable[Check | CheckResult]
 ) -> tuple[ChangedCheck, ...]:
-    """Return the checks of a source, and of views that it reads, that its last build did not run.
+    """Return the checks of a source, and of views that it reads, that differ from its last build.
 
-    Other checks that it ran are among them.
+    Checks that only that build ran are among them, as removed.
 
     Parameters
     ----------

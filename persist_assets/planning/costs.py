@@ -41,7 +41,7 @@ _COPIED_BYTES_PER_S = 150e6
 _STARTING_S = 30.0
 """Seconds that a first build may take longer than later ones: Spark starts, and compiles code."""
 _MOST_STARTING = 4
-"""But no first build takes more than so many times as long as later ones for that reason."""
+"""The maximum factor by which a first build takes longer than later ones for that reason."""
 _LEAST_OF_SMALL_S = 10.0
 """A small table that is computed as a whole in fewer seconds is not maintained, unless it was."""
 _LEAST_OF_SMALL_AT_FIRST_S = 60.0

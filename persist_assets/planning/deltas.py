@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why all rows are computed although a program computes fewer: the costs."""
+    """The reason in costs why all rows are computed although a program computes fewer."""
 
     why: str
     expected: Estimates

@@ -1,4 +1,4 @@
-"""How a source's table would be brought up to date, table by table that it reads. Pure.
+"""The maintenance of a source's table, explained for each table that it reads. Pure.
 
     rules of its query (`analysis/deltas`), its annotation ─► `Explanation`
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a build follows the change of one table.
+    """The way in which a build follows the change of one table.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class TableWays:
-    """How a build follows the changes of one table that a source reads.
+    """The ways in which a build follows the changes of one table that a source reads.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class TableWays:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """How a source's table is brought up to date.
+    """The maintenance of a source's table.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ POLICIES: Mapping[str, str] = {
     "whole": "a build computes all rows",
     "snapshot": "a build compares all rows with the current versions",
 }
-"""By the value of ``refresh``, what it means."""
+"""The meaning of each value of ``refresh``."""
 
 
 def explain(project: Project, source: Source) -> Explanation:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a source is not promoted."""
+    """The reason why a source is not promoted."""
 
     source_id: SourceID
     reason: str

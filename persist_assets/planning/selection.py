@@ -36,15 +36,15 @@ if TYPE_CHECKING:
     from persist_assets.core.settings.values import Selector
 
 State = Literal["current", "stale", "missing", "modified"]
-"""State of a table in a plan: up to date; to be built again; not there; of a source that is new or
-has other code."""
+"""The state of a table in a plan: up to date; to be rebuilt; missing; or of a source that is new or
+has changed code."""
 STATES: tuple[State, ...] = ("current", "stale", "missing", "modified")
 
 
 def states_of(step: Step, project: Project) -> frozenset[State]:
     """Return the states of the table of a step.
 
-    What is not persisted is a part of the code of its readers.
+    Sources that are not persisted are a part of the code of their readers.
     """
     if step.action == "reuse":
         return frozenset(("current",))

@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from persist_assets.core.model.sources import Source
 
 _PREFIXES = (DRAW, PARTITIONS, OLDER)
-"""What may stand before a BuildID in the name of a version."""
+"""The prefixes of BuildIDs in the names of versions."""
 
 
 def with_takeovers(
     project: Project, manifest: Mapping[BuildID, Snapshot]
 ) -> dict[BuildID, Snapshot]:
-    """Return a manifest that also has what sources take over of it, under their new BuildIDs."""
+    """Return a manifest with the snapshots that sources take over, also under new BuildIDs."""
     taken = find_takeovers(project, manifest.values(), manifest)
     return {**manifest, **{build_id: snapshots[0] for build_id, snapshots in taken.items()}}
 
@@ -157,7 +157,7 @@ def _renamed(
     origin: Origin,
     new_names: Mapping[str, set[BuildID]],
 ) -> Snapshot | None:
-    """Return a snapshot under the BuildIDs of today; None if a name or its columns do not fit."""
+    """Return a snapshot under present BuildIDs; None if a name or its columns do not fit."""
     if source.columns and not _has_columns(source, snapshot):
         return None
     names: dict[str, set[BuildID]] = {}

@@ -1,4 +1,4 @@
-"""How much a build will read, from what is known without reading. Pure.
+"""The amount that a build will read, as far as it is known without reading. Pure.
 
     sizes of the tables, files that came or went, statements of its program ─► `Volume`
 
@@ -57,7 +57,7 @@ def rows_of_changes(source: Source, step: Step, world: World) -> int | None:
 
 
 def total(volumes: Iterable[Volume]) -> Volume:
-    """Return the sum of volumes; what is unknown of one is unknown of the sum.
+    """Return the sum of volumes; a number that is unknown in one is unknown in the sum.
 
     Examples
     --------

@@ -177,7 +177,7 @@ def report_raw_versions(
 
 
 def maker_of(run: dg.DagsterRun | None) -> object:
-    """Return whose assets a run materializes: the name of a code location, or where code is."""
+    """Return the owner of a run's assets: the name of a code location, or the place of code."""
     origin = run.remote_job_origin if run else None
     return origin.location_name if origin else run and run.job_code_origin
 

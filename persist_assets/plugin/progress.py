@@ -13,7 +13,7 @@ from persist_assets.engine.activity import Activity
 log = logging.getLogger(__name__)
 
 EVERY_S = 10.0
-"""How often a step that waits for its build logs what the run is doing, in seconds."""
+"""The interval at which a step that waits for its build logs the run's activity, in seconds."""
 
 
 @contextmanager

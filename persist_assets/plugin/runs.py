@@ -434,7 +434,7 @@ def _interrupt(signals: Collection[int]) -> KeyboardInterrupt:
 
 
 _PATIENCE_S = 5.0
-"""How long an interrupt may take to end a run before it is sent again, in seconds."""
+"""The time that an interrupt has to end a run before it is sent again, in seconds."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""How Dagster runs the steps of sources: retries, pools, tags, Kubernetes."""
+"""Options of Dagster for the steps of sources: retries, pools, tags, Kubernetes."""
 
 from collections.abc import Iterator
 from importlib.util import find_spec

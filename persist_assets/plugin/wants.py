@@ -139,7 +139,7 @@ def wants_sensor(runtime: Runtime, name: str, job: dg.JobDefinition) -> dg.Senso
 def _turn(
     observer: Observer, context: dg.SensorEvaluationContext, messages: list[str]
 ) -> list[Request]:
-    """Do what is due about wants, and return the requests that need a run."""
+    """Process everything that is due for wants, and return the requests that need a run."""
     ledger, environment = observer.ledger, observer.settings.environment
     cursor = _cursor(context.cursor)
     now = observer.clock()

@@ -1,4 +1,4 @@
-"""Which columns the files of raw tables have.
+"""The columns that the files of raw tables have.
 
 The invariant: whether a column is missing depends on all files of a version, not on those that a
 build reads.

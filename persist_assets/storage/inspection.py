@@ -34,16 +34,16 @@ SUFFIXES: Mapping[str, str] = {
     "jsonl": "json",
     "ndjson": "json",
 }
-"""The format of files whose names end so, maybe followed by the suffix of a compression."""
+"""The format of files by suffix; the suffix of a compression may follow."""
 _SUFFIX = re.compile(rf"\.({'|'.join(SUFFIXES)})(?:\.(?:gz|bz2|zst|snappy|lz4))?$", re.I)
 _MOST_BYTES = 16 * 2**20
-"""Types of text are those of so many bytes at its beginning."""
+"""The number of bytes at the beginning of a text from which types are inferred."""
 _SEPARATORS = (",", ";", "\t", "|")
 _NULLS = ("NULL", "null", "NA", "N/A", "\\N", "None")
-"""Texts that may stand for NULL in CSV, besides nothing."""
+"""Texts that may stand for NULL in CSV, besides the empty one."""
 _UTF_16 = b"\xff\xfe", b"\xfe\xff"
 _LINES = 50
-"""The separator of CSV is the one that fits so many lines."""
+"""The number of lines from which the separator of CSV is inferred."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +230,7 @@ _LOSES = {
     "bigint": re.compile(r"-?0\d|\+"),
     "double": re.compile(r"-?0\d|\+|-?\d{16,}$|-?(?:nan|inf)", re.I),
 }
-"""Numbers that would not stay what they are, by type: post codes, telephone numbers, long ones."""
+"""Texts that would change as numbers, by type: post codes, telephone numbers, long numbers."""
 
 
 def _matches(rule: re.Pattern[str], texts: Any) -> bool:

@@ -153,7 +153,7 @@ def plain_type(kind: str | None) -> str:
 
 
 def misread(file: str, name: str, text: str, kind: str) -> StorageError:
-    """Return the error of a directory whose text is no value of its column's type."""
+    """Return the error of a directory whose text is not a value of its column's type."""
     return StorageError(
         f"{file} is in a directory {name}={text}, which is no value of the declared type {kind}",
         hint=f"rename the directory, or declare `{name}` as string",

@@ -64,7 +64,7 @@ _AT_ROOT = re.compile(r"[^/]+\.parquet$")
 _LONGEST_TEXT = 4000
 """The length of a table's description at which delta-rs refuses to change it, in characters."""
 _UNFINISHED = timedelta(days=1)
-"""How long a publication may take: younger files may be those of one that has not committed yet."""
+"""The maximum time of a publication: younger files may belong to one that has not committed yet."""
 
 
 class OvertakenError(ConflictError):

@@ -59,7 +59,7 @@ for tables that other programs write, a digest of its files."""
 
 OF_PARSED = f"{OF_FILES}w"
 """The prefix of versions of CSV and JSON since all columns of a record decide whether it is
-malformed; before, those that a query needed did."""
+malformed; before, only the columns that a query needed did."""
 
 _WHERE = "check its LOCATION or `uri`"
 

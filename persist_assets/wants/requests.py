@@ -72,7 +72,7 @@ TAKERS = (
     "run `persist serve --build`, turn on the sensor `persist_wants` and Dagster's daemon, "
     "or run `persist evaluate --build`"
 )
-"""How to have build requests built."""
+"""The ways to have build requests built."""
 _LATE_AT_ONCE = 5_000
 """The maximum number of missed deadlines that are recorded together."""
 LONGEST_S = 100 * 366 * 86_400
@@ -442,7 +442,7 @@ def _with_readers(
 
 
 def _not_yet(observer: Observer, refs: Iterable[PartitionRef]) -> set[PartitionRef]:
-    """Return the partitions that cannot be built: not ended yet, or gone."""
+    """Return the partitions that cannot be built: they have not ended, or are gone."""
     return {*refs} - _places(observer, refs).keys()
 
 

@@ -48,7 +48,7 @@ MAX_BODY = 64 * 1024
 """The largest body of a request, in bytes."""
 SESSION = "persist_session"
 SESSION_S = 12 * 3600
-"""How long a login lasts, in seconds."""
+"""The duration of a login, in seconds."""
 _SHORTEST = 16
 _RATE, _BURST = 50.0, 600.0
 """Each client may send a burst of `_BURST` requests, then `_RATE` requests per second."""

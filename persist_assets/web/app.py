@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STOP_S = 4
-"""How long requests may continue after a signal to stop, in seconds."""
+"""The time for which requests may continue after a signal to stop, in seconds."""
 _SWITCH_S = 0.0005
 _MOST_OPEN = 3000
 """The maximum number of open connections; further clients get a 503 response."""
@@ -62,7 +62,7 @@ closed in between."""
 _BACKLOG = 4096
 """The number of connections that the system queues until they are accepted."""
 _AUDIT_S = 2.0
-"""How long the service waits at its end for what the audit log still records, in seconds."""
+"""The maximum wait for pending records of the audit log when the service ends, in seconds."""
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 

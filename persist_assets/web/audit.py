@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BURST, PER_HOUR = 60, 60
-"""So many events of a kind may be recorded at once, and then in an hour."""
+"""The number of events of a kind that may be recorded at once, and then per hour."""
 SAME_S = 60.0
-"""The same client is recorded again for the same reason after so many seconds."""
+"""The seconds after which a client is recorded again for the same reason."""
 _CLIENTS = 1024
 _LONGEST = 200
 

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 LARGEST_HEAD = 64 * 1024
 """The largest head of an incomplete request, in bytes."""
 HEAD_S = 10.0
-"""About how long a client may take to send the head of a request, in seconds."""
+"""The approximate time limit for sending the head of a request, in seconds."""
 READ_S = 30.0
-"""How long a client may read nothing of an answer that is too large to be buffered, in seconds."""
+"""The time limit for a client that does not read an answer too large to be buffered, in seconds."""
 MOST_UNFINISHED = 1000
 """The maximum number of connections that wait for the rest of a request."""
 

@@ -55,24 +55,24 @@ _READERS = 4
 BUILD_LOG = "serve-build.log"
 """The log file of build processes, below `.persist`."""
 _TICK_S = 30.0
-"""How often to check whether more can be built, in seconds."""
+"""The interval between checks whether more can be built, in seconds."""
 _SOON_S = 5.0
-"""How long a request for metrics waits for a plan, in seconds."""
+"""The maximum time that a request waits for the sources or a plan, in seconds."""
 _PLAN_AGE = timedelta(seconds=30)
-"""How long a plan is shown while no event occurs: raw data may change without one."""
+"""The time for which a plan is shown without an event: raw data may change without one."""
 _REST = 3
-"""How many times as long as an evaluation the pause after it is."""
+"""The length of the pause after an evaluation, relative to that of the evaluation."""
 _LONGEST_REST_S = 60.0
 """The longest pause between two evaluations, in seconds."""
 _TRIM_S = 86_400.0
 """The time from one trim of the log to the next, in seconds."""
 _LOOK_S = 0.2
-"""How often to look at the log while a client waits for it, in seconds."""
+"""The interval between looks at the log while a client waits for it, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What a build of everything would do, at an instant and after an event of the log.
+    """The plan of a build of everything, at an instant and after an event of the log.
 
     Attributes
     ----------
@@ -104,9 +104,9 @@ class Graph:
     evaluations, evaluation_s
         The number of evaluations in this process, and their total time.
     latencies
-        How long requests took.
+        The durations of requests.
     build_times, source_records
-        What metrics are made of, until an event may have changed it.
+        The data from which metrics are made, until an event may have changed it.
     stopping
         Once set, waiting clients are answered at once.
     """

@@ -51,7 +51,7 @@ def require_build(caller: Caller, observe: Callable[[], Observer], *refs: Partit
 
 
 def _allowed(caller: Caller, observer: Observer) -> set[SourceID]:
-    """Return the sources that a caller may build; selections that mean nothing add none."""
+    """Return the sources that a caller may build; invalid selections add none."""
     sources: set[SourceID] = set()
     for pattern in caller.build:
         try:

@@ -1,6 +1,6 @@
-"""How long the service took to answer: an access log, and histograms for Prometheus.
+"""The response times of the service: an access log, and histograms for Prometheus.
 
-The invariant: neither has what clients sent. Paths are those of routes (`/api/v1/wants/{want_id}`),
+The invariant: neither has data from clients. Paths are those of routes (`/api/v1/wants/{want_id}`),
 queries are left out, and callers have the names of their tokens.
 """
 
@@ -31,7 +31,7 @@ BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 BUILD_BOUNDS = (0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 10800.0)
 """The upper bounds of the histogram of builds, in seconds."""
 UNKNOWN = "(unknown)"
-"""The path of requests for nothing that there is."""
+"""The path of requests that match no route."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _GONE = 499
 """The status of requests whose client left before the answer began."""

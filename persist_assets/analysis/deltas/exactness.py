@@ -1,7 +1,7 @@
 """Values that come out the same whenever they are computed from the same rows. Pure.
 
-The rules compute again what nodes were before a change. This is right only where that is exactly
-what the table was computed from. Sums of floating-point numbers depend on the order of rows, and
+The rules recompute the rows that nodes had before a change. This is correct only if the table was
+computed from exactly these rows. Sums of floating-point numbers depend on the order of rows, and
 some functions choose among rows that tie.
 """
 
@@ -81,7 +81,7 @@ class Exactness:
         return self.of_rows(block) and self.of_exprs(o.expr for o in block.columns)
 
     def of_rows(self, block: Block) -> bool:
-        """Whether it is exact which rows a Block has, whatever their values."""
+        """Whether a Block has the same rows whenever it is computed, whatever their values."""
         if id(block) not in self._rows:
             self._leaves |= dict(block.leaves)
             self._keep_alive.append(block)

@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     Part = Aggregate | Outer | SetOperation | Limit | Subquery | Window
 
 _PARTS = (Aggregate, Outer, SetOperation, Limit, Subquery, Window)
-"""What can have an obstacle of its own."""
+"""Parts of queries that can have their own obstacle."""
 _NODES = (Aggregate, Derived, Outer, SetOperation, Limit)
 _MOST_RUNS = 400
-"""In a larger query, rules are applied to the whole query only, for each table."""
+"""With more pairs of a node and a table, rules are applied to the whole query only."""
 _SAME = "the same over the changed rows"
 _JOINED = "the changed rows of each table are joined with the others"
 _AGAIN = "the rows with touched values are computed again"
@@ -71,7 +71,7 @@ def unsteady_rule(name: str, place: Location) -> NodeRule:
 
 @dataclass(slots=True)
 class _Obstacle:
-    """Why a part of a query has no rule, and for the changes of which tables."""
+    """The reason why a part of a query has no rule, and the tables whose changes it affects."""
 
     error: NoRule
     tables: set[SourceID] = field(default_factory=set["SourceID"])
@@ -117,14 +117,14 @@ class _Explaining:
             self._note(table, change_of, self._query, one)
 
     def _note(self, table: SourceID, derive: Callable[..., object], *args: object) -> None:
-        """Note the obstacle to the change of a table, if deriving it raises any."""
+        """Record the obstacle that deriving the change of a table raises, if any."""
         try:
             derive(*args)
         except NoRule as error:
             self._assign(error, table)
 
     def _assign(self, error: NoRule, table: SourceID) -> None:
-        """Assign an obstacle to its part; that of a copy to the part with the same place."""
+        """Assign an obstacle to its part; if that is a copy, to the part with the same place."""
         part = self._parts.get(id(error.part))
         if part is None and error.location is not None:
             same = (p for p in self._parts.values() if type(p) is type(error.part))
@@ -223,7 +223,7 @@ class _Explaining:
         return self._judged(node, depth, text, rule if node.keys else "", self._merged(node))
 
     def _merged(self, node: Aggregate) -> tuple[str, bool]:
-        """Return what of an aggregate is merged, or why nothing is; and whether it is merged."""
+        """Return the merged results in words, or why none is merged; and whether they are."""
         is_kept = any(s is node or (s.place and s.place == node.place) for s in self._states)
         error: NoRule | None = None
         for grows in (False, True):

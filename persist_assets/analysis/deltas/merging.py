@@ -73,17 +73,17 @@ class Partial:
 
     @property
     def is_extreme(self) -> bool:
-        """Whether it is a minimum or a maximum. Such results are merged only while no row goes."""
+        """Whether it is a minimum or maximum: these are merged only while no row is removed."""
         return self.function in ("min", "max")
 
     def over(self, rows: str | None = None) -> str:
-        """Return it as an aggregate, over some of the rows."""
+        """Return the SQL of the aggregate over some of the rows."""
         conditions = [c for c in (rows, self.condition) if c]
         text = f"{self.function}({self.args or '*'})"
         return f"{text} FILTER (WHERE {' AND '.join(conditions)})" if conditions else text
 
     def merged(self, number: int) -> str:
-        """Return it now, from the state before (``s``) and from the change (``d``)."""
+        """Return the SQL of the new result, from the old state (``s``) and the change (``d``)."""
         before, came, went = f"s.p{number}", f"d.a{number}", f"d.b{number}"
         if self.is_extreme:
             least = "least" if self.function == "min" else "greatest"
@@ -177,7 +177,7 @@ def _average(arg: Expr, types: Types, operands: str, condition: str | None) -> M
 
 
 def _most_rows(precision: int, scale: int) -> int:
-    """Return for how many rows a decimal average is rounded once in effect.
+    """Return the maximum number of rows for which a decimal average is, in effect, rounded once.
 
     Spark rounds a quotient to the scale of a division, and then to that of the average. The first
     makes no difference unless the quotient is closer to the middle of two results than one part of
@@ -402,7 +402,7 @@ def _merged_rows(partly: str, keys: Sequence[str], partials: Sequence[Partial], 
 def _summed_rows(partly: str, keys: Sequence[str], partials: Sequence[Partial], number: int) -> str:
     """Return the SELECT of the same rows that keeps all digits of decimals.
 
-    Unlike `+`, an aggregate does not give up digits behind the point for more before it.
+    Unlike `+`, an aggregate does not trade digits after the decimal point for digits before it.
     """
     numbers = range(len(partials))
     before = ", ".join((*keys, "n", *(f"p{j}" for j in numbers)))

@@ -18,9 +18,9 @@ _T = TypeVar("_T")
 
 
 def located(method: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Let a method name the part of a query that has no rule, and keep the places of parts.
+    """Make the `NoRule` errors of a method name the part of the query, and keep places of parts.
 
-    The part is its last argument. What the method makes of it has the same place.
+    The part is the method's last argument. A result of the same class gets the same place.
     """
 
     @wraps(method)

@@ -569,4 +569,4 @@ _FORMS: Mapping[str, _Form] = {
     "now": _refused("the clock"),
     "none": _refused("an unknown column"),
 }
-"""How calls are printed that are not functions with their name."""
+"""The printed forms of calls that are not functions of the same name."""

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Keyed:
-    """How the rows of a whole query follow from keys of changed rows.
+    """The dependency of a whole query's rows on keys of changed rows.
 
     Attributes
     ----------
@@ -186,7 +186,7 @@ def _needed(relations: Relations, *texts: str) -> dict[str, str]:
 
 
 def _keys_of(block: Block, relations: Relations) -> _Keyed | None:
-    """Return how the rows of a whole query follow from its groups or partitions, if they do."""
+    """Return how a query's rows depend on its groups or partitions; None if they do not."""
     exprs = [o.expr for o in block.columns]
     if windows_in(exprs):
         if relations.has_changed_subquery(exprs):

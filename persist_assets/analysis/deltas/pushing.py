@@ -194,8 +194,8 @@ def correlated(
 ) -> Iterator[tuple[Block, Expr, Expr]]:
     """Yield the equalities by which a subquery finds rows for a row of the Block around it.
 
-    IN is an equality only where it is a condition of its own: elsewhere false and NULL differ, and
-    rows with other values or NULL decide which of them it is.
+    IN is an equality only where it is a condition by itself. Elsewhere FALSE and NULL differ, and
+    rows with other values or NULL decide whether the result is FALSE or NULL.
 
     Yields
     ------

@@ -177,7 +177,7 @@ def without_implied(term: Term) -> Term:
 
 _MOST_CONJUNCTS = 40
 _MOST_COMPARED = 400
-"""Of more disjuncts, only those are omitted that contain another one's conjuncts and more."""
+"""With more disjuncts, only those that contain all conjuncts of another one are omitted."""
 
 
 def union(predicates: Iterable[Term]) -> Term:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Translator(Protocol):
-    """What `terms.TermReader` offers: expressions of one relation in the language of predicates."""
+    """The interface of `terms.TermReader`: it translates expressions of one relation to terms."""
 
     relation: Relation
     lost: list[tuple[frozenset[int], Kept]]
@@ -247,7 +247,7 @@ _STRICT_TESTS = COMPARISONS | {
 
 
 def not_null(reader: Translator, expr: Expr) -> Term:
-    """Return that the columns are not NULL without which a condition is neither TRUE nor FALSE."""
+    """Return a test that no column is NULL whose NULL makes a condition NULL."""
     match expr:
         case Call("in", (needle, *_)):
             stack: list[Expr] = [needle]

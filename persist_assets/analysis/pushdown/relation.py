@@ -1,4 +1,4 @@
-"""What pushdown knows of a query: its relation, and why conditions of it are not pushed."""
+"""The relation of a query, and the reasons why its conditions are not pushed."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class _Below:
         but
             The leaf that it is a fact about.
         is_fact
-            It is no condition of the query: nobody misses it.
+            It is not a condition of the query: if it is not pushed, no reason is recorded.
         """
         for instance, pushed in self.pushed.items():
             if instance == but:
@@ -299,7 +299,7 @@ class _Search:
         self._subqueries(reader, others, facts=hold, filters=block.conjuncts)
 
     def _nothing(self, reader: TermReader, block: Block) -> None:
-        """Continue below a Block of which no row matters."""
+        """Continue below a Block whose rows do not matter."""
         for _, node in block.leaves:
             self._node(reader, node, _Demand((FALSE,), frozenset(), frozenset()))
         exprs = [*block.conjuncts, *(o.expr for o in block.columns), *(s.by for s in block.order)]

@@ -218,7 +218,7 @@ class TermReader:
         return atom
 
     def equalities(self, test: Subquery) -> list[Term]:
-        """Return what is equal between the outer rows of ``a IN (SELECT b …)`` and their matches.
+        """Return the equalities between the outer rows of ``a IN (SELECT b …)`` and their matches.
 
         Spark compares integers, and other values of one type, as ``a = b`` does. The rest is left
         out.
@@ -320,7 +320,7 @@ class TermReader:
         return otherwise
 
     def _same_rows(self, row: Expr, other: Expr) -> Term | None:
-        """Return that rows of values are equal, in which NULL equals NULL; None if uncertain."""
+        """Return a test that rows of values are equal (NULL equals NULL); None if uncertain."""
         match row, other:
             case Call("tuple" | "struct"), Call("tuple" | "struct"):
                 if len(row.args) != len(other.args):
@@ -384,7 +384,7 @@ class TermReader:
         return _exactly("=", *pair, negate=negate)
 
     def _tested(self, inner: Expr, is_true: bool, negate: bool) -> Term | None:
-        """Return that a condition has a value, or has not; None if that is uncertain."""
+        """Return a test that a condition is TRUE or FALSE, or its negation; None if uncertain."""
         if self.relation.types.of(inner) != "boolean":
             return None
         if not negate:

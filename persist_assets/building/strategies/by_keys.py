@@ -1,7 +1,7 @@
 """Functions by key: called with the rows of the touched keys, they return all rows with these keys.
 
-That all other rows stay is what the user states (``by``), and nobody can prove it. But a row with
-another key shows that it is untrue. Then nothing is committed, and all rows are computed.
+The user states with ``by`` that all other rows stay, and nobody can prove it. But a returned row
+with another key disproves it. Then nothing is committed, and all rows are computed.
 """
 
 from __future__ import annotations

@@ -193,8 +193,8 @@ def narrowed(
 def _remaining(name: str, columns: Sequence[tuple[str, str | None]]) -> str:
     """Return a query for the rows that remain after others were removed.
 
-    It fails if rows that are not there would go: what the query was before the change is then not
-    what the table was computed from.
+    It fails if a row to remove is missing: then the table was not computed from the rows that the
+    query had before the change.
     """
     weight, items = quote(ROW_WEIGHT), ", ".join(c for c, _ in columns)
     return (

@@ -51,12 +51,12 @@ if TYPE_CHECKING:
     from persist_assets.storage.delta_tables import Live
 
 _MOST_PARTS = 32
-"""Small files are merged in a table that has files of this many builds."""
+"""The number of builds with files in a table from which small files are merged."""
 _FEWEST_MERGED = 8
 _CUT = timedelta(milliseconds=2)
 """The precision that statistics of times may lose."""
 _FEW_BYTES = 64 * 2**20
-"""Files of at most so many bytes that are written again have few rows."""
+"""Rewritten files of at most this many bytes have few rows."""
 
 
 def continue_table(

@@ -52,7 +52,7 @@ _TICK = "INTERVAL '0.000001' SECOND"
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """How versions change with the current rows.
+    """The changes of versions that the current rows cause.
 
     Attributes
     ----------

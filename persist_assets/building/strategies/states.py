@@ -294,7 +294,7 @@ def _same(task: Task, base: Snapshot, number: int, former: DataFrame) -> _Now:
 def _merged(
     task: Task, base: Snapshot, number: int, state: State, former: DataFrame, changed: Written
 ) -> _Now:
-    """Return a state now: its rows before, but for those that changed."""
+    """Return the new state: the former rows, with the changed ones replaced."""
     from pyspark.sql import functions as F
 
     if not state.n_keys:

@@ -98,7 +98,7 @@ class Strategy(Protocol):
     Attributes
     ----------
     name
-        What `persist explain` calls it.
+        Its name in `persist explain`.
     """
 
     name: ClassVar[str]

@@ -137,7 +137,7 @@ def window_of(
 def since_of(source: Source, increment: Increment | None, window: Window | None) -> Since | None:
     """Return the lower bound of a window for a query that uses it; None: the query gets all rows.
 
-    A query gets it if the user states that rows follow from no earlier ones.
+    A query gets it if the user states that rows do not depend on earlier ones.
     """
     if increment is None or window is None or not window.boxes:
         return None
@@ -210,7 +210,7 @@ def _is_bounded(source: Source) -> bool:
 
 
 def _has_timeless(engine: Engine, source: Source, base: Snapshot) -> bool:
-    """Whether a table may have rows without a time, which follow from rows of any."""
+    """Whether a table may have rows without a time, which may depend on rows of any time."""
     root, column = engine.settings.table_root(base.table), source.annotation.time_column or ""
     return nulls_in(root, base.version, column) != 0
 

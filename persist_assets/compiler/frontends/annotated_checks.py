@@ -185,7 +185,7 @@ _OF_COLUMNS = ("not_null", "unique")
 
 
 MOST_FAILURES = 10_000
-"""How many failing rows `keep_failures` keeps if no number is written."""
+"""The number of failing rows that `keep_failures` keeps by default."""
 
 
 def _failures_to_keep(tag: Tag | None, kind: str) -> int:

@@ -1,4 +1,4 @@
-"""How Dagster runs the step of a source: retries, a pool, tags, Kubernetes."""
+"""Options of Dagster for the step of a source: retries, a pool, tags, Kubernetes."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def read_pool(tag: Tag, key_name: str) -> str:
 
 
 def read_op_tags(tag: Tag, key_name: str) -> tuple[tuple[str, str], ...]:
-    """Return tags of the op: strings, or JSON for what is no string; sorted."""
+    """Return the tags of the op, sorted; values that are not strings become JSON."""
     example = f"for example, {key_name} {{ `dagster/priority`=3 }}"
     if tag.value is not None or not tag.properties:
         raise Bad(f"`{key_name}` must be a block of tags", tag.location, example)

@@ -324,7 +324,7 @@ def misplaced(declaration: Declaration) -> Iterator[Problem]:
 def of_default(problem: Problem, place: Location) -> Problem:
     """Return the problem of an annotation, at its source if a default has caused it.
 
-    A file with errors is not built. `persist.toml` is no such file.
+    A file with errors is not built. `persist.toml` is not such a file.
 
     Parameters
     ----------

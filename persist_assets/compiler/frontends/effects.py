@@ -50,7 +50,7 @@ EFFECTS: Mapping[str, tuple[str, Severity, str, str]] = {
         'set it for all sources: [spark] "…" = "…" in persist.toml',
     ),
 }
-"""What a function may do that we do not know of: how it is reported, and what to do."""
+"""Effects of functions that persist cannot follow, each with its message and hint."""
 
 
 def effects_of(root: ast.AST, module: Module) -> Iterator[tuple[str, Location]]:

@@ -168,7 +168,7 @@ def kind_of(annotation: ast.expr | None, subject: str, module: Module) -> tuple[
 
 
 BATCHES = ("polars.DataFrame", "pandas.DataFrame", "pyarrow.RecordBatch")
-"""What an iterator of batches may have."""
+"""The types of batches that an iterator may have."""
 
 
 def _kind(annotation: ast.expr | None, module: Module) -> str | None:

@@ -276,7 +276,7 @@ def _query(sql: _Filled, call: _Call, module: Module) -> Query:
     Raises
     ------
     SourcesError
-        It is no query.
+        It is not a query.
     """
     if missing_keywords(sql.text):
         raise _Opaque  # the parser would insert them, and offsets were others

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from persist_assets.core.errors import Location
 
 _MAY_DEFINE = re.compile(r"\budf\b|import\s*\*")
-"""What the text of a file contains if it has such functions."""
+"""Matches the text of every file that has such functions."""
 
 
 def read_udfs(text: str, path: str, find: Find) -> Iterator[Definition]:

@@ -159,7 +159,7 @@ class Misread:
 Definition = SqlFunction | SqlVariable | Misread
 
 DEFINES = re.compile(r"\b(?:FUNCTION|DECLARE)\b", re.IGNORECASE)
-"""What the text of a file contains if it defines functions or variables."""
+"""Matches the text of every file that defines functions or variables."""
 
 
 def defines(tokens: Sequence[Token]) -> bool:
@@ -246,7 +246,7 @@ class _Reader:
         return name
 
     def read_comment(self) -> None:
-        """Read a comment, if one comes next: it means nothing to queries."""
+        """Read a comment, if one comes next: it does not matter to queries."""
         if self.next_is("COMMENT"):
             if self.at >= len(self.tokens) or not self._is_string():
                 raise self.refused("expected a string after COMMENT")
@@ -445,7 +445,7 @@ def check_name(name: str, location: Location) -> None:
 
 
 def spelled(code: Code) -> str:
-    """Return code as one line without comments, in which white space tells nothing."""
+    """Return code as one line without comments, with normalized white space."""
     return one_line(code.tokens, code.file.text)
 
 

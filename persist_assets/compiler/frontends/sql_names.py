@@ -24,7 +24,7 @@ _QUERIED = re.compile(
     rf"(?:\(|\|>|\b(?:AS|ALL|DISTINCT|UNION|EXCEPT|INTERSECT|MINUS|FROM|JOIN|LATERAL)){_GAP}$",
     re.IGNORECASE | re.DOTALL,
 )
-"""What stands before a query `TABLE t`."""
+"""Matches the text before a query `TABLE t`."""
 _WHOLE_LINE = re.compile(r"^[ \t]*--[^\n]*", re.MULTILINE)
 
 

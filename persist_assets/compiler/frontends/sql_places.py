@@ -21,9 +21,7 @@ COMPLEX = {
     "table": "generates rows",
     "window": "has a window",
 }
-"""What functions of a kind do that no function in SQL can do."""
-
-"""What functions of a kind do that no function in SQL can do."""
+"""By kind of function, what it does that no function in SQL can do."""
 
 
 def aliases(nodes: Iterable[Any]) -> Iterator[str]:

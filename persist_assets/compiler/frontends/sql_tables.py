@@ -73,7 +73,7 @@ def _n_columns(tree: Any) -> int | None:
 
 
 _MANY = ("generator", "table")
-"""Kinds of functions that make rows, of several columns."""
+"""Kinds of functions that generate rows of several columns."""
 
 
 def called_tables(tree: Any, functions: Mapping[str, SqlFunction]) -> list[SqlFunction]:
@@ -160,7 +160,7 @@ _RELATIONS = (
     *(exp.From, exp.Join, exp.Table, exp.Subquery, exp.Paren),
     *(exp.Select, exp.SetOperation, exp.CTE, exp.With, exp.Create),
 )
-"""What can be above a table that is no part of an expression."""
+"""Nodes above a table that are not part of an expression."""
 
 
 def wrong_argument(

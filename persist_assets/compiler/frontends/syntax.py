@@ -56,7 +56,7 @@ _CLOSED_BY_PARSER = ("CAST", "EXTRACT", "TRIM", "TRY_CAST")
 
 
 def _word(tokens: Sequence[Token], i: int, text: str) -> str:
-    """Return a token in upper case; a text in quotes or backticks is no word."""
+    """Return a token in upper case; empty for a text in quotes or backticks."""
     if not 0 <= i < len(tokens) or text[tokens[i].start] in "'\"`":
         return ""
     return tokens[i].text.upper()

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 OLDEST_NODE = 20
 TIME_LIMIT_S = 60.0
 IDLE_S = 60.0
-"""How long a process waits for the next session."""
+"""The maximum time that a process waits for the next session, in seconds."""
 MAX_SESSIONS = 100
-"""A process that has served so many sessions waits for no other one."""
+"""The number of sessions after which a process does not wait for another one."""
 
 _INSTALL = 'install Node 20 or newer, for example with pip install "persist-assets[malloy]"'
 
@@ -288,7 +288,7 @@ class _Ended(Exception):
 
 
 def _made_of(node: Path, program: Path) -> tuple[object, ...]:
-    """Return what a process depends on besides its requests."""
+    """Return everything that a process depends on besides its requests."""
     locale = {k: v for k, v in os.environ.items() if k in ("TZ", "LANG") or k.startswith("LC_")}
     about = program.stat()
     return node, program, about.st_mtime_ns, about.st_size, locale
@@ -443,7 +443,7 @@ class Idle:
         process.end()
 
     def forget(self) -> None:
-        """Know of no process: that of a parent is not ours."""
+        """Forget the process: after a fork, it belongs to the parent."""
         self._lock, self._process, self._limit = Lock(), None, None
 
 

@@ -26,7 +26,7 @@ SchemaChange = Literal["fail", "append", "sync"]
 if columns were only added, or publish them always."""
 
 Fallback = Literal["live", "stale_ok", "fail"]
-"""What readers of a table past its freshness window get: its query inline, the table, an error."""
+"""The result of reads past a table's freshness window: its query inline, the table, an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Freshness:
 
 
 Strategy = Literal["table", "temporary", "view"]
-"""How a source is materialized: a table, a temporary table of the run, or a view."""
+"""The materialization of a source: a table, a temporary table of the run, or a view."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +116,8 @@ class Partitioning:
 
 
 Refresh = Literal["auto", "incremental", "whole", "snapshot"]
-"""What a build computes: what persist chooses, the changed rows, all rows, or new versions beside
-the old ones."""
+"""The rows that a build computes: those that persist chooses, the changed rows, all rows, or new
+versions beside the old ones."""
 
 VALID_FROM, VALID_TO = "valid_from", "valid_to"
 """The additional columns of a history: the start and the end of a version."""
@@ -165,12 +165,12 @@ class Wanted:
 
 Backoff = Literal["linear", "exponential"]
 Jitter = Literal["full", "plus_minus"]
-"""How the delay before a retry grows with the attempts, and how it is randomized."""
+"""The growth of the delay before a retry, and its randomization."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How Dagster tries a failed step again.
+    """Dagster's retries of a failed step.
 
     Attributes
     ----------

@@ -86,7 +86,7 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """How the rows of a relation depend on the tables it reads; see `analysis/increments.py`.
+    """The dependency of a relation's rows on the tables it reads; see `analysis/increments.py`.
 
     Attributes
     ----------

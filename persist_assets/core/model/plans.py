@@ -69,7 +69,7 @@ Maintenance = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a step is in a plan.
+    """The reason why a step is in a plan.
 
     Attributes
     ----------
@@ -218,7 +218,7 @@ class Estimates:
 
 @dataclass(frozen=True, slots=True)
 class Increment:
-    """How a build continues a snapshot instead of computing all rows.
+    """The continuation of a snapshot by a build that does not compute all rows.
 
     Attributes
     ----------

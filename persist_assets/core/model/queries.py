@@ -70,7 +70,7 @@ class InlinedParameter:
     name
         The name in lower case, or its qualifier: ``f`` of ``f.x``.
     written
-        What means the parameter for certain: ``f.x``.
+        The spelling that certainly means the parameter: ``f.x``.
     start, end
         The places of the first and the last token of the function's query.
     """

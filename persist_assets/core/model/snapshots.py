@@ -229,7 +229,7 @@ BuildState = Literal["started", "succeeded", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """How much a build wrote itself: the rest of its snapshot it found."""
+    """The amount that a build wrote itself; the rest of its snapshot existed before."""
 
     rows: int
     bytes: int
@@ -237,12 +237,12 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much a build did that brought a table up to date without computing all rows.
+    """The work of a build that updated a table without computing all rows.
 
     Attributes
     ----------
     rows_changed
-        The rows of the files that came or went of the tables that it reads; None: unknown.
+        The rows in added and removed files of the tables that it reads; None: unknown.
     keys_touched
         The keys whose rows it computed again; None: it followed changes in another way.
     files_rewritten, files_kept

@@ -91,7 +91,7 @@ class External:
 
     @property
     def catalog_place(self) -> str | None:
-        """The location of a table that is found by a catalog: both, in one; None: there is none."""
+        """The catalog and the table that it finds, in one text; None: there is no catalog."""
         storage = dict(self.storage)
         region, table = storage.get("glue.region"), storage.get("table_name")
         servers = (storage[name] for name in _CATALOG_SERVERS if name in storage)

@@ -1,4 +1,4 @@
-"""Which keys a table of `persist.toml` may have, and of which kinds."""
+"""The keys that a table of `persist.toml` may have, and the kinds of their values."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ LAYOUTS = ("file-and-name", "model-per-file")
 """The values of `layout`, the default first."""
 
 KEEP_GOING = "PERSIST_KEEP_GOING"
-"""The environment variable that, when ``true``, lets what is right be built in spite of errors."""
+"""The environment variable that, when ``true``, lets sound sources be built despite errors."""
 
 CACHE = "PERSIST_CACHE"
 """The environment variable that names the user's cache directory (`user_cache`)."""
@@ -22,7 +22,7 @@ OUT_OF_PROJECT = "it leads outside the project"
 """The reason why a link among the sources is not followed."""
 
 STATE = ".persist"
-"""The directory in the project root of everything that no setting puts elsewhere."""
+"""The directory in the project root for everything that no setting puts elsewhere."""
 
 
 class Key(NamedTuple):

@@ -1,4 +1,4 @@
-"""Where a key stands in `persist.toml`."""
+"""The places of keys in `persist.toml`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where an environment publishes its tables under fixed names."""
+"""The places where an environment publishes its tables under fixed names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long the ledger keeps events, and where they are archived."""
+"""The retention of the ledger's events, and their archive."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ SHORTEST_S = 3600
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long the ledger keeps events.
+    """The retention of the ledger's events.
 
     Attributes
     ----------
     events_s
-        For how many seconds; zero: forever, unless a user trims the log.
+        The seconds for which events are kept; zero: forever, unless a user trims the log.
     archive
         The directory of the archives: a path, relative to the project root, or a URI.
     """

@@ -23,7 +23,7 @@ EVERYBODY = "*"
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What its holders may do; all of them may read everything.
+    """The permissions of a role; every holder may read everything.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """How callers behind a proxy are identified.
+    """The identification of callers behind a proxy.
 
     Attributes
     ----------

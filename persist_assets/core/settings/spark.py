@@ -24,17 +24,17 @@ SPARK_FIXED: Mapping[str, str] = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.ansi.enabled": "true",
 }
-"""What every session is given unless the project says otherwise. INT96 timestamps have no
+"""Settings of every session unless the project says otherwise. INT96 timestamps have no
 statistics; ANSI mode makes wrong data an error instead of a wrong number."""
 
 SPARK_DEFAULTS: Mapping[str, str] = {
     "spark.sql.execution.pythonUDF.arrow.enabled": "true",
     "spark.sql.execution.pythonUDTF.arrow.enabled": "true",
 }
-"""Defaults of the newest supported Spark that change rows and that an older one has otherwise.
+"""Defaults of the newest supported Spark that change rows and differ in an older one.
 
 Each session has these values unless the project says otherwise, so BuildIDs do not hold them. Spark
-4.1 converts what functions in Python return in another way.
+4.1 converts the results of Python functions in another way.
 """
 
 SPARK_LOCAL: Mapping[str, str] = {
@@ -278,7 +278,7 @@ def has_usual_types(changing: Iterable[tuple[str, str]]) -> bool:
 
 
 FIELD_IDS = "spark.sql.parquet.fieldId.read.enabled"
-"""What finds columns by ids where a schema has ids, as only that of an Iceberg table does."""
+"""The setting that finds columns by ids if a schema has ids: only Iceberg schemas have them."""
 
 
 def is_harmless(key: str, declared: Iterable[str] = ()) -> bool:
@@ -302,7 +302,7 @@ def is_harmless(key: str, declared: Iterable[str] = ()) -> bool:
 
 
 def spark_keys(spark: dict[str, Any]) -> dict[str, Any]:
-    """Take the keys out of `[spark]` that are no settings of Spark; return them, with defaults."""
+    """Remove the keys that are not Spark settings from `[spark]`; return them, with defaults."""
     values: dict[str, Any] = {
         "shared": False,
         "shared_port": 0,

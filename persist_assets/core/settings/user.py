@@ -29,10 +29,10 @@ def user_cache(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 SECRETS = ("PERSIST_TOKEN_", "PERSIST_SECRET_")
-"""What the names of variables begin with whose values a project may send elsewhere."""
+"""The prefixes of variables whose values a project may send elsewhere."""
 
 ALLOWED = "PERSIST_ALLOW_ENV"
-"""The environment variable that lists more of them, commas between them."""
+"""The environment variable that lists more such variables, separated by commas."""
 
 
 def secret_of(name: str, environ: Mapping[str, str]) -> str | None:
@@ -60,7 +60,7 @@ def make_private(directory: Path) -> None:
     """Create a directory and its missing parents, which only their owner may enter.
 
     A project's `.persist` among them gets a `.gitignore` of its own, so that it is not committed.
-    It becomes private at that moment; whoever opens it to others later is not overruled.
+    It becomes private at that moment; permissions that are changed later stay.
 
     Raises
     ------

@@ -43,12 +43,12 @@ _METASTORE = (
 
 @dataclass(frozen=True, slots=True)
 class Malloy:
-    """How Malloy files are compiled.
+    """The settings with which Malloy files are compiled.
 
     Attributes
     ----------
     connection
-        What they call the one connection there is: ``spark.table('flights')``.
+        Their name for the only connection: ``spark.table('flights')``.
     givens
         Values of givens; sorted pairs.
     virtual
@@ -66,7 +66,7 @@ class Malloy:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Where an environment publishes its tables under fixed names.
+    """The places where an environment publishes its tables under fixed names.
 
     Attributes
     ----------
@@ -90,17 +90,17 @@ class Upstream:
     Attributes
     ----------
     name
-        What references to its partitions begin with: ``users:data/users/2024-01-01``.
+        The prefix of references to its partitions: ``users:data/users/2024-01-01``.
     url
-        Where `persist serve` answers, or with `dagster` a Dagster webserver.
+        The address of `persist serve` or, with `dagster`, of a Dagster webserver.
     patterns
-        Which of its partitions are followed.
+        The patterns of its partitions to follow.
     token_env
         The environment variable that holds the token for it.
     environment
-        Only what happened in this environment of it counts; None: in any.
+        Only events of this environment of it count; None: those of any.
     silent_after_s
-        After how many seconds without a new partition it counts as silent; None: never.
+        The seconds without a new partition after which it counts as silent; None: never.
     """
 
     name: str
@@ -128,7 +128,7 @@ AlertKind = Literal["deadline", "failed", "stale", "silent"]
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """Where alerts are sent.
+    """A channel to which alerts are sent.
 
     Attributes
     ----------
@@ -165,11 +165,11 @@ class Prices:
     Attributes
     ----------
     compute_hour
-        Of an hour in which a run builds.
+        The price of an hour in which a run builds.
     gb_written
-        Of writing 10⁹ bytes.
+        The price of writing 10⁹ bytes.
     gb_month
-        Of storing 10⁹ bytes for a month.
+        The price of storing 10⁹ bytes for a month.
     """
 
     currency: str = "USD"
@@ -226,7 +226,7 @@ Given = str | int | float | bool | None | tuple["Given", ...]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a project is built.
+    """The settings with which a project is built.
 
     Attributes
     ----------
@@ -235,9 +235,9 @@ class Settings:
     sources
         The directory of the sources, relative to `root`, POSIX.
     layout
-        Which asset keys sources have, one of `LAYOUTS`.
+        The layout of asset keys, one of `LAYOUTS`.
     key_prefix
-        What asset keys begin with.
+        The first parts of all asset keys.
     declared
         The environments that `persist.toml` declares, sorted.
     temporary
@@ -245,44 +245,44 @@ class Settings:
     reads
         The environments whose tables are read where this one has none, nearest first.
     raws
-        Where raw tables are in this environment, by their names or asset keys; sorted pairs.
+        Locations of raw tables in this environment, by name or asset key; sorted pairs.
     warehouse
-        Where tables of this environment are made: an absolute path or a URI.
+        The location of this environment's tables: an absolute path or a URI.
     project_warehouse
-        Where those of environments are made that do not say otherwise.
+        The location of tables of environments that do not set their own.
     ledger
         SQLAlchemy URL.
     strict
-        Nothing may be read inline that is persisted: it has to be built.
+        Persisted sources may not be read inline: they have to be built.
     parallel
-        How many sources a run builds at once; zero: as many as Spark runs tasks (`pool.MOST`).
+        How many sources a run builds at once; zero: as many as Spark runs tasks (`scheduler.MOST`).
     approve_above
-        How many bytes of an external table's version a build reads at most by itself; zero: any.
+        The bytes of an external table's version that a build reads without approval; zero: any.
     keep_s
-        How many seconds what no manifest names any more can still be rolled back to.
+        The seconds for which snapshots that no manifest names can still be rolled back to.
     functions
         The functions that the session has besides Spark's own, in lower case, sorted.
     views
-        How views are called by which others read sources that have a `name`, with ``{name}`` in
-        it; empty: there are none.
+        The pattern for names of views by which others read sources that have a `name`, with
+        ``{name}`` in it; empty: there are none.
     spark
         Settings of the Spark session, sorted pairs, defaults included.
     shared
-        Sessions are those of the server that stays on this machine (`server.ensure_server`).
+        Sessions belong to a server that stays on this machine (`server.ensure_server`).
     shared_port
         The port it listens on, zero for any that is free.
     shared_idle_s
-        After how many seconds without a client it ends.
+        The seconds without a client after which it ends.
     harmless
         Settings of Spark that the project declares harmless, as `is_harmless` takes them.
     build_ids
         Values of harmless settings that BuildIDs hold, whatever the session has; sorted pairs.
     malloy
-        How Malloy files are compiled.
+        The settings of Malloy files.
     stores
         The buckets that `persist.toml` describes, sorted.
     patience
-        How long stores are waited for.
+        The time limits for stores.
     upstreams
         Other graphs, by name.
     webhook
@@ -296,15 +296,15 @@ class Settings:
     prices
         The prices of work and storage.
     channels
-        Where alerts are sent, by name.
+        The channels of alerts, by name.
     retention
-        How long the ledger keeps events.
+        The retention of the ledger's events.
     publish
-        Where tables are published under fixed names; None: nowhere.
+        The places of tables under fixed names; None: there are none.
     service
-        Who is believed to be whom in the service.
+        The identification of the service's callers.
     roles
-        Who may do what there.
+        The permissions of callers there.
     """
 
     root: Path
@@ -368,7 +368,7 @@ class Settings:
 
     @property
     def state_dir(self) -> Path:
-        """Where everything is kept that no URL moves elsewhere."""
+        """The directory for everything that no URL moves elsewhere."""
         return self.root / STATE
 
     @property
@@ -388,7 +388,7 @@ class Settings:
 
     @property
     def connection(self) -> tuple[tuple[str, str], ...]:
-        """The part of every BuildID that tells of the session: sorted pairs."""
+        """The part of every BuildID that describes the session: sorted pairs."""
         return tuple(sorted((("dialect", "spark"), *self.changing, *self.build_ids)))
 
     @property
@@ -453,8 +453,8 @@ class Settings:
     def table_name(self, name: str) -> str:
         """Return the name of a new table in the ledger, and for `table_root`.
 
-        Whoever has the ledger sees all of its tables: outside the project's warehouse, and in a
-        ledger that projects with other warehouses may share, it is a location.
+        All users of a ledger see all of its tables. So the name is a location outside the project's
+        warehouse, and in a ledger that projects with other warehouses may share.
         """
         is_separate = self.warehouse != self.project_warehouse or not self.owns_ledger
         return f"{self.warehouse.rstrip('/')}/{name}" if is_separate else name

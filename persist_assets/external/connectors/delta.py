@@ -96,7 +96,7 @@ class DeltaConnector(FileConnector):
 
     @cached_property
     def _placed(self) -> Placed:
-        """Where the table is, and access to its store."""
+        """The location of the table, and access to its store."""
         # An environment may place the table elsewhere than in the catalog.
         if self.location == self.external.catalog_place:
             return place_in_unity(self._access)

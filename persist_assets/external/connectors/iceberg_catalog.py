@@ -26,7 +26,7 @@ _REFUSALS = (
     "ExpiredToken",
     "InvalidClient",
 )
-"""What the codes of Glue begin with if it refuses the keys, or what they ask for."""
+"""The beginnings of Glue's error codes if it refuses the keys, or a request with them."""
 
 
 def newest_metadata(storage: Mapping[str, str], io: Any) -> str:

@@ -170,7 +170,7 @@ class PostgresConnector:
 
     @property
     def fetched(self) -> int:
-        """How many bytes of rows were received so far; see `protocol.Connector`."""
+        """The number of bytes of rows received so far; see `protocol.Connector`."""
         return self._n_bytes + (self._open.n_bytes if self._open else 0)
 
     def close(self) -> None:

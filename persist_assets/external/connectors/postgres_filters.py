@@ -64,7 +64,7 @@ class Filters:
         self._columns, self._name, self._text = columns, name, text
 
     def pushed(self, condition: str) -> str | None:
-        """Return what PostgreSQL evaluates of a condition; None: nothing."""
+        """Return the part of a condition that PostgreSQL evaluates; None: there is none."""
         tree = parse(condition)
         return None if tree is None else self._weaker(tree)
 
@@ -137,7 +137,7 @@ class Filters:
 
 
 def _is_time(text: str, kind: str) -> bool:
-    """Whether a text is a day or an instant that both read alike."""
+    """Whether Spark and PostgreSQL read a text as the same day or instant."""
     try:
         return _FORMS[kind].fullmatch(text) is not None and bool(datetime.fromisoformat(text))
     except ValueError:

@@ -37,9 +37,9 @@ _SPELLINGS = (
 )
 """The settings that decide how values are written, for one transaction."""
 _BLOCK_BYTES = 16 << 20
-"""How much is parsed at once; no row may be larger."""
+"""The number of bytes parsed at once; no row may be larger."""
 MOST_IN_MEMORY = 256 << 20
-"""How many bytes a query other than a build may fetch, because it has no place for them."""
+"""The maximum bytes that a query other than a build may fetch: it cannot store them."""
 
 
 class Transaction:
@@ -201,7 +201,7 @@ class _Received(io.RawIOBase):
         return True
 
     def peek(self) -> bool:
-        """Whether there is anything."""
+        """Whether any bytes are left."""
         if not self._left:
             self._left = bytes(self._copy.read())
         return bool(self._left)

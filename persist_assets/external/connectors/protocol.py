@@ -50,7 +50,7 @@ class Pruned:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a connector can do, in words for users.
+    """The capabilities of a connector, in words for users.
 
     Attributes
     ----------
@@ -125,12 +125,12 @@ class Connector(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can do."""
+        """The capabilities of the connector."""
         ...
 
     @property
     def fetched(self) -> int | None:
-        """How many bytes it fetched itself so far; None: Spark reads the rows."""
+        """The number of bytes that it fetched itself so far; None: Spark reads the rows."""
         ...
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ _MESSAGE = re.compile(r'"message"\s*:\s*"((?:[^"\\]|\\.)*)"')
 
 
 class Placed(NamedTuple):
-    """Where a table is.
+    """The location of a table, and access to it.
 
     Attributes
     ----------

@@ -86,7 +86,7 @@ def _notify(channel: Channel, url: str, title: str, text: str, *, is_good: bool)
         hint = "pip install persist-assets[alerts]"
         raise NotSent(f"Apprise is not installed: {hint}") from error
     logger = logging.getLogger("apprise")
-    # What Apprise logs may hold parts of URLs; of its messages only the status gets any further.
+    # The logs of Apprise may contain parts of URLs; only the status is taken from its messages.
     heard = _Heard()
     propagated = logger.propagate
     logger.propagate = False

@@ -39,8 +39,8 @@ def find_conditions(observer: Observer) -> list[Condition]:
 def find_outcome(observer: Observer, alert: Alert) -> Outcome:
     """Return the outcome of an alert whose condition is over.
 
-    It has recovered, unless there is nothing left of which that could be said: the want was given
-    up, the source or the other graph is no part of the project any more.
+    It has recovered, unless nothing is left that could recover: the want was given up, or the
+    source or the other graph is no longer part of the project.
     """
     kind, subject = alert.condition.key
     if kind == "deadline":

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class EffortDocument(Document):
-    """What a build did that brought a table up to date without computing all rows.
+    """The work of a build that updated a table without computing all rows.
 
     See `persist_assets.core.model.snapshots.Effort`.
     """

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SpentDocument(Document):
-    """What builds cost: see `persist_assets.operations.costs.Spent`."""
+    """The costs of builds: see `persist_assets.operations.costs.Spent`."""
 
     built: Count
     reused: Count
@@ -36,7 +36,7 @@ class SpentDocument(Document):
 
 
 class SpentOnDocument(SpentDocument):
-    """What a source cost on a day."""
+    """The costs of a source on a day."""
 
     day: date
     source_id: str

@@ -1,4 +1,4 @@
-"""How sources are kept up to date: rules of their queries, ways to follow each table."""
+"""The maintenance of sources: rules of their queries, ways to follow each table."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class NodeDocument(Document):
 
 
 class WayDocument(Document):
-    """How a build follows a change of one table."""
+    """The way in which a build follows a change of one table."""
 
     maintenance: Maintenance
     keys: list[str]
@@ -73,7 +73,7 @@ class WayDocument(Document):
 
 
 class TableDocument(Document):
-    """How a build follows the changes of one table that a source reads."""
+    """The ways in which a build follows the changes of one table that a source reads."""
 
     source_id: str
     rows_added: WayDocument
@@ -90,7 +90,7 @@ class TableDocument(Document):
 
 
 class RulesDocument(Document):
-    """How the table of a source is kept up to date."""
+    """The maintenance of the table of a source."""
 
     refresh: str
     policy: str

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ReasonDocument(Document):
-    """Why a step is in a plan."""
+    """The reason why a step is in a plan."""
 
     code: ReasonCode
     message: str

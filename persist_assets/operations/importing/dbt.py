@@ -114,14 +114,14 @@ def import_dbt(root: Path, dialect: str | None = None) -> Drafts:
 
 
 class _Importer:
-    """What is known while a project is read.
+    """The state of an import while a project is read.
 
     Attributes
     ----------
     targets
         ``("ref", name)`` or ``("source", source, table)`` → the source that it becomes.
     origins
-        Where each of them stands.
+        The place of each of them.
     enforced
         The models whose contracts are enforced.
     """
@@ -145,7 +145,7 @@ class _Importer:
     # -------------------------------------------------------------------------------------- names
 
     def read_names(self) -> None:
-        """Read which models, seeds, snapshots and sources there are, and what they become."""
+        """Read the names of models, seeds, snapshots and sources, and decide what they become."""
         for kind, suffix in (("model", ".sql"), ("seed", ".csv")):
             for path, below in self.project.files[kind]:
                 name = PurePosixPath(path).stem
@@ -246,7 +246,7 @@ class _Importer:
             self._annotate_table(draft, config, body)
 
     def _annotate_table(self, draft: Draft, config: dict[str, Any], body: Mapping) -> None:
-        """Carry what only tables have: how they change, and contracts."""
+        """Import the properties that only tables have: how they change, and contracts."""
         change = _SCHEMA_CHANGES.get(str(config.get("on_schema_change")))
         if change and config.get("materialized") == "incremental":
             draft.keys.append(f"on_schema_change={change}")
@@ -432,7 +432,7 @@ class _Importer:
         return translated, dict(rendered.config), [dropped] if rendered.is_incremental else []
 
     def remove_readers(self) -> None:
-        """Leave what reads something that is not carried, and checks that compare with it."""
+        """Leave out sources that read one that is not imported, and checks that compare with it."""
         for target in self.targets.values():
             if target.name not in self.drafts.sources:
                 without_readers(self.drafts, target.name)

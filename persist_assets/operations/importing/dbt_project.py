@@ -122,7 +122,7 @@ class DbtProject:
         return values
 
     def value(self, value: Any) -> Any:
-        """Return a value of YAML, with what is certain of its templates rendered."""
+        """Return a value of YAML, with its templates rendered where the result is certain."""
         if isinstance(value, list | tuple):
             return [self.value(item) for item in listed(value)]
         if not isinstance(value, str):
@@ -134,7 +134,7 @@ class DbtProject:
 
 
 def is_disabled(config: dict[str, Any]) -> str | None:
-    """Return why a thing is not carried, by the `enabled` of its configuration; None: it is."""
+    """Return why an object is not imported, by `enabled` in its configuration; None: it is."""
     written = str(config.get("enabled", True))
     if "{{" in written:
         return f"whether it is enabled is known only to dbt: {written}"
@@ -158,7 +158,7 @@ def merged(values: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
 
 
 def listed(value: Any) -> list[Any]:
-    """Return a value as a list: itself, if it is none; nothing, if it is empty."""
+    """Return a list as it is, None as an empty list, and any other value as a list of one."""
     if value is None:
         return []
     return list(value) if isinstance(value, list | tuple) else [value]

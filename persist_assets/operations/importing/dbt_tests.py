@@ -106,7 +106,7 @@ def _read_data_test(
     column: str | None,
     values: dict[str, Any],
 ) -> None:
-    """Make a check of one test, or a source of what dbt compiled of it; else list it."""
+    """Turn a test into a check, or its query as compiled by dbt into a source; else list it."""
     project = importer.project
     values = _defaults(project, origin) | {k: project.value(v) for k, v in values.items()}
     if reason := is_disabled(values):
@@ -138,7 +138,7 @@ def _read_data_test(
 
 
 def _defaults(project: DbtProject, origin: Origin) -> dict[str, Any]:
-    """Return what `dbt_project.yml` says of the tests of a file, of what is read of them."""
+    """Return the settings in `dbt_project.yml` of a file's tests, as far as they are read."""
     below = origin.path.partition("/")[2]
     config = project.config("tests", below) | project.config("data_tests", below)
     return {key: config[key] for key in (*_SETTINGS, "enabled") if key in config}
@@ -236,7 +236,7 @@ def _carry_compiled(
     draft: Draft,
     only_warns: bool,
 ) -> bool:
-    """Make a source of what dbt compiled of a generic test; return whether it did."""
+    """Turn a generic test, as compiled by dbt, into a source; return whether it did."""
     namespace, _, name = test.rpartition(".")
     fits = [
         node

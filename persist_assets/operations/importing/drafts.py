@@ -40,7 +40,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Something that is not carried, and why."""
+    """An object that is not imported, and the reason."""
 
     origin: Origin
     reason: str
@@ -56,7 +56,7 @@ class Rule:
     key
         The column, or the name of a condition; of ``unique`` the columns as a list.
     value
-        What stands behind the key in a block.
+        The text after the key in a block.
     failing
         The query of failing rows, over ``{table}``.
     only_warns
@@ -125,17 +125,17 @@ class Drafts:
     cases: list[Case] = field(default_factory=list)
     left: list[Left] = field(default_factory=list)
     to_fill_in: dict[str, str] = field(default_factory=dict)
-    """What the user has to say of raw tables, by name."""
+    """The information about raw tables that the user has to fill in, by name."""
 
     def leave(self, origin: Origin, reason: str, hint: str | None = None) -> None:
-        """Remember that something is not carried."""
+        """Record that an object is not imported."""
         self.left.append(Left(origin, reason, hint))
 
 
 def text_of(draft: Draft) -> tuple[str, Mapping[int, Sequence[Rule]], Sequence[Rule]]:
-    """Return the text of a source's file, the checks by line, and those that find no place.
+    """Return the text of a source's file, the checks by line, and the checks that do not fit.
 
-    Checks of one kind share a severity, and each has a key of its own: the first ones get a place.
+    Checks of one kind share a severity, and each has its own key: the first ones fit.
     """
     lines = _wrapped("--@ persist" if draft.is_persisted else "--@", draft.keys)
     by_line: dict[int, list[Rule]] = {}
@@ -194,7 +194,7 @@ def word(value: str) -> str:
 
 
 def tags(names: Sequence[str], origin: Origin, drafts: Drafts) -> list[str]:
-    """Return the part of an annotation that has tags; those that are no tags here are left."""
+    """Return tags as a part of an annotation; list those that are not valid here."""
     for name in names:
         if not _TAG.fullmatch(name):
             reason = "a tag has at most 63 letters, digits, `_`, `-` and `.`"
@@ -204,7 +204,7 @@ def tags(names: Sequence[str], origin: Origin, drafts: Drafts) -> list[str]:
 
 
 def owner(name: str, origin: Origin, drafts: Drafts) -> list[str]:
-    """Return the part of an annotation that has an owner; a name that is none here is left."""
+    """Return an owner as a part of an annotation; list a name that is not valid here."""
     if _OWNER.fullmatch(name):
         return [f"owner={text(name)}"]
     reason = "owners are e-mail addresses or teams"

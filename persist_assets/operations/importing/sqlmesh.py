@@ -89,7 +89,7 @@ _STARTS = {
     "ts": "'{day} 00:00:00'",
     "dt": "CAST('{day} 00:00:00' AS TIMESTAMP)",
 }
-"""What the beginning of a model's time is in the types of SQLMesh's macros."""
+"""The start of a model's time, in the types of SQLMesh's macros."""
 _FORMATS = ("%Y-%m-%d", "yyyy-MM-dd", "YYYY-MM-DD")
 """Formats of time columns whose values are ordered like days."""
 
@@ -147,7 +147,7 @@ def _config(root: Path) -> tuple[str, Mapping]:
 
 
 class _Importer:
-    """What is known while a project is read."""
+    """The state of an import while a project is read."""
 
     def __init__(self, root: Path, config: Mapping, dialect: str | None) -> None:
         self.root = root
@@ -595,7 +595,7 @@ class _Importer:
                 self.drafts.leave(origin, "no model has it")
 
     def remove_readers(self) -> None:
-        """Leave what reads something that is not carried."""
+        """Leave out sources that read one that is not imported."""
         for target in self.targets.values():
             if target.name not in self.drafts.sources:
                 without_readers(self.drafts, target.name)
@@ -628,14 +628,14 @@ def _line_of(text: str, name: str) -> int:
 
 
 def _bounds(query: str, time_column: str) -> bool:
-    """Whether a query itself keeps only rows of which the time column is in the range."""
+    """Whether a query itself limits its time column to the range."""
     name = unquoted(time_column).lower()
     matches = (m for pattern in (_BETWEEN, _FROM) for m in pattern.finditer(query))
     return any(m["column"].rpartition(".")[2].lower() == name for m in matches)
 
 
 def _bounded(query: str, start: str | None) -> str:
-    """Return a query in which the bounds of a range are those of all of a model's time."""
+    """Return a query whose time range is extended to all of a model's time."""
 
     def bound(match: re.Match[str]) -> str:
         form = _STARTS.get(match[3].lower())

@@ -26,7 +26,7 @@ SPARKS = ("spark", "databricks")
 _TRUNCATING = ("postgres", "redshift", "trino", "presto", "athena", "tsql", "sqlite")
 """Dialects in which the quotient of two integers is an integer."""
 _DECIMALS = {"bigquery": (38, 9), "redshift": (18, 0)}
-"""What DECIMAL without digits means; in other dialects sqlglot knows it, or it is unknown."""
+"""The digits of a plain DECIMAL; in other dialects sqlglot knows them, or they are unknown."""
 
 
 _ROUND = ("postgres", "duckdb", "snowflake")
@@ -42,7 +42,7 @@ _DIFFERENCES: Sequence[tuple[Sequence[str], Sequence[type[Any]], str]] = (
     ),
     (("snowflake", "bigquery", "mysql"), (exp.Least, exp.Greatest), "check NULLs in `least`"),
 )
-"""Dialects, what they read in another way than Spark, and what to check."""
+"""Dialects, the expressions that they read differently than Spark, and what to check."""
 
 
 class UntranslatableError(Exception):

@@ -232,7 +232,7 @@ def _remove(drafts: Drafts, draft: Draft, problem: Problem) -> None:
 
 
 def without_readers(drafts: Drafts, name: str) -> None:
-    """Remove all sources that read one that is not carried."""
+    """Remove all sources that read one that is not imported."""
     for reader in [d for d in drafts.sources.values() if name in d.reads]:
         if drafts.sources.pop(reader.name, None) is None:
             continue

@@ -48,7 +48,7 @@ class SourceDiffers:
 
 
 def compare(here: Mapping[SourceID, Build], other: Mapping[SourceID, Build]) -> list[SourceDiffers]:
-    """Return the sources of which two environments read other tables, in order.
+    """Return the sources for which two environments read different tables, in order.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def compare(here: Mapping[SourceID, Build], other: Mapping[SourceID, Build]) -> 
 
 
 def find_read(ledger: Ledger, environments: Sequence[str]) -> dict[SourceID, Build]:
-    """Return the build whose rows readers get of each source.
+    """Return, for each source, the build whose rows readers get.
 
     Parameters
     ----------

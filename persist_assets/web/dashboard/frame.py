@@ -104,14 +104,14 @@ class Paged:
 
 
 class Frame:
-    """What all pages share.
+    """The objects that all pages share.
 
     Attributes
     ----------
     graph
         The service's state.
     access
-        Who may see and do what.
+        The permissions of callers.
     standings
         The states of all sources.
     """

@@ -31,7 +31,7 @@ WIDTH = 160
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """When a build took place within its run; positions are in pixels."""
+    """The time of a build within its run, as a bar; positions are in pixels."""
 
     build: Build
     x: float
@@ -55,7 +55,7 @@ def _in_order(builds: Iterable[Build]) -> list[Build]:
 
 
 def without_dead(builds: Iterable[Build], dead: Collection[str]) -> list[Build]:
-    """Return builds, of which those are failed that can never end.
+    """Return builds, with those that can never end marked as failed.
 
     Parameters
     ----------

@@ -56,13 +56,13 @@ class Standings:
 
     @property
     def old_plan_at(self) -> datetime | None:
-        """When the plan was made, if that is not just now."""
+        """The time when the plan was made, if it is old."""
         return self.planned.at if self.planned is not None and self.planned.is_old else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Records:
-    """What follows from builds, publications and taints."""
+    """The records that follow from builds, publications and taints."""
 
     manifest: Mapping[BuildID, Snapshot]
     last: Mapping[SourceID, Build]
