@@ -46,6 +46,12 @@ if TYPE_CHECKING:
 _NAME = re.compile(
     r"`(now|old|new|delta|changes|old probe|new probe|keys|change|former|state):((?:[^`]|``)+)`"
 )
+SEMI_JOIN = re.compile(
+    r"LEFT SEMI JOIN `((?:keys|change):[0-9a-f]+)` AS (k|d)"
+    r" ON (?:[ts]\.(?:`(?:[^`]|``)+`|\w+) <=> \2\.\w+(?: AND )?)+"
+)
+"""A semi-join of the rows with some keys, as `analysis.deltas` writes it."""
+_SAME = re.compile(r"([ts]\.(?:`(?:[^`]|``)+`|\w+)) <=> ([kd]\.(\w+))")
 _MUCH_BYTES = 4 * 2**20
 """Rows of changed files larger than this are compared by digests first."""
 _MANY_BYTES = 32 * 2**20
@@ -77,6 +83,8 @@ class ChangedTables:
     states: dict[str, str] = field(default_factory=dict[str, str])
     shared: SharedWork = field(default_factory=SharedWork)
     _n_most: int = 0  # the rows of the largest relation that is held
+    _views: dict[str, str] = field(default_factory=dict[str, str])
+    _changed: dict[SourceID, str] = field(default_factory=dict["SourceID", str])
 
     def run(self, sql: str) -> DataFrame:
         """Return the lazy rows of a statement of the program."""
@@ -119,19 +127,36 @@ class ChangedTables:
 
         def view(match: re.Match[str]) -> str:
             kind, name = match[1], match[2].replace("``", "`")
-            if kind in ("keys", "change"):
-                held = f"{kind}:{name}"
-                text = self.program.held[held]
-                if self._n_uses(held) == 1:
-                    return f"({self._named(text)})"
-                return quote(self._show_held(held, text))
             if kind in ("former", "state"):
                 return quote(self.states[f"{kind}:{name}"])
-            if kind in ("old probe", "new probe"):
-                return quote(self._show_probe(kind.partition(" ")[0], name))
-            return quote(self._show_table(kind, name))
+            if match[0] not in self._views:
+                self._views[match[0]] = self._view(kind, name)
+            return self._views[match[0]]
 
-        return _NAME.sub(view, sql)
+        def compared(match: re.Match[str]) -> str:
+            held = match[1]
+            if held not in self.program.held or self._n_uses(held) == 1:
+                return match[0]
+            keys = self._show_held(held, self.program.held[held])
+            return _SAME.sub(lambda m: f"{m[1]} {self._equal(keys, m[3])} {m[2]}", match[0])
+
+        return _NAME.sub(view, SEMI_JOIN.sub(compared, sql))
+
+    def _view(self, kind: str, name: str) -> str:
+        """Return the relation that a name of the program means, as statements read it."""
+        if kind in ("keys", "change"):
+            held = f"{kind}:{name}"
+            text = self.program.held[held]
+            if self._n_uses(held) == 1:
+                return f"({self._named(text)})"
+            return quote(self._show_held(held, text))
+        if kind in ("old probe", "new probe"):
+            return quote(self._show_probe(kind.partition(" ")[0], name))
+        return quote(self._show_table(kind, name))
+
+    def _equal(self, held: str, column: str) -> str:
+        """Return the operator that compares a column of a held relation; see `Written.equal`."""
+        return self.reader.relations.equal(held, column)
 
     def _n_uses(self, name: str) -> int:
         """Return how often the statements of the program read a relation."""
@@ -252,6 +277,11 @@ class ChangedTables:
 
     def _changes(self, source_id: SourceID) -> str:
         """Return the view of the changed rows of a table, in the columns that sources use."""
+        if source_id not in self._changed:
+            self._changed[source_id] = self._find_changes(source_id)
+        return self._changed[source_id]
+
+    def _find_changes(self, source_id: SourceID) -> str:
         change, columns = self.changes[source_id], self.reader.relations.columns_of(source_id)
         came = _numbered(self._show_table("gained", source_id), columns, "1L")
         if not change.lost:
@@ -382,7 +412,9 @@ class ChangedTables:
         table, (columns, n_users) = probe.table, self._uses_of(digest)
         hold = partial(self._hold, "probe", n_users=n_users)
         keys = self._show_held(probe.keys, self.program.held[probe.keys])
-        same = " AND ".join(f"t.c{n} <=> k.c{j}" for j, (n, _) in enumerate(probe.columns))
+        same = " AND ".join(
+            f"t.c{n} {self._equal(keys, f'c{j}')} k.c{j}" for j, (n, _) in enumerate(probe.columns)
+        )
         having_keys = f" AS t LEFT SEMI JOIN {quote(keys)} AS k ON {same}"
         items = ", ".join(f"c{n}" for n, _ in columns)
 

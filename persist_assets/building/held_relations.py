@@ -54,11 +54,21 @@ class Written:
         The rows, as read from there.
     place
         The directory.
+    nullable
+        The columns that may have a NULL.
     """
 
     rows: DataFrame
     n_rows: int
     place: str
+    nullable: frozenset[str]
+
+    def equal(self, column: str) -> str:
+        """Return the operator that compares a column with others, where NULL equals NULL.
+
+        Spark joins by `=` several times as fast as by `<=>`.
+        """
+        return "<=>" if column in self.nullable else "="
 
 
 @dataclass(slots=True)
@@ -202,6 +212,10 @@ class HeldRelations:
     def _place(self) -> str:
         assert self.directory is not None, "only builds hold relations"
         return f"{self.directory()}/held-{uuid.uuid4().hex}"
+
+    def equal(self, name: str, column: str) -> str:
+        """Return the operator that compares a column of a held relation; see `Written.equal`."""
+        return self._get(name).equal(column)
 
     def place(self, name: str) -> str:
         """Return the directory of the files of a relation that is held."""
@@ -356,9 +370,9 @@ def _read(place: str, like: DataFrame) -> Written:
     """Return rows in files, which have the types of a frame."""
     with translated("computing what changed"):
         rows = like.sparkSession.read.schema(like.schema).parquet(spark_uri(place))
-    n_rows = rows_in(place)
+    n_rows, nullable = rows_in(place)
     # Spark plans nothing for what is joined with no rows, if it knows that there are none.
     if n_rows <= _FEW_ROWS:
         # One partition needs no exchange, and each exchange takes a job.
         rows = rows.coalesce(1) if n_rows else rows.limit(0)
-    return Written(rows, n_rows, place)
+    return Written(rows, n_rows, place, nullable)

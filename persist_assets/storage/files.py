@@ -528,17 +528,30 @@ def read_footer(
             raise StorageError(message, hint=hint) from error
 
 
-def rows_in(directory: str) -> int:
-    """Return the number of rows of the Parquet files in a directory, from their footers.
+def rows_in(directory: str) -> tuple[int, frozenset[str]]:
+    """Return the number of rows of the Parquet files in a directory, and what may be NULL in them.
+
+    Both are in the footers of the files.
+
+    Returns
+    -------
+    n_rows, nullable
+        `nullable` are the names of the columns that have a NULL, or no statistics of NULLs.
 
     Raises
     ------
     StorageError
         One of them is not Parquet.
     """
-    n_rows = 0
+    n_rows, nullable = 0, set[str]()
     for file in list_files(directory):
         if file.name.endswith(".parquet"):
             with reached(file.location) as (system, path):
-                n_rows += stored_rows(system, path)
-    return n_rows
+                footer = read_footer(system, path)
+            n_rows += int(footer.num_rows)
+            for group in map(footer.row_group, range(footer.num_row_groups)):
+                for column in map(group.column, range(group.num_columns)):
+                    counts = column.statistics
+                    if counts is None or not counts.has_null_count or counts.null_count:
+                        nullable.add(column.path_in_schema.partition(".")[0])
+    return n_rows, frozenset(nullable)

@@ -254,7 +254,7 @@ def _read(task: Task, base: Snapshot, number: int) -> DataFrame:
     from pyspark.sql.types import StructType
 
     place = _place(task, base, number)
-    if rows_in(place) != base.states[number].rows:
+    if rows_in(place)[0] != base.states[number].rows:
         raise StorageError(f"a state of {base.table} is gone", hint="it will be computed again")
     schema = spark_schema(place)
     with translated(f"reading a state of `{task.source.name}`"):
@@ -305,6 +305,6 @@ def _merged(
         if table is not None:
             return _Now(task.reader.relations.written_table(table, former).rows, table)
     keys = [f"k{k}" for k in range(state.n_keys)]
-    same = F.expr(" AND ".join(f"s.{k} <=> c.{k}" for k in keys))
+    same = F.expr(" AND ".join(f"s.{k} {changed.equal(k)} c.{k}" for k in keys))
     stay = former.alias("s").join(changed.rows.alias("c"), same, "left_anti")
     return _Now(stay.unionByName(changed.rows.where("n > 0")))

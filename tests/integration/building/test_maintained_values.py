@@ -15,6 +15,7 @@ from maintained import WITHOUT_COST
 
 from persist_assets.building import changed_tables
 from persist_assets.building.builder import Builder
+from persist_assets.building.strategies import states
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,6 +78,42 @@ def test_merged_sums_keep_their_digits_and_meaning(make_project: Make, enter: En
     assert build(enter(root), [*OF_AMOUNTS]) == methods
     DeltaTable(table).delete("k = 3")
     assert build(enter(root), ["sets", "one_set"]) == {"sets": "merge", "one_set": "merge"}
+
+
+OF_KEYS = {
+    "firsts": ("keys", "SELECT k, max_by(v, v) AS v FROM z GROUP BY k"),
+    "counts": ("merge", "SELECT k, l, count(*) AS n, sum(v) AS s FROM z GROUP BY k, l"),
+    "named": ("merge", "SELECT y.n, sum(z.v) AS s FROM z JOIN y ON z.k <=> y.k GROUP BY y.n"),
+    "pairs": ("keys", "SELECT z.k, z.v, y.n FROM z LEFT JOIN y ON z.k = y.k AND z.l = y.l"),
+}
+"""Queries whose keys may be NULL, as `OF_AMOUNTS`."""
+
+
+@pytest.mark.slow
+@pytest.mark.proves("T8", "T9")
+def test_keys_that_are_null_are_found_beside_others(
+    make_project: Make, enter: Enter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys without NULL are searched by `=`, the others by `<=>`."""
+    monkeypatch.setattr(states, "is_small", lambda *_: False)
+    text = "CREATE TABLE z (k INT, l INT, v INT) USING delta LOCATION 'raw/z';\n"
+    text += "CREATE TABLE y (k INT, l INT, n INT) USING delta LOCATION 'raw/y';\n"
+    text += "".join(
+        f"{WITHOUT_COST}CREATE VIEW {name} AS {query};\n" for name, (_, query) in OF_KEYS.items()
+    )
+    root = make_project({"m.sql": text})
+    keys = {"k": [None, None, 1, 1, 2, 2], "l": [None, 1, None, 1, 2, None]}
+    for table, value in (("z", "v"), ("y", "n")):
+        rows = {name: pa.array(values, pa.int32()) for name, values in keys.items()}
+        rows[value] = pa.array(range(6), pa.int32())
+        write_deltalake(root / "raw" / table, pa.table(rows))
+    build(enter(root), [*OF_KEYS])
+    methods = {name: method for name, (method, _) in OF_KEYS.items()}
+    for which in ("k = 2 AND l = 2", "k IS NULL", "k = 1 AND l IS NULL"):
+        DeltaTable(root / "raw" / "z").update({"v": "v + 10"}, predicate=which)
+        assert build(enter(root), [*OF_KEYS]) == methods
+    DeltaTable(root / "raw" / "y").update({"n": "n + 10"}, predicate="k IS NULL OR l = 1")
+    assert build(enter(root), ["named", "pairs"]) == {"named": "merge", "pairs": "keys"}
 
 
 @pytest.mark.slow

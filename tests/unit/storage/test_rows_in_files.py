@@ -1,0 +1,34 @@
+"""The footers of Parquet files tell how many rows there are, and which columns have NULLs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from persist_assets.storage.files import rows_in
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.proves("T8")
+def test_columns_with_nulls_are_known(tmp_path: Path) -> None:
+    rows = pa.table({"a": [1, 2, 3], "b": [1, None, 3], "s": [{"x": 1}, {"x": None}, {"x": 3}]})
+    pq.write_table(rows.slice(2), tmp_path / "1.parquet")
+    assert rows_in(str(tmp_path)) == (1, frozenset())
+    pq.write_table(rows, tmp_path / "2.parquet", row_group_size=1)
+    (tmp_path / "_SUCCESS").touch()
+    assert rows_in(str(tmp_path)) == (4, {"b", "s"})
+
+
+@pytest.mark.proves("T8")
+def test_columns_without_statistics_may_have_nulls(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [1], "b": [2]}), tmp_path / "1.parquet", write_statistics=["b"])
+    assert rows_in(str(tmp_path)) == (1, {"a"})
+
+
+def test_of_no_files_nothing_is_known_to_be_null(tmp_path: Path) -> None:
+    assert rows_in(str(tmp_path)) == (0, frozenset())
