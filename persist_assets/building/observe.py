@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from persist_assets.building.pins import Pins, find_shared
@@ -27,6 +28,7 @@ from persist_assets.core.time_values import TIMES, is_ordered, parsed
 from persist_assets.core.tracing import span
 from persist_assets.external.ingestion import Ingestion
 from persist_assets.planning.changed_checks import changed_checks
+from persist_assets.planning.costs import Experience, asks_experience, experience_of
 from persist_assets.planning.deltas import unmaintainable
 from persist_assets.planning.increments import merged_spans, parted_by, time_type
 from persist_assets.planning.inputs import CONTENT, inputs, rests_alike
@@ -60,6 +62,8 @@ if TYPE_CHECKING:
 HasSnapshot = Callable[[str, Snapshot], bool]
 """Whether the table at a path has a snapshot: `has_snapshot`, or the more expensive `is_whole`."""
 
+_MOST_TABLES = 200
+"""The maximum number of tables whose builds say what others take."""
 _MOST_AGES = 64
 """The maximum number of groups of partitions to look up changes for since they were built."""
 
@@ -237,7 +241,8 @@ class Observer:
             latest=self._latest(sources, manifest, exists),
         )
         world = replace(world, changes=self._changes(sources, world, published))
-        return replace(world, costs=self._costs(sources, world), sizes=self._sizes(reached, world))
+        costs, sizes = self._costs(sources, world), self._sizes(reached, world)
+        return replace(world, costs=costs, experience=self._experience(costs), sizes=sizes)
 
     def keys(self) -> dict[SourceID, tuple[str, ...]]:
         """Return the partitions that every partitioned source has, in order."""
@@ -566,6 +571,14 @@ class Observer:
         others = {s: b for b, s in continued.items() if b not in costs}
         former = self.ledger.builds.fetch_costs_of_sources(others) if others else {}
         return costs | {others[s]: some for s, some in former.items()}
+
+    def _experience(self, costs: Mapping[BuildID, Sequence[Cost]]) -> Experience:
+        """Return what builds of other tables say, if a table with some costs depends on it."""
+        if not any(map(asks_experience, costs.values())):
+            return Experience()
+        tables = (s.build_id for s in self.project.persisted if unmaintainable(s) is None)
+        known = self.ledger.builds.fetch_costs_of([*islice(tables, _MOST_TABLES)])
+        return experience_of(known.values())
 
     def _sizes(self, sources: Iterable[Source], world: World) -> dict[SourceID, Volume]:
         """Return the sizes of raw tables and of built tables."""

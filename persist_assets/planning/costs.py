@@ -5,6 +5,8 @@ Where nothing was measured, sizes decide. What builds of the same meaning took c
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING
 
 from persist_assets.core.dialect import quote
@@ -12,7 +14,7 @@ from persist_assets.core.model.deltas import Merging, relation_name
 from persist_assets.core.model.plans import Estimates
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from persist_assets.core.model.deltas import Program
     from persist_assets.core.model.plans import Change
@@ -48,6 +50,56 @@ _LEAST_OF_SMALL_AT_FIRST_S = 60.0
 """The same while only its first build was measured."""
 
 
+_LEAST_TABLES = 3
+"""Fewer tables say nothing about the other tables of a project."""
+_LEAST_STARTING = 2.0
+_MARGIN = 1.25
+"""The first build of a table may be so many times as slow as the slowest one that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Experience:
+    """The builds of a project's maintained tables, compared with expectations.
+
+    Attributes
+    ----------
+    pace
+        How many times as long as expected by sizes alone their incremental builds take; None: they
+        are too few.
+    starting
+        The first build of a table takes at most so many times as long as later full builds.
+    """
+
+    pace: float | None = None
+    starting: float = _MOST_STARTING
+
+
+def experience_of(tables: Iterable[Sequence[Cost]]) -> Experience:
+    """Return what is known from the builds of several tables, the latest of each first."""
+    paces: list[float] = []
+    starts: list[float] = []
+    for costs in tables:
+        if any(c.by_size_s for c in costs):
+            paces.append(_correction(costs))
+            whole = [c.seconds for c in costs if c.maintenance == "whole"]
+            if len(whole) > 1 and whole[0]:
+                starts.append(whole[1] / whole[0])
+    starting = float(_MOST_STARTING)
+    if len(starts) >= _LEAST_TABLES:
+        starting = min(starting, max(_LEAST_STARTING, _MARGIN * max(starts)))
+    return Experience(median(paces) if len(paces) >= _LEAST_TABLES else None, starting)
+
+
+def asks_experience(costs: Sequence[Cost]) -> bool:
+    """Whether a decision about a table depends on the builds of others."""
+    return not any(c.by_size_s for c in costs) or _is_measured_once(costs)
+
+
+def _is_measured_once(costs: Sequence[Cost]) -> bool:
+    """Whether a table was computed as a whole once, and then maintained twice."""
+    return sum(c.maintenance == "whole" for c in costs) == 1 and len(costs) >= 3
+
+
 def whole_seconds(costs: Sequence[Cost], n_bytes: int) -> tuple[float, bool]:
     """Return the expected seconds to compute all rows, and whether they were measured.
 
@@ -64,9 +116,10 @@ def whole_seconds(costs: Sequence[Cost], n_bytes: int) -> tuple[float, bool]:
     return n_bytes / _COMPUTED_BYTES_PER_S, False
 
 
-def is_quick(whole_s: float, costs: Sequence[Cost]) -> bool:
+def is_quick(whole_s: float, costs: Sequence[Cost], experience: Experience) -> bool:
     """Whether all rows are computed so quickly that no other way is considered."""
-    return whole_s < _LEAST_S and all(c.maintenance == "whole" for c in costs)
+    is_new = all(c.maintenance == "whole" for c in costs)
+    return whole_s < _LEAST_S and is_new and experience.pace is None
 
 
 def estimate(
@@ -76,6 +129,7 @@ def estimate(
     costs: Sequence[Cost],
     *,
     copies: bool = False,
+    experience: Experience = Experience(),
 ) -> Estimates:
     """Return the expected seconds of both ways to bring a table up to date.
 
@@ -99,7 +153,7 @@ def estimate(
         delta_s += base.bytes / _WRITTEN_BYTES_PER_S
     if copies and not isinstance(program, Merging):
         delta_s += base.bytes / _COPIED_BYTES_PER_S
-    corrected = delta_s * _correction(costs)
+    corrected = delta_s * _correction(costs, default=experience.pace or 1.0)
     return Estimates(whole_s, corrected, is_measured, by_size_s=delta_s)
 
 
@@ -109,13 +163,13 @@ def _n_reads(program: Program | Merging, table: SourceID) -> int:
     return sum(text.count(name) for text in program.statements for name in names)
 
 
-def _correction(costs: Sequence[Cost], n_builds: int = 2) -> float:
+def _correction(costs: Sequence[Cost], n_builds: int = 2, default: float = 1.0) -> float:
     """Return how many times as long as expected by sizes the last builds took, on average.
 
     Some builds find that no row differs, which is quick. They count, because no plan knows before.
     """
     ratios = [c.seconds / c.by_size_s for c in costs if c.by_size_s][:n_builds]
-    return sum(ratios) / len(ratios) if ratios else 1.0
+    return sum(ratios) / len(ratios) if ratios else default
 
 
 def is_too_small(costs: Sequence[Cost], n_bytes: int | None) -> bool:
@@ -138,18 +192,20 @@ def is_too_small(costs: Sequence[Cost], n_bytes: int | None) -> bool:
     return bool(costs) and not was_maintained and costs[0].seconds < least_s
 
 
-def is_worth_measuring(expected: Estimates, costs: Sequence[Cost]) -> bool:
+def is_worth_measuring(expected: Estimates, costs: Sequence[Cost], experience: Experience) -> bool:
     """Whether to compute all rows although maintenance is expected to be cheaper.
 
     The first builds of each kind take longer than later ones, because Spark starts and compiles
     code. So all rows are computed a second time, and measured, if the second build that maintained
     the table took longer than a later computation of all rows may take.
     """
-    whole = [c.seconds for c in costs if c.maintenance == "whole"]
-    if len(whole) != 1 or len(costs) < 3:
+    if not _is_measured_once(costs):
         return False
+    (first_s,) = (c.seconds for c in costs if c.maintenance == "whole")
     like_the_last_s = (expected.by_size_s or expected.delta_s) * _correction(costs, n_builds=1)
-    return like_the_last_s > max(whole[0] - _STARTING_S, whole[0] / _MOST_STARTING)
+    if first_s > _STARTING_S:  # it may have waited for Spark, as no other table did
+        return like_the_last_s > max(first_s - _STARTING_S, first_s / _MOST_STARTING)
+    return like_the_last_s > first_s / experience.starting
 
 
 def size_of(changes: Collection[Change | None]) -> int:

@@ -115,7 +115,7 @@ def maintained(
             return why
     costs = world.costs.get(source.build_id, ())
     whole_s, is_measured = whole_seconds(costs, size_of(certain.values()))
-    if by_cost and is_quick(whole_s, costs):
+    if by_cost and is_quick(whole_s, costs, world.experience):
         basis = "as the last time" if is_measured else "by the size of its inputs"
         return (
             f"computing all rows takes about {whole_s:.1f} s, {basis}: no more than changes would"
@@ -126,8 +126,8 @@ def maintained(
         return program
     if program is None:
         return None
-    copies = base.table in world.foreign
-    expected = estimate(program, base, certain, costs, copies=copies)
+    known, copies = world.experience, base.table in world.foreign
+    expected = estimate(program, base, certain, costs, copies=copies, experience=known)
     if by_cost and not expected.prefers_delta:
         why = (
             f"computing all rows takes {expected.whole_s:.1f} s, and computing those that can"
@@ -139,7 +139,7 @@ def maintained(
         last = "the last time" if len(costs) > 1 else "the first time"
         why = f"its inputs are small, and computing all rows took {expected.whole_s:.1f} s {last}"
         return Refusal(why, expected)
-    if by_cost and is_worth_measuring(expected, costs):
+    if by_cost and is_worth_measuring(expected, costs, known):
         why = (
             f"computing rows that can differ takes about {expected.delta_s:.1f} s, and computing"
             f" all rows took {expected.whole_s:.1f} s the first time; it is measured once more"

@@ -11,6 +11,7 @@ from persist_assets.core.model.snapshots import (
     Build,
     Snapshot,
 )
+from persist_assets.planning.costs import Experience
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -91,6 +92,8 @@ class World:
         Why copies of external tables must be brought up to date, in words.
     costs
         For BuildIDs whose tables can be maintained, what their builds took, the latest first.
+    experience
+        What the builds of all maintained tables say about others, if a decision depends on it.
     sizes
         The sizes of raw tables and of tables in the manifest, as far as they are known.
     taken
@@ -125,6 +128,7 @@ class World:
     )
     behind: Mapping[SourceID, str] = field(default_factory=dict[str, str])
     costs: Mapping[BuildID, Sequence[Cost]] = field(default_factory=dict[str, "Sequence[Cost]"])
+    experience: Experience = field(default_factory=Experience)
     sizes: Mapping[SourceID, Volume] = field(default_factory=dict[str, "Volume"])
     taken: Collection[str] = ()
 

@@ -23,6 +23,7 @@ from persist_assets.core.model.plans import (
 )
 from persist_assets.core.model.snapshots import Cost, KeptState
 from persist_assets.operations.documents.plans import StepDocument
+from persist_assets.planning.costs import Experience, experience_of
 from persist_assets.planning.inputs import as_of, drawn
 from persist_assets.planning.maintenance import why_all_rows
 from persist_assets.planning.planner import plan
@@ -187,7 +188,12 @@ def test_a_plan_says_what_both_ways_are_expected_to_take() -> None:
     assert not by_size.expected.is_measured
 
 
-def after_costs(*costs: Cost, n_bytes: int | None = 500 * MB, annotation: str = "") -> Step:
+def after_costs(
+    *costs: Cost,
+    n_bytes: int | None = 500 * MB,
+    annotation: str = "",
+    experience: Experience | None = None,
+) -> Step:
     """Return the step of a source after builds with some costs, the latest first.
 
     Parameters
@@ -197,7 +203,8 @@ def after_costs(*costs: Cost, n_bytes: int | None = 500 * MB, annotation: str = 
     """
     made = project_of(GROUPED, annotation)
     world = after(made, {T: GREW}, costs=costs)
-    return step_of(made, replace(world, sizes={T: Volume(5000, n_bytes)}))
+    sizes = {T: Volume(5000, n_bytes)}
+    return step_of(made, replace(world, sizes=sizes, experience=experience or Experience()))
 
 
 def kept_up(seconds: float, by_size_s: float | None = 2.0) -> Cost:
@@ -246,6 +253,52 @@ def test_all_rows_are_computed_a_second_time_if_the_first_build_may_have_started
     slow = kept_up(2.0 * 61 / seconds), kept_up(2.0 * 61 / seconds)  # 61 s by the last one
     assert after_costs(*slow, replace(WHOLE, seconds=90.0)).maintenance == "whole"
     assert after_costs(*slow, replace(WHOLE, seconds=92.0)).maintenance == "keys"
+
+
+@pytest.mark.proves("T12")
+def test_other_tables_say_how_slow_first_builds_are() -> None:
+    by_size = after_costs(WHOLE).expected
+    assert by_size is not None
+    twice = Experience(starting=2.0)
+    for n, method in ((1.9, "whole"), (2.1, "keys")):
+        first = replace(WHOLE, seconds=by_size.delta_s * n)
+        costs = kept_up(2.0), kept_up(2.0), first
+        assert after_costs(*costs, experience=twice).maintenance == method
+    # The first build of all may have waited for Spark.
+    slow = kept_up(2.0 * 20 / by_size.delta_s), kept_up(2.0 * 20 / by_size.delta_s)
+    late = replace(WHOLE, seconds=45.0)
+    assert after_costs(*slow, late, experience=twice).maintenance == "whole"
+
+
+@pytest.mark.proves("T12")
+def test_other_tables_say_how_fast_incremental_builds_are() -> None:
+    quick, fast = replace(WHOLE, seconds=0.9), Experience(pace=0.25)
+    by_size = after_costs(quick, annotation="refresh=incremental").expected
+    assert by_size is not None
+    assert by_size.by_size_s is not None
+    assert 0.9 < by_size.by_size_s < 3.6
+    step = after_costs(quick, experience=fast)
+    assert step.expected is not None
+    assert step.expected.delta_s == pytest.approx(by_size.by_size_s / 4)
+    assert step.maintenance == "keys"
+    assert after_costs(quick, experience=Experience(pace=1.0)).maintenance == "whole"
+    assert after_costs(quick, n_bytes=MB, experience=fast).maintenance == "whole"  # small
+    own = after_costs(kept_up(6.0), quick, experience=fast)
+    assert own.expected is not None
+    assert own.expected.delta_s == pytest.approx(3 * by_size.by_size_s)
+
+
+@pytest.mark.proves("T12")
+def test_few_tables_say_nothing_of_others() -> None:
+    many = (kept_up(1.0), kept_up(2.0), replace(WHOLE, seconds=2.0), replace(WHOLE, seconds=5.0))
+    assert experience_of([many] * 2) == Experience()
+    assert experience_of([many] * 3) == Experience(pace=0.75, starting=2.5 * 1.25)
+    assert experience_of([many[1:2]] * 3) == Experience(pace=1.0)
+    assert experience_of([many[2:]] * 3) == Experience()  # they are not maintained
+    slow = (kept_up(2.0), WHOLE, replace(WHOLE, seconds=9 * WHOLE.seconds))
+    assert experience_of([many, many, slow]).starting == Experience().starting
+    even = (kept_up(9.0), WHOLE, WHOLE)
+    assert experience_of([even] * 3) == Experience(pace=4.5, starting=2.0)
 
 
 @pytest.mark.proves("V38")
