@@ -53,8 +53,6 @@ _LEAST_OF_SMALL_AT_FIRST_S = 60.0
 _LEAST_TABLES = 3
 """Fewer tables say nothing about the other tables of a project."""
 _LEAST_STARTING = 2.0
-_MARGIN = 1.25
-"""The first build of a table may be so many times as slow as the slowest one that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +84,7 @@ def experience_of(tables: Iterable[Sequence[Cost]]) -> Experience:
                 starts.append(whole[1] / whole[0])
     starting = float(_MOST_STARTING)
     if len(starts) >= _LEAST_TABLES:
-        starting = min(starting, max(_LEAST_STARTING, _MARGIN * max(starts)))
+        starting = min(starting, max(_LEAST_STARTING, *starts))
     return Experience(median(paces) if len(paces) >= _LEAST_TABLES else None, starting)
 
 

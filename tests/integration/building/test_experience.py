@@ -61,4 +61,4 @@ def test_the_builds_of_other_tables_are_asked_where_there_are_too_few(
         assert experience(whole) == experience(kept_up, kept_up, whole) == known
         assert experience(kept_up, whole) == Experience()  # its own builds say enough
         built(project.persisted[0], "whole", 2.0, None)
-        assert experience(whole) == Experience(pace=0.5, starting=3 * 1.25)
+        assert experience(whole) == Experience(pace=0.5, starting=3.0)

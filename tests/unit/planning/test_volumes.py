@@ -292,7 +292,7 @@ def test_other_tables_say_how_fast_incremental_builds_are() -> None:
 def test_few_tables_say_nothing_of_others() -> None:
     many = (kept_up(1.0), kept_up(2.0), replace(WHOLE, seconds=2.0), replace(WHOLE, seconds=5.0))
     assert experience_of([many] * 2) == Experience()
-    assert experience_of([many] * 3) == Experience(pace=0.75, starting=2.5 * 1.25)
+    assert experience_of([many] * 3) == Experience(pace=0.75, starting=2.5)
     assert experience_of([many[1:2]] * 3) == Experience(pace=1.0)
     assert experience_of([many[2:]] * 3) == Experience()  # they are not maintained
     slow = (kept_up(2.0), WHOLE, replace(WHOLE, seconds=9 * WHOLE.seconds))
