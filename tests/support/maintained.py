@@ -169,8 +169,8 @@ def methods(builder: Builder, label: str, refused: set[str] | None = None) -> di
     Parameters
     ----------
     refused
-        The names of those that Spark refuses to compute: they are skipped, and new ones added.
-        None: none may be refused.
+        The names of those that Spark refuses to compute, or in whose queries it finds a defect of
+        its own: they are skipped, and new ones added. None: none may be refused.
     """
     by_method: dict[str, str] = {}
     for source in builder.project.persisted:
@@ -179,8 +179,11 @@ def methods(builder: Builder, label: str, refused: set[str] | None = None) -> di
         try:
             with builder.work(source) as work:
                 builder.publish(work)
-        except BuildError:
-            if refused is None or builder.ledger.manifests.fetch("dev").get(source.build_id):
+        except BuildError as error:
+            # Where a delta fails, the query itself is computed; so such an error is Spark's.
+            is_defect = "[INTERNAL_ERROR_ATTRIBUTE_NOT_FOUND]" in error.message
+            was_built = builder.ledger.manifests.fetch("dev").get(source.build_id)
+            if refused is None or (was_built and not is_defect):
                 raise
             refused.add(source.name)
             continue
