@@ -110,7 +110,7 @@ def show(
 def _readable(
     settings: Settings, ledger: Ledger, name: str, snapshot: Snapshot | None
 ) -> str | None:
-    """Return the query of a view; None: there are no readable rows, so it must not exist."""
+    """Return the query of a view; None if no rows are readable, so that it must not exist."""
     if snapshot is None:
         return None
     try:

@@ -46,12 +46,14 @@ if TYPE_CHECKING:
 _NAME = re.compile(
     r"`(now|old|new|delta|changes|old probe|new probe|keys|change|former|state):((?:[^`]|``)+)`"
 )
+_COLUMN = r"[ts]\.(?:`(?:[^`]|``)+`|\w+)"
 SEMI_JOIN = re.compile(
     r"LEFT SEMI JOIN `((?:keys|change):[0-9a-f]+)` AS (k|d)"
-    r" ON (?:[ts]\.(?:`(?:[^`]|``)+`|\w+) <=> \2\.\w+(?: AND )?)+"
+    rf" ON (?:{_COLUMN} <=> \2\.\w+(?: AND )?)+"
 )
 """A semi-join of the rows with some keys, as `analysis.deltas` writes it."""
-_SAME = re.compile(r"([ts]\.(?:`(?:[^`]|``)+`|\w+)) <=> ([kd]\.(\w+))")
+_SAME = re.compile(rf"({_COLUMN}) <=> ([kd]\.(\w+))")
+"""One of its conditions."""
 _MUCH_BYTES = 4 * 2**20
 """Rows of changed files larger than this are compared by digests first."""
 _MANY_BYTES = 32 * 2**20
@@ -137,8 +139,11 @@ class ChangedTables:
             held = match[1]
             if held not in self.program.held or self._n_uses(held) == 1:
                 return match[0]
-            keys = self._show_held(held, self.program.held[held])
-            return _SAME.sub(lambda m: f"{m[1]} {self._equal(keys, m[3])} {m[2]}", match[0])
+            keys, equal = (
+                self._show_held(held, self.program.held[held]),
+                self.reader.relations.equal,
+            )
+            return _SAME.sub(lambda m: f"{m[1]} {equal(keys, m[3])} {m[2]}", match[0])
 
         return _NAME.sub(view, SEMI_JOIN.sub(compared, sql))
 
@@ -153,10 +158,6 @@ class ChangedTables:
         if kind in ("old probe", "new probe"):
             return quote(self._show_probe(kind.partition(" ")[0], name))
         return quote(self._show_table(kind, name))
-
-    def _equal(self, held: str, column: str) -> str:
-        """Return the operator that compares a column of a held relation; see `Written.equal`."""
-        return self.reader.relations.equal(held, column)
 
     def _n_uses(self, name: str) -> int:
         """Return how often the statements of the program read a relation."""
@@ -411,9 +412,13 @@ class ChangedTables:
         probe = self.program.probes[digest]
         table, (columns, n_users) = probe.table, self._uses_of(digest)
         hold = partial(self._hold, "probe", n_users=n_users)
-        keys = self._show_held(probe.keys, self.program.held[probe.keys])
+        keys, relations = (
+            self._show_held(probe.keys, self.program.held[probe.keys]),
+            self.reader.relations,
+        )
         same = " AND ".join(
-            f"t.c{n} {self._equal(keys, f'c{j}')} k.c{j}" for j, (n, _) in enumerate(probe.columns)
+            f"t.c{n} {relations.equal(keys, f'c{j}')} k.c{j}"
+            for j, (n, _) in enumerate(probe.columns)
         )
         having_keys = f" AS t LEFT SEMI JOIN {quote(keys)} AS k ON {same}"
         items = ", ".join(f"c{n}" for n, _ in columns)
@@ -429,7 +434,7 @@ class ChangedTables:
             text = f"SELECT * FROM {quote(unchanged)} UNION ALL {probed('gained')}"
             return hold(text)
         # The table is read once: the rows of one version follow from those of the other.
-        relations, weight, text = self.reader.relations, quote(ROW_WEIGHT), probed("new")
+        weight, text = quote(ROW_WEIGHT), probed("new")
         names = {v: _held_name("probe", f"{v} {text}") for v in ("new", "old")}
         if not any(map(relations.holds, names.values())) and (
             version == "new" or self._n_uses(probe_name("new", digest))

@@ -186,10 +186,8 @@ class Observer:
         """
         if self.pins.has_other_processes:
             return frozenset()
-        increments = {s.source_id: s.increment for s in self.plan(source_ids).steps}
-        return frozenset(
-            s for s, i in increments.items() if i is not None and i.program is not None
-        )
+        steps = self.plan(source_ids).steps
+        return frozenset(s.source_id for s in steps if s.increment and s.increment.program)
 
     def observe(self, sources: Iterable[Source], exists: HasSnapshot = has_snapshot) -> World:
         """Return everything that a plan of `sources` depends on.
@@ -572,13 +570,14 @@ class Observer:
         former = self.ledger.builds.fetch_costs_of_sources(others) if others else {}
         return costs | {others[s]: some for s, some in former.items()}
 
-    def _experience(self, costs: Mapping[BuildID, Sequence[Cost]]) -> Experience:
+    def _experience(self, costs: dict[BuildID, Sequence[Cost]]) -> Experience:
         """Return what builds of other tables say, if a table with some costs depends on it."""
         if not any(map(asks_experience, costs.values())):
             return Experience()
         tables = (s.build_id for s in self.project.persisted if unmaintainable(s) is None)
-        known = self.ledger.builds.fetch_costs_of([*islice(tables, _MOST_TABLES)])
-        return experience_of(known.values())
+        others = {*islice(tables, _MOST_TABLES)} - costs.keys()
+        known = self.ledger.builds.fetch_costs_of(others) if others else {}
+        return experience_of((costs | known).values())
 
     def _sizes(self, sources: Iterable[Source], world: World) -> dict[SourceID, Volume]:
         """Return the sizes of raw tables and of built tables."""

@@ -37,7 +37,7 @@ def source_id(declaration: Declaration) -> SourceID:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The rules by which asset keys are made.
+    """The rules for asset keys.
 
     Attributes
     ----------

@@ -53,6 +53,7 @@ _LEAST_OF_SMALL_AT_FIRST_S = 60.0
 _LEAST_TABLES = 3
 """Fewer tables say nothing about the other tables of a project."""
 _LEAST_STARTING = 2.0
+"""The least number of times that a first build may be slower, whatever other tables show."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,7 +194,7 @@ def correlated(
 ) -> Iterator[tuple[Block, Expr, Expr]]:
     """Yield the equalities by which a subquery finds rows for a row of the Block around it.
 
-    IN is an equality only where it is a condition by itself. Elsewhere FALSE and NULL differ, and
+    IN is an equality only if it is a whole condition. Within others, FALSE and NULL differ, and
     rows with other values or NULL decide whether the result is FALSE or NULL.
 
     Yields

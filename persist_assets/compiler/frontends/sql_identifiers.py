@@ -1,8 +1,8 @@
-"""``IDENTIFIER(…)`` → the name itself, where it is constant. Pure.
+"""``IDENTIFIER(…)`` → the name that it means. Pure.
 
 Spark reads the value of the expression as a name: of a table, a column or a function, with a dot
-between its parts. Strings, variables and concatenations of them are constant. Of other expressions
-nobody knows what they name before the query runs, so they are refused.
+between its parts. Strings, variables and concatenations of them are constant. Other expressions are
+refused, because their values are unknown before the query runs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sqlglot.tokenizer_core import TokenType
 
 from persist_assets.compiler.frontends.sql_functions import Refused
 from persist_assets.compiler.frontends.sql_inlining import Broken, Inlined
-from persist_assets.compiler.frontends.sql_templates import Piece, fixed
+from persist_assets.compiler.frontends.sql_templates import Piece, copied, fixed
 from persist_assets.core.dialect import quote, tokenize
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ def with_names(file: Text, tokens: Sequence[Token], definitions: Definitions) ->
         if not is_called or token.text.upper() != "IDENTIFIER":
             continue
         place = file.location(token.start)
-        end = next((n for n in range(at, len(tokens)) if _closes(tokens[n])), len(tokens))
+        closing = (n for n, t in enumerate(tokens) if n > at and t.token_type is TokenType.R_PAREN)
+        end = next(closing, len(tokens))
         name = _constant(file.text, tokens[at + 2 : end], definitions)
         if name is None:
             _raise_broken(file, tokens[at + 2 : end], definitions)
@@ -58,15 +59,11 @@ def with_names(file: Text, tokens: Sequence[Token], definitions: Definitions) ->
             hint = "write other names in backticks: IDENTIFIER('`a b`.c')"
             raise Refused("identifier", f"invalid name `{name}` in IDENTIFIER(…)", place, hint)
         is_function = end + 1 < len(tokens) and tokens[end + 1].token_type is TokenType.L_PAREN
-        pieces += [_piece(file, start, token.start), fixed(_spelled(name, is_function), place)]
+        pieces += [copied(file, start, token.start), fixed(_spelled(name, is_function), place)]
         start = tokens[end].end + 1
     if not pieces:
         return None
-    return Inlined((*pieces, _piece(file, start, tokens[-1].end + 1)), ())
-
-
-def _closes(token: Token) -> bool:
-    return token.token_type is TokenType.R_PAREN
+    return Inlined((*pieces, copied(file, start, tokens[-1].end + 1)), ())
 
 
 def _spelled(name: str, is_function: bool) -> str:
@@ -107,7 +104,3 @@ def _raise_broken(file: Text, tokens: Sequence[Token], definitions: Definitions)
     for token in tokens:
         if token.token_type is TokenType.VAR and token.text.lower() in definitions.broken:
             raise Broken(token.text.lower(), file.location(token.start))
-
-
-def _piece(file: Text, start: int, end: int) -> Piece:
-    return Piece(file.text[start:end], lambda at: file.location(start + at))

@@ -56,6 +56,7 @@ from persist_assets.compiler.frontends.sql_templates import (
     Piece,
     Slot,
     Template,
+    copied,
     default,
     filled,
     fixed,
@@ -339,7 +340,7 @@ class _Inlining:
         self, definitions: Definitions, code: Code, function: SqlFunction | None = None
     ) -> None:
         self.definitions, self.code, self.function = definitions, code, function
-        self.tokens, self.text = code.tokens, code.file.text
+        self.tokens = code.tokens
         self.replaced: dict[int, tuple[int, Callable[[], list[Part]]]] = {}
         self.lambdas, self.variables, self.volatile = set[str](), set[str](), False
         self.reads, self.parameters = set[str](), list[InlinedParameter]()
@@ -385,17 +386,13 @@ class _Inlining:
         at, offset = first, self.tokens[first].start
         while at < end:
             if at in self.replaced:
-                parts.append(self.piece(offset, self.tokens[at].start))
+                parts.append(copied(self.code.file, offset, self.tokens[at].start))
                 at, make = self.replaced[at]
                 parts += make()
                 offset = self.tokens[at - 1].end + 1
             else:
                 at += 1
-        return [*parts, self.piece(offset, self.tokens[end - 1].end + 1)]
-
-    def piece(self, start: int, end: int) -> Piece:
-        location = self.code.file.location
-        return Piece(self.text[start:end], lambda at: location(start + at))
+        return [*parts, copied(self.code.file, offset, self.tokens[end - 1].end + 1)]
 
     # -------------------------------------------------------------------------- variables
 

@@ -10,7 +10,7 @@ from persist_assets.compiler.frontends.sql_functions import spelled
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from persist_assets.compiler.frontends.sql_functions import Parameter
+    from persist_assets.compiler.frontends.sql_functions import Parameter, Text
     from persist_assets.core.errors import Location
     from persist_assets.core.model.queries import InlinedParameter, PythonUdf
 
@@ -80,6 +80,11 @@ def python_call(udf: PythonUdf, names: Sequence[str], place: Location) -> Iterat
             yield fixed(", ", place)
         yield Slot(name, repeated=False)
     yield fixed(f"){tail} AS {udf.returns})", place)
+
+
+def copied(file: Text, start: int, end: int) -> Piece:
+    """Return a part of the text of a file."""
+    return Piece(file.text[start:end], lambda at: file.location(start + at))
 
 
 def fixed(text: str, place: Location) -> Piece:

@@ -1,4 +1,4 @@
-"""IDENTIFIER(…): a constant is the name itself; of anything else nobody knows what it names."""
+"""IDENTIFIER(…): constants are names; other arguments are refused."""
 
 from __future__ import annotations
 
