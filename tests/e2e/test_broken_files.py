@@ -1,4 +1,4 @@
-"""A broken file stops those commands that need it, and no others."""
+"""A broken file fails only the commands that need it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_broken_file_stops_only_commands_that_need_it(
         assert "sources/bad.sql:1:27: error: `nothing`" in told
         for command in ("show", "lineage"):
             assert "sources/bad.sql:1:27: error: `nothing`" in refusal(command, name, cwd=root)
-    # Of a file with an error nothing is right, and a name means no other source than it would.
+    # All sources of a broken file are errors, and names do not resolve to other sources instead.
     assert "sources/bad.sql" in refusal("query", "SELECT id FROM beside", "--sql", cwd=root)
     assert "is ambiguous" in refusal("query", "SELECT id FROM twice", "--sql", cwd=root)
     assert persist("show", "nobody", cwd=root).returncode == 4
@@ -74,7 +74,7 @@ def test_a_broken_file_stops_only_commands_that_need_it(
 
 
 @pytest.mark.slow
-def test_a_query_of_malloy_needs_its_file_and_what_that_reads(
+def test_a_malloy_query_fails_only_if_its_file_or_an_input_is_broken(
     made: Callable[[dict[str, str]], Path],
 ) -> None:
     compiler()

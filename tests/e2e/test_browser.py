@@ -1,4 +1,4 @@
-"""The demo in Dagster's UI, in a real browser against a real `dagster dev`."""
+"""A project in Dagster's UI, in a real browser against a real `dagster dev`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CREATE VIEW letters AS SELECT DISTINCT b FROM positive;
 
 @pytest.fixture
 def served(make_shared_project: Callable[..., Path]) -> Iterator[tuple[Path, str]]:
-    """A project in `dagster dev`: its root, and where it listens."""
+    """A project served by `dagster dev`: its root and its URL."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -112,7 +112,7 @@ def shot(page: Any, name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.proves("K3", "K4", "K12")
-def test_the_graph_the_button_the_metadata_and_an_edit(served: tuple[Path, str], page: Any) -> None:
+def test_the_ui_builds_assets_and_marks_edits_stale(served: tuple[Path, str], page: Any) -> None:
     root, url = served
 
     # The graph shows the sources.
@@ -122,7 +122,7 @@ def test_the_graph_the_button_the_metadata_and_an_edit(served: tuple[Path, str],
         page.get_by_text(name, exact=True).first.wait_for()
     shot(page, "graph")
 
-    # The button builds; the table is there and can be read.
+    # The button builds the tables, and their rows can be read.
     page.get_by_text("Materialize all").click()
     manifest = root / ".persist" / "manifests" / "dev.json"
     wait_for(lambda: manifest.exists() and len(json.loads(manifest.read_text())["entries"]) == 3)
@@ -145,7 +145,7 @@ def test_the_graph_the_button_the_metadata_and_an_edit(served: tuple[Path, str],
     page.get_by_text("not_null_a").first.wait_for()
     shot(page, "checks")
 
-    # The same through GraphQL, the official column lineage included.
+    # GraphQL returns the same, including Dagster's own column lineage.
     told = ask(
         url,
         '{ assetNodeOrError(assetKey: {path: ["m", "by_letter"]}) { ... on AssetNode { '
@@ -191,7 +191,7 @@ def test_the_graph_the_button_the_metadata_and_an_edit(served: tuple[Path, str],
 
 @pytest.mark.slow
 @pytest.mark.proves("K9")
-def test_a_table_older_than_its_window_fails_its_freshness(served: tuple[Path, str]) -> None:
+def test_a_table_older_than_its_freshness_window_is_degraded(served: tuple[Path, str]) -> None:
     root, url = served
     path = root / "sources" / "m.sql"
     path.write_text(SOURCES.replace("owner=", 'freshness.window="60s" owner='))

@@ -1,7 +1,7 @@
-"""A project that an earlier release built: it opens, and nothing of it is built anew.
+"""A project that an earlier release built needs no rebuild and can be built further.
 
-`tests/data/built_before.tar.gz` holds its sources in three languages, a raw Delta table, the
-ledger, the manifest and the warehouse, as the release at revision 66aa1b1 left them.
+`tests/data/built_before.tar.gz` contains sources in three languages, a raw Delta table, the
+ledger, the manifest and the warehouse, written by the release at revision 66aa1b1.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.proves("H3")
-def test_it_opens_is_up_to_date_and_goes_on(root: Path) -> None:
+def test_a_project_of_an_earlier_release_is_up_to_date_and_can_be_built(root: Path) -> None:
     plan = document("plan", cwd=root)
     assert [s["source_id"] for s in plan["steps"] if s["action"] != "reuse"] == []
     rows = {

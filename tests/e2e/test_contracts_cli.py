@@ -1,4 +1,4 @@
-"""Contracts and checks on the command line: what breaks is told, and changes nothing."""
+"""Contracts and checks on the command line: failures are reported and publish nothing."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def persist(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def published(root: Path) -> Mapping[str, str]:
-    """Return digests of all that is published: the files of tables, and the manifest."""
+    """Return digests of everything published: the files of tables, and the manifests."""
     state = root / ".persist"
     return {
         str(p.relative_to(state)): sha256(p.read_bytes()).hexdigest()
@@ -76,7 +76,7 @@ def actions(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.proves("P25", "P26", "K11")
-def test_what_breaks_midway_is_told_and_changes_nothing(root: Path) -> None:
+def test_a_failed_build_reports_its_cause_and_publishes_nothing(root: Path) -> None:
     done = persist("build", cwd=root)
     assert done.returncode == 0, done.stderr
     before = published(root)
@@ -132,7 +132,7 @@ def test_what_breaks_midway_is_told_and_changes_nothing(root: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.proves("P25")
-def test_other_columns_are_published_when_that_is_asked_for(root: Path) -> None:
+def test_changed_columns_are_published_with_allow_schema_change(root: Path) -> None:
     assert persist("build", "p", cwd=root).returncode == 0
     (root / "sources" / "m.sql").write_text(SQL.replace("AS a, b FROM t", "AS a FROM t"))
     assert persist("build", "p", cwd=root).returncode == 1
@@ -144,7 +144,7 @@ def test_other_columns_are_published_when_that_is_asked_for(root: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.proves("P25")
-def test_a_breach_that_is_certain_is_told_before_anything_runs(root: Path) -> None:
+def test_a_contract_violation_known_from_the_query_is_a_compile_error(root: Path) -> None:
     promising = SQL.replace("on_schema_change=fail", 'columns { a=int b="string not null" }')
     (root / "sources" / "m.sql").write_text(promising.replace("raise_error('too large')", "0"))
     for command in ("check", "build"):
@@ -158,7 +158,7 @@ def test_a_breach_that_is_certain_is_told_before_anything_runs(root: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.proves("P26")
-def test_a_warning_is_shown_with_a_row_that_fails(root: Path) -> None:
+def test_a_failed_warning_is_shown_with_a_sample_row(root: Path) -> None:
     warned = SQL.replace("{ max=50 } }", "{ max=1 } severity=warn }")
     (root / "sources" / "m.sql").write_text(warned)
     assert persist("build", "p", cwd=root).returncode == 0
@@ -172,7 +172,7 @@ def test_a_warning_is_shown_with_a_row_that_fails(root: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.proves("P26")
-def test_partitions_in_which_checks_fail_are_told(root: Path) -> None:
+def test_failed_checks_list_the_partitions_that_fail(root: Path) -> None:
     head = "--@ persist partition { b=[x, y, z] }\n"
     select = "CREATE VIEW p AS SELECT a, b FROM t;\n"
     empty = "row_count { min=1 per=partition severity=warn }"

@@ -34,7 +34,7 @@ def shot(page: Any, name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.proves("D4", "D34")
-def test_a_want_is_made_seen_and_taken_back_in_the_dashboard(
+def test_a_want_is_created_shown_and_cancelled_in_the_dashboard(
     make_shared_project: Callable[..., Path], page: Any
 ) -> None:
     root = make_shared_project({"m.sql": SOURCES})
@@ -61,7 +61,7 @@ def test_a_want_is_made_seen_and_taken_back_in_the_dashboard(
         page.get_by_role("button", name="Log in").click()
         page.get_by_role("link", name="Wants").click()
 
-        # With the keyboard alone; the answer is said aloud, the want is in the list.
+        # With the keyboard only; a status message confirms the want, and the list shows it.
         page.get_by_text("Create a want").press("Enter")
         page.get_by_label("Partition", exact=True).fill("m/daily/2024-01-02")
         page.get_by_label("Late after").fill("9h")
@@ -74,7 +74,7 @@ def test_a_want_is_made_seen_and_taken_back_in_the_dashboard(
         assert made.source == {"type": "dashboard", "client": "ops"}
         assert made.sla_s == 9 * 3600
 
-        # What becomes of it is seen without anybody asking.
+        # Its state is updated without a reload.
         row.get_by_text("requested").wait_for()
         ledger.requests.fail(
             ledger.requests.fetch("dev", is_open=True)[0].request_id,
@@ -87,7 +87,7 @@ def test_a_want_is_made_seen_and_taken_back_in_the_dashboard(
         page.get_by_role("status").filter(has_text="is cancelled").wait_for()
         assert ledger.wants.find(made.want_id).state == "cancelled"  # type: ignore[union-attr]
 
-        # A miss has its blame; the picture has the words beside it.
+        # A missed deadline shows its cause; a table has the same data as the timeline's image.
         page.get_by_role("link", name="Missed deadlines").click()
         page.get_by_role("row").filter(has_text="m/daily/2024-01-03").get_by_text(
             "not-arrived"
@@ -99,7 +99,7 @@ def test_a_want_is_made_seen_and_taken_back_in_the_dashboard(
         page.get_by_role("row").filter(has_text="m/daily/2024-01-03").get_by_text("late").wait_for()
         shot(page, "dashboard-timeline")
 
-        # Events come by themselves.
+        # New events appear without a reload.
         page.get_by_role("link", name="Events").click()
         page.get_by_role("row").filter(has_text="want-cancelled").wait_for()
         ledger.taints.record(["dev"], lambda *_: Taint({"m/total": "b"}), by="test")
@@ -112,7 +112,7 @@ def test_a_want_is_made_seen_and_taken_back_in_the_dashboard(
         page.get_by_role("link", name="Environments").click()
         page.get_by_role("heading", name="dev (this one)").wait_for()
 
-        # It fits a phone.
+        # All pages fit a phone.
         page.set_viewport_size({"width": 360, "height": 740})
         for path in ("/", "/wants", "/timeline", "/sla", "/partitions", "/events", "/environments"):
             page.goto(service.url + path)
@@ -140,7 +140,7 @@ def test_pages_work_without_javascript_and_readers_get_no_forms(
 
 @pytest.mark.slow
 @pytest.mark.proves("D34")
-def test_what_is_wanted_in_the_dashboard_is_built(
+def test_a_want_created_in_the_dashboard_is_built(
     make_shared_project: Callable[..., Path], page: Any
 ) -> None:
     need(shutil.which("java"), "install Java 17: apt-get install openjdk-17-jre-headless")
@@ -187,7 +187,7 @@ PAGES = (
 
 @pytest.fixture
 def built(make_shared_project: Callable[..., Path]) -> Path:
-    """Return a project whose source `m/total` was built three times, once in vain."""
+    """Return a project whose source `m/total` was built three times."""
     root = make_shared_project({"m.sql": SOURCES}, settings="[env.prod]\n")
     settings = load_settings(root)
     ledger = Ledger(settings.ledger)
@@ -209,7 +209,7 @@ def built(make_shared_project: Callable[..., Path]) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.proves("W24", "W25")
-def test_every_page_is_for_a_wall_a_phone_and_the_dark(built: Path, page: Any) -> None:
+def test_every_page_supports_wide_screens_phones_and_dark_mode(built: Path, page: Any) -> None:
     errors: list[str] = []
     page.on("console", lambda m: errors.append(m.text) if m.type == "error" else None)
     page.on("pageerror", lambda e: errors.append(str(e)))
@@ -226,7 +226,7 @@ def test_every_page_is_for_a_wall_a_phone_and_the_dark(built: Path, page: Any) -
                 assert (light > 128) == (scheme == "light"), (path, back)
         shot(page, "dashboard-phone")
 
-        # Builds are drawn; the table beside the charts has the same values; times are local.
+        # Charts show the builds, and so does the table beside them; times are local.
         page.set_viewport_size({"width": 1280, "height": 900})
         page.goto(service.url + "/sources/m/total")
         page.locator(".chart canvas").first.wait_for()
@@ -236,7 +236,7 @@ def test_every_page_is_for_a_wall_a_phone_and_the_dark(built: Path, page: Any) -
         assert shown.text_content() != shown.get_attribute("datetime")
         shot(page, "dashboard-source")
 
-        # With the keyboard alone: search, open a source, and confirm what its button asks.
+        # With the keyboard only: search, open a source, taint it, and confirm.
         page.keyboard.press("/")
         page.keyboard.type("total")
         page.keyboard.press("Enter")
@@ -250,7 +250,7 @@ def test_every_page_is_for_a_wall_a_phone_and_the_dark(built: Path, page: Any) -
         page.goto(service.url + "/sources/m/total")
         page.get_by_text("tainted").first.wait_for()
 
-        # The first page changes by itself.
+        # The overview updates itself.
         page.goto(service.url)
         tile = page.get_by_role("link", name="1 tainted")
         tile.wait_for()
@@ -328,7 +328,7 @@ def test_all_text_has_enough_contrast(built: Path, page: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.proves("W24")
-def test_a_page_that_changes_keeps_its_focus_and_where_it_was_scrolled(
+def test_a_live_update_of_a_page_keeps_the_focus_and_the_scroll_position(
     built: Path, page: Any
 ) -> None:
     ledger = Ledger(load_settings(built).ledger)
@@ -336,7 +336,7 @@ def test_a_page_that_changes_keeps_its_focus_and_where_it_was_scrolled(
     with serving(built) as service:
         page.set_viewport_size({"width": 390, "height": 700})
         page.goto(service.url + "/wants")
-        # The third of several equal buttons, in a table that was scrolled sideways.
+        # The third of several identical buttons, in a table that is scrolled sideways.
         cancel = page.get_by_role("button", name="Cancel the want of m/total")
         cancel.nth(2).focus()
         page.evaluate("document.querySelector('#live .scroll').scrollLeft = 60")
@@ -346,7 +346,7 @@ def test_a_page_that_changes_keeps_its_focus_and_where_it_was_scrolled(
         assert page.evaluate(focused) == "w0", "the oldest want is the last row"
         assert page.evaluate("document.querySelector('#live .scroll').scrollLeft") == 60
 
-        # A page whose session or service is gone says so.
+        # A page whose service has ended says so.
         page.goto(service.url + "/")
         page.evaluate("document.getElementById('live').dataset.every = 0.1")
         service.process.terminate()

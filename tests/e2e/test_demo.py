@@ -1,4 +1,4 @@
-"""The demo on real flights: its tables are right, and Dagster's own commands build them."""
+"""The demo on real flights: its tables are correct, and Dagster's own commands build them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def flights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.proves("H2")
-def test_its_build_ids_are_the_recorded_ones(flights: Path) -> None:
+def test_build_ids_of_the_demo_match_the_recorded_ones(flights: Path) -> None:
     assert build_ids(flights) == recorded()["demo"]
 
 
@@ -62,7 +62,7 @@ def builder(flights: Path, spark: Any) -> Iterator[Builder]:
 
 @pytest.fixture(scope="module")
 def built(builder: Builder) -> Builder:
-    """All persisted sources have their tables."""
+    """Return a builder that has built all persisted sources."""
     for source in builder.project.persisted:
         builder.build(source)
     return builder
@@ -73,7 +73,7 @@ PLAIN = "CREATE TABLE weather_raw USING delta LOCATION '.persist/demo/weather';"
 
 @pytest.fixture(scope="module")
 def plain(flights: Path, builder: Builder) -> Iterator[Builder]:
-    """The same sources over the whole raw data: the weather is a raw table, of which none is held."""
+    """The same sources over all raw data: the weather is a raw table, without a copy."""
     path = flights / "examples" / "flights" / "plain"
     shutil.copytree(flights / "examples" / "flights" / "sources", path)
     text = (path / "raw.sql").read_text()
@@ -174,8 +174,7 @@ BY_HAND = {
         FROM departures WHERE month = 1 GROUP BY ALL
     """,
 }
-"""What Malloy wrote the SQL of or Python computes, and what reads it, in SQL of our own on the raw
-data."""
+"""Handwritten SQL on the raw data for the Malloy and Python sources and their readers."""
 
 
 @pytest.fixture(scope="module")
@@ -239,8 +238,8 @@ def test_every_table_equals_the_query_run_directly_on_the_raw_data(
         ours = builder.read(source)
         assert [c.lower() for c in direct.columns] == [c.lower() for c in ours.columns]
         if source.name in ("flights", "route_delays", "cancelled", "weather", "delayed"):
-            # Large, and without floating point sums: compared inside Spark. Of as many rows none
-            # can be too many where none is missing.
+            # Large, and without floating-point sums: compared in Spark. With equal counts, no
+            # missing row means no extra row.
             assert direct.count() == ours.count()
             assert direct.exceptAll(ours).isEmpty(), source.name
             continue
@@ -256,7 +255,7 @@ def test_every_table_equals_the_query_run_directly_on_the_raw_data(
 
 
 @pytest.mark.slow
-def test_of_the_weather_there_is_what_is_needed_and_once(built: Builder, flights: Path) -> None:
+def test_the_weather_has_one_copy_with_the_needed_columns(built: Builder, flights: Path) -> None:
     lake = DeltaTable(str(flights / ".persist" / "demo" / "weather"))
     assert lake.version() == 3, "a version for each quarter"
     (copy,) = built.ledger.copies.fetch()
@@ -267,7 +266,7 @@ def test_of_the_weather_there_is_what_is_needed_and_once(built: Builder, flights
     assert readers == {"delays_by_weather", "delayed"}
 
 
-def test_nothing_is_warned_of(builder: Builder) -> None:
+def test_the_demo_has_no_problems_and_no_notes(builder: Builder) -> None:
     assert builder.project.problems == ()
     assert not any(s.notes for s in builder.project.sources)
 
@@ -281,7 +280,7 @@ def test_the_graph_is_three_levels_deep(builder: Builder) -> None:
 
 
 @pytest.mark.slow
-def test_types_that_were_certain_before_the_build_are_those_of_the_table(built: Builder) -> None:
+def test_column_types_known_before_the_build_match_the_table(built: Builder) -> None:
     manifest = built.ledger.manifests.fetch("dev")
     for source in built.project.persisted:
         types = {c.name: c.type for c in manifest[source.build_id].columns}
@@ -291,7 +290,7 @@ def test_types_that_were_certain_before_the_build_are_those_of_the_table(built: 
 
 
 @pytest.mark.proves("M5")
-def test_inputs_come_before_their_readers(builder: Builder) -> None:
+def test_a_plan_orders_inputs_before_their_readers(builder: Builder) -> None:
     planned = builder.plan([s.source_id for s in builder.project.persisted])
     position = {step.source_id: i for i, step in enumerate(planned.steps)}
     for source in builder.project.persisted:
@@ -345,9 +344,9 @@ def test_dagsters_own_commands_build_the_demo(
 
 @pytest.mark.slow
 @pytest.mark.proves("K13")
-def test_a_failed_run_is_taken_up_where_it_failed(flights: Path, tmp_path: Path) -> None:
+def test_a_rerun_from_failure_runs_only_the_failed_step(flights: Path, tmp_path: Path) -> None:
     root = tmp_path / "again"
-    # Not its ledger: whoever closes a file of SQLite loses the locks of their own process on it.
+    # Without its ledger: closing a SQLite file releases this process's other locks on it.
     built = ("dagster*", "dg", "ledger.db*", "warehouse", "manifests")
     shutil.copytree(flights, root, ignore=shutil.ignore_patterns(*built))
     path = root / "examples" / "flights" / "sources" / "causes.sql"
@@ -394,10 +393,10 @@ DAILY = dg.AssetKey(["hours", "departures_by_hour"])
 def january(
     flights: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, pa.Table, pa.Table]:
-    """A copy of the demo with what is known on January 20th; the month's other flights and weather.
+    """A copy of the demo as of January 20th; the month's other flights; its other weather.
 
-    What JetBlue flew on the 20th becomes known after all other flights of the day. The weather's
-    table has no version yet in which there is that of later days.
+    JetBlue's flights of the 20th arrive after all other flights of that day. The weather table
+    has no version with later days yet.
     """
     root = tmp_path_factory.mktemp("january")
     shutil.copytree(flights, root, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".persist"))
@@ -423,7 +422,7 @@ def weather_of(raw: Path, days: str) -> pa.Table:
 
 @pytest.fixture(scope="module")
 def month(january: tuple[Path, pa.Table, pa.Table]) -> tuple[Path, pa.Table, pa.Table]:
-    """The same, built: the days of January as one run."""
+    """The project of `january`, with the days of January built in one run."""
     root, *_ = january
     days = "2013-01-01...2013-01-31"
     warm.run(
@@ -439,7 +438,7 @@ def month(january: tuple[Path, pa.Table, pa.Table]) -> tuple[Path, pa.Table, pa.
 
 @pytest.mark.slow
 @pytest.mark.proves("K8")
-def test_the_month_is_one_run(month: tuple[Path, pa.Table, pa.Table]) -> None:
+def test_a_month_of_partitions_is_built_in_one_run(month: tuple[Path, pa.Table, pa.Table]) -> None:
     root, *_ = month
     with dg.DagsterInstance.from_config(str(root / ".persist" / "dagster")) as instance:
         (run,) = instance.get_runs()
@@ -449,7 +448,7 @@ def test_the_month_is_one_run(month: tuple[Path, pa.Table, pa.Table]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.proves("K8", "P8", "P19")
-def test_pythons_sources_go_on_when_the_data_does(
+def test_new_data_updates_python_sources_and_the_history(
     month: tuple[Path, pa.Table, pa.Table], spark: Any
 ) -> None:
     root, later, weather = month
@@ -512,7 +511,7 @@ SEATS = "run: flown -> { aggregate: seats is aircraft.seats.sum() }"
 
 
 def printed(command: str, page: str = "docs/demo.md") -> str:
-    """Return what a page says that a command prints."""
+    """Return the output of a command as shown on a page of the docs."""
     (_, block) = (ROOT / page).read_text().split(f"$ {command}\n")
     return block.split("```")[0].split("\n$ ")[0].rstrip()
 
@@ -541,7 +540,7 @@ VERY_LATE = (
         ),
     ],
 )
-def test_edits_rebuild_what_the_docs_say(
+def test_plans_after_edits_match_the_docs(
     built: Builder, flights: Path, page: str, command: str, file: str, before: str, after: str
 ) -> None:
     path = flights / "examples" / "flights" / "sources" / file
@@ -564,7 +563,7 @@ def test_edits_rebuild_what_the_docs_say(
 def malloy_rows(
     builder: Builder, file: str, inline: bool = False, **asked: str
 ) -> tuple[list[tuple[Any, ...]], list[str]]:
-    """Return the rows of a query of Malloy's, and the names of the tables that it read."""
+    """Return the rows of a Malloy query, and the names of the tables that it read."""
     path = f"examples/flights/sources/{file}"
     loaded = load(builder.settings)
     project, query = loaded.project, loaded.query(path, **asked)
@@ -585,7 +584,7 @@ def malloy_rows(
         (f"fleet.malloy --run '{SEATS}'", "fleet.malloy", {"text": SEATS}),
     ],
 )
-def test_malloys_queries_answer_what_the_docs_say(
+def test_malloy_queries_return_the_rows_in_the_docs(
     built: Builder, command: str, file: str, asked: dict[str, str]
 ) -> None:
     rows, read = malloy_rows(built, file, **asked)
@@ -597,7 +596,7 @@ def test_malloys_queries_answer_what_the_docs_say(
 
 
 @pytest.mark.slow
-def test_what_takes_an_inherited_persist_back_is_no_asset(built: Builder) -> None:
+def test_sources_that_cancel_an_inherited_persist_are_not_persisted(built: Builder) -> None:
     (quarters,) = (s for s in built.project.sources if s.name == "carrier_quarters")
     assert quarters.persisted
     names = {s.name for s in built.project.persisted}

@@ -1,4 +1,4 @@
-"""The topology of examples/deployment, started as processes: its commands, settings and databases."""
+"""The services of examples/deployment, run as local processes with their commands and settings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COMPOSE: dict[str, Any] = yaml.safe_load((EXAMPLE / "compose.yaml").read_text())
 
 
 def on_loopback(value: str, ports: Mapping[str, str], directory: Path, database: Path) -> str:
-    """Return a value of compose.yaml as it is without containers."""
+    """Return a value of compose.yaml, adapted to processes on this machine."""
     value = re.sub(r"@postgres:5432/(\w+)", rf"@/\1?host={database}", value)
     value = re.sub(r"^(\d{4})$", lambda m: ports.get(m[1], m[1]), value)
     value = re.sub(
@@ -41,7 +41,7 @@ def on_loopback(value: str, ports: Mapping[str, str], directory: Path, database:
 
 @pytest.fixture
 def deployed(tmp_path: Path, postgres: Postgres) -> Iterator[tuple[Path, dict[str, str]]]:
-    """The services of compose.yaml, without containers: the project's root, and their ports."""
+    """Start the services of compose.yaml without containers; yield the project and its ports."""
     import psycopg
 
     project, home, ports = tmp_path / "project", tmp_path / "dagster", free_ports(PORTS)
@@ -78,7 +78,7 @@ def get(url: str, **headers: str) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.proves("U5")
-def test_the_deployment_materializes_in_the_ui(
+def test_the_deployment_materializes_assets_from_the_dagster_ui(
     deployed: tuple[Path, dict[str, str]], page: Any
 ) -> None:
     root, ports = deployed
@@ -103,7 +103,7 @@ def test_the_deployment_materializes_in_the_ui(
     page.get_by_text("Success", exact=True).first.wait_for()
 
 
-def test_the_units_start_what_the_containers_start() -> None:
+def test_systemd_units_run_the_same_commands_as_the_containers() -> None:
     """The commands of the systemd units are those of the services of compose.yaml."""
     units = {
         p.stem.removeprefix("persist-"): p.read_text() for p in (EXAMPLE / "systemd").iterdir()

@@ -1,4 +1,4 @@
-"""Comparing the files with git revisions, environments and builds, as a user does it."""
+"""Comparisons of files, git revisions, environments and builds on the command line."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def git(root: Path, *arguments: str) -> None:
 
 
 def published(root: Path, environment: str) -> None:
-    """Write to the ledger what building everything would write there."""
+    """Write the ledger records that a build of all sources would write."""
     settings = load_settings(root, environment=environment)
     project, ledger = load_project(settings), Ledger(settings.ledger)
     now = datetime.now(UTC)
@@ -76,7 +76,7 @@ def published(root: Path, environment: str) -> None:
 
 @pytest.fixture
 def root(make_project: Callable[..., Path], tmp_path: Path) -> Path:
-    """A project in a folder of a repository, edited since its only commit."""
+    """A project in a subdirectory of a repository, edited since its only commit."""
     made = make_project({"m.sql": SOURCES, "sub/ü.sql": "CREATE VIEW w AS SELECT b FROM p;"})
     git(tmp_path, "init", "-q", "-b", "main")
     git(tmp_path, "add", ".")
@@ -85,7 +85,7 @@ def root(make_project: Callable[..., Path], tmp_path: Path) -> Path:
     return made
 
 
-def test_a_diff_with_a_revision_goes_down_to_expressions(root: Path) -> None:
+def test_a_diff_with_a_revision_lists_changed_expressions(root: Path) -> None:
     p, v, q, w = json_of(root, "diff", "HEAD", ".")["sources"]
     assert p == {
         "source_id": "p@sources/m.sql",
@@ -110,7 +110,7 @@ def test_a_diff_with_a_revision_goes_down_to_expressions(root: Path) -> None:
     assert run(root, "diff", ".", ".").stdout == "no differences between . and .\n"
 
 
-def test_a_plan_against_a_revision_tells_what_would_be_rebuilt(root: Path) -> None:
+def test_a_plan_against_a_revision_lists_the_tables_to_rebuild(root: Path) -> None:
     with (root / "sources" / "m.sql").open("a") as file:
         file.write("--@ persist\nCREATE VIEW n AS SELECT b FROM t;")
     against = json_of(root, "plan", "--against", "HEAD")["against"]
@@ -129,7 +129,7 @@ def test_a_plan_against_a_revision_tells_what_would_be_rebuilt(root: Path) -> No
     assert "against" not in json_of(root, "plan")
 
 
-def test_environments_are_compared_by_what_their_builds_recorded(root: Path) -> None:
+def test_environments_are_compared_by_their_recorded_builds(root: Path) -> None:
     (root / "sources" / "m.sql").write_text(SOURCES)
     published(root, "prod")
     (root / "sources" / "m.sql").write_text(EDITED.replace("VIEW r ", "VIEW z "))
@@ -154,7 +154,7 @@ def test_environments_are_compared_by_what_their_builds_recorded(root: Path) -> 
     assert p["expressions"] == [{"column": "b", "before": None, "after": "lower(b)"}]
 
 
-def test_builds_are_compared_by_the_beginnings_of_their_build_ids(root: Path) -> None:
+def test_a_diff_accepts_build_id_prefixes(root: Path) -> None:
     published(root, "prod")
     ids = [s["build_id"] for s in json_of(root, "plan")["steps"]]
     (root / "sources" / "m.sql").write_text(SOURCES)
@@ -172,7 +172,7 @@ def test_a_plan_names_the_columns_and_the_lines_that_changed(root: Path) -> None
     published(root, "dev")
     (root / "sources" / "m.sql").write_text(EDITED)
     (root / "raw").mkdir()
-    others = ("no-data", "upgrade")  # the ledger does not know of which text the tables are
+    others = ("no-data", "upgrade")  # there is no data, and the builds record no query text
     reasons = {
         s["source_id"][0]: [r["message"] for r in s["reasons"] if r["code"] not in others]
         for s in json_of(root, "plan")["steps"]
@@ -182,7 +182,7 @@ def test_a_plan_names_the_columns_and_the_lines_that_changed(root: Path) -> None
 
 
 @pytest.mark.parametrize("command", [("diff", "prdo", "."), ("plan", "--against", "prdo")])
-def test_a_name_that_means_nothing_is_told_with_what_was_meant(
+def test_an_unknown_name_is_reported_with_a_suggestion(
     root: Path, command: tuple[str, ...]
 ) -> None:
     published(root, "prod")
@@ -193,7 +193,7 @@ def test_a_name_that_means_nothing_is_told_with_what_was_meant(
     assert run(root, "diff", "--", "--help", ".").exit_code == 4
 
 
-def test_wrong_sources_of_a_revision_are_told_with_its_name(root: Path, tmp_path: Path) -> None:
+def test_source_errors_of_a_revision_are_reported_with_its_name(root: Path, tmp_path: Path) -> None:
     (root / "sources" / "m.sql").write_text("CREATE VIEW p AS SELECT zz FROM nowhere;")
     git(tmp_path, "commit", "-q", "-a", "-m", "second")
     (root / "sources" / "m.sql").write_text(SOURCES)
@@ -203,23 +203,28 @@ def test_wrong_sources_of_a_revision_are_told_with_its_name(root: Path, tmp_path
     assert json_of(root, "diff", "HEAD~1", ".") == {"sources": []}
 
 
-def test_comparing_changes_neither_files_nor_what_is_remembered(root: Path) -> None:
+def test_a_diff_does_not_change_source_files(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("PERSIST_CACHE", str(cache))
     json_of(root, "check")
 
-    def state() -> dict[str, bytes]:
+    def state() -> dict[str, tuple[bytes, int]]:
         return {
-            str(p): p.read_bytes()
-            for d in (root / "sources", root / ".persist" / "cache")
+            str(p): (p.read_bytes(), p.stat().st_mtime_ns)
+            for d in (root / "sources", root / ".persist" / "cache", cache)
             for p in d.rglob("*")
             if p.is_file()
         }
 
     before = state()
+    assert any(path.endswith(".cache") for path in before)
     json_of(root, "diff", "HEAD", ".")
     assert state() == before
 
 
-def test_without_a_repository_there_are_no_revisions(
+def test_a_diff_with_a_revision_fails_outside_a_git_repository(
     make_project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = make_project({"m.sql": SOURCES}, name="alone")
@@ -229,7 +234,7 @@ def test_without_a_repository_there_are_no_revisions(
     assert "environments: none yet" in done.stderr
 
 
-def test_a_promotion_is_told_and_taken_back(root: Path) -> None:
+def test_a_promotion_is_recorded_in_the_history_and_can_be_rolled_back(root: Path) -> None:
     published(root, "dev")
     stale = run(root, "promote", "dev", "prod", "p", "--json")
     assert stale.exit_code == 4
@@ -257,7 +262,7 @@ def test_a_promotion_is_told_and_taken_back(root: Path) -> None:
     assert "prod has no change 1" in nothing.stderr
 
 
-def test_what_an_environment_reads_of_another_is_no_difference(root: Path) -> None:
+def test_a_diff_ignores_tables_that_an_environment_reads_from_the_other(root: Path) -> None:
     toml = root / "persist.toml"
     toml.write_text('[env.prod]\n[env.dev]\nreads = "prod"\n' + toml.read_text())
     published(root, "prod")

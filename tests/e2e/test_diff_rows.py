@@ -1,4 +1,4 @@
-"""Comparing the rows of environments and builds, as a user does it."""
+"""`persist diff --rows` compares the rows of environments and of builds."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def build(root: Path, environment: str, spark: Any) -> dict[str, str]:
 
 
 def run(root: Path, *arguments: str) -> Any:
-    """Run a command in the session of this process."""
+    """Run a command with the Spark session of this process."""
     try:
         return CliRunner().invoke(app, ["--project", str(root), *arguments])
     finally:
@@ -80,7 +80,7 @@ def root(make_project: Callable[..., Path]) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.proves("K21")
-def test_a_diff_of_environments_tells_sources_columns_and_rows(root: Path, spark: Any) -> None:
+def test_a_diff_of_environments_lists_sources_columns_and_rows(root: Path, spark: Any) -> None:
     nan = float("nan")
     write(root, [(1, "x", 0.5), (2, "Y", nan), (3, "z", 1.0), (4, None, 0.1 + 0.2)])
     before = build(root, "prod", spark)
@@ -111,7 +111,7 @@ def test_a_diff_of_environments_tells_sources_columns_and_rows(root: Path, spark
             },
         ],
     }
-    # The same meaning and newer data; without the key.
+    # The same BuildID with newer data, but without the column `a`.
     q = differing["q"]
     assert (q["change"], q["columns"], q["rows"]) == ("changed", [], None)
     assert q["rows_note"] == "no column `a` with the same type on both sides"
@@ -140,13 +140,13 @@ def test_a_diff_of_environments_tells_sources_columns_and_rows(root: Path, spark
         "+  5",
     ]
 
-    # Two builds are compared as two environments are.
+    # Comparing two builds gives the same result as comparing two environments.
     (build_p,) = sources_of(root, "diff", before["p"], after["p"], "--rows", "--key", "a").values()
     assert build_p["rows"] == p["rows"]
 
 
 @pytest.mark.slow
-def test_what_cannot_be_compared_is_told(root: Path, spark: Any) -> None:
+def test_a_row_diff_reports_why_it_cannot_compare_rows(root: Path, spark: Any) -> None:
     write(root, [(1, "x", 0.5), (1, "y", 1.0)])
     build(root, "prod", spark)
     (root / "sources" / "m.sql").write_text(EDITED.replace("a > 1", "a >= 1"))

@@ -1,4 +1,4 @@
-"""The static site in a real browser, from files."""
+"""The static docs site of a project, opened from files in a real browser."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CREATE VIEW worst AS SELECT max(mean_delay) AS greatest FROM daily;
 
 @pytest.mark.slow
 @pytest.mark.proves("P30")
-def test_a_source_is_found_and_its_links_work(
+def test_the_docs_site_finds_sources_by_search_and_its_links_work(
     make_shared_project: Callable[..., Path], page: Any
 ) -> None:
     root = make_shared_project({"m.sql": SOURCES})
@@ -52,7 +52,7 @@ def test_a_source_is_found_and_its_links_work(
     page.get_by_role("row").filter(has_text="mean_delay").get_by_role("link").last.click()
     page.get_by_role("heading", name="m/worst").wait_for()
     page.get_by_role("link", name="Graph").click()
-    page.locator("svg a").first.click()  # in the picture, with the mouse
+    page.locator("svg a").first.click()  # a node of the graph
     page.get_by_role("heading", name="m/flights").wait_for()
 
     (ROOT / "artifacts").mkdir(exist_ok=True)

@@ -46,7 +46,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.mark.proves("T11")
-def test_the_rules_are_printed_node_by_node_and_table_by_table(root: Path) -> None:
+def test_explain_prints_the_rules_per_query_node_and_per_table(root: Path) -> None:
     done = persist("explain", "totals", cwd=root)
     assert done.returncode == 0, done.stderr
     lines = [line.rstrip() for line in done.stdout.splitlines()]
@@ -70,7 +70,7 @@ def test_the_rules_are_printed_node_by_node_and_table_by_table(root: Path) -> No
 
 
 @pytest.mark.proves("T11")
-def test_an_obstacle_names_its_line_and_what_to_change(root: Path) -> None:
+def test_an_obstacle_is_shown_with_its_line_and_a_hint(root: Path) -> None:
     done = persist("explain", "best", cwd=root)
     assert done.returncode == 0
     for line in (
@@ -94,7 +94,7 @@ def test_a_source_that_is_not_persisted_is_explained_too(root: Path) -> None:
 
 
 @pytest.mark.proves("T11")
-def test_the_document_has_the_chain_and_the_rules(root: Path) -> None:
+def test_the_json_document_contains_state_nodes_and_rules(root: Path) -> None:
     best = document("explain", "s/best", cwd=root)
     assert (best["partition_ref"], best["available"]) == ("s/best", False)
     assert (best["wants"], best["build"], best["costs"], best["stages"]) == ([], None, [], [])
@@ -119,7 +119,7 @@ def test_the_document_has_the_chain_and_the_rules(root: Path) -> None:
         ("orders", "`orders` is raw data: no build computes it", "explain a source that reads it"),
     ],
 )
-def test_names_that_cannot_be_explained_are_not_found(
+def test_unknown_sources_and_raw_tables_cannot_be_explained(
     root: Path, name: str, message: str, hint: str
 ) -> None:
     done = persist("explain", name, "--json", cwd=root)
@@ -129,7 +129,7 @@ def test_names_that_cannot_be_explained_are_not_found(
     assert error["hint"].startswith(hint)
 
 
-def test_errors_elsewhere_do_not_matter_and_those_of_the_source_do(root: Path) -> None:
+def test_explain_fails_only_on_errors_of_the_explained_source(root: Path) -> None:
     (root / "sources" / "z.sql").write_text(
         "--@ persist\nCREATE VIEW bad AS SELECT nope FROM orders"
     )
@@ -139,7 +139,7 @@ def test_errors_elsewhere_do_not_matter_and_those_of_the_source_do(root: Path) -
     assert "nope" in done.stderr
 
 
-def test_a_ledger_that_does_not_answer_leaves_the_rules(root: Path) -> None:
+def test_explain_prints_the_rules_without_a_reachable_ledger(root: Path) -> None:
     (root / "persist.toml").write_text('ledger = "postgresql://127.0.0.1:1/none"\n')
     done = persist("explain", "totals", cwd=root)
     assert done.returncode == 0, done.stderr
@@ -147,7 +147,7 @@ def test_a_ledger_that_does_not_answer_leaves_the_rules(root: Path) -> None:
     assert "GROUP BY customer, name sources/s.sql:7" in done.stdout
 
 
-def test_explaining_imports_no_spark(root: Path) -> None:
+def test_explain_imports_neither_spark_nor_dagster(root: Path) -> None:
     script = (
         "import sys; sys.argv = ['persist', 'explain', 'totals']\n"
         "from persist_assets.cli import main\n"

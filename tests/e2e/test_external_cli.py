@@ -1,4 +1,4 @@
-"""External tables on the command line: what plans tell, what is synced, where queries go."""
+"""External tables on the command line: plans, syncs, and where queries read the rows."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def root(make_project: Callable[..., Path]) -> Path:
 
 
 def json_of(root: Path, *arguments: str) -> Any:
-    """Return the document of a command that starts no Spark, in this process."""
+    """Run a command that starts no Spark in this process; return its JSON document."""
     done = CliRunner().invoke(app, [*arguments, "--json", "--project", str(root)])
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
@@ -75,7 +75,7 @@ def external(root: Path) -> Any:
     return found
 
 
-def test_what_external_tables_there_are_is_found_by_what_reads_them(root: Path) -> None:
+def test_external_status_selects_tables_by_reader_and_reports_missing_ones(root: Path) -> None:
     for chosen in ("events", "v1", "m/events", "m/*"):
         assert [s["source_id"] for s in json_of(root, "external", "status", chosen)] == [EVENTS]
     (root / "sources" / "o.sql").write_text("--@ persist\nCREATE VIEW o AS SELECT 1 AS a;")
@@ -91,7 +91,7 @@ def test_what_external_tables_there_are_is_found_by_what_reads_them(root: Path) 
 
 @pytest.mark.slow
 @pytest.mark.proves("F3", "F13", "F22", "V32")
-def test_what_is_needed_is_told_held_and_asked(root: Path) -> None:
+def test_a_delta_table_is_planned_copied_and_queried(root: Path) -> None:
     first = external(root)
     needed = "category = 'invoices' AND ts >= NOW() - INTERVAL 6 MONTHS"
     assert (first["source_id"], first["predicate"]) == (EVENTS, needed)
@@ -101,12 +101,12 @@ def test_what_is_needed_is_told_held_and_asked(root: Path) -> None:
         {"reader": "v1@sources/m.sql", "predicate": needed, "columns": first["columns"]}
     ]
     assert first["not_pushed"] == []
-    # Those of 300 days ago, and deposits, are in files that are left out.
+    # Files with only rows from 300 days ago or only deposits are skipped.
     assert (first["read"]["files"], first["read"]["rows"]) == (1, 3)
     (status,) = json_of(root, "external", "status")
     assert (status["source_id"], status["coverage"], status["rows"]) == (EVENTS, None, 0)
 
-    # It is more than may be read unless somebody says so.
+    # Reading this much needs approval.
     settings = root / "persist.toml"
     settings.write_text(f"approve_above = 1\n{settings.read_text()}")
     limited = external(root)
@@ -131,7 +131,7 @@ def test_what_is_needed_is_told_held_and_asked(root: Path) -> None:
     assert synced["pending"]["why"] is None
     assert external(root)["read"]["files"] == 0
 
-    # Another table in its place: nothing tells what changed.
+    # Another table replaces it, so its changes are unknown.
     shutil.move(root / "lake", root / "old")
     events(root, [1, 2, 3], "invoices", 10)
     anew = external(root)
@@ -142,7 +142,7 @@ def test_what_is_needed_is_told_held_and_asked(root: Path) -> None:
     shutil.rmtree(root / "lake")
     shutil.move(root / "old", root / "lake")
 
-    # Another view needs what is not held, and that alone would be read.
+    # Another view needs rows that the copy lacks; the plan reads only these.
     (root / "sources" / "n.sql").write_text(V2)
     grown = external(root)
     assert grown["why"] == "more rows of `events` are needed"
@@ -162,11 +162,11 @@ def test_what_is_needed_is_told_held_and_asked(root: Path) -> None:
     newer = external(root)["why"]
     assert newer == "`events` is at version 3, its copy at 2; more rows of `events` are needed"
 
-    # A view that is not persisted looks at the clock, and the copy has what it needs.
+    # The copy has all rows that a time-dependent, not persisted view needs.
     done = persist("query", "select id from recent", "--local", cwd=root)
     assert done.stdout.split() == ["id", "1", "2", "3"]
     assert "events from its local copy, version 2" in done.stderr
-    # Of other rows the copy has none: they are asked of the table, at the version that is held.
+    # Other rows are read from the external table, at the version of the copy.
     sql = "select id from recent union all select id from events where category = 'loans'"
     routes = {r["source_id"]: r for r in json_of(root, "query", sql, "--sql")["route"]}
     route = routes[EVENTS]
@@ -183,7 +183,7 @@ def test_what_is_needed_is_told_held_and_asked(root: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.proves("F3", "F13", "F22")
-def test_an_iceberg_table_is_told_held_and_asked(make_shared_project: Callable[..., Path]) -> None:
+def test_an_iceberg_table_is_copied_and_queried(make_shared_project: Callable[..., Path]) -> None:
     program = SOURCES.replace("delta_table_input", "iceberg_input").replace('events"}', 'n/t"}')
     root = make_shared_project({"m.sql": program})
     lake = Written(root / "lake", iceberg_rows([], "", 0).schema)
@@ -214,7 +214,7 @@ def test_an_iceberg_table_is_told_held_and_asked(make_shared_project: Callable[.
     lake.put(iceberg_rows([5], "invoices", 1))
     newer = lake.head().split(":")[1]
     assert external(root)["why"] == f"`events` is at version {newer}, its copy at {number}"
-    # The answer is of the version that is held, wherever it comes from.
+    # Forwarded queries read the version of the copy, not the newest one.
     route, rows = routed_answer(root, "select id from events")
     assert (rows, route["from"], route["version"]) == ([1, 2, 3, 4], "forwarded", held)
     count = ["query", "select count(*) from events", "--local", "--json", "--project", str(root)]
@@ -246,7 +246,7 @@ def iceberg_rows(ids: list[int], category: str, days: int) -> pa.Table:
 
 
 def routed_answer(root: Path, sql: str) -> tuple[Any, list[int]]:
-    """Return where a query found the rows of the external table, and what it answers."""
+    """Return where a query read the rows of the external table, and its result."""
     answer = document("query", sql, cwd=root)
     (route,) = (r for r in answer["route"] if r["source_id"] == EVENTS)
     return route, sorted(row[0] if isinstance(row, list) else row["id"] for row in answer["rows"])

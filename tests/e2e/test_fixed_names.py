@@ -1,4 +1,4 @@
-"""Four readers of a fixed name loop while its table is built, promoted and rolled back."""
+"""Readers poll a fixed table name while the table is built, promoted and rolled back."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ print(json.dumps({"moves": moves, "reads": reads, "wrong": wrong, "same": same, 
 
 @pytest.mark.slow
 @pytest.mark.proves("X6")
-def test_readers_never_see_rows_that_belong_to_no_version(
+def test_readers_see_only_rows_of_published_versions(
     make_project: Callable[..., Path], tmp_path: Path
 ) -> None:
     root = make_project({"m.sql": SOURCES}, SETTINGS)

@@ -1,4 +1,4 @@
-"""`persist follow` as a process: batches as data grows, and what goes wrong meanwhile."""
+"""`persist follow` as a process: batches as data grows, failures and signals."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @pytest.mark.slow
 @pytest.mark.proves("P28")
-def test_every_row_is_once_in_the_table_whenever_followers_are_killed(
+def test_killed_followers_neither_lose_nor_duplicate_rows(
     make_project: Callable[..., Path],
 ) -> None:
     kill_while_data_grows(make_project({"m.sql": SOURCES}), seconds=0, kills=1, seed=5)
 
 
 @pytest.mark.slow
-def test_a_follower_waits_for_data_and_tries_again_what_failed(
+def test_a_follower_waits_for_data_and_retries_failed_builds(
     make_project: Callable[..., Path],
 ) -> None:
     root = make_project({"m.sql": SOURCES})
@@ -65,7 +65,7 @@ def test_a_follower_waits_for_data_and_tries_again_what_failed(
 
 
 @pytest.mark.slow
-def test_a_ledger_that_does_not_answer_is_asked_again(make_project: Callable[..., Path]) -> None:
+def test_a_follower_retries_an_unreachable_ledger(make_project: Callable[..., Path]) -> None:
     settings = 'ledger = "postgresql+psycopg://127.0.0.1:9/none"\n'
     root = make_project({"m.sql": SOURCES}, settings)
     follower = start(root, "--max-failures", "2")
@@ -75,7 +75,7 @@ def test_a_ledger_that_does_not_answer_is_asked_again(make_project: Callable[...
     assert err.count("again in 2 s") == 1
 
 
-def test_an_interrupt_ends_a_follower_that_looks(make_project: Callable[..., Path]) -> None:
+def test_an_interrupt_stops_a_waiting_follower(make_project: Callable[..., Path]) -> None:
     root = make_project({"m.sql": SOURCES})
     follower = start(root)
     try:
@@ -93,7 +93,7 @@ def test_an_interrupt_ends_a_follower_that_looks(make_project: Callable[..., Pat
     ("options", "says"),
     [(["--interval", "soon"], "`soon` is not a duration"), (["--until-idle", "0"], "`0` is no")],
 )
-def test_durations_are_checked(
+def test_invalid_durations_are_rejected(
     make_project: Callable[..., Path], options: list[str], says: str
 ) -> None:
     follower = start(make_project({"m.sql": SOURCES}), *options)

@@ -1,4 +1,4 @@
-"""Histories on the command line: what is planned, built and told of them."""
+"""Histories on the command line: plans, builds and queries."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def put(root: Path, **rows: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.proves("P19")
-def test_a_history_goes_on_whatever_is_asked_for(make_shared_project: Callable[..., Path]) -> None:
+def test_full_refresh_and_force_keep_the_history(make_shared_project: Callable[..., Path]) -> None:
     root = make_shared_project({"m.sql": TEXT})
     put(root, **{"1": "a", "2": "b"})
     refused = persist("query", "SELECT * FROM h", cwd=root)

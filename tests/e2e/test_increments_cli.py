@@ -1,4 +1,4 @@
-"""Incremental sources on the command line: what is planned, built and told of them."""
+"""Incremental sources on the command line: plans, builds and reported state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 @pytest.mark.slow
 @pytest.mark.proves("P8", "P9", "P10", "P15", "P21", "T12")
-def test_a_table_grows_and_says_up_to_where(make_shared_project: Callable[..., Path]) -> None:
+def test_an_incremental_table_grows_and_reports_its_watermark(
+    make_shared_project: Callable[..., Path],
+) -> None:
     root = make_shared_project({"m.sql": PLAIN})
     put(root, 0, (0, "a"), (3, "b"))
     assert document("state", cwd=root) == {}
@@ -91,7 +93,7 @@ def test_a_table_grows_and_says_up_to_where(make_shared_project: Callable[..., P
         for n in (0, 1)
         for line in (log / f"{n:020}.json").read_text().splitlines()
     )
-    # Rows without a time are counted, whichever build they came with.
+    # Rows without a time are counted, whichever build added them.
     put(root, 2, (None, "d"), (None, "e"))
     document("build", cwd=root)
     put(root, 3, (6, "f"))
@@ -103,7 +105,7 @@ def test_a_table_grows_and_says_up_to_where(make_shared_project: Callable[..., P
 
 @pytest.mark.slow
 @pytest.mark.proves("T6", "T7")
-def test_a_strict_source_is_not_computed_in_full_unasked(
+def test_a_strict_source_is_computed_in_full_only_with_full_refresh(
     make_shared_project: Callable[..., Path],
 ) -> None:
     text = ONE + "--@ persist refresh={}\nCREATE VIEW q AS SELECT ts, x FROM t;"
@@ -145,7 +147,7 @@ def test_a_strict_source_is_not_computed_in_full_unasked(
 
 @pytest.mark.slow
 @pytest.mark.proves("P20", "P21")
-def test_what_is_selected_is_built_from_scratch_and_nothing_else(
+def test_full_refresh_rebuilds_only_the_selected_sources(
     make_shared_project: Callable[..., Path],
 ) -> None:
     more = """
@@ -202,7 +204,7 @@ except TypeError as error:
 
 @pytest.mark.slow
 @pytest.mark.proves("P13", "P14")
-def test_a_window_is_computed_again_and_with_it_what_reads_it(
+def test_rerun_recomputes_a_window_and_with_cascade_its_downstream_sources(
     make_shared_project: Callable[..., Path],
 ) -> None:
     root = make_shared_project({"m.sql": PLAIN + READERS})
@@ -214,7 +216,7 @@ def test_a_window_is_computed_again_and_with_it_what_reads_it(
         return {b["source_id"][0]: (b["action"], b["partitions"]) for b in told["builds"]}
 
     assert again() == {"q": ("built", None)}
-    days = [["2024-01-01", "2024-01-07"]]  # of what has no partitions all may follow
+    days = [["2024-01-01", "2024-01-07"]]  # q has no partitions: all days may depend on it
     both = {"q": ("built", None), "r": ("built", None), "d": ("built", days)}
     assert again("--cascade") == both
     (state,) = (s for i, s in document("state", cwd=root).items() if i[0] == "q")
@@ -243,7 +245,7 @@ def test_a_window_is_computed_again_and_with_it_what_reads_it(
 
 @pytest.mark.slow
 @pytest.mark.proves("P13")
-def test_partitions_follow_from_a_window_of_a_table(
+def test_rerun_cascades_from_a_window_only_to_its_partitions(
     make_shared_project: Callable[..., Path],
 ) -> None:
     assumed = PLAIN.replace("watermark=ts", "watermark=ts assume=exact")
@@ -269,7 +271,9 @@ def test_partitions_follow_from_a_window_of_a_table(
 
 @pytest.mark.slow
 @pytest.mark.proves("K8")
-def test_some_partitions_are_built_and_no_others(make_shared_project: Callable[..., Path]) -> None:
+def test_build_options_select_the_partitions_to_build(
+    make_shared_project: Callable[..., Path],
+) -> None:
     root = make_shared_project({"m.sql": PLAIN + READERS})
     put(root, 0, (0, "a"), (3, "b"), (5, "c"))
 
@@ -293,7 +297,7 @@ def test_some_partitions_are_built_and_no_others(make_shared_project: Callable[.
 
 @pytest.mark.slow
 @pytest.mark.proves("K8", "P22")
-def test_a_range_of_partitions_goes_over_a_change_of_clocks(
+def test_partition_ranges_are_correct_across_a_daylight_saving_change(
     make_shared_project: Callable[..., Path],
 ) -> None:
     zone = 'timezone="Europe/Berlin"'

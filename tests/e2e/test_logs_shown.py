@@ -1,4 +1,4 @@
-"""What operators' tools read of commands and of the service: JSON lines, an access log."""
+"""Logs and metrics for operators: JSON lines of commands, and the access log of the service."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_build_logs_json_and_nothing_else(make_shared_project: Callable[..., P
 
 
 @pytest.mark.proves("Y3")
-def test_errors_of_commands_are_json_too(make_project: Callable[..., Path]) -> None:
+def test_errors_of_commands_are_logged_as_json(make_project: Callable[..., Path]) -> None:
     root = make_project({"m.sql": "CREATE VIEW a AS SELECT x FROM nowhere;\n"})
     done = persist("plan", cwd=root, env={"PERSIST_LOG_FORMAT": "json"})
     assert done.returncode == 3

@@ -1,4 +1,4 @@
-"""Views by which sources are read by who knows nothing of us: needs a catalog, so a Spark of its own."""
+"""Catalog views, for readers without persist: they need a catalog, so a separate Spark."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ print(json.dumps(states))
 
 @pytest.mark.slow
 @pytest.mark.proves("M11")
-def test_others_read_by_name_what_the_environment_reads(
+def test_catalog_views_have_the_rows_of_their_environment(
     make_project: Callable[..., Path], tmp_path: Path
 ) -> None:
     settings = '[env.dev]\nviews = "{name}__dev"\n[env.prod]\nviews = "{name}"\n'
@@ -129,7 +129,7 @@ def test_others_read_by_name_what_the_environment_reads(
 
 @pytest.mark.slow
 @pytest.mark.proves("X5")
-def test_views_of_others_are_neither_changed_nor_dropped(
+def test_views_of_other_publishers_are_neither_changed_nor_dropped(
     make_project: Callable[..., Path], tmp_path: Path
 ) -> None:
     settings = '[env.dev]\n[env.prod]\nviews = "{name}"\n'
@@ -170,7 +170,7 @@ print(json.dumps(said))
 
 
 @pytest.mark.slow
-def test_others_see_what_readers_read_whoever_built_it(
+def test_catalog_views_follow_reused_and_shared_tables(
     make_project: Callable[..., Path], tmp_path: Path
 ) -> None:
     settings = '[env.dev]\nreads = "prod"\nviews = "{name}__dev"\n[env.prod]\n'
@@ -188,7 +188,7 @@ def test_others_see_what_readers_read_whoever_built_it(
         ('views = "{name}"\n', "the view `numbers` would end with the session"),
     ],
 )
-def test_a_name_that_leads_nowhere_is_refused(
+def test_settings_for_unusable_catalog_views_are_rejected(
     make_project: Callable[..., Path], settings: str, says: str
 ) -> None:
     root = make_project({"m.sql": SOURCES}, settings)

@@ -1,4 +1,4 @@
-"""Builds while they run: what a terminal, a file and Dagster show of them."""
+"""Progress of a running build in a terminal, in a file and in Dagster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from conftest import need
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Sleeps within a task for three seconds.
+# `slow` sleeps for three seconds within a task.
 SOURCES = """
 CREATE TABLE t (a BIGINT) USING parquet LOCATION 'raw/t';
 --@ persist
@@ -33,7 +33,7 @@ CREATE VIEW later AS SELECT count(*) AS n FROM slow;
 
 
 def in_terminal(*arguments: str, cwd: Path) -> str:
-    """Return what a terminal of 120 columns shows of a command, with all of its redrawing."""
+    """Return all output of a command in a terminal of 120 columns, including redrawn lines."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "persist_assets.cli", *arguments],
@@ -49,7 +49,7 @@ def in_terminal(*arguments: str, cwd: Path) -> str:
         while part := os.read(ours, 65536):
             parts.append(part)
     except OSError:
-        pass  # Linux says so when the other side is closed
+        pass  # Linux raises this when the other side is closed
     finally:
         os.close(ours)
     assert process.wait() == 0, b"".join(parts)
@@ -58,7 +58,7 @@ def in_terminal(*arguments: str, cwd: Path) -> str:
 
 @pytest.mark.proves("W16")
 @pytest.mark.slow
-def test_a_build_shows_what_it_does_while_it_runs(
+def test_a_build_shows_its_progress_in_terminals_logs_and_dagster(
     make_project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need(shutil.which("java"), "install Java 17: apt-get install openjdk-17-jre-headless")

@@ -1,4 +1,4 @@
-"""Two projects beside each other: in one Dagster workspace, with one ledger and with two."""
+"""Two projects in one Dagster workspace, with a shared ledger and with separate ones."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def messages(root: Path) -> set[str]:
 
 
 def total(root: Path) -> int:
-    """Return what readers of `q` read, without Spark."""
+    """Return the published value of `q`, without Spark."""
     (entry,) = (e for e in document("manifest", cwd=root)["entries"].values() if e["rows"] == 1)
     (path,) = Path(entry["path"], entry["buildUid"]).glob("*.parquet")
     return pq.read_table(path).to_pylist()[0]["s"]
@@ -108,12 +108,12 @@ def shared(root: Path, more: str = "") -> str:
 @pytest.mark.slow
 @pytest.mark.proves("K16")
 @pytest.mark.parametrize("ledger", ["own", "shared"])
-def test_two_projects_with_the_same_names_mistake_no_table_for_another(
+def test_two_projects_with_the_same_source_names_never_share_tables(
     pair: Callable[..., Pair], tmp_path: Path, ledger: str
 ) -> None:
     a, b = pair(shared(tmp_path) if ledger == "shared" else "")
     assert actions(a) == {"p": "built", "q": "built"}
-    # The same SourceIDs, relative places and names of tables; other data.
+    # The same SourceIDs, relative paths and table names, but different data.
     assert messages(b) == {"never built"}
     assert actions(b) == {"p": "built", "q": "built"}
     assert (total(a), total(b)) == (5, 41)
@@ -147,10 +147,10 @@ TOTAL = "--@ persist\nCREATE VIEW total AS SELECT sum(a) AS s FROM p;\n"
 
 @pytest.mark.slow
 @pytest.mark.proves("K16", "U4")
-def test_a_table_of_another_project_keeps_the_materializations_of_that_project(
+def test_reading_another_projects_table_records_no_materialization_of_it(
     make_shared_project: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """In Dagster it is one asset: one location materializes it, the other one reads it."""
+    """Both projects share the asset in Dagster: one materializes it, the other one reads it."""
     place, home = tmp_path / "published", tmp_path / "home"
     published = f'environment = "dev"\n[env.dev.publish]\npath = "{place}"\n'
     text = SOURCES.format(place="raw/t", total="sum")
@@ -171,7 +171,7 @@ def test_a_table_of_another_project_keeps_the_materializations_of_that_project(
     done = persist("build", "--json", cwd=b, env={"DAGSTER_HOME": str(home)})
     assert [b["rows"] for b in printed(done)["builds"]] == [1]
     assert last() == before
-    # So the other project still finds nothing to do.
+    # So project a still has nothing to build.
     done = persist("build", "--json", cwd=a, env={"DAGSTER_HOME": str(home)})
     assert printed(done)["run_id"] is None
 
@@ -179,7 +179,7 @@ def test_a_table_of_another_project_keeps_the_materializations_of_that_project(
 @pytest.mark.slow
 @pytest.mark.proves("K16")
 @pytest.mark.parametrize("ledger", ["own", "shared"])
-def test_two_projects_are_locations_of_one_workspace(
+def test_two_projects_load_as_code_locations_of_one_workspace(
     pair: Callable[..., Pair], tmp_path: Path, ledger: str
 ) -> None:
     keys = 'key_prefix = "team_NAME"\n'
@@ -193,7 +193,7 @@ def test_two_projects_are_locations_of_one_workspace(
         timeout=120,
     )
     assert validated.returncode == 0, validated.stderr
-    # Dagster's servers of code locations outlive the context that started them: so another process.
+    # Dagster's code servers outlive the context that started them, so use another process.
     (tmp_path / "home").mkdir()
     loaded = subprocess.run(
         [
@@ -211,7 +211,7 @@ def test_two_projects_are_locations_of_one_workspace(
         name: {f"team_{name}/m/{source}" for source in ("t", "p", "q")} for name in "ab"
     }
     assert told["executable"] == 4
-    # What the command line calls them is what Dagster does.
+    # The command line uses the same asset keys as Dagster.
     assert {s["asset_key"] for s in document("check", cwd=a)["sources"]} == found["a"]
     steps = document("plan", "team_a/m/q", cwd=a)["steps"]
     assert [step["source_id"] for step in steps] == ["q@sources/m.sql"]

@@ -1,4 +1,4 @@
-"""The programs of the proposal, as they stand, over a table: every row, and none besides."""
+"""The programs of the proposal, unchanged, return exactly the expected rows of a table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUERY = "select 'v1' as name, * from v1 union all select 'v2', * from v2"
 
 
 def put(root: Path, first: int) -> None:
-    """Append rows on both sides of every condition, also such that are of neither."""
+    """Append rows that meet and that miss each condition of the views."""
     now, rows = datetime.now(UTC), list[dict[str, Any]]()
     for category in ("invoices", "deposits", "loans", None):
         for days in (1, 6 * 30 - 5, 6 * 30 + 9, 12 * 30 - 5, 12 * 30 + 12, None):
@@ -32,7 +32,7 @@ def put(root: Path, first: int) -> None:
 
 
 def expected(root: Path) -> list[tuple[str, int, str, datetime]]:
-    """Return what both views have, by delta-rs and Python."""
+    """Return the rows of both views, computed with delta-rs and Python."""
     now, found = datetime.now(UTC), list[tuple[str, int, str, datetime]]()
     for row in DeltaTable(str(root / "lake")).to_pyarrow_table().to_pylist():
         id_, category, ts = row["id"], row["category"], row["ts"]
@@ -42,7 +42,7 @@ def expected(root: Path) -> list[tuple[str, int, str, datetime]]:
 
 
 def answer_of(root: Path) -> tuple[list[tuple[Any, ...]], dict[str, str]]:
-    """Return what a query over both views answers, and from where its sources come."""
+    """Return the rows of a query over both views, and how it reads each source."""
     told = document("query", QUERY, cwd=root)
     assert [c["name"] for c in told["columns"]] == ["name", "id", "category", "ts"]
     assert not told["truncated"]
@@ -52,18 +52,20 @@ def answer_of(root: Path) -> tuple[list[tuple[Any, ...]], dict[str, str]]:
 
 @pytest.mark.slow
 @pytest.mark.proves("F1", "F20", "F22")
-def test_the_programs_of_the_proposal_have_their_rows(make_project: Callable[..., Path]) -> None:
+def test_the_programs_of_the_proposal_return_the_expected_rows(
+    make_project: Callable[..., Path],
+) -> None:
     table, v2 = TABLE.replace("s3://...", "lake"), V2.replace("view v1", "view v2")
     root = make_project({"m.sql": table + V1 + v2})
     put(root, 1)
-    # As they stand nothing is a table, so nothing is held, and all is asked of the table itself.
+    # No view is persisted, so there is no copy, and the query reads the external table itself.
     (status,) = document("external", "status", cwd=root)
     assert (status["coverage"], status["pending"]["why"]) == (None, None)
     rows, route = answer_of(root)
     assert rows == expected(root)
     assert len(rows) == 2 + 4
     assert route == {"external_table": "forwarded", "v1": "inline", "v2": "inline"}
-    # Kept as tables, they have the rows of a later version once they are built.
+    # As persisted sources, they have the rows of a later version after a build.
     kept = table + "--@ persist\n" + V1 + "--@ persist\n" + v2
     (root / "sources" / "m.sql").write_text(kept)
     put(root, 101)

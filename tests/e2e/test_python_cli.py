@@ -1,4 +1,4 @@
-"""Functions of Python on the command line, as a user meets them."""
+"""Python sources on the command line: check, plan, build, query, show and diff."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def root(make_shared_project: Callable[..., Path]) -> Path:
     return made
 
 
-def test_what_is_wrong_is_said_with_its_place(root: Path) -> None:
+def test_check_reports_the_location_of_an_error(root: Path) -> None:
     path = root / "sources" / "delays.py"
     path.write_text(DELAYS.replace("late: nw.LazyFrame", "lat: nw.DataFrame"))
     done = persist("check", cwd=root)
@@ -62,7 +62,7 @@ def test_what_is_wrong_is_said_with_its_place(root: Path) -> None:
 
 
 @pytest.mark.slow
-def test_from_plan_to_rows(root: Path) -> None:
+def test_python_sources_are_planned_built_queried_and_shown(root: Path) -> None:
     assert [s["action"] for s in document("plan", cwd=root)["steps"]] == ["build", "build"]
     statement = document("query", "SELECT * FROM late_by_carrier", "--sql", cwd=root)
     assert [(r["source_id"], r["from"]) for r in statement["route"]] == [
@@ -92,7 +92,7 @@ def test_from_plan_to_rows(root: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_function_selects_is_shown(root: Path) -> None:
+def test_show_lists_the_columns_that_a_function_selects(root: Path) -> None:
     text = """from persist_assets import table
 
 @table
@@ -106,7 +106,7 @@ def few(flights, worst):
     assert document("show", "worst", cwd=root)["selects"] == []
 
 
-def test_a_diff_with_a_revision_sees_helpers(root: Path) -> None:
+def test_a_diff_with_a_git_revision_includes_edits_of_helpers(root: Path) -> None:
     who = ("-c", "user.name=n", "-c", "user.email=e@x", "-c", "commit.gpgsign=false")
     for arguments in (["init", "-q"], ["add", "units.py", "sources"], ["commit", "-qm", "first"]):
         subprocess.run(["git", *who, *arguments], cwd=root, check=True, capture_output=True)
@@ -120,7 +120,7 @@ def test_a_diff_with_a_revision_sees_helpers(root: Path) -> None:
     ]
 
 
-def test_what_is_not_deterministic_is_warned_of(root: Path) -> None:
+def test_check_and_plan_warn_of_nondeterminism_and_side_effects(root: Path) -> None:
     path = root / "sources" / "delays.py"
     code = "from pyspark.sql.functions import current_date\n\n\n@table\ndef today(flights):\n"
     writes = "    flights.write.parquet('x')\n"
@@ -151,7 +151,7 @@ def swapped(flights: DataFrame) -> DataFrame:
 
 @pytest.mark.slow
 @pytest.mark.proves("S5")
-def test_what_spark_warns_of_data_is_told(root: Path) -> None:
+def test_a_build_prints_sparks_warnings_about_data(root: Path) -> None:
     (root / "delays.csv").write_text("b,a\n1,2\n")
     code = SWAPPED.replace("DIRECTORY", str(root / "delays.csv"))
     (root / "sources" / "swapped.py").write_text(code)

@@ -1,4 +1,4 @@
-"""`persist ci` reviews a change: the steps of the examples, run as CI servers run them."""
+"""`persist ci` reviews a change: the tests run the steps of the examples as CI servers do."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def edit(path: Path, replaced: Mapping[str, str]) -> None:
 
 
 def without_times(text: str) -> str:
-    """Return Markdown in which every duration, and the size of every file, is the same."""
+    """Return Markdown with every duration and file size replaced by a fixed one."""
     text = re.sub(r"\b\d+ min \d+ s|\b\d+\.\d s", "2.0 s", text)
     text = re.sub(r"\| \d+\.\d \|$", "| 2.0 |", text, flags=re.MULTILINE)
     return re.sub(r"[\d,]+ bytes", "1,665 bytes", text)
@@ -85,7 +85,7 @@ def tables(root: Path) -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.proves("W12", "W13")
-def test_the_examples_review_a_change_and_end_its_environment(
+def test_the_ci_examples_review_a_change_and_end_its_environment(
     tmp_path: Path, servers: None
 ) -> None:
     root = tmp_path / "shop"
@@ -129,7 +129,7 @@ def test_the_examples_review_a_change_and_end_its_environment(
     assert tables(root) == {"daily_delays", "destinations", "worst_delays"}
     assert (root / ".persist" / "manifests" / "prod.json").read_bytes() == before
 
-    # GitLab, and a change in which everything is wrong: a test, a check, a build
+    # GitLab, and a change with a failing test, a failing check and a skipped build
     edit(delays, {"count(*) AS n_flights": "nullif(count(*), 1) AS n_flights"})
     edit(root / "tests" / "delays.yml", {"n_flights: 2": "n_flights: 3"})
     script: list[str] = GITLAB["persist-review"]["script"]
@@ -149,7 +149,7 @@ def test_the_examples_review_a_change_and_end_its_environment(
     assert wrong.returncode == 3
     assert json.loads(wrong.stdout)["problems"][0]["path"] == "sources/marts/worst_delays.sql"
 
-    # the end, even of a change that cannot be compiled
+    # ending an environment works even if the change cannot be compiled
     assert run(root, github_steps("end"), {"PERSIST_ENV": "pr-7"}) == 0
     assert run(root, GITLAB["persist-end"]["script"], {"PERSIST_ENV": "pr-8"}) == 0
     assert tables(root) == {"daily_delays", "destinations"}
@@ -206,7 +206,7 @@ def test_the_jobs_of_the_workflow_exclude_each_other() -> None:
     }
 
 
-def test_the_page_shows_the_examples() -> None:
+def test_the_ci_docs_page_contains_the_example_files() -> None:
     page = (ROOT / "docs" / "ci.md").read_text()
     for path in ("persist_assets/template/persist.yml", "examples/ci/gitlab.yml"):
         assert f"```yaml\n{(ROOT / path).read_text()}```" in page

@@ -1,7 +1,7 @@
-"""A Spark server that runs, command line and projects share: its life, its death, its secrets.
+"""A Spark server that runs, commands and projects share: start, sessions, failures, shutdown.
 
-Every client is a process of its own, as in life: one process has either classic sessions or those
-of a server. A test takes the server as it finds it and starts it if there is none.
+Every client is a separate process, because a process has either classic sessions or those of a
+server. A test uses the server that is running and starts one if there is none.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def make(root: Path, toml: str) -> Path:
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A directory of projects whose servers end with the tests."""
+    """A directory of projects; their servers are stopped after the tests."""
     need(shutil.which("java"), "install Java 17: apt-get install openjdk-17-jre-headless")
     base = tmp_path_factory.mktemp("shared")
     make(base / "one", SHARED)
@@ -112,7 +112,7 @@ def rows(root: Path, table: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_it_starts_once_says_where_it_is_and_keeps_its_token(places: Path) -> None:
+def test_a_server_starts_once_reports_its_address_and_hides_its_token(places: Path) -> None:
     told = persist(places, "one", "spark", "start")
     assert told["running"]
     assert told["url"] == f"sc://localhost:{told['port']}"
@@ -179,7 +179,7 @@ for url in (server.address, f"{server.address}/;token={'0' * 64}"):
 
 @pytest.fixture
 def foreign(tmp_path: Path) -> Iterator[str]:
-    """The address of a Connect server that somebody else started, in another directory."""
+    """The address of a Spark Connect server started outside persist, in another directory."""
     theirs = {"spark.sql.catalog.theirs": "org.apache.spark.sql.delta.catalog.Theirs"}
     with connect_server(tmp_path, theirs) as address:
         yield address
@@ -187,7 +187,7 @@ def foreign(tmp_path: Path) -> Iterator[str]:
 
 @pytest.mark.slow
 @pytest.mark.proves("S13")
-def test_a_build_in_a_server_that_somebody_else_started_is_the_same(
+def test_builds_work_in_a_spark_connect_server_started_outside_persist(
     places: Path, foreign: str
 ) -> None:
     toml = f'{SPARK_TOML}"spark.remote" = "{foreign}"\n"spark.sql.warehouse.dir" = "/nowhere"\n'
@@ -217,7 +217,7 @@ def f(p):
 
 
 @pytest.mark.slow
-def test_projects_share_it_and_see_nothing_of_each_other_and_strangers_nothing(
+def test_projects_share_a_server_in_isolated_sessions_and_unauthenticated_clients_fail(
     places: Path,
 ) -> None:
     client = run(places, "-c", CLIENT, str(places / "one"), str(places / "two"))
@@ -226,7 +226,7 @@ def test_projects_share_it_and_see_nothing_of_each_other_and_strangers_nothing(
 
 
 @pytest.mark.slow
-def test_who_uses_it_when_it_dies_says_so_and_the_next_one_starts_it_again(places: Path) -> None:
+def test_a_query_reports_a_dead_server_and_the_next_query_restarts_it(places: Path) -> None:
     before = persist(places, "one", "spark", "start")
     user = run(places, "-m", "persist_assets.cli", "--project", str(places / "one"), "query", SLOW)
     wait_for(lambda: persist(places, "one", "spark", "status")["clients"] == 1)
@@ -245,7 +245,7 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-# No task of it looks whether it was cancelled.
+# Its tasks never check whether they were cancelled.
 HEEDLESS = """SELECT sum(aggregate(sequence(1, 100000), id, (a, x) ->
 a + aggregate(sequence(1, 1000000), x, (b, y) -> (b + y) % 7))) AS n FROM range(0, 8, 1, 8)"""
 IMPATIENT = """
@@ -268,7 +268,7 @@ def test_a_server_whose_cancelled_job_does_not_end_is_replaced(places: Path) -> 
         return bool(jobs) and jobs[0]["running"] == 2
 
     wait_for(runs, seconds=60)
-    # A task that is cancelled before it computes anything ends.
+    # Wait until the tasks compute: a task cancelled earlier would end.
     _, jvm = processes(state_of(places))
     began = cpu_seconds(jvm)
     wait_for(lambda: cpu_seconds(jvm) > began + 5, seconds=60)
@@ -284,7 +284,7 @@ def test_a_server_whose_cancelled_job_does_not_end_is_replaced(places: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_jvm_without_its_supervisor_is_swept_and_a_server_without_clients_ends(
+def test_an_orphaned_jvm_is_killed_and_an_idle_server_stops(
     places: Path,
 ) -> None:
     persist(places, "one", "spark", "start")

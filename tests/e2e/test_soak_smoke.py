@@ -1,4 +1,4 @@
-"""A few steps of `make soak`: it works, and what it looks at is right."""
+"""A few steps of `make soak` run, and its checks find no violation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.slow
 @pytest.mark.proves("Z7")
-def test_a_few_steps_of_a_soak_leave_nothing_wrong(tmp_path: Path) -> None:
+def test_a_short_soak_run_finds_no_violations(tmp_path: Path) -> None:
     world = soak(tmp_path, 20261126, seconds=15, steps=12, is_brief=True)
     print(summary(world))
     assert world.violations == []

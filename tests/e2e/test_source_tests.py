@@ -1,4 +1,4 @@
-"""`persist test`: rows in, rows out, in each language."""
+"""`persist test`: input rows and expected output rows, in each language."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ python_clock: {source: counted, clock: 2024-01-31, inputs: {paid: []}, expect: [
 
 @pytest.mark.slow
 @pytest.mark.proves("W5")
-def test_sources_are_tested_on_rows_that_are_made_up(
+def test_persist_test_checks_sources_against_made_up_rows(
     make_shared_project: Callable[..., Path],
 ) -> None:
     root = make_shared_project({"a.sql": SQL, "b.py": PYTHON, "c.malloy": MALLOY})
@@ -145,7 +145,7 @@ def test_sources_are_tested_on_rows_that_are_made_up(
 
 @pytest.mark.slow
 @pytest.mark.proves("W5", "W3")
-def test_a_test_is_recorded_and_passes(tmp_path: Path, servers: None) -> None:
+def test_a_recorded_test_passes(tmp_path: Path, servers: None) -> None:
     assert persist("init", cwd=tmp_path).returncode == 0
     recorded = document("test", "--record", "daily_delays", "--rows", "3", cwd=tmp_path)
     assert recorded == {"path": "tests/daily_delays.yml"}

@@ -1,4 +1,4 @@
-"""A project begins: `persist init` and `persist raw`, up to tables that Dagster shows."""
+"""`persist init` and `persist raw` create projects that can be built, queried and opened."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from commands import clean_environ, document, persist
 
 @pytest.mark.slow
 @pytest.mark.proves("W3")
-def test_a_new_project_is_built_queried_and_opened(tmp_path: Path, servers: None) -> None:
+def test_a_new_project_builds_and_loads_in_dagster(tmp_path: Path, servers: None) -> None:
     languages = [word for n in ("sql", "malloy", "python") for word in ("--language", n)]
     begun = persist("init", "shop", *languages, cwd=tmp_path)
     assert begun.returncode == 0, begun.stderr
@@ -70,7 +70,7 @@ def write_data(place: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.proves("W1")
-def test_spark_reads_by_declarations_what_was_written(tmp_path: Path, servers: None) -> None:
+def test_spark_reads_files_through_generated_declarations(tmp_path: Path, servers: None) -> None:
     write_data(tmp_path / "in")
     places = ["text.csv", "lines.jsonl", "list.json", "typed.parquet"]
     words = [word for place in places for word in ("--from", f"in/{place}")]

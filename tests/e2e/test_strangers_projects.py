@@ -1,4 +1,4 @@
-"""A stranger's project, looked at before anybody has read it: nothing outside of it is touched."""
+"""Commands in an untrusted project run none of its code and access nothing outside of it."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ COMMANDS = (("check",), ("plan", "--against", "far"), ("docs",), ("doctor", "--f
 
 
 class Listeners:
-    """Ports on loopback; whoever connects is noted and cut off."""
+    """Ports on loopback: each connection is recorded and closed."""
 
     def __init__(self) -> None:
         self.heard: set[str] = set()
         self._sockets: dict[str, socket.socket] = {}
 
     def port(self, name: str) -> int:
-        """Return the port of a name, which is listened on from then on."""
+        """Return the port of a name, and listen on it from then on."""
         if name not in self._sockets:
             listening = socket.create_server(("127.0.0.1", 0))
             self._sockets[name] = listening
@@ -137,7 +137,7 @@ source: totals is spark.table('s') -> {{ aggregate: n is count() }}
 """,
 }
 BROKEN = ("raw.sql", "names.sql", "link.sql")
-"""Without these the others compile, so that what comes after that is reached."""
+"""Without these files the others compile, so commands continue after compilation."""
 
 SCRIPT = "#!/bin/sh\ntouch {marks}/script\nexit 1\n"
 FILES = {
@@ -173,7 +173,7 @@ def write(path: Path, text: str, *, mode: int = 0o644) -> None:
 
 
 def made_outside(outside: Path) -> None:
-    """Make the files of the user that a stranger would like to change."""
+    """Create files of the user that a malicious project could target."""
     outside.mkdir()
     with closing(sqlite3.connect(outside / "victim.sqlite")) as database, database:
         database.execute("CREATE TABLE alembic_version (version_num TEXT)")
@@ -192,7 +192,7 @@ def made_outside(outside: Path) -> None:
 
 
 def cloned(root: Path, outside: Path, ports: Mapping[str, int], ledger: str, warehouse: str, leave: tuple[str, ...]) -> None:  # fmt: skip
-    """Write the project of a stranger."""
+    """Write a malicious project."""
     marks = outside / "marks"
     marks.mkdir(exist_ok=True)
     values = {"marks": marks, "outside": outside, **ports}
@@ -219,12 +219,12 @@ def cloned(root: Path, outside: Path, ports: Mapping[str, int], ledger: str, war
     (root / ".persist" / "docs").mkdir()
     for name in ("index.html", "persist-docs.json"):
         (root / ".persist" / "docs" / name).symlink_to(outside / "docs" / "index.html")
-    # A table whose log names files of a store.
+    # A table whose log names files in an object store.
     write_deltalake(root / "clone", pa.table({"a": pa.array([1], pa.int64())}))
     (log,) = (root / "clone" / "_delta_log").glob("*.json")
     (file,) = (root / "clone").glob("*.parquet")
     log.write_text(log.read_text().replace(file.name, f"s3://lake/clone/{file.name}"))
-    if not ledger:  # that says where tables are
+    if not ledger:  # the project's own ledger, which names the locations of tables
         now, theirs = datetime.now(UTC), Ledger(f"sqlite:///{root}/.persist/ledger.db")
         for number, table in enumerate(("s3://lake/table", str(outside / "warehouse" / "theirs"))):
             build = Build(f"u{number}", f"p{number}@sources/m.sql", f"{number}" * 64, "d", "dev", None, "started", "built", now)  # fmt: skip
@@ -235,7 +235,7 @@ def cloned(root: Path, outside: Path, ports: Mapping[str, int], ledger: str, war
 
 
 def state(directory: Path) -> dict[str, tuple[int, int, int, bytes]]:
-    """Return all that can be told of what is below a directory but when it was read."""
+    """Return the content and metadata of all files below a directory, except access times."""
     found: dict[str, tuple[int, int, int, bytes]] = {}
     for path in (directory, *sorted(directory.rglob("*"))):
         facts = path.lstat()
@@ -246,7 +246,7 @@ def state(directory: Path) -> dict[str, tuple[int, int, int, bytes]]:
 
 
 class Visitor:
-    """Runs commands in a project as a user does who has secrets."""
+    """Runs commands in a project, as a user whose environment contains secrets."""
 
     def __init__(self, tmp_path: Path, root: Path, **more: str) -> None:
         self.root = root
@@ -284,7 +284,9 @@ NAMES = ("postgres", "store", "upstream", "webhook", "connect", "external")
 @pytest.mark.parametrize(
     ("ledger", "leave"), [("a file outside", ()), *((name, BROKEN) for name in LEDGERS)]
 )
-def test_nothing_is_executed_sent_or_touched(tmp_path: Path, listeners: Listeners, ledger: str, leave: tuple[str, ...]) -> None:  # fmt: skip
+def test_untrusted_projects_run_no_code_and_access_nothing_outside(
+    tmp_path: Path, listeners: Listeners, ledger: str, leave: tuple[str, ...]
+) -> None:
     outside, root = tmp_path / "outside", tmp_path / "clone"
     made_outside(outside)
     warehouse = WAREHOUSES[list(LEDGERS).index(ledger) % len(WAREHOUSES)]
@@ -319,7 +321,7 @@ def test_nothing_is_executed_sent_or_touched(tmp_path: Path, listeners: Listener
         (".persist/docs", ("docs",), "is a symbolic link"),
     ],
 )
-def test_links_in_place_of_what_is_written_are_refused(
+def test_symbolic_links_out_of_the_project_are_refused(
     tmp_path: Path, link: str, command: tuple[str, ...], message: str
 ) -> None:
     outside, root = tmp_path / "outside", tmp_path / "clone"
@@ -339,7 +341,7 @@ def test_links_in_place_of_what_is_written_are_refused(
 
 @pytest.mark.slow
 @pytest.mark.proves("S30")
-def test_what_the_user_trusts_is_reached(tmp_path: Path, listeners: Listeners) -> None:
+def test_commands_access_only_trusted_places(tmp_path: Path, listeners: Listeners) -> None:
     outside, root = tmp_path / "outside", tmp_path / "clone"
     made_outside(outside)
     ports = {name: listeners.port(name) for name in NAMES}
@@ -358,27 +360,27 @@ def test_what_the_user_trusts_is_reached(tmp_path: Path, listeners: Listeners) -
     refused = visitor.run("plan")
     assert refused.returncode == 2
     assert f"{outside}/new/ledger.db is outside the project and not trusted" in refused.stderr
-    # One place, and what lies below it.
+    # Trust one place, and everything below it.
     assert visitor.run("trust", str(outside / "new")).returncode == 0
     assert visitor.run("doctor").returncode == 1
     assert not (outside / "new").exists()
     visitor.run("plan")
     assert (outside / "new" / "ledger.db").exists()
     assert not listeners.heard
-    # Of others the variable is enough; this project's other stores are refused.
+    # PERSIST_TRUST is enough for other places; the remaining ones are still refused.
     trusting = Visitor(tmp_path, root, PERSIST_TRUST=f"s3://lake/below {store}")
     problems = json.loads(trusting.run("doctor", "--json").stdout)["problems"]
     assert [p["message"].split()[0] for p in problems if p["code"] == "untrusted"] == [
         str(outside / "warehouse")
     ]
     assert listeners.heard == {"store"}
-    # Another place is another question.
+    # A changed place must be trusted separately.
     assert visitor.run("trust", "--all").returncode == 0
     assert all(p["trusted"] for p in json.loads(visitor.run("trust", "--json").stdout)["places"])
     settings = (root / "persist.toml").read_text()
     (root / "persist.toml").write_text(settings.replace("outside/new/", "outside/newer/"))
     assert visitor.run("plan").returncode == 2
-    # And of another clone nothing was said.
+    # Trust does not extend to another clone.
     other = tmp_path / "other"
     cloned(other, outside, ports, LEDGERS["a server"], WAREHOUSES[0], BROKEN)
     assert Visitor(tmp_path, other).run("docs").returncode == 2
@@ -386,7 +388,7 @@ def test_what_the_user_trusts_is_reached(tmp_path: Path, listeners: Listeners) -
 
 @pytest.mark.slow
 @pytest.mark.proves("S30")
-def test_an_untrusted_project_that_names_no_places_is_no_different(tmp_path: Path) -> None:
+def test_a_project_without_outside_places_needs_no_trust(tmp_path: Path) -> None:
     root = tmp_path / "own"
     write(root / "persist.toml", "")
     write(root / "sources" / "a.sql", "--@ persist\nCREATE VIEW a AS SELECT 1 AS one;")

@@ -1,4 +1,4 @@
-"""The tutorial, run as it is written."""
+"""The tutorial runs exactly as written."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tutorial import environ_of, follow, matches
         ("a\nb\n", "a\n", False),
     ],
 )
-def test_what_is_shown_is_compared_line_by_line(shown: str, printed: str, same: bool) -> None:
+def test_expected_output_is_compared_line_by_line(shown: str, printed: str, same: bool) -> None:
     assert bool(matches(shown, printed)) == same
 
 
 @pytest.mark.proves("H7")
 @pytest.mark.slow
-def test_the_tutorial_runs_as_it_is_written(tmp_path: Path, servers: None) -> None:
+def test_the_tutorial_runs_exactly_as_written(tmp_path: Path, servers: None) -> None:
     programs = Path(sys.executable).parent
     need(str(programs / "persist") if (programs / "persist").exists() else None, "make setup")
     follow(tmp_path, environ_of(programs))

@@ -1,6 +1,7 @@
-"""Two Dagster deployments that know nothing of each other's code, with their daemons.
+"""Two Dagster deployments with separate code, and their daemons.
 
-What one materializes the other waits for, and builds; runs are ended and daemons killed.
+One waits for materializations of the other and builds on them; runs are terminated and daemons
+killed.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ class Deployment:
         return f"http://127.0.0.1:{self.port}"
 
     def wait(self) -> None:
-        """Wait until it answers and its daemon has told that it lives."""
+        """Wait until the webserver answers and reports that the daemons are healthy."""
         wait_for(self._is_up, seconds=180)
 
     def _is_up(self) -> bool:
@@ -144,7 +145,7 @@ class Deployment:
         return told["data"]
 
     def daemon(self) -> int:
-        """Return the process of its daemon."""
+        """Return the process ID of its daemon."""
         assert self.process is not None
         (found,) = [p for p in children(self.process.pid) if "dagster._daemon" in command(p)]
         return found
@@ -166,7 +167,7 @@ def command(pid: int) -> str:
 
 @dataclass
 class Both:
-    """A deployment of stock assets, and one of ours that follows it."""
+    """A deployment of plain Dagster assets, and a deployment of persist that follows it."""
 
     theirs: Deployment
     ours: Deployment
@@ -177,12 +178,12 @@ class Both:
         return self.ours.root
 
     def want(self, ref: str, *more: str) -> str:
-        """Ask for something by the command line; return the want's id."""
+        """Create a want on the command line, and return its id."""
         told = document("want", "add", ref, "--ttl", "none", "--no-wait", *more, cwd=self.root)
         return str(told["want_id"])
 
     def state(self, want_id: str) -> str:
-        """Return how a want is by now."""
+        """Return the current state of a want."""
         (want,) = [w for w in self.ledger.wants.fetch("dev") if w.want_id == want_id]
         return want.state
 
@@ -190,7 +191,7 @@ class Both:
         wait_for(lambda: self.state(want_id) == state, seconds=180)
 
     def runs(self) -> list[Any]:
-        """Return the runs of ours that are of requests, the newest first."""
+        """Return our runs of build requests, the newest first."""
         query = """{ runsOrError(limit: 99) { ... on Runs { results {
             runId status jobName tags { key value } } } } }"""
         return [
@@ -200,14 +201,14 @@ class Both:
         ]
 
     def turns(self) -> set[str]:
-        """Return the turns of our sensor that have ended."""
+        """Return the ids of our sensor's ticks that have ended."""
         query = """query($s: SensorSelector!) { sensorOrError(sensorSelector: $s) { ... on Sensor {
             sensorState { ticks(limit: 5) { id endTimestamp } } } } }"""
         found = self.ours.ask(query, s=SENSOR)["sensorOrError"]["sensorState"]["ticks"]
         return {tick["id"] for tick in found if tick["endTimestamp"]}
 
     def events(self, want_id: str) -> list[str]:
-        """Return what became of a want, in order; and when the other deployment told something."""
+        """Return the kinds of a want's events, in order, with syncs that reported partitions."""
         found, _ = self.ledger.events.search(0)
         (request,) = [
             e.data["build_request_id"]
@@ -267,7 +268,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
 
 @pytest.mark.slow
 @pytest.mark.proves("K10", "D14")
-def test_what_one_deployment_materializes_the_other_builds_on(both: Both) -> None:
+def test_a_deployment_builds_on_tables_of_another_deployment(both: Both) -> None:
     before = {run["runId"] for run in both.runs()}
     needed = "users:data/users/2024-01-02"
     want_id = both.want("m/daily/2024-01-02", "--needs", needed)
@@ -306,7 +307,7 @@ def test_what_one_deployment_materializes_the_other_builds_on(both: Both) -> Non
 
 @pytest.mark.slow
 @pytest.mark.proves("D14")
-def test_a_run_that_is_terminated_and_a_daemon_that_is_killed_lose_nothing(both: Both) -> None:
+def test_a_want_survives_a_terminated_run_and_a_killed_daemon(both: Both) -> None:
     before = len(both.runs())
     want_id = both.want("waits/slow")
     begun = both.root / "begun"
@@ -322,15 +323,15 @@ def test_a_run_that_is_terminated_and_a_daemon_that_is_killed_lose_nothing(both:
     assert (failed.state, failed.error) == ("failed", "`waits/slow`: interrupted")
     wait_for(lambda: both.runs()[0]["status"] == "CANCELED")
 
-    document("evaluate", "--force", cwd=both.root)  # instead of waiting for the pause to end
+    document("evaluate", "--force", cwd=both.root)  # instead of waiting for the retry delay
     wait_for(lambda: begun.read_text() == "xx", seconds=180)
     os.kill(both.ours.daemon(), signal.SIGKILL)
     assert both.ours.process is not None
-    both.ours.process.wait(60)  # `dagster dev` does not do without
+    both.ours.process.wait(60)  # `dagster dev` exits without its daemon
     both.ours.start()
     both.ours.wait()
     turns = both.turns()
-    wait_for(lambda: both.turns() != turns)  # the new daemon has looked
+    wait_for(lambda: both.turns() != turns)  # the new daemon has run the sensor
     (both.root / "go").touch()
     both.wait(want_id, "satisfied")
     assert both.rows("slow@sources/waits.py") == [{"a": 1}]

@@ -1,4 +1,4 @@
-"""Wants on the command line, and that the service leaves the same in the log."""
+"""Wants on the command line; the service logs the same events."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def kinds(root: Path, since: int = 0) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.proves("D15", "D32", "D33", "D35", "D36", "D1")
-def test_what_is_asked_for_is_built_at_once_and_told_of(root: Path) -> None:
+def test_want_add_builds_the_partition_and_logs_each_step(root: Path) -> None:
     made = document("want", "add", REF, "--comment", "for the board", cwd=root)
     assert (made["state"], made["ttl_seconds"], made["sla_seconds"]) == ("satisfied", 1800, 300)
     assert made["source"]["type"] == "cli"
@@ -44,7 +44,7 @@ def test_what_is_asked_for_is_built_at_once_and_told_of(root: Path) -> None:
         "build-request-succeeded",
         "want-satisfied",
     ]
-    # It is not wanted any more, and remembered.
+    # The satisfied want is listed only with `--all`.
     assert document("want", "list", cwd=root) == []
     assert [w["want_id"] for w in document("want", "list", "--all", cwd=root)] == [made["want_id"]]
     explained = document("explain", REF, cwd=root)
@@ -59,12 +59,12 @@ def test_what_is_asked_for_is_built_at_once_and_told_of(root: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.proves("D38")
-def test_the_command_line_and_the_service_leave_the_same_in_the_log(root: Path) -> None:
+def test_the_command_line_and_the_service_log_the_same_events(root: Path) -> None:
     needs = "users:data/users"
     asked = {"partition_ref": REF, "external_dependencies": [needs], "sla_seconds": 300}
 
     def without_ids(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return events without what names them and who did it."""
+        """Return events without their ids, times and authors."""
         own = ("idx", "at", "want_id", "source", "by")
         return [{k: v for k, v in e.items() if k not in own} for e in events]
 
@@ -82,7 +82,7 @@ def test_the_command_line_and_the_service_leave_the_same_in_the_log(root: Path) 
     expected = without_ids(by_command["events"])
     logged = without_ids(by_service)
     assert [e["kind"] for e in expected] == ["want-created", "evaluation", "want-cancelled"]
-    # Making a want over HTTP has it evaluated by itself too.
+    # Creating a want over HTTP also triggers an evaluation.
     assert [e for e in logged if e["kind"] != "evaluation"] == [
         e for e in expected if e["kind"] != "evaluation"
     ]

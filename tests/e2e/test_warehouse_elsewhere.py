@@ -1,6 +1,7 @@
-"""A warehouse that Spark and its client do not share is reported before anything is computed.
+"""A warehouse that Spark and its client do not share fails a build before it computes anything.
 
-Spark's processes have mounts of their own, so that a path is another directory for them, as on another machine.
+Spark's processes have mounts of their own, so a path is another directory for them, as it would be
+on another machine.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def persist(root: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 def failed(root: Path) -> str:
-    """Return what a build says that computes nothing."""
+    """Run a build that must fail without computing anything, and return its output."""
     ended = persist(root, "build")
     assert ended.returncode != 0, ended.stderr
     assert not list(root.rglob("*.parquet.crc"))
@@ -75,13 +76,13 @@ def built(root: Path) -> list[Any]:
 
 
 def hidden(tmp_path: Path) -> tuple[Path, tuple[str, ...]]:
-    """Return a warehouse, and the command that runs Spark with another directory in its place."""
+    """Return a warehouse, and a command prefix that mounts an empty directory over it for Spark."""
     warehouse = tmp_path / "warehouse"
     warehouse.mkdir()
     return warehouse, apart(f"mount -t tmpfs none {warehouse}")
 
 
-def test_a_server_elsewhere_does_not_see_the_clients_warehouse(tmp_path: Path) -> None:
+def test_a_build_fails_if_a_spark_connect_server_does_not_see_the_warehouse(tmp_path: Path) -> None:
     warehouse, elsewhere = hidden(tmp_path)
     with connect_server(tmp_path / "server", before=elsewhere) as address:
         remote = f'"spark.remote" = "{address}"\n'
@@ -95,7 +96,7 @@ def test_a_server_elsewhere_does_not_see_the_clients_warehouse(tmp_path: Path) -
         assert not [p for p in (tmp_path / "both").iterdir() if "probe" in p.name]
 
 
-def test_a_server_that_can_only_read_the_warehouse_is_named(tmp_path: Path) -> None:
+def test_a_build_fails_if_the_server_can_only_read_the_warehouse(tmp_path: Path) -> None:
     warehouse = tmp_path / "warehouse"
     warehouse.mkdir()
     read_only = f"mount --bind {warehouse} {warehouse} && mount -o remount,ro,bind {warehouse}"
@@ -107,7 +108,7 @@ def test_a_server_that_can_only_read_the_warehouse_is_named(tmp_path: Path) -> N
     assert not any(warehouse.iterdir())
 
 
-def test_executors_elsewhere_do_not_see_the_clients_warehouse(tmp_path: Path) -> None:
+def test_a_build_fails_if_executors_do_not_see_the_warehouse(tmp_path: Path) -> None:
     warehouse, elsewhere = hidden(tmp_path)
     with cluster(tmp_path / "cluster", [elsewhere]) as url:
         master = f'"spark.master" = "{url}"\n{ALL}'
@@ -117,7 +118,7 @@ def test_executors_elsewhere_do_not_see_the_clients_warehouse(tmp_path: Path) ->
         assert built(make(tmp_path / "one", master, str(tmp_path / "both"))) == [[5]]
 
 
-def test_one_worker_that_lacks_the_warehouse_is_found_out(tmp_path: Path) -> None:
+def test_a_build_fails_if_one_of_two_workers_does_not_see_the_warehouse(tmp_path: Path) -> None:
     warehouse, elsewhere = hidden(tmp_path)
     with cluster(tmp_path / "cluster", [(), elsewhere]) as url:
         message = failed(

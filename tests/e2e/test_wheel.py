@@ -1,4 +1,4 @@
-"""What is shipped: a wheel that compiles Malloy wherever there is Node, and no npm."""
+"""The wheel compiles Malloy on every machine that has Node, without npm."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ main()
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """Return a copy of the tracked files that the package is built from: there is no bundle."""
+    """Return a copy of the package's tracked files, without the bundled compiler."""
     return copied(tmp_path)
 
 
@@ -49,10 +49,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def programs(wheel: Path) -> Path:
-    """Return the programs of an environment in which only the wheel is installed.
+    """Return the directory of programs of an environment with only the wheel installed.
 
-    What the wheel depends on is read from the environment of the tests, which has the project's
-    files too: the wheel comes before them.
+    Its dependencies come from the tests' environment, which also has the project's files; the
+    wheel takes precedence over them.
     """
     root = wheel.parent / "environment"
     uv = [need(found_uv(), "install uv")]
@@ -71,7 +71,7 @@ def programs(wheel: Path) -> Path:
 
 
 def installed(programs: Path) -> dict[str, str]:
-    """Return the environment of a shell in which nothing of the repository is imported."""
+    """Return environment variables with which nothing is imported from the repository."""
     return {k: v for k, v in environ_of(programs).items() if k != "PYTHONPATH"}
 
 
@@ -109,7 +109,7 @@ def build(clone: Path, *options: str, **variables: str) -> subprocess.CompletedP
 
 @pytest.mark.slow
 @pytest.mark.proves("S21", "W26")
-def test_a_clone_is_built_into_a_wheel_that_compiles_malloy_without_npm(
+def test_a_wheel_built_from_a_clone_compiles_malloy_without_npm(
     wheel: Path, tmp_path: Path, make_project: Callable[..., Path]
 ) -> None:
     place = tmp_path / "installed"
@@ -148,7 +148,7 @@ def test_a_clone_is_built_into_a_wheel_that_compiles_malloy_without_npm(
 
 
 @pytest.mark.proves("S21")
-def test_a_wheel_is_not_built_without_the_compiler(clone: Path) -> None:
+def test_building_a_wheel_fails_without_malloys_compiler(clone: Path) -> None:
     done = build(
         clone,
         "--wheel",

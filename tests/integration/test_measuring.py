@@ -1,4 +1,4 @@
-"""The benchmarks of maintenance find wrong rows."""
+"""The benchmarks of maintenance detect wrong rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def measuring(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     import measuring
 
     yield measuring
-    for name in ("measuring", "increments"):  # of the benchmarks; tests have names like theirs
+    for name in ("measuring", "increments"):  # modules of the benchmarks; tests have similar names
         sys.modules.pop(name, None)
 
 
@@ -37,7 +37,7 @@ def measuring(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("columns", ["*", "id, name"])
-def test_a_wrong_row_is_found(
+def test_wrong_and_missing_rows_are_detected(
     spark: Any, measuring: Any, ours: str, difference: str | None, columns: str
 ) -> None:
     if columns != "*" and "id / 3 +" in ours:
@@ -46,7 +46,7 @@ def test_a_wrong_row_is_found(
     assert measuring.find_difference(spark.sql(ours), spark.sql(fresh)) == difference
 
 
-def test_other_columns_are_a_difference(spark: Any, measuring: Any) -> None:
+def test_a_different_column_type_is_a_difference(spark: Any, measuring: Any) -> None:
     ours, fresh = spark.sql("SELECT 1 AS a"), spark.sql("SELECT 1L AS a")
     assert measuring.find_difference(ours, fresh) is not None
 

@@ -1,4 +1,4 @@
-"""Commands that are forked from a warm process are processes like those that are started."""
+"""Commands that are forked from a warm process behave like freshly started ones."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def forked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 @pytest.mark.parametrize("safe", [(), ("-P",)], ids=["", "-P"])
 @pytest.mark.parametrize("session", [False, True])
-def test_a_forked_process_is_what_a_started_one_is(
+def test_a_forked_process_behaves_like_a_started_one(
     safe: tuple[str, ...],
     session: bool,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     forked: list[bool],
 ) -> None:
-    """The module of this command is beside it, so that Python finds it by itself only without -P."""
+    """The module of the command is in its working directory, where Python looks only without -P."""
     monkeypatch.setattr(warm, "MODULES", ("asked",))
     (tmp_path / "asked.py").write_text(MODULE)
     env = {**os.environ, "TZ": "Asia/Tokyo", "PERSIST_ODD": "ä\udcff"}
@@ -79,7 +79,7 @@ def test_a_forked_process_is_what_a_started_one_is(
     "arguments",
     [["--help"], ["--version"], ["nope"], ["check"], ["check", "--json"], ["plan", "nope"]],
 )
-def test_commands_say_the_same(
+def test_forked_and_started_commands_print_the_same(
     arguments: list[str], make_project: Callable[..., Path], forked: list[bool]
 ) -> None:
     root = make_project({"m.sql": "--@ persist\nCREATE VIEW q AS SELECT 1 AS n, x;"})
@@ -94,7 +94,7 @@ def test_commands_say_the_same(
     assert forked == [True]
 
 
-def test_it_can_be_killed_and_looked_for(tmp_path: Path, forked: list[bool]) -> None:
+def test_a_forked_process_can_be_polled_and_killed(tmp_path: Path, forked: list[bool]) -> None:
     (tmp_path / "persist.toml").touch()
     serve = [*PERSIST, "serve", "--port", "0"]
     for end in (signal.SIGTERM, signal.SIGKILL):
@@ -112,7 +112,7 @@ def test_it_can_be_killed_and_looked_for(tmp_path: Path, forked: list[bool]) -> 
 
 
 @pytest.mark.slow
-def test_hashes_differ_from_command_to_command(
+def test_each_forked_command_has_its_own_hash_seed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked: list[bool]
 ) -> None:
     monkeypatch.setattr(warm, "MODULES", ("hashed",))
@@ -135,7 +135,7 @@ def test_hashes_differ_from_command_to_command(
     ],
     ids=lambda env: next(iter(env)),
 )
-def test_what_imports_could_be_others_for_is_started(
+def test_variables_that_can_change_imports_force_a_fresh_process(
     env: dict[str, str], tmp_path: Path, forked: list[bool]
 ) -> None:
     done = warm.run(
@@ -145,7 +145,7 @@ def test_what_imports_could_be_others_for_is_started(
     assert forked == [False]
 
 
-def test_a_directory_whose_modules_hide_others_is_no_place_to_fork(
+def test_a_directory_that_shadows_modules_forces_a_fresh_process(
     tmp_path: Path, forked: list[bool]
 ) -> None:
     (tmp_path / "persist.toml").touch()

@@ -1,4 +1,4 @@
-"""A minute of kills and cuts between two graphs: nothing that one tells is lost or doubled."""
+"""Events between two graphs during a minute of killed processes and network cuts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ N_EVENTS = 10_000
 
 
 @pytest.mark.proves("D37", "D25")
-def test_no_event_is_lost_or_doubled_in_a_minute_of_kills_and_cuts(
+def test_kills_and_network_cuts_neither_lose_nor_duplicate_events(
     make_project: Callable[..., Path],
 ) -> None:
     roots = (make_project({"m.sql": SOURCES}, name=name) for name in ("sender", "receiver"))

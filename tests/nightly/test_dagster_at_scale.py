@@ -128,7 +128,7 @@ class Team:
     ledger: Ledger
 
     def jobs(self, run_id: str, state: str) -> list[dict[str, Any]]:
-        """Return the Spark jobs of a run; a server without clients has ended."""
+        """Return the Spark jobs of a run; none if the Spark server has ended."""
         apps, found = f"{self.spark}/api/v1/applications", list[dict[str, Any]]()
         with suppress(OSError, ValueError):  # while it starts, it answers in HTML
             for app in _get(apps):
@@ -137,7 +137,7 @@ class Team:
         return found
 
     def tables(self, environment: str = "prod") -> dict[str, Snapshot]:
-        """Return what readers of the first project see, by the names of sources."""
+        """Return the published tables of the first project, by source name."""
         manifest = self.ledger.manifests.fetch(environment).values()
         return {s.source_id.partition("@")[0]: s for s in manifest}
 
@@ -209,7 +209,7 @@ def team(
 
 
 @pytest.mark.proves("U4")
-def test_a_backfill_of_a_year_builds_each_day_once(team: Team) -> None:
+def test_a_backfill_of_a_year_builds_every_day(team: Team) -> None:
     dagster = team.dagster
     began = time.monotonic()
     launched = dagster.ask(
@@ -261,8 +261,8 @@ def test_a_backfill_of_a_year_builds_each_day_once(team: Team) -> None:
 
 
 @pytest.mark.proves("U4")
-def test_steps_in_processes_of_their_own_read_the_same_data(team: Team) -> None:
-    """Between two steps, an asset adds rows to what both read."""
+def test_steps_in_separate_processes_read_the_same_data(team: Team) -> None:
+    """Between two steps, an asset adds rows to the raw tables that both read."""
     dagster = team.dagster
     run_id = dagster.launch("lake", job="apart")
     assert dagster.ended(run_id) == "SUCCESS", dagster.events(run_id)[-5:]
@@ -279,7 +279,7 @@ def test_steps_in_processes_of_their_own_read_the_same_data(team: Team) -> None:
     # A run in one process does the same.
     assert dagster.ended(dagster.launch("lake", job="together")) == "SUCCESS"
     assert team.rows("second") == [(k, 2 * n) for k, n in once]
-    # What is settled stays as it is, whoever looks at it.
+    # Current tables are reused, by the command line and by Dagster.
     assert persist("build", "first", "second", cwd=team.lake, env=dagster.env).returncode == 0
     assert team.rows("second") == [(k, 3 * n) for k, n in once]
     before, tables = dagster.runs(), team.tables()
@@ -294,7 +294,7 @@ def test_steps_in_processes_of_their_own_read_the_same_data(team: Team) -> None:
 
 
 @pytest.mark.proves("U4")
-def test_terminate_ends_the_jobs_of_a_run_and_the_next_one_repairs(team: Team) -> None:
+def test_terminating_a_run_stops_its_spark_jobs_and_the_next_run_recovers(team: Team) -> None:
     dagster = team.dagster
     keys = [f"lake/ended/{name}" for name in ("quick", "endless", "after")]
     other = dagster.launch("lake", "lake/ended/another")
@@ -313,7 +313,7 @@ def test_terminate_ends_the_jobs_of_a_run_and_the_next_one_repairs(team: Team) -
         assert not {"endless", "after"} & team.tables().keys()
         left = [*(team.lake / ".persist" / "warehouse").glob("endless*/**/*.parquet")]
         assert not left
-    # The other run goes on, whichever code locations are reloaded, and ends when it is told to.
+    # The other run survives reloads of code locations, and ends when it is terminated.
     assert dagster.reload("reports") is None
     assert dagster.reload("lake") is None
     assert dagster.status(other) == "STARTED"
@@ -321,7 +321,7 @@ def test_terminate_ends_the_jobs_of_a_run_and_the_next_one_repairs(team: Team) -
     assert terminate(dagster, other) == "TerminateRunSuccess"
     assert dagster.ended(other, seconds=120) == "CANCELED"
     wait_for(lambda: not team.jobs(other, "running"), seconds=30)
-    # The next run repairs.
+    # The next run builds what is missing.
     pq.write_table(pa.table({"lasts": [False]}), team.lake / "raw" / "fuse" / "0.parquet")
     assert dagster.ended(dagster.launch("lake", *keys)) == "SUCCESS"
     assert (team.rows("quick"), team.rows("after")) == ([(1,)], [(1,)])
@@ -334,7 +334,7 @@ def terminate(dagster: Dagster, run_id: str) -> str:
 
 
 @pytest.mark.proves("U4")
-def test_code_locations_do_not_disturb_each_other(team: Team) -> None:
+def test_code_locations_share_assets_and_reload_independently(team: Team) -> None:
     dagster = team.dagster
     assert {"lake/flights/by_carrier": "lake", "worst/worst": "reports"}.items() <= (
         dagster.assets().items()
@@ -354,7 +354,7 @@ def test_code_locations_do_not_disturb_each_other(team: Team) -> None:
         )
         return dagster.ask(query, k={"path": key.split("/")})["assetNodeOrError"]
 
-    # To Dagster, the table that one project reads is the asset of the other one.
+    # Dagster links the table that one project reads to the asset of the other one.
     shared = node("lake/flights/by_carrier")
     assert shared["repository"]["location"]["name"] == "lake"
     assert {"path": ["worst", "worst"]} in shared["dependedByKeys"]

@@ -1,6 +1,6 @@
-"""Copies of external tables along long random lives, and of processes that are killed.
+"""Copies of external tables through long random histories and killed processes.
 
-Run it with `make nightly`; `PERSIST_NIGHTLY_SEED` says where to begin.
+Run it with `make nightly`; `PERSIST_NIGHTLY_SEED` is the first seed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ print("done", flush=True)
 
 
 @pytest.mark.proves("F19", "F23", "F24", "F25")
-def test_random_lives(enter: Callable[..., Builder], make_project: Callable[..., Path]) -> None:
+def test_copies_stay_correct_through_random_histories(
+    enter: Callable[..., Builder], make_project: Callable[..., Path]
+) -> None:
     seed = drawn_seed()
     steps = deaths = 0
     for number in range(LIVES):
@@ -66,7 +68,7 @@ def _has_come(copies: Path, kind: str, before: set[Path], running: subprocess.Po
 
 
 @pytest.mark.proves("F23")
-def test_processes_that_are_killed(
+def test_copies_stay_correct_when_processes_are_killed(
     enter: Callable[..., Builder], make_project: Callable[..., Path]
 ) -> None:
     seed = drawn_seed()

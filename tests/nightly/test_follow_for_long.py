@@ -1,4 +1,4 @@
-"""A minute of data that comes while followers die."""
+"""Data arrives for a minute while `persist follow` is killed repeatedly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.proves("P28")
 @pytest.mark.parametrize("seed", [1, 2])
-def test_every_row_is_once_in_the_table_after_a_minute_of_kills(
+def test_every_row_is_in_the_table_exactly_once_after_a_minute_of_kills(
     make_project: Callable[..., Path], seed: int
 ) -> None:
     kill_while_data_grows(make_project({"m.sql": SOURCES}), seconds=60, kills=4, seed=seed)

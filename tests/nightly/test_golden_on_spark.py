@@ -1,4 +1,4 @@
-"""The pairs of tests/golden on Spark: equal ones have equal rows, and different ones have not."""
+"""The pairs of tests/golden on Spark: only equal pairs return equal rows."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ NOT_SHOWN = {
     "a condition on a key with a collation, in HAVING or WHERE": "Spark filters before it groups, although equal keys differ",
     "order below a join": "Spark does not promise to keep it, and today it does not",
 }
-"""Pairs of which Spark does not show what they are, and why."""
+"""Pairs that Spark cannot confirm, with the reasons."""
 
 
 @pytest.mark.proves("V50", "V51")
-def test_pairs_that_are_equal_have_equal_rows_and_the_others_have_not(spark: Any) -> None:
+def test_equal_pairs_return_equal_rows_and_different_pairs_do_not(spark: Any) -> None:
     make_views(spark)
     wrong: list[str] = []
     for name in ("equal.txt", "different.txt"):

@@ -1,4 +1,4 @@
-"""Eight processes at one ledger for half a minute, on both databases."""
+"""Eight processes use one ledger for half a minute, on both databases."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_eight_processes_hammer_a_ledger_for_half_a_minute(ledger_url: str, tmp_path: Path) -> None:
+def test_a_ledger_stays_consistent_under_eight_processes(ledger_url: str, tmp_path: Path) -> None:
     outcome = hammer.hammer(ledger_url, tmp_path, seconds=30.0)
     hammer.check(ledger_url, tmp_path, outcome)
     events = len(outcome.followed) / outcome.seconds

@@ -1,4 +1,4 @@
-"""Operators bind as in Spark's own parser, or the query is treated as a whole."""
+"""Operators have the precedence of Spark's parser, or the query is treated as a whole."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AFTER = [
 
 
 def readings() -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield expressions without parentheses, and the ways in which they can be read."""
+    """Yield expressions without parentheses, and the possible ways to parse them."""
     for one in OPERATORS:
         for two in OPERATORS:
             yield f"p {one} q {two} r", (f"(p {one} q) {two} r", f"p {one} (q {two} r)")
@@ -79,7 +79,7 @@ def build_id(expression: str) -> str | None:
 
 
 @pytest.mark.proves("V50")
-def test_what_is_analysed_is_read_as_spark_reads_it(spark: Any) -> None:
+def test_analysed_expressions_have_sparks_operator_precedence(spark: Any) -> None:
     parser = spark._jsparkSession.sessionState().sqlParser()
 
     def as_spark(expression: str) -> str | None:
@@ -101,7 +101,7 @@ def test_what_is_analysed_is_read_as_spark_reads_it(spark: Any) -> None:
         for other in bracketed:
             theirs = as_spark(other)
             if other.startswith("+(") or _chain(flat):
-                continue  # a plus before a number, and these brackets, mean nothing
+                continue  # a unary plus and these parentheses have no effect
             if theirs not in (None, said) and build_id(other) == ours:
                 wrong.append(f"{flat} is read as {other}, and by Spark as {said}")
     print(f"{n_flat} expressions that Spark reads, {n_analysed} of them analysed")
@@ -110,5 +110,5 @@ def test_what_is_analysed_is_read_as_spark_reads_it(spark: Any) -> None:
 
 
 def _chain(expression: str) -> bool:
-    """Return whether it is a chain of ANDs or of ORs, where brackets mean nothing."""
+    """Return whether it is a chain of ANDs or of ORs, where parentheses have no effect."""
     return re.fullmatch(r"p (AND|OR) q \1 r", expression) is not None

@@ -1,11 +1,11 @@
-"""Random projects of random queries, built and built again after edits: tables are what Spark says.
+"""Random projects of random queries: after each edit, tables have the rows that Spark computes.
 
-Sources of random queries (`random_queries.Writer`), some persisted, are built by us; then
-queries and raw data change, and what is out of date is built again. Each table has then to hold
-the rows that Spark computes of the same queries over the data as it is, without us.
+Sources of random queries (`random_queries.Writer`), some of them persisted, are built. Then
+queries and raw data change, and stale tables are rebuilt. Each table must then have the rows
+that Spark computes for the same queries over the current data, without persist.
 
-`PERSIST_NIGHTLY_S` is for how long (seconds), `PERSIST_NIGHTLY_SEED` where to begin; without it
-that is another seed each day.
+`PERSIST_NIGHTLY_S` is the duration in seconds, `PERSIST_NIGHTLY_SEED` the first seed; by default
+it changes each day.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TABLES = ("t", "u", "w")
 
 
 def without_lots(text: str) -> str:
-    """Return a query without what takes any rows of those that are equal."""
+    """Return a query without LIMIT, which may choose any of several equal rows."""
     return re.sub(r" LIMIT \d+", "", text)
 
 
@@ -69,7 +69,7 @@ def write_sources(root: Path, texts: Texts, persisted: frozenset[str]) -> None:
 
 
 def by_spark(spark: Any, root: Path, texts: Texts) -> dict[str, Counter[str]] | None:
-    """Return the rows of each source as Spark computes them without us, None where one fails."""
+    """Return the rows of each source as Spark alone computes them; None if a query fails."""
     try:
         for name in TABLES:
             spark.read.parquet(str(root / name)).createOrReplaceTempView(name)
@@ -101,7 +101,7 @@ def edited(draw: random.Random, texts: Texts) -> Mapping[str, str]:
 
 
 @pytest.mark.proves("S1")
-def test_random_projects_hold_what_spark_says_after_each_edit(
+def test_random_projects_have_the_rows_of_spark_after_each_edit(
     spark: Any,
     make_project: Callable[..., Path],
     enter: Callable[..., Builder],
@@ -132,7 +132,7 @@ def test_random_projects_hold_what_spark_says_after_each_edit(
             try:
                 builder = enter(root, run_id=f"run{step}")
             except SourcesError:
-                n_refused += 1  # a name that is not certain, for example
+                n_refused += 1  # an uncertain column name, for example
                 continue
             texts, n_steps = new, n_steps + 1
             for name, rows in by_us(builder).items():

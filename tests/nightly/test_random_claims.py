@@ -1,8 +1,8 @@
-"""What is claimed of random queries' rows, which follow from which, holds for the rows of DuckDB.
+"""The analysis of how the rows of random queries grow is true for the rows of DuckDB.
 
-And what is not claimed does not, for nearly all queries that have rows.
+What the analysis does not claim is false for nearly all queries that have rows.
 
-`PERSIST_NIGHTLY_S` is for how long (seconds), `PERSIST_NIGHTLY_SEED` where to begin.
+`PERSIST_NIGHTLY_S` is the duration in seconds, `PERSIST_NIGHTLY_SEED` the first seed.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ RAW = "".join(
     for name, columns in TABLES.items()
 )
 _TRIALS, _TELLING = 30, 3
-"""How often rows are drawn, and how many of these have to tell something."""
+"""How often rows are drawn, and how many of these draws must be conclusive."""
 Row = tuple[int | None, ...]
 Tables = dict[str, list[Row]]
 
 
 def growth_of(query: str, column: str) -> Growth | None:
-    """Return what is claimed of a query and of one of its columns."""
+    """Return what the analysis claims about a query and one of its columns."""
     text = f"{RAW}--@ persist refresh=incremental watermark={column}\nCREATE VIEW q AS {query};"
     project = compiled({"m.sql": text})
     source = project.by_id.get("q@sources/m.sql")
@@ -63,7 +63,7 @@ def run(connection: duckdb.DuckDBPyConnection, query: str, tables: Tables) -> Co
     return Counter(connection.execute(query).fetchall())
 
 
-def test_what_is_claimed_of_random_queries_holds() -> None:
+def test_growth_claims_about_random_queries_hold() -> None:
     print(f"\nclaims of queries from seed {SEED}")
     began, told, number = time.monotonic(), Counter[str](), 0
     connection = duckdb.connect()
@@ -102,7 +102,7 @@ def test_what_is_claimed_of_random_queries_holds() -> None:
     assert min(told["sums"], told["windows"]) > 0
 
 
-def test_of_what_is_not_claimed_of_random_queries_nearly_all_is_not_so() -> None:
+def test_nearly_all_refused_growth_claims_have_a_counterexample() -> None:
     print(f"\nrefusals of queries from seed {SEED}")
     began, told, number = time.monotonic(), Counter[str](), 0
     connection, unfound = duckdb.connect(), list[str]()
@@ -131,7 +131,7 @@ def test_of_what_is_not_claimed_of_random_queries_nearly_all_is_not_so() -> None
 def _find_other_sum(
     connection: duckdb.DuckDBPyConnection, draw: random.Random, query: str, name: str
 ) -> str:
-    """Look for rows that do not add to a query what it has over them alone, where it has rows."""
+    """Look for rows whose addition does not add the rows of the query over them alone."""
     telling = 0
     for _ in range(_TRIALS):
         base = {table: rows_of(draw, draw.choice((0, 1, 3, 6, 10)), table) for table in TABLES}
@@ -158,7 +158,7 @@ def _check_sum(
     tables: frozenset[str],
     where: str,
 ) -> None:
-    """What is added to tables adds the rows of the query over what is added."""
+    """Check that rows added to tables add exactly the rows of the query over them."""
     added = {_short(s): rows_of(draw, draw.choice((0, 1, 3)), _short(s)) for s in tables}
     alone = run(connection, query, {**base, **added})
     after = run(connection, query, {n: rows + added.get(n, []) for n, rows in base.items()})
@@ -175,7 +175,7 @@ def _check_window(
     windows: Any,
     where: str,
 ) -> None:
-    """Rows of other values stay when those of some values change in the tables they follow."""
+    """Check that input changes of some values leave result rows of other values unchanged."""
     touched = draw.choice(((1,), (2, 3), (None,), (0, 5), (2, None)))
     changed: Tables = {}
     for name, rows in base.items():
@@ -186,7 +186,7 @@ def _check_window(
         places = [TABLES[name].index(c.column) for c in own]
 
         def inside(row: Row, places: list[int] = places) -> bool:
-            """Whether every value that may lead to the window's does."""
+            """Return whether all values of a row that the window may come from are changed ones."""
             return all(row[p] in touched for p in places)
 
         fresh = [row for row in rows_of(draw, 8, name) if inside(row)]

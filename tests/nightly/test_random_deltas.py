@@ -1,6 +1,6 @@
-"""Random queries maintained on Spark by deltas, and random histories of tables that are.
+"""Random queries that are maintained by deltas on Spark, and random histories of their tables.
 
-`PERSIST_NIGHTLY_S` is for how long (seconds), `PERSIST_NIGHTLY_SEED` where to begin.
+`PERSIST_NIGHTLY_S` is the duration in seconds, `PERSIST_NIGHTLY_SEED` the first seed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def zygote() -> Iterator[Zygote]:
 
 
 @pytest.mark.proves("T8")
-def test_random_queries_are_maintained_on_spark(
+def test_random_queries_are_incrementally_maintained_on_spark(
     make_project: Callable[..., Path], enter: Callable[..., Builder]
 ) -> None:
     print(f"\nmaintained queries from seed {SEED}")
@@ -79,7 +79,9 @@ def change(rng: random.Random, tables: Tables, root: Path) -> None:
 
 @pytest.mark.proves("T8")
 @pytest.mark.parametrize("kind", BY_DELTAS)
-def test_histories_of_tables_maintained_by_deltas(spark: Any, zygote: Zygote, kind: str) -> None:
+def test_tables_maintained_by_deltas_survive_random_histories(
+    spark: Any, zygote: Zygote, kind: str
+) -> None:
     print(f"\nhistories of `{kind}` from seed {SEED}")
     tally, began, n = Tally(), time.monotonic(), 0
     while n < 35 or time.monotonic() < began + BUDGET_S / len(BY_DELTAS):

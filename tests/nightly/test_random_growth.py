@@ -1,6 +1,6 @@
 """Many random histories of raw data under incremental sources, on Spark; see `tests/support/growing.py`.
 
-`PERSIST_NIGHTLY_S` is for how long (seconds), `PERSIST_NIGHTLY_SEED` where to begin.
+`PERSIST_NIGHTLY_S` is the duration in seconds, `PERSIST_NIGHTLY_SEED` the first seed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BUDGET_S = float(os.environ.get("PERSIST_NIGHTLY_S", "120"))
 SEED = int(os.environ.get("PERSIST_NIGHTLY_SEED", random.randrange(10**6)))
 
 
-def test_incremental_tables_are_what_computing_everything_gives(
+def test_incremental_tables_equal_a_full_recomputation(
     make_project: Callable[..., Path], spark: Any
 ) -> None:
     print(f"\nhistories of raw data from seed {SEED}")
@@ -44,7 +44,7 @@ def test_incremental_tables_are_what_computing_everything_gives(
             builder = Builder(settings, require(load_project(settings)), ledger, engine)
             for source in builder.project.persisted:
                 if source.name in never:
-                    continue  # who reads it computes it
+                    continue  # downstream sources compute it
                 with builder.work(source) as work:
                     builder.publish(work)
                 tally[kind_of(work)] += 1

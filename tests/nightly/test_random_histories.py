@@ -1,6 +1,6 @@
-"""Many random histories, and some of them with Spark; see `tests/support/machine.py`.
+"""Many random histories, some of them on Spark; see `tests/support/machine.py`.
 
-`PERSIST_NIGHTLY_S` is for how long (seconds), `PERSIST_NIGHTLY_SEED` where to begin.
+`PERSIST_NIGHTLY_S` is the duration in seconds, `PERSIST_NIGHTLY_SEED` the seed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def zygote() -> Iterator[Zygote]:
     made.close()
 
 
-def test_random_histories(zygote: Zygote) -> None:
+def test_random_histories_match_the_model(zygote: Zygote) -> None:
     print(f"\nhistories from seed {SEED}")
     tally, began, n = Tally(), time.monotonic(), 0
     while time.monotonic() < began + 4 * BUDGET_S:
@@ -40,8 +40,8 @@ def test_random_histories(zygote: Zygote) -> None:
     print(f"{tally}\nin {time.monotonic() - began:.0f} s")
 
 
-def test_random_histories_on_spark(spark: Any) -> None:
-    """Spark says of the other engine whether that computes what it should."""
+def test_random_histories_on_spark_match_the_model(spark: Any) -> None:
+    """Spark has to pass the same checks as the engine of the other test."""
     print(f"\nhistories on Spark from seed {SEED}")
     made = explore(
         max(2, int(BUDGET_S / 10)),

@@ -1,6 +1,6 @@
 """Random pipes: the nested queries that the analysis reads have the same columns and rows on Spark.
 
-`PERSIST_NIGHTLY_S` is for how long (seconds), `PERSIST_NIGHTLY_SEED` where to begin.
+`PERSIST_NIGHTLY_S` sets the duration in seconds, `PERSIST_NIGHTLY_SEED` the first seed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TABLES = {
 }
 NAMES = ("a", "k", "z")
 FEWEST_COMPARED = 0.1
-"""The smallest share of pipes to compare, or this finds nothing."""
+"""The smallest share of pipes that must be compared, so that the test is meaningful."""
 
 
 def term(draw: random.Random) -> str:
@@ -53,7 +53,7 @@ def named(draw: random.Random, values: Sequence[str]) -> str:
 
 
 def step(draw: random.Random) -> str:
-    """Return a random step; many have names that their rows do not have."""
+    """Return a random step; many refer to columns that do not exist."""
     kind = draw.randrange(13)
     match kind:
         case 0 | 1:
@@ -126,7 +126,7 @@ def answer(spark: Any, text: str) -> tuple[list[str], list[str]] | None:
 
 
 @pytest.mark.proves("V4")
-def test_nested_queries_have_the_rows_of_their_pipe(spark: Any) -> None:
+def test_pipes_and_their_nested_queries_have_the_same_rows_on_spark(spark: Any) -> None:
     seconds = float(os.environ.get("PERSIST_NIGHTLY_S", "120"))
     seed = int(os.environ.get("PERSIST_NIGHTLY_SEED", "0"))
     for name, rows in TABLES.items():

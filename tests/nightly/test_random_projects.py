@@ -1,6 +1,6 @@
-"""Random projects: what a source means does not depend on how its project is written or compiled.
+"""Random projects: a source's meaning does not depend on project layout or compilation.
 
-`PERSIST_NIGHTLY_S` is for how long (seconds), `PERSIST_NIGHTLY_SEED` where to begin. No Spark.
+`PERSIST_NIGHTLY_S` is the duration in seconds, `PERSIST_NIGHTLY_SEED` the first seed. No Spark.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.sources import Source
 
 Texts = Mapping[str, str]
-"""Queries by the names of their sources, `q` the last; they say `@name@` for what they read."""
+"""Queries by the names of their sources, `q` the last; they read other sources as `@name@`."""
 
 
 class Reader(Writer):
@@ -50,7 +50,7 @@ class Reader(Writer):
 
 
 def written(seed: int) -> Texts:
-    """Return a project in which every source is read, in the end, by `q`."""
+    """Return a project in which `q` reads every other source, directly or indirectly."""
     draw = random.Random(seed)
     texts: dict[str, str] = {}
     columns: dict[str, Sequence[str]] = {}
@@ -102,7 +102,7 @@ def inlined(texts: Texts) -> tuple[str, str]:
     return (f"WITH {ctes} " if ctes else "") + texts["q"].replace("@", ""), whole["q"]
 
 
-def test_sources_mean_the_same_however_their_project_is_written_and_compiled() -> None:
+def test_the_meaning_of_sources_is_independent_of_project_layout_and_compilation() -> None:
     budget_s = float(os.environ.get("PERSIST_NIGHTLY_S", "120")) / 4
     seed = int(os.environ.get("PERSIST_NIGHTLY_SEED", "1"))
     started, n, n_wrong = time.monotonic(), 0, 0
@@ -110,7 +110,7 @@ def test_sources_mean_the_same_however_their_project_is_written_and_compiled() -
         seed += 1
         draw, texts = random.Random(seed), written(seed)
         made = project(texts)
-        if made.errors:  # the grammar names columns that are not there, to see what they bind to
+        if made.errors:  # the grammar also names missing columns, to test name resolution
             n_wrong += 1
             continue
         n, base = n + 1, named(made)
@@ -124,9 +124,7 @@ def test_sources_mean_the_same_however_their_project_is_written_and_compiled() -
         assert {s: meant(base[s]) for s in texts} == {s: meant(stored[s]) for s in texts}, seed
         whole = any("as a whole" in note for s in base.values() for note in s.notes)
         for text in inlined(texts):
-            if (
-                len(text) < 3000 and not whole
-            ):  # what is larger may be a leaf in one form and not in another
+            if len(text) < 3000 and not whole:  # a larger query may be a leaf in one form only
                 assert meant(named(project({"q": text}))["q"]) == meant(base["q"]), (seed, text)
         everything = RAW + "".join(view(s, text, s in persisted) for s, text in texts.items())
         cold = Memory()

@@ -1,6 +1,6 @@
-"""Many random programs over what they are said to need of their tables, on DuckDB and on Spark.
+"""Random programs return the same over only the needed rows and columns, on DuckDB and Spark.
 
-`PERSIST_NIGHTLY_SEED` says where to begin; see `tests/support/pushing.py`.
+`PERSIST_NIGHTLY_SEED` sets the random seed; see `tests/support/pushing.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from shapes import SHAPES, TRAPS, WIDE, program
 
 
 @pytest.mark.proves("V52", "V53")
-def test_programs_are_the_same_over_what_they_need() -> None:
+def test_random_programs_have_the_same_rows_over_only_needed_rows_on_duckdb() -> None:
     told = hunt(OnDuckDB(), drawn_seed(), 2000)
     print(dict(told))
     assert told["refused"] < 200, told
@@ -24,14 +24,14 @@ def test_programs_are_the_same_over_what_they_need() -> None:
 
 
 @pytest.mark.proves("V50", "V52", "V53")
-def test_so_they_are_on_spark(spark: Any) -> None:
+def test_random_programs_have_the_same_rows_over_only_needed_rows_on_spark(spark: Any) -> None:
     told = hunt(OnSpark(spark), drawn_seed(), 60)
     print(dict(told))
     assert told["refused"] < 6, told
 
 
 @pytest.mark.proves("V50", "V52", "V53", "V53")
-def test_shapes_have_the_same_rows_over_what_they_need_on_spark(spark: Any) -> None:
+def test_query_shapes_have_the_same_rows_over_only_needed_rows_on_spark(spark: Any) -> None:
     engine, now = OnSpark(spark), dt.datetime(2024, 8, 31, 10, tzinfo=dt.UTC)
     spark.sql("CREATE OR REPLACE TEMPORARY FUNCTION my_udf(x BIGINT) RETURNS BIGINT RETURN x")
     engine.fill(WIDE, random.Random(drawn_seed()), 40)

@@ -1,8 +1,8 @@
-"""Random queries and small changes of them: where BuildIDs are equal, so are rows on Spark.
+"""Random queries and small changes of them: equal BuildIDs imply equal rows on Spark.
 
-Changes are of what stands where, and of how it is spelled: types, literals, names of columns.
+Changes affect structure and spelling: types, literals, names of columns.
 
-`PERSIST_NIGHTLY_S` is for how long (seconds), `PERSIST_NIGHTLY_SEED` where to begin.
+`PERSIST_NIGHTLY_S` is the duration in seconds, `PERSIST_NIGHTLY_SEED` the first seed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Random queries in forms that mean the same, or nearly: equal BuildIDs have equal rows on Spark.
+"""Random queries in equivalent or similar forms: equal BuildIDs have equal rows on Spark.
 
-`PERSIST_NIGHTLY_S` is for how long (seconds), `PERSIST_NIGHTLY_SEED` where to begin.
+`PERSIST_NIGHTLY_S` is the duration in seconds, `PERSIST_NIGHTLY_SEED` the first seed.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ RELATIONS: Sequence[Sequence[str]] = (
      "SELECT a, r FROM (SELECT t.a, u.k, rank() OVER (ORDER BY u.k) AS r FROM t JOIN u ON {on}) WHERE k > 1",
      "SELECT t.a, rank() OVER (ORDER BY u.k) AS r FROM t JOIN u ON {on} WHERE u.k > 1"),
 )  # fmt: skip
-"""Whole queries. `{on}` joins t and u, `{r}` is about u, `{h}` about the key `{key}`."""
+"""Whole queries. `{on}` joins t and u; `{r}` is a condition on u, `{h}` on the key `{key}`."""
 _ONS = (
     "t.a = u.a",
     "t.k = u.k AND u.a > 1",
@@ -266,7 +266,7 @@ class Drawn:
 
 
 @pytest.mark.proves("V1", "V33", "V50", "V51")
-def test_random_forms_of_equal_build_ids_have_equal_rows(spark: Any) -> None:
+def test_random_queries_with_equal_build_ids_have_equal_rows(spark: Any) -> None:
     make_views(spark)
     budget_s = float(os.environ.get("PERSIST_NIGHTLY_S", "120"))
     first = seed = int(os.environ.get("PERSIST_NIGHTLY_SEED", "1"))

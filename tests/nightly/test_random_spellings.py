@@ -1,7 +1,7 @@
-"""Random spellings of types, literals, names and operators: equal BuildIDs have equal rows.
+"""Random spellings of types, literals, names and operators: equal BuildIDs imply equal rows.
 
-`PERSIST_NIGHTLY_S` is for how long (seconds), `PERSIST_NIGHTLY_SEED` where to begin; without it
-that is another seed each day.
+`PERSIST_NIGHTLY_S` is the duration in seconds, `PERSIST_NIGHTLY_SEED` the first seed; by default,
+the seed changes each day.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Many random histories under tables of every strategy, on Spark; see `tests/support/strategies.py`.
+"""Random histories of tables of every strategy, on Spark; see `tests/support/strategies.py`.
 
-At least 500; with `PERSIST_NIGHTLY_S` as many as begin in four times so many seconds.
-`PERSIST_NIGHTLY_SEED` says where to begin.
+At least 500, or as many as start within four times `PERSIST_NIGHTLY_S` seconds if that is set.
+`PERSIST_NIGHTLY_SEED` sets the first seed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ BUDGET_S = float(os.environ.get("PERSIST_NIGHTLY_S", "0"))
 SEED = int(os.environ.get("PERSIST_NIGHTLY_SEED", random.randrange(10**6)))
 AT_LEAST = 500
 AT_ONCE = 100
-"""Histories of one JVM. What a killed process had there is never let go of (py4j waits until
-Python has, which is gone), about 0.3 MB each time: after 465 histories 1 GB was full of it."""
+"""Histories per JVM. py4j never releases the objects of a killed process, because it waits for
+that process to do so: about 0.3 MB each, which filled 1 GB after 465 histories."""
 
 
-def test_tables_of_every_strategy_are_what_a_build_from_scratch_gives() -> None:
+def test_tables_of_every_strategy_equal_builds_from_scratch() -> None:
     need(shutil.which("java"), "install Java 17: apt-get install openjdk-17-jre-headless")
     print(f"\nhistories of strategies from seed {SEED}")
     tally, began, n = Tally(), time.monotonic(), 0

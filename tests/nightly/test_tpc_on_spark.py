@@ -1,4 +1,4 @@
-"""TPC-H and a star of facts on Spark: edits keep rows, and mutations that keep BuildIDs do too."""
+"""TPC-H and a star schema on Spark: edits keep rows, and so do mutations that keep BuildIDs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OF = {"item": 30, "customer": 40, "addr": 15, "store": 5, "promo": 4, "date": 4
 
 
 def _value(draw: random.Random, column: str, kind: str, row: int) -> Any:
-    """Return a value of a column of the star; keys of dimensions count from 1."""
+    """Return a value of a column of the star schema; keys of dimensions start at 1."""
     short = column.split("_", 1)[1]
     if short in ("item_sk", "customer_sk", "store_sk", "promo_sk", "date_sk", "address_sk") and (
         column[:2] in ("i_", "c_", "s_", "p_", "d_", "ca")
@@ -108,7 +108,7 @@ def _views(suite: str) -> Mapping[str, str]:
 
 
 def test_edits_and_mutations_that_keep_build_ids_keep_rows(spark: Any, suite: str) -> None:
-    """Run every pair of equal BuildIDs whose texts differ; mutations must differ or agree."""
+    """Run every pair of different texts with equal BuildIDs, and compare their rows."""
     counts = dict.fromkeys(
         ("queries", "with rows", "edits", "mutations", "other", "refused", "same", "errors"), 0
     )

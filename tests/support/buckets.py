@@ -65,6 +65,10 @@ class Server:
         """Return the requests with a signature since this was last called."""
         return self.ask("GET", "/-/signed").splitlines()
 
+    def date(self, location: str, moment: str) -> None:
+        """Set the time at which an object was last changed."""
+        self.ask("PUT", f"/-/dates/{location.removeprefix('s3://')}", moment.encode())
+
     def keys(self) -> list[str]:
         """Return the keys with which requests were signed since this was last called."""
         return self.ask("GET", "/-/keys").splitlines()

@@ -1,7 +1,8 @@
 """An S3-compatible server on loopback that says its port, and ends with what started it.
 
 It is a process of its own: delta-rs waits for a commit without letting other Python threads run.
-`GET /-/requests` answers what was asked for since it was last asked.
+`GET /-/requests` answers what was asked for since it was last asked. `PUT /-/dates/BUCKET/KEY`
+sets the time at which an object was last changed.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ import os
 import re
 import sys
 import threading
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from moto.core import DEFAULT_ACCOUNT_ID
+from moto.s3.models import s3_backends
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
@@ -44,6 +48,13 @@ def application(environ: Any, start: Any) -> Iterable[bytes]:
             said = "\n".join(sorted(keys)).encode()
             keys.clear()
             return [said]
+        if environ["PATH_INFO"].startswith("/-/dates/"):
+            bucket, _, key = environ["PATH_INFO"].removeprefix("/-/dates/").partition("/")
+            size = int(environ.get("CONTENT_LENGTH") or 0)
+            moment = datetime.fromisoformat(environ["wsgi.input"].read(size).decode())
+            s3_backends[DEFAULT_ACCOUNT_ID]["aws"].buckets[bucket].keys[key].last_modified = moment
+            start("200 OK", [])
+            return []
         if credential := _KEY.search(environ.get("HTTP_AUTHORIZATION", "")):
             keys.add(credential[1])
         if "HTTP_AUTHORIZATION" in environ:

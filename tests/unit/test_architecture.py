@@ -1,4 +1,4 @@
-"""The house: who may import whom, and what importing costs."""
+"""The architecture: which modules may import which, and what an import loads."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from conftest import ROOT
 
 import persist_assets
 from persist_assets.cli import EXIT_CODES, MODULES, app
+from persist_assets.cli.application import INTERRUPTED, exit_code
 from persist_assets.core import errors
 from persist_assets.core.model.checks import CheckResult
 from persist_assets.core.python_modules import EXPORTS
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 PACKAGE = ROOT / "persist_assets"
 DOCS = ROOT / "docs" / "architecture"
 BESIDE = {"_paths", "decorators"}
-"""They stand beside the rooms: everything may import them."""
+"""Modules outside the rooms: every module may import them."""
 PURE = ("core", "analysis", "planning", "compiler/frontends", "compiler/malloy/answers")
 PURE += ("compiler/malloy/declarations", "compiler/names", "compiler/state", "compiler/passes")
 PURE += ("compiler/compile", "compiler/registry")
@@ -38,7 +39,7 @@ def modules() -> list[Path]:
 
 
 def name(path: Path) -> str:
-    """Return the name of a module below the package: `core.model`, `core` for a package's face."""
+    """Return the name of a module below the package: `core.model`, `core` for a package itself."""
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -59,7 +60,7 @@ def statements(path: Path) -> list[ast.AST]:
 
 @cache
 def imports(path: Path) -> set[str]:
-    """Return what a module imports; modules of ours by their names below the package."""
+    """Return the modules that a module imports, also inside functions."""
     found: set[str] = set()
     for node in statements(path):
         if isinstance(node, ast.Import):
@@ -78,25 +79,25 @@ def own_imports(path: Path) -> set[str]:
 
 @cache
 def arrows() -> dict[str, set[str]]:
-    """Return the modules of ours that each module imports; pytest collects without it."""
+    """Return the modules of the package that each module imports; not computed at import."""
     return {name(path): own_imports(path) for path in modules()}
 
 
 def drawn_floors() -> dict[str, int]:
-    """Return the floor of each room in the picture of the docs."""
+    """Return the floor of each room in the diagram of the docs."""
     lines = re.findall(r"^    (\d)  (.+)$", (DOCS / "README.md").read_text(), re.MULTILINE)
     return {room: int(floor) for floor, rooms in lines for room in rooms.split()}
 
 
 @pytest.mark.proves("H1")
-def test_the_floors_in_the_docs_are_those_of_the_code() -> None:
+def test_the_floors_in_the_docs_match_the_code() -> None:
     rooms: dict[str, set[str]] = {room: set() for room in ROOMS}
     for module, targets in arrows().items():
         room = module.partition(".")[0]
         if room in ROOMS:
             rooms[room] |= {t.partition(".")[0] for t in targets} - {room, *BESIDE}
     floors: dict[str, int] = {}
-    for room in TopologicalSorter(rooms).static_order():  # a circle is an error
+    for room in TopologicalSorter(rooms).static_order():  # a cycle is an error
         floors[room] = 1 + max((floors[lower] for lower in rooms[room]), default=0)
     assert floors == drawn_floors()
     assert len(rooms) == 15
@@ -105,7 +106,7 @@ def test_the_floors_in_the_docs_are_those_of_the_code() -> None:
 
 @pytest.mark.proves("H1")
 @pytest.mark.parametrize("room", sorted(ROOMS))
-def test_the_files_of_a_room_are_listed_in_the_order_of_their_imports(room: str) -> None:
+def test_the_docs_list_the_files_of_a_room_in_import_order(room: str) -> None:
     section = (DOCS / "rooms.md").read_text().split(f"\n## {room}\n")[1].split("\n## ")[0]
     listed = [
         f"{room}.{file.removesuffix('.py').replace('/', '.')}"
@@ -121,14 +122,14 @@ def test_the_files_of_a_room_are_listed_in_the_order_of_their_imports(room: str)
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda p: p.stem)
-def test_the_files_that_the_docs_name_are_there(page: Path) -> None:
-    if page.name == "rooms.md":  # it names them below their rooms
+def test_files_named_in_the_docs_exist(page: Path) -> None:
+    if page.name == "rooms.md":  # it names files relative to their rooms
         return
     for file in re.findall(r"`([\w/]+\.py)`", page.read_text()):
         assert (PACKAGE / file).exists() or (ROOT / file).exists(), file
 
 
-def test_the_pure_modules_know_no_world() -> None:
+def test_pure_modules_import_no_io_libraries() -> None:
     world = {"pyspark", "deltalake", "pyarrow", "sqlalchemy", "dagster", "subprocess", "socket"}
     pure = [p for p in modules() if name(p).replace(".", "/").startswith(PURE)]
     assert len(pure) > 100
@@ -136,7 +137,7 @@ def test_the_pure_modules_know_no_world() -> None:
     assert {module: names for module, names in worldly.items() if names} == {}
 
 
-def test_what_users_may_import_is_known_to_the_compiler() -> None:
+def test_the_compiler_knows_the_public_names_of_the_package() -> None:
     assert tuple(persist_assets.__all__) == EXPORTS
 
 
@@ -148,7 +149,7 @@ def loaded_by(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_importing_the_package_is_cheap() -> None:
+def test_importing_the_package_loads_no_large_library() -> None:
     loaded = loaded_by("import persist_assets")
     assert not loaded & {"pyspark", "deltalake", "dagster", "sqlglot", "pyarrow", "sqlalchemy"}
 
@@ -169,7 +170,7 @@ def every_error() -> list[type[errors.PersistError]]:
 
 
 @pytest.mark.parametrize("kind", every_error(), ids=lambda k: k.__name__)
-def test_every_error_survives_the_way_to_another_process(kind: type[errors.PersistError]) -> None:
+def test_every_error_can_be_pickled(kind: type[errors.PersistError]) -> None:
     place = errors.Location("a.sql", 1, 2)
     if kind is errors.SourcesError:
         error: errors.PersistError = errors.SourcesError([errors.Problem("c", "m", place)])
@@ -188,16 +189,26 @@ def test_every_error_survives_the_way_to_another_process(kind: type[errors.Persi
 
 @pytest.mark.parametrize("kind", every_error(), ids=lambda k: k.__name__)
 def test_every_error_has_an_exit_code(kind: type[errors.PersistError]) -> None:
-    assert any(issubclass(kind, known) for known, _ in EXIT_CODES)
+    codes = dict(EXIT_CODES)
+    nearest = next(base for base in kind.__mro__ if base in codes)
+    assert exit_code(kind) == codes[nearest]  # the order of the list hides no class
+    # The code of the root is for errors without a class, and for those caught in their module.
+    assert nearest is not errors.PersistError or kind is nearest or kind.__name__[0] == "_"
 
 
-def test_no_module_derives_a_path_from_its_own_place() -> None:
+def test_the_docs_list_every_exit_code() -> None:
+    section = (ROOT / "docs" / "cli.md").read_text().split("\n## Exit codes\n")[1]
+    listed = re.findall(r"^\| (\d+) \|", section.split("\n## ")[0], re.MULTILINE)
+    assert [*map(int, listed)] == sorted({0, INTERRUPTED, *(code for _, code in EXIT_CODES)})
+
+
+def test_no_module_derives_a_path_from_its_own_location() -> None:
     for path in modules():
         if path.name != "_paths.py":
             assert "Path(__file__)" not in path.read_text(), path
 
 
-def test_no_file_names_a_registry_host_or_a_path_of_one_machine() -> None:
+def test_no_file_contains_a_registry_host_or_a_machine_specific_path() -> None:
     listed = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()
@@ -220,13 +231,13 @@ def test_no_file_names_a_registry_host_or_a_path_of_one_machine() -> None:
                 )
 
 
-def test_no_two_test_files_have_one_name() -> None:
-    """Pytest takes both for the same module, and collects neither."""
+def test_all_test_files_have_different_names() -> None:
+    """Pytest would take both for the same module, and collect neither."""
     names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
     assert [name for name, n in names.items() if n > 1] == []
 
 
-def test_a_command_is_found_in_the_module_that_has_it() -> None:
+def test_each_command_is_listed_with_the_module_that_defines_it() -> None:
     commands: dict[str, set[str]] = {}
     for group in (app, *(g.typer_instance for g in app.registered_groups)):
         names = {g.typer_instance: str(g.name) for g in app.registered_groups}

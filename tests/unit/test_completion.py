@@ -1,4 +1,4 @@
-"""Words that shells complete: names of sources, without waiting for what compiles or builds."""
+"""Shell completion of sources, commands and options, without importing large libraries."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def root(make_project: Callable[..., Path]) -> Path:
 
 
 def completed(cwd: Path, text: str) -> tuple[list[str], str]:
-    """Return what bash gets for the last of some words, and the libraries that were imported."""
+    """Return the completions of the last word in bash, and the large libraries imported."""
     done = subprocess.run(
         [sys.executable, "-c", COMPLETE],
         cwd=cwd,
@@ -71,13 +71,13 @@ def completed(cwd: Path, text: str) -> tuple[list[str], str]:
         ("persist build x", []),
     ],
 )
-def test_names_of_sources_are_completed_without_any_large_library(
+def test_source_names_are_completed_without_importing_large_libraries(
     root: Path, text: str, names: list[str]
 ) -> None:
     assert completed(root, text) == (names, "")
 
 
-def test_a_project_is_found_where_the_words_say(root: Path, tmp_path: Path) -> None:
+def test_completion_uses_the_project_option(root: Path, tmp_path: Path) -> None:
     assert completed(tmp_path, "persist build da") == ([], "")
     assert completed(tmp_path, f"persist --project {root} build dai")[0] == ["daily_revenue"]
 

@@ -1,4 +1,4 @@
-"""The docs tell of everything there is, and are up to date."""
+"""The docs are complete and up to date."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_every_exit_code_is_in_the_docs(code: int) -> None:
 
 
 @pytest.mark.proves("H8")
-def test_the_reference_is_made_from_the_code_and_current() -> None:
+def test_the_reference_is_generated_from_the_current_code() -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / "reference.py"), "--check"],
         capture_output=True,
@@ -113,7 +113,7 @@ def test_the_reference_is_made_from_the_code_and_current() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_reference_has_every_kind_of_event_and_no_other() -> None:
+def test_the_declared_event_kinds_are_exactly_those_in_the_ledgers_code() -> None:
     texts = Counter[str]()
     for path in (ROOT / "persist_assets" / "ledger").glob("*.py"):
         texts.update(
@@ -131,7 +131,7 @@ def test_every_kind_of_store_is_in_the_docs(word: str) -> None:
     assert word in (DOCS / "settings.md").read_text()
 
 
-def test_the_docs_name_the_version_of_hadoop_that_spark_brings() -> None:
+def test_the_docs_name_the_hadoop_version_that_spark_includes() -> None:
     import pyspark
 
     (jar,) = (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar")
@@ -182,7 +182,7 @@ def test_no_test_is_skipped_in_the_default_run() -> None:
             assert "PERSIST_TEST_SPARK" in condition, path
 
 
-def test_links_within_the_docs_lead_somewhere() -> None:
+def test_links_within_the_docs_point_to_existing_files() -> None:
     for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.glob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text()):
             if not target.startswith("http"):
@@ -199,7 +199,7 @@ def mkdocs(config: Path, site: Path) -> subprocess.CompletedProcess[str]:
 
 
 class Page(HTMLParser):
-    """What a page makes a browser ask for by itself; links that people follow are not among it."""
+    """The URLs that a browser loads for a page by itself, without the links that people click."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -228,13 +228,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.proves("H7")
-def test_the_site_of_the_docs_takes_nothing_from_elsewhere(site: Path) -> None:
+def test_the_docs_site_loads_nothing_from_other_hosts(site: Path) -> None:
     pages = {path: Page(path) for path in site.rglob("*.html")}
-    assert len(pages) > len([*DOCS.rglob("*.md")])  # and one for what is not found
+    assert len(pages) > len([*DOCS.rglob("*.md")])  # and the 404 page
     for path, page in pages.items():
         elsewhere = {a for a in page.asked if re.search(r"(?<![\w:])(https?:)?//\w", a)}
         assert not elsewhere, path
-        assert "mermaid" not in page.classes, path  # a script would be fetched to draw it
+        assert "mermaid" not in page.classes, path  # drawing it would load a script
     for path in site.rglob("*.css"):
         assert not re.search(r"(url\(|@import)\s*[\"']?(https?:)?//", path.read_text()), path
 
@@ -249,7 +249,7 @@ def test_the_site_has_the_files_that_pages_link_to(site: Path) -> None:
 
 
 @pytest.mark.proves("H7")
-def test_links_to_nothing_fail_the_site(tmp_path: Path) -> None:
+def test_broken_links_fail_the_build_of_the_docs_site(tmp_path: Path) -> None:
     targets = ["a.md", "other.md#b", "#c", "../tests/d.py", "images/e.png", "../../f.md", "/g.md"]
     links = "\n".join(f"![to nothing]({t})" if "png" in t else f"[to]({t})" for t in targets)
     pages = {"index.md": f"# Start\n\n{links}\n", "other.md": "# Other\n", "alone.md": "# Alone\n"}

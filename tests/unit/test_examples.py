@@ -1,4 +1,4 @@
-"""The examples in docstrings print what they say."""
+"""The examples in docstrings print the output that they document."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODULES = [
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_examples_print_what_they_say(name: str) -> None:
+def test_examples_in_docstrings_print_the_documented_output(name: str) -> None:
     failed, tried = doctest.testmod(importlib.import_module(name))
     assert failed == 0
     assert tried > 0

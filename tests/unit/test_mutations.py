@@ -1,4 +1,4 @@
-"""The mutations of `make mutations` still say which code they break."""
+"""The mutations of `make mutations` still match the code that they break."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from mutations import MUTATIONS, ROOT, Mutation
 
 @pytest.mark.proves("T9")
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.rule)
-def test_a_mutation_names_code_that_is_there_once(mutation: Mutation) -> None:
+def test_each_mutation_matches_the_code_exactly_once(mutation: Mutation) -> None:
     assert (ROOT / "persist_assets" / mutation.file).read_text().count(mutation.old) == 1

@@ -30,7 +30,7 @@ def test_the_extension_starts_a_command_that_exists() -> None:
     assert not (EXTENSION / "package-lock.json").exists()
 
 
-def test_the_program_of_the_extension_is_javascript() -> None:
+def test_the_extension_is_valid_javascript() -> None:
     done = subprocess.run(
         [need_node(), "--check", str(EXTENSION / "extension.js")], capture_output=True, text=True
     )

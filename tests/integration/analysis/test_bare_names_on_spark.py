@@ -1,4 +1,4 @@
-"""What Spark takes names like `current_date` for: `tests/support/bare_names.py` says it."""
+"""How Spark resolves names like `current_date`; `tests/support/bare_names.py` has the cases."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bare_names import CASES, COLUMNS, ROWS
 
 @pytest.mark.slow
 @pytest.mark.proves("S2")
-def test_spark_takes_bare_names_for_what_we_take_them(spark: Any) -> None:
+def test_spark_resolves_bare_names_as_the_cases_expect(spark: Any) -> None:
     for name, rows in ROWS.items():
         frame = spark.sql(f"SELECT * FROM VALUES {rows} AS {name}({COLUMNS[name]})")
         frame.coalesce(1).createOrReplaceTempView(name)

@@ -1,4 +1,4 @@
-"""Constants that are computed for pushdown have Spark's values."""
+"""Constant expressions that are evaluated for pushdown have the values that Spark computes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLUMNS = {
 
 
 def constant(draw: Random, kind: str, depth: int = 2) -> str:
-    """Return an expression of literals."""
+    """Return a random expression of literals."""
     if depth == 0:
         return draw.choice(_LITERALS[kind])
 

@@ -1,4 +1,4 @@
-"""The list of Spark's functions is that of the Spark in use."""
+"""The stored list of Spark's functions matches the Spark in use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from persist_assets.core.spark_versions import spark_in_use
 
 @pytest.mark.slow
 @pytest.mark.proves("S25")
-def test_the_list_of_functions_is_current(spark: Any) -> None:
+def test_the_list_of_functions_matches_the_spark_in_use(spark: Any) -> None:
     path = ROOT / "scripts" / "spark_functions.py"
     spec = importlib.util.spec_from_file_location("spark_functions", path)
     assert spec is not None

@@ -1,4 +1,4 @@
-"""The recorded names of columns without an alias are those that the Spark in use gives."""
+"""The recorded names of columns without an alias match those of the installed Spark."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from implicit import names, recorded
 
 @pytest.mark.slow
 @pytest.mark.proves("S1")
-def test_recorded_names_are_those_of_spark(spark: Any) -> None:
+def test_recorded_names_of_columns_without_an_alias_match_spark(spark: Any) -> None:
     record = recorded()
     assert {e: found and found[0] for e, found in names(spark, list(record))} == record

@@ -1,4 +1,4 @@
-"""Where windows lead: what is told of spans of times holds for what Spark makes of each time."""
+"""Spans of time functions: the computed span contains Spark's result for each value."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ STEPS: list[tuple[str, str, tuple[MonotoneStep, ...]]] = [
 @pytest.mark.proves("P22")
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York"])
 @pytest.mark.parametrize("kind", ["timestamp", "timestamp_ntz", "date"])
-def test_spans_lead_where_spark_leads_their_values(spark: Any, zone: str, kind: str) -> None:
+def test_the_computed_span_contains_sparks_result(spark: Any, zone: str, kind: str) -> None:
     rng = random.Random(5)
-    # Every day of a year on which clocks change, and some of other centuries.
+    # Every third day of a year, two days on which clocks change, and two earlier dates.
     days = [date(2024, 1, 1) + timedelta(n) for n in range(0, 366, 3)]
     days += [date(2024, 3, 31), date(2024, 10, 27), date(1969, 12, 31), date(1901, 1, 1)]
     values: list[Any] = [

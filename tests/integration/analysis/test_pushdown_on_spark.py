@@ -1,4 +1,4 @@
-"""What is pushed down, and how clocks are put in: Spark gives the rows and times that we say."""
+"""Pushdown and evaluated clock expressions agree with the rows and times of Spark."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ import persist_assets.analysis.predicates as p
 
 @pytest.mark.slow
 @pytest.mark.proves("F3")
-def test_programs_are_the_same_over_what_they_need(spark: Any) -> None:
+def test_random_queries_return_the_same_rows_over_only_the_needed_rows(spark: Any) -> None:
     assert hunt(OnSpark(spark), drawn_seed(), 5)["programs"] == 5
 
 
 @pytest.mark.slow
 @pytest.mark.proves("F5")
-def test_the_clock_is_put_in_as_spark_would(spark: Any) -> None:
+def test_clock_expressions_evaluate_as_in_spark(spark: Any) -> None:
     draw, engine = Random(2), OnSpark(spark)
     for zone in CHANGING:
         asked: list[str] = []
@@ -39,7 +39,7 @@ def test_the_clock_is_put_in_as_spark_would(spark: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.proves("F3")
 @pytest.mark.parametrize("trap", ["days without a zone"])  # the others: nightly
-def test_a_trap_is_no_hole(spark: Any, trap: str) -> None:
+def test_tricky_queries_return_the_same_rows_over_the_needed_rows(spark: Any, trap: str) -> None:
     now = dt.datetime(2024, 8, 31, 10, tzinfo=dt.UTC)
     engine = OnSpark(spark)
     engine.fill(WIDE, Random(4), 40)

@@ -1,4 +1,4 @@
-"""Views of real projects have the same rows over the rows that they are said to need."""
+"""Views of real projects return the same rows when computed from only the needed rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PARTS = 4
 @pytest.mark.slow
 @pytest.mark.proves("V3")
 @pytest.mark.parametrize("part", range(PARTS))
-def test_views_have_the_same_rows_over_what_they_need(spark: Any, part: int) -> None:
+def test_views_return_the_same_rows_when_given_only_the_needed_rows(spark: Any, part: int) -> None:
     engine, seed = OnSpark(spark), drawn_seed()
     narrowed = 0
     for number, (title, query) in NUMBERED[part::PARTS]:
@@ -37,7 +37,7 @@ def test_views_have_the_same_rows_over_what_they_need(spark: Any, part: int) -> 
 
 @pytest.mark.slow
 @pytest.mark.proves("V3")
-def test_random_conditions_hold_only_for_rows_that_are_needed(spark: Any) -> None:
+def test_all_rows_that_meet_random_conditions_are_needed_rows(spark: Any) -> None:
     counts = hunt_conditions(OnSpark(spark), drawn_seed(), 200)
     assert counts["with rows"] > 50, counts
     assert counts["narrowed"] > 100, counts

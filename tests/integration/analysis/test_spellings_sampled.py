@@ -11,7 +11,7 @@ from spelling import Asked, Searched, search
 
 @pytest.mark.slow
 @pytest.mark.proves("S2")
-def test_some_random_spellings_of_one_build_id_have_equal_types_and_rows(spark: Any) -> None:
+def test_random_spellings_with_one_build_id_have_equal_types_and_rows(spark: Any) -> None:
     asked, into, seed = Asked(spark), Searched(), drawn_seed()
     for _ in range(5):
         search(asked, seed, into)

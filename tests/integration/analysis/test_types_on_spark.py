@@ -1,4 +1,4 @@
-"""The types of expressions before anything is built are those that Spark gives them."""
+"""The types that are inferred for expressions before a build match those of Spark."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ KNOWN = {
     "startswith(s, 'x')": "boolean",
     "sum(length(s))": "bigint",
 }
-"""Expressions whose types sums and readers rely on."""
+"""Expressions whose types sums and downstream queries rely on."""
 
 
 def expressions() -> list[str]:
@@ -80,11 +80,11 @@ def expressions() -> list[str]:
 
 
 def types_before_a_build(root: Path, texts: Sequence[str]) -> list[str | None]:
-    """Return the type that each expression has for readers, None if that is uncertain."""
+    """Return the type that downstream queries see for each expression, None if uncertain."""
     (root / "sources" / "v.sql").write_text(
         f"CREATE TABLE v ({DECLARED}) USING parquet LOCATION 'v';\n"
     )
-    for n, text in enumerate(texts):  # one file each, so that errors concern no other
+    for n, text in enumerate(texts):  # one file each, so that errors affect no other
         (root / "sources" / f"q{n}.sql").write_text(
             f"CREATE VIEW q{n} AS SELECT {text} AS x FROM v"
         )
@@ -95,7 +95,7 @@ def types_before_a_build(root: Path, texts: Sequence[str]) -> list[str | None]:
 
 @pytest.mark.slow
 @pytest.mark.proves("T15")
-def test_types_before_a_build_are_those_of_spark(
+def test_types_inferred_before_a_build_match_spark(
     make_project: Callable[..., Path], spark: Any
 ) -> None:
     drawn = random.Random(drawn_seed()).sample(every := expressions(), draws(1000, len(every)))
@@ -219,7 +219,7 @@ INFERRED = {
     "variant_get(v, '$.a', 'array<int>')": "array<int>",
     "exists(a, q -> q > 1)": "boolean",
     "v IS NULL OR o": "boolean",
-    # not certain
+    # uncertain
     "transform(a, q -> q + 1)": None,
     "coalesce(s, i)": None,
     "aggregate(a, 0, (p, q) -> p + q)": None,
@@ -227,11 +227,11 @@ INFERRED = {
     "upper(s COLLATE UTF8_LCASE)": None,
     "coalesce(CAST(1 AS DECIMAL(38, 20)), CAST(1 AS DECIMAL(38, 0)))": None,
 }
-"""Expressions with the types that Malloy is told."""
+"""Expressions with the types that are passed to Malloy."""
 
 
 def inferred(text: str) -> str | None:
-    """Return the type that Malloy is told of an expression over columns of all types."""
+    """Return the type that is passed to Malloy for an expression over columns of all types."""
     sql = f"SELECT {text} AS x FROM inner_types"
     try:
         query = parse_query(sql, Location("q"))
@@ -244,7 +244,7 @@ def inferred(text: str) -> str | None:
 
 @pytest.mark.slow
 @pytest.mark.proves("V36")
-def test_types_that_malloy_is_told_are_those_of_spark(spark: Any) -> None:
+def test_types_passed_to_malloy_match_spark(spark: Any) -> None:
     declared = ", ".join(f"{name} {kind}" for name, kind in NESTED.items())
     spark.createDataFrame([], declared).createOrReplaceTempView("inner_types")
     every = expressions()
@@ -259,7 +259,7 @@ def test_types_that_malloy_is_told_are_those_of_spark(spark: Any) -> None:
             continue
         try:
             frame = spark.sql(f"SELECT {text} AS x FROM inner_types")
-        except (PySparkException, Py4JJavaError):  # the latter are Spark's own mistakes
+        except (PySparkException, Py4JJavaError):  # the latter are bugs of Spark
             assert text not in INFERRED, text
             continue
         sparks = frame.schema[0].dataType.simpleString()

@@ -1,4 +1,4 @@
-"""Functions that Spark's workers call with rows of a key, or with batches."""
+"""Python functions that Spark's workers call with the rows of a key, or with batches."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ FRAMES = {
 
 @pytest.mark.slow
 @pytest.mark.proves("V21")
-def test_rows_come_and_go_as_they_are(start: Callable[..., Builder]) -> None:
+def test_values_pass_through_arrow_functions_unchanged(start: Callable[..., Builder]) -> None:
     """Integers with NULLs, decimals, times, lists: through each library, by key and in batches."""
     text = ""
     for library, kind in FRAMES.items():
@@ -116,7 +116,7 @@ def test_rows_come_and_go_as_they_are(start: Callable[..., Builder]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.proves("V21")
-def test_a_call_gets_all_rows_of_a_key_and_only_they_are_computed_again(
+def test_a_call_gets_all_rows_of_a_key_and_only_changed_keys_are_recomputed(
     start: Callable[..., Builder], enter: Callable[..., Builder]
 ) -> None:
     builder = start(
@@ -147,7 +147,7 @@ def test_a_call_gets_all_rows_of_a_key_and_only_they_are_computed_again(
 
 @pytest.mark.slow
 @pytest.mark.proves("V21")
-def test_a_batch_has_at_most_the_rows_that_spark_allows(start: Callable[..., Builder]) -> None:
+def test_a_batch_has_at_most_sparks_maximum_number_of_rows(start: Callable[..., Builder]) -> None:
     builder = start(
         '@table\ndef sizes(t: Iterator[pl.DataFrame]) -> Annotated[Any, "n bigint"]:\n'
         "    for batch in t:\n"
@@ -188,7 +188,7 @@ BAD = {
 @pytest.mark.slow
 @pytest.mark.parametrize("case", BAD)
 @pytest.mark.proves("V21")
-def test_what_does_not_fit_publishes_nothing(case: str, start: Callable[..., Builder]) -> None:
+def test_a_failing_function_publishes_nothing(case: str, start: Callable[..., Builder]) -> None:
     body, message, line = BAD[case]
     builder = start(
         '@table(by="k")\ndef f(t: Annotated[pl.DataFrame, "k string, n bigint"])'
@@ -226,7 +226,7 @@ LOSSES = {
 
 
 @pytest.mark.proves("V21")
-def test_no_value_is_lost_or_guessed() -> None:
+def test_only_lossless_conversions_to_declared_types_are_accepted() -> None:
     for case, (values, kind, message) in LOSSES.items():
         table, fields = pa.table({"x": values}), pa.schema([("x", kind)])
         with pytest.raises((TypeError, ValueError), match=message):
@@ -250,7 +250,7 @@ def test_no_value_is_lost_or_guessed() -> None:
 
 @pytest.mark.slow
 @pytest.mark.proves("V22")
-def test_columns_that_are_known_late_are_compared_then(start: Callable[..., Builder]) -> None:
+def test_columns_known_only_at_build_time_are_checked_then(start: Callable[..., Builder]) -> None:
     builder = start(
         "@model\ndef m(t):\n    return t.select('n', 'k')\n"
         '@table\ndef good(m: Annotated[Any, "k string"]):\n    return m\n'

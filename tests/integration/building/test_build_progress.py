@@ -1,4 +1,4 @@
-"""What a run notes of its builds: what goes on, what has ended and how, the time that is left."""
+"""Progress of the builds of a run: which are running, which have ended and how, the time left."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def without_seconds(text: str) -> str:
 
 
 @pytest.mark.proves("W16")
-def test_a_run_notes_what_its_builds_do_and_by_which_method(
+def test_a_run_reports_the_progress_and_method_of_its_builds(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     progress = Progress()
@@ -92,7 +92,7 @@ def test_a_run_notes_what_its_builds_do_and_by_which_method(
     ]
 
 
-def test_a_failed_build_is_noted_once_and_what_reads_it_waits(
+def test_a_failed_build_is_reported_once_with_the_failed_check(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     put(root, [1, 3])
@@ -105,7 +105,7 @@ def test_a_failed_build_is_noted_once_and_what_reads_it_waits(
     assert progress.state().failed == 1
 
 
-def test_the_time_that_is_left_follows_from_earlier_builds(
+def test_the_remaining_time_is_estimated_from_earlier_builds(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     builder = enter(root)
@@ -130,7 +130,7 @@ def test_the_time_that_is_left_follows_from_earlier_builds(
 
 
 @pytest.mark.proves("W16")
-def test_a_file_gets_a_line_as_each_build_begins_and_ends(
+def test_output_to_a_file_has_a_line_per_build_start_and_end(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     printed = io.StringIO()
@@ -146,7 +146,7 @@ def test_a_file_gets_a_line_as_each_build_begins_and_ends(
     ]
 
 
-def test_a_display_that_fails_breaks_no_build(root: Path, enter: Callable[..., Builder]) -> None:
+def test_a_failing_display_breaks_no_build(root: Path, enter: Callable[..., Builder]) -> None:
     def fetch() -> dict[str, list[Cost]]:
         raise LedgerError("it is gone")
 

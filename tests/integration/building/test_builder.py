@@ -1,4 +1,4 @@
-"""Building on a real Spark: write, audit, commit, publish, and every way it can go wrong."""
+"""Builds: write, audit, commit and publish, and failures at each of these steps."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def make_engine(request: pytest.FixtureRequest) -> MakeEngine:
 def make_builder(
     make_project: Callable[..., Path], enter: Callable[..., Builder]
 ) -> Callable[..., Builder]:
-    """Return a function that makes a builder, a new run, for a project of one SQL file."""
+    """Return a function that makes a builder for a new run of a project with one SQL file."""
 
     def make(sources: str = SOURCES, settings: str = "", root: Path | None = None) -> Builder:
         if root is None:
@@ -100,11 +100,11 @@ def next_run(builder: Builder, make: Callable[..., Builder]) -> Builder:
     return make(root=builder.settings.root)
 
 
-# ------------------------------------------------------------------------------ the way it goes well
+# ------------------------------------------------------------------------------- successful builds
 
 
 @pytest.mark.proves("M2", "M8")
-def test_tables_hold_what_the_queries_say(make_builder: Callable[..., Builder]) -> None:
+def test_tables_contain_the_rows_of_their_queries(make_builder: Callable[..., Builder]) -> None:
     builder = make_builder()
     inline = rows(builder, "q")
     assert build_all(builder) == {"p": "built", "q": "built"}
@@ -126,7 +126,7 @@ def test_the_second_run_reuses_everything(make_builder: Callable[..., Builder]) 
 
 
 @pytest.mark.proves("M12")
-def test_newer_data_is_a_new_version_of_the_same_table(
+def test_newer_data_creates_a_new_version_of_the_same_table(
     make_builder: Callable[..., Builder],
 ) -> None:
     builder = make_builder()
@@ -140,7 +140,7 @@ def test_newer_data_is_a_new_version_of_the_same_table(
 
 
 @pytest.mark.proves("K19")
-def test_newer_data_of_the_same_rows_rebuilds_what_reads_it_and_nothing_beyond(
+def test_a_rebuild_that_changes_no_rows_does_not_rebuild_downstream_tables(
     make_builder: Callable[..., Builder],
 ) -> None:
     builder = make_builder()
@@ -157,7 +157,7 @@ def test_newer_data_of_the_same_rows_rebuilds_what_reads_it_and_nothing_beyond(
     assert build_all(next_run(builder, make_builder)) == {"p": "built", "q": "built"}
 
 
-def test_a_run_pins_a_delta_table_when_it_first_looks(
+def test_a_run_pins_a_delta_table_at_its_first_read(
     make_builder: Callable[..., Builder], make_project: Callable[..., Path]
 ) -> None:
     root = make_project({"m.sql": SOURCES.replace("USING parquet", "USING delta")})
@@ -172,7 +172,7 @@ def test_a_run_pins_a_delta_table_when_it_first_looks(
     assert rows(builder, "q") == [("y", 8)]
 
 
-def test_an_edit_makes_a_new_table_and_its_undoing_finds_the_old_one(
+def test_an_edit_builds_a_new_table_and_undoing_it_reuses_the_old_one(
     make_builder: Callable[..., Builder],
 ) -> None:
     builder = make_builder()
@@ -186,7 +186,7 @@ def test_an_edit_makes_a_new_table_and_its_undoing_finds_the_old_one(
 
 
 @pytest.mark.proves("M7")
-def test_two_sources_of_one_meaning_share_one_table(make_builder: Callable[..., Builder]) -> None:
+def test_equivalent_sources_share_one_table(make_builder: Callable[..., Builder]) -> None:
     twin = "\n--@ persist\nCREATE VIEW twin AS SELECT x.a, x.b FROM t AS x WHERE NOT x.a IS NULL;"
     builder = make_builder(SOURCES + twin)
     assert build_all(builder) == {"p": "built", "q": "built", "twin": "reused"}
@@ -194,13 +194,13 @@ def test_two_sources_of_one_meaning_share_one_table(make_builder: Callable[..., 
     assert len(tables) == 2
 
 
-def test_forced_work_is_done(make_builder: Callable[..., Builder]) -> None:
+def test_force_rebuilds_an_up_to_date_table(make_builder: Callable[..., Builder]) -> None:
     builder = make_builder()
     build_all(builder)
     assert builder.build(named(builder, "p"), force=True).action == "built"
 
 
-def test_names_of_columns_are_ours_whatever_case_the_query_has(
+def test_columns_have_the_case_of_the_declaration_or_alias(
     make_builder: Callable[..., Builder],
 ) -> None:
     text = "CREATE TABLE t USING parquet LOCATION 'raw/t';\n--@ persist\nCREATE VIEW p AS SELECT A, B AS bB FROM t"
@@ -211,7 +211,9 @@ def test_names_of_columns_are_ours_whatever_case_the_query_has(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark")
-def test_empty_results_and_every_type_of_value(make_builder: Callable[..., Builder]) -> None:
+def test_tables_store_empty_results_and_values_of_every_type(
+    make_builder: Callable[..., Builder],
+) -> None:
     builder = make_builder(
         """--@ persist
         CREATE VIEW p AS SELECT 1 AS i, 2L AS l, 1.50 AS d, 1e0 AS f, 'x' AS s, true AS b, DATE'2020-02-29' AS da,
@@ -232,7 +234,7 @@ def test_empty_results_and_every_type_of_value(make_builder: Callable[..., Build
 
 
 @pytest.mark.proves("M9")
-def test_strict_mode_reads_tables_only_and_lists_what_is_missing(
+def test_strict_mode_reads_only_tables_and_lists_missing_ones(
     make_builder: Callable[..., Builder],
 ) -> None:
     builder = make_builder(settings="strict = true\n")
@@ -245,7 +247,7 @@ def test_strict_mode_reads_tables_only_and_lists_what_is_missing(
 
 
 @pytest.mark.proves("M10")
-def test_environments_have_manifests_of_their_own(make_builder: Callable[..., Builder]) -> None:
+def test_each_environment_has_its_own_manifest(make_builder: Callable[..., Builder]) -> None:
     builder = make_builder()
     build_all(builder)
     (builder.settings.root / "persist.toml").write_text('environment = "prod"\n')
@@ -273,7 +275,7 @@ CREATE VIEW p AS SELECT a, b FROM t;
 
 
 @pytest.mark.proves("K11")
-def test_bad_rows_are_not_published(make_builder: Callable[..., Builder]) -> None:
+def test_rows_that_fail_checks_are_not_published(make_builder: Callable[..., Builder]) -> None:
     builder = make_builder(CHECKED)
     write(builder.settings.root, [(1, "x"), (2, "y"), (2, None)])
     builder = next_run(builder, make_builder)
@@ -311,14 +313,14 @@ CREATE VIEW q AS SELECT b, count(*) AS n FROM p GROUP BY b;
 
 
 @pytest.mark.proves("K11")
-def test_no_way_leads_around_a_blocking_check(make_builder: Callable[..., Builder]) -> None:
+def test_a_blocking_check_cannot_be_bypassed(make_builder: Callable[..., Builder]) -> None:
     builder = make_builder(GUARDED)
     with pytest.raises(CheckFailedError, match=r"not_null_a \(1 rows\)"):
         builder.build(named(builder, "p"))
     with pytest.raises(BuildError, match="`q` reads `m/p`, which is not built: its checks") as told:
         builder.build(named(builder, "q"))
     assert told.value.hint == "build its inputs too: persist build +m/q"
-    # Its table would be that of `p`.
+    # It would share the table of `p`.
     with pytest.raises(CheckFailedError, match=r"`same` failed m/p:not_null_a \(1 rows\)"):
         builder.build(named(builder, "same"))
     assert builder.ledger.manifests.fetch("dev") == {}
@@ -329,7 +331,7 @@ def test_no_way_leads_around_a_blocking_check(make_builder: Callable[..., Builde
     assert later.build(named(later, "q")).action == "built"
 
 
-def test_a_check_that_asks_the_clock_is_asked_again(
+def test_a_check_that_reads_the_clock_is_rerun_on_reuse(
     make_builder: Callable[..., Builder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     builder = make_builder(
@@ -349,7 +351,9 @@ def test_a_check_that_asks_the_clock_is_asked_again(
     assert audited == [named(later, "p").table]
 
 
-def test_a_warning_is_published(make_builder: Callable[..., Builder]) -> None:
+def test_a_failed_check_with_severity_warn_does_not_block_publication(
+    make_builder: Callable[..., Builder],
+) -> None:
     builder = make_builder(
         CHECKED.replace("not_null=[a]", "not_null=[a] { severity=warn }").replace("unique=[b]", "")
     )
@@ -365,7 +369,7 @@ def test_a_warning_is_published(make_builder: Callable[..., Builder]) -> None:
     )
 
 
-def test_a_check_that_is_new_looks_at_the_table_that_is_there(
+def test_a_new_check_runs_on_the_existing_table(
     make_builder: Callable[..., Builder],
 ) -> None:
     builder = make_builder(CHECKED.replace("--@ check", "-- no"))
@@ -382,7 +386,7 @@ def test_a_check_that_is_new_looks_at_the_table_that_is_there(
     }
 
 
-# ---------------------------------------------------------------------------------------- latest
+# ------------------------------------------------------------------------------------ watermarks
 
 
 @pytest.mark.slow
@@ -399,7 +403,7 @@ def test_a_check_that_is_new_looks_at_the_table_that_is_there(
         "12345678901234567890.12BD",
     ],
 )
-def test_files_tell_the_latest_value_that_looking_at_all_rows_finds(
+def test_watermarks_from_written_files_equal_those_computed_from_rows(
     make_builder: Callable[..., Builder], value: str
 ) -> None:
     engine = make_builder().engine
@@ -456,7 +460,7 @@ def content(builder: Builder, query: str) -> str:
         ("VALUES ('ab', 'c') AS t(a, b)", "VALUES ('a', 'bc') AS t(a, b)", False),
     ],
 )
-def test_the_content_digest_tells_rows_apart(
+def test_the_content_digest_distinguishes_different_rows(
     make_builder: Callable[..., Builder], one: str, other: str, same: bool
 ) -> None:
     builder = make_builder()
@@ -479,7 +483,7 @@ UNION ALL SELECT 'nan', count(*) FROM t WHERE x > 1e300D;
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark")
-def test_zeros_with_a_sign_and_numbers_that_are_none_are_found_in_files(
+def test_conditions_find_negative_zeros_and_nans_in_files(
     enter: Callable[..., Builder], make_project: Callable[..., Path]
 ) -> None:
     root = make_project({"m.sql": ZEROS})
@@ -495,7 +499,7 @@ def test_zeros_with_a_sign_and_numbers_that_are_none_are_found_in_files(
     assert found == {"x": 5, "s": 5, "raw": 5, "nan": 1}
 
 
-def test_texts_that_are_too_long_for_statistics_are_kept(
+def test_strings_too_long_for_statistics_are_stored_in_full(
     make_builder: Callable[..., Builder],
 ) -> None:
     raw = "CREATE TABLE t USING parquet LOCATION 'raw/t';\n--@ persist time_column=text\n"
@@ -513,10 +517,10 @@ def test_texts_that_are_too_long_for_statistics_are_kept(
     assert snapshot.watermark == "y" * 5000
 
 
-# ------------------------------------------------------------------------------------ going wrong
+# --------------------------------------------------------------------------------------- failures
 
 
-def test_files_are_read_by_their_names_and_not_as_patterns(
+def test_file_names_with_glob_characters_are_read_literally(
     make_builder: Callable[..., Builder], make_project: Callable[..., Path]
 ) -> None:
     root = make_project({"m.sql": SOURCES})
@@ -529,7 +533,7 @@ def test_files_are_read_by_their_names_and_not_as_patterns(
 
 
 @pytest.mark.usefixtures("spark")
-def test_directories_do_not_add_columns_that_are_not_declared(
+def test_undeclared_partition_directories_add_no_columns(
     make_builder: Callable[..., Builder], make_project: Callable[..., Path]
 ) -> None:
     declared = SOURCES.replace("TABLE t USING", "TABLE t (a BIGINT, b STRING) USING")
@@ -554,7 +558,7 @@ def test_fields_of_structs_may_have_any_name(make_builder: Callable[..., Builder
     ]  # fmt: skip
 
 
-def test_a_table_made_in_the_place_of_a_deleted_one_is_not_it(
+def test_a_different_table_at_the_path_of_a_deleted_one_is_rejected(
     make_builder: Callable[..., Builder],
 ) -> None:
     builder = make_builder()
@@ -576,7 +580,7 @@ def test_a_table_made_in_the_place_of_a_deleted_one_is_not_it(
     ]
 
 
-def test_a_file_that_somebody_deleted_is_written_again(
+def test_a_table_with_deleted_files_is_rebuilt(
     make_builder: Callable[..., Builder],
 ) -> None:
     builder = make_builder()
@@ -637,7 +641,9 @@ def test_a_build_that_is_interrupted_twice_is_recorded_as_failed(
     assert [b.state for b in builder.ledger.builds.fetch()] == ["failed"]
 
 
-def test_raw_data_that_lacks_a_declared_column(make_builder: Callable[..., Builder]) -> None:
+def test_raw_data_without_a_declared_column_is_an_error(
+    make_builder: Callable[..., Builder],
+) -> None:
     text = "CREATE TABLE t (a BIGINT, zz INT) USING parquet LOCATION 'raw/t';\n--@ persist\nCREATE VIEW p AS SELECT zz FROM t"
     builder = make_builder(text)
     with pytest.raises(StorageError, match="`t` has no column `zz`") as error:
@@ -645,14 +651,14 @@ def test_raw_data_that_lacks_a_declared_column(make_builder: Callable[..., Build
     assert str(error.value.location) == "sources/m.sql:1:14"
 
 
-def test_raw_data_that_is_not_there(make_builder: Callable[..., Builder]) -> None:
+def test_missing_raw_data_is_an_error(make_builder: Callable[..., Builder]) -> None:
     text = "CREATE TABLE t (a BIGINT) USING parquet LOCATION 'nowhere';\n--@ persist\nCREATE VIEW p AS SELECT a FROM t"
     builder = make_builder(text)
     with pytest.raises(StorageError, match="`t`: there is no data at"):
         builder.build(named(builder, "p"))
 
 
-def test_data_that_changes_while_it_is_read_is_refused(
+def test_a_build_fails_if_raw_data_changes_while_it_is_read(
     make_builder: Callable[..., Builder],
 ) -> None:
     builder = make_builder()
@@ -667,7 +673,7 @@ def test_data_that_changes_while_it_is_read_is_refused(
     assert builder.ledger.manifests.fetch("dev") == {}
 
 
-def test_files_that_come_while_data_is_read_are_for_the_next_build(
+def test_files_added_during_a_build_are_read_by_the_next_build(
     make_builder: Callable[..., Builder],
 ) -> None:
     builder = make_builder()
@@ -680,13 +686,13 @@ def test_files_that_come_while_data_is_read_are_for_the_next_build(
     assert first and second and 2 * first.rows == second.rows > 0
 
 
-def test_types_that_have_no_place_in_a_table(make_builder: Callable[..., Builder]) -> None:
+def test_unsupported_column_types_are_rejected(make_builder: Callable[..., Builder]) -> None:
     builder = make_builder("--@ persist\nCREATE VIEW p AS SELECT NULL AS x")
     with pytest.raises(BuildError, match="column `x` has the type void"):
         builder.build(named(builder, "p"))
 
 
-def test_a_table_deleted_by_hand_is_built_again(make_builder: Callable[..., Builder]) -> None:
+def test_a_manually_deleted_table_is_rebuilt(make_builder: Callable[..., Builder]) -> None:
     import shutil
 
     builder = make_builder()
@@ -700,7 +706,7 @@ def test_a_table_deleted_by_hand_is_built_again(make_builder: Callable[..., Buil
 
 
 @pytest.mark.proves("S14")
-def test_a_session_with_settings_of_its_own_is_refused(
+def test_a_session_whose_settings_can_change_results_is_rejected(
     make_builder: Callable[..., Builder], spark: Any
 ) -> None:
     changing = {
@@ -723,7 +729,7 @@ def test_a_session_with_settings_of_its_own_is_refused(
 
 
 @pytest.mark.proves("X8")
-def test_all_settings_that_a_session_refuses_or_adds_are_listed(
+def test_all_conflicting_session_settings_are_listed(
     make_builder: Callable[..., Builder], spark: Any
 ) -> None:
     project = (
@@ -746,16 +752,16 @@ def test_all_settings_that_a_session_refuses_or_adds_are_listed(
         '"spark.sql.mine" = "a\\"b"',
         '"spark.sql.sources.schemaStringLengthThreshold" = "4000"  # the session refuses "1000"',
     ]
-    # They are lines of TOML. The session has one of them no more.
+    # The lines are TOML. The session no longer has one of the settings.
     pasted = "[env.dev.spark]\n" + "\n".join(line for line in lines if "sql.mine" not in line)
     assert make_builder(settings=f"{pasted}\n").engine.session
 
 
 @pytest.mark.proves("S14")
-def test_tables_stay_where_build_ids_keep_the_settings_that_they_held(
+def test_tables_are_reused_while_build_ids_include_their_former_settings(
     make_builder: Callable[..., Builder],
 ) -> None:
-    """A release that counted `spark.default.parallelism` built the tables."""
+    """The release that built the tables included `spark.default.parallelism` in BuildIDs."""
     kept = '[env.dev.spark.build_ids]\n"spark.default.parallelism" = "2"\n'
     builder = make_builder(settings=kept)
     build_all(builder)
@@ -775,7 +781,7 @@ def test_tables_stay_where_build_ids_keep_the_settings_that_they_held(
     builder = make_builder(settings=other)
     planned = builder.plan(s.source_id for s in builder.project.persisted)
     assert {step.action for step in planned.steps} == {"reuse"}
-    # A setting that the project declares harmless is the same.
+    # The same applies to a setting that the project declares harmless.
     changing = '[env.dev.spark]\n"spark.sql.parquet.binaryAsString" = "true"\n'
     builder = make_builder(settings=changing)
     manifest = {s.build_id: s for s in builder.project.persisted}
@@ -791,7 +797,7 @@ def test_a_session_gets_the_projects_settings(
     spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
-def test_a_session_is_made_faster_unless_it_says_otherwise(
+def test_performance_settings_do_not_override_those_of_the_session(
     make_builder: Callable[..., Builder], spark: Any
 ) -> None:
     fused, named_alike = (
@@ -808,7 +814,7 @@ def test_a_session_is_made_faster_unless_it_says_otherwise(
         spark.conf.set(fused, "false")
 
 
-def test_without_java_one_sentence_says_how_to_get_it(tmp_path: Path) -> None:
+def test_a_missing_or_outdated_java_is_reported_with_instructions(tmp_path: Path) -> None:
     with pytest.raises(JavaMissingError, match="Java was not found") as error:
         installed_java({"PATH": str(tmp_path)})
     assert "apt-get install openjdk-17" in (error.value.hint or "")
@@ -822,7 +828,7 @@ def test_without_java_one_sentence_says_how_to_get_it(tmp_path: Path) -> None:
         installed_java({"JAVA_HOME": str(tmp_path)})
 
 
-# --------------------------------------------------------------------------------- dying at each step
+# ------------------------------------------------------------------------------ killed at each step
 
 
 KILL = """
@@ -869,7 +875,7 @@ made.build(project.by_id["p@sources/m.sql"])
     "point",
     ["after write", "before commit", "after commit", "before publication", "before manifest"],
 )
-def test_a_killed_build_leaves_readers_alone_and_the_next_one_repairs(
+def test_a_killed_build_does_not_affect_readers_and_the_next_build_repairs_the_table(
     point: str, make_builder: Callable[..., Builder]
 ) -> None:
     builder = make_builder()
@@ -888,7 +894,7 @@ def test_a_killed_build_leaves_readers_alone_and_the_next_one_repairs(
     began = time.monotonic()
     later = next_run(builder, make_builder)
     assert later.build(named(later, "p")).action == ("reused" if published else "built")
-    assert time.monotonic() - began < 30  # the dead one's lease was not waited for
+    assert time.monotonic() - began < 30  # it did not wait for the killed build's lease
     assert rows(later, "p") == [(8, "new")]
     table = Path(later.settings.warehouse) / named(later, "p").table
     live = {Path(f).parent.name for f in DeltaTable(str(table)).file_uris()}
@@ -905,7 +911,7 @@ def test_a_killed_build_leaves_readers_alone_and_the_next_one_repairs(
 
 
 @pytest.mark.slow
-def test_runs_leave_no_views_in_the_session_but_those_that_others_read(
+def test_closing_a_builder_drops_its_session_views_unless_another_builder_reads_them(
     make_builder: Callable[..., Builder], spark: Any
 ) -> None:
     def views() -> set[str]:
@@ -930,7 +936,7 @@ def test_runs_leave_no_views_in_the_session_but_those_that_others_read(
     assert views() == before
 
 
-def test_a_view_that_cannot_be_made_is_nobodys(
+def test_a_view_can_be_created_after_failed_attempts(
     make_builder: Callable[..., Builder], spark: Any
 ) -> None:
     builder = make_builder()

@@ -1,4 +1,4 @@
-"""Two whole builders in two processes, with one ledger in either database."""
+"""Two builders in two processes that share a ledger, in each supported database."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ledger.close()
 
 @pytest.mark.slow
 @pytest.mark.proves("M14")
-def test_of_two_processes_that_build_one_source_one_builds_and_the_other_waits_and_reuses(
+def test_two_concurrent_processes_build_a_source_once_and_the_second_reuses_the_table(
     ledger_url: str, make_project: Callable[..., Path]
 ) -> None:
     root = make_project({"m.sql": SOURCES}, f'ledger = "{ledger_url}"\n')
@@ -80,7 +80,7 @@ def test_of_two_processes_that_build_one_source_one_builds_and_the_other_waits_a
         assert first.snapshot == later.snapshot
         assert first.snapshot is not None
         assert (first.snapshot.version, first.snapshot.rows) == (0, 2)
-        # The other one looked only when the first had published.
+        # The second one started only after the first had published.
         ends = {e.data["build_uid"]: e.idx for e in ledger.events.fetch() if "succ" in e.kind}
         begins = {e.data["build_uid"]: e.idx for e in ledger.events.fetch() if "start" in e.kind}
         assert begins[later.build_uid] > ends[first.build_uid]

@@ -1,4 +1,4 @@
-"""Raw tables that the catalog of the Spark session names: read as they are, never called current."""
+"""Raw tables in the catalog of the Spark session: each run reads their current rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def built(builder: Builder) -> tuple[str, list[int]]:
 
 
 @pytest.mark.slow
-def test_a_table_of_the_catalog_is_read_as_it_is_by_each_run(
+def test_each_run_reads_the_current_rows_of_a_catalog_table(
     make_project: Callable[..., Path], enter: Callable[..., Builder], spark: Any, tmp_path: Path
 ) -> None:
     root = make_project({"m.sql": SOURCES})
@@ -41,7 +41,7 @@ def test_a_table_of_the_catalog_is_read_as_it_is_by_each_run(
     try:
         spark.sql("INSERT INTO default.persist_orders VALUES (1)")
         assert built(enter(root)) == ("built", [2])
-        # Others write files that the session has not listed.
+        # Another program writes a file that the session has not listed.
         pq.write_table(pa.table({"a": pa.array([2], pa.int64())}), place / "more.parquet")
         assert built(enter(root)) == ("built", [2, 3])
     finally:
@@ -57,7 +57,7 @@ def test_a_table_of_the_catalog_is_read_as_it_is_by_each_run(
         ("", "catalog needs the name of a table, with its schema"),
     ],
 )
-def test_a_declaration_that_names_no_table_is_refused(
+def test_invalid_declarations_of_catalog_tables_are_rejected(
     make_project: Callable[..., Path], declared: str, message: str
 ) -> None:
     root = make_project({"m.sql": f"CREATE TABLE t (a INT) USING catalog {declared};\n"})

@@ -1,4 +1,4 @@
-"""CHAR(n) in raw and external tables is padded and compared as in tables of Spark's own."""
+"""CHAR(n) columns of raw and external tables are padded and compared as in Spark's own tables."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ QUERIES = {
 
 
 @pytest.mark.slow
-def test_rows_equal_those_of_a_table_of_spark(
+def test_queries_of_char_columns_have_the_same_rows_as_in_spark(
     spark: Any, enter: Callable[..., Builder], make_project: Callable[..., Path], tmp_path: Path
 ) -> None:
     rows = pa.table(
@@ -67,7 +67,7 @@ def test_rows_equal_those_of_a_table_of_spark(
     assert expected["equal"] == ["Row(i=1)", "Row(i=2)"]
     for name, declared in (("raw", RAW), ("external", EXTERNAL)):
         root = make_project({"m.sql": declared + views}, name=name)
-        for n in range(rows.num_rows):  # several files, whose statistics say what is in them
+        for n in range(rows.num_rows):  # one file per row, so that statistics can skip files
             write_deltalake(str(root / "lake"), rows.slice(n, 1), mode="append")
         builder = enter(root)
         for source in builder.project.persisted:
@@ -76,7 +76,7 @@ def test_rows_equal_those_of_a_table_of_spark(
             assert found == expected[source.name], (name, source.name)
 
 
-def test_equality_is_pushed_with_padded_values_and_of_others_that_there_is_a_value() -> None:
+def test_equality_is_pushed_down_with_padded_values_and_other_conditions_as_not_null() -> None:
     views = "".join(
         f"create materialized view {n} as {QUERIES[n].replace('{t}', 't')};\n"
         for n in ("equal", "several", "less", "ranged", "liked")

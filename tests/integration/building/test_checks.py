@@ -1,4 +1,4 @@
-"""Contracts and checks of every kind, on real rows: published or not, and what is said of it."""
+"""Contracts and checks of every kind on real rows: results, messages, and what is published."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def make_engine(request: pytest.FixtureRequest) -> MakeEngine:
 
 @pytest.fixture
 def make(make_project: Callable[..., Path], enter: Callable[..., Builder]) -> Make:
-    """Return a function that makes a builder, a new run, for a project of SQL and Python."""
+    """Return a function that starts a run of a SQL and Python project and returns its builder."""
 
     def builder(
         sql: str | None = None,
@@ -79,7 +79,7 @@ def v(check: str, query: str = "SELECT a, b FROM t", name: str = "v") -> str:
 
 
 def results(builder: Builder, name: str = "v") -> dict[str, CheckResult]:
-    """Build a source; return what came of its checks, published or not."""
+    """Build a source; return the results of its checks, whether or not it was published."""
     try:
         build = builder.build(named(builder, name))
     except CheckFailedError as error:
@@ -125,7 +125,7 @@ def files(builder: Builder) -> Mapping[str, str]:
         ('expr="a < 3"', 1, None, [{"a": 3, "b": "x"}]),
     ],
 )
-def test_checks_count_and_show_what_fails(
+def test_checks_count_and_sample_failing_rows(
     make: Make, check: str, failed: int, found: str | None, rows: list[dict[str, Any]]
 ) -> None:
     w = v("name=w", "SELECT b FROM t WHERE a <> 2", "w")
@@ -140,7 +140,7 @@ def test_checks_count_and_show_what_fails(
 
 
 @pytest.mark.parametrize("check", ["range { a { min=2 } }", "row_count { min=9 }", "relationship { b=\"c.code\" }"])  # fmt: skip
-def test_every_kind_may_only_warn(make: Make, check: str) -> None:
+def test_every_kind_of_check_can_be_a_warning(make: Make, check: str) -> None:
     builder = make(v(f"check {{ {check[:-2]} severity=warn }} }}"))
     put(builder.settings.root, "c", code=["y"])
     builder = make(root=builder.settings.root)
@@ -160,7 +160,7 @@ def test_every_kind_may_only_warn(make: Make, check: str) -> None:
         (pa.array([None], pa.date32()), False, "no value"),
     ],
 )
-def test_the_greatest_value_is_no_older_than_it_may_be(
+def test_freshness_checks_compare_the_greatest_value_with_the_limit(
     make: Make, values: Any, passed: bool, found: str
 ) -> None:
     if isinstance(values, list) and isinstance(values[0], dt.datetime):
@@ -170,7 +170,7 @@ def test_the_greatest_value_is_no_older_than_it_may_be(
     assert (result.passed, result.found) == (passed, found)
 
 
-def test_age_is_told_anew_without_a_look_at_the_rows(make: Make) -> None:
+def test_freshness_is_reevaluated_without_reading_the_rows(make: Make) -> None:
     text = v("check { freshness { ts=48h } }", "SELECT ts FROM t")
     builder = make(text, data={"ts": pa.array([NOW], pa.timestamp("us", tz="UTC"))})
     assert results(builder)["freshness_ts"].passed
@@ -181,7 +181,7 @@ def test_age_is_told_anew_without_a_look_at_the_rows(make: Make) -> None:
     assert not looked
 
 
-def test_what_a_relationship_is_with_decides_whether_it_is_asked_again(make: Make) -> None:
+def test_a_relationship_is_rechecked_only_if_its_target_changed(make: Make) -> None:
     sql = v('check { relationship { b="codes.code" } }') + v(
         "name=codes", "SELECT code FROM c WHERE code IS NOT NULL", "codes"
     )
@@ -200,7 +200,7 @@ def test_what_a_relationship_is_with_decides_whether_it_is_asked_again(make: Mak
     assert results(changed)["relationship_b"].failed_rows == 1
 
 
-def test_a_relationship_with_what_the_run_has_built_before(make: Make) -> None:
+def test_a_relationship_is_checked_against_tables_built_earlier_in_the_run(make: Make) -> None:
     codes = v("name=codes", "SELECT code FROM c", "codes")
     builder = make(v('check { relationship { b="codes.code" } }') + codes)
     assert [s.name for s in builder.project.persisted] == ["codes", "v"]
@@ -234,7 +234,7 @@ def f(t):
         ("from pyspark.sql import SparkSession\ndef plausible(rows, *, spark: SparkSession): return spark.createDataFrame([], 'a int')", True, 0),
     ],
 )  # fmt: skip
-def test_a_function_says_which_rows_are_wrong(
+def test_a_check_function_returns_failing_rows_or_a_boolean(
     make: Make, body: str, passed: bool, failed: int
 ) -> None:
     builder = make("", f"{body}\n{PLAUSIBLE}")
@@ -255,7 +255,7 @@ def test_a_function_says_which_rows_are_wrong(
         ("    return rows.filter('nothing')", "sources/f.py:3:12: `plausible` failed: "),
     ],
 )
-def test_a_function_that_fails_is_told_where(make: Make, body: str, message: str) -> None:
+def test_an_error_in_a_check_function_has_a_location(make: Make, body: str, message: str) -> None:
     builder = make("", f"def plausible(rows):\n{body}\n{PLAUSIBLE.lstrip()}")
     with pytest.raises(BuildError) as caught:
         builder.build(named(builder, "f"))
@@ -264,7 +264,7 @@ def test_a_function_that_fails_is_told_where(make: Make, body: str, message: str
 
 
 @pytest.mark.usefixtures("spark")
-def test_an_edit_of_a_function_that_checks_asks_it_again_and_builds_nothing(make: Make) -> None:
+def test_an_edited_check_function_is_rerun_without_a_rebuild(make: Make) -> None:
     text = "def plausible(rows):\n    return rows.filter('a > 9')\n" + PLAUSIBLE
     builder = make("", text)
     assert builder.build(named(builder, "f")).action == "built"
@@ -296,7 +296,7 @@ def test_a_contract_of_a_function_is_checked_before_anything_is_written(make: Ma
     assert files(builder) == {}
 
 
-def test_nulls_of_a_contract_are_found_in_the_pass_that_writes(make: Make) -> None:
+def test_nulls_in_a_not_null_column_violate_its_contract(make: Make) -> None:
     builder = make(v('columns { a="bigint not null" b }'))
     found = results(builder)
     assert {n: (r.passed, r.failed_rows) for n, r in found.items()} == {
@@ -307,7 +307,7 @@ def test_nulls_of_a_contract_are_found_in_the_pass_that_writes(make: Make) -> No
 
 @pytest.mark.usefixtures("spark")
 @pytest.mark.proves("P25")
-def test_a_table_that_was_there_before_a_contract_does_not_pass_for_keeping_it(make: Make) -> None:
+def test_a_table_built_before_its_contract_is_checked_against_it(make: Make) -> None:
     text = "@table(X)\ndef f(t):\n    return t\n"
     builder = make("", text.replace("(X)", ""))
     builder.build(named(builder, "f"))
@@ -337,7 +337,7 @@ def test_a_table_that_was_there_before_a_contract_does_not_pass_for_keeping_it(m
         ("fail", "SELECT b, a FROM t WHERE a > 1", None),
     ],
 )
-def test_other_columns_are_not_published_unless_they_may_be(
+def test_changed_columns_are_published_only_if_on_schema_change_allows(
     make: Make, rule: str, query: str, diff: str | None
 ) -> None:
     builder = make(v(f"on_schema_change={rule}"))
@@ -354,7 +354,7 @@ def test_other_columns_are_not_published_unless_they_may_be(
         "sources/m.sql:5:5: the columns of `v` differ from its table"
     )
     assert files(edited) == before
-    # What is told once may be done all the same; and going back is a change as well.
+    # `changing=True` publishes it anyway; reverting is a change of columns as well.
     allowed = make(root=builder.settings.root, changing=True)
     assert allowed.build(named(allowed, "v")).action == "built"
     back = make(v(f"on_schema_change={rule}"), root=builder.settings.root)
@@ -362,7 +362,7 @@ def test_other_columns_are_not_published_unless_they_may_be(
         back.build(named(back, "v"))
 
 
-def test_rows_that_go_with_their_run_keep_contracts_and_pass_all_checks(make: Make) -> None:
+def test_temporary_tables_must_keep_contracts_and_pass_all_checks(make: Make) -> None:
     mid = "--@ persist materialized=temporary {}\nCREATE VIEW mid AS SELECT a, b FROM t;\n"
     over = "--@ persist\nCREATE VIEW v AS SELECT a FROM mid;\n"
     related = 'check { relationship { b="c.code" } }'
@@ -387,7 +387,7 @@ def test_rows_that_go_with_their_run_keep_contracts_and_pass_all_checks(make: Ma
 
 
 @pytest.mark.proves("P26")
-def test_checks_are_of_the_whole_table_however_it_grew(make: Make) -> None:
+def test_checks_of_an_incremental_table_cover_all_its_rows(make: Make) -> None:
     checks = (
         'check { range { a { max=2 severity=warn } } relationship { b="c.code" severity=warn }'
         " row_count { max=3 severity=warn } freshness { ts=48h severity=warn } }"
@@ -441,7 +441,7 @@ def test_checks_are_of_the_whole_table_however_it_grew(make: Make) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark")
-def test_samples_are_short(make: Make) -> None:
+def test_samples_of_failing_rows_are_truncated(make: Make) -> None:
     wide = ", ".join(f"a AS c{n}" for n in range(20))
     query = f"SELECT {wide}, repeat('long', 99) AS x, array(1, 2) AS y FROM range(50) AS r(a)"
     builder = make(v("check { not_null=x expr { z=\"x = ''\" } unique=[y] }", query))
@@ -455,7 +455,7 @@ def test_samples_are_short(make: Make) -> None:
 
 @pytest.mark.slow
 @pytest.mark.proves("K11", "P26")
-def test_dagster_shows_what_failed(make: Make, spark: Any) -> None:
+def test_dagster_shows_failed_checks_with_samples(make: Make, spark: Any) -> None:
     checks = 'check { range { a { max=1 } } row_count.max=2 relationship { b="codes.code" } }'
     codes = v("name=codes", "SELECT code FROM c", "codes")
     below = "--@ persist\nCREATE VIEW below AS SELECT a FROM v;\n"

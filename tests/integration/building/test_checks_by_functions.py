@@ -1,4 +1,4 @@
-"""Functions of Python that check the rows of SQL and of Malloy."""
+"""Python functions as checks of SQL and Malloy sources."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def put(root: Path, values: list[int]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.proves("K11")
-def test_a_function_of_python_keeps_wrong_rows_of_sql_from_being_published(
+def test_a_failed_python_check_stops_publication_of_a_sql_source(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     builder = enter(root)
@@ -79,7 +79,7 @@ def test_a_function_of_python_keeps_wrong_rows_of_sql_from_being_published(
     (failed,) = caught.value.results
     assert sorted(json.loads(row)["a"] for row in failed.sample) == [1, 3]
     assert later.ledger.manifests.fetch("dev")[later.project.by_id[V].build_id].rows == 3
-    # The code decides what was asked, wherever it stands, and nothing is built for it.
+    # An edit of code that the check imports changes the check, but not the BuildID.
     (root / "rules.py").write_text(RULES.replace("STEP = 2", "STEP = 1"))
     edited = enter(root)
     assert edited.project.by_id[V].build_id == builder.project.by_id[V].build_id
@@ -88,7 +88,7 @@ def test_a_function_of_python_keeps_wrong_rows_of_sql_from_being_published(
     assert published.rows == 6
 
 
-def test_an_edit_of_a_function_is_seen_by_what_was_remembered_of_a_file(root: Path) -> None:
+def test_an_edited_check_function_invalidates_cached_sources(root: Path) -> None:
     def checks() -> str:
         project = load_project(load_settings(root))
         assert not project.problems
@@ -106,7 +106,7 @@ def test_an_edit_of_a_function_is_seen_by_what_was_remembered_of_a_file(root: Pa
     assert load_project(load_settings(root)).by_id[V].checks[0].function is not None
 
 
-def test_a_function_that_fails_is_told_where_in_its_file(
+def test_an_error_in_a_check_function_has_a_location(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     (root / "sources/checks.py").write_text("def no_gaps(rows):\n    return rows.where('z > 1')\n")
@@ -119,7 +119,7 @@ def test_a_function_that_fails_is_told_where_in_its_file(
 
 @pytest.mark.slow
 @pytest.mark.proves("K11")
-def test_dagster_shows_what_functions_say_of_sql_and_malloy(
+def test_dagster_shows_results_of_check_functions_for_sql_and_malloy(
     root: Path, load: Callable[..., dg.Definitions], instance: dg.DagsterInstance
 ) -> None:
     compiler()
@@ -142,7 +142,7 @@ def test_dagster_shows_what_functions_say_of_sql_and_malloy(
 
 
 @pytest.mark.slow
-def test_malloy_is_compiled_again_when_a_function_that_checks_it_is_another(root: Path) -> None:
+def test_malloy_is_recompiled_when_its_check_function_changes(root: Path) -> None:
     compiler()
     (root / "sources/n.malloy").write_text(MALLOY)
 

@@ -1,4 +1,4 @@
-"""Checks of partitioned tables: where rows fail, and partitions that are judged for themselves."""
+"""Checks of partitioned tables: the partitions of failing rows, and checks per partition."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ HEAD = "from persist_assets import table\n"
 
 
 def put(root: Path, *rows: tuple[int, str, int | None] | tuple[int, str, int | None, int]) -> None:
-    """Put rows of days of January; a fourth value is the hour, else it is noon."""
+    """Append rows for days of January; the fourth value is the hour, by default noon."""
     kinds = {"day": pa.date32(), "o": pa.string(), "n": pa.int32(), "ts": pa.timestamp("us", "UTC")}
     listed = [
         {"day": day(r[0]), "o": r[1], "n": r[2], "ts": at(r[0], r[3] if len(r) > 3 else 12)}
@@ -63,7 +63,7 @@ def at(n: int, hour: int) -> datetime:
 
 @pytest.fixture
 def make(make_project: Callable[..., Path], spark: Any) -> Iterator[Make]:
-    """Return a function that makes a builder, a new run."""
+    """Return a function that makes a builder for a new run."""
     made: list[Ledger] = []
 
     def builder(sql: str = "", python: str = "", root: Path | None = None, **how: Any) -> Builder:
@@ -90,7 +90,7 @@ def make(make_project: Callable[..., Path], spark: Any) -> Iterator[Make]:
 
 
 def v(checks: str, partition: str = 'partition=daily time_column=day start="2024-01-01"') -> str:
-    """Return a source of all rows, with checks that only warn."""
+    """Return a partitioned source of all rows with checks."""
     results_of = f"check {{ {checks} }}"
     return f"--@ persist {partition} {results_of}\nCREATE VIEW v AS SELECT day, o, n, ts FROM f;\n"
 
@@ -100,7 +100,7 @@ def named(builder: Builder, name: str = "v") -> Source:
 
 
 def built(builder: Builder, name: str = "v", *days: int) -> dict[str, CheckResult]:
-    """Build partitions, or all; return what came of the checks."""
+    """Build some or all partitions, and return the results of the checks."""
     keys = [str(day(n)) for n in days] or None
     build = builder.build(named(builder, name), keys=keys)
     assert build.snapshot is not None
@@ -117,7 +117,7 @@ def days(**found: Any) -> dict[str, Any]:
     return {f"2024-01-{int(name[1:]):02}": value for name, value in found.items()}
 
 
-# ---------------------------------------------------------------------------------- where rows fail
+# ----------------------------------------------------------------------- partitions of failing rows
 
 
 @pytest.mark.slow
@@ -130,7 +130,7 @@ def days(**found: Any) -> dict[str, Any]:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("session", ["UTC", "America/New_York"])
-def test_rows_tell_the_partition_that_they_are_in(
+def test_partition_keys_are_computed_from_the_values_of_rows(
     spark: Any, every: Cadence, kind: str, zone: str, session: str
 ) -> None:
     start, end = ("1969-12-29", "1970-01-04") if every == "hourly" else ("1962-11-01", "2013-12-31")
@@ -171,7 +171,7 @@ PLACES = [
 
 @pytest.mark.slow
 @pytest.mark.proves("P26", "K11")
-def test_rows_that_fail_tell_their_partitions(make: Make) -> None:
+def test_failing_rows_are_counted_by_partition(make: Make) -> None:
     codes = "CREATE VIEW codes AS SELECT * FROM VALUES ('a') AS c(code);\n"
     warned = (
         f"{check[:-2]} severity=warn }}" if "{" in check else f"{check} {{ severity=warn }}"
@@ -181,7 +181,7 @@ def test_rows_that_fail_tell_their_partitions(make: Make) -> None:
     put(builder.settings.root, (1, "b", 1), (2, "a", 4), (2, "a", 5), (2, "a", 1), (3, "a", None))
     put(builder.settings.root, (4, "a", 2), (5, "c", 9), (5, "c", 0))
     first = results(built(builder))
-    # Partitions that stay fail as they did, those that are computed as they do.
+    # Partitions that are not rebuilt keep their failures; rebuilt ones have new results.
     put(builder.settings.root, (6, "c", 9))
     later = results(built(make(root=builder.settings.root), "v", 6))
     whole = results(built(make(root=builder.settings.root), "v"))
@@ -206,7 +206,7 @@ def results(by_name: Mapping[str, CheckResult]) -> dict[str, CheckResult]:
 
 
 @pytest.mark.slow
-def test_what_is_not_published_says_where_it_fails(make: Make) -> None:
+def test_a_blocked_publication_names_the_failing_partitions(make: Make) -> None:
     builder = make(v("not_null=n"))
     put(builder.settings.root, *((n, "a", None) for n in (1, 3, 3, 4, 5, 6)))
     with pytest.raises(CheckFailedError) as caught:
@@ -220,7 +220,9 @@ def test_what_is_not_published_says_where_it_fails(make: Make) -> None:
     assert builder.observer.manifest() == {}
 
 
-def test_functions_tell_partitions_where_their_rows_do(make: Make) -> None:
+def test_function_checks_report_partitions_if_their_rows_have_the_partition_column(
+    make: Make,
+) -> None:
     python = """
 def wrong(rows): return rows.filter("n > 1")
 def of_n(rows): return rows.filter("n > 1").select("n")
@@ -237,7 +239,7 @@ def p(f):
 
 
 @pytest.mark.slow
-def test_a_key_of_two_dimensions_is_told_as_it_is(make: Make) -> None:
+def test_failures_name_partition_keys_of_two_dimensions(make: Make) -> None:
     two = 'partition { day=daily o=[a, b] } start="2024-01-01"'
     builder = make(v("row_count { max=2 per=partition severity=warn } not_null=n", two))
     root = builder.settings.root
@@ -248,7 +250,7 @@ def test_a_key_of_two_dimensions_is_told_as_it_is(make: Make) -> None:
         built(make(root=root))
 
 
-# -------------------------------------------------------------------- partitions judged by themselves
+# ----------------------------------------------------------------------------- checks per partition
 
 JUDGED = """
 row_count { min=1 max=3 per=partition severity=warn }
@@ -274,7 +276,7 @@ def v(f):
 
 
 def judge(builder: Builder) -> dict[str, dict[str, Any]]:
-    """Return which partitions fail which check, told from the rows of the table."""
+    """Return which partitions fail which check, computed from the rows of the table."""
     source = named(builder)
     snapshot = builder.observer.manifest()[source.build_id]
     assert snapshot.partitions is not None
@@ -308,7 +310,7 @@ def judge(builder: Builder) -> dict[str, dict[str, Any]]:
 @pytest.mark.slow
 @pytest.mark.proves("P26", "P18")
 @pytest.mark.parametrize("seed", range(2))
-def test_partitions_that_stay_keep_what_came_of_them(make: Make, seed: int) -> None:
+def test_partitions_that_are_not_rebuilt_keep_their_check_results(make: Make, seed: int) -> None:
     chance = random.Random(seed)
     builder = make(python=PYTHON)
     root = builder.settings.root
@@ -326,12 +328,12 @@ def test_partitions_that_stay_keep_what_came_of_them(make: Make, seed: int) -> N
 
 
 @pytest.mark.slow
-def test_only_partitions_that_are_computed_are_asked(make: Make) -> None:
+def test_check_functions_run_only_for_rebuilt_partitions(make: Make) -> None:
     builder = make(python=PYTHON)
     root = builder.settings.root
     put(root, (1, "a", 1), (2, "a", 1))
     asked: list[str] = []
-    import persist_assets.building.set_checks as module  # the seam where a function is asked
+    import persist_assets.building.set_checks as module  # where check functions are called
 
     ask = module.ask
     module.ask = lambda s, c, *more: asked.append(c.name) or ask(s, c, *more)  # type: ignore
@@ -347,7 +349,7 @@ def test_only_partitions_that_are_computed_are_asked(make: Make) -> None:
 
 @pytest.mark.slow
 @pytest.mark.proves("W23")
-def test_rows_of_all_partitions_that_a_function_returns_are_kept(make: Make) -> None:
+def test_keep_failures_stores_the_failing_rows_of_all_partitions(make: Make) -> None:
     keeping = PYTHON.replace(
         '"severity": "warn"},\n})', '"severity": "warn", "keep_failures": True},\n})'
     )
@@ -361,7 +363,7 @@ def test_rows_of_all_partitions_that_a_function_returns_are_kept(make: Make) -> 
     assert sorted(row["n"] for row in rows) == [3, 4, 5]
 
 
-def test_a_partition_that_fails_keeps_others_from_being_published(make: Make) -> None:
+def test_one_failing_partition_blocks_publication_of_the_others(make: Make) -> None:
     builder = make(v("row_count { min=1 per=partition }"))
     root = builder.settings.root
     put(root, (1, "a", 1), (2, "a", 1), (4, "a", 1))
@@ -373,7 +375,7 @@ def test_a_partition_that_fails_keeps_others_from_being_published(make: Make) ->
 
 
 @pytest.mark.slow
-def test_a_warning_of_a_partition_that_stays_blocks_once_it_is_an_error(make: Make) -> None:
+def test_a_stored_warning_blocks_publication_once_the_check_is_an_error(make: Make) -> None:
     checks = "row_count { min=1 per=partition severity=warn }"
     builder = make(v(checks))
     root = builder.settings.root
@@ -387,7 +389,7 @@ def test_a_warning_of_a_partition_that_stays_blocks_once_it_is_an_error(make: Ma
 
 
 @pytest.mark.slow
-def test_a_check_that_is_new_is_asked_of_all_partitions(make: Make) -> None:
+def test_a_new_check_runs_on_all_partitions(make: Make) -> None:
     builder = make(v("not_null=n"))
     root = builder.settings.root
     put(root, (1, "a", 1), (1, "a", 1), (3, "a", 1), (3, "b", 1))
@@ -407,7 +409,9 @@ def test_a_check_that_is_new_is_asked_of_all_partitions(make: Make) -> None:
 
 
 @pytest.mark.slow
-def test_another_environments_partitions_are_taken_over_with_what_came_of_them(make: Make) -> None:
+def test_partitions_taken_over_from_another_environment_keep_their_check_results(
+    make: Make,
+) -> None:
     builder = make(v(JUDGED), settings="[env.prod]\n")
     root = builder.settings.root
     put(root, (1, "a", 1), (1, "a", 1, 23), (3, "a", 1))
@@ -419,7 +423,7 @@ def test_another_environments_partitions_are_taken_over_with_what_came_of_them(m
     assert places(found["freshness_ts"]) == days(d02="no value", d03="2024-01-03 12:00:00+00:00")
 
 
-def test_windows_end_in_the_time_zone_of_their_partitions(make: Make) -> None:
+def test_freshness_is_measured_from_partition_ends_in_their_time_zone(make: Make) -> None:
     zone = 'partition=daily time_column=ts start="2024-01-01" timezone="America/New_York"'
     builder = make(v("freshness { ts=1h per=partition severity=warn }", zone))
     end = datetime(2024, 1, 2, tzinfo=ZoneInfo("America/New_York")).astimezone(UTC)
@@ -430,7 +434,7 @@ def test_windows_end_in_the_time_zone_of_their_partitions(make: Make) -> None:
 
 
 @pytest.mark.slow
-def test_a_listed_partition_has_no_end_and_its_age_is_told_anew(make: Make) -> None:
+def test_freshness_of_listed_partitions_is_reevaluated_on_reuse(make: Make) -> None:
     text = v('freshness { ts="2 days" per=partition severity=warn }', "partition { o=[a, b, c] }")
     builder = make(text)
     root = builder.settings.root

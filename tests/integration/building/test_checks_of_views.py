@@ -51,7 +51,7 @@ def make_engine(request: pytest.FixtureRequest) -> MakeEngine:
 
 @pytest.fixture
 def make(make_project: Callable[..., Path], enter: Callable[..., Builder]) -> Make:
-    """Return a function that makes a builder, a new run, for a project of SQL."""
+    """Return a function that starts a new run, with its builder, of a project of SQL."""
 
     def builder(sql: str, root: Path | None = None) -> Builder:
         if root is None:
@@ -80,7 +80,7 @@ def results(builder: Builder, name: str = "r") -> dict[str, CheckResult]:
 
 
 def audited(builder: Builder) -> list[str]:
-    """Return a list to which the name of each view is added whose rows are checked."""
+    """Return a list that collects the names of the views whose rows are checked."""
     names: list[str] = []
     audit = builder.engine.audit
     builder.engine.audit = lambda f, c, n: names.append(n) or audit(f, c, n)  # pyright: ignore
@@ -88,7 +88,7 @@ def audited(builder: Builder) -> list[str]:
 
 
 @pytest.mark.proves("W22")
-def test_a_blocking_check_of_a_view_keeps_its_readers_from_being_published(make: Make) -> None:
+def test_a_failed_blocking_check_of_a_view_blocks_publication_of_its_readers(make: Make) -> None:
     builder = make(view("expr { small='a < 3' } not_null=b { severity=warn }") + READERS)
     root, key = builder.settings.root, named(builder, "v").key
     with pytest.raises(CheckFailedError) as caught:
@@ -113,7 +113,7 @@ def test_a_blocking_check_of_a_view_keeps_its_readers_from_being_published(make:
 
 
 @pytest.mark.proves("W22")
-def test_a_run_checks_a_view_once_for_all_readers_and_again_for_other_rows(make: Make) -> None:
+def test_a_view_is_checked_once_per_run_and_rechecked_when_its_rows_change(make: Make) -> None:
     sql = view("unique=a not_null=b relationship { b='c.code' }") + READERS
     first = make(sql)
     root, names = first.settings.root, audited(first)
@@ -136,7 +136,7 @@ def test_a_run_checks_a_view_once_for_all_readers_and_again_for_other_rows(make:
 
 
 @pytest.mark.proves("W22")
-def test_an_edited_check_of_a_view_runs_on_what_was_built_and_rebuilds_nothing(make: Make) -> None:
+def test_an_edited_check_of_a_view_runs_on_built_tables_without_a_rebuild(make: Make) -> None:
     before = make(view() + READERS)
     root = before.settings.root
     build_ids = [s.build_id for s in before.project.sources]
@@ -157,7 +157,7 @@ def test_an_edited_check_of_a_view_runs_on_what_was_built_and_rebuilds_nothing(m
     assert named(bad, "r").build_id in bad.ledger.manifests.fetch("dev"), "it stays published"
 
 
-def test_views_of_views_and_what_is_computed_inline_are_checked(make: Make) -> None:
+def test_checks_of_nested_views_and_inline_sources_run(make: Make) -> None:
     sql = view("expr='a < 3'") + "CREATE VIEW w AS SELECT a FROM v;\n"
     inline = "--@ persist\nCREATE VIEW p AS SELECT a FROM w;\n"
     top = "--@ persist\nCREATE VIEW r AS SELECT a + 1 AS a FROM p;\n"

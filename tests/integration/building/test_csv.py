@@ -1,4 +1,4 @@
-"""CSV and JSON as raw tables: columns go by name, and bad records are errors or kept."""
+"""CSV and JSON as raw tables: columns are matched by name; bad records are errors or kept."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def refusal(builder: Builder, name: str) -> str:
 
 
 @pytest.mark.slow
-def test_columns_go_by_name_and_bad_records_do_not_become_nulls(
+def test_columns_are_matched_by_name_and_bad_records_do_not_become_nulls(
     enter: Callable[..., Builder], make_project: Callable[..., Path]
 ) -> None:
     root = make_project({"m.sql": SOURCES})
-    # Swapped, added, in another case, none at all: each file has its own header.
+    # Columns are swapped, added, in another case, or missing: each file has its own header.
     put(root, "named/day=2024-01-01/a.csv", "id,name\n1,x\n")
     put(root, "named/day=2024-01-02/b.csv", "name,more,ID\ny,7,2\n")
     put(root, "named/day=2024-01-02/empty.csv", "")
@@ -72,7 +72,7 @@ def test_columns_go_by_name_and_bad_records_do_not_become_nulls(
     assert refusal(builder, "v_strict") == f"{root}/strict/a.csv:3 does not match its declaration: z,bad value"  # fmt: skip
     assert refusal(builder, "v_lines") == f'{root}/lines/a.json:3 does not match its declaration: {{"id": "x"}}'  # fmt: skip
     assert "header of" in refusal(builder, "v_kept")
-    # Mended.
+    # The files are repaired; a new one has a misspelled column.
     put(root, "silent/a.csv", "1,x\n")
     put(root, "strict/a.csv", "name,id\nx,1\n2,y,3\n")
     put(root, "lines/a.json", '{"id": 1}\n')

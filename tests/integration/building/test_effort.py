@@ -1,4 +1,4 @@
-"""What builds that maintain tables did: recorded with them, and shown in Dagster's metadata."""
+"""The effort of incremental builds is recorded, and shown in Dagster's metadata."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def build(builder: Builder, name: str) -> PendingBuild:
 
 
 def efforts(builder: Builder) -> dict[str, tuple[str | None, Effort | None]]:
-    """Build all sources, and return the methods and efforts that the ledger has of the builds."""
+    """Build all sources, and return the methods and efforts of the builds in the ledger."""
     recorded: dict[str, tuple[str | None, Effort | None]] = {}
     for name in VIEWS:
         work = build(builder, name)
@@ -57,7 +57,7 @@ def efforts(builder: Builder) -> dict[str, tuple[str | None, Effort | None]]:
 
 @pytest.mark.slow
 @pytest.mark.proves("T12")
-def test_the_ledger_records_what_builds_that_maintain_tables_did(
+def test_the_ledger_records_the_effort_of_incremental_builds(
     make_project: Make, enter: Enter
 ) -> None:
     root = project(make_project)
@@ -88,11 +88,11 @@ def test_the_ledger_records_what_builds_that_maintain_tables_did(
     work = build(now, "averages")
     effort = work.build.effort
     assert effort is not None
-    assert effort.keys_touched == 2  # the name before, and the name now
+    assert effort.keys_touched == 2  # the old name and the new one
     assert (effort.rows_changed or 0) >= 2
     last, _, whole = now.ledger.builds.fetch_costs(build_id=work.build.build_id)
     assert (last.by_size_s, whole.by_size_s) == (effort.seconds_by_size, None)
-    assert effort.seconds_shared > 0  # it computed the changes, for three sources
+    assert effort.seconds_shared > 0  # it computed the changes for all three sources
     spent = last.seconds + effort.seconds_shared
     assert effort.seconds_saved == pytest.approx(whole.seconds - spent, abs=2e-3)
     other = build(now, "counted").build.effort

@@ -1,4 +1,4 @@
-"""What builds of maintained tables took says what others will take."""
+"""Recorded builds of incremental tables give time estimates for other tables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RAW = "CREATE TABLE z (k INT, v INT) USING delta LOCATION 'raw/z';\n"
 
 
 @pytest.mark.proves("T12")
-def test_the_builds_of_other_tables_are_asked_where_there_are_too_few(
+def test_builds_of_other_tables_are_used_if_a_table_has_too_few_of_its_own(
     make_project: Callable[..., Path],
 ) -> None:
     views = (f"--@ persist\nCREATE VIEW v{n} AS SELECT k + {n} AS k FROM z;\n" for n in range(4))
@@ -59,6 +59,6 @@ def test_the_builds_of_other_tables_are_asked_where_there_are_too_few(
             built(source, "whole", 6.0, None)
         known = Experience(pace=0.5, starting=2.0)
         assert experience(whole) == experience(kept_up, kept_up, whole) == known
-        assert experience(kept_up, whole) == Experience()  # its own builds say enough
+        assert experience(kept_up, whole) == Experience()  # its own builds suffice
         built(project.persisted[0], "whole", 2.0, None)
         assert experience(whole) == Experience(pace=0.5, starting=3.0)

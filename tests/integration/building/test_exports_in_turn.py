@@ -1,4 +1,4 @@
-"""Exports of large manifests wait for each other, and the last state is always exported."""
+"""Repeated exports of large manifests are deferred; the last state is always exported."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_small_manifest_is_exported_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_large_manifests_are_exported_in_turn(large: tuple[Settings, Ledger]) -> None:
+def test_repeated_exports_of_a_large_manifest_are_deferred(large: tuple[Settings, Ledger]) -> None:
     settings, ledger = large
     exports = Exports(settings, ledger)
     exports.request()
@@ -84,7 +84,7 @@ def test_large_manifests_are_exported_in_turn(large: tuple[Settings, Ledger]) ->
     assert "next" not in exported(settings), "it waits"
     exports.flush()
     assert "next" in exported(settings)
-    # Without a flush, it follows by itself.
+    # Without a flush, a thread exports it after a pause.
     publish(ledger, "later")
     exports.request()
     until = time.monotonic() + 60
@@ -94,7 +94,7 @@ def test_large_manifests_are_exported_in_turn(large: tuple[Settings, Ledger]) ->
 
 
 @pytest.mark.slow
-def test_a_process_that_ends_exports_the_last_state(large: tuple[Settings, Ledger]) -> None:
+def test_a_process_exports_the_last_state_at_exit(large: tuple[Settings, Ledger]) -> None:
     settings, _ = large
     paths = [p for p in sys.path if "tests" in p]
     command = [sys.executable, "-c", ENDS, str(settings.root), *paths]

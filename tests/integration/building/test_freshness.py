@@ -1,4 +1,4 @@
-"""Tables that are older than they may be: what their readers get then."""
+"""Tables older than their freshness window: what readers get with each `fallback`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def write(root: Path, values: list[int]) -> None:
 
 
 class At:
-    """A run that begins at a time of its own."""
+    """A run with its own start time."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ def root_of(one: At) -> Path:
     return one.builder.settings.root
 
 
-def test_it_is_computed_for_its_readers(at: Callable[..., At]) -> None:
+def test_fallback_live_computes_the_query_of_a_table_that_is_too_old(at: Callable[..., At]) -> None:
     first = at("live", 0 * HOUR)
     first.build("p", "q")
     write(root_of(first), [5])
@@ -122,7 +122,9 @@ def test_it_is_computed_for_its_readers(at: Callable[..., At]) -> None:
     ]  # fmt: skip
 
 
-def test_it_is_read_with_a_warning(at: Callable[..., At], caplog: pytest.LogCaptureFixture) -> None:
+def test_fallback_stale_ok_reads_a_table_that_is_too_old_with_a_warning(
+    at: Callable[..., At], caplog: pytest.LogCaptureFixture
+) -> None:
     first = at("stale_ok", 0 * HOUR)
     first.build("p")
     write(root_of(first), [5])
@@ -139,7 +141,7 @@ def test_it_is_read_with_a_warning(at: Callable[..., At], caplog: pytest.LogCapt
     assert at("stale_ok", 2 * HOUR, fallback="live").rows("p") == [6], "as the reader wants it"
 
 
-def test_it_is_refused(at: Callable[..., At]) -> None:
+def test_fallback_fail_rejects_reads_of_a_table_that_is_too_old(at: Callable[..., At]) -> None:
     first = at("fail", 0 * HOUR)
     first.build("p", "q")
     old = at("fail", 2 * HOUR)
@@ -154,19 +156,19 @@ def test_it_is_refused(at: Callable[..., At]) -> None:
     assert oldest.rows("q") == [6], "what was built of it is another matter"
 
 
-def test_its_age_is_that_of_the_oldest_of_what_it_rests_on(at: Callable[..., At]) -> None:
+def test_a_table_is_as_old_as_its_oldest_input(at: Callable[..., At]) -> None:
     at("fail", -12 * HOUR).build("p")
     at("fail", -0.5 * HOUR, fallback="stale_ok").build("q")
     with pytest.raises(StaleError, match="`q` is stale"):
         at("fail", 0 * HOUR).rows("q")
-    # That nothing changed is enough to be young again.
+    # Finding no changes is enough to make the tables fresh again.
     now = at("fail", 0 * HOUR)
     assert now.build("p", "q") == ["reused", "reused"]
     assert now.rows("p") == [2, 3]
     assert now.rows("q") == [5]
 
 
-def test_strict_mode_computes_nothing_on_the_way(at: Callable[..., At]) -> None:
+def test_strict_mode_rejects_computing_a_stale_input_inline(at: Callable[..., At]) -> None:
     first = at("live", 0 * HOUR)
     first.build("p")
     toml = root_of(first) / "persist.toml"
@@ -188,14 +190,14 @@ CREATE VIEW q AS SELECT sum(a) AS s FROM p;
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 @pytest.mark.proves("M12")
-def test_data_without_versions_is_read_again_once_its_table_is_too_old(
+def test_unversioned_data_is_reread_once_its_table_is_too_old(
     at: Callable[..., At],
 ) -> None:
     assert at("jdbc", 0 * HOUR, UNVERSIONED).build("p", "q") == ["built", "built"]
     young = at("jdbc", 0.5 * HOUR)
     assert young.why("p", "q") == [[], []]
     assert young.build("p", "q") == ["reused", "reused"]
-    old = at("jdbc", 1.2 * HOUR)  # nobody has looked since
+    old = at("jdbc", 1.2 * HOUR)  # no run has read the data since
     assert old.why("p") == [
         [
             ("age", "its table is older than its freshness window"),
@@ -205,7 +207,7 @@ def test_data_without_versions_is_read_again_once_its_table_is_too_old(
     assert old.build("p", "q") == ["built", "reused"]
 
 
-def test_what_is_recorded_is_what_was_read_when_a_table_gets_too_old_meanwhile(
+def test_a_build_records_the_version_it_read_if_the_input_expires_meanwhile(
     at: Callable[..., At],
 ) -> None:
     first = at("live", 0 * HOUR)
@@ -214,7 +216,7 @@ def test_what_is_recorded_is_what_was_read_when_a_table_gets_too_old_meanwhile(
     late = at("live", 0.9 * HOUR)
     record_started = late.ledger.builds.record_started
 
-    def slowly(*arguments: Any, **more: Any) -> None:  # the build is planned, and reads nothing yet
+    def slowly(*arguments: Any, **more: Any) -> None:  # the build is planned but has read nothing
         late.now += 0.2 * HOUR
         record_started(*arguments, **more)
 
@@ -237,7 +239,7 @@ CREATE VIEW q AS SELECT sum(a) AS s FROM unbuilt;
 """
 
 
-def test_what_is_computed_on_the_way_is_as_old_as_what_it_reads(at: Callable[..., At]) -> None:
+def test_an_unbuilt_source_computed_inline_is_as_old_as_its_inputs(at: Callable[..., At]) -> None:
     first = at("fail", 0 * HOUR, DEEP)
     first.build("p")
     write(root_of(first), [5])
@@ -259,7 +261,7 @@ CREATE VIEW q AS SELECT sum(a) AS s FROM p;
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark")
-def test_data_without_versions_that_was_read_anew_makes_its_readers_young(
+def test_rereading_unversioned_data_makes_downstream_tables_fresh(
     at: Callable[..., At],
 ) -> None:
     at("fail", 0 * HOUR, ABOVE).build("p", "q")
@@ -281,7 +283,7 @@ CREATE VIEW q AS SELECT sum(a) AS s FROM p;
 """
 
 
-def test_a_build_makes_young_what_another_environment_has_too(
+def test_reusing_a_table_of_another_environment_makes_it_fresh(
     make_project: Callable[..., Path], make_engine: MakeEngine
 ) -> None:
     settings = '[env.prod]\n[env.dev]\nreads = "prod"\n'

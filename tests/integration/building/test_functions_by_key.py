@@ -1,4 +1,4 @@
-"""Functions by key: only rows of keys that changed are computed, and the table is as if all were."""
+"""Functions with `by`: only rows of changed keys are computed; the table equals a full build."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def totals(orders, customers, rates):
     named = named.select(sums.customer_id, "name", "total", F.lit(orders.count()).alias("seen"))
     return named.crossJoin(rates)
 """
-"""Its column `seen` is the number of orders that the call got: calls differ in it, by intent."""
+"""Its column `seen` is the number of orders that the call got: it differs by call, on purpose."""
 SCHEMAS = {
     "orders": pa.schema([("customer_id", pa.int32()), ("amount", pa.int32())]),
     "customers": pa.schema([("name", pa.string()), ("customer_id", pa.int32())]),
@@ -100,7 +100,7 @@ def make(make_project: Callable[..., Path], enter: Callable[..., Builder]) -> Ca
 
 
 def method(work: PendingBuild) -> str:
-    """Return the planned and the real method of a build, or that it found no other rows."""
+    """Return the planned and the actual method of a build, or `reused` if no row differs."""
     is_reused = work.build.action == "reused"
     return f"{work.step.maintenance}, {'reused' if is_reused else work.build.maintenance}"
 
@@ -125,13 +125,13 @@ def test_the_function_gets_and_replaces_the_rows_of_touched_keys(
     two, four = (2, "b", 6, 3, 2), (4, None, 9, 3, 2)
     assert rows == [first[0], two, first[2], four, first[3]]
 
-    # An update writes rows of other keys again, too: they are equal, so they touch nothing.
+    # An update also rewrites rows of other keys: they are equal, so these keys are not touched.
     lab.delta("orders").update(updates={"amount": "8"}, predicate="customer_id = 3")
     work, rows = lab.build("totals")
     three = (3, None, 8, 1, 2)
     assert (method(work), rows) == ("keys, keys", [first[0], two, three, four, first[3]])
 
-    # All rows of a key go; NULL is a key like any other.
+    # All rows of a key are deleted; NULL is a key like any other.
     lab.delta("orders").delete("customer_id = 4")
     lab.put("orders", (None, 1))
     work, rows = lab.build("totals")
@@ -140,22 +140,22 @@ def test_the_function_gets_and_replaces_the_rows_of_touched_keys(
     lab.delta("orders").delete("customer_id IS NULL")
     assert lab.build("totals")[1] == [first[0], two, three]
 
-    # Another input that has the key.
+    # Another input with the key column changes.
     lab.put("customers", ("c", 3))
     work, rows = lab.build("totals")
     assert (method(work), rows) == ("keys, keys", [first[0], two, (3, "c", 8, 1, 2)])
 
-    # Files are other ones, and no row is.
+    # Files are rewritten, but no row differs.
     before = rows
     lab.delta("orders").update(updates={"amount": "8"}, predicate="customer_id = 3")
     work, rows = lab.build("totals")
     assert (method(work), rows) == ("keys, reused", before)
-    # Finding that took time, which later plans expect again.
+    # The time to detect this is recorded for the estimates of later plans.
     assert work.build.maintenance == "keys"
     assert work.build.effort is not None
     assert work.build.effort.seconds_by_size is not None
 
-    # One that lacks the key touches all rows.
+    # A changed input without the key column touches all rows.
     lab.put("rates", (3,), mode="overwrite")
     work, rows = lab.build("totals")
     why = "it gets rates without customer_id, and rates changed"
@@ -208,7 +208,7 @@ def lies(orders):
 
 @pytest.mark.slow
 @pytest.mark.proves("T10")
-def test_a_row_of_another_key_shows_that_the_claim_is_untrue(
+def test_a_returned_row_of_another_key_disproves_by_and_forces_a_full_build(
     make: Callable[[str], Lab], caplog: pytest.LogCaptureFixture
 ) -> None:
     lab = make(LIES.format("incremental"))
@@ -225,7 +225,7 @@ def test_a_row_of_another_key_shows_that_the_claim_is_untrue(
     )
     assert lab.verify("lies").status == "equal"
 
-    # With refresh=strict, readers keep what they have.
+    # With refresh=strict, readers keep the current table.
     lab.edit(LIES.format("strict"))
     lab.put("orders", (3, 1))
     with pytest.raises(NotIncrementalError, match="`by=customer_id` is wrong"):
@@ -247,7 +247,7 @@ def shares(orders):
 
 @pytest.mark.slow
 @pytest.mark.proves("T10")
-def test_a_verification_suspects_the_claim(make: Callable[[str], Lab]) -> None:
+def test_verify_reports_that_by_may_be_wrong(make: Callable[[str], Lab]) -> None:
     lab = make(SHARES)
     lab.build("shares")
     assert lab.verify("shares").status == "equal"
@@ -292,7 +292,7 @@ def lost(orders):
         ("pivoted", "its columns differ from those of its table: `4` is gone; "),
     ],
 )
-def test_what_only_the_build_sees_is_computed_whole_with_a_warning(
+def test_a_build_that_cannot_use_keys_computes_everything_with_a_warning(
     make: Callable[[str], Lab], caplog: pytest.LogCaptureFixture, name: str, why: str
 ) -> None:
     lab = make(OTHERS)
@@ -305,7 +305,7 @@ def test_what_only_the_build_sees_is_computed_whole_with_a_warning(
     assert lab.verify(name).status == "equal"
 
 
-def test_a_function_has_to_return_its_keys(make: Callable[[str], Lab]) -> None:
+def test_a_function_must_return_its_key_columns(make: Callable[[str], Lab]) -> None:
     lab = make(OTHERS)
     with pytest.raises(BuildError, match="`customer_id` is not a column of `lost`") as error:
         lab.build("lost")

@@ -1,4 +1,4 @@
-"""Incremental sources on Spark: always what computing everything gives, and only what is needed."""
+"""Incremental sources on Spark: tables equal a full build, and only needed rows are computed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def named(builder: Builder, name: str) -> Source:
 
 
 def built(builder: Builder, name: str = "q") -> tuple[str, Snapshot]:
-    """Build a source, and return how, and its snapshot, which is right."""
+    """Build a source, check its table, and return the method and the snapshot."""
     with builder.work(named(builder, name)) as work:
         snapshot = builder.publish(work)
     check(builder, named(builder, name), name)
@@ -79,7 +79,7 @@ def test_random_histories_equal_a_build_from_scratch(
 
 
 @pytest.mark.proves("P8", "P34")
-def test_late_rows_ties_and_nulls_come_once(make_builder: Make) -> None:
+def test_late_rows_ties_and_nulls_are_added_once(make_builder: Make) -> None:
     builder = make_builder(PLAIN)
     root = builder.settings.root
     put(root, 0, (5, "a"), (None, "n"))
@@ -108,7 +108,7 @@ def test_late_rows_ties_and_nulls_come_once(make_builder: Make) -> None:
     ids=["added", "windows", "texts", "merged", "assumed"],
 )
 @pytest.mark.proves("P8", "P22")
-def test_where_no_row_has_a_time_there_is_no_watermark_until_one_has(
+def test_a_table_has_no_watermark_until_a_row_has_a_time(
     make_builder: Make, caplog: pytest.LogCaptureFixture, more: str, query: str, hows: list[str]
 ) -> None:
     builder = make_builder(
@@ -138,7 +138,7 @@ def test_where_no_row_has_a_time_there_is_no_watermark_until_one_has(
 @pytest.mark.slow
 @pytest.mark.parametrize("query", ["SELECT x FROM t", "SELECT x, count(*) AS n FROM t GROUP BY x"])
 @pytest.mark.proves("P8", "P22")
-def test_texts_are_in_the_order_that_spark_has_of_them(make_builder: Make, query: str) -> None:
+def test_string_watermarks_are_ordered_as_in_spark(make_builder: Make, query: str) -> None:
     root = make_builder(
         f"{ONE}--@ persist refresh=incremental watermark=x\nCREATE VIEW q AS {query};"
     ).settings.root
@@ -153,7 +153,7 @@ def test_texts_are_in_the_order_that_spark_has_of_them(make_builder: Make, query
 
 @pytest.mark.slow
 @pytest.mark.proves("P8", "P34")
-def test_rows_that_came_meet_all_rows_of_another_table_made_of_theirs(make_builder: Make) -> None:
+def test_added_rows_join_all_rows_of_tables_derived_from_the_same_input(make_builder: Make) -> None:
     builder = make_builder(f"""{ONE}
         --@ persist partition=daily time_column=day start="2024-01-01" end="2024-01-04"
         CREATE VIEW u AS SELECT CAST(ts AS DATE) AS day, max(x) AS m FROM t GROUP BY 1;
@@ -172,7 +172,7 @@ def test_rows_that_came_meet_all_rows_of_another_table_made_of_theirs(make_build
     put(root, 0, (0, "a"), (1, "b"), (2, "c"))
     for name in ("u", "above", "w", "last", "q"):
         built(builder, name)
-    put(root, 1, (3, "z"))  # after the last day of `u`, and nothing of `w`
+    put(root, 1, (3, "z"))  # after the last day of `u`, and not in `w`
     again = make_builder(root=root)
     done = [built(again, name)[0] for name in ("u", "above", "w", "last", "q")]
     assert done[-1] == "added", done
@@ -182,7 +182,7 @@ def test_rows_that_came_meet_all_rows_of_another_table_made_of_theirs(make_build
 
 
 @pytest.mark.parametrize("form", ["parquet", "delta"])
-def test_days_of_years_that_python_has_not_are_days(make_builder: Make, form: str) -> None:
+def test_dates_beyond_pythons_range_are_valid_watermarks(make_builder: Make, form: str) -> None:
     builder = make_builder(f"""
         CREATE TABLE t (d DATE) USING {form} LOCATION 'raw/t';
         --@ persist refresh=incremental watermark=d
@@ -205,7 +205,7 @@ def test_days_of_years_that_python_has_not_are_days(make_builder: Make, form: st
 @pytest.mark.slow
 @pytest.mark.proves("P8", "P18")
 @pytest.mark.parametrize("more", [False, True])
-def test_raw_data_that_is_put_back_and_written_on_is_computed_anew(
+def test_raw_data_that_is_restored_and_then_extended_is_recomputed(
     make_builder: Make, more: bool
 ) -> None:
     builder = make_builder("""
@@ -224,7 +224,7 @@ def test_raw_data_that_is_put_back_and_written_on_is_computed_anew(
     built(builder)
     shutil.rmtree(raw)
     shutil.copytree(raw.with_name("saved"), raw)
-    write(99)  # its version has the number that was built, and other rows
+    write(99)  # this version number was already built, with other rows
     if more:
         write(100)
     again = make_builder(root=builder.settings.root)
@@ -236,7 +236,7 @@ def test_raw_data_that_is_put_back_and_written_on_is_computed_anew(
 
 @pytest.mark.slow
 @pytest.mark.proves("P18", "P31")
-def test_files_outside_of_the_windows_stay_as_they_are(make_builder: Make) -> None:
+def test_files_outside_the_windows_are_not_rewritten(make_builder: Make) -> None:
     builder = make_builder(DAILY)
     root = builder.settings.root
     put(root, 0, (1, "a"), (2, "b"))
@@ -246,12 +246,12 @@ def test_files_outside_of_the_windows_stay_as_they_are(make_builder: Make) -> No
     assert (how, second.parts) == ("windows", (first.build_uid,))
     put(root, 2, (9, "d"))
     how, third = built(make_builder(root=root))
-    # The file of the day that changed is gone, the other one is as it was.
+    # The file of the changed day is replaced, the other one is kept.
     assert (how, third.parts, third.rows) == ("windows", (first.build_uid,), 3)
 
 
 @pytest.mark.slow
-def test_small_files_are_written_together(
+def test_increments_compact_the_small_files_of_a_table(
     make_builder: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(in_place, "_MOST_PARTS", 4)
@@ -282,7 +282,7 @@ def add(root: Path, *rows: tuple[int | None, str]) -> None:
 
 
 @pytest.mark.slow
-def test_the_watermark_falls_when_the_newest_row_goes(make_builder: Make) -> None:
+def test_the_watermark_falls_when_the_newest_row_is_deleted(make_builder: Make) -> None:
     builder = make_builder(STAMPED)
     root = builder.settings.root
     add(root, (1, "a"))
@@ -295,7 +295,7 @@ def test_the_watermark_falls_when_the_newest_row_goes(make_builder: Make) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["TIMESTAMP", "DATE"])
-def test_the_watermark_falls_when_the_newest_rows_go(make_builder: Make, kind: str) -> None:
+def test_the_watermark_falls_as_the_newest_rows_are_deleted(make_builder: Make, kind: str) -> None:
     text, day = STAMPED, 86_400_000_000
     if kind == "DATE":
         text = text.replace("SELECT ts,", "SELECT CAST(ts AS DATE) AS ts,").replace("BY ts", "BY 1")
@@ -318,7 +318,7 @@ def test_the_watermark_falls_when_the_newest_rows_go(make_builder: Make, kind: s
 
 
 @pytest.mark.slow
-def test_what_goes_is_measured_with_what_comes(make_builder: Make) -> None:
+def test_row_metrics_cover_removed_and_added_rows(make_builder: Make) -> None:
     builder = make_builder(STAMPED)
     root = builder.settings.root
     add(root, (1, "a"), (1, "b"), (2, "c"), (None, "n"))
@@ -332,7 +332,7 @@ def test_what_goes_is_measured_with_what_comes(make_builder: Make) -> None:
 
 @pytest.mark.slow
 @pytest.mark.proves("M15")
-def test_a_collection_keeps_the_files_that_a_table_still_has(make_builder: Make) -> None:
+def test_garbage_collection_keeps_files_that_a_table_still_uses(make_builder: Make) -> None:
     builder = make_builder(PLAIN, 'keep = "1 hour"\n')
     root = builder.settings.root
     for n in range(3):
@@ -345,7 +345,7 @@ def test_a_collection_keeps_the_files_that_a_table_still_has(make_builder: Make)
     assert there == {*snapshot.parts, snapshot.build_uid, "_delta_log"}
     builder = make_builder(root=root)
     check(builder, named(builder, "q"), "a collection")
-    put(root, 0, (7, "changed"), (7, "too"))  # a file that changed: nothing can be kept
+    put(root, 0, (7, "changed"), (7, "too"))  # a changed file: no old file can be kept
     how, snapshot = built(make_builder(root=root))
     assert (how, snapshot.parts) == ("whole", ())
     builder = make_builder(root=root)
@@ -358,7 +358,7 @@ def test_a_collection_keeps_the_files_that_a_table_still_has(make_builder: Make)
 
 
 @pytest.mark.slow
-def test_after_a_rollback_a_build_goes_on_from_what_readers_see(make_builder: Make) -> None:
+def test_after_a_rollback_a_build_continues_the_published_snapshot(make_builder: Make) -> None:
     builder = make_builder(PLAIN)
     root = builder.settings.root
     put(root, 0, (0, "a"))
@@ -374,7 +374,7 @@ def test_after_a_rollback_a_build_goes_on_from_what_readers_see(make_builder: Ma
 
 
 @pytest.mark.proves("P23")
-def test_a_failed_increment_leaves_everything_as_it_was(make_builder: Make) -> None:
+def test_a_failed_increment_leaves_the_table_unchanged(make_builder: Make) -> None:
     checked = PLAIN.replace("\nCREATE VIEW q", "\n--@ check { expr=\"x < 'c'\" }\nCREATE VIEW q")
     builder = make_builder(checked)
     root = builder.settings.root
@@ -410,7 +410,7 @@ def test_checks_count_the_rows_of_all_files(make_builder: Make) -> None:
 
 
 @pytest.mark.slow
-def test_a_check_that_is_new_is_asked_of_all_rows(make_builder: Make) -> None:
+def test_a_new_check_covers_all_rows(make_builder: Make) -> None:
     builder = make_builder(PLAIN)
     root = builder.settings.root
     put(root, 0, (0, "z"))
@@ -426,7 +426,7 @@ def test_a_check_that_is_new_is_asked_of_all_rows(make_builder: Make) -> None:
     assert (how, result.failed_rows) == ("added", 1)
 
 
-def test_another_watermark_is_another_table(make_builder: Make) -> None:
+def test_a_changed_watermark_column_rebuilds_the_table(make_builder: Make) -> None:
     builder = make_builder(PLAIN)
     root = builder.settings.root
     put(root, 0, (0, "z"))
@@ -438,7 +438,7 @@ def test_another_watermark_is_another_table(make_builder: Make) -> None:
 
 
 @pytest.mark.slow
-def test_a_source_under_a_continued_one_that_was_rebuilt_changes_nothing(
+def test_a_full_rebuild_of_an_input_does_not_rebuild_its_incremental_reader(
     make_builder: Make,
 ) -> None:
     text = (
@@ -460,7 +460,7 @@ def test_a_source_under_a_continued_one_that_was_rebuilt_changes_nothing(
     assert built(builder, "p")[0] == "whole"
     assert built(builder, "r")[0] == "added"
     put(root, 2, (3, "c"))
-    # Not what it reads, but what that rests on decides: here that is as it was.
+    # The raw versions behind `p` decide; they are unchanged, since `p` was not built again.
     builder = make_builder(root=root)
     with builder.work(named(builder, "r")) as work:
         builder.publish(work)
@@ -468,7 +468,7 @@ def test_a_source_under_a_continued_one_that_was_rebuilt_changes_nothing(
 
 
 @pytest.mark.proves("P35")
-def test_what_is_assumed_takes_the_rows_from_the_lookback_on(make_builder: Make) -> None:
+def test_assume_exact_recomputes_rows_since_the_lookback(make_builder: Make) -> None:
     text = ONE + (
         '--@ persist refresh=incremental watermark=ts assume=exact lookback="2 days"\n'
         "CREATE VIEW q AS SELECT max(ts) AS ts, x FROM t GROUP BY x;"
@@ -487,7 +487,7 @@ def test_what_is_assumed_takes_the_rows_from_the_lookback_on(make_builder: Make)
 @pytest.mark.slow
 @pytest.mark.proves("S17", "P35")
 @pytest.mark.parametrize("query", ["max(ts) AS ts, x", "CAST(max(ts) AS DATE) AS ts, x"])
-def test_times_before_what_is_assumed_are_warned_of(
+def test_times_before_the_lookback_are_warned_about(
     make_builder: Make, caplog: pytest.LogCaptureFixture, query: str
 ) -> None:
     text = ONE + (
@@ -517,7 +517,7 @@ def test_times_before_what_is_assumed_are_warned_of(
 
 @pytest.mark.slow
 @pytest.mark.proves("P35")
-def test_what_one_source_assumes_is_not_what_another_has(make_builder: Make) -> None:
+def test_a_source_with_assume_does_not_share_its_table_with_one_without(make_builder: Make) -> None:
     query = "SELECT max(ts) AS ts, x FROM t GROUP BY x;\n"
     builder = make_builder(
         f"{ONE}--@ persist refresh=incremental watermark=ts assume=exact\nCREATE VIEW q AS {query}"
@@ -532,7 +532,7 @@ def test_what_one_source_assumes_is_not_what_another_has(make_builder: Make) -> 
         built(builder, name)
     put(root, 1, (4, "late"), (9, "new"))
     builder = make_builder(root=root)
-    for name in names:  # what came late is not in what assumes that nothing does
+    for name in names:  # the late row is not in `q`, which assumes that none is late
         with builder.work(named(builder, name)) as work:
             builder.publish(work)
     builder = make_builder(root=root)
@@ -543,7 +543,7 @@ def test_what_one_source_assumes_is_not_what_another_has(make_builder: Make) -> 
 
 @pytest.mark.slow
 @pytest.mark.proves("P35")
-def test_readers_of_what_is_trusted_follow_the_rows_that_it_has(make_builder: Make) -> None:
+def test_readers_of_a_source_with_assume_follow_its_actual_rows(make_builder: Make) -> None:
     def text(more: str, name: str = "q") -> str:
         return (
             "--@ persist refresh=incremental watermark=ts assume=exact\n"
@@ -565,7 +565,7 @@ def test_readers_of_what_is_trusted_follow_the_rows_that_it_has(make_builder: Ma
     assert counted("q", "n_of_q") == [2]
     put(root, 1, (4, "late"), (9, "new"))
     assert counted("q", "n_of_q") == [3]
-    # Another source of the same rows, and then this one: both are built when all are there.
+    # A new source of the same rows has all of them; then `q` gets its query.
     both = text("") + text(", count(*) AS n", "p")
     (root / "sources" / "m.sql").write_text(ONE + both)
     assert counted("p", "n_of_p", "q", "n_of_q") == [4, 3]
@@ -573,7 +573,7 @@ def test_readers_of_what_is_trusted_follow_the_rows_that_it_has(make_builder: Ma
     assert counted("q", "n_of_q") == [4]
 
 
-def test_the_plan_says_what_is_computed(make_builder: Make) -> None:
+def test_the_plan_explains_which_rows_are_computed(make_builder: Make) -> None:
     builder = make_builder(PLAIN)
     root = builder.settings.root
     put(root, 0, (0, "a"))
@@ -592,7 +592,7 @@ def test_the_plan_says_what_is_computed(make_builder: Make) -> None:
     assert step.reasons[-1].message == "computed in full: rows of t changed or were removed"
 
 
-def test_force_computes_everything(make_builder: Make) -> None:
+def test_force_recomputes_all_rows(make_builder: Make) -> None:
     builder = make_builder(PLAIN)
     root = builder.settings.root
     put(root, 0, (0, "a"))
@@ -606,10 +606,10 @@ def test_force_computes_everything(make_builder: Make) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("zone", ["America/Havana", "Europe/Berlin"])
-def test_days_of_zones_whose_clocks_are_put_back_at_midnight(
+def test_days_are_correct_where_clocks_go_back_at_midnight(
     make_builder: Make, spark: Any, zone: str
 ) -> None:
-    """An hour of the day before comes again: days are no monotone function of instants there."""
+    """An hour of the day before repeats, so days are not a monotone function of instants."""
     text = "CREATE TABLE d (ts TIMESTAMP, x INT) USING delta LOCATION 'delta';\n" + (
         "--@ persist refresh=incremental watermark=day\n"
         "CREATE VIEW q AS SELECT CAST(ts AS DATE) AS day, count(*) AS n FROM d GROUP BY 1;"
@@ -640,7 +640,7 @@ def test_days_of_zones_whose_clocks_are_put_back_at_midnight(
         spark.conf.set("spark.sql.session.timeZone", before)
 
 
-def test_what_is_computed_of_an_increment_is_what_was_added(make_builder: Make) -> None:
+def test_an_increment_computes_only_the_added_rows(make_builder: Make) -> None:
     builder = make_builder(PLAIN)
     root = builder.settings.root
     put(root, 0, *((n, "a") for n in range(50)))
@@ -664,7 +664,7 @@ KEYED = ONE + (
 
 @pytest.mark.slow
 @pytest.mark.proves("P17")
-def test_each_key_has_its_last_row(make_builder: Make) -> None:
+def test_a_merge_keeps_the_last_row_of_each_key(make_builder: Make) -> None:
     builder = make_builder(KEYED)
     root = builder.settings.root
     put(root, 0, (1, "a"), (2, "b"), (5, "a"), (None, "c"), (1, None))
@@ -672,7 +672,7 @@ def test_each_key_has_its_last_row(make_builder: Make) -> None:
     _, first = built(builder)
     assert sorted(map(str, builder.read(named(builder, "q")).collect())) == inline
     assert first.rows == 4
-    # A newer row, an older one, one that is there already, a new key, one whose time is known, and a
+    # A newer row, an older one, an existing one, a new key, a key that had no time so far, and a
     # newer row of the key NULL.
     put(root, 1, (3, "b"), (4, "a"), (5, "a"), (0, "d"), (0, "c"), (2, None))
     how, second = built(make_builder(root=root))
@@ -684,7 +684,7 @@ def test_each_key_has_its_last_row(make_builder: Make) -> None:
 
 @pytest.mark.slow
 @pytest.mark.proves("P17")
-def test_two_last_rows_of_a_key_are_an_error_unless_said_otherwise(make_builder: Make) -> None:
+def test_ties_of_a_merge_key_are_an_error_without_on_tie(make_builder: Make) -> None:
     text = ONE + (
         "--@ persist refresh=incremental watermark=ts merge_key=k\n"
         "CREATE VIEW q AS SELECT ts, x, 1 AS k FROM t;"
@@ -708,7 +708,7 @@ def test_two_last_rows_of_a_key_are_an_error_unless_said_otherwise(make_builder:
 
 @pytest.mark.slow
 @pytest.mark.proves("P17", "P18")
-def test_a_merge_touches_the_files_of_its_keys_alone(make_builder: Make) -> None:
+def test_a_merge_rewrites_only_files_with_its_keys(make_builder: Make) -> None:
     builder = make_builder(KEYED)
     root = builder.settings.root
     put(root, 0, (1, "a"))
@@ -722,7 +722,7 @@ def test_a_merge_touches_the_files_of_its_keys_alone(make_builder: Make) -> None
 
 
 @pytest.mark.slow
-def test_without_a_watermark_a_key_may_come_once(make_builder: Make) -> None:
+def test_without_a_watermark_different_rows_of_a_key_are_an_error(make_builder: Make) -> None:
     builder = make_builder(KEYED.replace(" watermark=ts merge_key", " merge_key"))
     root = builder.settings.root
     put(root, 0, (1, "a"), (1, "a"))

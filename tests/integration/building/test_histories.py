@@ -1,4 +1,4 @@
-"""Whatever happens, and whoever dies: what readers are shown is there and right, the rest goes."""
+"""Despite crashes, published tables stay intact and correct, and all other files are deleted."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ def zygote() -> Iterator[Zygote]:
 
 @pytest.mark.slow
 @pytest.mark.proves("M13")
-def test_random_histories_lose_nothing_that_is_needed_and_keep_nothing_else(
+def test_random_histories_keep_needed_files_and_delete_all_others(
     zygote: Zygote,
 ) -> None:
-    # Any that fails is told at once: `make nightly` looks for a shorter one.
+    # A failing history is reported as it is; `make nightly` searches for a shorter one.
     tally = explore(draws(3, 10), zygote=zygote, steps=40, shrink=False)
     print(tally)
     assert min(tally.killed.total(), tally.halted.total(), tally.collected) > draws(0, 3)
 
 
 @pytest.mark.slow
-def test_what_is_put_aside_while_a_collection_begins_stays(tmp_path: Path, zygote: Zygote) -> None:
+def test_gc_keeps_a_build_that_is_parked_while_it_runs(tmp_path: Path, zygote: Zygote) -> None:
     root, clock = make_project(tmp_path), Clock(datetime(2030, 1, 1, tzinfo=UTC))
     Run(root, "dev", clock).build(["p"])
     write_raw(root, "t", CONTENTS["t"][1])
@@ -86,7 +86,7 @@ def is_right(run: Run, snapshot: Snapshot) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.proves("M13")
-def test_readers_lose_nothing_while_others_collect_build_promote_and_die(
+def test_readers_get_intact_tables_during_concurrent_builds_promotions_gc_and_crashes(
     tmp_path: Path, zygote: Zygote
 ) -> None:
     seconds = 5.0

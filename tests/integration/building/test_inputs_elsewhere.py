@@ -1,4 +1,4 @@
-"""Plans of sources whose inputs are going to be tables of another environment."""
+"""Plans of sources whose inputs will be reused from another environment."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def put(root: Path, *days: int) -> None:
     write_deltalake(root / "t", pa.table(columns), mode="append")
 
 
-def test_a_reader_of_a_table_that_comes_from_elsewhere_is_built(
+def test_a_reader_of_a_table_reused_from_another_environment_is_built(
     make_project: Callable[..., Path], enter: Callable[..., Builder]
 ) -> None:
     root = make_project({"m.sql": SQL}, "[env.dev]\n[env.prod]\n")
@@ -51,7 +51,7 @@ def test_a_reader_of_a_table_that_comes_from_elsewhere_is_built(
     put(root, 2)
     dev = enter(root, environment="dev")
     dev.build(dev.project.persisted[0])
-    with prod.ledger.events.database.write() as connection:  # so that changes are worth following
+    with prod.ledger.events.database.write() as connection:  # so incremental builds pay off
         connection.execute(builds.update().values(computed_seconds=1000.0))
     prod = enter(root, environment="prod")
     total, above = prod.plan([s.source_id for s in prod.project.persisted]).steps

@@ -1,4 +1,4 @@
-"""Failing rows that checks keep in tables."""
+"""Failing rows that checks with `keep_failures` store in tables."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def make_engine(request: pytest.FixtureRequest) -> MakeEngine:
 
 @pytest.fixture
 def make(make_project: Callable[..., Path], enter: Callable[..., Builder]) -> Make:
-    """Return a function that makes a builder, a new run, for a project of SQL."""
+    """Return a function that starts a new run, with its builder, of a project of SQL."""
 
     def builder(sql: str = SOURCES, root: Path | None = None, environment: str = "dev") -> Builder:
         if root is None:
@@ -84,7 +84,7 @@ def show(builder: Builder, *arguments: str) -> Any:
 
 
 @pytest.mark.proves("W23")
-def test_failing_rows_are_kept_until_none_fails(make: Make) -> None:
+def test_failing_rows_are_stored_until_no_row_fails(make: Make) -> None:
     builder = make()
     root = builder.settings.root
     with pytest.raises(CheckFailedError) as caught:
@@ -125,7 +125,7 @@ def test_failing_rows_are_kept_until_none_fails(make: Make) -> None:
 
 
 @pytest.mark.proves("W23")
-def test_a_check_that_is_edited_to_keep_rows_keeps_them_without_a_rebuild(make: Make) -> None:
+def test_adding_keep_failures_to_a_check_stores_rows_without_a_rebuild(make: Make) -> None:
     sql = SOURCES.replace(" keep_failures=true", "").replace("a < 3", "a < 9")
     builder = make(sql)
     assert builder.build(named(builder, "r")).action == "built"
@@ -146,7 +146,7 @@ def test_a_check_that_is_edited_to_keep_rows_keeps_them_without_a_rebuild(make: 
 
 
 @pytest.mark.proves("W23")
-def test_a_collection_deletes_rows_that_no_check_keeps(make: Make) -> None:
+def test_gc_deletes_failing_rows_that_no_check_stores(make: Make) -> None:
     builder = make()
     root = builder.settings.root
     for environment in ("dev", "prod"):
@@ -172,7 +172,7 @@ def test_a_collection_deletes_rows_that_no_check_keeps(make: Make) -> None:
 
 
 @pytest.mark.proves("W23")
-def test_rows_of_a_pull_request_stay_until_its_environment_ends(make: Make) -> None:
+def test_failing_rows_of_a_pull_request_stay_until_its_environment_ends(make: Make) -> None:
     root = make().settings.root
     (root / "persist.toml").write_text('[env.prod]\n[env."pr-*"]\nreads = "prod"\n')
     pull = make(root=root, environment="pr-1")
@@ -189,7 +189,7 @@ def test_rows_of_a_pull_request_stay_until_its_environment_ends(make: Make) -> N
 
 
 @pytest.mark.proves("W23")
-def test_each_environment_keeps_the_rows_that_fail_in_it(make: Make) -> None:
+def test_each_environment_stores_its_own_failing_rows(make: Make) -> None:
     sql = SOURCES.replace("keep_failures=2", "keep_failures=2 severity=warn")
     dev = make(sql)
     assert dev.build(named(dev, "r")).action == "built"
@@ -207,7 +207,7 @@ def test_each_environment_keeps_the_rows_that_fail_in_it(make: Make) -> None:
 
 
 @pytest.mark.proves("W23")
-def test_failures_that_are_kept_elsewhere_are_not_taken_for_none(make: Make) -> None:
+def test_show_reports_failures_of_a_table_checked_in_another_environment(make: Make) -> None:
     sql = SOURCES.replace("keep_failures=2", "keep_failures=2 severity=warn")
     dev = make(sql)
     dev.build(named(dev, "r"))

@@ -1,4 +1,4 @@
-"""Nothing is computed before a table is written, and of raw data only what can matter is read."""
+"""Nothing is computed before a table is written, and only relevant raw data is read."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ START = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
 
 
 def put(root: Path, name: str, *days: int, delta: bool = False) -> None:
-    """Write a file of raw data whose groups of rows are days."""
+    """Write a file of raw data with one row group for each day."""
     stamps = [START + dt.timedelta(days=d, seconds=n) for d in days for n in range(A_DAY)]
     columns = {"ts": pa.array(stamps, pa.timestamp("us", "UTC"))}
     columns["only_raw"] = pa.array(range(len(stamps)), pa.int32())
@@ -58,7 +58,7 @@ def put(root: Path, name: str, *days: int, delta: bool = False) -> None:
 
 
 def build(builder: Builder, again: tuple[str, str] | None = None) -> int:
-    """Build f, and return how many rows it has."""
+    """Build `f`, and return its number of rows."""
     source = next(s for s in builder.project.sources if s.name == "f")
     snapshot = builder.build(source, recompute_span=again).snapshot
     assert snapshot is not None
@@ -73,14 +73,14 @@ def build(builder: Builder, again: tuple[str, str] | None = None) -> int:
 @pytest.mark.parametrize(
     ("files", "days", "pushed"),
     [
-        # The day before the watermark, as `lookback` says, its own, and the new one.
+        # The day before the watermark (`lookback`), the watermark's day, and the new one.
         ({"f.py": FILTERED}, 3, "GreaterThanOrEqual(ts,2024-01-19"),
-        # What is proven to add rows of its own is computed over the new file.
+        # A query that is proven to only add rows is computed from the new file alone.
         ({"f.sql": PROVEN}, 1, ""),
     ],
     ids=["a filter of a function", "a query that is proven"],
 )
-def test_of_raw_data_only_what_can_matter_is_scanned(
+def test_an_incremental_build_scans_only_relevant_raw_data(
     make_project: Callable[..., Path],
     enter: Callable[..., Builder],
     spark: Any,
@@ -115,15 +115,15 @@ GROUPED = PROVEN.replace("only_raw + 1 AS n FROM t", "max(only_raw) AS n FROM t 
 @pytest.mark.parametrize(
     ("form", "files", "read"),
     [
-        # A function may need what is later than the window, so the filter keeps that. Spark looks
-        # for no row that cannot come into it, where the function lets it see which these are.
+        # A function may need rows later than the window, so the filter keeps them. Spark skips
+        # rows that cannot be in the window if it can see through the function.
         ("parquet", {"f.py": FILTERED}, (11 * A_DAY, 6)),
         (
             "parquet",
             {"f.py": FILTERED.replace("CAST(CAST(ts AS STRING) AS TIMESTAMP) AS ts", "ts")},
             (A_DAY, 6),
         ),
-        # Of files that nobody lists the values of, Spark asks each which rows may be in the window.
+        # Without statistics in a log, Spark reads in each file which rows may be in the window.
         ("parquet", {"f.sql": PROVEN}, (A_DAY, 6)),
         ("parquet", {"f.sql": GROUPED}, (A_DAY, 6)),
         ("delta", {"f.sql": PROVEN}, (3 * A_DAY, 1)),
@@ -138,7 +138,7 @@ GROUPED = PROVEN.replace("only_raw + 1 AS n FROM t", "max(only_raw) AS n FROM t 
         "groups of delta",
     ],
 )
-def test_a_rerun_scans_what_its_window_needs(
+def test_a_rerun_scans_only_the_rows_that_its_window_needs(
     make_project: Callable[..., Path],
     enter: Callable[..., Builder],
     spark: Any,
@@ -162,7 +162,7 @@ def test_a_rerun_scans_what_its_window_needs(
 def test_check_and_plan_compute_nothing(make_project: Callable[..., Path]) -> None:
     root = make_project({"raw.sql": RAW, "f.py": BOMB, "g.sql": PROVEN.replace("f AS", "g AS")})
     put(root, "0", *range(DAYS))
-    # No row of it can be read: there is only what tells of columns and files.
+    # No row of it can be read: only the footer, with its columns and statistics, is left.
     data = root / "raw" / "0.parquet"
     whole = data.read_bytes()
     footer = int.from_bytes(whole[-8:-4], "little") + 8

@@ -1,4 +1,4 @@
-"""Tables maintained by deltas on Spark: what computing everything gives, and only what can differ."""
+"""Tables that incremental builds maintain on Spark equal tables that are computed in full."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OF_EVENTS = {*QUERIES} - OF_DAYS
 
 
 def built(builder: Builder, name: str = "q") -> PendingBuild:
-    """Build a source, whose rows are then right."""
+    """Build a source, and check that its rows are right."""
     source = builder.project.by_id[f"{name}@sources/m.sql"]
     with builder.work(source) as work:
         builder.publish(work)
@@ -38,7 +38,7 @@ def built(builder: Builder, name: str = "q") -> PendingBuild:
 
 @pytest.mark.slow
 @pytest.mark.proves("T8")
-def test_each_change_of_the_data_is_followed(make_project: Make, enter: Enter) -> None:
+def test_incremental_builds_follow_every_kind_of_change(make_project: Make, enter: Enter) -> None:
     root = make_project({"m.sql": sources()})
     data = Data(root, random.Random(3))
     assert {*methods(enter(root), "first").values()} == {"whole"}
@@ -95,7 +95,7 @@ FLOATS = "SELECT y, count(*) AS n FROM (SELECT usr, sum(y) AS y FROM ev GROUP BY
 
 @pytest.mark.slow
 @pytest.mark.proves("T8")
-def test_where_no_rule_applies_all_rows_are_computed(make_project: Make, enter: Enter) -> None:
+def test_a_full_build_runs_if_no_incremental_rule_applies(make_project: Make, enter: Enter) -> None:
     root = make_project({"m.sql": f"{RAW}{WITHOUT_COST}CREATE VIEW q AS {FLOATS};"})
     data = Data(root, random.Random(1))
     built(enter(root))
@@ -109,7 +109,7 @@ def test_where_no_rule_applies_all_rows_are_computed(make_project: Make, enter: 
 @pytest.mark.proves("T8")
 @pytest.mark.parametrize("strict", [False, True], ids=["incremental", "strict"])
 @pytest.mark.parametrize("name", ["by_user", "named", "total"])
-def test_a_program_that_fails_leaves_all_rows_to_be_computed(
+def test_a_failing_program_falls_back_to_a_full_build_unless_strict(
     make_project: Make,
     enter: Enter,
     monkeypatch: pytest.MonkeyPatch,
@@ -138,7 +138,7 @@ def test_a_program_that_fails_leaves_all_rows_to_be_computed(
             assert built(builder).maintenance == "whole"
             assert "`m/q` is computed in full" in caplog.text
             assert "a failing program" in caplog.text
-    if name == "total" and not strict:  # its states could not be computed either
+    if name == "total" and not strict:  # its aggregation states could not be computed either
         data.table("ev").update({"amt": "amt + 1"}, predicate="id in (3, 50)")
         assert built(enter(root)).maintenance == "whole"
     data.table("ev").update({"amt": "amt + 1"}, predicate="id in (3, 50)")
@@ -147,8 +147,8 @@ def test_a_program_that_fails_leaves_all_rows_to_be_computed(
 
 @pytest.mark.slow
 @pytest.mark.proves("T8")
-def test_rows_that_differ_in_more_than_spark_compares(make_project: Make, enter: Enter) -> None:
-    """The two zeros of floating point are equal, and have different texts."""
+def test_incremental_builds_follow_sign_changes_of_zero(make_project: Make, enter: Enter) -> None:
+    """Spark compares 0.0 and -0.0 as equal, but casts them to different texts."""
     queries = {
         "q": "SELECT k, CAST(y AS STRING) AS y FROM z",
         "same": "SELECT k, y FROM z",
@@ -177,7 +177,7 @@ def test_rows_that_differ_in_more_than_spark_compares(make_project: Make, enter:
 
 @pytest.mark.slow
 @pytest.mark.proves("T8")
-def test_files_that_vacuum_removed_are_named(
+def test_vacuumed_files_cause_a_full_build_or_fail_a_strict_one(
     make_project: Make, enter: Enter, caplog: pytest.LogCaptureFixture
 ) -> None:
     text = "".join(

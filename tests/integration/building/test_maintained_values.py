@@ -1,4 +1,4 @@
-"""Values that changes must not blur: digits of decimals, texts, NULLs, totals of no rows."""
+"""Values that incremental builds must preserve: decimals, strings, NULLs, totals of no rows."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def amounts(*rows: tuple[int, str, str, str]) -> pa.Table:
 
 
 def build(builder: Builder, names: Sequence[str]) -> dict[str, str]:
-    """Build sources, and return their methods; the rows of queries are then right."""
+    """Build sources, compare rows of queries with recomputed ones, and return the methods."""
     methods: dict[str, str] = {}
     for name in names:
         source = next(s for s in builder.project.persisted if s.name == name)
@@ -58,7 +58,7 @@ def build(builder: Builder, names: Sequence[str]) -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.proves("T8")
-def test_merged_sums_keep_their_digits_and_meaning(make_project: Make, enter: Enter) -> None:
+def test_merged_aggregates_equal_recomputed_ones(make_project: Make, enter: Enter) -> None:
     text = "CREATE TABLE z (k INT, d DECIMAL(38,18), p DECIMAL(18,4), t STRING)"
     text += " USING delta LOCATION 'raw/z';\n"
     text += "".join(
@@ -91,10 +91,10 @@ OF_KEYS = {
 
 @pytest.mark.slow
 @pytest.mark.proves("T8", "T9")
-def test_keys_that_are_null_are_found_beside_others(
+def test_rows_with_null_keys_are_updated_like_others(
     make_project: Make, enter: Enter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Keys without NULL are searched by `=`, the others by `<=>`."""
+    """Keys without NULL are matched by `=`, the others by `<=>`."""
     monkeypatch.setattr(states, "is_small", lambda *_: False)
     text = "CREATE TABLE z (k INT, l INT, v INT) USING delta LOCATION 'raw/z';\n"
     text += "CREATE TABLE y (k INT, l INT, n INT) USING delta LOCATION 'raw/y';\n"
@@ -118,10 +118,10 @@ def test_keys_that_are_null_are_found_beside_others(
 
 @pytest.mark.slow
 @pytest.mark.proves("T8")
-def test_nulls_that_change_places_are_found_among_many_rows(
+def test_comparing_large_tables_detects_nulls_that_move_between_columns(
     make_project: Make, enter: Enter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark's hash skips NULLs."""
+    """Spark's hash function skips NULLs, so it cannot detect these changes."""
     monkeypatch.setattr(changed_tables, "_MUCH_BYTES", 0)
     text = (
         "CREATE TABLE y (k INT, a STRING, b STRING, l ARRAY<INT>) USING delta LOCATION 'raw/y';\n"
@@ -139,7 +139,7 @@ def test_nulls_that_change_places_are_found_among_many_rows(
 
 @pytest.mark.slow
 @pytest.mark.proves("T8", "T10")
-def test_a_table_that_changed_is_read_in_a_join_a_subquery_and_a_function_by_key(
+def test_the_method_depends_on_how_a_query_reads_the_changed_table(
     make_project: Make, enter: Enter
 ) -> None:
     text = "CREATE TABLE z (k INT, a INT) USING delta LOCATION 'raw/z';\n"

@@ -1,4 +1,4 @@
-"""Texts that Malloy puts together in an order, and sources that extend others, on Spark."""
+"""Malloy's ordered `string_agg`, and sources that extend others, on Spark."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ ORDERED = {
 
 @pytest.mark.slow
 @pytest.mark.proves("V24")
-def test_texts_are_put_together_in_their_order(start: Callable[[str], Builder]) -> None:
+def test_string_agg_follows_its_order_by(start: Callable[[str], Builder]) -> None:
     lines: list[str] = []
     for n, call in enumerate(ORDERED):
         lines += "#@ persist", f"source: x{n} is t -> {{ group_by: k; aggregate: a is {call} }}"
@@ -84,7 +84,7 @@ def test_texts_are_put_together_in_their_order(start: Callable[[str], Builder]) 
 
 
 @pytest.mark.proves("V24")
-def test_without_an_order_nothing_changes_and_fanning_out_is_an_error(
+def test_unordered_string_agg_is_unchanged_and_an_ordered_one_over_a_fan_out_is_an_error(
     make_project: Callable[..., Path],
 ) -> None:
     need(there(), "bundle Malloy's compiler: make bridge")
@@ -104,10 +104,10 @@ def test_without_an_order_nothing_changes_and_fanning_out_is_an_error(
 
 @pytest.mark.slow
 @pytest.mark.proves("V25")
-def test_a_source_that_extends_one_that_is_not_persisted_is_a_table(
+def test_a_persisted_source_that_extends_an_unpersisted_one_has_a_table(
     start: Callable[[str], Builder],
 ) -> None:
-    """Its readers read its table; those of the source that it extends compute it."""
+    """Downstream sources read its table; those of the extended source compute the query."""
     builder = start(
         "source: base is t -> { group_by: k; aggregate: n is count() }\n"
         "#@ persist\nsource: more is base extend { measure: all_n is n.sum() }\n"

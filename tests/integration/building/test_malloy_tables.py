@@ -1,4 +1,4 @@
-"""Malloy sources on Spark: what is built reads back equal, and is read instead of inlined."""
+"""Malloy sources on Spark: tables equal their queries, and are read instead of inlined."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ BIG = 2_000_000_000
 
 
 class Run:
-    """A run of a project that nobody else uses."""
+    """A run of a project that no other run uses."""
 
     def __init__(self, root: Path, spark: Any, *, environment: str = "dev", strict: bool = False):
         settings = load_settings(root, environment=environment, environ={})
@@ -88,7 +88,7 @@ class Run:
         )[0]
 
     def inline(self, name: str) -> list[Any]:
-        """Return the rows of a source's own query with everything in it computed anew."""
+        """Return the rows of a source's query, computed inline without any table."""
         source = self.source(name)
         statement, read = self.builder.reader.statement(source.query, source.bindings, {})
         return sorted(map(tuple, self.builder.reader.load(statement, read).collect()), key=repr)
@@ -97,7 +97,7 @@ class Run:
         return sorted(map(tuple, self.builder.read(self.source(name)).collect()), key=repr)
 
     def query(self, **options: str) -> tuple[list[Any], tuple[str, ...]]:
-        """Return rows of a query over the model, and what of it was computed inline."""
+        """Return the rows of a query over the model, and the sources that were inlined."""
         loaded = load(self.settings)
         project, query = loaded.project, loaded.query("sources/model.malloy", **options)
         bindings = resolve_query(project, query, "malloy")
@@ -142,7 +142,7 @@ def run(make_project: Callable[..., Path], spark: Any) -> Iterator[Callable[...,
 
 @pytest.mark.slow
 @pytest.mark.proves("M2", "M19")
-def test_both_kinds_are_built_and_read_back_equal_to_their_queries(run: Callable[..., Run]) -> None:
+def test_malloy_tables_have_the_rows_of_their_queries(run: Callable[..., Run]) -> None:
     now = run()
     names = ("by_carrier", "doubled", "joined")
     before = {name: now.inline(name) for name in (*names, "plain", "reader")}
@@ -150,7 +150,7 @@ def test_both_kinds_are_built_and_read_back_equal_to_their_queries(run: Callable
     after = run()
     assert {name: after.rows(name) for name in before} == before
     assert after.build(*names) == ["reused"] * 3
-    # By hand: a join that repeats each row neither repeats its distance nor overflows an INT.
+    # By hand: a fan-out join neither counts a distance twice nor overflows an INT.
     far = {row[0]: row[1:] for row in before["joined"]}
     assert far["AA"] == (2 * BIG, BIG, 3)
     assert far["UA"] == (7, 7, 1)
@@ -159,7 +159,7 @@ def test_both_kinds_are_built_and_read_back_equal_to_their_queries(run: Callable
 
 @pytest.mark.slow
 @pytest.mark.proves("M8", "M10")
-def test_what_is_built_is_read_and_the_rest_is_inlined_in_each_environment(
+def test_queries_read_the_built_tables_of_an_environment_and_inline_other_sources(
     run: Callable[..., Run],
 ) -> None:
     prod = run(environment="prod")
@@ -189,7 +189,7 @@ def test_what_is_built_is_read_and_the_rest_is_inlined_in_each_environment(
 
 @pytest.mark.slow
 @pytest.mark.proves("M9")
-def test_strict_tells_all_that_is_missing_before_anything_runs(run: Callable[..., Run]) -> None:
+def test_strict_mode_lists_all_missing_tables_of_a_malloy_query(run: Callable[..., Run]) -> None:
     now = run(strict=True)
     ask = "run: by_carrier -> { select: carrier }"
     with pytest.raises(StrictError) as caught:
@@ -205,7 +205,7 @@ def test_strict_tells_all_that_is_missing_before_anything_runs(run: Callable[...
 
 @pytest.mark.slow
 @pytest.mark.proves("M18")
-def test_queries_by_name_and_by_text_have_the_rows_they_have_inline(
+def test_queries_by_name_or_text_return_the_same_rows_from_tables_as_inline(
     run: Callable[..., Run],
 ) -> None:
     now = run()
@@ -222,7 +222,9 @@ def test_queries_by_name_and_by_text_have_the_rows_they_have_inline(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["view", "temporary"])
-def test_other_strategies_read_back_equal(run: Callable[..., Run], strategy: str) -> None:
+def test_views_and_temporary_tables_have_the_rows_of_their_queries(
+    run: Callable[..., Run], strategy: str
+) -> None:
     first = run()
     path = first.settings.root / "sources" / "model.malloy"
     path.write_text(
@@ -243,7 +245,7 @@ source: kept is planes -> { group_by: plane, carrier }
 
 
 @pytest.mark.slow
-def test_malloy_reads_a_history_of_its_own_as_a_table(run: Callable[..., Run]) -> None:
+def test_malloy_reads_a_history_as_a_table(run: Callable[..., Run]) -> None:
     sources = run().settings.root / "sources"
     (sources / "model.malloy").write_text(MODEL + KEPT)
     now = "source: today is spark.table('kept') -> { where: valid_to = null; group_by: carrier }\n"
@@ -255,7 +257,7 @@ def test_malloy_reads_a_history_of_its_own_as_a_table(run: Callable[..., Run]) -
     assert there.rows("today") == [("AA",), ("UA",)]
     assert there.source("kept").build_id not in there.project.malloy.values()
     assert there.source("today").build_id in there.project.malloy.values()
-    # Among its own sources it knows the columns of the query only, and not what rows are of now.
+    # In the model, Malloy knows only the query's columns, and not which rows are current.
     with pytest.raises(SourcesError, match="reads all versions of `kept`"):
         there.query(text="run: kept -> { group_by: carrier }")
     (sources / "now.malloy").write_text(
@@ -292,7 +294,7 @@ def day(n: int) -> date:
     ids=["merge_key", "partition"],
 )
 @pytest.mark.proves("M4", "P8", "K8")
-def test_what_is_merged_or_has_partitions_grows_to_what_a_build_from_scratch_gives(
+def test_merged_and_partitioned_tables_equal_a_build_from_scratch(
     run: Callable[..., Run], name: str, hows: list[Any], expected: dict[Any, Any]
 ) -> None:
     root = run().settings.root

@@ -1,4 +1,4 @@
-"""Times without a time zone in Malloy: every query over them returns what it does over instants."""
+"""Malloy queries over times without a time zone return the same as over instants."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def plain(value: Any) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.proves("V23")
-def test_times_without_a_zone_are_times(
+def test_queries_over_times_without_a_zone_return_the_same_as_over_instants(
     make_project: Callable[..., Path], enter: Callable[..., Builder]
 ) -> None:
     need(there(), "bundle Malloy's compiler: make bridge")

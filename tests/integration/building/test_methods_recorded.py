@@ -1,4 +1,4 @@
-"""By which method tables were really brought up to date, and what that cost: the ledger knows."""
+"""The ledger records the maintenance method and the cost of each build."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_the_ledger_records_the_method_and_the_cost_of_each_strategy(
         assert before.maintenance == first[name]
     added = now.ledger.builds.fetch_costs(source_id=named(now, "added").source_id)
     assert [(c.maintenance, c.rows) for c in added] == [("append", 2), ("whole", 2)]
-    # What reuses a table has computed nothing.
+    # A build that reuses a table has no method and no cost.
     again = build(enter(root), "added")
     assert (again.build.maintenance, again.maintenance) == (None, "reuse")
     assert now.ledger.builds.fetch_costs(source_id=named(now, "added").source_id) == added
@@ -122,7 +122,7 @@ BOUNDED = ONE + (
 
 @pytest.mark.slow
 @pytest.mark.proves("T6", "T7")
-def test_windows_that_turn_out_to_be_unknown_are_whole_and_strict_refuses_them(
+def test_unknown_windows_cause_a_full_build_and_fail_a_strict_one(
     make_project: Callable[..., Path], enter: Enter, spark: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = make_project({"m.sql": BOUNDED.format("incremental")})
@@ -159,7 +159,7 @@ def texts(builder: Builder) -> list[str]:
 
 
 @pytest.mark.proves("T7")
-def test_a_strict_build_fails_before_it_computes_and_says_the_way_out(
+def test_a_strict_build_fails_before_it_computes_and_suggests_a_full_refresh(
     make_project: Callable[..., Path], enter: Enter
 ) -> None:
     root = make_project({"m.sql": PLAIN.format("strict")})
@@ -189,7 +189,7 @@ def test_a_strict_build_fails_before_it_computes_and_says_the_way_out(
 
 
 @pytest.mark.parametrize("value", ["auto", "whole", "full", "incremental"])
-def test_other_values_compute_everything_and_incremental_says_so(
+def test_other_refresh_values_compute_all_rows_and_only_incremental_warns(
     value: str,
     make_project: Callable[..., Path],
     enter: Enter,
@@ -220,7 +220,7 @@ def test_another_value_of_refresh_reuses_the_table(
         assert build(enter(root)).maintenance == "reuse"
 
 
-def test_sources_that_share_a_table_may_be_strict_and_not(
+def test_a_strict_source_continues_the_table_of_an_equal_incremental_source(
     make_project: Callable[..., Path], enter: Enter, spark: Any
 ) -> None:
     strict = PLAIN.format("strict").removeprefix(ONE).replace("VIEW q", "VIEW p")
@@ -232,7 +232,7 @@ def test_sources_that_share_a_table_may_be_strict_and_not(
     assert build(enter(root), "p").maintenance == "append"
 
 
-def test_the_time_that_a_computed_build_waits_for_its_publication_is_no_cost(
+def test_the_cost_of_a_parked_build_excludes_the_wait_for_publication(
     make_project: Callable[..., Path], enter: Enter
 ) -> None:
     ticks = count()

@@ -1,4 +1,4 @@
-"""Tables that one environment reads of another, and continues from changes in a table of its own."""
+"""An environment that reads another one's tables continues them in tables of its own."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ METHODS = {
     "total": "merge",
     "days": "windows",
 }
-"""The method by which each source follows new rows of `ev`; `large` and `counts` see them in tables."""
+"""The method that updates each source for new rows of `ev`; `large` and `counts` read tables."""
 
 
 def project(make_project: Make) -> Path:
@@ -114,7 +114,7 @@ def test_dev_continues_the_tables_of_prod_in_tables_of_its_own(
     for name in ("kept", "large"):
         assert files(dev, own[name]) > files(dev, before[name]), name
 
-    # Prod goes on in its tables, and dev from there in its own.
+    # Prod continues its own tables, and dev continues its own.
     data.table("ev").delete("usr = 4 and id < 40")
     assert "whole" not in build(enter(root, "prod")).values()
     data.put("ev", [(2000, 5, "2024-01-06", "c", "7.5", 0.5, None)])
@@ -123,7 +123,7 @@ def test_dev_continues_the_tables_of_prod_in_tables_of_its_own(
         now = published(enter(root), environment)
         assert {n: s.table for n, s in now.items()} == {n: s.table for n, s in tables.items()}
 
-    # Prod takes what dev has: from then on dev writes no more to these tables.
+    # Prod reuses the tables of dev, so dev no longer writes to them.
     assert {*build(enter(root, "prod")).values()} == {"reuse"}
     data.table("ev").delete("id = 1000")
     shared, taken = everything(dev, own), published(dev, "dev")
@@ -134,7 +134,7 @@ def test_dev_continues_the_tables_of_prod_in_tables_of_its_own(
     assert now.table != own["kept"].table
     assert files(dev, now) & files(dev, taken["kept"])
 
-    # Whatever prod throws away, dev has its own.
+    # Garbage collection in prod leaves the tables of dev intact.
     data.put("ev", data.events(2))
     build(enter(root, "prod"))
     prod = enter(root, "prod")

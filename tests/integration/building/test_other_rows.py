@@ -1,4 +1,4 @@
-"""Tables that have other rows of the same data: nothing that was computed from them stays."""
+"""Replaced rows of the same data, and tainted rows: tables computed from them are rebuilt."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def make_engine(request: pytest.FixtureRequest) -> MakeEngine:
 
 @pytest.fixture
 def root(make_project: Callable[..., Path], tmp_path: Path) -> Path:
-    """A project in which `p` depends on a file that it reads by itself."""
+    """A project in which the function `p` reads a file that persist does not track."""
     outside = tmp_path / "more"
     outside.write_text("0")
     made = make_project({"m.sql": SQL, "m.py": PYTHON.format(path=str(outside))})
@@ -88,7 +88,7 @@ def tainted(builder: Builder) -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark")
-def test_who_reads_rows_that_were_built_anew_is_built(
+def test_readers_of_a_table_rebuilt_with_different_rows_are_rebuilt(
     root: Path, enter: Callable[..., Builder], tmp_path: Path
 ) -> None:
     assert build(enter(root), "p", "r") == ["built", "built"]
@@ -104,7 +104,7 @@ def test_who_reads_rows_that_were_built_anew_is_built(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark")
-def test_partitions_of_rows_that_were_built_anew_are_built(
+def test_partitions_computed_from_replaced_rows_are_rebuilt(
     root: Path, enter: Callable[..., Builder], tmp_path: Path
 ) -> None:
     assert build(enter(root), "p", "parted") == ["built", "built"]
@@ -115,12 +115,12 @@ def test_partitions_of_rows_that_were_built_anew_are_built(
     (step,) = builder.plan([named(builder, "parted").source_id]).steps
     assert step.keys == ("0", "1")
     assert step.reasons[-1].message == "different rows of p from the same data"
-    # One of them is built, then the other one still is of the rows before.
+    # After a build of one of them, the other one still has the previous rows.
     parted = named(builder, "parted")
     assert builder.build(parted, keys=["1"]).action == "built"
     assert sorted(r.a for r in enter(root).read(parted).collect()) == [2, 11]
     assert enter(root).plan([parted.source_id]).steps[0].keys == ("0",)
-    # A change of the data does not hide it.
+    # A change of the data does not hide this.
     pq.write_table(pa.table({"a": pa.array([5], pa.int32())}), root / "raw" / "1.parquet")
     assert build(enter(root), "p", "parted") == ["built", "built"]
     builder = enter(root)
@@ -129,7 +129,7 @@ def test_partitions_of_rows_that_were_built_anew_are_built(
 
 
 @pytest.mark.usefixtures("spark")
-def test_what_is_tainted_while_others_compute_from_it_gives_nothing(
+def test_a_build_fails_if_its_input_is_tainted_meanwhile(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     build(enter(root), "p")
@@ -145,7 +145,7 @@ def test_what_is_tainted_while_others_compute_from_it_gives_nothing(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark")
-def test_a_taint_is_of_the_table_and_of_all_that_was_computed_from_it(
+def test_a_taint_covers_the_table_and_all_tables_computed_from_it(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     settings = root / "persist.toml"
@@ -158,7 +158,7 @@ def test_a_taint_is_of_the_table_and_of_all_that_was_computed_from_it(
     assert sorted(taint(prod.observer, "m/p", by="me")) == ["m/p", "m/r"]
     assert sorted(taint(prod.observer, "m/q", by="me")) == ["m/of_same", "m/q", "m/same"]
     assert tainted(prod) == {*names}
-    # Who has none of it does not take it from there.
+    # An environment without these tables does not reuse the tainted ones.
     assert build(enter(root, "qa"), "p", "q") == ["built", "built"]
     made = ["built", "built", "built", "reused", "built"]
     assert build(enter(root, "prod"), *names) == made
@@ -167,7 +167,7 @@ def test_a_taint_is_of_the_table_and_of_all_that_was_computed_from_it(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark")
-def test_a_rollback_knows_what_was_tainted_then(
+def test_a_rollback_restores_the_taints_of_its_target_version(
     root: Path, enter: Callable[..., Builder], tmp_path: Path
 ) -> None:
     builder = enter(root)
@@ -186,7 +186,7 @@ def test_a_rollback_knows_what_was_tainted_then(
     (tmp_path / "more").write_text("0")
     assert build(enter(root), "p", "r", "parted") == ["built"] * 3
     assert tainted(enter(root)) == set()
-    # As it was when it was left, not when it came.
+    # The state when the version was replaced, not when it was published.
     (last, *_) = builder.ledger.manifests.fetch_history("dev")
     roll_back(builder.settings, builder.ledger, to=bad.change_id)
     assert tainted(enter(root)) == {"p", "r", "parted"}
@@ -198,7 +198,7 @@ def test_a_rollback_knows_what_was_tainted_then(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark")
-def test_rows_stay_tainted_whatever_they_are_called_and_whenever_they_are_meant_again(
+def test_rows_stay_tainted_after_renames_and_reverted_edits(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     file = root / "sources" / "m.sql"
@@ -209,23 +209,23 @@ def test_rows_stay_tainted_whatever_they_are_called_and_whenever_they_are_meant_
     assert len(json.loads(manifest.read_text())["entries"]) == 2
     taint(builder.observer, "m/q", by="me")
     assert [*json.loads(manifest.read_text())["entries"]] == [named(builder, "r").build_id]
-    # Another meaning has rows of its own, and is gone again.
+    # An edited query has its own rows; then the edit is reverted.
     file.write_text(text.replace("SELECT a FROM t;", "SELECT a + 1 AS a FROM t;"))
     assert tainted(enter(root)) == {"same"}
     assert build(enter(root), "q") == ["built"]
     file.write_text(text)
     assert tainted(enter(root)) == {"q", "same"}
-    # They are the same by another name.
+    # A renamed source has the same rows.
     file.write_text(text.replace("VIEW q AS", "VIEW renamed AS"))
     assert tainted(enter(root)) == {"renamed", "same"}
-    # Whichever of them is built, there are others.
+    # A build of either source replaces the rows of both.
     assert build(enter(root), "same", "renamed", "same") == ["built", "reused", "reused"]
     assert tainted(enter(root)) == set()
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark")
-def test_partitions_stay_tainted_until_they_are_built_themselves(
+def test_partitions_stay_tainted_until_they_are_rebuilt(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     build(enter(root), "p", "parted")
@@ -236,13 +236,13 @@ def test_partitions_stay_tainted_until_they_are_built_themselves(
     assert builder.build(parted, keys=["0"], force=True).action == "built"
     builder = enter(root)
     assert builder.observer.tainted(builder.observer.manifest()) == {parted.source_id: {"1"}}
-    # What is parked of it is so too, for builds of its run.
+    # For builds of its run, it is also tainted in a parked snapshot.
     work = builder.park(parted, keys=["0"], force=True)
     assert builder.observer.tainted(builder.observer.manifest()) == {parted.source_id: {"1"}}
     with builder.resume(work) as work:
         builder.publish(work)
     assert enter(root).plan([parted.source_id]).steps[0].keys == ("1",)
-    # And what is tainted while others are built.
+    # A partition that is tainted while others are built stays tainted, too.
     builder = enter(root)
     with builder.work(parted, keys=["1"]) as work:
         taint(enter(root).observer, "m/parted/0", by="me")
@@ -254,7 +254,7 @@ def test_partitions_stay_tainted_until_they_are_built_themselves(
 
 
 @pytest.mark.usefixtures("spark")
-def test_of_a_partition_that_is_not_there_nothing_is_tainted(
+def test_tainting_a_missing_partition_taints_no_rows(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     builder = enter(root)
@@ -266,7 +266,7 @@ def test_of_a_partition_that_is_not_there_nothing_is_tainted(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark")
-def test_of_a_table_that_is_tainted_as_a_whole_partitions_are_good_one_by_one(
+def test_rebuilt_partitions_of_a_wholly_tainted_table_lose_their_taint(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     builder = enter(root)
@@ -283,7 +283,7 @@ def test_of_a_table_that_is_tainted_as_a_whole_partitions_are_good_one_by_one(
 
 
 @pytest.mark.usefixtures("spark")
-def test_the_very_rows_of_a_partition_are_tainted_in_every_snapshot(
+def test_tainted_rows_of_a_partition_are_tainted_in_every_snapshot(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     builder = enter(root)
@@ -295,7 +295,7 @@ def test_the_very_rows_of_a_partition_are_tainted_in_every_snapshot(
     taint(enter(root).observer, "m/parted/1", by="me")
     roll_back(builder.settings, builder.ledger, to=both.change_id)
     assert builder.observer.tainted(builder.observer.manifest()) == {parted.source_id: {"1"}}
-    # Of the other one the two have different rows.
+    # The two snapshots have different rows of the other partition.
     taint(enter(root).observer, "m/parted/0", by="me")
     roll_back(builder.settings, builder.ledger, to=newer.change_id)
     assert builder.observer.tainted(builder.observer.manifest()) == {parted.source_id: {"1"}}
@@ -303,7 +303,7 @@ def test_the_very_rows_of_a_partition_are_tainted_in_every_snapshot(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark")
-def test_what_was_computed_from_tainted_rows_is_so_though_the_project_means_something_else_now(
+def test_a_taint_covers_tables_built_by_earlier_versions_of_a_query(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     file = root / "sources" / "m.sql"
@@ -322,7 +322,7 @@ def test_what_was_computed_from_tainted_rows_is_so_though_the_project_means_some
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark")
-def test_what_is_parked_is_not_published_of_what_was_tainted_meanwhile(
+def test_a_parked_build_is_not_published_if_its_input_was_tainted(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     file = root / "sources" / "m.sql"
@@ -335,7 +335,7 @@ def test_what_is_parked_is_not_published_of_what_was_tainted_meanwhile(
     work = builder.park(named(builder, "last"), force=True)
     assert work.used and tainted(builder) == set()
     taint(enter(root).observer, "m/parted/1", by="me")
-    assert tainted(builder) == {"parted"}  # of what it would read now
+    assert tainted(builder) == {"parted"}  # in what it would read now
     request = Request("x", "dev", (), (), "test", "manual", "started", builder.clock())
     with pytest.raises(ConflictError, match=r"changed during|tainted meanwhile"):
         builder.publish_parked(request)
@@ -345,7 +345,7 @@ def test_what_is_parked_is_not_published_of_what_was_tainted_meanwhile(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark")
-def test_what_was_read_counts_though_it_was_built_again_meanwhile(
+def test_a_build_fails_if_its_tainted_input_was_rebuilt_meanwhile(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     build(enter(root), "p", "r")
@@ -361,7 +361,7 @@ def test_what_was_read_counts_though_it_was_built_again_meanwhile(
 
 
 @pytest.mark.usefixtures("spark")
-def test_what_was_read_by_a_temporary_table_counts(
+def test_a_build_fails_if_an_input_of_its_temporary_table_is_tainted(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     file = root / "sources" / "m.sql"
@@ -381,7 +381,7 @@ def test_what_was_read_by_a_temporary_table_counts(
     builder.close()
 
 
-def test_an_import_brings_what_is_known_of_the_rows(
+def test_an_import_keeps_the_taints_of_the_rows(
     root: Path, enter: Callable[..., Builder], tmp_path: Path
 ) -> None:
     settings = root / "persist.toml"
@@ -396,7 +396,7 @@ def test_an_import_brings_what_is_known_of_the_rows(
     assert tainted(enter(root, "prod")) == {"q", "same"}
 
 
-def test_a_promotion_brings_what_is_known_of_the_rows(
+def test_a_promotion_keeps_the_taints_of_the_rows(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     settings = root / "persist.toml"
@@ -410,13 +410,13 @@ def test_a_promotion_brings_what_is_known_of_the_rows(
     assert "tainted" in refused.reason
     promote(enter(root), "prod", [q], allow_stale=True)
     assert tainted(enter(root, "prod")) == {"q", "same"}
-    # Good rows take the place of tainted ones.
+    # Good rows replace tainted ones.
     assert build(enter(root), "q") == ["built"]
     promote(enter(root), "prod", [q])
     assert tainted(enter(root, "prod")) == set()
 
 
-def test_what_is_taken_from_elsewhere_is_not_tainted_there_meanwhile(
+def test_reusing_another_environments_table_fails_if_it_is_tainted_meanwhile(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     settings = root / "persist.toml"
@@ -433,7 +433,7 @@ def test_what_is_taken_from_elsewhere_is_not_tainted_there_meanwhile(
     assert build(enter(root, "qa"), "q") == ["built"]
 
 
-def test_what_others_go_on_with_is_not_read_where_it_was_tainted_and_built_again(
+def test_a_rebuilt_table_takes_precedence_over_the_tainted_table_it_replaced(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     settings = root / "persist.toml"
@@ -441,14 +441,14 @@ def test_what_others_go_on_with_is_not_read_where_it_was_tainted_and_built_again
     assert build(enter(root, "prod"), "q") == ["built"]
     assert taint(enter(root).observer, "m/q", by="me") == ["m/q", "m/same"]
     assert build(enter(root), "q") == ["built"]
-    assert build(enter(root, "prod"), "q") == ["reused"]  # later than that
+    assert build(enter(root, "prod"), "q") == ["reused"]  # published later
     assert tainted(enter(root)) == set()
     assert build(enter(root), "q") == ["reused"]
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark")
-def test_what_is_tainted_is_not_replaced_by_what_is_older(
+def test_an_older_table_does_not_replace_a_tainted_one(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     settings = root / "persist.toml"
@@ -464,14 +464,14 @@ def test_what_is_tainted_is_not_replaced_by_what_is_older(
     assert tainted(builder) == {"q", "same", "parted"}
     assert sorted(r.a for r in builder.read(q).collect()) == [1, 2, 3]
     assert sorted(r.a for r in builder.read(parted).collect()) == [1, 2, 3]
-    # Of the same data, too.
+    # Nor does an older table of the same data.
     assert build(builder, "q") == ["built"]
     assert build(enter(root, "prod"), "q", force=True) == ["built"]
     assert taint(enter(root).observer, "m/q", by="me") == ["m/q", "m/same"]
     assert build(enter(root), "q") == ["built"]
 
 
-def test_a_run_is_asked_for_again_where_data_is_again_what_it_was(
+def test_a_new_run_is_requested_when_data_returns_to_an_earlier_state(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     def requested_partitions() -> list[str | None]:
@@ -494,7 +494,7 @@ def test_a_run_is_asked_for_again_where_data_is_again_what_it_was(
     assert len({first, second, third}) == 3
 
 
-def test_a_view_for_others_has_no_rows_that_were_replaced(
+def test_the_query_of_a_catalog_view_excludes_replaced_rows(
     make_project: Callable[..., Path], spark: Any
 ) -> None:
     settings = load_settings(make_project({}))
@@ -547,14 +547,14 @@ def rows(builder: Builder, name: str) -> list[tuple[int, int]]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("meanwhile", [False, True])
-def test_who_follows_what_is_only_assumed_follows_its_table(
+def test_readers_of_a_table_with_assumed_increments_follow_its_rebuild(
     make_project: Callable[..., Path], enter: Callable[..., Builder], meanwhile: bool
 ) -> None:
     root = make_project({"m.sql": ASSUMED})
     add(root, 0, (1, 10), (2, 20))
     build(enter(root), "p")
     add(root, 1, (1, 11), (3, 30))
-    build(enter(root), "p")  # the row that is late is passed over, as was promised
+    build(enter(root), "p")  # the late row is skipped, as assume=exact allows
     build(enter(root), "inc", "parted")
     assert rows(enter(root), "inc") == [(1, 11), (2, 21), (3, 31)]
     build(enter(root), "p", force=True)
@@ -572,7 +572,7 @@ def test_who_follows_what_is_only_assumed_follows_its_table(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark")
-def test_a_table_of_other_rows_is_not_taken_from_another_environment(
+def test_a_table_computed_from_different_rows_is_not_reused_or_promoted(
     make_project: Callable[..., Path], enter: Callable[..., Builder]
 ) -> None:
     root = make_project({"m.sql": ASSUMED})
@@ -587,7 +587,7 @@ def test_a_table_of_other_rows_is_not_taken_from_another_environment(
     assert rows(enter(root, "qa"), "inc") == [(1, 11), (1, 12), (2, 21), (3, 31)]
     build(enter(root), "inc")
     assert rows(enter(root), "inc") == [(1, 11), (2, 21), (3, 31)]
-    # Nor are both promoted: they are of one as_of, and would not fit together.
+    # Nor are both promoted: they have the same as_of, but would not fit together.
     builder, qa = enter(root), enter(root, "qa")
     assert promote(builder, "prod", [named(builder, "p").source_id])[1] is not None
     decided, change = promote(qa, "prod", [named(qa, "inc").source_id])
@@ -597,7 +597,7 @@ def test_a_table_of_other_rows_is_not_taken_from_another_environment(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark")
-def test_groups_of_ledgers_that_did_not_tell_are_of_what_the_table_is(
+def test_partitions_without_recorded_inputs_have_the_inputs_of_their_table(
     root: Path, enter: Callable[..., Builder], tmp_path: Path
 ) -> None:
     build(enter(root), "p", "parted")
@@ -623,7 +623,7 @@ def test_groups_of_ledgers_that_did_not_tell_are_of_what_the_table_is(
         ("day", "daily", None),
     ],
 )
-def test_the_type_of_partitions_of_what_a_function_returns_is_told_by_spark(
+def test_partition_column_types_of_a_functions_rows_are_checked_by_the_build(
     make_project: Callable[..., Path],
     enter: Callable[..., Builder],
     column: str,

@@ -1,4 +1,4 @@
-"""Tables that are maintained by changes, and jobs of others that optimize and vacuum them."""
+"""Incrementally maintained tables that other programs optimize and vacuum."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def check(builder: Builder) -> None:
 
 
 def build(builder: Builder, *names: str) -> list[str | None]:
-    """Build both tables, and return how their rows were computed; "reused" if they were not."""
+    """Build tables, and return the method of each; "reused" if it was not rebuilt."""
     methods: list[str | None] = []
     for name in names or ("p", "q"):
         with builder.work(named(builder, name)) as work:
@@ -74,7 +74,7 @@ def vacuum(root: str) -> None:
     DeltaTable(root).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
 
 
-def test_maintained_tables_go_on_after_optimize(
+def test_incremental_builds_continue_after_optimize(
     make_project: Callable[..., Path], enter: Callable[..., Builder]
 ) -> None:
     root = make_project({"m.sql": SOURCES})
@@ -94,7 +94,7 @@ def test_maintained_tables_go_on_after_optimize(
 
 
 @pytest.mark.parametrize("names", [("p",), ("q",), ("p", "q")])
-def test_maintained_tables_recover_after_a_vacuum(
+def test_incremental_builds_recover_after_a_vacuum(
     make_project: Callable[..., Path], enter: Callable[..., Builder], names: tuple[str, ...]
 ) -> None:
     root = make_project({"m.sql": SOURCES})
@@ -118,7 +118,7 @@ def test_maintained_tables_recover_after_a_vacuum(
     check(last)
 
 
-def test_a_reader_of_a_version_that_is_gone_is_computed_as_a_whole(
+def test_a_table_is_recomputed_if_the_version_that_it_read_was_vacuumed(
     make_project: Callable[..., Path], enter: Callable[..., Builder]
 ) -> None:
     root = make_project({"m.sql": SOURCES})

@@ -1,4 +1,4 @@
-"""Sources with parameters, built: they read less, and their tables are as if built from scratch."""
+"""Builds of sources with parameters read fewer rows, and their tables equal a full rebuild."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOW = datetime(2024, 1, 13, 5, tzinfo=UTC)
 
 
 class Recording(SparkEngine):
-    """An engine that remembers which statements it has run."""
+    """An engine that records the statements that it runs."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -60,7 +60,7 @@ def named(builder: Builder, name: str = "q") -> Source:
 
 
 def built(builder: Builder, said: str = "", *, force: bool = False) -> str:
-    """Build a source, whose table is then as from scratch, and return how."""
+    """Build a source, check that its table equals a full rebuild, and return the method."""
     source = named(builder)
     with builder.work(source, force=force) as work:
         builder.publish(work)
@@ -68,8 +68,8 @@ def built(builder: Builder, said: str = "", *, force: bool = False) -> str:
     return kind_of(work)
 
 
-# Nothing can be proven of groups by another column than the time; in the data below all rows of a
-# group are of one day, so that what is said of them is so.
+# Nothing can be proven about groups by columns other than the time. In the data below, all rows of
+# a group are of one day, so that `assume=exact` is true.
 BY_DAY = {
     "timestamp": ("max(ts)", "ts > :watermark", ' lookback="2 days"'),
     "timestamp, from the other side": ("max(ts)", ":watermark <= ts", ' lookback="2 days"'),
@@ -142,8 +142,10 @@ def test_rows_before_the_window_are_not_read(make_builder: Make) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("more", ["", " assume=exact"])
-def test_what_can_be_proven_rests_on_no_parameter(make_builder: Make, more: str) -> None:
-    # Not even where the user says that it could, and is wrong.
+def test_a_watermark_condition_on_another_column_loses_no_rows(
+    make_builder: Make, more: str
+) -> None:
+    # Not even if the user wrongly declares `assume=exact`.
     text = ONE + (
         f"--@ persist refresh=incremental watermark=day{more}\n"
         "CREATE VIEW q AS SELECT CAST(ts AS DATE) AS day, count(*) AS n FROM t"
@@ -158,7 +160,7 @@ def test_what_can_be_proven_rests_on_no_parameter(make_builder: Make, more: str)
 
 
 @pytest.mark.slow
-def test_rows_without_a_time_that_follow_from_any_are_not_lost(make_builder: Make) -> None:
+def test_rows_without_a_time_are_not_lost(make_builder: Make) -> None:
     text = by_day("timestamp").replace("max(ts)", "max(CASE WHEN x <> 'none' THEN ts END)")
     builder = make_builder(text)
     root = builder.settings.root
@@ -177,7 +179,7 @@ def test_rows_without_a_time_that_follow_from_any_are_not_lost(make_builder: Mak
 
 
 @pytest.mark.slow
-def test_a_merge_key_takes_what_is_new(make_builder: Make) -> None:
+def test_a_source_with_a_merge_key_is_updated_by_windows(make_builder: Make) -> None:
     text = ONE + (
         "--@ persist refresh=incremental watermark=ts assume=exact merge_key=x { on_tie=greatest }\n"
         "CREATE VIEW q AS SELECT max(ts) AS ts, x, dayofmonth(ts) AS k FROM t WHERE ts > :watermark"
@@ -192,7 +194,7 @@ def test_a_merge_key_takes_what_is_new(make_builder: Make) -> None:
 
 
 @pytest.mark.proves("P15")
-def test_a_window_that_is_computed_again_is_whole(make_builder: Make) -> None:
+def test_a_rerun_recomputes_its_whole_window(make_builder: Make) -> None:
     builder = make_builder(by_day("timestamp"))
     root = builder.settings.root
     put(root, 0, row(0), row(3), row(9))
@@ -206,7 +208,7 @@ def test_a_window_that_is_computed_again_is_whole(make_builder: Make) -> None:
     check(builder, source, "a rerun")
 
 
-def test_what_is_not_built_is_computed_as_a_whole_for_its_readers(make_builder: Make) -> None:
+def test_an_unbuilt_source_is_computed_in_full_for_downstream_queries(make_builder: Make) -> None:
     text = by_day("timestamp") + "\nCREATE VIEW r AS SELECT count(*) AS n FROM q WHERE n > 0;"
     builder = make_builder(text)
     put(builder.settings.root, 0, row(0), row(3), (None, "d99"))
@@ -244,7 +246,7 @@ def add(root: Path, *days: int | None) -> None:
 @pytest.mark.slow
 @pytest.mark.proves("P18")
 @pytest.mark.parametrize("how", DAILY)
-def test_partitions_are_as_from_scratch_in_whatever_runs_they_are_built(
+def test_partitions_equal_a_build_from_scratch_whichever_runs_build_them(
     make_builder: Make, how: str
 ) -> None:
     text = FACTS + (
@@ -259,7 +261,7 @@ def test_partitions_are_as_from_scratch_in_whatever_runs_they_are_built(
     for number in range(6):
         builder = make_builder(root=root)
         source = named(builder)
-        # Apart from each other, in one run; the last one builds what is left.
+        # Partitions that are not adjacent, in one run; the last run builds the rest.
         chosen = None if number == 5 else sorted(rng.sample(keys, 3))
         with builder.work(source, keys=chosen) as work:
             snapshot = builder.publish(work)

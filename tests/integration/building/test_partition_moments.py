@@ -1,4 +1,4 @@
-"""Moments that partitions are of: written without a zone they are of the session's, as in Spark."""
+"""Timestamps of partitions: without a time zone, they are in the session's, as in Spark."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ TEXTS = (
     "2024-01-01T10:00:00.000000Z",  # as newer releases of Delta write it
     "2024-01-01 10:00:00.000000",
     "2024-01-01 10:00:00+05:00",
-    "2024-03-31 02:30:00",  # no such time in Berlin
-    "2024-10-27 02:30:00",  # and there it was twice
+    "2024-03-31 02:30:00",  # does not exist in Berlin
+    "2024-10-27 02:30:00",  # occurred twice in Berlin
     "1969-12-31 23:59:59.999999",
     None,
 )
@@ -46,10 +46,10 @@ def in_berlin(spark: Any) -> Iterator[Any]:
 
 
 def write(root: Path, *texts: str | None, first: int = 0) -> None:
-    """Append a file for each text, as a writer does who writes moments so."""
+    """Append a file for each text, as by a writer with this format of timestamps."""
     schema = pa.schema([("ts", pa.timestamp("us", "UTC")), ("v", pa.int64())])
     for v, text in enumerate(texts, first):
-        # delta-rs writes each moment in one way: the one of the text is put in its place.
+        # delta-rs has one format of timestamps: replace it by that of the text.
         stamp = None if text is None else datetime(2000, 1, 1, tzinfo=UTC) + timedelta(seconds=v)
         table = pa.table({"ts": [stamp], "v": [v]}, schema=schema)
         deltalake.write_deltalake(root, table, mode="append", partition_by=["ts"])
@@ -62,7 +62,7 @@ def write(root: Path, *texts: str | None, first: int = 0) -> None:
             if add := action.get("add"):
                 assert add["partitionValues"] == {"ts": written}
                 add["partitionValues"]["ts"] = text
-                # Directories spell the value, with what is special in a path quoted.
+                # The name of the directory is the value, with special characters quoted.
                 spelled = f"ts={text}".replace(" ", "%20").replace(":", "%3A").replace("+", "%2B")
                 (file,) = root.glob(f"*/{Path(add['path']).name}")
                 there = root / spelled / file.name
@@ -73,7 +73,7 @@ def write(root: Path, *texts: str | None, first: int = 0) -> None:
 
 
 def by_spark(spark: Any, *texts: str | None) -> dict[int, Any]:
-    """Return the moments in microseconds that Spark takes texts for, by their places."""
+    """Return the timestamps, in microseconds, that Spark parses from texts, by position."""
     casts = [f"unix_micros(CAST({'NULL' if t is None else repr(t)} AS TIMESTAMP))" for t in texts]
     return dict(enumerate(spark.sql(f"SELECT {', '.join(casts)}").head()))
 
@@ -85,7 +85,7 @@ def micros(frame: Any) -> dict[int, Any]:
 @pytest.mark.slow
 @pytest.mark.proves("S29")
 @pytest.mark.parametrize("checkpoint", [False, True])
-def test_an_external_table_has_the_moments_that_spark_has(
+def test_an_external_table_has_the_same_partition_timestamps_as_spark(
     in_berlin: Any, tmp_path: Path, checkpoint: bool
 ) -> None:
     root = tmp_path / "t"
@@ -93,7 +93,7 @@ def test_an_external_table_has_the_moments_that_spark_has(
     since = delta_connector(in_berlin, root, zone=BERLIN).pin()
     if checkpoint:
         deltalake.DeltaTable(root).create_checkpoint()
-        for version in range(4):  # what it replaces is gone
+        for version in range(4):  # the commits that the checkpoint replaces
             (root / "_delta_log" / f"{version:020}.json").unlink()
     write(root, *TEXTS[5:], first=5)
     source = delta_connector(in_berlin, root, zone=BERLIN)
@@ -104,7 +104,7 @@ def test_an_external_table_has_the_moments_that_spark_has(
     came = source.changes(since, version, None, ["v", "ts"])
     assert came.frame is not None, came.full_read_reason
     assert micros(came.frame) == {n: expected[n] for n in (5, 6, 7)}
-    # What does not fit is not read, and what fits is.
+    # Exactly the matching rows are returned, from fewer files.
     for n, text in enumerate(TEXTS[:-1]):
         instant = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=expected[n])
         predicate = f"ts = TIMESTAMP '{instant.isoformat(sep=' ')}'"
@@ -116,7 +116,7 @@ def test_an_external_table_has_the_moments_that_spark_has(
 
 
 @pytest.mark.proves("S29")
-def test_the_log_says_of_which_partition_files_are(tmp_path: Path) -> None:
+def test_partition_values_of_files_are_read_from_the_delta_log(tmp_path: Path) -> None:
     root = tmp_path / "t"
     write(root, *TEXTS)
 
@@ -129,19 +129,19 @@ def test_the_log_says_of_which_partition_files_are(tmp_path: Path) -> None:
     assert texts() == sorted(TEXTS, key=str)
     table = deltalake.DeltaTable(root)
     table.create_checkpoint()
-    # One of several parts counts once all of them are there.
+    # A checkpoint of several parts counts only if all of them exist.
     log, last = root / "_delta_log", table.version()
     whole = log / f"{last:020}.checkpoint.parquet"
     part = log / f"{last - 1:020}.checkpoint.0000000001.0000000002.parquet"
     part.write_bytes(whole.read_bytes())
     assert texts() == sorted(TEXTS, key=str)
     for file in log.glob("*.json"):
-        file.write_text("{}\n")  # only the checkpoint tells of files
+        file.write_text("{}\n")  # only the checkpoint lists files
     assert texts() == sorted(TEXTS, key=str)
 
 
 @pytest.mark.proves("S29")
-def test_a_version_that_was_read_in_another_zone_is_read_again(
+def test_a_version_pinned_in_another_time_zone_is_read_in_full_again(
     in_berlin: Any, tmp_path: Path
 ) -> None:
     root = tmp_path / "t"
@@ -154,7 +154,7 @@ def test_a_version_that_was_read_in_another_zone_is_read_again(
     follows = delta_connector(in_berlin, root, zone=BERLIN)
     again = follows.changes(utc, follows.pin(), None, ["v", "ts"]).full_read_reason
     assert again == "moments of its partitions were read in another time zone"
-    # Those with a zone are the same everywhere.
+    # Timestamps with a zone do not depend on the session's time zone.
     other = tmp_path / "other"
     write(other, TEXTS[1], TEXTS[3])
     pins = [delta_connector(in_berlin, other, zone=z).pin() for z in (BERLIN, ZoneInfo("UTC"))]
@@ -163,7 +163,7 @@ def test_a_version_that_was_read_in_another_zone_is_read_again(
 
 @pytest.mark.proves("S29")
 @pytest.mark.parametrize("kind", ["external", "raw"])
-def test_a_source_over_such_a_table_has_the_moments_that_spark_has(
+def test_a_source_has_the_same_partition_timestamps_as_spark(
     enter: Callable[..., Builder], make_project: Callable[..., Path], in_berlin: Any, kind: str
 ) -> None:
     table = {
@@ -187,7 +187,7 @@ def test_a_source_over_such_a_table_has_the_moments_that_spark_has(
 
 
 @pytest.mark.proves("S29")
-def test_directories_that_spell_other_moments_are_refused(tmp_path: Path) -> None:
+def test_directories_that_contradict_the_delta_log_are_rejected(tmp_path: Path) -> None:
     from persist_assets.core.model.sources import RawTable
     from persist_assets.storage.raw import pin_raw
 

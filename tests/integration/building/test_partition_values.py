@@ -1,4 +1,4 @@
-"""Partition directories of raw tables: their texts become the values that CAST gives."""
+"""Partition directories of raw tables: their names are converted to values as by CAST."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ VALID: dict[str, tuple[str, tuple[str, ...]]] = {
     "string": ("'a'", ("a%20b", "a%2Fb", "007", "100%", NULL)),
     "char(3)": ("'a'", ("a", "abc", "b")),
 }
-"""By type, a bound, and texts of directories of one table."""
+"""By type: a bound, and the directory names of one table."""
 
 WRONG = {
     "tinyint": ("300", "-129", "x"),
@@ -78,7 +78,7 @@ create view {name}_none as select id from {name} where x is null;
 
 
 @pytest.mark.slow
-def test_texts_of_directories_are_the_values_of_a_table_of_sparks_catalog(
+def test_partition_values_equal_those_of_a_table_in_sparks_catalog(
     enter: Callable[..., Builder], make_project: Callable[..., Path], spark: Any
 ) -> None:
     root = make_project({"m.sql": "".join(declared(k, b) for k, (b, _) in VALID.items())})
@@ -89,7 +89,7 @@ def test_texts_of_directories_are_the_values_of_a_table_of_sparks_catalog(
     by_name = {s.name: s for s in builder.project.sources}
 
     def rows(frame: Any) -> list[Any]:
-        return sorted(repr(tuple(row)) for row in frame.collect())  # NaN equals no NaN
+        return sorted(repr(tuple(row)) for row in frame.collect())  # NaN is not equal to NaN
 
     for kind, (bound, _) in VALID.items():
         name = name_of(kind)
@@ -112,7 +112,7 @@ def test_texts_of_directories_are_the_values_of_a_table_of_sparks_catalog(
 
 
 @pytest.mark.slow
-def test_texts_that_are_no_values_are_errors_that_name_the_directory(
+def test_an_invalid_partition_value_is_an_error_with_its_directory(
     enter: Callable[..., Builder], make_project: Callable[..., Path]
 ) -> None:
     root = make_project({"m.sql": "".join(declared(kind, "null") for kind in WRONG)})
@@ -132,7 +132,7 @@ def test_texts_that_are_no_values_are_errors_that_name_the_directory(
 
 
 @pytest.mark.slow
-def test_columns_that_are_not_declared_have_the_types_that_spark_infers(
+def test_undeclared_partition_columns_have_the_types_that_spark_infers(
     tmp_path: Path, spark: Any
 ) -> None:
     for n, texts in enumerate(

@@ -1,4 +1,4 @@
-"""Partitioned sources on Spark: partitions that may have other rows are computed, no others."""
+"""Partitioned sources on Spark: builds compute only partitions whose rows may have changed."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def built(
 
 
 def check(builder: Builder, name: str) -> None:
-    """Compare the rows of partitions that are there with those that computing anew gives."""
+    """Compare the rows of the built partitions with recomputed rows."""
     source = named(builder, name)
     snapshot = builder.observer.manifest()[source.build_id]
     assert snapshot.partitions is not None
@@ -114,7 +114,7 @@ def check(builder: Builder, name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.proves("K8", "P8")
 @pytest.mark.parametrize("there", [False, True])
-def test_partitions_meet_all_rows_of_another_table_made_of_theirs(
+def test_partitions_join_all_rows_of_an_unpartitioned_table(
     make_builder: Make, there: bool
 ) -> None:
     builder = make_builder(f"""{RAW}
@@ -132,7 +132,7 @@ def test_partitions_meet_all_rows_of_another_table_made_of_theirs(
 
 @pytest.mark.slow
 @pytest.mark.proves("K8", "P18", "P31")
-def test_a_backfill_is_one_build_and_partitions_are_computed_alone(make_builder: Make) -> None:
+def test_a_backfill_builds_all_missing_partitions_in_one_build(make_builder: Make) -> None:
     builder = make_builder(RAW + DAILY + WEEKLY + TOTAL)
     root = builder.settings.root
     january(root)
@@ -158,11 +158,11 @@ def test_a_backfill_is_one_build_and_partitions_are_computed_alone(make_builder:
 
 
 @pytest.mark.proves("P31")
-def test_a_backfill_gives_each_file_days_that_no_other_has(make_builder: Make) -> None:
+def test_files_of_a_backfill_have_disjoint_days(make_builder: Make) -> None:
     text = "--@ persist partition=daily time_column=day start='2024-01-01'\n"
     builder = make_builder(f"{RAW}{text}CREATE VIEW kept AS SELECT day, o, n FROM f WHERE n >= 0;")
     chance = random.Random(7)
-    for first in range(0, 28, 2):  # of so many bytes that some make a group
+    for first in range(0, 28, 2):  # sized so that several days make up a group
         put(
             builder.settings.root,
             [(day(first + n % 2), chance.randbytes(5_000).hex(), n) for n in range(150)],
@@ -179,7 +179,7 @@ def test_a_backfill_gives_each_file_days_that_no_other_has(make_builder: Make) -
 
 @pytest.mark.slow
 @pytest.mark.proves("K8", "P34")
-def test_only_partitions_that_a_change_can_reach_are_stale(make_builder: Make) -> None:
+def test_only_partitions_that_a_change_can_affect_are_stale(make_builder: Make) -> None:
     builder = make_builder(RAW + DAILY + WEEKLY + TOTAL)
     root = builder.settings.root
     january(root)
@@ -203,11 +203,11 @@ def test_only_partitions_that_a_change_can_reach_are_stale(make_builder: Make) -
     check(again, "daily")
     check(again, "weekly")
     assert {f.name: f.stat().st_mtime_ns for f in root.rglob("*.parquet")}.items() >= before.items()
-    # Others are as they were, and rest on the new data: nothing is left to do.
+    # The others are unchanged and based on the new data: nothing is left to build.
     last = make_builder(root=root)
     assert built(last, "daily")[0] is None
     assert built(last, "weekly")[0] is None
-    # Tomorrow there is one more.
+    # A day later there is one more partition.
     put(root, [(day(28), "LGA", 5)])
     later = make_builder(root=root, now=NOW + timedelta(days=1))
     assert built(later, "daily")[0] == ["2024-01-29"]
@@ -218,7 +218,7 @@ def test_only_partitions_that_a_change_can_reach_are_stale(make_builder: Make) -
 
 @pytest.mark.slow
 @pytest.mark.proves("K8")
-def test_partitions_that_were_not_asked_for_stay_old_and_are_known_to_be(
+def test_unselected_partitions_stay_stale_until_they_are_built(
     make_builder: Make,
 ) -> None:
     builder = make_builder(RAW + DAILY)
@@ -237,7 +237,7 @@ def test_partitions_that_were_not_asked_for_stay_old_and_are_known_to_be(
 
 
 @pytest.mark.slow
-def test_another_environment_starts_from_what_there_is(make_builder: Make) -> None:
+def test_an_environment_reuses_partitions_of_the_one_that_it_reads(make_builder: Make) -> None:
     builder = make_builder(RAW + DAILY, '[env.dev]\nreads = "prod"\n[env.prod]\n')
     root = builder.settings.root
     january(root)
@@ -254,7 +254,7 @@ def test_another_environment_starts_from_what_there_is(make_builder: Make) -> No
 @pytest.mark.slow
 @pytest.mark.proves("K8")
 @pytest.mark.parametrize("seed", [1])
-def test_random_histories_of_partitions(make_builder: Make, seed: int) -> None:
+def test_partitions_equal_a_rebuild_after_random_changes(make_builder: Make, seed: int) -> None:
     rng = random.Random(seed)
     builder = make_builder(RAW + DAILY + WEEKLY)
     root = builder.settings.root
@@ -278,7 +278,7 @@ def test_random_histories_of_partitions(make_builder: Make, seed: int) -> None:
             built(again, "weekly")
             check(again, "weekly")
         if again.observer.manifest()[named(again, "daily").build_id].partitions:
-            # Those that are not stale have the rows of now.
+            # Partitions that are not stale have the current rows.
             step = again.plan([named(again, "daily").source_id]).steps[0]
             snapshot = again.observer.manifest()[step.build_id]
             rows, _ = anew(again, named(again, "daily"))
@@ -295,7 +295,7 @@ def test_random_histories_of_partitions(make_builder: Make, seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_listed_partitions_and_two_dimensions(make_builder: Make) -> None:
+def test_partitions_by_list_and_by_two_dimensions_are_built(make_builder: Make) -> None:
     builder = make_builder(
         RAW
         + "--@ persist partition { o=[EWR, JFK] }\nCREATE VIEW l AS SELECT * FROM f;\n"
@@ -315,7 +315,7 @@ def test_listed_partitions_and_two_dimensions(make_builder: Make) -> None:
 
 
 @pytest.mark.slow
-def test_a_table_whose_files_are_gone_is_built_again(make_builder: Make) -> None:
+def test_a_table_with_missing_files_is_rebuilt(make_builder: Make) -> None:
     builder = make_builder(RAW + DAILY)
     root = builder.settings.root
     january(root)
@@ -327,7 +327,7 @@ def test_a_table_whose_files_are_gone_is_built_again(make_builder: Make) -> None
 
 @pytest.mark.slow
 @pytest.mark.proves("K8")
-def test_files_of_parquet_tell_which_partitions_they_reach(make_builder: Make) -> None:
+def test_statistics_of_parquet_files_determine_the_stale_partitions(make_builder: Make) -> None:
     builder = make_builder(
         "CREATE TABLE p (ts TIMESTAMP, n INT) USING parquet LOCATION 'p';\n"
         '--@ persist partition=daily time_column=day start="2024-01-01"\n'
@@ -350,6 +350,6 @@ def test_files_of_parquet_tell_which_partitions_they_reach(make_builder: Make) -
     assert built(make_builder(root=root), "q")[0] == ["2024-01-03"]
     add("c", [23, 24], pa.timestamp("ms", "UTC"))
     assert built(make_builder(root=root), "q")[0] == ["2024-01-01", "2024-01-02"]
-    (root / "p" / "c.parquet").unlink()  # what was in it nobody knows any more
+    (root / "p" / "c.parquet").unlink()  # its rows are now unknown
     assert len(built(make_builder(root=root), "q")[0] or ()) == 28
     check(make_builder(root=root), "q")

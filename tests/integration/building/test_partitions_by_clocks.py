@@ -1,4 +1,4 @@
-"""Hours, months and days of time zones: what is built by partitions has the rows of the query."""
+"""Hours, days, weeks and months of time zones: partitions contain the rows of the query."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def key_of(every: str, local: datetime) -> str:
 
 
 BERLIN, YORK = "Europe/Berlin", "America/New_York"
-# The cadence, the column, its zone and the session's, and days with edges.
+# The cadence, the column, its time zone, the session's, and days with edge cases.
 SPRING, AUTUMN = ("2024-03-30", "2024-03-31"), ("2024-10-26", "2024-10-27")
 ENDS = ("2024-01-31", "2024-02-29", "2024-03-31", "2024-10-31")
 CASES = {
@@ -80,7 +80,7 @@ CASES = {
 @pytest.mark.slow
 @pytest.mark.proves("K8", "P22")
 @pytest.mark.parametrize("case", CASES)
-def test_partitions_have_the_rows_of_the_query(
+def test_partitions_contain_exactly_the_rows_of_the_query(
     case: str, make_project: Callable[..., Path], enter: Callable[..., Builder]
 ) -> None:
     every, column, zone, session, days = CASES[case]
@@ -135,14 +135,14 @@ def test_partitions_have_the_rows_of_the_query(
     busy = [k for k in dict.fromkeys(key(row) for row in sorted(rows)) if k in order]
     assert len(busy) > 2
     middle = len(busy) // 2
-    # Some by themselves, some together, and then the others.
+    # One alone, two together, and then the others.
     assert build([busy[middle]]) == [busy[middle]]
     check([busy[middle]])
     build([busy[middle - 1], busy[-1]])
     check([busy[middle], busy[middle - 1], busy[-1]])
     assert {*build()} == {*order} - {busy[middle], busy[middle - 1], busy[-1]}
     check(order)
-    # What is late, on a day on which clocks change.
+    # Late rows, on the last of the days.
     begin = datetime.fromisoformat(days[-1]).replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
     late = [begin + timedelta(minutes=m, seconds=7) for m in (20, 80, 140, 200)]
     more = [(ts, ts.astimezone(ZoneInfo(zone)).replace(tzinfo=None)) for ts in late]

@@ -1,4 +1,4 @@
-"""Sources that are pipes are built and maintained as those with nested queries."""
+"""Sources in pipe syntax are built and maintained like nested queries."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def rows(builder: Builder, name: str) -> list[tuple[object, ...]]:
     return sorted(map(tuple, builder.read(source).collect()))
 
 
-def test_pipes_are_built_and_maintained(
+def test_sources_in_pipe_syntax_are_built_and_maintained(
     make_project: Callable[..., Path], enter: Callable[..., Builder]
 ) -> None:
     root = make_project({"m.sql": SOURCES})

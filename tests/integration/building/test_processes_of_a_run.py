@@ -1,4 +1,4 @@
-"""Processes of one run: an executor of Dagster may execute each step in one of its own."""
+"""Processes of one run: a Dagster executor may run each step in a separate process."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def root(make_project: Callable[..., Path]) -> Path:
 
 @pytest.fixture
 def process(root: Path, enter: Callable[..., Builder]) -> Callable[..., Builder]:
-    """Return a function that begins another process of a run."""
+    """Return a function that starts another process of a run."""
 
     def begin(run_id: str = "run", *, shares: bool = True) -> Builder:
         builder = enter(root, run_id=run_id)
@@ -110,7 +110,7 @@ def versions(snapshot: Snapshot) -> set[tuple[str, str]]:
 
 @pytest.mark.proves("U4")
 @pytest.mark.parametrize("shares", [True, False])
-def test_processes_of_a_run_read_what_the_first_one_found(
+def test_processes_of_a_run_read_the_same_versions_of_raw_data(
     shares: bool, root: Path, process: Callable[..., Builder]
 ) -> None:
     one = process(shares=shares)
@@ -119,19 +119,19 @@ def test_processes_of_a_run_read_what_the_first_one_found(
     two = process(shares=shares)
     second = build(two, "second")
     counted = {n for _, n in rows(root, second)}
-    if not shares:  # what it would be otherwise: the same data, counted twice, differs
+    if not shares:  # without shared pins, two processes read different data
         assert counted == {1, 2}
         assert len(versions(second)) > len(versions(first))
         return
     assert counted == {1}
     assert versions(second) == versions(first)
     assert two.observer.started_at == one.observer.started_at
-    # Data that was not there when the run began has the version at which it was first read.
+    # Data that was missing when the run started is pinned at its first read.
     put(root, "later")
     third = build(process(), "third")
     put(root, "later")
     assert versions(third) == versions(build(process(), "third"))
-    # The next run begins with the present data.
+    # The next run starts with the current data.
     other = process("another")
     assert other.observer.started_at > one.observer.started_at
     build(other, "first")
@@ -150,7 +150,7 @@ def test_processes_of_a_run_read_one_version_of_an_external_table(
     one = build(process(), "one")
     put(root, "e")
     reads = waiting.observer.pins
-    assert len(rows(root, build(waiting, "other"))) == 1  # of the two rows of now
+    assert len(rows(root, build(waiting, "other"))) == 1  # the table has two rows by now
     assert versions(build(process(), "other")) == versions(one)
     assert reads.is_synced(named(waiting, "e"))
     build(process("another"), "one")
@@ -158,7 +158,7 @@ def test_processes_of_a_run_read_one_version_of_an_external_table(
 
 
 @pytest.mark.proves("U4")
-def test_two_processes_that_begin_at_once_agree(
+def test_processes_that_start_concurrently_read_the_same_versions(
     root: Path, process: Callable[..., Builder]
 ) -> None:
     one, two = process(), process()
@@ -168,10 +168,10 @@ def test_two_processes_that_begin_at_once_agree(
 
 
 @pytest.mark.proves("U4")
-def test_what_could_not_be_agreed_on_is_not_read(
+def test_data_is_not_read_if_its_listing_cannot_be_stored(
     root: Path, process: Callable[..., Builder]
 ) -> None:
-    """A process that cannot keep the listing looks again, and then reads what others read."""
+    """The process retries later, and then reads the version that the others read."""
     builder = process()
     place = root / ".persist" / "warehouse"
     place.mkdir(parents=True)
@@ -185,11 +185,11 @@ def test_what_could_not_be_agreed_on_is_not_read(
 
 
 @pytest.mark.proves("U4")
-def test_a_collection_keeps_the_listings_that_runs_read(
+def test_garbage_collection_keeps_listings_that_runs_read(
     root: Path, process: Callable[..., Builder]
 ) -> None:
     builder = process()
-    builder.observer.pins.pin(named(builder, "t"))  # nothing rests on this version yet
+    builder.observer.pins.pin(named(builder, "t"))  # no table depends on this version yet
     put(root, "t", "d")
     (listings,) = (root / ".persist" / "warehouse" / ".listings").iterdir()
     for file in listings.iterdir():
@@ -199,7 +199,7 @@ def test_a_collection_keeps_the_listings_that_runs_read(
 
 
 @pytest.mark.proves("U4")
-def test_data_that_is_gone_fails_the_step_and_publishes_nothing(
+def test_a_step_fails_and_publishes_nothing_if_pinned_data_is_gone(
     root: Path, process: Callable[..., Builder]
 ) -> None:
     build(process(), "first")
@@ -215,10 +215,10 @@ def test_data_that_is_gone_fails_the_step_and_publishes_nothing(
 
 
 @pytest.mark.proves("U4")
-def test_a_version_that_stands_for_another_one_stays_readable(
+def test_a_run_reads_one_version_after_optimize_and_vacuum(
     root: Path, process: Callable[..., Builder]
 ) -> None:
-    """Others run OPTIMIZE and VACUUM before the run, and write during it."""
+    """Other jobs run OPTIMIZE and VACUUM before the run, and write during it."""
     put(root, "d")
     build(process("before"), "first")
     table = DeltaTable(root / "raw" / "d")
@@ -233,14 +233,14 @@ def test_a_version_that_stands_for_another_one_stays_readable(
 
 
 @pytest.mark.proves("U4")
-def test_of_one_subject_the_first_value_counts(open_ledger: Callable[..., Ledger]) -> None:
+def test_the_first_recorded_pin_of_a_subject_wins(open_ledger: Callable[..., Ledger]) -> None:
     at = [datetime(2026, 1, 1, tzinfo=UTC)]
     one, two = (open_ledger(clock=lambda: at[0]).run_pins for _ in range(2))
     assert one.record("run", {"a": {"v": 1}}) == {"a": {"v": 1}}
     assert two.record("run", {"a": {"v": 2}, "b": {"v": 3}}) == {"a": {"v": 1}, "b": {"v": 3}}
     assert two.record("other", {"a": {"v": 2}}) == {"a": {"v": 2}}
     assert one.fetch("run") == {"a": {"v": 1}, "b": {"v": 3}}
-    if not one.database.is_postgres:  # whose own clock counts
+    if not one.database.is_postgres:  # PostgreSQL uses its own clock
         at[0] += LASTING * 2
         one.record("late", {"a": {"v": 4}})
         assert (one.fetch("run"), one.fetch("other")) == ({}, {})

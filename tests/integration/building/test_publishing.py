@@ -1,4 +1,4 @@
-"""Tables under fixed names: other programs read them, and each move is one commit."""
+"""Published tables at fixed paths: other programs read them, and each update is one commit."""
 
 from __future__ import annotations
 
@@ -118,14 +118,14 @@ READERS = (by_delta_rs, by_arrow, by_polars, by_duckdb)
 
 
 def rows_of(root: Path, name: str = "m/p") -> list[int]:
-    """Return the values of `a` at a fixed name, in which all readers agree."""
+    """Return the values of `a` in a published table; all readers must agree on them."""
     (rows, *others) = (read(str(root / "lake" / name)) for read in READERS)
     assert all(other == rows for other in others)
     return rows
 
 
 @pytest.mark.proves("X4")
-def test_other_programs_read_what_is_built_promoted_and_rolled_back(
+def test_other_programs_see_builds_promotions_and_rollbacks(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     prod = build_all(enter(root, "prod"))
@@ -145,7 +145,7 @@ def test_other_programs_read_what_is_built_promoted_and_rolled_back(
 
 
 @pytest.mark.proves("X4")
-def test_a_table_that_is_rolled_back_to_nothing_is_removed(
+def test_a_rollback_to_before_the_first_build_removes_the_published_table(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     prod = build_all(enter(root, "prod"))
@@ -156,7 +156,7 @@ def test_a_table_that_is_rolled_back_to_nothing_is_removed(
 
 
 @pytest.mark.proves("X4")
-def test_tables_say_what_their_sources_say(root: Path, enter: Callable[..., Builder]) -> None:
+def test_published_tables_carry_source_metadata(root: Path, enter: Callable[..., Builder]) -> None:
     build_all(enter(root, "prod"))
     place = str(root / "lake" / "m" / "p")
     table = DeltaTable(place)
@@ -206,7 +206,7 @@ def test_files_are_linked_once(root: Path, enter: Callable[..., Builder]) -> Non
 
 
 @pytest.mark.proves("X5")
-def test_a_table_that_could_not_follow_is_said_to_be_behind_and_follows_later(
+def test_a_failed_publication_is_reported_and_retried_by_the_next_build(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     (root / "lake").write_text("a file, where the directory of the tables should be")
@@ -268,7 +268,7 @@ def test_the_manifest_of_another_project_is_left_alone(
 
 
 @pytest.mark.proves("X5")
-def test_tables_of_others_are_left_alone(root: Path, enter: Callable[..., Builder]) -> None:
+def test_foreign_tables_are_never_overwritten(root: Path, enter: Callable[..., Builder]) -> None:
     from deltalake import write_deltalake
 
     place = root / "lake" / "m" / "p"
@@ -277,7 +277,7 @@ def test_tables_of_others_are_left_alone(root: Path, enter: Callable[..., Builde
     with pytest.raises(StorageError, match="has another publisher"):
         builder.build(builder.project.persisted[0])
     assert by_delta_rs(str(place)) == [9]
-    # The place was that of another environment.
+    # The path belongs to another environment.
     shutil.rmtree(place)
     build_all(enter(root, "prod"))
     (root / "persist.toml").write_text('[env.prod]\n[env.dev.publish]\npath = "lake"\n')
@@ -288,7 +288,7 @@ def test_tables_of_others_are_left_alone(root: Path, enter: Callable[..., Builde
 
 @pytest.mark.slow
 @pytest.mark.proves("X5")
-def test_what_platforms_do_to_the_table_harms_nothing(
+def test_optimize_and_vacuum_of_other_platforms_lose_no_rows(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     """OPTIMIZE and VACUUM rewrite and delete the table's own files only."""
@@ -345,7 +345,7 @@ def test_replaced_files_and_tables_without_a_source_are_collected(
 
 
 @pytest.mark.proves("X5")
-def test_files_of_others_in_the_place_of_a_table_are_not_collected(
+def test_gc_and_rollback_preserve_foreign_files_at_a_published_path(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     prod = build_all(enter(root, "prod"))
@@ -375,7 +375,7 @@ def test_files_of_others_in_the_place_of_a_table_are_not_collected(
     ],
 )
 @pytest.mark.proves("X4")
-def test_unfit_settings_are_refused(tmp_path: Path, settings: str, message: str) -> None:
+def test_invalid_settings_are_rejected(tmp_path: Path, settings: str, message: str) -> None:
     (tmp_path / "persist.toml").write_text(settings)
     environment = "pr-1" if "pr-*" in settings else "prod"
     if not message:
@@ -404,7 +404,7 @@ def test_unfit_settings_are_refused(tmp_path: Path, settings: str, message: str)
     ],
 )
 @pytest.mark.proves("X4")
-def test_environments_have_names_of_their_own(tmp_path: Path, settings: str, message: str) -> None:
+def test_environments_cannot_share_table_names(tmp_path: Path, settings: str, message: str) -> None:
     (tmp_path / "persist.toml").write_text(settings)
     if not message:
         load_settings(tmp_path, environment="qa")
@@ -416,7 +416,7 @@ def test_environments_have_names_of_their_own(tmp_path: Path, settings: str, mes
 
 
 @pytest.mark.proves("X4")
-def test_names_are_unique_and_can_be_selected(root: Path, enter: Callable[..., Builder]) -> None:
+def test_names_are_unique_among_selected_tables(root: Path, enter: Callable[..., Builder]) -> None:
     edit(root, "name=totals", "name=Totals")
     text = (root / "sources" / "m.sql").read_text()
     text += "--@ persist group=marts\nCREATE VIEW totals AS SELECT 1 AS a;\n"
@@ -437,7 +437,7 @@ def test_names_are_unique_and_can_be_selected(root: Path, enter: Callable[..., B
 
 @pytest.mark.slow
 @pytest.mark.proves("X5")
-def test_a_publication_that_was_suspended_does_not_put_earlier_rows_back(
+def test_a_suspended_publication_does_not_overwrite_newer_rows(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     builder = build_all(enter(root, "prod"))
@@ -465,9 +465,9 @@ def follow(
     published: set[tuple[int, ...]],
     move: Callable[[], None],
 ) -> dict[str, int]:
-    """Let readers loop while tables move; return how often each read.
+    """Let readers loop while tables are published; return how often each read.
 
-    Whatever they read must have been published by then.
+    Every result must have been published by then.
     """
     done = threading.Event()
     counts: dict[str, int] = {}
@@ -499,7 +499,7 @@ def follow(
 
 @pytest.mark.slow
 @pytest.mark.proves("X6")
-def test_readers_of_a_fixed_name_never_see_rows_that_belong_to_no_version(
+def test_concurrent_readers_only_see_rows_of_complete_versions(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     prod = build_all(enter(root, "prod"))

@@ -1,4 +1,4 @@
-"""Tables under fixed names survive crashes, other writers, and files that are not theirs."""
+"""Published tables survive crashes, other writers and foreign files."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def actions(root: Path, *options: str) -> dict[str, str]:
 
 
 @pytest.mark.proves("X4")
-def test_an_empty_table_gets_other_columns(tmp_path: Path) -> None:
+def test_an_empty_published_table_accepts_new_columns(tmp_path: Path) -> None:
     root, place = str(tmp_path / "wh"), str(tmp_path / "lake")
     commit(stage(root, "1" * 32, []), build_id="b", pinned=None)
     commit(stage(root, "2" * 32, [], "b"), build_id="b", pinned=0)
@@ -90,7 +90,7 @@ def test_an_empty_table_gets_other_columns(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("X5")
-def test_a_table_that_others_have_partitioned_is_refused(tmp_path: Path) -> None:
+def test_publishing_rejects_a_table_that_others_partitioned(tmp_path: Path) -> None:
     """The rows of files without partition values would have NULL in the column."""
     root, place = str(tmp_path / "wh"), str(tmp_path / "lake")
     commit(stage(root, "1" * 32, [[1]]), build_id="b", pinned=None)
@@ -109,7 +109,7 @@ def test_a_table_that_others_have_partitioned_is_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.proves("X5")
-def test_a_table_that_cannot_be_written_is_not_called_overtaken(tmp_path: Path) -> None:
+def test_a_failed_write_is_not_reported_as_a_conflict(tmp_path: Path) -> None:
     root, place = str(tmp_path / "wh"), str(tmp_path / "lake")
     commit(stage(root, "1" * 32, [[1]]), build_id="b", pinned=None)
     commit(stage(root, "2" * 32, [[2]]), build_id="b", pinned=0)
@@ -123,7 +123,7 @@ def test_a_table_that_cannot_be_written_is_not_called_overtaken(tmp_path: Path) 
 
 
 @pytest.mark.proves("X5")
-def test_a_file_that_cannot_be_linked_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_publication_with_a_missing_file_leaves_no_files(tmp_path: Path) -> None:
     root, place = str(tmp_path / "wh"), tmp_path / "lake"
     commit(stage(root, "1" * 32, [[1], [2]]), build_id="b", pinned=None)
     Path(root, "1" * 32, "part-1.parquet").unlink()
@@ -133,8 +133,8 @@ def test_a_file_that_cannot_be_linked_leaves_nothing_behind(tmp_path: Path) -> N
 
 
 @pytest.mark.proves("X4")
-def test_long_descriptions_are_cut(tmp_path: Path) -> None:
-    """delta-rs takes a longer one for a new table, and then refuses to change it."""
+def test_long_descriptions_are_truncated(tmp_path: Path) -> None:
+    """delta-rs accepts longer ones for a new table, but then refuses to change them."""
     root, place = str(tmp_path / "wh"), str(tmp_path / "lake")
     commit(stage(root, "1" * 32, [[1]]), build_id="b", pinned=None)
     publish_version(place, None, (root, 0), US, SILENT)
@@ -145,7 +145,7 @@ def test_long_descriptions_are_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("X5")
-def test_a_directory_with_files_of_others_gets_no_table(tmp_path: Path) -> None:
+def test_publishing_rejects_a_directory_with_foreign_files(tmp_path: Path) -> None:
     root, place = str(tmp_path / "wh"), tmp_path / "raw"
     commit(stage(root, "1" * 32, [[1]]), build_id="b", pinned=None)
     place.mkdir()
@@ -164,7 +164,7 @@ def test_a_directory_with_files_of_others_gets_no_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("X5")
-def test_all_unused_files_of_a_publication_are_deleted_at_once(tmp_path: Path) -> None:
+def test_all_unused_files_of_a_publication_are_deleted_in_one_pass(tmp_path: Path) -> None:
     """Deleting the first one changes the time of its directory."""
     root, place = str(tmp_path / "wh"), tmp_path / "lake"
     commit(stage(root, "1" * 32, [[1], [2], [3]]), build_id="b", pinned=None)
@@ -206,7 +206,7 @@ publishing.publish(settings, Ledger(settings.ledger), require(load_project(setti
 
 
 def killed(root: Path, at: str) -> None:
-    """Let a process publish that ends without a word when it is about to call a function."""
+    """Publish in a process that dies just before it calls a function."""
     done = subprocess.run(
         [sys.executable, "-c", KILLED, str(root), at],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -219,7 +219,7 @@ def killed(root: Path, at: str) -> None:
 @pytest.mark.slow
 @pytest.mark.proves("X5")
 @pytest.mark.parametrize("at", ["publish_version", "describe"])
-def test_a_rollback_after_a_publication_was_killed_brings_the_earlier_rows_back(
+def test_a_rollback_after_a_killed_publication_restores_earlier_rows(
     root: Path, enter: Callable[..., Builder], at: str
 ) -> None:
     """The ledger must not believe that the table has the rows from before the publication."""
@@ -241,7 +241,7 @@ def test_a_rollback_after_a_publication_was_killed_brings_the_earlier_rows_back(
 
 @pytest.mark.slow
 @pytest.mark.proves("X5")
-def test_a_removal_that_was_killed_is_completed(root: Path, enter: Callable[..., Builder]) -> None:
+def test_publish_completes_a_killed_removal(root: Path, enter: Callable[..., Builder]) -> None:
     prod = build_all(enter(root, "prod"))
     toml = root / "persist.toml"
     publishing = toml.read_text()
@@ -265,17 +265,17 @@ def test_a_removal_that_was_killed_is_completed(root: Path, enter: Callable[...,
 
 
 def _release(builder: Builder) -> None:
-    """Give back the leases of processes that are gone, as `doctor --fix` does."""
+    """Release the leases of dead processes, like `doctor --fix`."""
     for lease, is_gone, _ in builder.ledger.leases.fetch():
         if is_gone:
             builder.ledger.leases.release(lease)
 
 
-# ----------------------------------------------------------------------- what the project knows
+# -------------------------------------------------------------------- projects and environments
 
 
 @pytest.mark.proves("X5")
-def test_publish_brings_deleted_tables_and_files_back(
+def test_publish_restores_deleted_tables_and_files(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     build_all(enter(root, "prod"))
@@ -294,7 +294,7 @@ def test_publish_brings_deleted_tables_and_files_back(
 
 
 @pytest.mark.proves("X5")
-def test_a_rolled_back_table_that_is_gone_is_forgotten(
+def test_a_rollback_removes_the_record_of_a_missing_table(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     prod = build_all(enter(root, "prod"))
@@ -304,7 +304,7 @@ def test_a_rolled_back_table_that_is_gone_is_forgotten(
 
 
 @pytest.mark.proves("X4")
-def test_no_table_lies_within_another_one(root: Path, enter: Callable[..., Builder]) -> None:
+def test_nested_published_tables_are_rejected(root: Path, enter: Callable[..., Builder]) -> None:
     edit(root, "group=marts name=totals", 'name="m.p.totals"')
     builder = enter(root, "prod")
     with pytest.raises(SettingsError, match="inside the table of `m/p`"):
@@ -325,7 +325,7 @@ def test_a_table_with_another_one_in_its_directory_is_not_deleted(
 
 
 @pytest.mark.proves("X5")
-def test_a_table_that_became_a_stored_query_is_not_left_behind(
+def test_a_published_table_is_removed_when_its_source_becomes_a_view(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     build_all(enter(root, "prod"))
@@ -338,7 +338,7 @@ def test_a_table_that_became_a_stored_query_is_not_left_behind(
 
 @pytest.mark.slow
 @pytest.mark.proves("X4")
-def test_tables_of_sources_with_one_build_id_follow_a_promotion_of_one(
+def test_promoting_one_source_publishes_all_sources_with_its_build_id(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     same = "--@ persist\nCREATE VIEW {} AS SELECT a FROM t;\n"
@@ -370,7 +370,7 @@ def test_a_rollback_reports_tables_of_sources_with_errors(
 
 
 @pytest.mark.proves("X5")
-def test_a_selection_that_is_wrong_stops_moves_before_they_begin(
+def test_an_invalid_publish_selection_fails_builds_promotions_and_rollbacks(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     prod = build_all(enter(root, "prod"))

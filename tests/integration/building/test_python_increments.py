@@ -1,4 +1,4 @@
-"""Functions whose tables grow: what they are asked for, and what becomes of it."""
+"""Functions with incremental tables: which rows they compute, and what their tables contain."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def texts(builder: Builder, snapshot: Snapshot) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.proves("P6", "P8", "P9", "P35")
-def test_a_function_is_asked_for_what_is_new(make: Make) -> None:
+def test_a_function_with_incremental_filter_computes_only_new_rows(make: Make) -> None:
     builder = make(FILTERED)
     root = builder.settings.root
     put(root, 0, (0, "a"), (5, "b"), (None, "n"))
     assert build(builder)[0] == "whole"
-    # The day before the watermark, the watermark itself, past it, and no time at all.
+    # A day before the watermark, at the watermark, after it, and without a time.
     put(root, 1, (4, "late"), (5, "tie"), (9, "new"), (None, "m"))
     builder = make(root=root)
     how, snapshot, work = build(builder)
@@ -71,7 +71,7 @@ def test_a_function_is_asked_for_what_is_new(make: Make) -> None:
     assert texts(builder, snapshot) == ["A", "B", "LATE", "M", "N", "NEW", "TIE"]
     assert work.step.reasons[-1].message.startswith("only rows from 2024-01-06T00:00:00Z on")
     assert build(make(root=root))[0] == "reused"
-    # What comes later than it may is what the user said never comes; a rebuild has it.
+    # The user assumed that no row comes later than the lookback; a full rebuild includes it.
     put(root, 2, (0, "too late"))
     builder = make(root=root)
     assert "TOO LATE" not in texts(builder, build(builder)[1])
@@ -90,7 +90,7 @@ def test_a_function_is_asked_for_what_is_new(make: Make) -> None:
     ids=["not at all", "in a join", "in other letters"],
 )
 @pytest.mark.proves("P6")
-def test_wherever_it_is_filtered_rows_are_there_once(make: Make, body: str) -> None:
+def test_rows_are_added_once_wherever_the_filter_is_applied(make: Make, body: str) -> None:
     builder = make(f"{HEAD}\n{TABLE}def f(t):\n{body}")
     root = builder.settings.root
     put(root, 0, (0, "1.0"), (5, "2.0"))
@@ -103,7 +103,7 @@ def test_wherever_it_is_filtered_rows_are_there_once(make: Make, body: str) -> N
 
 
 @pytest.mark.proves("P6", "P7")
-def test_several_inputs_are_filtered_each_in_its_own_build(
+def test_concurrent_builds_filter_several_inputs_by_their_own_lookback(
     make_project: Callable[..., Path], enter: Callable[..., Builder]
 ) -> None:
     two = ONE + ONE.replace("TABLE t", "TABLE u").replace("'raw'", "'raw/u'")
@@ -113,7 +113,7 @@ def test_several_inputs_are_filtered_each_in_its_own_build(
     )
     longer = TABLE.replace("1 day", "4 days")
     text = f"{HEAD}\n{TABLE}{both.format(name='f')}{longer}"
-    text += both.format(name="g").replace("'x', 'ts'", "'ts', 'x'")  # else they are one table
+    text += both.format(name="g").replace("'x', 'ts'", "'ts', 'x'")  # otherwise they share a table
     root = make_project({"raw.sql": two.replace("'raw'", "'raw/t'"), "f.py": text})
 
     def add(table: str, n: int, *rows: tuple[int, str]) -> None:
@@ -143,7 +143,7 @@ def test_several_inputs_are_filtered_each_in_its_own_build(
 
 
 @pytest.mark.proves("P27")
-def test_a_frame_of_narwhals_is_filtered_too(make: Make) -> None:
+def test_incremental_filter_works_on_narwhals_frames(make: Make) -> None:
     text = (
         f"{HEAD}\n{TABLE}def f(t: nw.LazyFrame) -> nw.LazyFrame:\n"
         "    return t.pipe(incremental_filter('ts')).with_columns(nw.col('x'))\n"
@@ -159,7 +159,7 @@ def test_a_frame_of_narwhals_is_filtered_too(make: Make) -> None:
 
 @pytest.mark.slow
 @pytest.mark.proves("P7")
-def test_what_reads_it_inline_in_the_same_run_is_asked_for_everything(make: Make) -> None:
+def test_an_inline_model_is_not_filtered_for_readers_that_need_all_rows(make: Make) -> None:
     text = FILTERED + (
         "\n@model\ndef shown(t):\n    return t.transform(incremental_filter('ts'))\n"
         "\n@table\ndef g(shown):\n    return shown\n"
@@ -176,7 +176,7 @@ def test_what_reads_it_inline_in_the_same_run_is_asked_for_everything(make: Make
 
 
 @pytest.mark.slow
-def test_rows_that_went_are_known_to_have_gone(make: Make) -> None:
+def test_removed_rows_cause_a_full_build(make: Make) -> None:
     builder = make(FILTERED)
     root = builder.settings.root
     put(root, 0, (0, "a"))
@@ -188,7 +188,7 @@ def test_rows_that_went_are_known_to_have_gone(make: Make) -> None:
     assert (how, texts(builder, snapshot)) == ("whole", ["B"])
 
 
-def test_without_an_assumption_everything_is_computed_and_check_says_so(make: Make) -> None:
+def test_without_assume_all_rows_are_computed_and_check_warns(make: Make) -> None:
     builder = make(FILTERED.replace(', lookback="1 day", assume="exact"', ""))
     root = builder.settings.root
     (problem,) = builder.project.problems
@@ -212,7 +212,7 @@ def test_a_function_may_have_a_merge_key(make: Make) -> None:
     assert (how, texts(builder, snapshot)) == ("windows", ["A", "B", "C"])
 
 
-def test_a_filter_by_no_column_is_an_error_of_its_source(make: Make) -> None:
+def test_a_filter_by_an_unknown_column_is_an_error(make: Make) -> None:
     builder = make(FILTERED.replace("incremental_filter('ts')", "incremental_filter('tz')"))
     root = builder.settings.root
     put(root, 0, (0, "a"))
@@ -223,7 +223,7 @@ def test_a_filter_by_no_column_is_an_error_of_its_source(make: Make) -> None:
 
 
 @pytest.mark.slow
-def test_a_table_of_a_function_is_followed_by_what_reads_it(make: Make) -> None:
+def test_a_reader_of_a_functions_table_gets_its_new_rows(make: Make) -> None:
     builder = make(FILTERED)
     root = builder.settings.root
     (root / "sources" / "r.sql").write_text(
@@ -242,8 +242,8 @@ def test_a_table_of_a_function_is_followed_by_what_reads_it(make: Make) -> None:
 
 @pytest.mark.slow
 @pytest.mark.proves("K8")
-def test_a_filter_leaves_partitions_all_rows(make: Make) -> None:
-    """What comes after it may look further back than the windows that are built."""
+def test_incremental_filter_does_not_limit_the_rows_of_partitions(make: Make) -> None:
+    """Code after the filter may look further back than the partitions that are built."""
     builder = make(f"""{HEAD}
 from pyspark.sql import Window
 

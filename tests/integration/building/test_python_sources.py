@@ -1,4 +1,4 @@
-"""Functions of Python as sources, on a real Spark: what they get, what they return, what fails."""
+"""Python functions as sources on a real Spark: their inputs, results and errors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def write(root: Path, rows: list[tuple[int, str]]) -> None:
 def make(
     make_project: Callable[..., Path], enter: Callable[..., Builder]
 ) -> Callable[..., Builder]:
-    """Return a function that makes a builder, a new run, for a project of files."""
+    """Return a function that starts a run of a project and returns its builder."""
 
     def builder(
         files: Mapping[str, str] | None = None,
@@ -77,7 +77,7 @@ def rows(builder: Builder, name: str) -> list[tuple[Any, ...]]:
 
 
 def build_all(builder: Builder) -> dict[str, str]:
-    """Build every persisted source; return what was done."""
+    """Build every persisted source; return the actions."""
     return {s.name: builder.build(s).action for s in builder.project.persisted}
 
 
@@ -107,7 +107,7 @@ def failure(builder: Builder, name: str = "f") -> BuildError:
     return caught.value
 
 
-# -------------------------------------------------------------------------------- what is computed
+# ------------------------------------------------------------------------------------- computation
 
 APP = f"""{IMPORTS}
 import json
@@ -148,7 +148,7 @@ def test_tables_are_written_models_are_not_and_sources_are_called_in_every_run(
     root = builder.settings.root
     assert build_all(builder) == {"result": "built", "other": "built", "quiet": "built"}
     assert tables(builder) == ["other", "quiet", "result"]
-    assert (root / "calls").read_text() == "x"  # once in a run, however many read it
+    assert (root / "calls").read_text() == "x"  # once per run, although two sources read it
     assert rows(builder, "result") == [(12, "x", "x"), (14, "y", "x"), (16, "x", "x")]
     again = make(root=root)
     assert build_all(again) == {"result": "built", "other": "built", "quiet": "reused"}
@@ -159,7 +159,7 @@ def test_tables_are_written_models_are_not_and_sources_are_called_in_every_run(
 
 
 @pytest.mark.slow
-def test_languages_read_each_other(make: Callable[..., Builder]) -> None:
+def test_sources_in_sql_and_python_read_each_other(make: Callable[..., Builder]) -> None:
     builder = make(
         {
             "a.py": f"{IMPORTS}@model\ndef p1(v1): return v1.withColumn('c', F.col('a') + 1)\n"
@@ -184,7 +184,7 @@ def test_languages_read_each_other(make: Callable[..., Builder]) -> None:
 
 
 @pytest.mark.slow
-def test_newer_data_and_newer_code_are_built_and_nothing_else(make: Callable[..., Builder]) -> None:
+def test_only_newer_data_and_changed_code_cause_builds(make: Callable[..., Builder]) -> None:
     text = f"{IMPORTS}import helper\n@table\ndef f(t): return helper.keep(t)\n@table\ndef g(f): return f.groupBy('b').count()\n"
     builder = make(
         {"a.py": text, "/helper.py": "LIMIT = 1\ndef keep(t): return t.filter(t.a > LIMIT)\n"}
@@ -211,7 +211,7 @@ def test_newer_data_and_newer_code_are_built_and_nothing_else(make: Callable[...
     assert rows(changed, "g") == [("x", 1)]
 
 
-# ------------------------------------------------------------------------- what it is given
+# ----------------------------------------------------------------------------------- inputs
 
 ABOVE = "--@ persist\nCREATE VIEW v AS SELECT a, b, {more} FROM t {rows};\n"
 SELECTING = f"""{IMPORTS}
@@ -231,7 +231,7 @@ def all_of_it(v):
 
 @pytest.mark.slow
 @pytest.mark.proves("K18")
-def test_a_column_that_a_function_does_not_select_rebuilds_nothing(
+def test_an_edit_of_an_unselected_column_does_not_rebuild_a_function(
     make: Callable[..., Builder],
 ) -> None:
     def built(name: str, more: str, rows: str = "") -> tuple[Builder, dict[str, str]]:
@@ -249,8 +249,8 @@ def test_a_column_that_a_function_does_not_select_rebuilds_nothing(
     expected = {"few": [(2, "y"), (3, "x")], "lazy": [(2, "y"), (3, "x")]}
     assert {n: rows(first, n) for n in expected} == expected
     edits = {
-        "concat(b, 'x') AS f, a + 2 AS d, b AS e": "",  # others, and another one
-        "a AS d": "WHERE a < 3",  # other rows
+        "concat(b, 'x') AS f, a + 2 AS d, b AS e": "",  # changes and adds unselected columns
+        "a AS d": "WHERE a < 3",  # changes the rows
     }
     for number, (more, where) in enumerate(edits.items()):
         edited, done = built("edited", more, where)
@@ -273,8 +273,8 @@ WITHOUT = {
 }
 
 
-def test_what_is_not_selected_is_not_there_at_all(make: Callable[..., Builder]) -> None:
-    """Spark finds for filters and orders what a selection has left out: rows nobody knew of."""
+def test_using_an_unselected_column_is_an_error(make: Callable[..., Builder]) -> None:
+    """Spark lets filters and sorts use columns that a select dropped; the analysis misses them."""
     functions = "\n".join(
         f"@table\ndef f{i}(v):\n    return {text}" for i, text in enumerate(WITHOUT)
     )
@@ -303,10 +303,10 @@ ABOUT = "named_struct('x', a, 'y', b) AS st, a AS d, timestamp'2020-01-02' AS t,
 
 
 @pytest.mark.slow
-def test_a_function_says_the_same_of_what_it_selects_and_of_all(
+def test_a_function_returns_the_same_rows_with_selected_or_all_columns(
     make: Callable[..., Builder],
 ) -> None:
-    """Names of columns, their types and rows: with only what was seen, and with everything."""
+    """Column names, types and rows are equal with only the used columns and with all of them."""
     spoiled = "    if False: v.columns\n"
     functions = "\n".join(
         f"@model\ndef f{i}(v):\n    return v.select({text})\n"
@@ -327,7 +327,7 @@ def test_a_function_says_the_same_of_what_it_selects_and_of_all(
 
 
 @pytest.mark.proves("P27")
-def test_frames_of_narwhals(make: Callable[..., Builder]) -> None:
+def test_functions_can_use_narwhals_frames(make: Callable[..., Builder]) -> None:
     builder = make(
         {
             "a.py": f"{IMPORTS}import narwhals.stable.v1 as v1\n"
@@ -343,8 +343,8 @@ def test_frames_of_narwhals(make: Callable[..., Builder]) -> None:
 
 
 @pytest.mark.slow
-def test_workers_run_what_is_in_files_of_the_project(make: Callable[..., Builder]) -> None:
-    """Functions, classes and whole modules go to Spark's workers by value."""
+def test_workers_run_code_from_files_of_the_project(make: Callable[..., Builder]) -> None:
+    """Functions, classes and whole modules are sent to Spark's workers by value."""
     helper = (
         "from __future__ import annotations\nfrom dataclasses import dataclass\nimport pkg.deep\n"
         "@dataclass\nclass Times:\n    n: int = 3\n    def of(self, x): return pkg.deep.times(x, self.n)\n"
@@ -367,7 +367,7 @@ def test_workers_run_what_is_in_files_of_the_project(make: Callable[..., Builder
 
 
 @pytest.mark.slow
-def test_pandas_functions_see_their_annotations(make: Callable[..., Builder]) -> None:
+def test_pandas_udfs_can_use_type_annotations(make: Callable[..., Builder]) -> None:
     text = (
         f"{IMPORTS}import pandas as pd\n"
         "@F.pandas_udf('bigint')\ndef total(x: pd.Series) -> int: return int(x.sum())\n"
@@ -381,12 +381,12 @@ def test_pandas_functions_see_their_annotations(make: Callable[..., Builder]) ->
 @pytest.mark.parametrize(
     "parameters", ["t, /, n=2", "*, t, n=2", "n=2, *, t", "t, n=2, *, spark: SparkSession, k=3", "spark: SparkSession, /, t, n=2"]
 )  # fmt: skip
-def test_parameters_of_every_kind(make: Callable[..., Builder], parameters: str) -> None:
+def test_all_parameter_kinds_are_supported(make: Callable[..., Builder], parameters: str) -> None:
     builder = make({"a.py": f"{IMPORTS}@table\ndef f({parameters}): return t.filter(t.a >= n)\n"})
     assert rows(builder, "f") == [(2, "y"), (3, "x")]
 
 
-def test_parameters_that_come_from_one_table_are_told_apart(make: Callable[..., Builder]) -> None:
+def test_columns_of_inputs_from_one_table_are_distinguished(make: Callable[..., Builder]) -> None:
     text = (
         f"{IMPORTS}@model\ndef m(v): return v.filter('a > 1')\n"
         "@table\ndef f(v, w, m, v2):\n"
@@ -397,7 +397,7 @@ def test_parameters_that_come_from_one_table_are_told_apart(make: Callable[..., 
     assert rows(builder, "f") == [(3, "x", "x")]
 
 
-# ----------------------------------------------------------------------------- nothing is shared
+# ------------------------------------------------------------------------------------- isolation
 
 
 def test_calls_share_no_state(make: Callable[..., Builder]) -> None:
@@ -410,7 +410,7 @@ def test_calls_share_no_state(make: Callable[..., Builder]) -> None:
     assert not [m for m in __import__("sys").modules if m.startswith("_persist_") or m == "helper"]
 
 
-def test_a_run_leaves_nothing_in_the_session(make: Callable[..., Builder], spark: Any) -> None:
+def test_a_run_leaves_no_views_in_the_session(make: Callable[..., Builder], spark: Any) -> None:
     def views() -> set[str]:
         return views_of(spark)
 
@@ -423,7 +423,7 @@ def test_a_run_leaves_nothing_in_the_session(make: Callable[..., Builder], spark
 
 
 @pytest.mark.proves("P7")
-def test_two_projects_run_at_once_in_one_process(make: Callable[..., Builder]) -> None:
+def test_two_projects_run_concurrently_in_one_process(make: Callable[..., Builder]) -> None:
     text = f"{IMPORTS}import helper\n@table\ndef f(m): return m.withColumn('p', F.lit(helper.NAME))\n@model\ndef m(t): return helper.meet(t)\n"
     helper = (
         "from pathlib import Path\nimport time\nNAME = {0!r}\nHERE = Path(__file__).parent\n"
@@ -457,8 +457,8 @@ def test_two_projects_run_at_once_in_one_process(make: Callable[..., Builder]) -
 
 
 @pytest.mark.proves("P24")
-def test_functions_of_one_run_are_called_at_once(make: Callable[..., Builder]) -> None:
-    """Each waits until the other has begun: one after the other neither would end."""
+def test_functions_of_one_run_are_called_concurrently(make: Callable[..., Builder]) -> None:
+    """Each waits until the other has begun: in sequence, the first would never end."""
     text = (
         f"{IMPORTS}from pathlib import Path\nimport time\nHERE = Path(__file__).parent\n"
         + "".join(
@@ -484,7 +484,7 @@ def test_functions_of_one_run_are_called_at_once(make: Callable[..., Builder]) -
 
 @pytest.mark.slow
 @pytest.mark.proves("S27")
-def test_functions_that_hang_are_left_behind_when_their_run_ends(
+def test_hanging_functions_do_not_block_the_end_of_their_run(
     make: Callable[..., Builder],
 ) -> None:
     text = (
@@ -508,7 +508,7 @@ def test_functions_that_hang_are_left_behind_when_their_run_ends(
     for source in builder.project.persisted:
         with builder.ledger.leases.hold(f"build {source.build_id}", "another", wait_s=0):
             pass
-    # They go on, and change nothing.
+    # The functions continue, but change nothing.
     (builder.settings.root / "sources" / "go").write_text("")
     wait_for(lambda: not [t for t in threading.enumerate() if t.name.startswith("build_")])
     assert builder.ledger.builds.fetch() == builds
@@ -516,7 +516,7 @@ def test_functions_that_hang_are_left_behind_when_their_run_ends(
     assert not [*Path(builder.settings.warehouse).rglob("*.parquet")]
 
 
-def test_what_files_say_by_now_does_not_matter(make: Callable[..., Builder]) -> None:
+def test_edits_of_files_during_a_run_are_ignored(make: Callable[..., Builder]) -> None:
     builder = make({"a.py": f"{IMPORTS}import helper\n@table\ndef f(t): return t.select(F.lit(helper.N).alias('n')).distinct()\n", "/helper.py": "N = 1\n"})  # fmt: skip
     root = builder.settings.root
     (root / "helper.py").write_text("N = 2\n")
@@ -525,10 +525,10 @@ def test_what_files_say_by_now_does_not_matter(make: Callable[..., Builder]) -> 
     assert rows(builder, "f") == [(1,)]
 
 
-# ------------------------------------------------------------------------- checks, strategies, age
+# ------------------------------------------------------------------- checks, strategies, freshness
 
 
-def test_checks_of_functions(make: Callable[..., Builder]) -> None:
+def test_failed_checks_of_a_function_stop_publication(make: Callable[..., Builder]) -> None:
     head = f"{IMPORTS}@table(check={{'unique': ['b'], 'expr': {{'small': 'a < 3'}}}})\n"
     builder = make({"a.py": f"{head}def f(t): return t\n"})
     with pytest.raises(CheckFailedError, match=r"unique_b \(2 rows\)") as caught:
@@ -542,7 +542,7 @@ def test_checks_of_functions(make: Callable[..., Builder]) -> None:
     )
 
 
-def test_rows_that_go_with_their_run(make: Callable[..., Builder]) -> None:
+def test_downstream_sources_read_a_temporary_function(make: Callable[..., Builder]) -> None:
     text = f"{IMPORTS}@table(materialized='temporary', check={{'not_null': ['a']}})\ndef m(t): return t.filter('a > 1')\n"
     builder = make({"a.py": text, "v.sql": "--@ persist\nCREATE VIEW v AS SELECT * FROM m;\n--@ persist\nCREATE VIEW w AS SELECT a FROM m"})  # fmt: skip
     assert build_all(builder) == {"v": "built", "w": "built"}
@@ -551,7 +551,7 @@ def test_rows_that_go_with_their_run(make: Callable[..., Builder]) -> None:
 
 
 @pytest.mark.slow
-def test_data_from_outside_is_read_again_when_its_window_is_over(
+def test_external_data_is_reread_after_its_freshness_window_expires(
     make: Callable[..., Builder],
 ) -> None:
     head = "@table(freshness={'window': '1h', 'fallback': 'live'})"
@@ -565,12 +565,12 @@ def test_data_from_outside_is_read_again_when_its_window_is_over(
     assert builder.build(other).action == "built"
     assert later(0.5).build(other).action == "reused"
     assert rows(later(0.5), "other") == [(1, "x")]
-    assert rows(later(2), "other") == [(1, "xx")]  # computed, for its table is too old
+    assert rows(later(2), "other") == [(1, "xx")]  # computed, because its table is too old
     assert later(3).build(other).action == "built"
     assert rows(later(3.5), "other") == [(1, "xxx")]
 
 
-def test_strict_mode_counts_what_functions_read(make: Callable[..., Builder]) -> None:
+def test_strict_mode_rejects_unbuilt_inputs_of_functions(make: Callable[..., Builder]) -> None:
     text = f"{IMPORTS}@table\ndef f(t): return t\n@model\ndef m(f): return f\n"
     builder = make({"a.py": text, "v.sql": "CREATE VIEW v AS SELECT * FROM m"})
     builder.reader.settings = replace(builder.settings, strict=True)
@@ -580,7 +580,7 @@ def test_strict_mode_counts_what_functions_read(make: Callable[..., Builder]) ->
     assert query(builder, "SELECT a FROM v") == [(1,), (2,), (3,)]
 
 
-def test_rows_of_files_that_change_while_a_function_is_run_are_refused(
+def test_a_build_fails_if_files_change_while_a_function_reads_them(
     make: Callable[..., Builder],
 ) -> None:
     text = f"{IMPORTS}from pathlib import Path\n@model\ndef m(t):\n    file = Path(__file__).parent.parent / 'raw' / 't' / 'part-0.parquet'\n    file.write_bytes(file.read_bytes())\n    return t\n@table\ndef f(m): return m\n"
@@ -588,7 +588,7 @@ def test_rows_of_files_that_change_while_a_function_is_run_are_refused(
         build_all(make({"a.py": text}))
 
 
-# --------------------------------------------------------------------------------- what goes wrong
+# ------------------------------------------------------------------------------------------ errors
 
 BROKEN = [
     ("1 / 0; return t", "sources/a.py:9:5: `f` failed: ZeroDivisionError: division by zero", None),
@@ -613,7 +613,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("body", "message", "hint"), BROKEN, ids=range(len(BROKEN)))
-def test_what_fails_is_said_where_it_is(
+def test_errors_in_functions_are_reported_with_their_location(
     make: Callable[..., Builder], body: str, message: str, hint: str | None
 ) -> None:
     text = f"{IMPORTS}import helper\n@table\ndef f(t):\n    {body}\n".replace(
@@ -622,7 +622,7 @@ def test_what_fails_is_said_where_it_is(
     builder = make({"a.py": text, "/helper.py": "def broken(t):\n    return {}['x']\n"})
     error = failure(builder)
     if os.environ.get("PERSIST_TEST_SPARK") == "shared" and ":9:" in message:
-        # A server looks at a frame when it is asked for its columns: no line of the function is left.
+        # A server analyses a frame when its columns are requested, after the function returned.
         message = (
             message
             if str(error).startswith(message)
@@ -646,14 +646,14 @@ def test_a_table_survives_a_function_that_fails(make: Callable[..., Builder]) ->
     assert rows(make(root=root), "f") == [(1, "x"), (2, "y"), (3, "x")]
 
 
-def test_data_that_is_not_there_is_said_of_functions_too(make: Callable[..., Builder]) -> None:
+def test_missing_data_of_a_function_input_is_reported(make: Callable[..., Builder]) -> None:
     builder = make({"a.py": f"{IMPORTS}@table\ndef f(t): return t\n"})
     (builder.settings.root / "raw" / "t" / "part-0.parquet").unlink()
     with pytest.raises(StorageError, match="there is no data"):
         builder.build(named(builder, "f"))
 
 
-def test_a_broken_import_of_one_file_is_nothing_to_another(make: Callable[..., Builder]) -> None:
+def test_a_broken_module_does_not_affect_other_modules(make: Callable[..., Builder]) -> None:
     builder = make({"a.py": f"{IMPORTS}1 / 0\n@table\ndef f(t): return t\n", "b.py": f"{IMPORTS}@table\ndef g(t): return t\n"})  # fmt: skip
     assert str(failure(builder)).startswith("sources/a.py:6:1: `f` failed: ZeroDivisionError")
     assert builder.build(named(builder, "g")).state == "succeeded"

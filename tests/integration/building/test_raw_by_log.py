@@ -1,4 +1,4 @@
-"""Raw Delta tables whose log deletes rows, or renames columns: their rows, and nothing stale."""
+"""Raw Delta tables with deletion vectors or column mapping are read as their log says."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def actions_of(root: Path, version: int, kind: str) -> list[Any]:
 
 
 def commit(root: Path, version: int, *actions: Any) -> None:
-    """Write a commit as others do."""
+    """Write a commit as other writers do."""
     lines = [{"commitInfo": {"operation": "WRITE"}}, *actions]
     log(root, version).write_text("\n".join(json.dumps(line) for line in lines))
 
@@ -71,7 +71,7 @@ def built(builder: Builder, name: str) -> list[tuple[Any, ...]]:
     return sorted(map(tuple, builder.read(named(builder, name)).collect()))
 
 
-def test_rows_in_deletion_vectors_are_deleted_and_come_back(
+def test_deletion_vectors_delete_rows_and_their_removal_restores_them(
     start: Callable[..., Path], enter: Callable[..., Builder]
 ) -> None:
     root = start("table-with-dv-small", VALUES)
@@ -93,21 +93,21 @@ def test_rows_in_deletion_vectors_are_deleted_and_come_back(
         assert built(builder, "q") == [(len(values), sum(values) if values else None)]
         again = enter(root)
         assert again.build(named(again, "p")).action == "reused"
-    # Each version can be read again: other rows have other names.
+    # Earlier versions can be pinned; their digests differ exactly where rows do.
     pins = [pin_delta(str(root / "raw" / "t"), version) for version in (0, 1, 2, 3)]
     digests = [str(pin.version).rpartition(":")[2] for pin in pins]
     assert digests[0] == digests[2] != digests[1] == digests[3]
     assert [pin.by_log for pin in pins] == [False, True, False, True]
 
 
-def test_columns_have_the_names_of_the_log(
+def test_columns_have_the_names_of_the_column_mapping(
     start: Callable[..., Path], enter: Callable[..., Builder]
 ) -> None:
     root = start("table_with_column_mapping", NAMES)
     rows = built(enter(root), "p")
     assert len(rows) == 5
     assert ("Timothy Lamb", "BME") in rows
-    # The names change places, and no file changes.
+    # Two names are swapped; no file changes.
     (metadata,) = actions_of(root, 0, "metaData")
     schema = json.loads(metadata["schemaString"])
     first, second = schema["fields"]
@@ -120,7 +120,7 @@ def test_columns_have_the_names_of_the_log(
     assert by_delta.version() == 1
 
 
-def test_a_table_that_was_replaced_meanwhile_is_not_read(
+def test_a_table_replaced_after_it_was_pinned_is_rejected(
     start: Callable[..., Path], enter: Callable[..., Builder]
 ) -> None:
     root = start("table-with-dv-small", VALUES)

@@ -1,4 +1,4 @@
-"""Which files of raw tables are read, and what those have that lack a column: as Spark has it."""
+"""Raw tables read the same files as Spark, and NULL where a file lacks a column."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TABLES = {
     "wide": "csv options (header true, sep '||')",
     "mixed": "parquet",
 }
-"""By name, how a table of the columns `id` and `x` is declared."""
+"""By name, the declaration of a table with the columns `id` and `x`."""
 
 SOURCES = (
     "".join(
@@ -46,7 +46,7 @@ def put(file: Path, **columns: list[int]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.proves("V43", "V44")
-def test_files_and_their_rows_are_those_of_a_table_of_sparks_catalog(
+def test_raw_tables_read_the_same_files_and_rows_as_tables_of_sparks_catalog(
     enter: Callable[..., Builder], make_project: Callable[..., Path], spark: Any
 ) -> None:
     root = make_project({"m.sql": SOURCES})
@@ -75,7 +75,7 @@ def test_files_and_their_rows_are_those_of_a_table_of_sparks_catalog(
     assert rows(builder.read(by_name["all_wide"])) == [(1, 2)]
     for name, using in TABLES.items():
         if name == "wide":
-            continue  # Spark goes by position, and has a column more
+            continue  # Spark matches columns by position, and has one more
         place = (root / name).as_uri()
         spark.sql(f"create table {name} (id int, x int) using {using} location '{place}'")
         try:
@@ -83,7 +83,7 @@ def test_files_and_their_rows_are_those_of_a_table_of_sparks_catalog(
         finally:
             spark.sql(f"drop table {name}")
         assert rows(builder.read(by_name[f"all_{name}"])) == expected != [], name
-    # A new file that lacks a column is read like all files.
+    # A new file that lacks a column is read like the others.
     assert built() == [(1, None), (2, 5)]
     put(root / "mixed" / "c.parquet", id=[3])
     assert built() == [(1, None), (2, 5), (3, None)]

@@ -1,4 +1,4 @@
-"""Malformed records of raw tables: all declared columns decide, whatever a query needs."""
+"""Malformed records of raw tables: all declared columns count, even those no query reads."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ create view {form}_refused_some as select id from {form}_refuses where id > 5;
 
 
 @pytest.mark.slow
-def test_all_declared_columns_of_a_record_decide_whether_it_is_malformed(
+def test_a_record_is_malformed_if_any_declared_column_is_invalid(
     enter: Enter, make_project: Callable[..., Path]
 ) -> None:
     root = make_project({f"{form}.sql": tables(form) for form in TEXTS})
@@ -88,7 +88,7 @@ create view all_texts as select * from texts;
 
 
 @pytest.mark.slow
-def test_new_files_are_judged_like_all_files_and_directories_are_skipped(
+def test_malformed_records_in_new_files_are_dropped_and_pruned_directories_not_read(
     enter: Enter, make_project: Callable[..., Path]
 ) -> None:
     root = make_project({"m.sql": PARTED.replace("#@", "--@")})
@@ -107,12 +107,12 @@ def test_new_files_are_judged_like_all_files_and_directories_are_skipped(
     assert build() == [(1, 1)]
     put("t/day=2/b.csv", "3,7\n4,x\n5\n")
     assert build() == [(1, 1), (3, 2)]
-    # Conditions on directories skip their files: the malformed record is in another one.
+    # Conditions on directories skip files: the malformed record is in a skipped one.
     put("strict/day=1/a.csv", "1,x\n")
     put("strict/day=2/b.csv", "2,7\n")
     put("texts/day=01/a.xml", "<t><r><id>007</id></r></t>")
     builder = enter(root)
     by_name = {s.name: s for s in builder.project.sources}
     assert [tuple(r) for r in builder.read(by_name["second"]).collect()] == [(2,)]
-    # Values are not read as numbers first.
+    # Values of text columns are not parsed as numbers first.
     assert [tuple(r) for r in builder.read(by_name["all_texts"]).collect()] == [("007", "01")]

@@ -1,4 +1,4 @@
-"""Windows that are computed again: theirs are the new rows, all others are as they were."""
+"""Reruns recompute a window and leave all other rows unchanged."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def build(builder: Builder, name: str, *span: str) -> tuple[str, Snapshot]:
 
 @pytest.mark.slow
 @pytest.mark.proves("P13", "P15")
-def test_a_window_is_computed_again_and_nothing_else_is(
+def test_a_rerun_recomputes_only_its_window(
     enter: Make, make_project: Callable[..., Path], tmp_path: Path
 ) -> None:
     place = tmp_path / "said.txt"
@@ -102,7 +102,7 @@ def test_reruns_between_changes_of_the_data_equal_a_build_from_scratch(
         ("plain", ("2024-01-01", "2024-01-02"), "has no windows"),
     ],
 )
-def test_what_is_no_window_is_refused(
+def test_invalid_windows_are_rejected(
     enter: Make,
     make_project: Callable[..., Path],
     name: str,

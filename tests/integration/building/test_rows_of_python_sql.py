@@ -1,4 +1,4 @@
-"""Functions that only return the result of a query: they have the rows that a call returns."""
+"""Functions that only return the result of a query: compiled to SQL, they have the same rows."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def rows(builder: Builder, name: str) -> list[Any]:
 
 @pytest.mark.slow
 @pytest.mark.proves("V20")
-def test_a_query_in_a_function_has_the_rows_of_the_call(
+def test_a_function_compiled_to_sql_has_the_same_rows_as_a_call(
     make_project: Callable[..., Path], enter: Callable[..., Builder]
 ) -> None:
-    """Beside each function stands one with another parameter, which is called."""
+    """Each function has a twin with one more parameter, which is called instead of compiled."""
     parts = [HEAD]
     for name, sql in QUERIES.items():
         parts += text_of(f"seen_{name}", sql), text_of(f"called_{name}", sql, ", more=1")
@@ -82,7 +82,7 @@ def test_a_query_in_a_function_has_the_rows_of_the_call(
 
 @pytest.mark.slow
 @pytest.mark.proves("V20")
-def test_its_table_is_maintained_and_its_layout_does_not_matter(
+def test_a_function_compiled_to_sql_is_built_incrementally_and_ignores_layout(
     make_project: Callable[..., Path], enter: Callable[..., Builder]
 ) -> None:
     text = HEAD + (
@@ -109,7 +109,7 @@ def test_its_table_is_maintained_and_its_layout_does_not_matter(
 
 
 @pytest.mark.proves("V20", "X1")
-def test_a_table_that_a_call_computed_is_taken_over(
+def test_a_table_that_an_earlier_release_computed_by_a_call_is_reused(
     make_project: Callable[..., Path],
     enter: Callable[..., Builder],
     monkeypatch: pytest.MonkeyPatch,
@@ -118,7 +118,7 @@ def test_a_table_that_a_call_computed_is_taken_over(
     root = make_project({"raw.sql": RAW, "d.py": text})
     write(root, "t", [(1, "x"), (2, "y")])
     write(root, "u", [(1, "z")])
-    with monkeypatch.context() as former:  # the release before
+    with monkeypatch.context() as former:  # the previous release
         former.setattr(python, "see_through", lambda declaration, *_: declaration)
         former.setattr(digests, "VERSION", f"{digests.VERSION}'")
         builder = enter(root)

@@ -1,4 +1,4 @@
-"""Commits that change no rows rebuild nothing, and what comes later is followed all the same."""
+"""Commits that change no rows cause no rebuild, and later changes are still incremental."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def order(root: Path) -> None:
 
 
 def tell_again(root: Path) -> None:
-    """Add the files that there are once more, with other statistics, as ANALYZE does."""
+    """Add the existing files a second time with other statistics, as ANALYZE does."""
     known = [json.loads(a) for a in added_by(root, *range(table(root).version() + 1))]
     there = {f.rpartition("/")[2] for f in table(root).file_uris()}
     commit(root, *({"add": {**a, "dataChange": False}} for a in known if a["path"] in there))
@@ -112,7 +112,7 @@ def added_by(root: Path, *versions: int) -> list[str]:
 
 
 def commit(root: Path, *actions: Any) -> None:
-    """Write a commit as others do."""
+    """Write a commit as another writer does."""
     told = ({"commitInfo": {"operation": "WRITE"}}, *actions)
     log(root, table(root).version() + 1).write_text("\n".join(json.dumps(a) for a in told))
 
@@ -124,7 +124,7 @@ def make_engine(request: pytest.FixtureRequest) -> MakeEngine:
 
 @pytest.fixture
 def make(enter: Make) -> Make:
-    """Return a function that makes a builder, a new run, at one instant."""
+    """Return a function that makes a builder for a new run, with a fixed clock."""
     return lambda root, **how: enter(root, clock=lambda: NOW, **how)
 
 
@@ -133,7 +133,7 @@ def every(builder: Builder) -> list[Any]:
 
 
 def stale(builder: Builder) -> dict[str, list[str]]:
-    """Return what a plan would build, and why."""
+    """Return the sources that a plan would build, with the reasons."""
     return {
         builder.project.by_id[step.source_id].name: [r.message for r in step.reasons]
         for step in builder.plan(every(builder)).steps
@@ -142,7 +142,7 @@ def stale(builder: Builder) -> dict[str, list[str]]:
 
 
 def build(builder: Builder) -> dict[str, str]:
-    """Build everything, and return how; tables are as if everything was computed."""
+    """Build all sources and return the methods; check incremental tables by full computations."""
     done: dict[str, str] = {}
     for source in builder.project.persisted:
         with builder.work(source) as work:
@@ -178,7 +178,7 @@ def root(make_project: Callable[..., Path]) -> Path:
 @pytest.mark.usefixtures("spark")
 @pytest.mark.slow
 @pytest.mark.proves("S31", "P8")
-def test_nothing_is_stale_after_commits_that_change_no_rows(root: Path, make: Make) -> None:
+def test_tables_are_up_to_date_after_commits_that_change_no_rows(root: Path, make: Make) -> None:
     builder = make(root)
     watch = Watch(builder.settings, builder.project, every(builder))
     build(builder)
@@ -191,9 +191,9 @@ def test_nothing_is_stale_after_commits_that_change_no_rows(root: Path, make: Ma
         assert watch.look(builder.ledger) is None, step.__name__
     table(root).vacuum(0, dry_run=False, enforce_retention_duration=False)
     assert stale(make(root)) == {}
-    assert read(make(root), "stored") == []  # of rows of which none is above 1
+    assert read(make(root), "stored") == []  # no value is above 1
     assert {*build(make(root)).values()} == {"reused"}
-    # What comes then is an increment to what was.
+    # Rows that are added afterwards are an increment.
     put(root, 9)
     assert build(make(root)) == {
         **ANEW, "added": "added", "windows": "windows", "daily": "1 partitions",
@@ -204,7 +204,7 @@ def test_nothing_is_stale_after_commits_that_change_no_rows(root: Path, make: Ma
 @pytest.mark.usefixtures("spark")
 @pytest.mark.slow
 @pytest.mark.proves("S31", "P8")
-def test_what_came_before_files_were_written_anew_is_an_increment(root: Path, make: Make) -> None:
+def test_rows_added_before_a_compaction_are_built_incrementally(root: Path, make: Make) -> None:
     build(make(root))
     add_column(root)
     put(root, 5)
@@ -213,14 +213,14 @@ def test_what_came_before_files_were_written_anew_is_an_increment(root: Path, ma
     set_properties(root)
     expected = {**ANEW, "added": "added", "windows": "windows", "daily": "2 partitions"}
     assert build(make(root)) == expected
-    # Nor are rows lost that came, and whose files are gone.
+    # Added rows are not lost if their files are gone.
     put(root, 7)
     optimize(root)
     table(root).vacuum(0, dry_run=False, enforce_retention_duration=False)
     assert stale(make(root)).keys() == ALL
     build(make(root))
     assert read(make(root), "total") == [(7,)]
-    # Nor are those kept that went, after they were written anew.
+    # Deleted rows do not remain after a compaction.
     table(root).delete("day = DATE '2024-01-06'")
     optimize(root)
     put(root, 8)
@@ -230,7 +230,7 @@ def test_what_came_before_files_were_written_anew_is_an_increment(root: Path, ma
 
 
 @pytest.mark.proves("S31")
-def test_a_column_is_new_to_those_who_read_all_columns(
+def test_a_new_column_makes_only_readers_of_all_columns_stale(
     make_project: Callable[..., Path], make: Make
 ) -> None:
     root = make_project({"m.sql": """
@@ -256,7 +256,7 @@ def test_a_column_is_new_to_those_who_read_all_columns(
 
 
 @pytest.mark.proves("S31")
-def test_stored_views_show_the_columns_that_they_were_stored_over(
+def test_stored_views_read_the_columns_that_existed_when_they_were_built(
     make_project: Callable[..., Path], make: Make
 ) -> None:
     files = {"m.sql": """
@@ -286,7 +286,7 @@ def test_stored_views_show_the_columns_that_they_were_stored_over(
 @pytest.mark.usefixtures("spark")
 @pytest.mark.slow
 @pytest.mark.proves("S31", "P18")
-def test_rows_that_are_put_back_are_those_of_their_version(root: Path, make: Make) -> None:
+def test_a_restored_table_is_up_to_date_only_at_the_built_version(root: Path, make: Make) -> None:
     build(make(root))
     there = table(root).version()
     put(root, 5)
@@ -305,7 +305,9 @@ def test_rows_that_are_put_back_are_those_of_their_version(root: Path, make: Mak
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 @pytest.mark.proves("S31", "P18")
-def test_a_log_that_is_put_back_and_written_on_is_another(root: Path, make: Make) -> None:
+def test_a_log_restored_from_a_backup_and_continued_makes_tables_stale(
+    root: Path, make: Make
+) -> None:
     shutil.copytree(root / "t", root / "backup")
     put(root, 5)
     build(make(root))
@@ -327,7 +329,9 @@ def test_a_log_that_is_put_back_and_written_on_is_another(root: Path, make: Make
 @pytest.mark.parametrize(
     "how", ["cleaned", "more rows", "recorded", "unknown", "partly", "deleted"]
 )
-def test_what_is_not_known_to_have_the_same_rows_is_built(root: Path, make: Make, how: str) -> None:
+def test_tables_are_stale_unless_commits_are_known_to_change_no_rows(
+    root: Path, make: Make, how: str
+) -> None:
     build(make(root))
     first = table(root).version() + 1
     if how == "deleted":
@@ -337,7 +341,7 @@ def test_what_is_not_known_to_have_the_same_rows_is_built(root: Path, make: Make
         table(root).create_checkpoint()
         for n in range(first + 1):
             log(root, n).unlink()
-    elif how == "more rows":  # a writer says that they are none
+    elif how == "more rows":  # the commit claims that it changes no data
         put(root, 5)
         text = log(root, table(root).version())
         text.write_text(text.read_text().replace('"dataChange":true', '"dataChange":false'))
@@ -403,7 +407,7 @@ def test_copies_are_up_to_date_after_commits_that_change_no_rows(
     assert not builder.observer.ingestion.pending(external).is_nothing
     assert build(builder) == {"n": "reused", "young": "added"}
     assert [row[0] for row in read(make(root), "young")] == [0, 1, 2, 3, 4, 5, 7]
-    # What went is gone, whatever was written anew after.
+    # Deleted rows are removed, even if files are compacted afterwards.
     table(root).delete("id = 1")
     optimize(root)
     assert stale(make(root)).keys() >= {"n"}
@@ -415,7 +419,7 @@ def test_copies_are_up_to_date_after_commits_that_change_no_rows(
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 @pytest.mark.proves("S31", "F16")
-def test_copies_grow_after_their_version_was_written_anew_and_vacuumed(
+def test_copies_can_be_extended_after_their_version_was_compacted_and_vacuumed(
     make_project: Callable[..., Path], make: Make
 ) -> None:
     less = EXTERNAL.partition("--@")[0]
@@ -483,7 +487,7 @@ def test_copies_of_iceberg_tables_are_up_to_date_after_compaction_and_changes_of
     assert stale(make(root)) == {}
 
 
-# ------------------------------------------------------------------------- what logs alone say
+# ---------------------------------------------------------------------------------- Delta logs
 
 MAPPED = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "9"}
 
@@ -499,7 +503,7 @@ def is_same_raw(where: Path, version: str) -> bool:
 
 
 def since_then(where: Path, version: str) -> tuple[int, int]:
-    """Return how many files came since a version, and how many went."""
+    """Return how many files were added and removed since a version."""
     change = raw_change("", str(where), version, raw_version(where)[0])
     assert change is not None
     return len(change.added), len(change.lost)
@@ -516,7 +520,7 @@ def why_again(where: Path, since: str) -> str | None:
 
 
 def metadata(root: Path, configuration: dict[str, str], **physical: str) -> dict[str, Any]:
-    """Return metadata of the table whose columns are of these names in files."""
+    """Return metadata of the table with these physical column names."""
     (old,) = (a["metaData"] for a in actions_of(root, 0) if "metaData" in a)
     fields = json.loads(old["schemaString"])["fields"]
     for n, one in enumerate(fields if configuration else ()):
@@ -536,7 +540,7 @@ def removal(add: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def rewrite(root: Path, written: pa.Table, **more: Any) -> list[dict[str, Any]]:
-    """Write a file, and return the actions that put it in the place of all that are there."""
+    """Write a file, and return the actions that replace all existing files by it."""
     last = table(root).version()
     there = [json.loads(a) for a in added_by(root, *range(last + 1))]
     (root / "t" / f"anew{last}.parquet").parent.mkdir(exist_ok=True)
@@ -550,7 +554,7 @@ def rewrite(root: Path, written: pa.Table, **more: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.proves("S31", "P18")
 @pytest.mark.parametrize("how", ["dropped and added", "swapped"])
-def test_columns_that_were_mapped_in_between_may_have_other_values(
+def test_columns_mapped_between_two_versions_are_treated_as_changed(
     tmp_path: Path, how: str
 ) -> None:
     two = pa.table({"id": [1, 2], "x": [3, 4], "y": [5, 6]})
@@ -572,7 +576,7 @@ def test_columns_that_were_mapped_in_between_may_have_other_values(
 
 
 @pytest.mark.proves("S31", "P18")
-def test_other_numbers_of_rows_contradict_commits_that_say_that_nothing_changed(
+def test_a_changed_row_count_contradicts_commits_that_claim_no_change(
     tmp_path: Path,
 ) -> None:
     two = pa.table({"x": [3, 4]})
@@ -584,7 +588,7 @@ def test_other_numbers_of_rows_contradict_commits_that_say_that_nothing_changed(
         shutil.rmtree(tmp_path / "t")
         shutil.copytree(tmp_path / "kept", tmp_path / "t")
 
-    # As many rows, as OPTIMIZE leaves.
+    # The same number of rows, as after OPTIMIZE.
     commit(tmp_path, *rewrite(tmp_path, two))
     assert is_same_raw(tmp_path / "t", version)
     assert is_same_external(tmp_path / "t", since)
@@ -592,7 +596,7 @@ def test_other_numbers_of_rows_contradict_commits_that_say_that_nothing_changed(
     assert since_then(tmp_path / "t", version) == (1, 0)
     assert why_again(tmp_path / "t", since) is None
 
-    # The last file is gone.
+    # The only file is removed.
     put_back()
     (add,) = (json.loads(a) for a in added_by(tmp_path, 0))
     commit(tmp_path, removal(add))
@@ -600,7 +604,7 @@ def test_other_numbers_of_rows_contradict_commits_that_say_that_nothing_changed(
     assert not is_same_raw(tmp_path / "t", version)
     assert "version 1 states that no row changed" in str(why_again(tmp_path / "t", since))
 
-    # More rows are there, or fewer of the same file.
+    # The new file has more rows.
     put_back()
     commit(tmp_path, *rewrite(tmp_path, pa.table({"x": [3, 4, 5]})))
     assert not is_same_external(tmp_path / "t", since)
@@ -611,13 +615,13 @@ def test_other_numbers_of_rows_contradict_commits_that_say_that_nothing_changed(
 
 
 @pytest.mark.proves("S31", "P18")
-def test_rows_that_are_not_counted_may_be_others(tmp_path: Path) -> None:
+def test_rewritten_files_without_row_counts_are_treated_as_changed(tmp_path: Path) -> None:
     two = pa.table({"x": [3, 4]})
     write_deltalake(tmp_path / "t", two)
     text = log(tmp_path, 0).read_text()
     log(tmp_path, 0).write_text(text.replace('\\"numRecords\\":2,', ""))
     version, since = raw_version(tmp_path / "t")[1], delta_connector(None, tmp_path / "t").pin()
-    # The very files are, whatever is known of them.
+    # Unchanged files have the same rows, even without row counts.
     set_properties(tmp_path)
     assert is_same_raw(tmp_path / "t", version)
     assert is_same_external(tmp_path / "t", since)
@@ -629,7 +633,7 @@ def test_rows_that_are_not_counted_may_be_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("S31", "P18")
-def test_rows_that_vectors_delete_are_none_of_those_that_stay(tmp_path: Path) -> None:
+def test_row_counts_exclude_rows_in_deletion_vectors(tmp_path: Path) -> None:
     three = pa.table({"x": [3, 4, 5]})
     write_deltalake(tmp_path / "t", three)
     features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
@@ -647,7 +651,7 @@ def test_rows_that_vectors_delete_are_none_of_those_that_stay(tmp_path: Path) ->
 
 
 @pytest.mark.proves("S31", "P18")
-def test_a_log_that_was_put_back_and_cleaned_is_not_taken_for_the_one_before(
+def test_a_restored_and_cleaned_log_is_not_mistaken_for_the_earlier_one(
     tmp_path: Path,
 ) -> None:
     for n in range(2):

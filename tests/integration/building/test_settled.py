@@ -1,4 +1,4 @@
-"""Sources that a run leaves out, because a build would leave them exactly as they are."""
+"""Sources that a run leaves out because a build would not change them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def edit(root: Path, old: str, new: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.proves("V40")
-def test_only_sources_are_left_out_that_a_build_would_not_touch(
+def test_a_run_leaves_out_only_sources_that_a_build_would_not_change(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     assert look(enter(root)) == {}  # nothing is built
@@ -100,7 +100,7 @@ def test_only_sources_are_left_out_that_a_build_would_not_touch(
     assert names(look(enter(root))) == LEFT_OUT
 
     builder_ended = datetime.now(UTC)
-    # Confirming moves nothing but the time until when the data is known to be current.
+    # Confirming changes only the time until which the data is known to be current.
     before, planned = enter(root), enter(root)
     manifest = before.observer.published()
     settled = look(planned)
@@ -116,7 +116,7 @@ def test_only_sources_are_left_out_that_a_build_would_not_touch(
     assert all(after[b].known_at == manifest[b].known_at for b in others)
     assert planned.settings.manifest_path.is_file()
 
-    # What is not current above makes everything below no more current.
+    # A source can be left out even if its upstream sources are not selected.
     few = find_settled(
         Reader(planned.observer, planned.engine),
         [s for s in planned.project.persisted if s.name == "stored"],
@@ -126,19 +126,21 @@ def test_only_sources_are_left_out_that_a_build_would_not_touch(
 
 @pytest.mark.slow
 @pytest.mark.proves("V40")
-def test_whatever_a_build_would_do_is_done(root: Path, enter: Callable[..., Builder]) -> None:
+def test_a_run_includes_every_source_that_a_build_would_change(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
     builder = enter(root)
     for source in builder.project.persisted:
         builder.build(source)
     builder.close()
     by_name = {s.name: s for s in builder.project.persisted}
 
-    # An edited source, and what reads it; a check that compares with it.
+    # An edited source, its downstream sources, and a check that compares with it.
     edit(root, "SELECT a, b FROM t;", "SELECT a, upper(b) AS b FROM t;")
     assert names(look(enter(root))) == set()
     edit(root, "SELECT a, upper(b) AS b FROM t;", "SELECT a, b FROM t;")
     assert names(look(enter(root))) == LEFT_OUT
-    # A source whose text differs but not its meaning: the build records the text.
+    # A source with another text but the same meaning: the build records the text.
     edit(root, "SELECT b, count(*) AS n", "SELECT b, count(1) AS n")
     assert names(look(enter(root))) == {"plain", "other"}
     edit(root, "SELECT b, count(1) AS n", "SELECT b, count(*) AS n")
@@ -157,7 +159,7 @@ def test_whatever_a_build_would_do_is_done(root: Path, enter: Callable[..., Buil
         "--@ persist\nCREATE VIEW plain",
         "--@ persist check { not_null=[a] }\nCREATE VIEW plain",
     )
-    # A table of which a file is gone.
+    # A table with a missing file.
     snapshot = builder.ledger.manifests.fetch("dev")[by_name["reader"].build_id]
     (lost,) = Path(builder.settings.table_root(snapshot.table), snapshot.build_uid).glob(
         "*.parquet"
@@ -166,7 +168,7 @@ def test_whatever_a_build_would_do_is_done(root: Path, enter: Callable[..., Buil
     assert names(look(enter(root))) == {"plain", "other"}
     shutil.move(root / "lost", lost)
     assert names(look(enter(root))) == LEFT_OUT
-    # A build that never ended: the next one tidies up after it.
+    # A build that never ended: the next build cleans up after it.
     killed = enter(root, run_id="killed")
     with pytest.raises(KeyboardInterrupt), killed.work(by_name["other"]):
         assert names(look(enter(root))) == LEFT_OUT - {"other"}
@@ -182,7 +184,7 @@ def test_whatever_a_build_would_do_is_done(root: Path, enter: Callable[..., Buil
 
 
 @pytest.mark.proves("V40")
-def test_a_run_reads_the_versions_by_which_sources_were_left_out(
+def test_a_run_reads_the_versions_pinned_when_sources_were_left_out(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     builder = enter(root)
@@ -204,10 +206,10 @@ def test_a_run_reads_the_versions_by_which_sources_were_left_out(
 
 
 @pytest.mark.proves("V40")
-def test_a_table_that_is_confirmed_is_as_good_as_one_that_is_found_up_to_date(
+def test_confirming_a_table_has_the_same_effect_as_reusing_it_in_a_build(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
-    """It stays when others collect, and readers of several environments prefer it."""
+    """Garbage collection spares it, and queries over several environments prefer it."""
     toml = root / "persist.toml"
     toml.write_text(toml.read_text() + '\n[env.prod]\n[env.dev]\nreads = "prod"\n')
     at = [datetime(2026, 1, 1, tzinfo=UTC)]
@@ -234,7 +236,7 @@ def test_a_table_that_is_confirmed_is_as_good_as_one_that_is_found_up_to_date(
         with later.ledger.builds._read() as connection:
             return {*forgotten(connection, at[0] - week, "prod", (), ())}
 
-    assert "prod" in collected()  # of a project that no longer has the source
+    assert "prod" in collected()  # as if its project no longer had the source
     reader = Reader(later.observer, later.engine)
     confirm(reader, find_settled(reader, [plain]).values())
     assert "prod" not in collected()
@@ -242,7 +244,7 @@ def test_a_table_that_is_confirmed_is_as_good_as_one_that_is_found_up_to_date(
     assert other != first
 
 
-def test_a_table_that_was_tainted_meanwhile_is_not_confirmed(
+def test_a_concurrently_tainted_table_is_not_confirmed(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     plain = next(s for s in enter(root).project.persisted if s.name == "plain")

@@ -1,4 +1,4 @@
-"""Small tables are maintained only if two builds of all rows took long."""
+"""Small tables are updated incrementally only if two full builds took long."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def planned(builder: Builder) -> Step:
 
 
 def build(builder: Builder, seconds: float) -> str | None:
-    """Build the source, say that all builds took some seconds, and return the method."""
+    """Build the source, record a duration for all builds, and return the method."""
     (source,) = builder.project.persisted
     method = builder.build(source).maintenance
     with builder.ledger.events.database.write() as connection:
@@ -56,7 +56,7 @@ def build(builder: Builder, seconds: float) -> str | None:
 
 @pytest.mark.proves("V38")
 @pytest.mark.parametrize(("seconds", "method"), [(4.0, "whole"), (20.0, "keys")])
-def test_the_second_build_of_a_small_table_computes_all_rows_and_decides(
+def test_the_second_full_build_of_a_small_table_decides_its_method(
     seconds: float, method: str, make_project: Callable[..., Path], enter: Callable[..., Builder]
 ) -> None:
     root = make_project({"m.sql": SQL})

@@ -1,4 +1,4 @@
-"""What a build would do, told without an engine: observing and planning start no Spark."""
+"""The stages of a build, described without an engine: planning starts no Spark."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def observer(make_project: Callable[..., Path]) -> Iterator[Observer]:
         ("growing", "whole", "all rows"),
     ],
 )
-def test_the_stages_of_a_build_are_told(
+def test_the_stages_of_a_build_are_described_in_advance(
     name: str, strategy: str, scope: str, observer: Observer
 ) -> None:
     (source,) = (s for s in observer.project.persisted if s.name == name)
@@ -83,7 +83,7 @@ def test_a_partition_whose_window_has_not_ended_has_no_stages_yet(observer: Obse
 
 
 @pytest.mark.proves("H6")
-def test_an_increment_is_added_or_computed_again(observer: Observer) -> None:
+def test_an_increment_uses_the_window_or_the_append_strategy(observer: Observer) -> None:
     (source,) = (s for s in observer.project.persisted if s.name == "growing")
     (step,) = observer.plan([source.source_id]).steps
     base = Snapshot("u", source.source_id, source.build_id, "t", 1, (), "", 0, 0, observer.clock())

@@ -1,4 +1,4 @@
-"""Sources that are kept otherwise than in a table of their own."""
+"""Sources that are materialized as views or temporary tables."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def source_text(strategy: str) -> str:
 
 @pytest.mark.proves("M11")
 @pytest.mark.parametrize("strategy", ["table", "view", "temporary"])
-def test_however_it_is_kept_it_reads_back_equal(run: Callable[..., Run], strategy: str) -> None:
+def test_all_materializations_return_the_same_rows(run: Callable[..., Run], strategy: str) -> None:
     now = run(source_text(strategy))
     names = ["base", "top"] if strategy == "temporary" else ["base", "mid", "top"]
     assert [s.name for s in now.builder.project.persisted] == names
@@ -116,7 +116,7 @@ def test_however_it_is_kept_it_reads_back_equal(run: Callable[..., Run], strateg
 # ------------------------------------------------------------------------------------------- views
 
 
-def test_a_view_says_what_it_said_when_it_was_built(run: Callable[..., Run]) -> None:
+def test_a_view_reads_the_table_versions_of_its_build(run: Callable[..., Run]) -> None:
     run(source_text("view")).build("base", "mid")
     write(run(source_text("view")).root, [5])
     now = run(source_text("view"))
@@ -134,7 +134,7 @@ def test_a_view_says_what_it_said_when_it_was_built(run: Callable[..., Run]) -> 
 
 
 @pytest.mark.slow
-def test_a_view_of_a_view_and_of_raw_data(run: Callable[..., Run]) -> None:
+def test_a_view_can_read_another_view_and_raw_data(run: Callable[..., Run]) -> None:
     sources = (
         HEAD
         + """
@@ -160,7 +160,7 @@ CREATE VIEW w AS SELECT v.a, t.a AS b FROM v JOIN t ON v.a = t.a;
 
 
 @pytest.mark.slow
-def test_what_a_view_reads_is_kept_as_long_as_it(run: Callable[..., Run]) -> None:
+def test_gc_keeps_table_versions_that_a_view_reads(run: Callable[..., Run]) -> None:
     run(source_text("view")).build("base", "mid")
     write(run(source_text("view")).root, [5])
     now = run(source_text("view"))
@@ -177,7 +177,7 @@ def test_what_a_view_reads_is_kept_as_long_as_it(run: Callable[..., Run]) -> Non
 
 
 @pytest.mark.slow
-def test_a_view_is_checked_promoted_and_missed(run: Callable[..., Run]) -> None:
+def test_a_view_is_checked_promoted_and_reported_as_missing(run: Callable[..., Run]) -> None:
     sources = source_text("view").replace(
         "=view", "=view check { unique=[doubled] expr='doubled < 100' }"
     )
@@ -200,7 +200,7 @@ def test_a_view_is_checked_promoted_and_missed(run: Callable[..., Run]) -> None:
 
 
 @pytest.mark.slow
-def test_a_table_becomes_a_view_and_a_table_again(run: Callable[..., Run]) -> None:
+def test_changing_the_strategy_rebuilds_only_that_source(run: Callable[..., Run]) -> None:
     run(source_text("table")).build("base", "mid", "top")
     now = run(source_text("view"))
     assert now.why("base", "mid", "top") == [[], ["strategy"], []]
@@ -212,7 +212,7 @@ def test_a_table_becomes_a_view_and_a_table_again(run: Callable[..., Run]) -> No
     assert (last.stored("mid").view, last.rows("mid")) == (None, [4, 6])
 
 
-def test_a_view_may_be_parked_and_taken_up(run: Callable[..., Run]) -> None:
+def test_a_view_can_be_parked_and_resumed(run: Callable[..., Run]) -> None:
     now = run(source_text("view"))
     now.build("base")
     parked = now.builder.park(now.source("mid"))
@@ -222,7 +222,7 @@ def test_a_view_may_be_parked_and_taken_up(run: Callable[..., Run]) -> None:
     assert (now.rows("mid"), now.rows("top")) == ([4, 6], [10])
 
 
-def test_a_view_of_a_table_that_is_parked_too_is_read_ahead(run: Callable[..., Run]) -> None:
+def test_a_parked_source_can_read_parked_views_and_tables(run: Callable[..., Run]) -> None:
     sources = source_text("view") + (
         "--@ persist materialized=view\nCREATE VIEW above AS SELECT doubled + 1 AS b FROM mid;\n"
         "--@ persist\nCREATE VIEW last AS SELECT sum(b) AS s FROM above;\n"
@@ -246,7 +246,7 @@ CREATE VIEW v AS SELECT a + 1 AS a FROM r;
 """
 
 
-def test_a_view_of_data_that_has_no_versions_is_refused(run: Callable[..., Run]) -> None:
+def test_a_view_of_unversioned_data_is_rejected(run: Callable[..., Run]) -> None:
     now = run(JDBC)
     with pytest.raises(BuildError, match="`v` cannot be a view: the data of `r`"):
         now.build("v")
@@ -255,7 +255,7 @@ def test_a_view_of_data_that_has_no_versions_is_refused(run: Callable[..., Run])
 # ------------------------------------------------------------------------------- temporary tables
 
 
-def test_a_temporary_table_is_computed_once_and_goes_with_its_run(run: Callable[..., Run]) -> None:
+def test_a_run_computes_a_temporary_table_once_and_then_drops_it(run: Callable[..., Run]) -> None:
     sources = (
         source_text("temporary")
         + "--@ persist\nCREATE VIEW other AS SELECT max(doubled) AS m FROM mid;\n"
@@ -318,7 +318,7 @@ def test_the_rows_of_a_temporary_table_are_checked(run: Callable[..., Run]) -> N
 
 
 @pytest.mark.slow
-def test_a_view_holds_no_rows_that_a_temporary_table_must_not_have(
+def test_a_view_over_a_temporary_source_enforces_its_checks(
     run: Callable[..., Run],
 ) -> None:
     sources = source_text("temporary").replace("=temporary", "=temporary check.expr='doubled < 7'")
@@ -339,7 +339,7 @@ def test_a_view_holds_no_rows_that_a_temporary_table_must_not_have(
 
 
 @pytest.mark.slow
-def test_a_check_that_is_added_to_a_temporary_source_guards_what_was_built_of_it(
+def test_a_check_added_to_a_temporary_source_applies_to_tables_built_from_it(
     run: Callable[..., Run],
 ) -> None:
     run(source_text("temporary")).build("base", "top")
@@ -363,12 +363,12 @@ def test_a_check_that_is_added_to_a_temporary_source_guards_what_was_built_of_it
 
 
 @pytest.mark.slow
-def test_newer_data_has_a_newer_temporary_table(run: Callable[..., Run]) -> None:
+def test_newer_data_recomputes_the_temporary_table(run: Callable[..., Run]) -> None:
     now = run(source_text("temporary"))
     now.build("base", "top")
     write(now.root, [5])
     other = run(source_text("temporary"))
     other.build("base")
-    # A run that goes on, and whose table upstream another one has built anew meanwhile.
+    # The first run continues after another run has rebuilt its upstream table.
     assert now.builder.build(now.source("top"), force=True).action == "built"
     assert now.rows("top") == [12]

@@ -1,4 +1,4 @@
-"""Whatever happens to raw data, code and builders: tables of every strategy are as from scratch."""
+"""Random changes of data and code, and killed builds, give the same tables as a full build."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_random_histories_of_every_strategy_equal_a_build_from_scratch(
 @pytest.mark.slow
 @pytest.mark.proves("T8")
 @pytest.mark.parametrize("kind", ["ranked", "absent", "several"])
-def test_random_histories_of_tables_maintained_by_deltas(
+def test_random_histories_of_tables_maintained_by_deltas_equal_a_full_build(
     spark: Any, zygote: Zygote, kind: str
 ) -> None:
     tally = explore(draws(3, 20), spark, zygote, SPARK_TOML, shrink=False, only=kind)
@@ -46,7 +46,7 @@ def test_random_histories_of_tables_maintained_by_deltas(
 
 @pytest.mark.slow
 @pytest.mark.proves("P23")
-# The fourth transaction publishes, of a table of versions the fifth.
+# The fourth transaction publishes; for a table with versions, the fifth.
 @pytest.mark.parametrize(
     "place",
     [
@@ -66,14 +66,14 @@ def test_random_histories_of_tables_maintained_by_deltas(
 @pytest.mark.parametrize(
     "kind", ["windows", "added", "latest", "daily", "kept", "grouped", "matched"]
 )
-def test_a_builder_may_be_killed_at_every_commit_point(
+def test_a_build_recovers_from_a_kill_at_every_commit_point(
     spark: Any, zygote: Zygote, kind: str, place: tuple[str, int]
 ) -> None:
     given = {"spark": spark, "zygote": zygote, "toml": SPARK_TOML}
     made: Any = type("Killed", (Histories,), {**given, "tally": Tally(), "contents": {}})
     history = made()
     history.start(chosen={kind}, rows=[(0, 0, 1, 2), (3, 0, 1, 2)], built=True)
-    # A newer row of a key, and one of a new key on a day that is over.
+    # A newer row of an existing key, and a row of a new key on a past day.
     history.happen([("append", 0, [(0, 1, 1, 4), (1, 0, 2, 2)], 0)])
     history.do_kill(5, place)
     history.teardown()

@@ -1,7 +1,7 @@
-"""What builds tell OpenTelemetry, OpenLineage and log collectors, received on loopback.
+"""What builds report to OpenTelemetry, OpenLineage and log collectors.
 
-Builds run in a process of their own, as tools are set up once for each; on DuckDB, as it does not
-matter here who computes rows.
+Builds run in a separate process, because exporters are set up once per process; and on DuckDB,
+because the engine does not matter here.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def test_builds_log_json_with_source_build_environment_and_run(root: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.proves("Y4", "Y5")
-def test_what_is_off_is_not_even_imported(root: Path) -> None:
+def test_disabled_exporters_are_not_imported(root: Path) -> None:
     assert act(root, {})[0][1:] == []
     off = {"OTEL_SDK_DISABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
     assert act(root, {**off, "OPENLINEAGE_URL": "x", "OPENLINEAGE_DISABLED": "true"})[0][1:] == []
@@ -188,7 +188,7 @@ def events_of(receiver: Receiver) -> list[dict[str, Any]]:
 
 
 @pytest.mark.proves("Y5")
-def test_events_have_inputs_columns_lineage_checks_and_the_run(
+def test_openlineage_events_have_inputs_columns_lineage_checks_and_the_run(
     root: Path, receiver: Receiver
 ) -> None:
     act(root, {"OPENLINEAGE_URL": receiver.url})
@@ -219,7 +219,7 @@ def test_events_have_inputs_columns_lineage_checks_and_the_run(
     assert origin == {**raw, "field": "x", "transformations": []}
     (link,) = output["facets"]["symlinks"]["identifiers"]
     assert link["namespace"] == "file" and link["name"].startswith(str(root))
-    # What is not persisted stands between, and is no dataset.
+    # `middle` is not persisted, so lineage skips it.
     of_b = events[4]["outputs"][0]["facets"]["columnLineage"]["fields"]
     place = {"namespace": "persist", "name": "dev/m/a"}
     (origin,) = of_b["loud"]["inputFields"]
@@ -237,7 +237,7 @@ def test_events_have_inputs_columns_lineage_checks_and_the_run(
 
 @pytest.mark.slow
 @pytest.mark.proves("Y5")
-def test_a_receiver_that_is_away_or_refuses_fails_no_build(root: Path, receiver: Receiver) -> None:
+def test_an_unavailable_lineage_receiver_fails_no_build(root: Path, receiver: Receiver) -> None:
     receiver.status = 500
     quick = {"OPENLINEAGE__TRANSPORT__TYPE": "http", "OPENLINEAGE__TRANSPORT__TIMEOUT": "1"}
     for url in (receiver.url, "http://127.0.0.1:9"):
@@ -246,6 +246,6 @@ def test_a_receiver_that_is_away_or_refuses_fails_no_build(root: Path, receiver:
         assert float(printed[0]) < 30
         lines = [json.loads(line) for line in text.splitlines()]
         lost = [x["level"] for x in lines if x["action"] == "lineage"]
-        assert lost and lost.count("warning") == 1  # and the rest is quieter
+        assert lost and lost.count("warning") == 1  # the others have a lower level
         ended = [x["source"] for x in lines if x["action"] == "build-ended"]
         assert ended == ["m/a", "m/b", "m/bad"]

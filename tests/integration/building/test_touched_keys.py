@@ -1,4 +1,4 @@
-"""Readers of a maintained table look only at the rows of keys that its builds touched."""
+"""Readers of an incremental table recompute only the keys that its builds touched."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def build(builder: Builder, *names: str) -> dict[str, PendingBuild]:
 
 
 def change_of(work: PendingBuild) -> Change:
-    """Return the change from which a build brought its table up to date."""
+    """Return the change with which a build updated its table."""
     assert work.step.increment is not None
     (change,) = work.step.increment.changes.values()
     return change
@@ -66,7 +66,7 @@ def change_of(work: PendingBuild) -> Change:
 
 @pytest.mark.slow
 @pytest.mark.proves("T14")
-def test_readers_look_only_at_the_keys_that_builds_of_a_table_touched(
+def test_readers_use_the_touched_keys_recorded_by_builds_of_their_inputs(
     make_project: Make, enter: Enter
 ) -> None:
     root = project(make_project)
@@ -105,7 +105,7 @@ def test_readers_look_only_at_the_keys_that_builds_of_a_table_touched(
         assert len(keys.files) >= 2
         assert work.maintenance != "whole"
 
-    # Rows that were only added are in files of which no keys are kept.
+    # No keys are recorded for files with only added rows.
     put_rows(root / "raw" / "dim", USERS, [(90, "new", "x")], grows=True)
     assert method_of(build(enter(root), "by_rows")["by_rows"]) == "append"
     raw = DeltaTable(str(root / "raw" / "dim"))
@@ -114,7 +114,7 @@ def test_readers_look_only_at_the_keys_that_builds_of_a_table_touched(
     work = works["of_rows"]
     assert (work.maintenance != "whole", change_of(work).keys) == (True, None)
 
-    # Keys that are gone are not needed.
+    # Builds also work if the files of keys are missing.
     by_keys = works["by_keys"]
     directory = Path(enter(root).settings.table_root(by_keys.table)) / by_keys.build.build_uid
     shutil.rmtree(directory / "touched")
@@ -124,7 +124,7 @@ def test_readers_look_only_at_the_keys_that_builds_of_a_table_touched(
 
 @pytest.mark.slow
 @pytest.mark.proves("T14")
-def test_keys_that_miss_a_row_that_changed_are_noticed(
+def test_incomplete_touched_keys_cause_a_full_computation(
     make_project: Make, enter: Enter, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = project(make_project)

@@ -1,4 +1,4 @@
-"""Upgrades rebuild nothing: tables are taken over by their texts, and only where that is certain."""
+"""Upgrades rebuild nothing: a release takes over tables with the same text, where that is safe."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def make_engine(request: pytest.FixtureRequest) -> MakeEngine:
 
 @pytest.fixture
 def make(enter: Make) -> Make:
-    """Return a function that makes a builder, a new run; each look at the clock is later."""
+    """Return a function that makes a builder for a new run; each reading of the clock is later."""
     seconds = count()
     return lambda root, **how: enter(
         root, clock=lambda: NOW + timedelta(seconds=next(seconds)), **how
@@ -69,7 +69,7 @@ def make(enter: Make) -> Make:
 
 @pytest.fixture
 def upgrade(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Return what makes another release of this one: all BuildIDs are others then."""
+    """Return a function that simulates another release, with different BuildIDs."""
     return lambda: monkeypatch.setattr(digests, "VERSION", f"{digests.VERSION}'")
 
 
@@ -96,7 +96,7 @@ def edit(root: Path, before: str, after: str, name: str = "m.sql") -> None:
 
 
 def build(builder: Builder) -> dict[str, str]:
-    """Build everything; return what became of each source."""
+    """Build everything; return the action for each source."""
     return {s.name: builder.build(s).action for s in builder.project.persisted}
 
 
@@ -139,7 +139,7 @@ def test_an_upgrade_builds_nothing(root: Path, make: Make, upgrade: Callable[[],
     assert [e.data["entries"] for e in events if e.kind == "tables-taken-over"] == [len(ALL)]
     assert events[0].kind == "tables-taken-over"
     now = later.ledger.manifests.fetch("dev")
-    assert before.items() <= now.items()  # for processes of the former release
+    assert before.items() <= now.items()  # for processes of the previous release
     uids = {s.build_uid for b, s in now.items() if b in later.project.by_build_id}
     assert uids == {s.build_uid for s in before.values()}
     assert planned(make(root)) == dict.fromkeys(ALL, ("reuse", []))
@@ -147,10 +147,10 @@ def test_an_upgrade_builds_nothing(root: Path, make: Make, upgrade: Callable[[],
 
 
 @pytest.mark.proves("X1", "V40")
-def test_a_table_that_no_run_has_taken_over_yet_stays_to_be_taken_over(
+def test_tables_not_yet_taken_over_are_neither_settled_nor_collected(
     root: Path, make: Make, upgrade: Callable[[], None]
 ) -> None:
-    """A run leaves out what is settled; what it would take over never is."""
+    """A run skips settled tables; tables that it would take over are never settled."""
     first = make(root)
     build(first)
 
@@ -163,7 +163,7 @@ def test_a_table_that_no_run_has_taken_over_yet_stays_to_be_taken_over(
         upgrade()
         later = make(root)
         assert settled(later) == set()
-        # Nor does a collection forget what the former release built, however old it is.
+        # Garbage collection preserves builds of the previous release, however old.
         defined = {b: [s.source_id for s in some] for b, some in later.project.by_build_id.items()}
         for removed in (False, True):
             later.ledger.builds.collect(NOW + timedelta(days=365), "dev", defined, removed=removed)
@@ -173,12 +173,12 @@ def test_a_table_that_no_run_has_taken_over_yet_stays_to_be_taken_over(
 
 
 @pytest.mark.proves("X1")
-def test_readers_get_the_tables_at_once(
+def test_readers_get_the_tables_right_after_an_upgrade(
     root: Path, make: Make, upgrade: Callable[[], None]
 ) -> None:
     build(make(root))
     upgrade()
-    put(root, 3)  # who computed the query would see it
+    put(root, 3)  # a query of the raw table would include it
     later = make(root)
     assert {s.build_id for s in later.project.persisted} <= {*later.observer.manifest()}
     assert read(later, "total") == [(date(2024, 1, 1), 1), (date(2024, 1, 2), 2)]
@@ -188,10 +188,12 @@ def test_readers_get_the_tables_at_once(
 
 @pytest.mark.slow
 @pytest.mark.proves("X1")
-def test_what_was_taken_over_goes_on(root: Path, make: Make, upgrade: Callable[[], None]) -> None:
+def test_taken_over_tables_are_still_built_incrementally(
+    root: Path, make: Make, upgrade: Callable[[], None]
+) -> None:
     build(make(root))
     upgrade()
-    put(root, 3)  # a table that is stale by then is maintained as before
+    put(root, 3)  # a stale table is still built incrementally
     later = make(root)
     plan = {
         s.source_id: s for s in later.plan([s.source_id for s in later.project.persisted]).steps
@@ -213,7 +215,7 @@ def test_what_was_taken_over_goes_on(root: Path, make: Make, upgrade: Callable[[
 
 
 @pytest.mark.proves("X1")
-def test_a_rollback_takes_it_back_and_the_next_build_takes_over_again(
+def test_a_rollback_undoes_a_takeover_and_the_next_build_repeats_it(
     root: Path, make: Make, upgrade: Callable[[], None]
 ) -> None:
     build(make(root))
@@ -233,16 +235,16 @@ def test_a_rollback_takes_it_back_and_the_next_build_takes_over_again(
 
 
 @pytest.mark.proves("X2")
-def test_what_changed_meanwhile_is_built(
+def test_sources_edited_after_an_upgrade_are_rebuilt(
     root: Path, make: Make, upgrade: Callable[[], None]
 ) -> None:
     build(make(root))
     upgrade()
     edit(root, "x + 1 AS y", "x + 2 AS y")
     assert built(make(root)) == {"added"}
-    edit(root, "x + 2 AS y", "x  +  1 -- one more\n AS y")  # layout and comments are no text
+    edit(root, "x + 2 AS y", "x  +  1 -- one more\n AS y")  # layout and comments do not count
     assert built(make(root)) == set()
-    edit(root, "'a  b'", "'a b'")  # of a view beneath, in a column that nobody uses
+    edit(root, "'a  b'", "'a b'")  # in an upstream view, in an unused column
     assert built(make(root)) == {"total", "above"}
     assert build(make(root)) == {
         **dict.fromkeys(ALL, "built"),
@@ -262,7 +264,7 @@ def test_what_changed_meanwhile_is_built(
         ("watermark=day", "watermark=day assume=exact"),
     ],
 )
-def test_declarations_and_annotations_are_text(
+def test_declarations_and_annotations_are_part_of_the_text(
     before: str, after: str, root: Path, make: Make, upgrade: Callable[[], None]
 ) -> None:
     build(make(root))
@@ -274,7 +276,7 @@ def test_declarations_and_annotations_are_text(
 
 
 @pytest.mark.proves("X2")
-def test_settings_are_text(root: Path, make: Make, upgrade: Callable[[], None]) -> None:
+def test_settings_are_part_of_the_text(root: Path, make: Make, upgrade: Callable[[], None]) -> None:
     build(make(root))
     upgrade()
     with (root / "persist.toml").open("a") as file:
@@ -283,7 +285,7 @@ def test_settings_are_text(root: Path, make: Make, upgrade: Callable[[], None]) 
 
 
 @pytest.mark.proves("X2")
-def test_a_table_that_was_only_reused_does_not_come_from_the_present_text(
+def test_a_table_that_was_reused_for_an_edited_text_is_rebuilt_after_an_upgrade(
     root: Path, make: Make, upgrade: Callable[[], None]
 ) -> None:
     build(make(root))
@@ -296,20 +298,20 @@ def test_a_table_that_was_only_reused_does_not_come_from_the_present_text(
 
 
 @pytest.mark.proves("X2")
-def test_rows_that_come_from_two_texts_come_from_none(
+def test_a_table_with_rows_from_two_texts_is_rebuilt(
     root: Path, make: Make, upgrade: Callable[[], None]
 ) -> None:
     build(make(root))
     edit(root, "SELECT day, x + 1 AS y", "SELECT day, 1 + x AS y")
     put(root, 3)
-    assert build(make(root))["added"] == "built"  # an increment to rows of the other text
+    assert build(make(root))["added"] == "built"  # appends to rows of the other text
     upgrade()
     assert built(make(root)) == {"added"}
     assert "rows were computed from several texts" in str(planned(make(root))["added"])
 
 
 @pytest.mark.proves("X2")
-def test_a_reader_of_a_table_of_another_text_comes_from_none(
+def test_a_table_whose_input_has_another_text_is_rebuilt(
     root: Path, make: Make, upgrade: Callable[[], None]
 ) -> None:
     build(make(root))
@@ -323,7 +325,7 @@ def test_a_reader_of_a_table_of_another_text_comes_from_none(
 
 @pytest.mark.proves("X2")
 @pytest.mark.parametrize("other", ["1 < x", "x > 1"])
-def test_rows_that_another_text_finds_unchanged_come_from_two_texts(
+def test_a_snapshot_found_unchanged_by_another_text_records_no_text(
     other: str, make_project: Callable[..., Path], make: Make
 ) -> None:
     few = "--@ persist refresh=incremental\nCREATE VIEW few AS SELECT x FROM t WHERE x > 1;\n"
@@ -347,7 +349,7 @@ def test_rows_that_another_text_finds_unchanged_come_from_two_texts(
 
 
 @pytest.mark.proves("X2")
-def test_a_table_that_another_text_found_up_to_date_for_newer_data_is_built(
+def test_a_table_that_was_reused_for_newer_data_by_another_text_is_rebuilt(
     root: Path, make: Make, upgrade: Callable[[], None]
 ) -> None:
     edit(root, "WHERE x > 0", "WHERE x > 1")
@@ -358,13 +360,13 @@ def test_a_table_that_another_text_found_up_to_date_for_newer_data_is_built(
     assert build(make(root))["above"] == "reused"
     (now,) = [s for s in make(root).ledger.manifests.fetch("dev").values() if is_of(s, "above")]
     assert now.as_of != before[now.build_id].as_of
-    edit(root, "max(n) most", "max(n) AS most")  # would this text find it up to date, too?
+    edit(root, "max(n) most", "max(n) AS most")  # it may not be up to date by this text
     upgrade()
     assert built(make(root)) == {"above"}
 
 
 @pytest.mark.proves("X2")
-def test_a_release_that_computes_other_rows_takes_nothing_over(
+def test_a_release_that_computes_different_rows_rebuilds_all_tables(
     root: Path, make: Make, upgrade: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build(make(root))
@@ -386,7 +388,7 @@ def test_tables_of_releases_that_recorded_no_text_are_built(
         none = {"text": None, "software": None, "names": None}
         connection.execute(builds.update().values(**none))
     assert built(make(root)) == set()
-    assert build(make(root)) == dict.fromkeys(ALL, "reused")  # which records nothing
+    assert build(make(root)) == dict.fromkeys(ALL, "reused")  # reuse records no text
     with first.ledger.events.database.read() as connection:
         assert {*connection.scalars(sa.select(builds.c.text))} == {None}
     upgrade()
@@ -397,7 +399,7 @@ def test_tables_of_releases_that_recorded_no_text_are_built(
 
 
 @pytest.mark.proves("X2")
-def test_two_tables_that_one_release_made_from_one_text_are_built(
+def test_a_text_that_one_release_recorded_for_two_tables_is_not_trusted(
     make_project: Callable[..., Path], make: Make, upgrade: Callable[[], None]
 ) -> None:
     two = ("CREATE VIEW a AS SELECT x FROM t WHERE x > 1", "CREATE VIEW b AS SELECT x FROM t")
@@ -406,7 +408,7 @@ def test_two_tables_that_one_release_made_from_one_text_are_built(
     first = make(root)
     build(first)
     a = next(s for s in first.project.persisted if s.name == "a")
-    with first.ledger.events.database.write() as connection:  # as if the text held too little
+    with first.ledger.events.database.write() as connection:  # as if the text were incomplete
         connection.execute(builds.update().values(text=first.project.text_of(a.source_id)))
     edit(root, f"--@ persist\n{two[1]};\n", "")
     upgrade()
@@ -416,7 +418,7 @@ def test_two_tables_that_one_release_made_from_one_text_are_built(
 
 
 @pytest.mark.proves("X2")
-def test_the_same_software_takes_nothing_over(root: Path, make: Make) -> None:
+def test_the_same_release_takes_over_no_tables(root: Path, make: Make) -> None:
     first = make(root)
     build(first)
     with first.ledger.events.database.write() as connection:  # as if something unknown differed
@@ -427,7 +429,7 @@ def test_the_same_software_takes_nothing_over(root: Path, make: Make) -> None:
 
 
 @pytest.mark.proves("X2")
-def test_what_is_tainted_or_gone_is_built(
+def test_tainted_and_missing_tables_are_rebuilt_after_an_upgrade(
     root: Path, make: Make, upgrade: Callable[[], None]
 ) -> None:
     first = make(root)
@@ -448,7 +450,7 @@ def test_what_is_tainted_or_gone_is_built(
 
 
 @pytest.mark.proves("X2")
-def test_what_is_tainted_before_the_first_build_is_built(
+def test_tables_tainted_before_the_first_build_are_rebuilt(
     root: Path, make: Make, upgrade: Callable[[], None]
 ) -> None:
     build(make(root))
@@ -464,7 +466,7 @@ def test_what_is_tainted_before_the_first_build_is_built(
 
 @pytest.mark.slow
 @pytest.mark.proves("X2")
-def test_snapshots_of_one_table_have_the_build_ids_of_both_releases(
+def test_the_snapshots_of_a_table_include_those_of_both_releases(
     root: Path, make: Make, upgrade: Callable[[], None]
 ) -> None:
     build(make(root))
@@ -503,7 +505,7 @@ def test_an_environment_reuses_the_tables_of_another_one_across_an_upgrade(
     prod_tables = {s.table: s.version for s in dev.ledger.manifests.fetch("prod").values()}
     build(dev)
     for table in dev.ledger.manifests.fetch("dev").values():
-        assert table.version == prod_tables.get(table.table, table.version)  # prod's stay as is
+        assert table.version == prod_tables.get(table.table, table.version)  # prod's do not change
     prod = make(root, environment="prod")
     assert (
         prod.build(next(s for s in prod.project.persisted if s.name == "added")).action == "built"
@@ -547,7 +549,7 @@ def test_builds_of_all_releases_wait_for_leases_in_one_order(
 
 
 @pytest.mark.slow
-def test_a_process_of_the_former_release_goes_on_beside(
+def test_processes_of_the_previous_release_can_still_build_after_an_upgrade(
     root: Path, make: Make, upgrade: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = make(root)
@@ -618,7 +620,7 @@ def test_a_history_that_a_former_release_continued_meanwhile_does_not_start_over
 
 
 @pytest.mark.proves("X1")
-def test_a_history_of_an_environment_that_is_read_has_one_name_during_a_build(
+def test_a_history_of_a_read_environment_has_the_same_build_id_throughout_a_build(
     make_project: Callable[..., Path], make: Make, upgrade: Callable[[], None]
 ) -> None:
     root = make_project({"m.sql": RAW + HISTORY}, '[env.dev]\nreads = "prod"\n[env.prod]\n')
@@ -629,11 +631,11 @@ def test_a_history_of_an_environment_that_is_read_has_one_name_during_a_build(
     (source,) = dev.project.persisted
     latest = dev.observer.observe([source]).latest[source.source_id]
     assert latest.build_id == source.build_id
-    assert dev.observer.latest(source) == latest  # or its publication would be a conflict
+    assert dev.observer.latest(source) == latest  # otherwise publishing it would conflict
 
 
 @pytest.mark.proves("X1")
-def test_alerts_of_stale_tables_go_on(root: Path, make: Make, upgrade: Callable[[], None]) -> None:
+def test_stale_alerts_survive_upgrades(root: Path, make: Make, upgrade: Callable[[], None]) -> None:
     edit(
         root,
         "--@ persist\nCREATE VIEW above",

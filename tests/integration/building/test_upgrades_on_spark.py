@@ -1,4 +1,4 @@
-"""After an upgrade, tables of every kind go on as if there had been none."""
+"""After an upgrade, tables of every kind are maintained as without it."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def put(root: Path, *rows: tuple[int, int, int]) -> None:
 
 
 def build(builder: Builder) -> dict[str, tuple[str, str | None, int | None]]:
-    """Build everything; return what became of each source: action, method, partitions."""
+    """Build everything; return by source: action, method, and number of partitions."""
     done: dict[str, tuple[str, str | None, int | None]] = {}
     for source in builder.project.persisted:
         with builder.work(source) as work:
@@ -110,7 +110,7 @@ def read(builder: Builder) -> dict[str, list[tuple[Any, ...]]]:
 
 @pytest.mark.slow
 @pytest.mark.proves("X1", "X2")
-def test_tables_of_all_kinds_go_on_as_if_there_had_been_no_upgrade(
+def test_tables_of_all_kinds_are_maintained_after_an_upgrade_as_without_it(
     make_project: Callable[..., Path], make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need_node()
@@ -134,7 +134,7 @@ def test_tables_of_all_kinds_go_on_as_if_there_had_been_no_upgrade(
             put(root, *rows)
         upgrade(version)
         expected = build(make(control))
-        upgrade(f"another {number}")  # once with tables that are stale by then
+        upgrade(f"another {number}")  # the second time with stale tables
         assert build(make(upgraded)) == expected
         tables = read(make(upgraded))
         upgrade(version)

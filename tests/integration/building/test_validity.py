@@ -1,4 +1,4 @@
-"""Tables that keep what rows were, on Spark: whatever happens, one version after the other."""
+"""Histories (`refresh=snapshot`) and continued tables (`on_change=continue`) on Spark."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def day(n: float) -> datetime:
 
 @pytest.fixture
 def make(make_project: Callable[..., Path], enter: Callable[..., Builder]) -> Make:
-    """Return a function that makes a builder, a run at a time of its own."""
+    """Return a function that makes a builder for a run at a given time."""
 
     def builder(
         text: str = PLAIN,
@@ -69,7 +69,7 @@ def make(make_project: Callable[..., Path], enter: Callable[..., Builder]) -> Ma
 
 
 def put(root: Path, *rows: tuple[Any, ...]) -> None:
-    """Let raw data be some rows: id, a, b, and the day since when."""
+    """Replace the raw data by rows of id, a, b, and the day from which they are valid."""
     names = ("id", "a", "b", "at")
     said = [dict(zip(names, (*row, None, None)[:4], strict=True)) for row in rows]
     for row in said:
@@ -98,7 +98,7 @@ def rows_of(builder: Builder, snapshot: Snapshot) -> list[Row]:
 
 
 def versions_of(builder: Builder, snapshot: Snapshot, *names: str) -> list[tuple[Any, ...]]:
-    """Return columns of versions, and from which day until which they are valid, in order."""
+    """Return columns of versions, and from which day until which they are valid, sorted."""
     found = [
         (
             *(row[n] for n in names or ("id", "a")),
@@ -116,14 +116,14 @@ def versions_of(builder: Builder, snapshot: Snapshot, *names: str) -> list[tuple
 
 
 class Oracle:
-    """What a history holds, by plain words of Python."""
+    """The expected rows of a history, computed in plain Python."""
 
     def __init__(self, watch: tuple[str, ...], by: str | None, close: bool) -> None:
         self.watch, self.by, self.close = watch, by, close
         self.versions: list[Row] = []
 
     def turn(self, rows: list[Row], now: datetime) -> int:
-        """Take rows for what is so now; return how many versions that touched."""
+        """Apply the current rows; return the number of affected versions."""
         n = 0
         current = {v["id"]: v for v in self.versions if v["valid_to"] is None}
         for row in rows:
@@ -167,7 +167,7 @@ KINDS = {
 
 @pytest.mark.slow
 @pytest.mark.proves("P19")
-def test_random_histories_are_what_python_says(make: Make) -> None:
+def test_random_histories_match_the_python_oracle(make: Make) -> None:
     views = (
         f"--@ persist refresh=snapshot {how}\nCREATE VIEW {name} AS SELECT id, a, b, at FROM t;\n"
         for name, (how, _) in KINDS.items()
@@ -182,7 +182,7 @@ def test_random_histories_are_what_python_says(make: Make) -> None:
         for key in (*range(5), None):
             act = chance.choice(("insert", "update", "correct", "delete", "leave", "leave"))
             if step == 3:
-                act = "leave"  # an empty run, of data written again
+                act = "leave"  # a run without changes, of rewritten data
             since = chance.choice((None, day(at - 1), day(at), day(at + 2)))
             if act == "insert" and key not in state:
                 state[key] = {"id": key, "a": "new", "b": 0, "at": since}
@@ -216,12 +216,12 @@ def test_random_histories_are_what_python_says(make: Make) -> None:
     assert min(tally["built"], tally["reused"], tally["files kept"]) > 2, tally
 
 
-# -------------------------------------------------------------------------------------- one by one
+# ------------------------------------------------------------------------------------ single cases
 
 
 @pytest.mark.slow
 @pytest.mark.proves("P19")
-def test_versions_can_be_read_by_version_and_by_time(make: Make) -> None:
+def test_a_history_can_be_read_by_version_and_by_time(make: Make) -> None:
     builder = make()
     root = builder.settings.root
     made: list[Snapshot] = []
@@ -249,7 +249,7 @@ def test_versions_can_be_read_by_version_and_by_time(make: Make) -> None:
 
 
 @pytest.mark.slow
-def test_what_comes_back_was_not_there_before_it_went(make: Make) -> None:
+def test_the_validity_of_a_returning_row_starts_after_its_deletion(make: Make) -> None:
     text = PLAIN.replace("key=id", "key=id watermark=at").replace("id, a, b", "id, a, at")
     builder = make(text)
     root = builder.settings.root
@@ -269,7 +269,7 @@ def test_what_comes_back_was_not_there_before_it_went(make: Make) -> None:
 
 
 @pytest.mark.slow
-def test_several_rows_of_one_key_are_refused(make: Make) -> None:
+def test_several_rows_with_the_same_key_are_rejected(make: Make) -> None:
     builder = make()
     root = builder.settings.root
     put(root, (1, "a"))
@@ -288,7 +288,7 @@ def test_several_rows_of_one_key_are_refused(make: Make) -> None:
 
 
 @pytest.mark.slow
-def test_a_build_asked_for_keeps_the_history(make: Make) -> None:
+def test_a_forced_build_keeps_the_history_unless_on_change_is_rebuild(make: Make) -> None:
     builder = make()
     root = builder.settings.root
     put(root, (1, "a"))
@@ -315,7 +315,7 @@ READERS = PLAIN + (
 
 
 @pytest.mark.slow
-def test_readers_rest_on_the_table_and_never_compute_it(make: Make) -> None:
+def test_readers_of_a_history_use_its_table_and_never_recompute_it(make: Make) -> None:
     builder = make(READERS)
     root = builder.settings.root
     put(root, (1, "a"), (2, "b"))
@@ -411,7 +411,7 @@ builder.build(next(s for s in project.sources if s.name == "p"))
 
 
 @pytest.mark.slow
-def test_a_history_goes_on_when_its_query_changes(make: Make) -> None:
+def test_a_history_continues_when_its_query_changes(make: Make) -> None:
     builder = make()
     root, code = builder.settings.root, builder.settings.root / "sources" / "m.sql"
     put(root, (1, "a", 1), (2, "b", 2))
@@ -445,7 +445,7 @@ def test_a_history_goes_on_when_its_query_changes(make: Make) -> None:
         assert any(why in r.message for r in step.reasons)
         with pytest.raises(BuildError, match=f"cannot be continued: {why}"):
             build(builder)
-    # Back to what it meant before: the history that goes on is the latest, not that one's.
+    # Back to an earlier query: the latest history is continued, not the one of that query.
     code.write_text(PLAIN.replace("id, a, b", "id, a, b, 7 AS more"))
     build(make(root=root, at=5))
     code.write_text(PLAIN.replace("id, a, b", "id, upper(a) AS a, b * 2 AS b, 7 AS more"))
@@ -482,7 +482,7 @@ def test_environments_have_histories_of_their_own(make: Make) -> None:
 
 
 @pytest.mark.slow
-def test_a_history_that_is_gone_is_not_begun_anew_in_silence(make: Make) -> None:
+def test_a_deleted_history_is_restarted_only_by_force(make: Make) -> None:
     builder = make()
     root = builder.settings.root
     put(root, (1, "a"))
@@ -499,7 +499,7 @@ def test_a_history_that_is_gone_is_not_begun_anew_in_silence(make: Make) -> None
 
 
 def overtaken(make: Make, root: Path) -> None:
-    """See a run refused that read its data before another one read newer data, and wrote."""
+    """Check that a run is rejected if another one has read newer data and published since."""
     late = make(root=root, at=1)
     late.observer.pins.pin(named(late, "t"))
     put(root, (1, "c"))
@@ -509,7 +509,7 @@ def overtaken(make: Make, root: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_that_began_before_another_one_wrote_is_refused(make: Make) -> None:
+def test_a_run_that_started_before_another_one_published_is_rejected(make: Make) -> None:
     builder = make()
     root = builder.settings.root
     put(root, (1, "a"))
@@ -530,7 +530,7 @@ JOINED = "FROM t CROSS JOIN older"
 
 
 @pytest.mark.slow
-def test_a_history_knows_who_went_on_with_it_though_it_reads_older_tables(make: Make) -> None:
+def test_the_latest_history_is_continued_even_if_another_read_newer_data(make: Make) -> None:
     builder = make(WITH_OLDER.replace("FROM t", JOINED))
     root, code = builder.settings.root, builder.settings.root / "sources" / "m.sql"
     (root / "u").mkdir()
@@ -540,7 +540,7 @@ def test_a_history_knows_who_went_on_with_it_though_it_reads_older_tables(make: 
     build(builder)
     put(root, (1, "b"))
     overtaken(make, root)
-    # The latest history goes on, not the one whose data is newest.
+    # The latest history is continued, not the one with the newest data.
     code.write_text(WITH_OLDER)
     put(root, (1, "d"))
     build(make(root=root, at=3))
@@ -558,7 +558,7 @@ def test_a_history_knows_who_went_on_with_it_though_it_reads_older_tables(make: 
 
 
 @pytest.mark.slow
-def test_a_parked_history_that_another_run_overtook_is_computed_again(make: Make) -> None:
+def test_a_parked_history_is_recomputed_if_another_run_published_first(make: Make) -> None:
     builder = make()
     root = builder.settings.root
     put(root, (1, "a"))
@@ -575,7 +575,7 @@ def test_a_parked_history_that_another_run_overtook_is_computed_again(make: Make
 
 
 @pytest.mark.slow
-def test_a_history_that_went_on_elsewhere_meanwhile_is_not_published(make: Make) -> None:
+def test_a_history_is_not_published_after_a_rollback_during_its_build(make: Make) -> None:
     builder = make()
     root, code = builder.settings.root, builder.settings.root / "sources" / "m.sql"
     put(root, (1, "a"))
@@ -600,7 +600,7 @@ def test_a_history_that_went_on_elsewhere_meanwhile_is_not_published(make: Make)
 
 
 @pytest.mark.slow
-def test_a_table_that_kept_nothing_is_no_history(make: Make) -> None:
+def test_a_table_without_a_history_is_not_continued_as_one(make: Make) -> None:
     builder = make(PLAIN.replace(" refresh=snapshot key=id", ""))
     root, code = builder.settings.root, builder.settings.root / "sources" / "m.sql"
     put(root, (1, "a"))
@@ -608,7 +608,7 @@ def test_a_table_that_kept_nothing_is_no_history(make: Make) -> None:
     code.write_text(PLAIN)
     builder = make(root=root, at=1)
     assert versions_of(builder, build(builder)) == [(1, "a", 1.0, None)]
-    # And back, and again: what was kept once goes on.
+    # Disabled and enabled again: the earlier history is continued.
     code.write_text(PLAIN.replace(" refresh=snapshot key=id", ""))
     build(make(root=root, at=2))
     code.write_text(PLAIN)
@@ -618,7 +618,7 @@ def test_a_table_that_kept_nothing_is_no_history(make: Make) -> None:
 
 
 @pytest.mark.slow
-def test_rolling_back_and_collecting_keep_what_is_shown(make: Make) -> None:
+def test_rollback_and_garbage_collection_keep_the_visible_history(make: Make) -> None:
     builder = make(settings='keep = "1 hour"\n')
     root = builder.settings.root
     for n, text in enumerate("abc"):
@@ -656,7 +656,7 @@ def f(t):
 
 
 @pytest.mark.slow
-def test_a_function_may_keep_a_history(make: Make) -> None:
+def test_a_python_function_can_have_a_history(make: Make) -> None:
     builder = make(RAW, f=PYTHON.format(columns="'id', 'a', 'at'"))
     root = builder.settings.root
     put(root, (1, "a", 0, 5))
@@ -669,16 +669,24 @@ def test_a_function_may_keep_a_history(make: Make) -> None:
         build(make(root=root, at=10), "f")
 
 
-def test_a_map_is_compared_only_if_nobody_says_what_is_watched(make: Make) -> None:
-    text = PLAIN.replace("id, a, b", "id, a, map(a, b) AS m")
+@pytest.mark.slow
+def test_a_history_with_a_map_column_needs_columns_to_watch(make: Make) -> None:
+    text = PLAIN.replace("id, a, b", "id, a, map('b', b) AS m")
     builder = make(text)
     root = builder.settings.root
     put(root, (1, "a", 1))
     with pytest.raises(BuildError, match="`m` is map<string,int>, which cannot be compared"):
         build(builder)
+    (root / "sources" / "m.sql").write_text(text.replace("key=id", "key=id watch=a"))
+    for at, row in enumerate([(1, "a", 1), (1, "a", 2), (1, "b", 2)]):
+        put(root, row)
+        builder = make(root=root, at=at)
+        last = build(builder)
+    assert versions_of(builder, last) == [(1, "a", 0.0, 2.0), (1, "b", 2.0, None)]
+    assert [row["m"] for row in rows_of(builder, last)] == [{"b": 2}] * 2
 
 
-# ---------------------------------------------------------------------------- tables that go on
+# ----------------------------------------------------------------------------- continued tables
 
 GOING_ON = RAW + (
     "--@ persist refresh=incremental on_change=continue watermark=at\n"
@@ -688,7 +696,7 @@ GOING_ON = RAW + (
 
 
 @pytest.mark.slow
-def test_a_table_goes_on_with_new_code_and_says_so(make: Make) -> None:
+def test_a_table_continued_with_changed_code_is_marked_as_such(make: Make) -> None:
     settings = "[env.prod]\n"
     builder = make(GOING_ON, settings=settings)
     root, code = builder.settings.root, builder.settings.root / "sources" / "m.sql"
@@ -704,7 +712,7 @@ def test_a_table_goes_on_with_new_code_and_says_so(make: Make) -> None:
     assert (older_code(first), older_code(second)) == (None, first.build_uid)
     assert second.watermark == "2024-01-02T00:00:00Z"
     read = build(builder, "reader")
-    # Up to date here, and nothing that others take for what the query says.
+    # Up to date here, but other environments do not reuse it.
     builder = make(root=root, at=2)
     steps = builder.plan([named(builder, n).source_id for n in ("p", "reader")]).steps
     assert [(s.action, [r.code for r in s.reasons]) for s in steps] == [
@@ -715,7 +723,7 @@ def test_a_table_goes_on_with_new_code_and_says_so(make: Make) -> None:
     whole = build(elsewhere)
     assert sorted(r["a"] for r in rows_of(elsewhere, whole)) == ["A", "B"]
     assert build(elsewhere, "reader").build_uid != read.build_uid
-    # The mark stays while such rows do, and goes when all is computed.
+    # The mark stays with such rows, until all rows are recomputed.
     write_deltalake(str(root / "raw"), rows_at((3, "c", 2)), mode="append")
     builder = make(root=root, at=3)
     third = build(builder)
@@ -730,7 +738,7 @@ def test_a_table_goes_on_with_new_code_and_says_so(make: Make) -> None:
 
 @pytest.mark.slow
 @pytest.mark.proves("P8")
-def test_what_reads_a_table_of_older_code_is_computed_anew_when_that_may_have_none_any_more(
+def test_readers_are_rebuilt_once_continuing_their_input_is_disabled(
     make: Make,
 ) -> None:
     builder = make(READ, at=9)
@@ -746,7 +754,7 @@ def test_what_reads_a_table_of_older_code_is_computed_anew_when_that_may_have_no
 
 
 @pytest.mark.slow
-def test_tables_that_share_rows_are_tainted_together(make: Make) -> None:
+def test_snapshots_that_share_rows_are_tainted_together(make: Make) -> None:
     builder = make(GOING_ON.replace(" on_change=continue", ""))
     root = builder.settings.root
     write_deltalake(str(root / "raw"), rows_at((1, "a", 0)))
@@ -758,7 +766,7 @@ def test_tables_that_share_rows_are_tainted_together(make: Make) -> None:
     (second, *_) = builder.ledger.manifests.fetch_history("dev")
     p = named(builder, "p")
     taint(builder.observer, p.key, by="me")
-    # Whichever of the two builds wrote what is wrong, it is not read.
+    # The rows of neither build are read, whichever of them wrote the wrong ones.
     roll_back(builder.settings, builder.ledger, to=first.change_id)
     assert p.source_id in builder.observer.tainted(builder.observer.manifest())
     builder = make(root=root, at=2)
@@ -768,7 +776,7 @@ def test_tables_that_share_rows_are_tainted_together(make: Make) -> None:
     assert p.source_id in builder.observer.tainted(builder.observer.manifest())
 
 
-def test_a_table_does_not_go_on_from_tainted_rows(make: Make) -> None:
+def test_a_table_is_not_continued_from_tainted_rows(make: Make) -> None:
     builder = make(GOING_ON)
     root, code = builder.settings.root, builder.settings.root / "sources" / "m.sql"
     write_deltalake(str(root / "raw"), rows_at((1, "a", 0)))
@@ -795,13 +803,13 @@ NAMES = ("p", "reader", "parted")
 
 
 def texts(builder: Builder, *names: str) -> list[list[str]]:
-    """Build sources, and return what their tables have for `a`."""
+    """Build sources, and return the values of `a` in their tables."""
     return [sorted(r["a"] for r in rows_of(builder, build(builder, n))) for n in names]
 
 
 @pytest.mark.slow
 @pytest.mark.proves("P8")
-def test_what_was_computed_without_a_table_of_older_code_follows_that_once_it_is_there(
+def test_readers_follow_a_continued_table_once_it_is_built(
     make: Make,
 ) -> None:
     builder = make(READ, at=9)
@@ -816,7 +824,7 @@ def test_what_was_computed_without_a_table_of_older_code_follows_that_once_it_is
 
 @pytest.mark.slow
 @pytest.mark.proves("P8")
-def test_what_reads_a_table_of_older_code_follows_it_when_that_is_computed_anew(make: Make) -> None:
+def test_readers_follow_a_continued_table_when_it_is_recomputed(make: Make) -> None:
     builder = make(READ, at=9)
     root, code = builder.settings.root, builder.settings.root / "sources" / "m.sql"
     write_deltalake(str(root / "raw"), rows_at((1, "a", 0)))
@@ -824,12 +832,12 @@ def test_what_reads_a_table_of_older_code_follows_it_when_that_is_computed_anew(
     code.write_text(READ.replace("id, a, at FROM t", "id, upper(a) AS a, at FROM t"))
     write_deltalake(str(root / "raw"), rows_at((2, "b", 1)), mode="append")
     assert texts(make(root=root, at=9), *NAMES) == [["B", "a"]] * 3
-    # Its window of a day is computed again, and nothing of the data changed.
+    # A window of one day is recomputed, without new data.
     builder = make(root=root, at=9)
     with builder.work(named(builder, "p"), recompute_span=("2024-01-01", "2024-01-01")) as work:
         builder.publish(work)
     assert texts(builder, *NAMES) == [["A", "B"]] * 3
-    # All of it is, and some data is new besides.
+    # Then all of it is recomputed, with new data.
     code.write_text(READ.replace("id, a, at FROM t", "id, concat(a, '!') AS a, at FROM t"))
     write_deltalake(str(root / "raw"), rows_at((3, "c", 2)), mode="append")
     assert texts(make(root=root, at=9), *NAMES) == [["A", "B", "c!"]] * 3
@@ -849,7 +857,7 @@ TWO = RAW + (
 
 @pytest.mark.slow
 @pytest.mark.proves("P8")
-def test_what_does_not_say_it_goes_on_has_no_rows_of_older_code(make: Make) -> None:
+def test_a_source_without_on_change_continue_has_no_rows_of_older_code(make: Make) -> None:
     builder = make(TWO)
     root, code = builder.settings.root, builder.settings.root / "sources" / "m.sql"
     assert named(builder, "p").build_id == named(builder, "same").build_id
@@ -871,7 +879,7 @@ def test_what_does_not_say_it_goes_on_has_no_rows_of_older_code(make: Make) -> N
 
 
 @pytest.mark.slow
-def test_a_table_that_went_on_is_computed_anew_once_it_is_not_to_go_on(make: Make) -> None:
+def test_a_continued_table_is_rebuilt_once_continuing_is_disabled(make: Make) -> None:
     builder = make(GOING_ON)
     root, code = builder.settings.root, builder.settings.root / "sources" / "m.sql"
     upper = GOING_ON.replace("id, a, at", "id, upper(a) AS a, at")
@@ -886,7 +894,7 @@ def test_a_table_that_went_on_is_computed_anew_once_it_is_not_to_go_on(make: Mak
 
 
 @pytest.mark.slow
-def test_what_says_the_same_as_a_table_that_goes_on_by_reading_it_has_its_rows(make: Make) -> None:
+def test_a_source_that_selects_all_of_a_continued_table_has_its_rows(make: Make) -> None:
     text = TWO.replace("same AS SELECT id, a, at FROM t", "same AS SELECT * FROM p")
     builder = make(text)
     root, code = builder.settings.root, builder.settings.root / "sources" / "m.sql"
@@ -907,22 +915,31 @@ def rows_at(*rows: tuple[int, str, float]) -> pa.Table:
     )
 
 
-def test_other_columns_do_not_go_on(make: Make) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("columns", "why"),
+    [
+        ("id, a, at, 1 AS more", "`more` is new"),
+        ("a, at", "`id` is gone"),
+        ("CAST(id AS STRING) AS id, a, at", "`id` was int and is string"),
+    ],
+)
+def test_a_table_with_other_columns_is_not_continued(make: Make, columns: str, why: str) -> None:
     builder = make(GOING_ON)
     root, code = builder.settings.root, builder.settings.root / "sources" / "m.sql"
     put(root, (1, "a", 0, 0))
     build(builder)
-    code.write_text(GOING_ON.replace("id, a, at", "id, a, at, 1 AS more"))
+    code.write_text(GOING_ON.replace("id, a, at", columns))
     builder = make(root=root, at=1)
     (step,) = builder.plan([named(builder, "p").source_id]).steps
-    assert "it cannot be continued: `more` is new" in [r.message for r in step.reasons]
-    with pytest.raises(BuildError, match=r"cannot continue .*: `more` is new"):
+    assert f"it cannot be continued: {why}" in [r.message for r in step.reasons]
+    with pytest.raises(BuildError, match=f"cannot continue .*: {why}"):
         build(builder)
     assert older_code(build(builder, force=True)) is None
 
 
 @pytest.mark.slow
-def test_windows_of_a_table_of_older_code_are_computed_again(make: Make) -> None:
+def test_windows_of_a_continued_table_are_recomputed_with_the_new_code(make: Make) -> None:
     daily = RAW + (
         "--@ persist refresh=incremental on_change=continue watermark=d\n"
         "CREATE VIEW p AS SELECT CAST(at AS DATE) AS d, count(*) AS n FROM t GROUP BY 1;\n"
@@ -933,7 +950,7 @@ def test_windows_of_a_table_of_older_code_are_computed_again(make: Make) -> None
     build(builder)
     code.write_text(daily.replace("count(*) AS n", "10 * count(*) AS n"))
     builder = make(root=root, at=1)
-    with builder.work(named(builder, "p")) as work:  # nothing changed but the code
+    with builder.work(named(builder, "p")) as work:  # only the code changed
         snapshot = builder.publish(work)
     assert sorted(r["n"] for r in rows_of(builder, snapshot)) == [1, 1]
     assert older_code(snapshot) is not None

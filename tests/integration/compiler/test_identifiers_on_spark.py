@@ -1,4 +1,4 @@
-"""Spark reads the names in IDENTIFIER(…) as we write them out."""
+"""Spark resolves IDENTIFIER(…) to the names that the parser puts in its place."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUERIES = [
 
 
 @pytest.mark.proves("V57")
-def test_spark_reads_the_names_as_we_write_them_out(spark: Any) -> None:
+def test_spark_resolves_identifier_clauses_to_the_same_names(spark: Any) -> None:
     for query in QUERIES:
         written = parse_query(query).text
         assert "IDENTIFIER" not in written

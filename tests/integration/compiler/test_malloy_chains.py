@@ -26,7 +26,7 @@ Compile = Callable[[dict[str, str]], tuple[Loaded, list[tuple[int, int]]]]
 
 @pytest.fixture
 def compiled(make_project: Callable[..., Path]) -> Compile:
-    """Return a function that compiles files and tells when the compiler was called."""
+    """Return a function that compiles files and records the calls of the compiler."""
     compiler()
 
     def compiled(files: dict[str, str]) -> tuple[Loaded, list[tuple[int, int]]]:
@@ -39,7 +39,7 @@ def compiled(make_project: Callable[..., Path]) -> Compile:
 
 
 def cpu_s() -> float:
-    """Return the CPU seconds of this process and of those that it started and that ended."""
+    """Return the CPU seconds of this process and of its ended children."""
     return sum(u.ru_utime + u.ru_stime for u in map(getrusage, (RUSAGE_SELF, RUSAGE_CHILDREN)))
 
 
@@ -54,10 +54,10 @@ def test_each_file_of_a_chain_is_compiled_once(compiled: Compile, how: str) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["import", "table"])
-def test_a_chain_costs_about_what_as_many_files_cost_that_do_not_read_each_other(
+def test_a_chain_takes_less_than_four_times_the_cpu_of_independent_files(
     compiled: Compile, how: str
 ) -> None:
-    compiled(chains(1, 1, how))  # what is loaded once
+    compiled(chains(1, 1, how))  # loads what later calls share
     spent: dict[int, float] = {}
     for depth in (1, 40):
         before = cpu_s()
@@ -67,7 +67,7 @@ def test_a_chain_costs_about_what_as_many_files_cost_that_do_not_read_each_other
     assert spent[40] < 4 * spent[1], spent
 
 
-def test_files_wait_for_each_other_through_other_languages_and_through_imports(
+def test_compile_order_follows_inputs_across_languages_and_imports(
     compiled: Compile,
 ) -> None:
     loaded, calls = compiled(
@@ -83,11 +83,11 @@ def test_files_wait_for_each_other_through_other_languages_and_through_imports(
     assert len(calls) == 3
 
 
-def test_what_the_text_of_a_file_does_not_tell_is_compiled_all_the_same(compiled: Compile) -> None:
+def test_files_compile_even_if_their_text_does_not_show_the_dependencies(compiled: Compile) -> None:
     loaded, calls = compiled(
         {
             "orders.sql": "CREATE TABLE orders (id INT) USING parquet LOCATION 'o';",
-            # Names that nobody finds in the text, and some that mean nothing.
+            # Names that a search of the text misses, and some that are not references.
             "a.malloy": "source: a is spark.table('y') -> { select: id }",
             "b.malloy": "source:\n  x is spark.table('orders') -> { select: id }\n"
             "  y is spark.table('orders') -> { select: id }",
@@ -99,7 +99,7 @@ def test_what_the_text_of_a_file_does_not_tell_is_compiled_all_the_same(compiled
     assert len(calls) <= 6
 
 
-def test_a_file_that_reads_what_is_not_there_is_tried_twice_at_most(compiled: Compile) -> None:
+def test_a_file_with_a_missing_input_is_compiled_at_most_twice(compiled: Compile) -> None:
     files = chains(6, 6, "table")
     files |= {f"none{i}.malloy": f"source: n{i} is spark.table('none')" for i in range(3)}
     files["circle1.malloy"] = "source: c1 is spark.table('c2') -> { select: id }"
@@ -113,7 +113,7 @@ def test_a_file_that_reads_what_is_not_there_is_tried_twice_at_most(compiled: Co
 
 
 def shown(*, terminal: bool, steps: list[float]) -> str:
-    """Return what is shown of a compilation whose files end at these seconds."""
+    """Return the output of a compilation whose files finish at these seconds."""
     now = [0.0]
     console = Console(file=StringIO(), force_terminal=terminal, width=80)
     with Compiling(console, lambda: now[0]) as compiling:
@@ -123,11 +123,11 @@ def shown(*, terminal: bool, steps: list[float]) -> str:
     return console.file.getvalue()
 
 
-def test_a_long_compilation_shows_how_far_it_is() -> None:
+def test_a_long_compilation_shows_its_progress() -> None:
     assert shown(terminal=False, steps=[1.0, 5.0, 9.9]) == ""
     lines = shown(terminal=False, steps=[1.0, 11.0, 12.0, 20.0, 25.0]).splitlines()
     assert lines == ["compiling Malloy: 1 of 5 files", "compiling Malloy: 4 of 5 files"]
     assert shown(terminal=True, steps=[0.1, 0.5]) == ""
     line = shown(terminal=True, steps=[0.1, 2.0])
     assert "compiling Malloy: 1 of 2 files" in line
-    assert line.endswith("\x1b[2K")  # nothing of it stays
+    assert line.endswith("\x1b[2K")  # the line is erased

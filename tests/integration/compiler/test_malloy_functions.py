@@ -1,4 +1,4 @@
-"""Malloy's functions and operators over edge values have on Spark the values they have on DuckDB."""
+"""Malloy's functions and operators return the same edge values on Spark and on DuckDB."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ WHOLE = {
 }  # fmt: skip
 
 DOCUMENTED = {"texts": ["upper(s), row 5: 'GRÖẞE' on DuckDB, 'GRÖSSE' on Spark"]}
-"""What stays different; docs/malloy.md says so."""
+"""The remaining differences, which docs/malloy.md lists."""
 
 
 def expressions(text: str) -> list[str]:
@@ -171,11 +171,11 @@ def compilers(columns: dict[str, list[tuple[str, str]]]) -> Iterator[tuple[Sessi
 def duck(
     spark: Any, tmp_path_factory: pytest.TempPathFactory, columns: dict[str, list[tuple[str, str]]]
 ) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Return DuckDB with the tables that Spark has as views."""
+    """Return a DuckDB connection with the same tables as the views of Spark."""
     connection = duckdb.connect()
     for setting in (
         "TimeZone = 'UTC'",
-        "lambda_syntax = 'ENABLE_SINGLE_ARROW'",  # what Malloy writes for
+        "lambda_syntax = 'ENABLE_SINGLE_ARROW'",  # the syntax that Malloy generates
         "error_on_division_by_zero = false",
         "ieee_floating_point_ops = false",
     ):
@@ -196,7 +196,7 @@ def duck(
 
 
 def plain(value: Any) -> Any:
-    """Return a value in which dates are times at midnight, and times are in UTC."""
+    """Return a value with dates as timestamps at midnight, and timestamps without a time zone."""
     if isinstance(value, datetime):
         return value.replace(tzinfo=None)
     if isinstance(value, date):
@@ -224,7 +224,7 @@ def sql(compiler: Session, name: str) -> str:
 @pytest.mark.slow
 @pytest.mark.proves("S4")
 @pytest.mark.parametrize("title", TITLES)
-def test_functions_have_the_values_they_have_on_duckdb(
+def test_functions_return_the_same_values_on_spark_and_duckdb(
     spark: Any, duck: duckdb.DuckDBPyConnection, compilers: tuple[Session, Session], title: str
 ) -> None:
     for_spark, for_duck = compilers
@@ -250,6 +250,6 @@ def test_functions_have_the_values_they_have_on_duckdb(
 
 
 @pytest.mark.proves("S4")
-def test_hundreds_of_values_are_compared() -> None:
+def test_thousands_of_values_are_compared() -> None:
     cases = sum(len(expressions(text)) * len(VALUES[t]) for t, text in SCALAR.items())
     assert cases >= 4000

@@ -1,4 +1,4 @@
-"""Malloy on Spark, held against Malloy on DuckDB: the same queries have the same rows."""
+"""Malloy on Spark, compared with Malloy on DuckDB: the same queries have the same rows."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def engines(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[En
     told = Told({"flights.malloy": TEXT}, COLUMNS)
     duck = duckdb.connect()
     duck.execute("SET TimeZone = 'UTC'")
-    # Malloy writes for DuckDB 1, which had these from the start.
+    # Malloy generates SQL for DuckDB 1, where these were the defaults.
     duck.execute("SET lambda_syntax = 'ENABLE_SINGLE_ARROW'")
     duck.execute("SET error_on_division_by_zero = false")
     duck.execute("SET ieee_floating_point_ops = false")
@@ -120,7 +120,7 @@ def engines(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[En
         file = str(Path(place) / f"{name}.parquet")
         pq.write_table(table, file)
         spark.read.parquet(file).createOrReplaceTempView(name)
-        # Malloy takes DuckDB's timestamps to be without a time zone.
+        # Malloy expects DuckDB's timestamps to have no time zone.
         instants = [f"{c}::timestamp AS {c}" for c, kind in COLUMNS[name] if kind == "timestamp"]
         changed = f"REPLACE ({', '.join(instants)})" if instants else ""
         duck.execute(f"CREATE TABLE {name} AS SELECT * {changed} FROM read_parquet('{file}')")
@@ -134,7 +134,7 @@ def engines(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[En
 
 
 def plain(value: Any, number: Callable[[float], Any] = float) -> Any:
-    """Return a value without what is a matter of taste: widths of numbers, time zones."""
+    """Return a value without irrelevant differences: types of numbers, time zones."""
     if isinstance(value, dict):
         return {k: plain(v, number) for k, v in value.items()}
     if isinstance(value, list):
@@ -152,7 +152,7 @@ def about(number: float) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", QUERIES)
-def test_a_query_has_the_rows_it_has_on_duckdb(engines: Engines, name: str) -> None:
+def test_a_malloy_query_has_the_same_rows_on_spark_and_duckdb(engines: Engines, name: str) -> None:
     expected = engines.duck.sql(engines.sql(name, engines.for_duck)).to_arrow_table()
     found = engines.spark.sql(engines.sql(name, engines.for_spark)).toArrow()
     assert found.column_names == expected.column_names
@@ -160,7 +160,7 @@ def test_a_query_has_the_rows_it_has_on_duckdb(engines: Engines, name: str) -> N
     assert plain(found.to_pylist()) == plain(expected.to_pylist(), about)
 
 
-def test_the_oracle_asks_much() -> None:
+def test_at_least_sixty_distinct_queries_are_compared() -> None:
     assert len(QUERIES) == len(set(QUERIES)) >= 60
 
 
@@ -173,7 +173,7 @@ MENDED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MENDED)
-def test_what_is_mended_fails_as_malloy_writes_it(engines: Engines, name: str) -> None:
+def test_malloys_own_sql_fails_and_the_corrected_sql_runs(engines: Engines, name: str) -> None:
     text = TEXT.replace("source: ", "##! experimental.persistence\nsource: ", 1)
     body = re.search(rf"^query: {name} is (.*?^\}})", text, re.MULTILINE | re.DOTALL)
     assert body is not None

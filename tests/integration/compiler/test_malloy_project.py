@@ -1,4 +1,4 @@
-"""Malloy files among others: what they declare, how names cross languages, what is refused."""
+"""Malloy files in a project: declarations, references across languages, rejected models."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def problems_of(project: Project) -> list[str]:
 # --------------------------------------------------------------------------- across languages
 
 
-def test_sources_read_each_other_whatever_their_languages(load: Make) -> None:
+def test_sources_in_different_languages_can_read_each_other(load: Make) -> None:
     project = load(
         {
             "base.malloy": BASE,
@@ -92,7 +92,7 @@ def test_sources_read_each_other_whatever_their_languages(load: Make) -> None:
 
 
 @pytest.mark.proves("M7")
-def test_a_source_id_is_a_name_and_a_path_and_a_build_id_is_a_meaning(
+def test_source_ids_depend_on_name_and_path_but_build_ids_on_meaning(
     load: Make, make_project: Callable[..., Path], tmp_path: Path
 ) -> None:
     again = BASE.replace("by_carrier", "twin")
@@ -107,8 +107,8 @@ def test_a_source_id_is_a_name_and_a_path_and_a_build_id_is_a_meaning(
     }
 
 
-def test_what_a_table_means_is_part_of_what_malloys_sources_mean(load: Make) -> None:
-    """The text of the model, and Malloy's own BuildID, stay the same all the time."""
+def test_the_build_id_of_a_malloy_source_depends_on_the_columns_it_reads(load: Make) -> None:
+    """The text of the model and Malloy's own BuildID do not change."""
     reader = f"""{FLAG}
     #@ persist
     source: reader is spark.table('seen') -> {{ aggregate: far is distance.max() }}
@@ -126,7 +126,7 @@ def test_what_a_table_means_is_part_of_what_malloys_sources_mean(load: Make) -> 
     assert first.build_id == unused.build_id != used.build_id
 
 
-def test_a_column_more_in_a_persisted_source_rebuilds_no_reader(load: Make) -> None:
+def test_an_added_column_does_not_rebuild_downstream_sources(load: Make) -> None:
     reader = "#@ persist\nsource: top is by_carrier -> { group_by: carrier; where: n > 5 }\n"
     before = by_name(load({"base.malloy": BASE + reader}))
     more = BASE.replace("distance.max()", "distance.max(), near is distance.min()")
@@ -136,8 +136,8 @@ def test_a_column_more_in_a_persisted_source_rebuilds_no_reader(load: Make) -> N
     assert before["top"].malloy_ids != after["top"].malloy_ids, "as Malloy's own builder has it"
 
 
-def test_a_table_is_no_source_of_malloys_where_there_is_another(load: Make) -> None:
-    """Models call their sources as they call the tables below them."""
+def test_a_malloy_source_can_read_a_table_of_the_same_name(load: Make) -> None:
+    """Models often name their sources like the tables that these read."""
     text = f"""{FLAG}
     #@ persist
     source: daily is spark.table('daily') -> {{ group_by: carrier }}
@@ -158,7 +158,7 @@ def test_a_table_is_no_source_of_malloys_where_there_is_another(load: Make) -> N
     ]
 
 
-def test_names_in_quotes_and_of_other_alphabets(load: Make) -> None:
+def test_quoted_and_non_ascii_names_are_supported_or_reported(load: Make) -> None:
     text = f"""{FLAG}
     #@ persist
     source: größe is spark.table('flights') -> {{ group_by: `der carrier` is carrier; aggregate: n is count() }}
@@ -207,7 +207,7 @@ def test_names_in_quotes_and_of_other_alphabets(load: Make) -> None:
         "group=g materialized=view",
     ],
 )
-def test_annotations_say_the_same_as_in_sql(load: Make, line: str) -> None:
+def test_annotations_mean_the_same_in_malloy_and_sql(load: Make, line: str) -> None:
     sql = f"--@ {line}\nCREATE VIEW s AS SELECT carrier, count(*) AS n FROM flights GROUP BY 1;"
     malloy = f"""{FLAG}
     #@ {line}
@@ -229,7 +229,7 @@ def test_annotations_say_the_same_as_in_sql(load: Make, line: str) -> None:
 
 
 @pytest.mark.proves("M16")
-def test_what_extends_inherits_persist_and_may_take_it_away(load: Make) -> None:
+def test_an_extending_source_inherits_persist_and_can_remove_it(load: Make) -> None:
     more = """
     source: longer is by_carrier extend { dimension: twice is n * 2 }
     #@ -persist
@@ -248,7 +248,7 @@ def test_what_extends_inherits_persist_and_may_take_it_away(load: Make) -> None:
 
 
 @pytest.mark.proves("M1")
-def test_without_the_flag_persist_is_an_error_that_names_it(load: Make) -> None:
+def test_persist_without_the_experimental_flag_is_an_error(load: Make) -> None:
     text = BASE.replace(FLAG, "\n")
     project = load({"base.malloy": text, "x.sql": "CREATE VIEW x AS SELECT n FROM by_carrier;"})
     (problem,) = project.problems
@@ -272,14 +272,14 @@ REFUSED = {
 
 @pytest.mark.proves("M3")
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_malloy_would_not_persist_is_an_error_of_its_own(load: Make, what: str) -> None:
+def test_sources_that_malloy_cannot_persist_are_errors(load: Make, what: str) -> None:
     flag = "##! experimental { persistence parameters composite_sources }\n"
     text = BASE.replace(FLAG, flag) + "#@ persist\n" + REFUSED[what] + "\n"
     project = load({"base.malloy": text, "fine.malloy": BASE.replace("by_carrier", "fine")})
     (problem,) = project.errors
     assert problem.code in ("malloy-persist", "parameterized-source-persist")
     assert problem.location.path == "sources/base.malloy"
-    # At the annotation, or at what inherits one; a query has none that counts.
+    # At the annotation or the source that inherits it; annotations of queries do not count.
     assert problem.location.line == 7 + (what == "a query"), str(problem)
     assert problem.hint
     assert {s.name for s in project.sources} >= {"by_carrier", "fine"}
@@ -295,13 +295,13 @@ def test_what_malloy_would_not_persist_is_an_error_of_its_own(load: Make, what: 
         ("#@ persist -persist persist", "annotation-value"),
     ],
 )
-def test_an_annotation_that_would_be_lost_is_told(load: Make, line: str, code: str) -> None:
+def test_malformed_annotations_are_reported_at_their_line(load: Make, line: str, code: str) -> None:
     project = load({"base.malloy": BASE.replace("#@ persist", line)})
     assert [p.code for p in project.problems] == [code], problems_of(project)
     assert project.problems[0].location.line == 5, problems_of(project)
 
 
-def test_two_tables_of_one_name_and_one_table_of_two_names(load: Make) -> None:
+def test_conflicting_table_names_are_errors(load: Make) -> None:
     one = "#@ persist name=same\nsource: a is flights -> { group_by: carrier }\n"
     two = "#@ persist name=same\nsource: b is flights -> { group_by: origin }\n"
     project = load({"base.malloy": BASE + one + two})
@@ -315,7 +315,7 @@ def test_two_tables_of_one_name_and_one_table_of_two_names(load: Make) -> None:
 
 
 @pytest.mark.proves("M17")
-def test_one_broken_file_among_twenty(load: Make) -> None:
+def test_broken_files_do_not_affect_other_files(load: Make) -> None:
     files = {f"f{i}.malloy": BASE.replace("by_carrier", f"s{i}") for i in range(20)}
     files["f7.malloy"] = files["f7.malloy"].replace("distance.max()", "nowhere.max()")
     files["f8.malloy"] = files["f8.malloy"].replace("group_by:", "group by:")
@@ -331,7 +331,7 @@ def test_one_broken_file_among_twenty(load: Make) -> None:
     }  # fmt: skip
 
 
-def test_files_that_import_each_other_or_lead_out_of_the_project(load: Make) -> None:
+def test_import_cycles_and_imports_from_outside_the_project_are_errors(load: Make) -> None:
     project = load(
         {
             "a.malloy": 'import "b.malloy"\nsource: a is b extend {}',
@@ -348,7 +348,7 @@ def test_files_that_import_each_other_or_lead_out_of_the_project(load: Make) -> 
     assert "by_carrier" in {s.name for s in project.sources}
 
 
-def test_files_that_read_each_others_tables_in_a_circle(load: Make) -> None:
+def test_cyclic_reads_between_files_are_errors(load: Make) -> None:
     def reads(name: str, table: str) -> str:
         return f"{FLAG}#@ persist\nsource: {name} is spark.table('{table}') -> {{ group_by: carrier }}\n"
 
@@ -366,7 +366,7 @@ def test_files_that_read_each_others_tables_in_a_circle(load: Make) -> None:
 
 
 @pytest.mark.slow
-def test_a_table_that_is_not_there_or_whose_types_are_not_certain(load: Make) -> None:
+def test_unknown_tables_and_columns_of_uncertain_type_are_reported(load: Make) -> None:
     text = f"{FLAG}source: s is spark.table('flihgts') -> {{ group_by: carrier }}\n"
     (problem,) = load({"a.malloy": text}).errors
     assert "did you mean `flights`" in problem.message
@@ -384,7 +384,7 @@ def test_a_table_that_is_not_there_or_whose_types_are_not_certain(load: Make) ->
     assert problem.location.path == "sources/a.malloy"
 
 
-def test_what_lies_outside_of_the_sources_may_be_imported_but_not_persisted(
+def test_files_outside_the_sources_can_be_imported_but_not_persisted(
     load: Make, make_project: Callable[..., Path]
 ) -> None:
     root = make_project({"raw.sql": RAW})
@@ -453,15 +453,15 @@ some_flights = "fewer"
     assert "by_given" in {s.name for s in project.sources}, "an error of that source alone"
 
 
-def test_malloy_counts_time_in_utc(load: Make) -> None:
-    """Its SQL would shift what a session in another zone has shifted already."""
+def test_malloy_requires_a_session_in_utc(load: Make) -> None:
+    """In a session with another time zone, its SQL would shift times twice."""
     files = {"base.malloy": BASE, "x.sql": "CREATE VIEW x AS SELECT n FROM by_carrier;"}
     (problem,) = load(files, 'timezone = "Europe/Berlin"\n').problems
     assert (problem.code, problem.location.path) == ("malloy-timezone", "sources/base.malloy")
     require(load(files, 'timezone = "Etc/UTC"\n'))
 
 
-def test_what_is_known_needs_no_compiler_until_it_changes(
+def test_cached_models_need_no_compiler_until_they_change(
     load: Make, make_project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[object] = []
@@ -502,7 +502,7 @@ def test_what_is_known_needs_no_compiler_until_it_changes(
 
 
 @pytest.mark.slow
-def test_a_warm_load_takes_as_long_as_with_sql_alone(
+def test_a_warm_load_with_malloy_is_as_fast_as_with_sql(
     load: Make, make_project: Callable[..., Path]
 ) -> None:
     def cpu(make: Callable[[int], tuple[str, str]]) -> float:
@@ -530,7 +530,9 @@ def test_a_warm_load_takes_as_long_as_with_sql_alone(
     has_taken(malloy - sql, within_s=0.05)
 
 
-def test_a_revision_imports_what_it_had(load: Make, make_project: Callable[..., Path]) -> None:
+def test_a_revision_imports_the_files_of_its_commit(
+    load: Make, make_project: Callable[..., Path]
+) -> None:
     git = need(shutil.which("git"), "install git")
     root = make_project({"raw.sql": RAW})
     lib = root / "lib.malloy"
@@ -554,7 +556,7 @@ def test_a_revision_imports_what_it_had(load: Make, make_project: Callable[..., 
     assert by_name(load_revision(settings, "HEAD", commit))["x"] == by_name(then)["x"]
 
 
-def test_without_a_compiler_a_sentence_says_how_to_get_one(
+def test_a_missing_malloy_compiler_is_reported_with_instructions(
     make_project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(persist_assets.compiler.malloy.bridge, "PROGRAM", tmp_path / "bridge.cjs")
@@ -577,7 +579,7 @@ JSON.parse = (text, ...more) => {
 """
 
 
-def test_a_compiler_that_dies_over_a_file_is_a_problem_of_that_file(
+def test_a_compiler_crash_is_reported_for_the_file_that_caused_it(
     load: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     dying = tmp_path / "bridge.cjs"
@@ -591,7 +593,7 @@ def test_a_compiler_that_dies_over_a_file_is_a_problem_of_that_file(
 
 
 @pytest.mark.slow
-def test_a_query_that_does_not_compile_is_a_problem_with_its_place(
+def test_a_query_that_does_not_compile_is_reported_with_its_location(
     make_project: Callable[..., Path],
 ) -> None:
     need(there(), "bundle Malloy's compiler: make bridge")

@@ -1,4 +1,4 @@
-"""Malloy sources mean one thing: to Malloy's readers, to those of other languages, and remembered."""
+"""Malloy sources mean the same to readers in Malloy, to those in other languages, and cached."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Load = Callable[..., Project]
 
 @pytest.fixture
 def load(make_project: Callable[..., Path]) -> Load:
-    """Return a function that loads a project of these files; names may lead out of `sources`."""
+    """Return a function that loads a project of some files; names may point outside `sources`."""
     need(there(), "bundle Malloy's compiler: make bridge")
 
     def made(files: dict[str, str], settings: str = "") -> Project:
@@ -63,10 +63,10 @@ given: HIGH :: number is 1
     ("way", "other"),
     [("here", "$LOW"), ("here", "1"), ("imported", "$LOW"), ("composed", "1"), ("joined", "1")],
 )
-def test_sources_that_only_the_values_of_givens_tell_apart_are_not_mistaken(
+def test_sources_that_differ_only_in_the_values_of_givens_are_distinguished(
     load: Load, way: str, other: str
 ) -> None:
-    """Malloy's compiler looks both up by one BuildID, in which there are no values."""
+    """Malloy's compiler looks both up by the same BuildID, which does not include the values."""
     far, low = ABOVE.format("far", "$HIGH"), ABOVE.format("low", other)
     lib = f"""{FLAG}{LEVELS}{low}
     source: composed is compose(low, low extend {{ dimension: k is 1 }})
@@ -93,7 +93,7 @@ def test_sources_that_only_the_values_of_givens_tell_apart_are_not_mistaken(
     assert alone["apart"].reads == ("again@sources/m.malloy",), "what is told apart is a table"
 
 
-def test_a_given_that_has_only_the_value_of_the_settings_is_enough(load: Load) -> None:
+def test_a_given_may_get_its_only_value_from_the_settings(load: Load) -> None:
     model = f"{FLAG}given: LEAST :: number\n" + ABOVE.format("far", "$LEAST").replace(
         "#@ persist\n", ""
     )
@@ -101,7 +101,7 @@ def test_a_given_that_has_only_the_value_of_the_settings_is_enough(load: Load) -
     assert ">7" in found["far"].query.text
 
 
-def test_a_value_of_another_kind_is_a_problem_of_the_sources_that_use_it(load: Load) -> None:
+def test_a_given_value_of_the_wrong_type_is_an_error_of_the_sources_that_use_it(load: Load) -> None:
     model = FLAG + LEVELS + ABOVE.format("far", "$HIGH")
     project = load({"m.malloy": model}, "[malloy.givens]\nHIGH = 'seven'\n")
     assert {(p.location.path, p.code) for p in project.errors} == {
@@ -110,7 +110,7 @@ def test_a_value_of_another_kind_is_a_problem_of_the_sources_that_use_it(load: L
     assert all("HIGH" in p.message for p in project.errors)
 
 
-def test_what_compose_leads_to_is_read_from_its_table(load: Load) -> None:
+def test_a_reader_of_a_composite_source_reads_the_table_of_its_input(load: Load) -> None:
     low = ABOVE.format("low", "1")
     lib = f"{FLAG}{low}source: both is compose(low, low extend {{ dimension: k is 1 }})\n"
     reader = f'{FLAG}import {{ both }} from "lib.malloy"\nsource: r is both -> {{ group_by: k }}\n'
@@ -131,7 +131,7 @@ ANEW = {
 
 
 @pytest.mark.parametrize("how", ANEW)
-def test_a_name_that_malloy_gives_another_meaning_is_for_malloys_readers_only(
+def test_a_source_that_redefines_a_column_name_is_visible_only_in_malloy(
     load: Load, how: str
 ) -> None:
     model = FLAG + COUNTED.format("") + f"source: anew is counted {ANEW[how]}\n"
@@ -149,7 +149,7 @@ def test_a_name_that_malloy_gives_another_meaning_is_for_malloys_readers_only(
     assert {"counted", "reader"} <= by_name(load({"m.malloy": apart})).keys()
 
 
-def test_new_names_beside_the_columns_change_nothing(load: Load) -> None:
+def test_additional_names_do_not_change_the_build_id(load: Load) -> None:
     more = "extend { dimension: twice is n * 2  measure: all_n is n.sum()  rename: c is carrier }"
     model = FLAG + COUNTED.format("#@ persist\n") + f"source: more is counted {more}\n"
     found = by_name(load({"m.malloy": model}))
@@ -159,10 +159,10 @@ def test_new_names_beside_the_columns_change_nothing(load: Load) -> None:
 @pytest.mark.parametrize(
     "way", ["spark.table('__stage0')", 'spark.sql("""SELECT * FROM __STAGE0""")']
 )
-def test_a_source_called_as_malloy_calls_parts_of_its_queries_is_refused(
+def test_a_source_named_like_a_common_table_expression_of_malloy_is_rejected(
     load: Load, way: str
 ) -> None:
-    """In Malloy's SQL that name means its own common table expression, of other rows."""
+    """In Malloy's SQL, that name refers to a common table expression with other rows."""
     view = "CREATE VIEW __stage0 AS SELECT carrier FROM planes;"
     model = f"""{FLAG}
     source: some is spark.table('flights') -> {{ group_by: carrier }}
@@ -173,13 +173,13 @@ def test_a_source_called_as_malloy_calls_parts_of_its_queries_is_refused(
     assert "wrong" not in {s.name for s in project.sources}
 
 
-def test_a_select_that_is_refused_says_why(load: Load) -> None:
+def test_an_invalid_select_reports_the_unknown_column(load: Load) -> None:
     ask = 'source: s is spark.sql("""SELECT nope AS k FROM flights""") -> { group_by: k }\n'
     (problem,) = load({"m.malloy": FLAG + ask}).errors
     assert "`nope`" in problem.message
 
 
-# ------------------------------------------------------------------------------------ remembered
+# ----------------------------------------------------------------------------------------- cache
 
 LIBRARY = '''
 source: used is spark.table('flights') extend { measure: n is count() }
@@ -191,7 +191,7 @@ SEEN = "CREATE VIEW seen AS SELECT carrier, plane FROM planes;"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("exported", ["", "export { used }\n"])
-def test_what_is_remembered_holds_only_while_all_that_it_imports_compiles(
+def test_a_cached_result_is_not_used_once_an_imported_file_has_errors(
     load: Load, exported: str
 ) -> None:
     reader = (

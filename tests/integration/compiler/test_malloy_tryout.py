@@ -1,4 +1,4 @@
-"""What somebody meets who writes a first project of Malloy: what works, and what is said of mistakes."""
+"""A first project in Malloy: what works, and how mistakes are reported."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def load(root: Path) -> Project:
 
 
 def problems_of(root: Path) -> list[tuple[str, int, int, str]]:
-    """Return where there is a problem, and which."""
+    """Return the location and the code of each problem."""
     found = load(root).problems
     return [(p.location.path[8:], p.location.line, p.location.column, p.code) for p in found]
 
 
 def wrong(make_project: Make, text: str) -> list[Problem]:
-    """Return what is wrong with one file."""
+    """Return the problems of a project with this Malloy file."""
     root = make_project({"raw.sql": RAW, "a.malloy": FLAG + text})
     return list(load(root).problems)
 
@@ -72,7 +72,7 @@ def sql(root: Path, file: str, run: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_examples_of_the_docs_are_true(make_project: Make) -> None:
+def test_the_examples_in_the_malloy_docs_work_as_shown(make_project: Make) -> None:
     text = (ROOT / "docs" / "malloy.md").read_text()
     blocks = re.findall(r"^```\w+\n(?:--|//) sources/(\S+)\n(.*?)^```", text, re.M | re.S)
     files = dict(blocks[:3])
@@ -108,7 +108,7 @@ def test_the_examples_of_the_docs_are_true(make_project: Make) -> None:
 # ------------------------------------------------------------------------------------------- types
 
 
-def test_a_table_is_read_although_a_type_in_it_is_not_certain(make_project: Make) -> None:
+def test_a_table_with_uncertain_column_types_can_be_read(make_project: Make) -> None:
     text = """
     source: s is spark.table('spending')
     #@ persist
@@ -126,7 +126,7 @@ def test_a_table_is_read_although_a_type_in_it_is_not_certain(make_project: Make
     )
 
 
-def test_to_compute_with_a_type_that_is_not_certain_is_refused_with_its_place(
+def test_computing_with_an_uncertain_type_is_an_error_with_a_location(
     make_project: Make,
 ) -> None:
     text = "source: s is spark.table('spending') -> { select: double is total * 2 }"
@@ -137,7 +137,7 @@ def test_to_compute_with_a_type_that_is_not_certain_is_refused_with_its_place(
 
 
 @pytest.mark.parametrize("kind", ["date", "timestamp"])
-def test_what_depends_on_a_time_zone_wants_a_type_that_is_certain(
+def test_casts_that_depend_on_a_time_zone_need_a_certain_type(
     make_project: Make, kind: str
 ) -> None:
     query = f"{{ timezone: 'America/New_York'; select: d is until::{kind} }}"
@@ -152,10 +152,10 @@ def test_columns_of_any_name_can_be_read(make_project: Make) -> None:
     assert wrong(make_project, text) == []
 
 
-# --------------------------------------------------------------------------------------- extending
+# -------------------------------------------------------------------------------------- extensions
 
 
-def test_what_extends_a_persisted_source_with_a_filter_reads_its_table(make_project: Make) -> None:
+def test_a_filtered_extension_of_a_persisted_source_reads_its_table(make_project: Make) -> None:
     more = f"""{FLAG}
     import "base.malloy"
     source: often is buyers extend {{ where: n > 1 }}
@@ -168,13 +168,13 @@ def test_what_extends_a_persisted_source_with_a_filter_reads_its_table(make_proj
     assert "FROM `buyers@sources/base.malloy` as base\nWHERE base.`n`>1" in found
 
 
-def test_a_filter_below_persist_would_be_lost_and_is_refused(make_project: Make) -> None:
+def test_persisting_a_source_extended_with_a_filter_is_rejected(make_project: Make) -> None:
     more = "#@ persist\nsource: often is buyers extend { where: n > 1 }"
     root = make_project({"raw.sql": RAW, "base.malloy": BASE + more})
     assert problems_of(root) == [("base.malloy", 7, 4, "malloy-persist")]
 
 
-def test_annotations_of_one_source_in_a_statement_are_not_those_of_the_next(
+def test_annotations_apply_only_to_their_own_source_in_a_statement(
     make_project: Make,
 ) -> None:
     text = """source:
@@ -192,7 +192,7 @@ def test_annotations_of_one_source_in_a_statement_are_not_those_of_the_next(
     assert "`two`" in problem.message
 
 
-def test_who_takes_persist_back_has_nothing_to_do_with_what_else_is_inherited(
+def test_a_source_without_persist_ignores_inherited_annotations(
     make_project: Make,
 ) -> None:
     more = "#@ -persist\nsource: live is buyers extend { measure: m is count() }\n"
@@ -207,7 +207,7 @@ def test_who_takes_persist_back_has_nothing_to_do_with_what_else_is_inherited(
 
 
 @pytest.mark.proves("W22")
-def test_a_check_that_malloy_would_inline_away_is_refused_and_inherited_ones_stay_behind(
+def test_an_unpersisted_source_inherits_no_checks_and_cannot_declare_any(
     make_project: Make,
 ) -> None:
     more = "#@ -persist\nsource: live is buyers extend { measure: m is count() }\n"
@@ -237,7 +237,7 @@ def test_a_check_that_malloy_would_inline_away_is_refused_and_inherited_ones_sta
         ("spark.table('größen')", (2, 14), "invalid-table-path", "größen"),
     ],
 )  # fmt: skip
-def test_what_a_query_reads_in_vain_is_said_where_it_stands(
+def test_invalid_references_are_reported_with_their_location(
     make_project: Make, text: str, place: tuple[int, int], code: str, message: str
 ) -> None:
     (problem,) = wrong(make_project, f"source: s is {text}")
@@ -246,7 +246,7 @@ def test_what_a_query_reads_in_vain_is_said_where_it_stands(
     assert "~malformed~" not in problem.message
 
 
-def test_files_that_read_each_others_tables_are_told_of_each_other(make_project: Make) -> None:
+def test_files_that_read_each_others_tables_are_both_reported(make_project: Make) -> None:
     files = {"raw.sql": RAW}
     for one, other in (("a", "b"), ("b", "a")):
         files[f"{one}.malloy"] = f"""{FLAG}
@@ -258,7 +258,7 @@ def test_files_that_read_each_others_tables_are_told_of_each_other(make_project:
     assert all("or reads this file" in p.message for p in found)
 
 
-def test_what_is_wrong_in_an_imported_file_is_said_there(make_project: Make) -> None:
+def test_an_error_in_an_imported_file_is_reported_only_there(make_project: Make) -> None:
     files = {
         "raw.sql": RAW,
         "a.malloy": "source: s is spark.table('ordres') -> { group_by: id }",
@@ -268,7 +268,7 @@ def test_what_is_wrong_in_an_imported_file_is_said_there(make_project: Make) -> 
 
 
 @pytest.mark.parametrize("written", ["--@ persist", "//@ persist", "##@ persist", "  -- @ persist"])
-def test_what_is_an_annotation_elsewhere_is_warned_of(make_project: Make, written: str) -> None:
+def test_almost_valid_annotations_cause_a_warning(make_project: Make, written: str) -> None:
     (problem,) = wrong(make_project, f"{written}\nsource: s is spark.table('orders')")
     assert (problem.code, problem.severity) == ("annotation-almost", "warning")
     assert (problem.location.line, problem.location.column) == (
@@ -277,7 +277,7 @@ def test_what_is_an_annotation_elsewhere_is_warned_of(make_project: Make, writte
     )
 
 
-def test_a_file_that_does_not_compile_stands_for_its_quoted_sources_too(make_project: Make) -> None:
+def test_readers_of_quoted_sources_in_a_broken_file_get_no_errors(make_project: Make) -> None:
     broken = "source: `buyers` is spark.table('orders') -> { group_by id }"
     reader = "CREATE VIEW r AS SELECT * FROM buyers;"
     root = make_project({"raw.sql": RAW, "a.malloy": broken, "r.sql": reader})
@@ -285,7 +285,7 @@ def test_a_file_that_does_not_compile_stands_for_its_quoted_sources_too(make_pro
 
 
 @pytest.mark.slow
-def test_what_is_wrong_with_a_query_of_the_moment_is_said_in_its_own_lines(
+def test_errors_in_an_ad_hoc_query_are_reported_with_its_own_lines(
     make_project: Make,
 ) -> None:
     root = make_project({"raw.sql": RAW, "a.malloy": BASE + "query: q is buyers -> { select: * }"})
@@ -305,7 +305,7 @@ def test_what_is_wrong_with_a_query_of_the_moment_is_said_in_its_own_lines(
     assert problem(None, "source: x is buyers")[1:] == ("no-query", "run: NAME -> { … }")
 
 
-def test_no_line_is_told_of_sql_that_nobody_wrote(make_project: Make) -> None:
+def test_columns_of_generated_sql_have_the_line_of_their_source(make_project: Make) -> None:
     root = make_project({"raw.sql": RAW, "a.malloy": BASE})
     project = load(root)
     (buyers,) = (s for s in project.sources if s.name == "buyers")

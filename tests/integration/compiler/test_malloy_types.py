@@ -1,4 +1,4 @@
-"""Columns of SQL have the types for Malloy that Spark gives them, and texts say which were inferred."""
+"""SQL columns have Spark's types in Malloy, and texts record which types were inferred."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CERTAIN = f"{FLAG}\n#@ persist\nsource: c is spark.table('t') -> {{ group_by: k;
 
 
 @pytest.mark.proves("V36")
-def test_malloy_computes_with_types_that_only_spark_would_know(
+def test_malloy_gets_inferred_types_of_sql_columns(
     make_project: Callable[..., Path],
 ) -> None:
     compiler()
@@ -47,13 +47,13 @@ def test_malloy_computes_with_types_that_only_spark_would_know(
         ("total", "decimal(20,2)"),
         ("l", "array<struct<x:decimal(10,2)>>"),
     }
-    # No BuildID follows from them: `Source.columns` does not know them.
+    # They do not affect BuildIDs: `Source.columns` does not have them.
     spent = loaded.project.by_id["spent@sources/raw.sql"]
     assert [c.type for c in spent.columns] == ["string", None, None]
 
 
 @pytest.mark.proves("V36")
-def test_only_tables_over_columns_with_inferred_types_are_not_taken_over(
+def test_inferred_types_change_only_the_texts_of_sources_that_use_them(
     make_project: Callable[..., Path],
 ) -> None:
     compiler()
@@ -79,7 +79,7 @@ def test_only_tables_over_columns_with_inferred_types_are_not_taken_over(
 
 
 @pytest.mark.proves("V36")
-def test_a_session_with_other_types_leaves_them_uncertain(
+def test_a_changed_decimal_setting_makes_types_uncertain(
     make_project: Callable[..., Path],
 ) -> None:
     compiler()

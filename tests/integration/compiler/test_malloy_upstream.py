@@ -1,9 +1,9 @@
-"""Malloy's own cases of persistence, told to our bridge and loader.
+"""Malloy's own test cases for persistence, run against our bridge and loader.
 
 The cases are those of Malloy's tests `test/src/core/persist.spec.ts`,
 `packages/malloy/src/api/foundation/build-targets.spec.ts` and `persist-source-sql.spec.ts`, version
-0.0.433-dev (MIT, Copyright Contributors to the Malloy project). The models and checks here are our
-own words for them. `docs/malloy.md` lists the cases that have no meaning here.
+0.0.433-dev (MIT, Copyright Contributors to the Malloy project). The models and checks are rewritten
+here. `docs/malloy.md` lists the cases that do not apply.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TYPED = "##! experimental { persistence virtual_source }\n"
 
 @dataclass(frozen=True)
 class Case:
-    """Files, and what follows from them.
+    """Malloy files, and the tables and dependencies that are expected of them.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class Case:
     others
         The files that it imports.
     reads
-        The persisted sources of all files, each with the persisted ones directly beneath it.
+        The persisted sources of all files, each with the persisted ones directly upstream of it.
     same
         Groups of sources with one BuildID, and so one table; all others have their own.
     queries
@@ -59,7 +59,7 @@ class Case:
     queries: Mapping[str, set[str]] = field(default_factory=dict[str, set[str]])
 
     def one_table(self, names: set[str]) -> set[str]:
-        """Return the first of the sources of each table that some sources have."""
+        """Replace each source by the first one that shares its table."""
         first = {name: group[0] for group in self.same for name in group}
         return {first.get(name, name) for name in names}
 
@@ -326,7 +326,7 @@ def tables_in(sql: str, place: str) -> set[str]:
 
 @pytest.mark.proves("V37")
 @pytest.mark.parametrize("title", CASES)
-def test_a_case_of_malloys_has_the_same_tables_dependencies_and_build_ids(
+def test_malloys_cases_have_the_expected_tables_dependencies_and_build_ids(
     session: Session, title: str
 ) -> None:
     case, place = CASES[title], directory(title)
@@ -345,7 +345,9 @@ def test_a_case_of_malloys_has_the_same_tables_dependencies_and_build_ids(
 
 @pytest.mark.slow
 @pytest.mark.proves("V37")
-def test_the_loader_has_the_tables_of_malloys_cases(make_project: Callable[..., Path]) -> None:
+def test_the_loader_finds_the_expected_tables_in_malloys_cases(
+    make_project: Callable[..., Path],
+) -> None:
     compiler()
     root = make_project({"raw.sql": RAW, **EVERY_FILE})
     project = load_project(load_settings(root, environ={}))
@@ -410,10 +412,10 @@ TEXTS = {
 
 
 @pytest.mark.proves("V37")
-def test_a_text_that_begins_as_a_table_does_has_its_own_columns(
+def test_sql_that_begins_with_select_star_has_its_own_columns(
     make_project: Callable[..., Path],
 ) -> None:
-    """Upstream's case: SQL with nothing but ``SELECT * FROM`` before what is interpolated."""
+    """Upstream's case: SQL with only ``SELECT * FROM`` before the interpolated part."""
     compiler()
     lines = [f'source: s{n} is spark.sql("""{text}""")' for n, text in enumerate(TEXTS)]
     root = make_project({"raw.sql": RAW, "m.malloy": "\n".join([FLAG, *lines])})

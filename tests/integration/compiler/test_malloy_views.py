@@ -1,4 +1,4 @@
-"""Views that Spark cannot run: what needs them is refused, and nothing else of their file."""
+"""Malloy views that Spark cannot run: only sources and queries that use them are rejected."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NESTED = "Spark cannot run a pipeline ('->') inside a nest"
 
 
 @pytest.mark.proves("V26")
-def test_a_view_that_cannot_run_removes_what_needs_it_and_not_its_file(
+def test_an_unsupported_view_removes_only_the_sources_that_use_it(
     make_project: Callable[..., Path],
 ) -> None:
     need(there(), "bundle Malloy's compiler: make bridge")
@@ -46,7 +46,7 @@ def test_a_view_that_cannot_run_removes_what_needs_it_and_not_its_file(
 
 
 @pytest.mark.proves("V26")
-def test_other_queries_of_the_file_run(make_project: Callable[..., Path]) -> None:
+def test_other_queries_of_the_file_compile(make_project: Callable[..., Path]) -> None:
     need(there(), "bundle Malloy's compiler: make bridge")
     root = make_project({"raw.sql": RAW, "m.malloy": MODEL})
     loaded = load(load_settings(root, environ={}))

@@ -1,4 +1,4 @@
-"""Spark refuses what `check` refuses for certain, and accepts the lookalikes."""
+"""Spark rejects the queries that `check` rejects with certainty, and accepts the lookalikes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def tables(spark: Any) -> Iterator[Any]:
-    """Return the session, with the tables of the queries, empty."""
+    """Return the session, with empty tables for the queries."""
     for name, columns in COLUMNS.items():
         spark.createDataFrame([], columns).createOrReplaceTempView(name)
     yield spark
@@ -24,14 +24,14 @@ def tables(spark: Any) -> Iterator[Any]:
 
 @pytest.mark.slow
 @pytest.mark.proves("W6")
-def test_spark_and_check_refuse_the_same_queries(tables: Any) -> None:
+def test_spark_rejects_what_check_rejects_and_accepts_lookalikes(tables: Any) -> None:
     from pyspark.errors import AnalysisException
 
     accepted: list[str] = []
     for query, *_ in REFUSED:
         try:
             tables.sql(query)
-        except AnalysisException:  # errors of its parser are too
+        except AnalysisException:  # includes errors of its parser
             continue
         accepted.append(query)
     assert accepted == []

@@ -1,4 +1,4 @@
-"""Spark's jobs say whose they are, and end when a build is interrupted."""
+"""Spark's jobs are attributed to a build, and are cancelled when it is interrupted."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_jobs_have_the_group_the_description_and_the_tags_of_their_build(
 @pytest.mark.slow
 @pytest.mark.proves("U3")
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, dg.DagsterExecutionInterruptedError])
-def test_an_interrupted_build_ends_its_jobs_and_no_others(
+def test_an_interrupted_build_cancels_its_jobs(
     spark: Any,
     make_project: Callable[..., Path],
     enter: Callable[..., Builder],
@@ -101,7 +101,7 @@ def test_an_interrupted_build_ends_its_jobs_and_no_others(
     def handle(*_: object) -> None:
         raise interrupt
 
-    # As in a run of Dagster: its handler raises, and does not tell Spark.
+    # As in a run of Dagster: its handler raises, and does not notify Spark.
     previous = signal.signal(signal.SIGINT, handle)
     thread = threading.Thread(target=send)
     thread.start()
@@ -116,7 +116,7 @@ def test_an_interrupted_build_ends_its_jobs_and_no_others(
     assert source_of(builder, "endless").build_id not in builds
 
 
-# A process has one kind of Spark, so this needs a process of its own.
+# A process has only one kind of Spark, so this needs a separate process.
 IN_A_SERVER = f"""
 import sys, threading
 from pathlib import Path
@@ -157,7 +157,7 @@ assert not session.getTags()
 
 @pytest.mark.slow
 @pytest.mark.proves("U3")
-def test_jobs_of_a_shared_server_have_tags_and_end_too(
+def test_jobs_on_a_shared_server_have_tags_and_are_cancelled(
     make_shared_project: Callable[..., Path],
 ) -> None:
     root = make_shared_project({"m.sql": RAW + AND_ONE})
@@ -171,7 +171,7 @@ def test_jobs_of_a_shared_server_have_tags_and_end_too(
 
 
 @pytest.mark.usefixtures("spark")
-def test_a_process_with_its_own_spark_uses_no_server(make_project: Callable[..., Path]) -> None:
+def test_a_process_with_its_own_spark_rejects_a_server(make_project: Callable[..., Path]) -> None:
     root = make_project({})
     with (root / "persist.toml").open("a") as file:
         file.write('"spark.remote" = "sc://127.0.0.1:1"\n')

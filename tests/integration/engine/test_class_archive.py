@@ -1,4 +1,4 @@
-"""The archive of Spark's classes: created, used, and ignored where it does not fit."""
+"""The archive of Spark's classes: created, used, and ignored if it does not match."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def sources_of_classes(programs: Path) -> str:
-    """Return the log of a JVM of Spark: where each class came from."""
+    """Return the log of Spark's JVM, which shows where each class came from."""
     log = programs / "classes.txt"
     environ = {**os.environ, OPTIONS: f"-Xlog:class+load:file={log}"}
     with archived_classes(environ):
@@ -63,7 +63,7 @@ def test_spark_starts_from_the_archive_of_its_classes(programs: Path) -> None:
     assert find_archive() == path
     assert [*path.parent.iterdir()] == [path]
     assert sources_of_classes(programs).count("shared objects file (top)") > 1000
-    # As after an upgrade of Java: the file has another name, so this one is not used.
+    # As after an upgrade of Java: another file name is expected, so this file is not used.
     path.rename(path.with_name("0123456789abcdef.jsa"))
     assert find_archive() is None
 
@@ -93,7 +93,7 @@ def test_sessions_start_with_the_archive(programs: Path) -> None:
     assert OPTIONS not in os.environ
 
 
-def test_the_options_of_users_stay(programs: Path) -> None:
+def test_java_options_of_users_are_preserved(programs: Path) -> None:
     path = empty_archive()
     for before in (None, "-Xmx2g", "-XX:SharedArchiveFile=mine.jsa"):
         environ = {**os.environ} | ({OPTIONS: before} if before else {})
@@ -111,7 +111,7 @@ def test_the_options_of_users_stay(programs: Path) -> None:
         ("pass", "this Java cannot archive classes"),
     ],
 )
-def test_a_failure_leaves_no_archive(programs: Path, program: str, message: str) -> None:
+def test_a_failed_creation_leaves_no_archive(programs: Path, program: str, message: str) -> None:
     (programs / "fails.py").write_text(program)
     with pytest.raises(StorageError, match=message):
         create_archive("fails")
@@ -119,7 +119,7 @@ def test_a_failure_leaves_no_archive(programs: Path, program: str, message: str)
     assert not [*(programs / "cache").rglob("*.new")]
 
 
-def test_a_user_without_a_home_has_no_archive(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_home_directory_has_no_archive(monkeypatch: pytest.MonkeyPatch) -> None:
     def home() -> Path:
         raise RuntimeError("no home directory")
 

@@ -1,4 +1,4 @@
-"""What builds may expect of an engine: Spark's, and the one of tests that need no Spark."""
+"""The contract of engines: the Spark engine, and the DuckDB engine of tests without Spark."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def results(check_results: tuple[CheckResult, ...]) -> dict[str, tuple[bool, int
     return {r.name: (r.passed, r.failed_rows) for r in check_results}
 
 
-def test_columns_have_the_types_of_spark(engine: Engine) -> None:
+def test_columns_have_spark_types(engine: Engine) -> None:
     frame = run(engine, ROWS)
     names = "n text day at price x yes".split()
     assert engine.columns(frame, "m") == tuple(map(Column, names, TYPES))
@@ -74,26 +74,26 @@ def test_columns_have_the_types_of_spark(engine: Engine) -> None:
     assert [c.type for c in engine.columns(sums, "m")] == ["bigint", "bigint", "double"]
 
 
-def test_the_result_has_the_names_that_are_expected(engine: Engine) -> None:
+def test_result_columns_have_the_expected_names(engine: Engine) -> None:
     frame = run(engine, "SELECT A, b FROM VALUES (1, 2) AS t(a, b)", Column("A"), Column("b"))
     assert frame.columns == ["A", "b"]
     assert rows(frame) == [(1, 2)]
 
 
 @pytest.mark.parametrize("sql", ["SELECT nothing FROM VALUES (1) AS t(a)", "SELECT 1 FROM nothing"])
-def test_a_query_that_means_nothing_is_an_error(engine: Engine, sql: str) -> None:
+def test_a_query_with_unknown_names_is_an_error(engine: Engine, sql: str) -> None:
     with pytest.raises(BuildError):
         engine.columns(run(engine, sql), "m")
 
 
 @pytest.mark.parametrize("sql", ["1 / (a - 1)", "a % (a - 1)", "CAST('x' || a AS INT)"])
-def test_what_fails_while_it_is_computed_writes_no_table(engine: Engine, sql: str) -> None:
+def test_a_query_that_fails_during_computation_is_a_build_error(engine: Engine, sql: str) -> None:
     frame = run(engine, f"SELECT {sql} AS a FROM VALUES (1) AS t(a)")
     with pytest.raises(BuildError, match="computing `m` failed"):
         engine.write(frame, "m", "uid", (), None, "m")
 
 
-def test_views_are_read_by_statements_and_made_once(engine: Engine) -> None:
+def test_views_are_created_once_and_read_by_statements(engine: Engine) -> None:
     made: list[int] = []
 
     def load(n: int) -> Any:
@@ -111,14 +111,14 @@ def test_views_are_read_by_statements_and_made_once(engine: Engine) -> None:
     engine.forget()
 
 
-def test_a_query_over_a_frame(engine: Engine) -> None:
+def test_a_query_can_read_a_frame(engine: Engine) -> None:
     frame = run(engine, "SELECT * FROM VALUES (1), (2), (3) AS t(a)")
     over = engine.over(frame, lambda name: f"SELECT max(a) AS a FROM `{name}` WHERE a < 3")
     assert rows(over) == [(2,)]
     assert len(engine.collect(frame, 2)) == 2
 
 
-def test_what_is_written_is_committed_and_read(engine: Engine) -> None:
+def test_written_rows_can_be_committed_and_read_back(engine: Engine) -> None:
     frame = run(engine, ROWS)
     staged, measured = engine.write(frame, "tables/m", "uid", (), "at", "m")
     assert (measured.rows, measured.watermark, measured.timeless) == (3, "2024-01-02T00:00:00Z", 1)
@@ -144,7 +144,9 @@ def test_what_is_written_is_committed_and_read(engine: Engine) -> None:
         ("price", "1.50"),
     ],
 )
-def test_the_greatest_value_is_as_the_ledger_has_it(engine: Engine, column: str, last: str) -> None:
+def test_greatest_values_have_the_format_of_the_ledger(
+    engine: Engine, column: str, last: str
+) -> None:
     frame = run(engine, ROWS)
     assert engine.greatest(frame, column, "m") == last
     assert engine.measure(frame, (), column, "m").watermark == last
@@ -168,12 +170,14 @@ def test_an_unknown_time_column_is_an_error(engine: Engine) -> None:
         ("VALUES (0.0D, 1)", "VALUES (-0.0D, 1)", False),
     ],
 )
-def test_the_content_tells_rows_apart(engine: Engine, one: str, other: str, same: bool) -> None:
+def test_content_digests_distinguish_different_rows(
+    engine: Engine, one: str, other: str, same: bool
+) -> None:
     contents = [content(engine, f"SELECT * FROM {text} AS t(a, b)") for text in (one, other)]
     assert (contents[0] == contents[1]) is same
 
 
-def test_rows_are_computed_once_however_they_are_measured(engine: Engine) -> None:
+def test_rows_are_computed_once_for_writing_and_measuring(engine: Engine) -> None:
     frame = run(engine, "SELECT rand() AS a FROM range(100)")
     check = Check("expr", "same", expression="a >= 0 AND a < 1")
     staged, measured = engine.write(frame, "m", "uid", [check], None, "m")
@@ -199,7 +203,7 @@ CHECKS = {
 }
 
 
-def test_checks_are_the_same_written_measured_and_afterwards(engine: Engine) -> None:
+def test_checks_have_the_same_results_in_write_measure_and_audit(engine: Engine) -> None:
     frame, checks = run(engine, ROWS), [*CHECKS]
     expected = {check.name: result for check, result in CHECKS.items()}
     answers = [
@@ -213,7 +217,7 @@ def test_checks_are_the_same_written_measured_and_afterwards(engine: Engine) -> 
     assert found["old"].basis == "1704153600000000"
 
 
-def test_no_rows_pass_the_checks_of_rows(engine: Engine) -> None:
+def test_an_empty_result_passes_row_checks(engine: Engine) -> None:
     frame = run(engine, f"{ROWS} WHERE n > 3")
     checks = [c for c in CHECKS if c.on_rows or c.kind == "unique"]
     measured = engine.write(frame, "m", "uid", checks, "at", "m")[1]
@@ -222,7 +226,7 @@ def test_no_rows_pass_the_checks_of_rows(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("name", ["null", "accepted", "range", "expr", "unique"])
-def test_the_rows_that_fail_are_shown(engine: Engine, name: str) -> None:
+def test_failing_rows_of_a_check_are_returned(engine: Engine, name: str) -> None:
     (check,) = (c for c in CHECKS if c.name == name)
     frame = run(engine, ROWS)
     bad = engine.failing(frame, check)
@@ -235,7 +239,7 @@ def test_the_rows_that_fail_are_shown(engine: Engine, name: str) -> None:
     assert engine.failing(frame, replace(check, kind="row_count")) is None
 
 
-def test_values_that_another_table_has_not(engine: Engine) -> None:
+def test_unmatched_returns_values_missing_from_another_table(engine: Engine) -> None:
     others = run(engine, "SELECT * FROM VALUES (1, 'a'), (1, 'c') AS t(`the n`, text)")
     assert [r.n for r in engine.unmatched(run(engine, ROWS), "n", others, "the n").collect()] == [
         2,
@@ -244,7 +248,7 @@ def test_values_that_another_table_has_not(engine: Engine) -> None:
     assert engine.unmatched(run(engine, ROWS), "at", run(engine, ROWS), "at").count() == 0
 
 
-def test_files_are_read_by_declared_columns(engine: Engine, tmp_path: Path) -> None:
+def test_files_are_read_with_the_declared_columns(engine: Engine, tmp_path: Path) -> None:
     files = [str(tmp_path / name) for name in ("a [1].parquet", "b*.parquet")]
     pq.write_table(pa.table({"B": [1, 2], "a": ["x", None]}), files[0])
     pq.write_table(pa.table({"b": [3]}), files[1])
@@ -256,7 +260,7 @@ def test_files_are_read_by_declared_columns(engine: Engine, tmp_path: Path) -> N
     assert (none.columns, rows(none)) == (["a", "b"], [])
 
 
-def test_files_with_other_rows_than_their_log_promises_are_refused(
+def test_files_with_a_different_row_count_than_in_the_log_are_rejected(
     engine: Engine, tmp_path: Path
 ) -> None:
     file = str(tmp_path / "a.parquet")
@@ -267,7 +271,7 @@ def test_files_with_other_rows_than_their_log_promises_are_refused(
         engine.check_rows("t", Pin(None, (file,), rows={file: 3}))
 
 
-def test_files_that_are_gone_are_an_error(engine: Engine, tmp_path: Path) -> None:
+def test_missing_files_are_an_error(engine: Engine, tmp_path: Path) -> None:
     pin = Pin(None, (str(tmp_path / "gone.parquet"),))
     with pytest.raises(GoneError):
         engine.view("gone", lambda: engine.read_files("parquet", pin, (Column("a", "bigint"),), {}))
@@ -283,7 +287,7 @@ def test_files_that_are_gone_are_an_error(engine: Engine, tmp_path: Path) -> Non
         lambda engine: engine.columns(run(engine, "SELECT array(1) AS a"), "m"),
     ],
 )
-def test_what_needs_spark_fails_a_test_that_has_none(
+def test_using_spark_features_without_spark_fails_the_test(
     make_project: Callable[..., Path], ask: Callable[[Any], Any]
 ) -> None:
     engine = DuckDBEngine(load_settings(make_project({})))

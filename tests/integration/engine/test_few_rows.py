@@ -1,4 +1,4 @@
-"""Frames of few rows, which a twin of the session plans once."""
+"""Frames of few rows, planned once by a copy of the session without adaptive execution."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_few_rows_are_planned_once_in_a_session_with_the_same_settings(
+def test_small_frames_use_a_session_with_equal_settings_but_no_adaptive_plans(
     spark: Any, make_project: Callable[..., Path]
 ) -> None:
     engine = SparkEngine(load_settings(make_project({})), lambda: spark)

@@ -1,4 +1,4 @@
-"""Files that a log names are all read, whatever they are called; fewer rows are an error."""
+"""All files that a Delta log lists are read, whatever their names; missing rows are an error."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ create materialized view from_external as select id from t where id > 0;
 
 
 def put(lake: Path, name: str, *ids: int, **stats: int) -> None:
-    """Append a file of a name to a Delta table, and say of it what is given."""
+    """Append a file with this name to a Delta table, and change its statistics in the log."""
     table = pa.table({"id": pa.array(ids, pa.int64())})
     write_deltalake(str(lake), table, mode="append")
     commit = max((lake / "_delta_log").glob("*.json"))
@@ -48,14 +48,14 @@ def put(lake: Path, name: str, *ids: int, **stats: int) -> None:
 
 
 def built(builder: Builder) -> list[list[int]]:
-    """Build all and return their ids."""
+    """Build all persisted sources, and return the ids of each."""
     for view in builder.project.persisted:
         builder.build(view)
     return [sorted(r.id for r in builder.read(v).collect()) for v in builder.project.persisted]
 
 
 @pytest.mark.slow
-def test_files_of_every_name_are_read(
+def test_delta_files_with_hidden_file_names_are_read(
     enter: Callable[..., Builder], make_project: Callable[..., Path]
 ) -> None:
     root = make_project({"m.sql": SOURCES})
@@ -63,23 +63,23 @@ def test_files_of_every_name_are_read(
     put(lake, "a.parquet", 1)
     put(lake, "_hidden.parquet", 2)
     put(lake, ".hidden.parquet", 3)
-    put(lake, "k=1/_in_a_directory.parquet", 4)  # which is no partition of this table
-    if not is_in_use("4.3"):  # older ones ignore such files, and builds tell
+    put(lake, "k=1/_in_a_directory.parquet", 4)  # not a partition of this table
+    if not is_in_use("4.3"):  # older versions ignore such files, so builds fail
         with pytest.raises(StorageError, match=r"but its log states 4: .*hidden\.parquet"):
             built(enter(root))
         return
     assert built(enter(root)) == [[1, 2, 3, 4]] * 2
-    # They are followed, too.
+    # A later build reads new ones, too.
     put(lake, "_another.parquet", 5)
     assert built(enter(root)) == [[1, 2, 3, 4, 5]] * 2
 
 
-def test_tables_that_lost_rows_earlier_are_built_again(tmp_path: Path) -> None:
-    assert digest_of_files(["a.parquet", "b.parquet"]) == "cb102785c5e9"  # as it was
+def test_versions_recorded_without_hidden_files_need_a_full_read(tmp_path: Path) -> None:
+    assert digest_of_files(["a.parquet", "b.parquet"]) == "cb102785c5e9"  # unchanged
     assert digest_of_files(["_a.parquet"]) != "706324b1e75c"
     put(tmp_path, "a.parquet", 1)
     connector = delta_connector(None, tmp_path)
-    assert len((plain := connector.pin()).split(":")) == 4  # as it was
+    assert len((plain := connector.pin()).split(":")) == 4  # unchanged
     assert delta_connector(None, tmp_path, mode="snapshot").pin(plain) == plain
     put(tmp_path, "_b.parquet", 2)
     new = connector.pin()
@@ -96,7 +96,7 @@ def test_tables_that_lost_rows_earlier_are_built_again(tmp_path: Path) -> None:
     ("name", "stats", "message"),
     [
         ("b.parquet", {"numRecords": 5}, "b.parquet (2 of 5 rows)"),
-        ("_metadata.parquet", {}, "_metadata.parquet (0 of 2 rows)"),  # Spark's own name
+        ("_metadata.parquet", {}, "_metadata.parquet (0 of 2 rows)"),  # a name that Spark reserves
     ],
 )
 def test_fewer_rows_than_the_log_promises_are_an_error(
@@ -116,7 +116,7 @@ def test_fewer_rows_than_the_log_promises_are_an_error(
         assert message in raised.value.message, view.name
 
 
-def test_rows_are_counted_where_the_log_does_not(spark: Any, tmp_path: Path) -> None:
+def test_files_without_row_counts_in_the_log_are_read(spark: Any, tmp_path: Path) -> None:
     put(tmp_path, "_a.parquet", 1, 2)
     (commit,) = (tmp_path / "_delta_log").glob("*.json")
     actions = [json.loads(line) for line in commit.read_text().splitlines()]
@@ -133,7 +133,7 @@ def test_rows_are_counted_where_the_log_does_not(spark: Any, tmp_path: Path) -> 
     assert list(pin.rows.values()) == [None]
 
 
-def test_plain_files_that_spark_ignores_are_an_error(tmp_path: Path) -> None:
+def test_raw_files_outside_partition_directories_are_an_error(tmp_path: Path) -> None:
     for name in ("k=1/a.parquet", "b.parquet"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         pq.write_table(pa.table({"id": [1]}), tmp_path / name)

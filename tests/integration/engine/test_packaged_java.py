@@ -1,4 +1,4 @@
-"""Spark on a machine that has only Python: the extra `java` brings the rest."""
+"""Spark on a machine without Java: the extra `java` installs one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ print(json.dumps([session.range(5).selectExpr("sum(id)").collect()[0][0], os.env
 
 @pytest.mark.proves("W18")
 @pytest.mark.slow
-def test_spark_runs_by_a_packaged_java_where_there_is_no_other(
+def test_spark_uses_the_packaged_java_if_no_other_is_installed(
     make_project: Callable[..., Path], tmp_path: Path
 ) -> None:
     root = make_project({"m.sql": SOURCES})

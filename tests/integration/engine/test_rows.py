@@ -1,4 +1,4 @@
-"""Rows of two tables are compared as one would by hand, by Spark."""
+"""Spark compares the rows of two tables: by key, as multisets, and of snapshots."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def differ(*arguments: Any, **options: Any) -> RowsDiffer:
 
 
 @pytest.mark.slow
-def test_with_a_key_rows_are_added_removed_or_changed(frame: Callable[..., Any]) -> None:
+def test_a_keyed_diff_counts_added_removed_and_changed_rows(frame: Callable[..., Any]) -> None:
     schema = "id INT, a STRING, b INT"
     before = frame(schema, (1, "x", 1), (2, "y", 2), (3, "z", None), (4, None, 4))
     after = frame(schema, (1, "x", 1), (2, "Y", 20), (3, "z", 3), (5, "v", 5))
@@ -70,7 +70,7 @@ def test_with_a_key_rows_are_added_removed_or_changed(frame: Callable[..., Any])
     assert (none.changed, none.changed_rows, none.added_rows) == (2, (), ())
 
 
-def test_without_a_key_rows_count_as_often_as_they_are_there(frame: Callable[..., Any]) -> None:
+def test_a_diff_without_a_key_compares_rows_as_a_multiset(frame: Callable[..., Any]) -> None:
     before = frame("a INT, b STRING", (1, "x"), (1, "x"), (1, "x"), (2, None), (3, "z"))
     after = frame(
         "a INT, b STRING", (1, "x"), (2, None), (2, None), (4, None), (4, None), (4, None)
@@ -85,7 +85,7 @@ def test_without_a_key_rows_count_as_often_as_they_are_there(frame: Callable[...
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", [[], ["id"]])
-def test_nothing_differs_between_equal_and_between_empty_tables(
+def test_equal_tables_and_empty_tables_have_no_differences(
     frame: Callable[..., Any], key: list[str]
 ) -> None:
     schema = "id INT, m MAP<STRING, DOUBLE>, d DOUBLE, s STRUCT<a: FLOAT, b: ARRAY<INT>>"
@@ -132,7 +132,7 @@ PAIRS: list[tuple[str, Any, Any, bool]] = [
 
 
 @pytest.mark.slow
-def test_values_are_the_same_if_nobody_can_tell_them_apart(frame: Callable[..., Any]) -> None:
+def test_values_are_equal_only_if_they_are_indistinguishable(frame: Callable[..., Any]) -> None:
     names = [f"v`w. {n}" for n in range(len(PAIRS))]
     schema = ", ".join(
         f"`{name.replace('`', '``')}` {pair[0]}" for name, pair in zip(names, PAIRS, strict=True)
@@ -143,7 +143,7 @@ def test_values_are_the_same_if_nobody_can_tell_them_apart(frame: Callable[..., 
     (row,) = found.changed_rows
     assert list(row.before) == list(row.after)
     assert list(row.before) == [n for n, p in zip(names, PAIRS, strict=True) if not p[3]]
-    # All that are the same together are the same row, and the same key.
+    # Equal values make equal rows and equal keys.
     alike = [n for n, (*_, same) in enumerate(PAIRS) if same]
     some = ", ".join(f"c{n} {PAIRS[n][0]}" for n in alike)
     one, other = ([tuple(PAIRS[n][side] for n in alike)] for side in (1, 2))
@@ -153,7 +153,7 @@ def test_values_are_the_same_if_nobody_can_tell_them_apart(frame: Callable[..., 
     assert (keyed.added, keyed.removed, keyed.changed) == (0, 0, 0)
 
 
-def test_the_order_of_a_map_is_no_difference(spark: Any) -> None:
+def test_the_order_of_map_entries_is_ignored(spark: Any) -> None:
     one = spark.sql("SELECT 1 AS id, map('a', map(1, 2, 3, 4), 'b', NULL) AS m")
     other = spark.sql("SELECT 1 AS id, map('b', NULL, 'a', map(3, 4, 1, 2)) AS m")
     assert differ(one, other, key=["id"]).columns == {"m": 0}
@@ -162,7 +162,7 @@ def test_the_order_of_a_map_is_no_difference(spark: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_key_that_several_rows_share_is_refused_with_an_example(
+def test_a_key_shared_by_several_rows_is_rejected_with_an_example(
     frame: Callable[..., Any],
 ) -> None:
     before = frame("a INT, b STRING, c INT", (1, "x", 1), (2, None, 1), (2, None, 2))
@@ -179,7 +179,7 @@ def test_a_key_that_several_rows_share_is_refused_with_an_example(
 
 
 @pytest.mark.slow
-def test_columns_that_one_side_lacks_or_has_otherwise_are_named(
+def test_missing_columns_and_differing_types_are_listed_as_uncompared(
     frame: Callable[..., Any],
 ) -> None:
     before = frame("id INT, old INT, n INT, same INT", (1, 1, 1, 1))
@@ -218,7 +218,7 @@ def random_rows(rng: random.Random) -> list[tuple[Any, ...]]:
 
 
 def plain(value: Any) -> Any:
-    """Return what Python's own equality tells apart as it should, and can be hashed."""
+    """Return a hashable form of a value, which Python compares as the diff compares the value."""
     match value:
         case float():
             return str(value)
@@ -231,7 +231,7 @@ def plain(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(draws(2, 4)))
-def test_spark_finds_what_python_finds(frame: Callable[..., Any], seed: int) -> None:
+def test_spark_diffs_equal_diffs_computed_in_python(frame: Callable[..., Any], seed: int) -> None:
     rng = random.Random(seed)
     schema = "k INT, s STRING, d DOUBLE, m MAP<STRING, DOUBLE>, a ARRAY<STRUCT<x: INT, y: DOUBLE>>"
     old, new = random_rows(rng), random_rows(rng)
@@ -258,7 +258,7 @@ def test_spark_finds_what_python_finds(frame: Callable[..., Any], seed: int) -> 
             assert (name in row.before) == (plain(old_by[k][n]) != plain(new_by[k][n]))
 
 
-def test_snapshots_of_equal_content_need_no_spark(tmp_path: Path) -> None:
+def test_snapshots_with_equal_content_are_compared_without_spark(tmp_path: Path) -> None:
     def snapshot(content: str, name: str = "a") -> Snapshot:
         now = datetime.now(UTC)
         return Snapshot("u", "s", "b", "t", 0, (), content, 1, 1, now, (Column(name, "int"),))
@@ -290,7 +290,7 @@ def multisets(*arguments: Any, **options: Any) -> RowsDiffer:
 
 
 @pytest.mark.slow
-def test_multisets_are_equal_with_nulls_nan_duplicates_and_any_nullability(
+def test_multiset_comparison_handles_nulls_nan_duplicates_and_nullability(
     frame: Callable[..., Any], spark: Any
 ) -> None:
     rows = [(None, NAN), (None, NAN), ("a", None), ("b", 0.5)]
@@ -313,7 +313,7 @@ def test_multisets_are_equal_with_nulls_nan_duplicates_and_any_nullability(
 
 
 @pytest.mark.slow
-def test_rows_with_a_key_differ_in_columns(frame: Callable[..., Any]) -> None:
+def test_a_keyed_multiset_diff_counts_differences_by_column(frame: Callable[..., Any]) -> None:
     schema = "id INT, a STRING, b INT, m MAP<STRING, INT>"
     before = frame(schema, (1, "x", 1, {}), (2, "y", 2, None), (3, "z", 3, {}), (4, "v", 4, {}))
     after = frame(schema, (1, "X", 1, {}), (2, "y", None, {}), (3, "z", 3, {}), (5, "v", 4, {}))
@@ -321,7 +321,7 @@ def test_rows_with_a_key_differ_in_columns(frame: Callable[..., Any]) -> None:
     assert (difference.removed, difference.added) == (3, 3)
     assert difference.columns == {"a": 1, "b": 1, "m": 1}
     assert multisets(before, after, key=["id", "none"]).columns == {}
-    # Of a key that is not unique it is not known which rows belong together.
+    # If a key is not unique, rows cannot be paired.
     twice = frame(schema, (1, "x", 1, {}), (1, "y", 1, {}))
     assert (
         multisets(twice, frame(schema, (1, "z", 1, {}), (1, "v", 1, {})), key=["id"]).columns == {}
@@ -329,7 +329,7 @@ def test_rows_with_a_key_differ_in_columns(frame: Callable[..., Any]) -> None:
 
 
 @pytest.mark.slow
-def test_rounding_is_told_from_other_differences(frame: Callable[..., Any]) -> None:
+def test_rounding_is_distinguished_from_other_differences(frame: Callable[..., Any]) -> None:
     schema, near = "k STRING, x DOUBLE, y DOUBLE", 1 + 1e-13
     before = frame(schema, ("a", 1.0, 5.0), ("a", 1.0, 7.0), ("b", None, NAN), ("b", 0.0, 3e300))
     rows = [("a", near, 5.0), ("a", 1.0, 7.0), ("b", None, NAN), ("b", -0.0, 3e300 * near)]
@@ -338,7 +338,7 @@ def test_rounding_is_told_from_other_differences(frame: Callable[..., Any]) -> N
     assert difference.columns == {}
     others: list[tuple[Any, ...]] = [
         ("c", near, 5.0),  # another column differs
-        ("a", 1 + 2e-9, 5.0),  # by too much
+        ("a", 1 + 2e-9, 5.0),  # differs by too much
         ("a", NAN, 5.0),
         ("a", None, 5.0),
         ("a", math.inf, 5.0),

@@ -1,4 +1,4 @@
-"""One Spark session that several runs use at once, of several projects and environments."""
+"""One Spark session shared by concurrent runs of several projects and environments."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def rows(builder: Builder, name: str) -> list[Any]:
 
 
 def write_two_of_one_version(first: Path, second: Path) -> None:
-    """Write two Delta tables that say of themselves that they are one, and differ."""
+    """Write two Delta tables with the same ID and version but different rows."""
     number = pa.table({"a": pa.array([1], pa.int64())})
     write_deltalake(first, number)
     shutil.copytree(first, second)
@@ -55,7 +55,7 @@ def write_two_of_one_version(first: Path, second: Path) -> None:
 
 
 @pytest.mark.slow
-def test_projects_of_the_same_text_do_not_read_each_others_tables(
+def test_projects_with_identical_sources_do_not_read_each_others_tables(
     make_project: Callable[..., Path], enter: Callable[..., Builder]
 ) -> None:
     one, two = (make_project({"m.sql": SOURCES}, name=n) for n in ("one", "two"))

@@ -1,4 +1,4 @@
-"""Supported versions of Spark and Dagster; a Spark of another version is refused."""
+"""Supported versions of Spark and Dagster; Spark of another version is refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def install_name_of(spark: str, directory: Path) -> Path:
-    """Make a directory by which Python believes that another PySpark is installed."""
+    """Write metadata that make Python report another version of the installed PySpark."""
     facts = directory / f"pyspark-{spark}.dist-info"
     facts.mkdir(parents=True)
     (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: pyspark\nVersion: {spark}\n")
@@ -42,7 +42,7 @@ def install_name_of(spark: str, directory: Path) -> Path:
 
 
 def of_project(package: str) -> set[tuple[str, str]]:
-    """Return the ranges in pyproject.toml of a package, wherever it stands."""
+    """Return all version ranges of a package in pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"].values()
     lines = [*project["dependencies"], *(line for extra in extras for line in extra)]
@@ -86,7 +86,7 @@ def test_an_unsupported_spark_is_refused(version: str) -> None:
 
 
 @pytest.mark.proves("U6")
-def test_a_session_of_another_spark_than_queries_were_checked_for_is_refused(
+def test_a_session_whose_spark_version_differs_from_pyspark_is_rejected(
     make_project: Callable[..., Path],
     spark: Any,
     monkeypatch: pytest.MonkeyPatch,
@@ -131,7 +131,7 @@ CREATE VIEW w AS SELECT collect_union(a) AS a, max(instr(a, 'a', 2)) AS b FROM v
         ),
     ],
 )
-def test_check_knows_what_an_older_spark_lacks(
+def test_check_reports_features_missing_in_the_installed_spark_version(
     make_project: Callable[..., Path], tmp_path: Path, text: str, problems: tuple[str, ...]
 ) -> None:
     root = make_project({"m.sql": text})
@@ -150,7 +150,7 @@ def test_check_knows_what_an_older_spark_lacks(
     assert output.count("and PySpark 4.1.9 is installed") == len(problems)
 
 
-def test_a_version_of_a_table_says_which_spark_computed_it(
+def test_a_table_version_records_the_spark_version_that_computed_it(
     make_project: Callable[..., Path], enter: Callable[..., Builder], spark: Any
 ) -> None:
     builder = enter(make_project({"m.sql": "--@ persist\nCREATE VIEW p AS SELECT 1 AS a;"}))
@@ -164,12 +164,12 @@ ARROW = "spark.sql.execution.pythonUDF.arrow.enabled"
 
 
 @pytest.mark.proves("U6")
-def test_each_version_has_the_defaults_of_the_newest_that_change_rows(
+def test_sessions_get_the_defaults_that_change_rows_unless_settings_override_them(
     make_project: Callable[..., Path], spark: Any
 ) -> None:
     open_session(load_settings(make_project({})), lambda: spark)
     assert {spark.conf.get(key) for key in SPARK_DEFAULTS} == {"true"}
-    open_session(load_settings(make_project({})), lambda: spark)  # it takes them for its own
+    open_session(load_settings(make_project({})), lambda: spark)  # it recognizes its own values
     root = make_project({}, name="other")
     with (root / "persist.toml").open("a") as file:  # below [spark]
         file.write(f'"{ARROW}" = "false"\n')

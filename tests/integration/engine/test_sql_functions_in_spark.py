@@ -1,4 +1,4 @@
-"""Inlined functions have the rows of Spark's own functions."""
+"""Inlined functions return the same rows as Spark's own functions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TABLE = """
 COLUMNS = "i, d, s, b, day, ts, xs, price"
 
 FUNCTIONS = {
-    # Parameters named as columns of the table, as other parameters and as functions.
+    # Parameters with the names of columns, of other parameters and of functions.
     "add1": ("(i INT) RETURNS INT RETURN i + 1", ("num",), "num"),
     "ratio": ("(d DOUBLE, i DOUBLE) RETURNS DOUBLE RETURN d / nullif(i, 0)", ("num", "num"), "num"),
     "label": (
@@ -55,7 +55,7 @@ FUNCTIONS = {
     "nothing": ("() RETURNS STRING RETURN NULL", (), "any"),
     "three": ("() RETURNS TINYINT RETURN 3", (), "num"),
 }
-"""By name: what follows it in CREATE FUNCTION, the kinds of its arguments and of its value."""
+"""By name: the rest of CREATE FUNCTION, and the kinds of the arguments and of the value."""
 
 LEAVES = {
     "num": ("i", "d", "price", "1", "NULL", "2.75", "CAST(b AS INT)", "size(xs)", "least_known"),
@@ -69,8 +69,8 @@ DECLARE = "DECLARE OR REPLACE VARIABLE least_known INT DEFAULT '17'"
 
 
 def calls(random: Random, kind: str, depth: int, *, outermost: bool = True) -> str:
-    """Return an expression of a kind with calls of functions."""
-    # Spark itself has no functions with lambdas within other functions, or around them.
+    """Return an expression of a kind that calls functions."""
+    # Spark itself does not support functions with lambdas inside or around other functions.
     fits = [n for n, (t, _, k) in FUNCTIONS.items() if k == kind and (outermost or "->" not in t)]
     if depth == 0 or not fits or random.random() < 0.2:
         return random.choice(LEAVES[kind])
@@ -101,7 +101,7 @@ def functions(spark: Any) -> Iterator[Any]:
 
 @pytest.mark.slow
 @pytest.mark.proves("W20")
-def test_inlined_calls_have_the_rows_of_sparks_own_calls(functions: Any) -> None:
+def test_inlined_calls_return_the_same_rows_as_sparks_own_calls(functions: Any) -> None:
     texts = [f"CREATE FUNCTION {name}{text};" for name, (text, _, _) in FUNCTIONS.items()]
     known = define(parse_definitions("\n".join([*texts, DECLARE]), "sources/f.sql"))
     assert not known.problems

@@ -1,4 +1,4 @@
-"""Which settings of Spark a session cannot change, as Spark itself says."""
+"""The settings that a Spark session cannot change, according to Spark itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inlined table functions have the rows of Spark's own functions."""
+"""Inlined table functions return the same rows as Spark's own functions."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def functions(spark: Any) -> Iterator[Any]:
 
 @pytest.mark.slow
 @pytest.mark.proves("W29")
-def test_inlined_table_functions_have_the_rows_of_sparks_own(functions: Any) -> None:
+def test_inlined_table_functions_return_the_rows_of_sparks_own(functions: Any) -> None:
     texts = [f"CREATE FUNCTION {name}{text};" for name, text in FUNCTIONS.items()]
     known = define(parse_definitions("\n".join([*texts, DECLARE]), "sources/f.sql"))
     assert not known.problems, known.problems

@@ -1,4 +1,4 @@
-"""Functions in Python that queries call, on a real Spark."""
+"""Python functions that queries call, on a real Spark."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ CREATE VIEW w AS SELECT max(scaled(x)) AS z FROM v WHERE scaled(a) > 10;
 def make(
     make_project: Callable[..., Path], enter: Callable[..., Builder]
 ) -> Callable[..., Builder]:
-    """Return a function that makes a builder, a new run, for a project of files."""
+    """Return a function that makes a builder for a new run of a project of files."""
 
     def builder(root: Path | None = None, **files: str) -> Builder:
         texts = {"raw.sql": RAW, "f.py": PYTHON, "_more.py": MORE, "v.sql": VIEWS}
@@ -105,7 +105,7 @@ def rows(builder: Builder, name: str) -> list[tuple[Any, ...]]:
 
 
 def build_all(builder: Builder) -> dict[str, str]:
-    """Build every persisted source; return what was done."""
+    """Build every persisted source, and return the actions."""
     return {s.name: builder.build(s).action for s in builder.project.persisted}
 
 
@@ -121,7 +121,7 @@ def test_builds_call_functions_in_python_and_an_edit_rebuilds_the_callers(
     root = builder.settings.root
     (root / "sources" / "_more.py").write_text(MORE.replace("SIGN = 1", "SIGN = -1"))
     edited = make(root)
-    # The session still has the functions of the first version, for its own queries.
+    # Queries of the first builder still call the first version of the functions.
     assert rows(builder, "w") == [(200,)]
     assert build_all(edited) == {"v": "built", "w": "built", "o": "reused"}
     assert rows(edited, "v")[0] == (1, -10, -2, ["x", "y"])
@@ -130,7 +130,7 @@ def test_builds_call_functions_in_python_and_an_edit_rebuilds_the_callers(
 
 @pytest.mark.slow
 @pytest.mark.proves("W30")
-def test_checks_and_plain_queries_call_functions_in_python(make: Callable[..., Builder]) -> None:
+def test_checks_can_call_python_functions(make: Callable[..., Builder]) -> None:
     checked = '--@ persist check { expr { small="scaled(a, 2) < 4" } }\nCREATE VIEW c AS SELECT a FROM t;\n'
     builder = make(c_sql=checked, v_sql="")
     with pytest.raises(CheckFailedError, match="small"):
@@ -140,7 +140,7 @@ def test_checks_and_plain_queries_call_functions_in_python(make: Callable[..., B
 
 
 @pytest.mark.proves("W30")
-def test_results_of_functions_that_vary_are_computed_by_each_build(
+def test_nondeterministic_functions_are_called_for_each_row(
     make: Callable[..., Builder],
 ) -> None:
     builder = make(v_sql="--@ persist\nCREATE VIEW d AS SELECT a, drawn() AS x FROM t;\n")
@@ -151,7 +151,7 @@ def test_results_of_functions_that_vary_are_computed_by_each_build(
 
 
 @pytest.mark.proves("W30")
-def test_a_file_that_cannot_be_imported_fails_what_calls_its_functions_only(
+def test_a_failed_import_fails_only_the_callers_of_its_functions(
     make: Callable[..., Builder],
 ) -> None:
     other = "--@ persist\nCREATE VIEW o AS SELECT a FROM t;\n"
@@ -164,7 +164,7 @@ def test_a_file_that_cannot_be_imported_fails_what_calls_its_functions_only(
 
 
 @pytest.mark.proves("W30")
-def test_an_analysis_runs_no_code_and_leaves_out_what_calls_functions(
+def test_an_analysis_runs_no_user_code_and_skips_callers_of_functions(
     make: Callable[..., Builder],
 ) -> None:
     builder = make(f_py=PYTHON + "\nLIMIT = ()[1]\n", o_sql="CREATE VIEW o AS SELECT a FROM t;\n")
@@ -176,10 +176,10 @@ def test_an_analysis_runs_no_code_and_leaves_out_what_calls_functions(
 
 
 @pytest.mark.proves("W30")
-def test_workers_need_not_import_the_file(
+def test_workers_need_neither_the_project_nor_the_package(
     make_project: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """A process without the project and this package calls the function that it is sent."""
+    """A process without the project and this package calls pickled functions."""
     from pyspark import cloudpickle
 
     files = {"raw.sql": RAW, "f.py": PYTHON, "_more.py": MORE, "v.sql": VIEWS}

@@ -1,4 +1,4 @@
-"""Declarations with more or fewer columns: the copy stays, and only new columns are fetched."""
+"""Declarations with more or fewer columns: the copy is reused, and only new columns are fetched."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def copies(builder: Builder) -> list[str]:
 
 
 @pytest.mark.proves("V10")
-def test_a_column_that_nobody_reads_changes_nothing(
+def test_declaring_an_unused_column_causes_no_build_or_fetch(
     enter: Make, make_project: Callable[..., Path]
 ) -> None:
     root = make_project({"m.sql": table(KEYLESS) + OLD})
@@ -83,7 +83,7 @@ def test_a_column_that_nobody_reads_changes_nothing(
 @pytest.mark.slow
 @pytest.mark.proves("V10")
 @pytest.mark.parametrize("columns", [KEYED, KEYLESS])
-def test_a_column_that_the_table_gains_is_null_in_earlier_rows_and_nothing_is_read_for_them(
+def test_a_column_added_to_the_table_is_null_in_old_rows_which_are_not_reread(
     enter: Make, make_project: Callable[..., Path], columns: str
 ) -> None:
     root = make_project({"m.sql": table(columns) + OLD})
@@ -96,14 +96,14 @@ def test_a_column_that_the_table_gains_is_null_in_earlier_rows_and_nothing_is_re
     planned = find_holding(builder.observer.ingestion, source)
     assert planned.full_read_reason is None
     assert planned.read is not None
-    assert (planned.read.files, planned.read.rows) == (1, 2)  # the file that was added
+    assert (planned.read.files, planned.read.rows) == (1, 2)  # only the added file
     assert build(builder) == {"o": "build", "n": "build"}
     _, grown, followed = told(builder)
     assert (grown["why"], grown["read"], grown["read_bytes"]) == ("columns are needed", 0, 0)
     assert (followed["inserted"], followed["read"]) == (1, 1)
     assert values(builder, "n") == [(1, None), (3, 30)]
     assert len(copies(builder)) == 1
-    # Rows change, the new column with them.
+    # Rows change, including the new column.
     deltalake.DeltaTable(str(root / "lake")).update(updates={"c": "99"}, predicate="id = 1")
     builder = enter(root)
     build(builder)
@@ -113,7 +113,7 @@ def test_a_column_that_the_table_gains_is_null_in_earlier_rows_and_nothing_is_re
 
 @pytest.mark.proves("V10")
 @pytest.mark.parametrize("columns", [KEYED, KEYLESS])
-def test_of_a_column_with_values_only_the_column_is_read_where_a_key_finds_its_rows(
+def test_with_a_primary_key_only_a_newly_needed_column_is_fetched(
     enter: Make,
     make_project: Callable[..., Path],
     columns: str,
@@ -139,7 +139,7 @@ def test_of_a_column_with_values_only_the_column_is_read_where_a_key_finds_its_r
 
 
 @pytest.mark.proves("V10")
-def test_a_column_of_another_type_makes_another_copy(
+def test_changing_the_type_of_a_column_creates_another_copy(
     enter: Make, make_project: Callable[..., Path]
 ) -> None:
     view = "create materialized view o as select id, v from t;"
@@ -157,7 +157,7 @@ def test_a_column_of_another_type_makes_another_copy(
 
 @pytest.mark.slow
 @pytest.mark.proves("V10")
-def test_environments_with_other_columns_share_a_copy(
+def test_environments_that_declare_different_columns_share_a_copy(
     enter: Make, make_project: Callable[..., Path]
 ) -> None:
     root = make_project({"m.sql": table(KEYED) + OLD}, "[env.dev]\n[env.prod]\n")
@@ -166,7 +166,7 @@ def test_environments_with_other_columns_share_a_copy(
     write(root, table(f"{KEYED}, c int") + OLD + NEW)
     build(dev := enter(root, "dev"))
     assert values(dev, "n") == [(1, 7)]
-    # The other one follows, with the column that it does not know.
+    # `prod` follows the table, including the column that it does not declare.
     put(root, WIDE, (2, "a", 8))
     write(root, table(KEYED) + OLD)
     build(prod := enter(root, "prod"))
@@ -177,8 +177,8 @@ def test_environments_with_other_columns_share_a_copy(
     before = told(dev := enter(root, "dev"))
     build(dev)
     assert values(dev, "n") == [(1, 7), (2, 8)]
-    assert told(dev) == before  # it was followed already
-    # The column goes: only those who declare it fail.
+    assert told(dev) == before  # the changes were fetched already
+    # The column is dropped: only environments that declare it fail.
     rest = pa.table({"id": [1, 3], "k": ["a", "b"]}, schema=PLAIN)
     deltalake.write_deltalake(str(root / "lake"), rest, mode="overwrite", schema_mode="overwrite")
     with pytest.raises(PersistError, match="it has no column `c`"):
@@ -195,7 +195,7 @@ def test_environments_with_other_columns_share_a_copy(
 
 @pytest.mark.slow
 @pytest.mark.proves("V10")
-def test_a_column_that_is_gone_is_no_condition_of_other_environments(
+def test_a_filter_on_a_dropped_column_does_not_affect_other_environments(
     enter: Make, make_project: Callable[..., Path]
 ) -> None:
     filtered = "create materialized view n as select id from t where c = 7;\n"
@@ -210,7 +210,7 @@ def test_a_column_that_is_gone_is_no_condition_of_other_environments(
     write(root, table(KEYED) + OLD)
     build(prod := enter(root, "prod"))
     assert values(prod, "o") == [(1, "a"), (3, "b")]
-    # The column comes back: its condition finds its rows again.
+    # The column is added again: the filter on it selects rows again.
     put(root, WIDE, (4, "z", 7), (5, "z", 8))
     build(enter(root, "prod"))
     write(root, table(f"{KEYED}, c int") + OLD + filtered)
@@ -221,7 +221,7 @@ def test_a_column_that_is_gone_is_no_condition_of_other_environments(
 
 @pytest.mark.slow
 @pytest.mark.proves("V10")
-def test_a_copy_of_an_earlier_release_takes_columns_once_it_was_used(
+def test_a_copy_of_an_earlier_release_accepts_columns_after_its_next_sync(
     enter: Make, make_project: Callable[..., Path]
 ) -> None:
     root = make_project({"m.sql": table(KEYED) + OLD})
@@ -243,7 +243,7 @@ def test_a_copy_of_an_earlier_release_takes_columns_once_it_was_used(
 
 @pytest.mark.slow
 @pytest.mark.proves("V10")
-def test_rows_that_only_the_copy_has_stay_with_their_declaration(
+def test_adding_a_column_in_follow_mode_starts_a_new_copy(
     enter: Make, make_project: Callable[..., Path]
 ) -> None:
     follow = ', "mode": "follow"'
@@ -260,7 +260,7 @@ def test_rows_that_only_the_copy_has_stay_with_their_declaration(
 
 
 @pytest.mark.proves("V10")
-def test_a_version_without_a_declared_column_is_refused_where_it_is_all_that_is_read(
+def test_a_snapshot_of_a_version_without_a_declared_column_is_rejected(
     enter: Make, make_project: Callable[..., Path]
 ) -> None:
     columns = f"{KEYLESS}, c int"
@@ -269,14 +269,14 @@ def test_a_version_without_a_declared_column_is_refused_where_it_is_all_that_is_
     put(root, WIDE, (2, "a", 5))
     with pytest.raises(PersistError, match="it has no column `c`"):
         build(enter(root))
-    # Followed from there, the column is NULL until it comes.
+    # If the table is followed from this version, the column is NULL until it is added.
     write(root, table(columns, ', "version": 0') + NEW)
     build(builder := enter(root))
     assert values(builder, "n") == [(1, None), (2, 5)]
 
 
 @pytest.mark.proves("V10")
-def test_queries_at_the_version_of_a_copy_have_null_in_columns_that_came_later(
+def test_queries_at_the_copys_version_return_null_for_columns_added_later(
     enter: Make, make_project: Callable[..., Path]
 ) -> None:
     root = make_project({"m.sql": table(KEYLESS) + OLD})

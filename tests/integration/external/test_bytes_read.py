@@ -1,4 +1,4 @@
-"""How much is read of external tables: what Spark reads of files, not how large they are."""
+"""Bytes read from external tables: what Spark reads of files, not the sizes of the files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ create materialized view v as select id from t where id > 1;
 
 @pytest.mark.slow
 @pytest.mark.proves("V32")
-def test_bytes_read_are_those_that_spark_read(enter: Callable[..., Any], make_project: Any) -> None:
+def test_bytes_read_are_measured_by_spark(enter: Callable[..., Any], make_project: Any) -> None:
     root = make_project({"m.sql": TABLE})
 
     def append(*ids: int) -> None:
@@ -49,19 +49,19 @@ def test_bytes_read_are_those_that_spark_read(enter: Callable[..., Any], make_pr
     assert told(builder)[-1]["read_bytes"] == begun.held.bytes_read
     assert begun.capabilities is not None
     assert begun.capabilities.columns == "only needed columns of files are read"
-    # Rows that nobody needs were looked for, and what is followed is counted anew.
+    # An incremental sync is counted on its own.
     append(4)
     build(builder := enter(root))
     followed = builder.observer.ingestion.find(source)
     assert (followed.rows_read, 0 < followed.bytes_read < 200_000) == (1, True)
-    # A look that reads nothing leaves the numbers of the last sync that did.
+    # A sync that reads nothing does not change the numbers of the last one that did.
     build(builder := enter(root))
     assert builder.observer.ingestion.find(source).rows_read == 1
 
 
 @pytest.mark.slow
 @pytest.mark.proves("V32")
-def test_where_rows_are_compared_the_sizes_of_files_count(
+def test_comparing_rows_counts_the_sizes_of_whole_files(
     enter: Callable[..., Any], make_project: Any
 ) -> None:
     view = "create materialized view v as select id from t;"
@@ -76,7 +76,7 @@ def test_where_rows_are_compared_the_sizes_of_files_count(
 
 @pytest.mark.slow
 @pytest.mark.proves("V32")
-def test_bytes_of_jobs_that_spark_may_have_forgotten_are_not_counted(
+def test_bytes_read_are_unknown_if_spark_may_have_discarded_jobs(
     spark: Any, tmp_path: Path
 ) -> None:
     pq.write_table(pa.table({"id": [1]}), tmp_path / "a.parquet")

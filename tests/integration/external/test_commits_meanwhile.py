@@ -1,4 +1,4 @@
-"""Commits that others make while rows are brought, between naming a version and reading it."""
+"""Other writers commit to an external table after a build chose its version, before it reads it."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ HELPERS = ROOT, ROOT / "tests", ROOT / "tests" / "support"
 
 
 class Others:
-    """A process that commits to the table of a project when it is told to."""
+    """A process that commits to the table of a project on request."""
 
     def __init__(self, root: Path, kind: str) -> None:
         self.root, self.kind = root / "lake", kind
@@ -115,7 +115,7 @@ class Others:
         )
 
     def say(self, command: str) -> None:
-        """Tell it what to do, and wait until it has."""
+        """Send a command, and wait until it is done."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(f"{command}\n")
@@ -123,7 +123,7 @@ class Others:
         assert self.process.stdout.readline() == "done\n"
 
     def rows(self, held: LocalCopy) -> list[dict[str, Any]]:
-        """Return the rows of the version that is held, as others read them."""
+        """Return the rows of the copied version, read by another library."""
         number = int(held.version.split(":")[1])
         if self.kind != "iceberg":
             return DeltaTable(self.root, version=number).to_pyarrow_table().to_pylist()
@@ -135,7 +135,7 @@ class Others:
         return table.scan(snapshot_id=number).to_arrow().to_pylist()
 
     def has_passed(self, version: int) -> bool:
-        """Whether there is a version after a given one of Delta."""
+        """Return whether the Delta table has a newer version than the given one."""
         return self.head() > version
 
     def head(self) -> int:
@@ -172,7 +172,7 @@ def others(make_project: Callable[..., Path]) -> Iterator[Callable[[str], tuple[
 
 
 def at_once(patch: pytest.MonkeyPatch, do: Callable[[], None]) -> None:
-    """Let `do` happen when connectors have named the version to read, and looked at no file."""
+    """Call `do` after connectors have pinned a version, before they read any file."""
 
     def late(of: type[Any]) -> type[Any]:
         class Late(of):
@@ -188,9 +188,9 @@ def at_once(patch: pytest.MonkeyPatch, do: Callable[[], None]) -> None:
 
 
 def meanwhile(spark: Any, do: Callable[[], None]) -> Callable[..., SparkEngine]:
-    """Return what makes engines whose session, as it opens for the first rows, lets `do` happen.
+    """Return a factory of engines that call `do` when they open their session for the first rows.
 
-    No row of anything is read before, but the files that have them are known.
+    By then, the files with the rows are known, but no row has been read.
     """
 
     def make(settings: Any) -> SparkEngine:
@@ -204,7 +204,7 @@ def meanwhile(spark: Any, do: Callable[[], None]) -> Callable[..., SparkEngine]:
 
 
 def check(builder: Builder, others: Others) -> int:
-    """Check that all sources are those of the version that is held, and return its number."""
+    """Check that all sources have the rows of the copied version, and return its number."""
     held = builder.observer.ingestion.find(builder.project.by_key["m", "events"])
     assert held is not None
     rows = others.rows(held)
@@ -225,7 +225,7 @@ def check(builder: Builder, others: Others) -> int:
 @pytest.mark.slow
 @pytest.mark.proves("F14", "F18", "F19", "F23")
 @pytest.mark.parametrize("kind", ["delta", "feed", "iceberg"])
-def test_what_is_committed_before_rows_are_read_is_of_the_next_build(
+def test_commits_after_a_version_is_pinned_belong_to_the_next_build(
     others: Callable[[str], tuple[Path, Others]],
     enter: Make,
     monkeypatch: pytest.MonkeyPatch,
@@ -237,7 +237,7 @@ def test_what_is_committed_before_rows_are_read_is_of_the_next_build(
     seen: list[int] = []
 
     def built(named: Sequence[str], listed: Sequence[str]) -> int:
-        """Build while others commit, and return the version that was the newest at first."""
+        """Build while others commit, and return the newest version before the build."""
         first = writer.head()
 
         def commit(commands: Sequence[str]) -> None:
@@ -252,13 +252,13 @@ def test_what_is_committed_before_rows_are_read_is_of_the_next_build(
         assert len(seen) % 2 == 0
         return first
 
-    # The first rows are brought, of one version, for both that read them.
+    # The first build fetches rows of one version for both views.
     first = built(["append", "update"], ["delete"])
     assert check(enter(root), writer) == first
-    # What came then is followed, and there is more meanwhile.
+    # The next build follows these commits, while others are made.
     first = built(["append"], ["append"])
     assert check(enter(root), writer) == first
-    # More rows are needed of a version that is not the newest any more, and less so as it is read.
+    # A new view needs more rows of a version that is outdated, even more so when it is read.
     with (root / "sources" / "m.sql").open("a") as file:
         file.write(MORE)
     first = built(["update"], ["append"])
@@ -273,7 +273,7 @@ def test_what_is_committed_before_rows_are_read_is_of_the_next_build(
 @pytest.mark.slow
 @pytest.mark.proves("F18", "F19")
 @pytest.mark.parametrize("kind", ["delta", "feed"])
-def test_nothing_is_lost_or_doubled_while_others_do_not_stop(
+def test_no_rows_are_lost_or_duplicated_during_continuous_commits(
     others: Callable[[str], tuple[Path, Others]], enter: Make, kind: str
 ) -> None:
     root, writer = others(kind)
@@ -293,7 +293,7 @@ def test_nothing_is_lost_or_doubled_while_others_do_not_stop(
 
 @pytest.mark.slow
 @pytest.mark.proves("F26")
-def test_where_files_go_before_they_are_read_nothing_is_published(
+def test_a_build_publishes_nothing_if_files_vanish_before_the_read(
     others: Callable[[str], tuple[Path, Others]], enter: Make, spark: Any
 ) -> None:
     root, writer = others("delta")

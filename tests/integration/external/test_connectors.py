@@ -1,4 +1,4 @@
-"""External tables through their connectors: the rows of a version, and what became of them."""
+"""Connectors of external tables: the rows of a version, and the changes since."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ TABLES = [
 
 @pytest.mark.proves("F11")
 @pytest.mark.parametrize(("name", "columns", "predicate", "where"), TABLES)
-def test_tables_of_other_writers_have_their_rows(
+def test_tables_written_by_other_programs_are_read_correctly(
     spark: Any, name: str, columns: list[str], predicate: str, where: str
 ) -> None:
     root = FOREIGN / name
@@ -67,7 +67,7 @@ def test_tables_of_other_writers_have_their_rows(
     assert read.files <= read.of
 
 
-def test_no_table_of_other_writers_is_left_out() -> None:
+def test_every_foreign_test_table_is_covered() -> None:
     assert {path.name for path in FOREIGN.iterdir() if path.is_dir()} == {t[0] for t in TABLES}
 
 
@@ -82,7 +82,7 @@ def test_no_table_of_other_writers_is_left_out() -> None:
         ("checkpoint-v2-table", ["id", "name"]),
     ],
 )
-def test_changes_make_the_later_version_of_the_earlier(
+def test_changes_applied_to_an_earlier_version_give_the_later_one(
     spark: Any, name: str, columns: list[str]
 ) -> None:
     root = FOREIGN / name
@@ -112,7 +112,7 @@ def more(root: Path, ids: range, c: str) -> None:
 
 @pytest.mark.proves("F14")
 @pytest.mark.parametrize("cdf", [True, False])
-def test_what_is_followed_from_a_pinned_version_is_what_was_committed(
+def test_changes_since_a_pinned_version_equal_the_committed_changes(
     spark: Any, tmp_path: Path, cdf: bool
 ) -> None:
     columns, predicate = ["id", "c", "x"], "c = 'k1' AND x IS NOT NULL"
@@ -121,12 +121,12 @@ def test_what_is_followed_from_a_pinned_version_is_what_was_committed(
     pinned = source.pin()
     more(tmp_path / "t", range(100, 110), "k1")
     table.update_incremental()
-    table.update(predicate="id = 4", updates={"c": "'k2'"})  # out of the predicate
-    table.update(predicate="id = 5", updates={"c": "'k1'", "x": "1.5"})  # and into it
+    table.update(predicate="id = 4", updates={"c": "'k2'"})  # no longer meets the predicate
+    table.update(predicate="id = 5", updates={"c": "'k1'", "x": "1.5"})  # now meets it
     table.delete("id IN (7, 100)")
     table.optimize.compact()
     now = source.pin()
-    # The pinned version is what it was, and what came after it makes the newest of it.
+    # The pinned version is unchanged, and the changes since then lead to the newest one.
     start = bag(source.snapshot(predicate, columns, pinned).collect())
     assert start == by_delta(tmp_path / "t", 0, columns, predicate)
     found = source.changes(pinned, now, predicate, columns)
@@ -137,14 +137,14 @@ def test_what_is_followed_from_a_pinned_version_is_what_was_committed(
         tmp_path / "t", deltalake.DeltaTable(tmp_path / "t").version(), columns, predicate
     )
     assert applied(start, changes) == end
-    if cdf:  # exactly: nothing that did not change
+    if cdf:  # exactly: no unchanged row
         assert Counter((r["id"], r[CHANGE]) for r in changes) == Counter(
             {**{(i, INSERT): 1 for i in (*range(100, 110), 5)}, (4, "delete"): 1, (7, "delete"): 1, (100, "delete"): 1}
         )  # fmt: skip
     assert source.changes(now, now, predicate, columns).frame is None
 
 
-def test_files_that_hold_no_row_are_not_read(spark: Any, tmp_path: Path) -> None:
+def test_files_without_matching_rows_are_skipped(spark: Any, tmp_path: Path) -> None:
     root = tmp_path / "t"
     written(root, False)
     for start in (1000, 2000, 3000):
@@ -189,7 +189,7 @@ def test_files_are_read_in_the_order_of_a_column(spark: Any, tmp_path: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.proves("F11")
-def test_a_predicate_means_in_the_table_what_it_means_behind_a_full_scan(
+def test_a_pushed_down_predicate_selects_the_same_rows_as_a_filter_over_all_rows(
     spark: Any, tmp_path: Path
 ) -> None:
     root = tmp_path / "t"
@@ -214,7 +214,7 @@ def test_a_predicate_means_in_the_table_what_it_means_behind_a_full_scan(
         (Decimal("2.52"), big, "z" * 40 + "😀", at(1500, 1, 1, 0, 0, 0, 999), date(1582, 10, 4), 3, -0.0),
         (Decimal("2.53"), big, "z" * 70 + "é", at(1969, 12, 31, 23, 59, 59, 999500), date(1500, 2, 28), 3, 1.0),
     ]  # fmt: skip
-    for row in rows:  # a file for each, so that every one has statistics of its own
+    for row in rows:  # one file per row, so that each has statistics of its own
         table = pa.table({n: [v] for n, v in zip(names, row, strict=True)}, schema=schema)
         deltalake.write_deltalake(root, table, mode="append")
     source = connector(spark, root)
@@ -234,8 +234,8 @@ def test_a_predicate_means_in_the_table_what_it_means_behind_a_full_scan(
     assert left_out > len(CORNERS)
 
 
-def test_numbers_that_are_none_are_greater_than_all(spark: Any, tmp_path: Path) -> None:
-    # Whoever wrote this left NaN out of its statistics.
+def test_statistics_that_omit_nan_do_not_prune_files_with_nan(spark: Any, tmp_path: Path) -> None:
+    # The writer leaves NaN out of the statistics.
     numbers = [1.0, float("nan")]
     rows = pa.table({"x": numbers, "s": [{"y": n} for n in numbers]})
     deltalake.write_deltalake(tmp_path / "t", rows)
@@ -246,7 +246,7 @@ def test_numbers_that_are_none_are_greater_than_all(spark: Any, tmp_path: Path) 
 
 
 @pytest.mark.proves("F26")
-def test_versions_are_where_the_options_say(spark: Any, tmp_path: Path) -> None:
+def test_options_select_the_version_to_pin(spark: Any, tmp_path: Path) -> None:
     root = tmp_path / "t"
     written(root, False)
     for start in (1000, 2000, 3000):
@@ -257,7 +257,7 @@ def test_versions_are_where_the_options_say(spark: Any, tmp_path: Path) -> None:
 
     assert number() == 3
     assert number(mode="snapshot", version=1) == 1
-    assert number(version=1) == 3  # from there it follows
+    assert number(version=1) == 3  # it follows the changes after version 1
     assert number(end_version=2) == 2
     assert number(end_version=9) == 3
     ended = connector(spark, root, end_version=2)
@@ -266,11 +266,11 @@ def test_versions_are_where_the_options_say(spark: Any, tmp_path: Path) -> None:
     kept = (root / "_delta_log" / f"{1:020}.json").rename(tmp_path / "away")
     with pytest.raises(StorageError):
         ended.pin()
-    assert ended.pin(version) == version  # a copy that is there may stay
+    assert ended.pin(version) == version  # an existing copy may stay
     kept.rename(root / "_delta_log" / f"{1:020}.json")
     table = connector(spark, root)
     held = table.pin().replace("delta:3", "delta:2")
-    assert number(held, mode="snapshot") == 2  # what is there stays
+    assert number(held, mode="snapshot") == 2  # an existing copy stays
     for n in range(4):
         os.utime(root / "_delta_log" / f"{n:020}.json", (1_700_000_000 + n, 1_700_000_000 + n))
     assert number(mode="snapshot", datetime="2023-11-14T22:13:21.500000+00:00") == 1
@@ -280,7 +280,7 @@ def test_versions_are_where_the_options_say(spark: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("F26")
-def test_a_filter_is_always_there_and_one_of_the_snapshot_only_at_the_start(
+def test_filter_applies_to_all_rows_and_snapshot_filter_only_to_the_first_copy(
     spark: Any, tmp_path: Path
 ) -> None:
     root = tmp_path / "t"
@@ -296,10 +296,10 @@ def test_a_filter_is_always_there_and_one_of_the_snapshot_only_at_the_start(
     assert sorted(r.id for r in found.frame.collect()) == [100, 101]
 
 
-# ----------------------------------------------------------------------------------- what is wrong
+# ------------------------------------------------------------------------------------------ errors
 
 
-def test_what_differs_from_the_declaration_is_named(spark: Any, tmp_path: Path) -> None:
+def test_a_mismatch_with_the_declaration_is_reported(spark: Any, tmp_path: Path) -> None:
     written(tmp_path / "t", False)
     for column, said in [
         (Column("ident", "bigint"), "has no column `ident`"),
@@ -310,7 +310,7 @@ def test_what_differs_from_the_declaration_is_named(spark: Any, tmp_path: Path) 
     connector(spark, tmp_path / "t", (Column("ID", "bigint"), Column("c", "varchar(3)"))).pin()
 
 
-def test_all_that_differs_from_the_declaration_is_told_at_once(spark: Any, tmp_path: Path) -> None:
+def test_all_declaration_mismatches_are_reported_at_once(spark: Any, tmp_path: Path) -> None:
     columns = (
         *(Column("amont", "double"), Column("id", "int"), Column("zz", "date")),
         *(Column("name", "string"), Column("tags", "array<int>")),
@@ -331,7 +331,7 @@ def test_all_that_differs_from_the_declaration_is_told_at_once(spark: Any, tmp_p
     )
 
 
-def test_a_table_that_is_not_there_says_so(spark: Any, tmp_path: Path) -> None:
+def test_a_missing_table_or_version_is_reported(spark: Any, tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="there is no Delta table at"):
         connector(spark, tmp_path / "nowhere").pin()
     written(tmp_path / "t", False)
@@ -339,7 +339,7 @@ def test_a_table_that_is_not_there_says_so(spark: Any, tmp_path: Path) -> None:
         connector(spark, tmp_path / "t", version=7, mode="snapshot").pin()
 
 
-def test_what_the_log_does_not_tell_is_read_again(spark: Any, tmp_path: Path) -> None:
+def test_changes_missing_from_the_log_require_a_full_read(spark: Any, tmp_path: Path) -> None:
     root = tmp_path / "t"
     table = written(root, False)
     source = connector(spark, root)
@@ -348,7 +348,7 @@ def test_what_the_log_does_not_tell_is_read_again(spark: Any, tmp_path: Path) ->
     table.update_incremental()
     table.delete("id = 3")
     last = source.pin()
-    # A file that went is gone for good: what was in it cannot be said.
+    # A removed file was deleted from storage: the rows that it held are unknown.
     gone = {p.name for p in root.glob("*.parquet")} - {
         Path(u).name for u in deltalake.DeltaTable(root).file_uris()
     }
@@ -371,7 +371,7 @@ def test_what_the_log_does_not_tell_is_read_again(spark: Any, tmp_path: Path) ->
     assert "went back" in (source.changes(last, first, None, ["id"]).full_read_reason or "")
 
 
-def test_new_columns_are_followed_and_other_ones_read_again(spark: Any, tmp_path: Path) -> None:
+def test_dropped_columns_require_a_full_read_new_ones_do_not(spark: Any, tmp_path: Path) -> None:
     root = tmp_path / "t"
     written(root, False)
     source = connector(spark, root)
@@ -388,7 +388,7 @@ def test_new_columns_are_followed_and_other_ones_read_again(spark: Any, tmp_path
     assert "its columns changed after version 0" in again
 
 
-def test_a_table_that_is_made_anew_is_another(spark: Any, tmp_path: Path) -> None:
+def test_a_recreated_table_is_not_mistaken_for_the_old_one(spark: Any, tmp_path: Path) -> None:
     root = tmp_path / "t"
     written(root, False)
     source = connector(spark, root)
@@ -399,7 +399,7 @@ def test_a_table_that_is_made_anew_is_another(spark: Any, tmp_path: Path) -> Non
         source.snapshot(None, ["id"], first)
 
 
-def test_a_file_that_is_cut_off_is_no_file(spark: Any, tmp_path: Path) -> None:
+def test_a_truncated_file_is_an_error(spark: Any, tmp_path: Path) -> None:
     root = tmp_path / "t"
     written(root, False)
     source = connector(spark, root)
@@ -409,7 +409,7 @@ def test_a_file_that_is_cut_off_is_no_file(spark: Any, tmp_path: Path) -> None:
         source.snapshot(None, ["id"], source.pin())
 
 
-def test_groups_keep_their_order_and_the_first_is_loaded_by_who_asks(spark: Any) -> None:
+def test_groups_of_files_keep_their_order_and_the_caller_loads_the_first(spark: Any) -> None:
     by_group: dict[int, threading.Thread] = {}
 
     def load(group: int) -> Any:
@@ -422,7 +422,7 @@ def test_groups_keep_their_order_and_the_first_is_loaded_by_who_asks(spark: Any)
     assert [group for group, thread in by_group.items() if thread is here] == [0]
 
 
-def test_a_file_that_cannot_be_read_is_named(spark: Any, tmp_path: Path) -> None:
+def test_an_error_names_the_file_that_cannot_be_read(spark: Any, tmp_path: Path) -> None:
     root = tmp_path / "t"
     written(root, False)
     source = connector(spark, root)
@@ -434,7 +434,7 @@ def test_a_file_that_cannot_be_read_is_named(spark: Any, tmp_path: Path) -> None
     assert caught.value.hint == "it may be broken: have it rewritten"
 
 
-def test_features_that_are_not_known_are_refused_by_name(spark: Any, tmp_path: Path) -> None:
+def test_unknown_reader_features_are_rejected_by_name(spark: Any, tmp_path: Path) -> None:
     root = tmp_path / "t"
     written(root, False)
     log = root / "_delta_log" / f"{0:020}.json"
@@ -446,7 +446,7 @@ def test_features_that_are_not_known_are_refused_by_name(spark: Any, tmp_path: P
         connector(spark, root).pin()
 
 
-def test_a_promise_that_is_broken_is_said(spark: Any, tmp_path: Path) -> None:
+def test_deletes_in_an_append_only_table_are_reported(spark: Any, tmp_path: Path) -> None:
     root = tmp_path / "t"
     table = written(root, False)
     source = connector(spark, root, append_only=True)
@@ -456,7 +456,7 @@ def test_a_promise_that_is_broken_is_said(spark: Any, tmp_path: Path) -> None:
         source.changes(first, source.pin(), None, ["id"])
 
 
-def test_a_variable_that_is_not_set_is_named(spark: Any, tmp_path: Path) -> None:
+def test_an_error_names_the_unset_environment_variable(spark: Any, tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="PERSIST_SECRET_KEY, which is not set"):
         connector(
             spark, tmp_path, storage=(("aws_secret_access_key", "${env:PERSIST_SECRET_KEY}"),)

@@ -30,7 +30,7 @@ from persist_assets.core.settings.load import load_settings
 from persist_assets.external.connectors import connect
 from persist_assets.external.connectors.directory import directory_connector
 
-__all__ = ["server"]  # a fixture: it is used by its name
+__all__ = ["server"]  # a fixture, which tests use by its name
 
 Make = Callable[..., Any]
 
@@ -47,7 +47,7 @@ def rows(builder: Builder, name: str) -> list[tuple[Any, ...]]:
 
 
 def put(root: Path, place: str, *ids: int, **more: Any) -> Path:
-    """Write a file of ids, with 100 times as much in `n`."""
+    """Write a file of ids, with 100 times the id in `n`."""
     path = root / "lake" / place
     path.parent.mkdir(parents=True, exist_ok=True)
     columns = {
@@ -81,8 +81,8 @@ def test_a_directory_of_parquet_files_is_copied_and_followed(
     assert rows(builder, "a") == [(1, "x"), (2, "x"), (3, "a/_b"), (5, "a/_b")]
     assert rows(builder, "b") == [(5, 500, date(2026, 1, 2))]
     (begun,) = told(builder)
-    assert begun["read"] == 4  # the third file has no row of either
-    # New files: those alone are read, and only the source that sees their rows is built.
+    assert begun["read"] == 4  # no source needs a row of the third file
+    # Only new files are read, and only the source that selects their rows is built.
     put(root, "day=2026-01-09/Kind=x/a.parquet", 7, 8)
     put(root, "day=2026-01-10/Kind=x/a.parquet", 1)
     done = build(builder := enter(root))
@@ -90,13 +90,13 @@ def test_a_directory_of_parquet_files_is_copied_and_followed(
     assert [row[0] for row in rows(builder, "b")] == [5, 7, 8]
     followed = told(builder)[-1]
     assert (followed["read"], followed["inserted"], followed["deleted"]) == (2, 2, 0)
-    # A broken file is named, and what is published stays.
+    # An error names a broken file, and published tables stay.
     broken = root / "lake" / "day=2026-01-01" / "Kind=x" / "b.parquet"
     broken.write_bytes(b"PAR1")
     with pytest.raises(StorageError, match=r"Kind=x/b.parquet is not a Parquet file"):
         build(enter(root))
     broken.unlink()
-    # A file that changes once it is listed fails the build.
+    # A file that changes after it was listed fails the build.
     put(root, "day=2026-01-02/Kind=a%2F_b/a.parquet", 3, 6)
 
     def late() -> None:
@@ -105,7 +105,7 @@ def test_a_directory_of_parquet_files_is_copied_and_followed(
     with pytest.raises(ConflictError, match="changed while they were read"):
         build(enter(root, engine=meanwhile(spark, late)))
     assert [row[0] for row in rows(enter(root), "b")] == [5, 7, 8]
-    # Files that were replaced, moved or removed: rows are compared, and equal ones stay.
+    # After files were replaced, moved or removed, rows are compared, and equal ones stay.
     shutil.move(root / "lake" / "day=2026-01-09", root / "lake" / "day=2026-01-08")
     (root / "lake" / "day=2026-01-10" / "Kind=x" / "a.parquet").unlink()
     build(builder := enter(root))
@@ -113,7 +113,7 @@ def test_a_directory_of_parquet_files_is_copied_and_followed(
     assert [(r[0], r[2].day) for r in rows(builder, "b")] == [(6, 2), (7, 8), (8, 8), (9, 1)]
     compared = told(builder)[-1]
     assert (compared["inserted"], compared["deleted"]) == (4, 4)
-    # A query that needs more than the copy has reads the files, while they are those of the copy.
+    # A query that needs more rows than the copy has reads the files, if they did not change since.
     table = builder.project.by_key["m", "t"]
     assert sorted(r.id for r in builder.read(table).collect()) == [1, 3, 4, 6, 7, 8, 9]
     with pytest.raises(ConflictError, match="changed while they were read"):
@@ -127,7 +127,7 @@ CSV = "id int, price decimal(6,2), at timestamp, name char(3), day date"
 
 @pytest.mark.slow
 @pytest.mark.proves("V31")
-def test_values_of_csv_files_are_those_that_spark_reads(
+def test_csv_values_are_parsed_as_declared_and_malformed_ones_are_errors(
     enter: Make, make_project: Make, tmp_path: Path, spark: Any
 ) -> None:
     options = {"header": True, "sep": ";", "timestampFormat": "dd.MM.yyyy HH:mm"}
@@ -141,7 +141,7 @@ def test_values_of_csv_files_are_those_that_spark_reads(
     (lake / "day=2026-01-02" / "a.csv").write_text(
         'id;price;at;name\n1;1.50;02.01.2026 10:00;"a;"\n2;;;\n'
     )
-    # The columns of a file are those of its header, in any order.
+    # The header of a file names its columns, in any order.
     (lake / "day=2026-01-03" / "b.csv").write_text("name;x;at;id;price\nb;9;;3;-0.01\n")
     (lake / "day=2026-01-03" / "empty.csv").touch()
     build(builder := enter(root))
@@ -151,14 +151,14 @@ def test_values_of_csv_files_are_those_that_spark_reads(
         (2, None, None, None, date(2026, 1, 2)),
         (3, Decimal("-0.01"), None, "b  ", date(2026, 1, 3)),
     ]
-    # A value that does not fit is an error, as in a raw table, and no NULL.
+    # A value that does not fit its type is an error, as in a raw table, and not NULL.
     bad = lake / "day=2026-01-03" / "c.csv"
     for line in ("4;1000000.5;;x", "x;1;;x", "4;1;2026-01-01;x", "4;1;;x;more", "4;1"):
         bad.write_text(f"id;price;at;name\n{line}\n")
         with pytest.raises(StorageError, match=r"c\.csv"):
             builder = enter(root)
             builder.observer.ingestion.sync(builder.project.sources[0])
-    # Unless it is declared where such records go.
+    # Unless a column for such records is declared.
     keeps = text.replace("day date", "day date, _corrupt_record string")
     (root / "sources" / "m.sql").write_text(keeps + view.replace("*", "id, _corrupt_record"))
     build(builder := enter(root))
@@ -172,7 +172,7 @@ def csv_table(name: str, columns: str, place: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.proves("V31")
-def test_copies_of_csv_files_are_those_of_their_declaration(
+def test_each_declaration_of_csv_files_has_a_copy_with_its_own_columns(
     enter: Make, make_project: Make
 ) -> None:
     begun = csv_table("r", "id int, a int, b int", "r") + csv_table("s", "id int, a int", "s")
@@ -190,12 +190,12 @@ create materialized view y as select id, n, _corrupt_record as bad from u;
         (root / "lake" / place / "a.csv").write_text(f"{line}\n")
     build(builder := enter(root))
     assert [rows(builder, name) for name in "vwxy"] == [*[[(1, 10)]] * 3, [(1, 10, None)]]
-    # Columns change places, or get another name: the same files mean other rows.
+    # If columns are reordered or renamed, the same files have other rows.
     later = csv_table("r", "id int, b int, a int", "r") + csv_table("s", "id int, x int", "s")
     (root / "sources" / "m.sql").write_text(
         later + both + views.replace("id, a from s", "id, x from s")
     )
-    # Another declaration stores malformed records: only there, they are no error.
+    # Malformed records are an error, except in the declaration that stores them.
     (root / "lake" / "t" / "b.csv").write_text("2,x\n")
     builder = enter(root)
     sources = {s.name: s for s in builder.project.persisted}
@@ -248,7 +248,7 @@ def test_all_declared_columns_of_a_csv_record_decide_whether_it_is_malformed(
 
 @pytest.mark.slow
 @pytest.mark.proves("V30")
-def test_a_directory_in_a_bucket_is_listed_with_the_keys_of_its_declaration(
+def test_a_directory_in_a_bucket_is_listed_pruned_and_followed(
     make_project: Make, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bucket = server.new_bucket()
@@ -289,7 +289,7 @@ def test_a_directory_in_a_bucket_is_listed_with_the_keys_of_its_declaration(
 @pytest.mark.slow
 @pytest.mark.random
 @pytest.mark.proves("V30")
-def test_after_every_step_all_sources_equal_their_query_over_the_files(
+def test_sources_equal_their_queries_after_random_file_changes_and_crashes(
     enter: Make, make_project: Make
 ) -> None:
     life = Life(make_project({}), enter, random.Random(5), DirectoryLake)

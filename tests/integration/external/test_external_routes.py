@@ -1,4 +1,4 @@
-"""What reads external tables and is no build: never fewer rows than the table has."""
+"""Reads of external tables outside of builds never see fewer rows than the table has."""
 
 from __future__ import annotations
 
@@ -95,26 +95,28 @@ def ask(root: Path, builder: Builder, sql: str) -> tuple[list[int], Route]:
 
 @pytest.mark.slow
 @pytest.mark.proves("F22")
-def test_what_no_table_reads_is_never_partial(root: Path, enter: Callable[..., Builder]) -> None:
+def test_reads_of_an_external_table_outside_of_builds_are_never_partial(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
     builder = enter(root)
     build(builder, "invoices")
     held = builder.observer.ingestion.find(named(builder, "t"))
     assert held is not None
     assert held.rows == 3
     # In the run that built, and in one after it: the copy is up to date, and has no deposits.
-    for reader in (builder, enter(root)):
+    for reader in (builder, later := enter(root)):
         assert ids(reader.read(named(reader, "deposits"))) == [6, 7]
         assert ids(reader.read(named(reader, "both"))) == [1, 2, 3, 6, 7]
         assert ids(reader.read(named(reader, "t"))) == [1, 2, 3, 6, 7]
         assert {r.note for r in reader.read(named(reader, "t")).collect()} == {"n"}
         assert ids(reader.read(named(reader, "invoices"))) == [1, 2, 3]
         assert ids(reader.read(named(reader, "few"))) == []
-        bare = reader.reader.compute(named(reader, "deposits"), {})
-        assert reader is builder or ids(bare) == [6, 7], "no build has brought what it reads"
+    bare = later.reader.compute(named(later, "deposits"), {})
+    assert ids(bare) == [6, 7], "no build of its run has brought what it reads"
 
 
 @pytest.mark.proves("F22")
-def test_a_query_is_answered_here_only_if_the_copy_has_all_of_it(
+def test_a_query_reads_the_copy_only_if_it_has_all_needed_rows_and_columns(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     fresh = enter(root)
@@ -129,7 +131,7 @@ def test_a_query_is_answered_here_only_if_the_copy_has_all_of_it(
         found, route = ask(root, later, sql)
         return found, route.origin, route.version.split(":")[1]
 
-    # The version is the one that is held, until a build or a sync brings another.
+    # The version is that of the copy, until a build or a sync updates it.
     assert routed_answer("select id from t where category = 'invoices'") == (
         [1, 2, 3],
         "local",
@@ -142,18 +144,18 @@ def test_a_query_is_answered_here_only_if_the_copy_has_all_of_it(
     )
     assert routed_answer("select id from t") == ([1, 2, 3, 6, 7], "forwarded", "1")
     assert routed_answer("select count(*) from t") == ([5], "forwarded", "1")
-    # A column that is not held is not taken to be empty.
+    # A column that the copy lacks is not treated as empty.
     assert routed_answer("select count(note) from t where category = 'invoices'") == (
         [3],
         "forwarded",
         "1",
     )
-    # The clock of a query goes on while it runs, and the copy has no end in time.
+    # The clock advances while a query runs, and the copy has no upper limit in time.
     assert routed_answer("select * from some") == ([1, 2, 3], "local", "1")
-    # One branch is held, one is not: the table answers both, from one version.
+    # The copy covers only one branch: both read the external table, in one version.
     two = "select id from some union all select id from deposits where id > 6"
     assert routed_answer(two) == ([1, 2, 3, 7], "forwarded", "1")
-    # What has a table is read from it, and what it reads has no route.
+    # A persisted source is read from its table, so the external table has no route.
     query = parse_query("select * from invoices")
     manifest = later.ledger.manifests.fetch(*later.settings.environments)
     _, read = later.reader.statement(query, resolve_query(later.project, query), manifest)
@@ -174,7 +176,7 @@ def test_a_query_is_answered_here_only_if_the_copy_has_all_of_it(
 
 
 @pytest.mark.proves("F13")
-def test_a_plan_says_what_is_to_be_brought(root: Path, enter: Callable[..., Builder]) -> None:
+def test_a_plan_lists_the_external_rows_to_fetch(root: Path, enter: Callable[..., Builder]) -> None:
     def planned() -> dict[str, tuple[str, list[str]]]:
         builder = enter(root)
         steps = builder.plan(s.source_id for s in builder.project.persisted).steps
@@ -183,7 +185,7 @@ def test_a_plan_says_what_is_to_be_brought(root: Path, enter: Callable[..., Buil
         }
 
     build(enter(root), "invoices", "few")
-    # Another view needs other rows: what is there is as it was.
+    # Another view needs other rows: existing tables stay up to date.
     more = "--@ persist\ncreate view v as select id from t where category = 'deposits';"
     (root / "sources" / "n.sql").write_text(more)
     assert planned()["invoices"] == ("reuse", [])
@@ -201,7 +203,9 @@ def test_a_plan_says_what_is_to_be_brought(root: Path, enter: Callable[..., Buil
 
 
 @pytest.mark.proves("F12")
-def test_what_two_views_need_is_brought_once(root: Path, enter: Callable[..., Builder]) -> None:
+def test_rows_that_two_views_need_are_fetched_once(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
     rows(root, [0], "others")
     view = "--@ persist\ncreate view late as select id from t where id >= 3;"
     (root / "sources" / "n.sql").write_text(view)
@@ -214,7 +218,7 @@ def test_what_two_views_need_is_brought_once(root: Path, enter: Callable[..., Bu
 
 
 @pytest.mark.parametrize("sql", ["select nope from t", "select id from t where nope > 1"])
-def test_a_query_for_a_column_that_is_not_there_is_told_so(
+def test_a_query_for_a_missing_column_is_rejected(
     root: Path, enter: Callable[..., Builder], sql: str
 ) -> None:
     with pytest.raises(PersistError, match="nope"):
@@ -222,7 +226,7 @@ def test_a_query_for_a_column_that_is_not_there_is_told_so(
 
 
 @pytest.mark.slow
-def test_a_check_looks_at_all_rows_of_another_source(
+def test_a_relationship_check_reads_all_rows_of_the_other_source(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     rows(root, [1, 6], "loans")
@@ -232,7 +236,7 @@ def test_a_check_looks_at_all_rows_of_another_source(
         build(enter(root), "few")
 
 
-def test_what_goes_with_a_run_is_checked_as_a_whole(
+def test_checks_of_a_temporary_source_cover_all_of_its_rows(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     (root / "sources" / "n.sql").write_text(
@@ -248,7 +252,7 @@ def test_what_goes_with_a_run_is_checked_as_a_whole(
     assert ids(builder.read(named(builder, "w"))) == [1, 2, 3]
 
 
-def test_a_function_is_given_all_rows(root: Path, enter: Callable[..., Builder]) -> None:
+def test_a_python_source_reads_all_rows(root: Path, enter: Callable[..., Builder]) -> None:
     (root / "sources" / "f.py").write_text(PYTHON)
     build(enter(root), "invoices")
     builder = enter(root)
@@ -258,7 +262,7 @@ def test_a_function_is_given_all_rows(root: Path, enter: Callable[..., Builder])
 
 
 @pytest.mark.slow
-def test_what_came_since_a_copy_began_is_only_in_the_copy(
+def test_a_followed_table_is_read_only_from_its_copy(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     text = SOURCES.replace('"lake/t"}', '"lake/t", "mode": "follow"}')

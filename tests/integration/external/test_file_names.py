@@ -1,4 +1,4 @@
-"""Files of external tables whatever they are called, and fields of structs in backticks."""
+"""External tables with unusual file names, and fields of structs in backticks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NAMES = (
 
 
 def _renamed(root: Path, names: tuple[str, ...] = NAMES) -> None:
-    """Give the files of a Delta table other names, in the log too, which quotes them."""
+    """Rename the files of a Delta table, also in its log, which percent-encodes the names."""
     logs = sorted((root / "_delta_log").glob("*.json"))
     texts = {log: log.read_text() for log in logs}
     paths = [
@@ -56,7 +56,7 @@ def _renamed(root: Path, names: tuple[str, ...] = NAMES) -> None:
 
 
 @pytest.mark.proves("V11")
-def test_delta_tables_are_read_whatever_their_files_are_called(spark: Any, tmp_path: Path) -> None:
+def test_delta_tables_with_unusual_file_names_are_read(spark: Any, tmp_path: Path) -> None:
     root = tmp_path / "a lake"
     for n in range(len(NAMES)):
         rows = pa.table({"id": [2 * n, 2 * n + 1], "p": [f"p{n}"] * 2})
@@ -77,7 +77,7 @@ def test_delta_tables_are_read_whatever_their_files_are_called(spark: Any, tmp_p
 
 
 @pytest.mark.proves("V11")
-def test_iceberg_tables_are_read_whatever_their_files_are_called(
+def test_iceberg_tables_with_unusual_names_of_data_files_are_read(
     spark: Any, tmp_path: Path
 ) -> None:
     from pyiceberg.io.pyarrow import parquet_file_to_data_file
@@ -87,7 +87,7 @@ def test_iceberg_tables_are_read_whatever_their_files_are_called(
     with written.table.update_spec() as changing:
         changing.add_field("c", IdentityTransform(), "c")
     written.append((1, "a b%/c", 1.0), (2, "é+", 2.0), (3, "a b%/c", 3.0), (4, None, 4.0))
-    # Two files of one name, and one whose name has to be quoted.
+    # Files with equal names, and with names that have to be percent-encoded.
     import pyarrow.parquet as pq
 
     schema = written.table.schema().as_arrow()
@@ -114,14 +114,14 @@ def test_iceberg_tables_are_read_whatever_their_files_are_called(
 
 
 @pytest.mark.proves("V11")
-def test_a_file_that_spark_spells_in_an_unknown_way_is_an_error(spark: Any, tmp_path: Path) -> None:
+def test_a_file_that_spark_reads_under_another_name_is_an_error(spark: Any, tmp_path: Path) -> None:
     place = tmp_path / "x y.parquet"
     spark.range(1).coalesce(1).write.parquet(str(tmp_path / "out"))
     (file,) = (tmp_path / "out").glob("*.parquet")
     shutil.copy(file, place)
     names = FileNames([str(tmp_path / "x+y.parquet")])
     other = FileNames([str(tmp_path / "x z.parquet")])
-    assert names[str(tmp_path / "x+y.parquet")] == "x+y.parquet"  # it needs no quotes
+    assert names[str(tmp_path / "x+y.parquet")] == "x+y.parquet"  # it needs no encoding
     frame = spark.read.parquet(str(place)).selectExpr("*", other.text)
     with pytest.raises(BuildError, match="under another name"), translated("reading"):
         other.checked(frame, "the table").collect()
@@ -129,7 +129,7 @@ def test_a_file_that_spark_spells_in_an_unknown_way_is_an_error(spark: Any, tmp_
 
 @pytest.mark.slow
 @pytest.mark.proves("V11")
-def test_fields_of_structs_may_stand_in_backticks(
+def test_fields_of_structs_can_be_quoted_with_backticks(
     enter: Callable[..., Builder], make_project: Callable[..., Path]
 ) -> None:
     kind = pa.struct([("a b", pa.int64()), ("c`d", pa.string()), ("e:f", pa.list_(pa.struct([("g h", pa.int32())])))])  # fmt: skip

@@ -1,4 +1,4 @@
-"""Changes of Delta tables, however they came about, make the later rows of the earlier."""
+"""Changes read from Delta logs turn the rows of one version into those of a later one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def log(root: Path, version: int) -> Path:
 
 
 def commit(root: Path, version: int, *actions: Any) -> None:
-    """Write a commit as others do."""
+    """Write a commit as other writers do."""
     lines = [{"commitInfo": {"operation": "WRITE"}}, *actions]
     log(root, version).write_text("\n".join(json.dumps(line) for line in lines))
 
@@ -49,7 +49,7 @@ def actions_of(root: Path, version: int, kind: str) -> list[Any]:
     return [action[kind] for action in found if kind in action]
 
 
-# -------------------------------------------------------------------------- all that writers do
+# ------------------------------------------------------------------------- writers' operations
 
 
 def rows(*ids: int, c: str | None = "k1") -> pa.Table:
@@ -71,9 +71,9 @@ def record(table: deltalake.DeltaTable, on: str) -> None:
 Step = Callable[[deltalake.DeltaTable], Any]
 STEPS: Sequence[Step] = (
     lambda t: deltalake.write_deltalake(t, rows(*range(100, 110)), mode="append"),
-    lambda t: deltalake.write_deltalake(t, rows(7, 7, 100), mode="append"),  # twice the same
-    lambda t: t.update(predicate="id = 4", updates={"c": "'k2'"}),  # out of the predicate
-    lambda t: t.update(predicate="id = 5", updates={"c": "'k1'", "x": "1.5"}),  # and into it
+    lambda t: deltalake.write_deltalake(t, rows(7, 7, 100), mode="append"),  # duplicate rows
+    lambda t: t.update(predicate="id = 4", updates={"c": "'k2'"}),  # leaves the predicate
+    lambda t: t.update(predicate="id = 5", updates={"c": "'k1'", "x": "1.5"}),  # and enters it
     lambda t: record(t, "true"),
     lambda t: t.delete("id IN (7, 100)"),
     merge,
@@ -84,7 +84,7 @@ STEPS: Sequence[Step] = (
     lambda t: t.optimize.z_order(["x"]),
     lambda t: deltalake.write_deltalake(t, rows(900, 901), mode="overwrite", predicate="c = 'k1'"),
     lambda t: t.restore(4),
-    lambda t: t.vacuum(dry_run=False),  # within the retention nothing goes
+    lambda t: t.vacuum(dry_run=False),  # deletes no file within the retention
     lambda t: deltalake.write_deltalake(t, rows(1, 2, 3, c=None), mode="overwrite"),
     lambda t: t.delete(),
     lambda t: deltalake.write_deltalake(t, rows(1, 1, c="a b/%=é"), mode="append"),
@@ -94,7 +94,7 @@ STEPS: Sequence[Step] = (
 @pytest.mark.slow
 @pytest.mark.proves("F14")
 @pytest.mark.parametrize("by", [[], ["c"]])
-def test_each_version_is_made_of_the_one_before(spark: Any, tmp_path: Path, by: list[str]) -> None:
+def test_changes_turn_each_version_into_the_next(spark: Any, tmp_path: Path, by: list[str]) -> None:
     root, columns, predicate = tmp_path / "t", ["id", "c", "x"], "c = 'k1' AND x IS NOT NULL"
     first = pa.concat_tables([rows(*range(n, 20, 3), c=f"k{n}" if n else None) for n in range(3)])
     deltalake.write_deltalake(root, first, partition_by=by)
@@ -116,13 +116,13 @@ def test_each_version_is_made_of_the_one_before(spark: Any, tmp_path: Path, by: 
     assert applied(start, changed(source, 0, last, columns, "true")) == by_delta(
         root, last, columns
     )
-    # Recorded changes tell of no row that did not change.
+    # Recorded changes contain only rows that changed.
     deletes = changed(source, *versions[5:7], columns, "true")
     assert {row[CHANGE] for row in deletes} == {DELETE}
     assert {row["id"] for row in deletes} == {7, 100}
 
 
-def test_changes_of_files_without_rows_that_fit_are_none(spark: Any, tmp_path: Path) -> None:
+def test_files_without_matching_rows_cause_no_changes(spark: Any, tmp_path: Path) -> None:
     root = tmp_path / "t"
     for c in ("a", "b"):
         deltalake.write_deltalake(root, rows(1, 2, c=c), mode="append", partition_by=["c"])
@@ -137,7 +137,7 @@ def test_changes_of_files_without_rows_that_fit_are_none(spark: Any, tmp_path: P
     assert {row.id for row in changed(source, 1, 3, ["id"], "c = 'b'")} == {10, 11}
 
 
-def test_a_table_of_no_rows_has_none(spark: Any, tmp_path: Path) -> None:
+def test_an_empty_table_is_read_as_empty(spark: Any, tmp_path: Path) -> None:
     deltalake.write_deltalake(tmp_path / "t", rows(1, 2), partition_by=["c"])
     deltalake.DeltaTable(tmp_path / "t").delete()
     source = connector(spark, tmp_path / "t")
@@ -149,7 +149,7 @@ def test_a_table_of_no_rows_has_none(spark: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_rows_that_deletion_vectors_take_and_give_back_are_followed(
+def test_rows_deleted_and_restored_by_deletion_vectors_are_followed(
     spark: Any, tmp_path: Path
 ) -> None:
     root = tmp_path / "t"
@@ -179,7 +179,7 @@ def test_rows_that_deletion_vectors_take_and_give_back_are_followed(
     )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------ what is not told
+# --------------------------------------------------------------------------- gaps and full reads
 
 
 def full_read_reason_of(
@@ -192,7 +192,7 @@ def full_read_reason_of(
     )
 
 
-def test_behind_a_checkpoint_a_cleaned_log_is_followed(spark: Any, tmp_path: Path) -> None:
+def test_a_log_cleaned_up_before_a_checkpoint_is_followed(spark: Any, tmp_path: Path) -> None:
     root = tmp_path / "t"
     for n in range(5):
         deltalake.write_deltalake(root, rows(n), mode="append")
@@ -206,14 +206,14 @@ def test_behind_a_checkpoint_a_cleaned_log_is_followed(spark: Any, tmp_path: Pat
     assert "version 1" in full_read_reason_of(source, 1, 4)
     with pytest.raises(GoneError, match="version 1 of the Delta table"):
         connector(spark, root, mode="snapshot", version=1).pin()
-    log(root, 3).unlink()  # with its checkpoint the newest is there, and yet not what became
+    log(root, 3).unlink()  # the checkpoint is intact, but the next version is missing
     deltalake.DeltaTable(root, version=2)
     with pytest.raises(GoneError, match="lacks version 3 and continues with 4") as caught:
         source.pin()
     assert f"{3:020}.json" in (caught.value.hint or "")
 
 
-def test_a_gap_in_the_log_is_named(spark: Any, tmp_path: Path) -> None:
+def test_a_gap_in_the_log_is_reported(spark: Any, tmp_path: Path) -> None:
     root = tmp_path / "t"
     for n in range(4):
         deltalake.write_deltalake(root, rows(n), mode="append")
@@ -225,7 +225,7 @@ def test_a_gap_in_the_log_is_named(spark: Any, tmp_path: Path) -> None:
         connector(spark, root).snapshot(None, ["id"], held)
 
 
-def test_a_log_that_cannot_be_read_is_not_gone(spark: Any, tmp_path: Path) -> None:
+def test_a_broken_log_is_not_reported_as_gone(spark: Any, tmp_path: Path) -> None:
     root = tmp_path / "t"
     for n in range(3):
         deltalake.write_deltalake(root, rows(n), mode="append")
@@ -250,7 +250,7 @@ def test_a_log_that_cannot_be_read_is_not_gone(spark: Any, tmp_path: Path) -> No
         assert "<unknown>" not in str(caught.value)
 
 
-def test_a_file_that_comes_or_goes_a_second_time_is_not_counted_twice(
+def test_a_file_that_is_added_or_removed_twice_is_not_counted_twice(
     spark: Any, tmp_path: Path
 ) -> None:
     root = tmp_path / "t"
@@ -258,7 +258,7 @@ def test_a_file_that_comes_or_goes_a_second_time_is_not_counted_twice(
         deltalake.write_deltalake(root, rows(n), mode="append")
     (add,) = actions_of(root, 1, "add")
     stats = {**add, "dataChange": False, "stats": '{"numRecords":1}'}
-    commit(root, 2, {"add": stats})  # told anew, the file is as it was
+    commit(root, 2, {"add": stats})  # added again, with no data change
     source = connector(spark, root)
     assert [row.id for row in changed(source, 0, 2, ["id"], "true")] == [1]
     commit(root, 3, {"add": add})
@@ -270,7 +270,7 @@ def test_a_file_that_comes_or_goes_a_second_time_is_not_counted_twice(
     assert "version 5 adds or removes" in full_read_reason_of(source, 4, 5)
 
 
-def test_columns_that_come_are_null_before_and_others_are_read_again(
+def test_added_columns_are_null_in_old_rows_and_replaced_columns_need_a_full_read(
     spark: Any, tmp_path: Path
 ) -> None:
     root = tmp_path / "t"
@@ -306,13 +306,13 @@ def schema_string(**physical: str) -> str:
 
 @pytest.mark.proves("F11")
 @pytest.mark.parametrize("mode", ["name", "none"])
-def test_columns_that_changed_names_with_each_other_are_told_apart(
+def test_columns_with_swapped_names_are_distinguished(
     spark: Any, tmp_path: Path, mode: str
 ) -> None:
     root = tmp_path / "t"
     deltalake.write_deltalake(root, pa.table({"a": [1, 2], "b": [100, 200]}))
     (changed_values,) = actions_of(root, 0, "metaData")
-    changed_values["schemaString"] = schema_string(a="b", b="a")  # without a mode it is left over
+    changed_values["schemaString"] = schema_string(a="b", b="a")  # ignored without a mapping mode
     changed_values["configuration"] = {} if mode == "none" else {"delta.columnMapping.mode": mode}
     protocol = {"minReaderVersion": 2, "minWriterVersion": 5}
     commit(root, 1, {"metaData": changed_values}, {"protocol": protocol})
@@ -326,7 +326,7 @@ def test_columns_that_changed_names_with_each_other_are_told_apart(
         assert "its columns changed" in full_read_reason_of(source, 0, 1, ["a"])
 
 
-def test_values_of_partitions_are_what_they_are_in_any_time_zone(
+def test_values_of_partitions_are_read_correctly_in_any_time_zone(
     spark: Any, tmp_path: Path
 ) -> None:
     root = tmp_path / "t"
@@ -377,7 +377,7 @@ def told_otherwise(root: Path, configuration: dict[str, str], *features: str) ->
         ("madeUp", {}),
     ],
 )
-def test_a_feature_that_is_not_supported_is_named(
+def test_an_unsupported_feature_is_reported_by_name(
     spark: Any, tmp_path: Path, feature: str, configuration: dict[str, str]
 ) -> None:
     root = tmp_path / "t"
@@ -399,7 +399,7 @@ def test_a_feature_that_is_not_supported_is_named(
         assert not isinstance(caught.value, GoneError)
 
 
-def test_an_instant_finds_no_version_where_commits_tell_the_time(
+def test_a_datetime_is_rejected_for_a_table_with_in_commit_timestamps(
     spark: Any, tmp_path: Path
 ) -> None:
     deltalake.write_deltalake(tmp_path / "t", rows(1))
@@ -411,7 +411,7 @@ def test_an_instant_finds_no_version_where_commits_tell_the_time(
     assert connector(spark, tmp_path / "t").pin().startswith("delta:1:")
 
 
-def test_a_file_with_other_bytes_is_named(spark: Any, tmp_path: Path) -> None:
+def test_an_error_names_the_corrupt_file(spark: Any, tmp_path: Path) -> None:
     root = tmp_path / "t"
     deltalake.write_deltalake(root, rows(1, 2))
     (file,) = root.glob("*.parquet")
@@ -421,7 +421,7 @@ def test_a_file_with_other_bytes_is_named(spark: Any, tmp_path: Path) -> None:
         source.snapshot(None, ["id"], source.pin()).collect()
 
 
-def test_where_a_copy_began_is_not_asked_for_again(spark: Any, tmp_path: Path) -> None:
+def test_the_start_version_is_not_needed_once_a_copy_exists(spark: Any, tmp_path: Path) -> None:
     root = tmp_path / "t"
     for n in range(4):
         deltalake.write_deltalake(root, rows(n), mode="append")

@@ -1,4 +1,4 @@
-"""Iceberg tables in AWS Glue: the newest metadata is found there, the rest is as for any of them."""
+"""Iceberg tables in AWS Glue, which locates their newest metadata."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from persist_assets.building.builder import Builder
 from persist_assets.core.errors import StorageError, UntrustedError
 from persist_assets.core.trust import confined
 
-__all__ = ["server"]  # a fixture: it is used by its name
+__all__ = ["server"]  # a fixture, which tests use by its name
 
 Make = Callable[..., Builder]
 KEYS = {"PERSIST_SECRET_ID": "AKIAOFGLUEHIDDEN0001", "PERSIST_SECRET_KEY": "HIDDENkeyOfGlue042"}
@@ -63,7 +63,7 @@ def catalog(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def without_keys(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
-    """Let AWS's libraries find no credentials."""
+    """Hide all credentials from AWS's libraries."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -83,7 +83,7 @@ def test_a_table_of_glue_is_copied_and_followed(
 ) -> None:
     table = catalog.create_table("sales.events", SCHEMA, f"file://{tmp_path}/lake")
     table.append(rows((1, "invoices", 0), (2, "loans", 0)))
-    without_keys(monkeypatch, tmp_path)  # those of the declaration are enough
+    without_keys(monkeypatch, tmp_path)  # the keys of the declaration are enough
     root = make_project({"m.sql": declared(server)})
     builder = enter(root)
     server.keys()
@@ -105,7 +105,7 @@ def test_a_table_of_glue_is_copied_and_followed(
 
 @pytest.mark.slow
 @pytest.mark.proves("V34")
-def test_versions_of_a_table_of_glue_in_a_bucket(
+def test_a_glue_table_in_a_bucket_has_versions_and_changes(
     make_project: Callable[..., Path], server: Server, catalog: Any
 ) -> None:
     table = catalog.create_table("sales.events", SCHEMA, f"{server.new_bucket()}/events")
@@ -127,7 +127,7 @@ def test_versions_of_a_table_of_glue_in_a_bucket(
 
 @pytest.mark.slow
 @pytest.mark.proves("V34")
-def test_what_is_wrong_with_a_table_of_glue_is_named(
+def test_errors_of_glue_tables_name_their_cause_and_hide_secrets(
     make_project: Callable[..., Path],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -152,7 +152,7 @@ def test_what_is_wrong_with_a_table_of_glue_is_named(
         table_name="sales.hive"
     )
     assert "cannot be reached" in problem(**{"glue.endpoint": "http://127.0.0.1:1"})
-    server.ask("POST", "/moto-api/reset-auth", b"0")  # from now on keys are looked at
+    server.ask("POST", "/moto-api/reset-auth", b"0")  # from now on the server checks keys
     try:
         refused = problem()
         assert "Glue in eu-central-1 refuses `sales.events`: " in refused
@@ -211,7 +211,7 @@ def answering(kind: str, message: str) -> Iterator[str]:
         ("InvalidSignatureException", "The signature we calculated\nThe Canonical String: SENT"),
     ],
 )
-def test_a_refusal_of_glue_names_the_options_and_quotes_no_request(
+def test_an_access_error_of_glue_names_the_options_and_omits_the_request(
     make_project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, kind: str, message: str
 ) -> None:
     need_iceberg()
@@ -227,7 +227,7 @@ def test_a_refusal_of_glue_names_the_options_and_quotes_no_request(
 
 
 @pytest.mark.proves("V34")
-def test_glue_is_asked_only_if_it_is_trusted(
+def test_an_untrusted_glue_endpoint_gets_no_requests(
     enter: Make, make_project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, server: Server
 ) -> None:
     for name, value in KEYS.items():

@@ -1,4 +1,4 @@
-"""Iceberg tables through their connector: rows by ids of columns, deletes, and what is followed."""
+"""The Iceberg connector: columns by ID, deletes, and changes between snapshots."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ def connector(spark: Any, root: Path | str, *columns: Column, **options: Any) ->
     )
 
 
+READS: list[tuple[str, list[str], str, int]] = [
+    ("is_null_is_not_null", ["id", "value"], "id > 6", 1),
+    ("is_null_is_not_null", ["id", "value"], "value IS NULL", 3),
+    ("is_null_is_not_null", ["value", "id"], "value LIKE 'b%' AND id < 7", 1),
+    ("partition_bigint", ["partition_col", "event_type"], "partition_col > 0", 1),
+    ("partition_bigint", ["user_id"], "partition_col = -9223372036854775808", 1),
+    ("partition_bigint", ["partition_col"], "event_type = 'click'", 1),
+]
+
+
 @pytest.mark.proves("F11")
-@pytest.mark.parametrize(
-    ("name", "columns", "predicate", "files"),
-    [
-        ("is_null_is_not_null", ["id", "value"], "id > 6", 1),
-        ("is_null_is_not_null", ["id", "value"], "value IS NULL", 3),
-        ("is_null_is_not_null", ["value", "id"], "value LIKE 'b%' AND id < 7", 1),
-        ("partition_bigint", ["partition_col", "event_type"], "partition_col > 0", 1),
-        ("partition_bigint", ["user_id"], "partition_col = -9223372036854775808", 1),
-        ("partition_bigint", ["partition_col"], "event_type = 'click'", 1),
-    ],
-)
-def test_tables_of_other_writers_have_their_rows(
+@pytest.mark.parametrize(("name", "columns", "predicate", "files"), READS)
+def test_tables_of_other_writers_are_read_correctly(
     spark: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -68,9 +68,9 @@ def test_tables_of_other_writers_have_their_rows(
 ) -> None:
     from pyiceberg.table import StaticTable
 
-    monkeypatch.chdir(tmp_path)  # from where its metadata counts
+    monkeypatch.chdir(tmp_path)  # paths in its metadata are relative to it
     root = tmp_path / "data" / "persistent" / name
-    # Somebody wrote files anew, beside which sums of what they were still lie.
+    # Some files were rewritten, and the checksums beside them are outdated.
     shutil.copytree(FOREIGN / name, root, ignore=shutil.ignore_patterns(".*.crc"))
     source = connector(spark, root)
     version = source.pin()
@@ -88,11 +88,11 @@ def test_tables_of_other_writers_have_their_rows(
 
 
 def test_no_table_of_other_writers_is_left_out() -> None:
-    named = {"is_null_is_not_null", "partition_bigint"}
-    assert {path.name for path in FOREIGN.iterdir() if path.is_dir()} == named
+    tables = {path.name for path in FOREIGN.iterdir() if path.is_dir()}
+    assert tables == {name for name, *_ in READS}
 
 
-def test_columns_are_what_they_were_whatever_they_are_called(spark: Any, tmp_path: Path) -> None:
+def test_columns_are_read_by_id_after_renames(spark: Any, tmp_path: Path) -> None:
     written = Written(tmp_path)
     written.append((1, "a", 1.0), (2, "b", None))
     with written.table.update_schema() as update:
@@ -110,7 +110,7 @@ def test_columns_are_what_they_were_whatever_they_are_called(spark: Any, tmp_pat
     assert bag(one) == bag([(2,)])
 
 
-def test_what_is_inside_of_columns_is_what_it_was(spark: Any, tmp_path: Path) -> None:
+def test_nested_fields_are_read_by_id_after_renames(spark: Any, tmp_path: Path) -> None:
     from pyiceberg.types import ListType, LongType, NestedField, StringType, StructType
 
     written = Written(tmp_path)
@@ -136,7 +136,7 @@ def test_what_is_inside_of_columns_is_what_it_was(spark: Any, tmp_path: Path) ->
     }
 
 
-def test_deleted_rows_are_not_there(spark: Any, tmp_path: Path) -> None:
+def test_rows_deleted_by_position_are_not_read(spark: Any, tmp_path: Path) -> None:
     written = Written(tmp_path)
     written.append(*((n, f"k{n % 3}", n / 2) for n in range(10)))
     source = connector(spark, written.root)
@@ -152,7 +152,7 @@ def test_deleted_rows_are_not_there(spark: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("F14")
-def test_appends_are_followed_and_nothing_else(spark: Any, tmp_path: Path) -> None:
+def test_only_appends_are_read_incrementally(spark: Any, tmp_path: Path) -> None:
     written = Written(tmp_path)
     empty = connector(spark, written.root).pin()
     written.append((1, "a", 1.0), (2, "b", None))
@@ -182,7 +182,7 @@ def test_appends_are_followed_and_nothing_else(spark: Any, tmp_path: Path) -> No
 
 
 @pytest.mark.proves("F14")
-def test_appends_are_followed_where_manifests_are_merged(spark: Any, tmp_path: Path) -> None:
+def test_appends_are_read_incrementally_if_manifests_are_merged(spark: Any, tmp_path: Path) -> None:
     merged = {"commit.manifest-merge.enabled": "true", "commit.manifest.min-count-to-merge": "2"}
     written = Written(tmp_path, **merged)
     source = connector(spark, written.root)
@@ -198,7 +198,7 @@ def test_appends_are_followed_where_manifests_are_merged(spark: Any, tmp_path: P
 
 
 @pytest.mark.proves("F26")
-def test_columns_that_change_without_a_snapshot_are_a_version(spark: Any, tmp_path: Path) -> None:
+def test_column_changes_without_a_snapshot_create_a_version(spark: Any, tmp_path: Path) -> None:
     written = Written(tmp_path)
     declared = Column("id", "bigint"), Column("c", "string")
     source = connector(spark, written.root, *declared)
@@ -206,7 +206,7 @@ def test_columns_that_change_without_a_snapshot_are_a_version(spark: Any, tmp_pa
     written.append((1, "a", 1.0))
     first = source.pin()
     assert source.changes(empty, first, None, ["id"]).only_came
-    # Others may come and go: nothing that is declared is another.
+    # Undeclared columns may be added and removed: the declared ones do not change.
     with written.table.update_schema() as update:
         update.delete_column("x").add_column("y", written.table.schema().find_type("id"))
     written.hint()
@@ -222,7 +222,7 @@ def test_columns_that_change_without_a_snapshot_are_a_version(spark: Any, tmp_pa
     again = f"its columns changed after snapshot {first.split(':')[1]}"
     assert source.changes(second, third, None, ["id"]).full_read_reason == again
     written.append((2, "b", None, "d"))
-    # Each is what it was when it was named.
+    # Each version is read with the columns that it had when it was pinned.
     rows = {v: bag(source.snapshot(None, ["id", "c"], v).collect()) for v in (first, second, third)}
     assert rows == {first: bag([(1, "a")]), second: bag([(1, "a")]), third: bag([(1, None)])}
     assert source.changes(third, source.pin(), None, ["id"]).only_came
@@ -234,7 +234,7 @@ def test_columns_that_change_without_a_snapshot_are_a_version(spark: Any, tmp_pa
 
 
 @pytest.mark.proves("F26")
-def test_rows_that_go_break_a_promise_to_append_only(spark: Any, tmp_path: Path) -> None:
+def test_deleted_rows_violate_append_only(spark: Any, tmp_path: Path) -> None:
     written = Written(tmp_path)
     written.append((1, "a", 1.0), (2, "b", None))
     source = connector(spark, written.root, append_only=True)
@@ -248,7 +248,7 @@ def test_rows_that_go_break_a_promise_to_append_only(spark: Any, tmp_path: Path)
 
 
 @pytest.mark.proves("F26")
-def test_a_session_that_read_one_is_not_taken_for_another(spark: Any, tmp_path: Path) -> None:
+def test_reading_an_iceberg_table_keeps_the_session_valid(spark: Any, tmp_path: Path) -> None:
     written = Written(tmp_path)
     written.append((1, "a", 1.0))
     source = connector(spark, written.root)
@@ -256,7 +256,7 @@ def test_a_session_that_read_one_is_not_taken_for_another(spark: Any, tmp_path: 
     assert open_session(load_settings(tmp_path), lambda: spark) is spark
 
 
-def test_versions_are_where_the_options_say(spark: Any, tmp_path: Path) -> None:
+def test_version_options_select_the_pinned_snapshot(spark: Any, tmp_path: Path) -> None:
     written = Written(tmp_path)
     numbers: list[int] = []
     for n in range(3):
@@ -277,7 +277,7 @@ def test_versions_are_where_the_options_say(spark: Any, tmp_path: Path) -> None:
         number(mode="snapshot", datetime="2001-01-01T00:00:00+00:00")
 
 
-def test_what_is_wrong_is_named(spark: Any, tmp_path: Path) -> None:
+def test_invalid_declarations_and_metadata_are_reported(spark: Any, tmp_path: Path) -> None:
     written = Written(tmp_path)
     for column, said in [
         (Column("ident", "bigint"), "has no column `ident`"),
@@ -305,14 +305,14 @@ def test_what_is_wrong_is_named(spark: Any, tmp_path: Path) -> None:
         connector(spark, written.root).pin()
 
 
-def test_numbers_that_are_none_are_greater_than_all(spark: Any, tmp_path: Path) -> None:
+def test_nan_is_greater_than_all_numbers(spark: Any, tmp_path: Path) -> None:
     written = Written(tmp_path)
     written.append((1, "a", 1.0), (2, "b", float("nan")))
     source = connector(spark, written.root)
     assert bag(source.snapshot("x > 5", ["id"], source.pin()).collect()) == bag([(2,)])
 
 
-def test_a_file_that_is_gone_or_cut_off_is_named(spark: Any, tmp_path: Path) -> None:
+def test_a_missing_or_truncated_file_is_named_in_the_error(spark: Any, tmp_path: Path) -> None:
     written = Written(tmp_path)
     source = connector(spark, written.root)
     empty = source.pin()
@@ -325,14 +325,14 @@ def test_a_file_that_is_gone_or_cut_off_is_named(spark: Any, tmp_path: Path) -> 
     file.unlink()
     with pytest.raises(GoneError, match=f"{file.name}.* is gone"):
         source.snapshot(None, ["id"], version)
-    assert source.snapshot("id > 5", ["id"], version).collect() == []  # it holds none of these
+    assert source.snapshot("id > 5", ["id"], version).collect() == []  # the file has no such rows
     assert "is gone" in (source.changes(empty, version, None, ["id"]).full_read_reason or "")
 
 
 @pytest.mark.proves("F26")
 @pytest.mark.parametrize("content", [b"", b"no Avro", None])
 @pytest.mark.parametrize("kind", ["*-m*.avro", "snap-*.avro"])
-def test_a_manifest_that_is_gone_or_broken_is_named(
+def test_a_missing_or_corrupt_manifest_is_named_in_the_error(
     spark: Any, tmp_path: Path, kind: str, content: bytes | None
 ) -> None:
     written = Written(tmp_path)
@@ -358,7 +358,7 @@ def test_a_manifest_that_is_gone_or_broken_is_named(
                 read()
 
 
-def test_files_without_ids_are_refused(spark: Any, tmp_path: Path) -> None:
+def test_files_without_column_ids_are_rejected(spark: Any, tmp_path: Path) -> None:
     written = Written(tmp_path)
     place = tmp_path / "other.parquet"
     pq.write_table(pa.table({"id": [1], "c": ["a"], "x": [1.0]}, schema=POINTS), place)
@@ -369,7 +369,7 @@ def test_files_without_ids_are_refused(spark: Any, tmp_path: Path) -> None:
         source.snapshot(None, ["id"], source.pin())
 
 
-def test_deletes_are_of_the_file_they_name(spark: Any, tmp_path: Path) -> None:
+def test_position_deletes_apply_only_to_the_file_they_name(spark: Any, tmp_path: Path) -> None:
     written = Written(tmp_path)
     written.append(*((n, "a", None) for n in range(4)))
     (file,) = written.root.glob("data/*.parquet")
@@ -379,7 +379,9 @@ def test_deletes_are_of_the_file_they_name(spark: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("F26")
-def test_where_a_copy_ends_it_stays(spark: Any, tmp_path: Path) -> None:
+def test_a_copy_keeps_its_end_version_after_the_snapshot_expires(
+    spark: Any, tmp_path: Path
+) -> None:
     written = Written(tmp_path)
     for n in range(2):
         written.append((n, "a", None))
@@ -394,7 +396,7 @@ def test_where_a_copy_ends_it_stays(spark: Any, tmp_path: Path) -> None:
         connector(spark, written.root, version=end).pin()
 
 
-def test_what_is_deleted_by_equality_is_refused(spark: Any, tmp_path: Path) -> None:
+def test_equality_deletes_are_rejected(spark: Any, tmp_path: Path) -> None:
     written = Written(tmp_path)
     written.append((1, "a", 1.0))
     written.delete_positions(0, equality=True)
@@ -405,7 +407,7 @@ def test_what_is_deleted_by_equality_is_refused(spark: Any, tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.proves("F11")
-def test_partitions_are_what_metadata_says(spark: Any, tmp_path: Path) -> None:
+def test_partition_values_are_read_from_metadata(spark: Any, tmp_path: Path) -> None:
     from pyiceberg.transforms import IdentityTransform, VoidTransform
     from pyiceberg.types import BooleanType, DateType, DecimalType, TimestamptzType
 
@@ -425,7 +427,7 @@ def test_partitions_are_what_metadata_says(spark: Any, tmp_path: Path) -> None:
         (3, None, None, None, None, None, None),
     ]
     written.append(*rows)
-    for file in written.root.glob("data/**/*.parquet"):  # as others write them
+    for file in written.root.glob("data/**/*.parquet"):  # without partition columns
         table = pq.ParquetFile(file).read()
         kept = [n for n in table.schema.names if n in ("id", "x")] or table.schema.names
         if "d" in table.schema.names:
@@ -441,4 +443,4 @@ def test_partitions_are_what_metadata_says(spark: Any, tmp_path: Path) -> None:
         found = source.snapshot(predicate, names, version).collect()
         assert bag(found) == bag(whole.where(predicate).collect()), predicate
     assert source.prune("c = ''", version).files == 1
-    assert source.prune("m < 0", version).files <= 2  # where there is no partition, who knows
+    assert source.prune("m < 0", version).files <= 2  # the unpartitioned file may match

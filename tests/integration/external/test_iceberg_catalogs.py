@@ -1,4 +1,4 @@
-"""Iceberg tables in a REST catalog: its newest metadata is followed, and nothing else is believed."""
+"""Iceberg tables in a REST catalog: persist reads its newest metadata and trusts nothing else."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def ids(builder: Builder) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.proves("V13")
-def test_a_table_in_a_catalog_is_copied_and_followed(
+def test_a_table_in_a_rest_catalog_is_copied_and_synced_incrementally(
     enter: Make, make_project: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PERSIST_TOKEN_LAKE", TOKEN)
     lake = Written(tmp_path / "lake", SCHEMA)
-    (lake.root / "metadata" / "version-hint.text").unlink()  # only the catalog knows
+    (lake.root / "metadata" / "version-hint.text").unlink()  # the metadata is only in the catalog
     lake.table.append(rows((1, "invoices", 0), (2, "loans", 0)))
     with serving(lake.catalog) as catalog:
         catalog.config = {"py-io-impl": "nowhere.Reader", "s3.endpoint": "http://127.0.0.1:9"}
@@ -63,13 +63,13 @@ def test_a_table_in_a_catalog_is_copied_and_followed(
     assert TOKEN not in repr(builder.project.sources)
     stored = [path.read_bytes() for path in root.rglob("*") if path.is_file()]
     assert not any(TOKEN.encode() in content for content in stored)
-    # Nobody answers: what is published stays.
+    # The catalog does not respond.
     with pytest.raises(StorageError, match="cannot open the Iceberg table"):
         build(enter(root))
 
 
 @pytest.mark.proves("V13")
-def test_what_is_wrong_with_a_catalog_is_named(
+def test_catalog_errors_are_reported_with_their_cause(
     enter: Make, make_project: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = Written(tmp_path / "lake", SCHEMA)
@@ -79,7 +79,7 @@ def test_what_is_wrong_with_a_catalog_is_named(
         with pytest.raises(StorageError, match=r"refuses `n\.t`: .*no token") as caught:
             build(enter(root))
         assert "check rest.token" in (caught.value.hint or "")
-        monkeypatch.setenv("PERSIST_TOKEN_LAKE", "two\nlines")  # no library prints it
+        monkeypatch.setenv("PERSIST_TOKEN_LAKE", "two\nlines")  # no error shows it
         with pytest.raises(
             StorageError, match=r"PERSIST_TOKEN_LAKE, which `rest\.token`"
         ) as caught:
@@ -95,7 +95,7 @@ def test_what_is_wrong_with_a_catalog_is_named(
 
 
 @pytest.mark.proves("V13")
-def test_a_catalog_sends_nobody_to_a_server_that_is_not_trusted(
+def test_untrusted_catalogs_and_redirects_to_untrusted_servers_are_rejected(
     enter: Make, make_project: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PERSIST_TOKEN_LAKE", TOKEN)
@@ -118,7 +118,7 @@ def test_a_catalog_sends_nobody_to_a_server_that_is_not_trusted(
 
 @pytest.mark.slow
 @pytest.mark.proves("V13")
-def test_an_environment_may_place_the_table_elsewhere(
+def test_an_environment_may_override_the_location_of_a_catalog_table(
     enter: Make, make_project: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PERSIST_TOKEN_LAKE", TOKEN)

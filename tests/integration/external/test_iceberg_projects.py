@@ -1,4 +1,4 @@
-"""Iceberg tables that programs declare: what is brought, followed, and read anew out loud."""
+"""Iceberg tables as external tables: what is copied, followed, and reread with a warning."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ MONDAY = datetime(2024, 1, 1, tzinfo=UTC)
 
 
 def rows(*triples: tuple[int, str, int]) -> pa.Table:
-    """Return rows: an id, a category, on which day."""
+    """Return rows: an id, a category, a day."""
     named = [
         {"id": i, "category": c, "ts": MONDAY + timedelta(days=d, hours=12), "note": "n" * 50}
         for i, c, d in triples
@@ -73,7 +73,7 @@ def lake(root: Path) -> Written:
 
 @contextmanager
 def away(lake: Written, *files: Path) -> Iterator[None]:
-    """Take data files away meanwhile: whoever reads one fails."""
+    """Move data files away meanwhile, so that reading one fails."""
     hidden = lake.root / "hidden"
     hidden.mkdir()
     moved = {file: hidden / str(n) for n, file in enumerate(files)}
@@ -109,7 +109,7 @@ def check(builder: Builder, lake: Written) -> None:
 
 @pytest.mark.slow
 @pytest.mark.proves("F14", "F18")
-def test_a_table_is_brought_once_and_its_appends_are_followed(
+def test_a_table_is_copied_once_and_its_appends_are_followed(
     root: Path, lake: Written, enter: Make
 ) -> None:
     builder = enter(root)
@@ -125,7 +125,7 @@ def test_a_table_is_brought_once_and_its_appends_are_followed(
     old = data(lake)
     lake.put(rows((5, "deposits", 2), (6, "loans", 2)))
     lake.put(rows((7, "loans", 3)))
-    with away(lake, *old):  # what is held is read nowhere else again
+    with away(lake, *old):  # copied rows are not read again
         builder = enter(root)
         assert build(builder) == {"invoices": "reuse", "counts": "build"}
     check(builder, lake)
@@ -133,7 +133,7 @@ def test_a_table_is_brought_once_and_its_appends_are_followed(
         ("it is new", None, 3),
         ("it changed", 1, 1),
     ]
-    # Only rows that nobody reads, of which statistics tell: no data is read, nothing is built.
+    # Only rows that no source needs, as statistics show: no data is read, nothing is built.
     old = data(lake)
     lake.put(rows((8, "loans", 4)))
     with away(lake, *data(lake)):
@@ -152,7 +152,7 @@ def test_a_table_is_brought_once_and_its_appends_are_followed(
 
 @pytest.mark.proves("F14", "F24", "F26")
 @pytest.mark.parametrize("kind", ["delete", "overwrite", "positions", "expired", "made anew"])
-def test_what_cannot_be_followed_is_read_anew_out_loud(
+def test_changes_that_cannot_be_followed_cause_a_reread_with_a_warning(
     root: Path, lake: Written, enter: Make, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
     build(enter(root))
@@ -199,7 +199,7 @@ WEEKS = [
 @pytest.mark.slow
 @pytest.mark.proves("F11", "F13", "F17")
 @pytest.mark.parametrize("is_parted", [False, True])
-def test_of_a_second_week_only_the_second_is_read(
+def test_adding_a_week_fetches_only_the_rows_of_that_week(
     make_project: Callable[..., Path], enter: Make, is_parted: bool
 ) -> None:
     root = make_project({"m.sql": TABLE + WEEKS[0]})
@@ -240,14 +240,14 @@ def test_of_a_second_week_only_the_second_is_read(
 
 
 def _day(file: Path) -> int:
-    """Return the day that the rows of a file are of."""
+    """Return the day of the rows of a file."""
     (at, *_) = pq.ParquetFile(file).read()["ts"].to_pylist()
     return (at - MONDAY).days
 
 
 @pytest.mark.slow
 @pytest.mark.proves("F11", "F14")
-def test_partitions_that_are_made_otherwise_are_followed(
+def test_appends_are_followed_when_the_partitioning_changes(
     root: Path, lake: Written, enter: Make
 ) -> None:
     late = "create materialized view late as select id from events where id >= 30;"
@@ -277,7 +277,7 @@ def test_partitions_that_are_made_otherwise_are_followed(
 
 @pytest.mark.slow
 @pytest.mark.proves("F11")
-def test_a_column_that_is_called_otherwise_is_what_it_was(
+def test_a_renamed_column_is_read_once_its_declaration_is_renamed(
     root: Path, lake: Written, enter: Make
 ) -> None:
     build(enter(root))
@@ -300,7 +300,7 @@ def test_a_column_that_is_called_otherwise_is_what_it_was(
 @pytest.mark.slow
 @pytest.mark.proves("F26")
 @pytest.mark.parametrize("kind", ["swapped", "dropped"])
-def test_columns_that_become_others_are_read_anew_without_new_rows(
+def test_swapped_or_recreated_columns_are_reread_even_without_new_rows(
     root: Path, lake: Written, enter: Make, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
     build(enter(root))

@@ -1,4 +1,4 @@
-"""Copies of external tables: what is held is what is needed, whatever becomes of the tables."""
+"""Copies of external tables hold the needed rows, however the tables change."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ N = "create materialized view n as select category, count(*) as n from external_
 
 
 def put(root: Path, *rows: tuple[int, str, int], **more: Any) -> None:
-    """Append rows: an id, a category, how many days old."""
+    """Append rows: an id, a category, an age in days."""
     now = datetime.now(UTC)
     told = [{"id": i, "category": c, "ts": now - timedelta(days=d)} for i, c, d in rows]
     table = pa.Table.from_pylist(told, SCHEMA)
@@ -65,7 +65,7 @@ def put(root: Path, *rows: tuple[int, str, int], **more: Any) -> None:
 
 
 def build(builder: Builder) -> dict[str, str]:
-    """Build everything, and return what was done."""
+    """Build everything, and return the planned actions."""
     done: dict[str, str] = {}
     for source in builder.project.persisted:
         with builder.work(source) as work:
@@ -75,7 +75,7 @@ def build(builder: Builder) -> dict[str, str]:
 
 
 def told(builder: Builder) -> list[dict[str, Any]]:
-    """Return what became of the copy, as the events say."""
+    """Return the data of the copy's events."""
     events = builder.ledger.events.fetch(limit=10_000)
     return [dict(e.data) for e in events if e.kind == "external-synced"]
 
@@ -87,7 +87,9 @@ def ids(builder: Builder, name: str) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.proves("F12", "F13", "F15", "F16", "F17", "F18", "F20", "F21")
-def test_the_programs_of_the_proposal(enter: Make, make_project: Callable[..., Path]) -> None:
+def test_a_copy_gains_and_drops_rows_as_views_are_added_and_removed(
+    enter: Make, make_project: Callable[..., Path]
+) -> None:
     root = make_project({"m.sql": TABLE + V1})
     put(root, (1, "invoices", 10), (2, "invoices", 170), (3, "invoices", 300))
     put(root, (4, "deposits", 10), (5, "deposits", 300), (6, "deposits", 400), (7, "loans", 1))
@@ -99,7 +101,7 @@ def test_the_programs_of_the_proposal(enter: Make, make_project: Callable[..., P
     assert (begun["written"], begun["version"].split(":")[1]) == (2, "1")
     held = first.observer.ingestion.find(first.project.sources[0])
     assert held is not None
-    # The program changes, and while it is being brought the table does.
+    # The program changes, and so does the table.
     (root / "sources" / "m.sql").write_text(TABLE + V1 + V2)
     put(root, (8, "invoices", 1), (9, "deposits", 1), (10, "loans", 1))
     second = enter(root)
@@ -114,7 +116,7 @@ def test_the_programs_of_the_proposal(enter: Make, make_project: Callable[..., P
         begun["version"],
     )
     assert (followed["inserted"], followed["deleted"]) == (2, 0)
-    # A view goes: its rows do.
+    # A view is removed, and so are its rows.
     (root / "sources" / "m.sql").write_text(TABLE + V2)
     third = enter(root)
     build(third)
@@ -127,7 +129,7 @@ def test_the_programs_of_the_proposal(enter: Make, make_project: Callable[..., P
 
 @pytest.mark.slow
 @pytest.mark.proves("F16", "F24")
-def test_who_sees_nothing_of_a_change_is_not_built(
+def test_a_change_rebuilds_only_sources_that_read_changed_rows(
     enter: Make, make_project: Callable[..., Path]
 ) -> None:
     some = N + " where category = 'a' group by category;\n"
@@ -141,11 +143,11 @@ def test_who_sees_nothing_of_a_change_is_not_built(
     put(root, (5, "b", 1))
     assert build(enter(root)) == {"n": "reuse", "m": "build"}
     table = deltalake.DeltaTable(str(root / "lake"))
-    table.update(updates={"category": "'a'"}, predicate="id = 3")  # it comes in
+    table.update(updates={"category": "'a'"}, predicate="id = 3")  # enters the rows of `n`
     assert build(enter(root)) == {"n": "build", "m": "reuse"}
-    table.update(updates={"category": "'c'"}, predicate="id = 5")  # it goes out
+    table.update(updates={"category": "'c'"}, predicate="id = 5")  # leaves the rows of `m`
     assert build(enter(root)) == {"n": "reuse", "m": "build"}
-    table.delete("id = 4")  # it was never held
+    table.delete("id = 4")  # was never copied
     assert build(enter(root)) == {"n": "reuse", "m": "reuse"}
     table.optimize.compact()
     assert build(enter(root)) == {"n": "reuse", "m": "reuse"}
@@ -160,7 +162,7 @@ def test_who_sees_nothing_of_a_change_is_not_built(
 
 @pytest.mark.slow
 @pytest.mark.proves("F17")
-def test_who_sees_a_change_by_one_of_two_names_is_built(
+def test_a_change_seen_through_either_name_of_a_table_causes_a_build(
     enter: Make, make_project: Callable[..., Path]
 ) -> None:
     two = TABLE + TABLE.replace("external_table (", "same_table (")
@@ -180,7 +182,7 @@ def test_who_sees_a_change_by_one_of_two_names_is_built(
 
 @pytest.mark.slow
 @pytest.mark.proves("F26")
-def test_what_is_large_is_not_read_before_it_is_approved(
+def test_large_reads_of_external_tables_require_approval(
     enter: Make, make_project: Callable[..., Path]
 ) -> None:
     some = N + " where category = 'a' group by category;\n"
@@ -206,7 +208,7 @@ def test_what_is_large_is_not_read_before_it_is_approved(
     builder, found = start()
     assert not found.approval
     assert build(builder) == {"n": "build"}
-    # More rows are needed, in a file that is larger; what is held and published stays.
+    # More rows are needed, from a larger file; the copy stays as it is.
     (root / "sources" / "m.sql").write_text(TABLE + some + more)
     builder, found = start()
     assert (found.approval, found.read.bytes) == (True, large)
@@ -217,7 +219,7 @@ def test_what_is_large_is_not_read_before_it_is_approved(
     held = builder.observer.ingestion.find(source)
     assert held is not None
     assert held.rows == 1
-    # An environment that does not need them is not asked to approve them.
+    # The needs of the environment stay as they were.
     needs = builder.ledger.copies.fetch_needs(held.copy_id)
     assert [text for text, _ in needs["dev"][1]] == ["category = 'a'"]
     builder, _ = start()
@@ -225,13 +227,13 @@ def test_what_is_large_is_not_read_before_it_is_approved(
     builder, found = start()
     assert (found.approval, found.why) == (False, None)
     assert build(builder) == {"n": "reuse", "m": "build"}
-    # What changes is followed, whatever it takes.
+    # Following changes needs no approval, whatever their size.
     put(root, *((n, "b", 1) for n in range(500, 2000)))
     builder, found = start()
     assert found.read.bytes > small
     assert not found.approval
     assert build(builder) == {"n": "reuse", "m": "build"}
-    # Another table in its place is read anew.
+    # A replaced table is read in full, which needs approval.
     shutil.rmtree(root / "lake")
     put(root, *((n, "b", 1) for n in range(500)))
     builder, found = start()
@@ -244,7 +246,7 @@ def test_what_is_large_is_not_read_before_it_is_approved(
 
 
 def _held_values(builder: Builder, source: Any) -> dict[str, bool]:
-    """Return of the columns of a copy whether its files have values of them."""
+    """Return, for each column of a copy, whether its files have values."""
     paths = builder.observer.ingestion.pin(builder.observer.ingestion.find(source)).files
     rows = pa.concat_tables(pq.read_table(path) for path in paths)
     assert all(rows[name].null_count in (0, len(rows)) for name in rows.column_names)
@@ -262,7 +264,7 @@ def _held_values(builder: Builder, source: Any) -> dict[str, bool]:
         ('"timestamp_column": "TS"', ["category", "id", "ts"]),
     ],
 )
-def test_columns_that_nobody_reads_are_brought_if_that_is_said(
+def test_unused_columns_are_fetched_only_if_configured(
     enter: Make, make_project: Callable[..., Path], option: str | None, held: list[str]
 ) -> None:
     table = TABLE.replace("ts timestamp", "ts timestamp,\n    x double")
@@ -285,13 +287,13 @@ def test_columns_that_nobody_reads_are_brought_if_that_is_said(
     assert (list(copy.columns), copy.rows) == (held, 1)
     values = _held_values(builder, source)
     assert sorted(c for c, is_there in values.items() if is_there) == held
-    # So who asks for one later is answered by the copy.
+    # The copy answers later queries for these columns.
     found: dict[str, str] = {}
     for column in ("ts", "x"):
         needed = Needed("q", source.source_id, "category = 'a'", (column,))
         found[column] = find_route(builder.observer.ingestion, source, [needed], copy).origin
     assert found == {c: "local" if c in held else "forwarded" for c in found}
-    # A row that comes later has these columns too.
+    # Rows added later have these columns too.
     later = there.slice(0, 1).set_column(0, "id", pa.array([3], pa.int64()))
     deltalake.write_deltalake(str(root / "lake"), later, mode="append")
     build(builder := enter(root))
@@ -299,7 +301,7 @@ def test_columns_that_nobody_reads_are_brought_if_that_is_said(
     assert _held_values(builder, source) == values
 
 
-def test_of_names_for_one_copy_each_says_which_columns_it_brings(
+def test_a_copy_has_the_columns_configured_for_any_of_its_names(
     enter: Make, make_project: Callable[..., Path]
 ) -> None:
     whole = TABLE.replace('"uri"', '"skip_unused_columns": false, "uri"')
@@ -317,14 +319,14 @@ def test_of_names_for_one_copy_each_says_which_columns_it_brings(
 
 @pytest.mark.slow
 @pytest.mark.proves("F13", "F17")
-def test_a_plan_says_what_is_read_and_the_run_reads_that(
+def test_a_plan_predicts_the_files_and_rows_that_a_run_reads(
     enter: Make, make_project: Callable[..., Path]
 ) -> None:
     text = TABLE + N + " where category < 'y' group by category;"
     root = make_project({"m.sql": text})
 
     def follow() -> tuple[Any, Any]:
-        """Build, and return what a plan foretold, and what was read and written then."""
+        """Build, and return the planned read, and what was really read and written."""
         builder = enter(root)
         source = builder.project.sources[0]
         foretold = find_holding(builder.observer.ingestion, source)
@@ -343,7 +345,7 @@ def test_a_plan_says_what_is_read_and_the_run_reads_that(
     assert (foretold.read.files, foretold.read.of, foretold.read.rows) == (1, 2, 3)
     assert foretold.read.bytes == sizes(0)
     assert (brought.bytes > 0, brought.rows, brought.rows_written) == (True, 2, 2)
-    # What came is read and nothing else; a file that was rewritten is, before and after.
+    # Only added files are read; of a rewritten file, the old and the new one are.
     put(root, (5, "c", 1), (6, "z", 1))
     foretold, brought = follow()
     assert foretold.why == "`external_table` is at version 2, its copy at 1"
@@ -354,9 +356,9 @@ def test_a_plan_says_what_is_read_and_the_run_reads_that(
     table.delete("id = 1")
     foretold, brought = follow()
     assert (foretold.read.files, foretold.read.of, foretold.read.rows) == (2, 2, 3 + 2)
-    # Rows 1 and 2 went, and 2 came: those of z are none of what is needed.
+    # Rows 1 and 2 were removed and 2 was added; rows of `z` are not needed.
     assert (brought.bytes > 0, brought.rows) == (True, 3)
-    # Another table in its place is read anew as a whole, and so it is said.
+    # A replaced table is read in full, and the plan says so.
     shutil.rmtree(root / "lake")
     put(root, (7, "a", 1), (8, "z", 1))
     put(root, (9, "z", 1))
@@ -386,7 +388,7 @@ def test_a_plan_says_that_a_table_cannot_be_followed(
     builder = enter(root)
     first = find_holding(builder.observer.ingestion, builder.project.sources[0])
     assert first.read is not None
-    assert first.read.bytes == 0  # what is there at the start stays there
+    assert first.read.bytes == 0  # rows from before the start are not copied
     build(builder)
     assert [(b.rows, b.bytes) for b in builder.observer.ingestion.brought.values()] == [(0, 0)]
     shutil.rmtree(root / "lake")
@@ -403,7 +405,7 @@ def _named(builder: Builder, name: str) -> Any:
 
 
 @pytest.mark.proves("F23")
-def test_a_primary_key_that_is_broken_is_told_and_nothing_changes(
+def test_a_duplicate_primary_key_is_reported_and_the_copy_stays_unchanged(
     enter: Make, make_project: Callable[..., Path]
 ) -> None:
     root = make_project({"m.sql": TABLE + N + " group by category;"})
@@ -425,7 +427,7 @@ def test_a_primary_key_that_is_broken_is_told_and_nothing_changes(
 )
 @pytest.mark.proves("F15", "F16")
 @pytest.mark.parametrize("change", ["a column", "a column and rows", "a broken copy", "no key"])
-def test_of_rows_that_are_held_only_columns_that_lack_are_read(
+def test_only_missing_columns_of_copied_rows_are_read(
     enter: Make, make_project: Callable[..., Path], spark: Any, change: str
 ) -> None:
     table = TABLE.replace("id bigint", "x int, id bigint")
@@ -475,7 +477,7 @@ def test_of_rows_that_are_held_only_columns_that_lack_are_read(
 
 
 @pytest.mark.proves("F25")
-def test_the_clock_alone_gives_rows_up(enter: Make, make_project: Callable[..., Path]) -> None:
+def test_rows_expire_from_a_copy_over_time(enter: Make, make_project: Callable[..., Path]) -> None:
     root = make_project({"m.sql": TABLE + V1})
     put(root, *((n, "invoices", 20 * n) for n in range(10)))
     at = datetime.now(UTC) - timedelta(days=30)
@@ -494,7 +496,7 @@ def test_the_clock_alone_gives_rows_up(enter: Make, make_project: Callable[..., 
 
 
 @pytest.mark.slow
-def test_a_version_that_is_gone_is_told_and_read_anew_only_when_asked_for(
+def test_a_deleted_version_is_reported_and_refetched_only_on_request(
     enter: Make, make_project: Callable[..., Path]
 ) -> None:
     root = make_project({"m.sql": TABLE + N + " where category = 'a' group by category;"})
@@ -527,7 +529,7 @@ def test_after_every_step_all_sources_equal_their_query_over_the_whole_table(
 @pytest.mark.slow
 @pytest.mark.proves("F18", "F19")
 @pytest.mark.parametrize("of", [DeltaLake, IcebergLake])
-def test_files_of_versions_before_the_one_that_is_held_may_go(
+def test_files_of_versions_older_than_the_copy_may_be_deleted(
     enter: Make,
     make_project: Callable[..., Path],
     caplog: pytest.LogCaptureFixture,
@@ -552,7 +554,7 @@ def test_files_of_versions_before_the_one_that_is_held_may_go(
 
 @pytest.mark.slow
 @pytest.mark.proves("F26")
-def test_what_was_there_before_a_follower_began_is_never_there(
+def test_follow_mode_never_copies_rows_from_before_its_start(
     enter: Make, make_project: Callable[..., Path]
 ) -> None:
     program = TABLE.replace('"uri"', '"mode": "follow", "uri"')
@@ -616,7 +618,7 @@ def loans(external_table):
     assert ids(builder, "loans") == [3]
 
 
-def test_a_table_that_cannot_be_read_fails_its_readers_and_nothing_else(
+def test_an_unreadable_table_fails_only_its_readers(
     enter: Make, make_project: Callable[..., Path]
 ) -> None:
     program = TABLE + "create materialized view v as select id from external_table;\n"
@@ -640,7 +642,7 @@ def test_a_table_that_cannot_be_read_fails_its_readers_and_nothing_else(
 
 @pytest.mark.slow
 @pytest.mark.proves("F26")
-def test_a_filter_of_the_start_is_none_of_what_comes_later(
+def test_a_snapshot_filter_does_not_apply_to_later_rows(
     enter: Make, make_project: Callable[..., Path]
 ) -> None:
     program = TABLE.replace('"uri"', '"snapshot_filter": "category = \'\'a\'\'", "uri"')
@@ -660,7 +662,7 @@ def test_a_filter_of_the_start_is_none_of_what_comes_later(
 
 @pytest.mark.slow
 @pytest.mark.proves("F19")
-def test_rows_are_counted_of_which_no_column_is_needed(
+def test_rows_are_counted_even_if_no_column_is_needed(
     enter: Make, make_project: Callable[..., Path]
 ) -> None:
     count = "create materialized view n as select count(*) as n from external_table"
@@ -683,7 +685,7 @@ def test_rows_are_counted_of_which_no_column_is_needed(
 @pytest.mark.slow
 @pytest.mark.proves("F16", "F20")
 @pytest.mark.parametrize("may_be_read", [True, False])
-def test_where_most_of_a_copy_changes_it_is_brought_anew(
+def test_a_copy_is_rewritten_when_most_of_its_rows_change(
     enter: Make, make_project: Callable[..., Path], may_be_read: bool
 ) -> None:
     some = N + " where category = 'a' group by category;\n"
@@ -696,7 +698,7 @@ def test_where_most_of_a_copy_changes_it_is_brought_anew(
         now.observer.ingestion.sync(now.project.sources[0])
     table = deltalake.DeltaTable(str(root / "lake"))
     table.update(updates={"category": "'c'"}, predicate="category = 'a'")
-    if not may_be_read:  # then from the rows that are held
+    if not may_be_read:  # then it is rewritten from its own rows
         settings = (root / "persist.toml").read_text()
         (root / "persist.toml").write_text(f"approve_above = 1\n{settings}")
     now = enter(root)
@@ -709,7 +711,7 @@ def test_where_most_of_a_copy_changes_it_is_brought_anew(
 @pytest.mark.slow
 @pytest.mark.proves("F23")
 @pytest.mark.parametrize("is_told", [True, False])
-def test_a_table_that_is_put_back_and_written_on_is_read_anew(
+def test_a_table_restored_from_a_backup_and_appended_to_is_read_in_full(
     enter: Make, make_project: Callable[..., Path], caplog: pytest.LogCaptureFixture, is_told: bool
 ) -> None:
     root = make_project({"m.sql": TABLE + "create materialized view v as select id from external_table"})  # fmt: skip
@@ -718,12 +720,12 @@ def test_a_table_that_is_put_back_and_written_on_is_read_anew(
     put(root, (2, "a", 1))
     build(builder := enter(root))
     assert ids(builder, "v") == [1, 2]
-    shutil.rmtree(root / "lake")  # put back, and written on
+    shutil.rmtree(root / "lake")  # restored, and appended to
     shutil.copytree(root / "saved", root / "lake")
     put(root, (3, "a", 1))
     put(root, (4, "a", 1))
     deltalake.DeltaTable(str(root / "lake")).delete("id = 3")
-    if not is_told:  # as where the log had not that commit any more
+    if not is_told:  # as if the log no longer had that commit
         with closing(sqlite3.connect(root / ".persist" / "ledger.db")) as db, db:
             (version,) = db.execute("SELECT version FROM copies").fetchone()
             db.execute("UPDATE copies SET version = ?", (version.rpartition(":")[0],))
@@ -739,7 +741,7 @@ def test_a_table_that_is_put_back_and_written_on_is_read_anew(
 
 @pytest.mark.slow
 @pytest.mark.proves("F23")
-def test_values_that_look_alike_are_followed_apart(
+def test_changes_between_similar_values_are_followed(
     enter: Make, make_project: Callable[..., Path]
 ) -> None:
     columns = "(id BIGINT, x DOUBLE, s STRUCT<a STRING, b STRING, f DOUBLE>)"
@@ -771,7 +773,7 @@ def test_values_that_look_alike_are_followed_apart(
 
 @pytest.mark.slow
 @pytest.mark.proves("F16")
-def test_what_is_computed_on_the_way_needs_what_it_needs(
+def test_sources_computed_inline_contribute_to_the_needed_rows(
     enter: Make, make_project: Callable[..., Path]
 ) -> None:
     program = """create materialized view u as select id from external_table where category = 'b';
@@ -790,7 +792,7 @@ def test_what_is_computed_on_the_way_needs_what_it_needs(
     assert ids(builder, "r") == [1, 2, 3]
 
 
-def test_a_copy_is_of_one_store_and_of_one_meaning(
+def test_copy_ids_depend_on_the_store_and_the_time_zone(
     enter: Make, make_project: Callable[..., Path]
 ) -> None:
     there = TABLE.replace('"lake"', '"s3://lake/e", "aws_endpoint": "http://a.test"')
@@ -806,7 +808,7 @@ def test_a_copy_is_of_one_store_and_of_one_meaning(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("named", [False, True])
-def test_what_a_copy_has_no_use_for_is_deleted(
+def test_gc_deletes_unused_files_and_unused_copies(
     enter: Make, make_project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, named: bool
 ) -> None:
     text = TABLE + N + " where category = 'a' group by category;"
@@ -817,14 +819,14 @@ def test_what_a_copy_has_no_use_for_is_deleted(
     build(enter(root))
     builder = enter(root)
     given = builder.settings, builder.project, builder.ledger
-    assert collect(*given) == []  # a run may still read what was replaced
+    assert collect(*given) == []  # a run may still read the replaced files
     monkeypatch.setattr("persist_assets.operations.gc.LONGEST", timedelta(0))
     told = [c for c in collect(*given, dry_run=True) if c.table.startswith(COPIES)]
     assert [(c.versions, c.bytes > 0) for c in told] == [((), True)]
     assert [c for c in collect(*given) if c.table.startswith(COPIES)] == told
     assert [c for c in collect(*given) if c.table.startswith(COPIES)] == []
     assert build(enter(root)) == {"n": "reuse"}
-    # The table is named no more, or read no more.
+    # The table is no longer declared, or no longer read.
     other = "CREATE VIEW o AS SELECT 1 AS one;"
     (root / "sources" / "m.sql").write_text(TABLE + other if named else other)
     after = enter(root)
@@ -842,7 +844,7 @@ def test_what_a_copy_has_no_use_for_is_deleted(
     assert not Path(after.observer.ingestion.root(held.copy_id)).exists()
     (root / "sources" / "m.sql").write_text(text)
     put(root, (3, "a", 1))
-    assert build(enter(root)) == {"n": "build"}  # the versions of another copy say nothing
+    assert build(enter(root)) == {"n": "build"}  # versions of the deleted copy do not count
     assert _rows(enter(root)) == [("a", 2)]
 
 

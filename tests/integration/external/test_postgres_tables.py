@@ -87,7 +87,7 @@ TYPES = """
 
 @pytest.mark.slow
 @pytest.mark.proves("V14")
-def test_values_of_all_types_arrive_as_they_are(
+def test_values_of_all_types_are_copied_exactly(
     db: Database, enter: Make, make_project: Make
 ) -> None:
     db.do("CREATE TYPE feeling AS ENUM ('good', 'it''s')")
@@ -119,7 +119,7 @@ def test_values_of_all_types_arrive_as_they_are(
     assert {v for k, v in none.asDict().items() if k != "id"} == {None}
     assert (str(three.x), three.s, three.raw, three.day) == ("-0.0", "", b"", date(9999, 12, 31))
     assert three.ts.astimezone(UTC) == datetime(1969, 12, 31, 23, 59, 59, 999999, UTC)
-    # What has no equal fails, and what is published stays.
+    # Values that Spark cannot represent fail the build, and published rows stay.
     for column, value in (
         ("day", "'infinity'"),
         ("free", "'NaN'"),
@@ -162,7 +162,7 @@ def test_a_table_without_a_cursor_is_compared_with_its_copy(
     assert told(builder)[-1]["read"] == 10  # the server filters
     assert told(builder)[-1]["read_bytes"] < 200
     assert build(enter(root)) == {"a": "reuse"}
-    # Rows that the program does not need make no reader stale, nor do columns of others.
+    # Changes of rows or columns that are not needed make no reader stale.
     db.do("INSERT INTO t VALUES (21, 'b', 21); UPDATE t SET pad = 'x'")
     assert build(builder := enter(root)) == {"a": "reuse"}
     assert (told(builder)[-1]["inserted"], told(builder)[-1]["deleted"]) == (0, 0)
@@ -172,14 +172,14 @@ def test_a_table_without_a_cursor_is_compared_with_its_copy(
     assert build(builder := enter(root)) == {"a": "build"}
     assert ids(builder, "a") == [1, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22]
     assert (told(builder)[-1]["inserted"], told(builder)[-1]["deleted"]) == (2, 1)
-    # A program that needs more, of a table that moved on: all it needs is read once.
+    # The program needs more rows, and the table has changed: all are read once.
     (root / "sources" / "m.sql").write_text(db.declared("id bigint, s string, n int") + A + B)
     db.do("INSERT INTO t VALUES (23, 'a', 23)")
     assert build(builder := enter(root)) == {"a": "build", "b": "build"}
     assert ids(builder, "a")[-2:] == [22, 23]
     assert ids(builder, "b") == [*range(11, 22), 23]
 
-    # What is committed after the version was named belongs to the next build.
+    # Rows committed after the version was pinned belong to the next build.
     def late() -> None:
         db.do("UPDATE t SET n = 99 WHERE id = 23")
 
@@ -188,7 +188,7 @@ def test_a_table_without_a_cursor_is_compared_with_its_copy(
     assert (23, 50) in rows(builder, "b")
     build(builder := enter(root))
     assert (23, 99) in rows(builder, "b")
-    # A query that needs more than is held reads the table, if it still has that version.
+    # A query that needs more rows than the copy reads the table, if its version is the same.
     table = builder.project.by_key["m", "t"]
     assert builder.read(table).count() == 22
     db.do("DELETE FROM t WHERE id = 4")
@@ -199,7 +199,7 @@ def test_a_table_without_a_cursor_is_compared_with_its_copy(
 
 @pytest.mark.slow
 @pytest.mark.proves("V15")
-def test_a_cursor_brings_new_rows_only_and_late_ones_are_noticed(
+def test_a_cursor_fetches_only_new_rows_and_late_ones_are_detected(
     db: Database, enter: Make, make_project: Make
 ) -> None:
     db.do("CREATE TABLE t (id bigint PRIMARY KEY, s text, at timestamptz)")
@@ -214,7 +214,7 @@ def test_a_cursor_brings_new_rows_only_and_late_ones_are_noticed(
     assert build(builder := enter(root)) == {"a": "build"}
     assert ids(builder, "a") == [*range(1, 22)]
     assert (told(builder)[-1]["read"], told(builder)[-1]["inserted"]) == (1, 1)
-    # Rows that commit late, with smaller values or none, and rows that are gone or moved.
+    # Late rows, with smaller values or NULL, and rows that were deleted or changed.
     for statement, now in (
         ("INSERT INTO t VALUES (30, 'a', '2024-01-15')", [*range(1, 22), 30]),
         ("INSERT INTO t VALUES (31, 'a', NULL)", [*range(1, 22), 30, 31]),
@@ -228,13 +228,13 @@ def test_a_cursor_brings_new_rows_only_and_late_ones_are_noticed(
         db.do(statement)
         build(builder := enter(root))
         assert ids(builder, "a") == now, statement
-    # The same keys and times after TRUNCATE, with other rows: it is another storage.
+    # TRUNCATE creates new storage, so equal keys and times with other rows are noticed.
     db.do(
         "CREATE TEMP TABLE before AS SELECT * FROM t; TRUNCATE t; INSERT INTO t SELECT id, 'b', at FROM before"
     )
     build(builder := enter(root))
     assert ids(builder, "a") == []
-    # More rows are read at the version of the copy, which new rows do not change.
+    # More rows are read at the version of the copy; then new rows are followed.
     db.do("INSERT INTO t VALUES (40, 'b', '2024-05-01')")
     (root / "sources" / "m.sql").write_text(text + A.replace("a as", "b as").replace("'a'", "'b'"))
     build(builder := enter(root))
@@ -245,7 +245,7 @@ def test_a_cursor_brings_new_rows_only_and_late_ones_are_noticed(
 
 @pytest.mark.slow
 @pytest.mark.proves("V15")
-def test_what_cannot_be_followed_is_an_error(db: Database, enter: Make, make_project: Make) -> None:
+def test_tables_that_cannot_be_followed_fail(db: Database, enter: Make, make_project: Make) -> None:
     db.do("CREATE TABLE t (id bigint, s text, at timestamp)")
     db.do("INSERT INTO t VALUES (1, 'a', 'infinity')")
     columns = "id bigint, s string, at timestamp_ntz"
@@ -309,7 +309,7 @@ def test_environments_share_a_copy_and_large_tables_need_approval(
 
 @pytest.mark.slow
 @pytest.mark.proves("V14")
-def test_a_password_is_nowhere_and_errors_are_named(
+def test_passwords_do_not_leak_into_files_logs_or_errors(
     db: Database,
     enter: Make,
     make_project: Make,
@@ -322,26 +322,31 @@ def test_a_password_is_nowhere_and_errors_are_named(
     with_password = {"password": "${env:PERSIST_SECRET_PG}"}
     root = make_project({"m.sql": db.declared("id bigint, s string", **with_password) + A})
     build(builder := enter(root))
-    said = [repr(builder.project.sources), caplog.text, json.dumps(told(builder))]
+    said = [repr(builder.project.sources), json.dumps(told(builder))]
     nowhere = db.declared("id bigint, s string", **with_password).replace(
         "postgres@/", "postgres@nowhere.invalid/"
     )
     other = make_project({"m.sql": nowhere.replace(db.url[-20:], "") + A}, name="other")
-    with pytest.raises(StorageError, match="cannot reach the table") as failed:
-        build(enter(other))
-    said += [repr(vars(failed.value)), str(failed.getrepr(showlocals=False))]
+    absent = db.declared("id bigint, s string", "gone", **with_password)
+    gone = make_project({"m.sql": absent + A}, name="gone")
+    failures = {other: "cannot reach the table", gone: "does not exist"}
+    for project, message in failures.items():
+        with pytest.raises(StorageError, match=message) as failed:
+            build(enter(project))
+        said += [repr(vars(failed.value)), str(failed.getrepr(showlocals=False))]
     monkeypatch.delenv("PERSIST_SECRET_PG")
     with pytest.raises(StorageError, match="PERSIST_SECRET_PG, which is not set"):
         build(enter(root))
-    said += [p.read_bytes().decode("latin-1") for p in Path(root).rglob("*") if p.is_file()]
-    assert SECRET not in "".join(said)
-    gone = make_project({"m.sql": db.declared("id bigint, s string", "gone") + A}, name="gone")
-    with pytest.raises(StorageError, match="does not exist"):
-        build(enter(gone))
+    for project in (root, *failures):
+        files = [p for p in project.rglob("*") if p.is_file()]
+        assert "ledger.db" in {p.name for p in files}
+        said += [p.read_bytes().decode("latin-1") for p in files]
+    assert caplog.text
+    assert SECRET not in "".join([*said, caplog.text])
 
 
 class Lake:
-    """A table of PostgreSQL, and what others do to it."""
+    """A table of PostgreSQL, and the operations of its writers."""
 
     connector = "postgres_input"
     cursor: str | None = None
@@ -384,7 +389,7 @@ class Lake:
 
 
 class Followed(Lake):
-    """One whose ids only grow; a row that changes has another id afterwards."""
+    """A table whose ids only grow; its rows are deleted and added, but not updated."""
 
     cursor = "id"
 

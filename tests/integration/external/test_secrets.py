@@ -1,4 +1,4 @@
-"""Secrets of external tables: used wherever tables are read, and written down nowhere."""
+"""Secrets of external tables are used to read the tables, and never stored or printed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from persist_assets.building.builder import Builder
 
-__all__ = ["server"]  # a fixture: it is used by its name
+__all__ = ["server"]  # a fixture, which tests use by its name
 
 SECRETS = {
     "PERSIST_SECRET_ID": "AKIAX5QHIDDEN7IDENT1",
@@ -41,7 +41,7 @@ create view known as select id from events where category in ('invoices', 'loans
 
 
 def declared(connector: str, uri: str, endpoint: str) -> str:
-    """Return a program whose external table is read with options of all kinds."""
+    """Return a program whose external table has connection options of all kinds."""
     config = {
         "uri": uri,
         "aws_access_key_id": "${env:PERSIST_SECRET_ID}",
@@ -57,13 +57,13 @@ def declared(connector: str, uri: str, endpoint: str) -> str:
 
 
 def leaks(text: str | bytes) -> list[str]:
-    """Return which secrets are in a text, as a whole or the greater part of them."""
+    """Return the secrets that a text contains, in whole or in greater part."""
     found = text if isinstance(text, bytes) else text.encode()
     return [name for name, value in SECRETS.items() if value[6:].encode() in found]
 
 
 def files_that_leak(*roots: Path) -> list[tuple[str, list[str]]]:
-    """Return the files that have a secret in them, also what is packed in them."""
+    """Return the files that contain a secret, compressed or not."""
     found: list[tuple[str, list[str]]] = []
     for path in (p for root in roots for p in root.rglob("*") if p.is_file()):
         content = path.read_bytes()
@@ -72,7 +72,7 @@ def files_that_leak(*roots: Path) -> list[tuple[str, list[str]]]:
         if told := leaks(content):
             found.append((str(path), told))
     for path in (p for root in roots for p in root.rglob("*.db")):
-        with closing(sqlite3.connect(path)) as db:  # what stands across pages of the file
+        with closing(sqlite3.connect(path)) as db:  # values may cross pages of the file
             tables = [
                 t for (t,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
             ]
@@ -129,7 +129,7 @@ class IcebergLake:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("of", [DeltaLake, IcebergLake])
-def test_a_secret_is_nowhere_after_builds_and_their_failures(
+def test_builds_and_their_failures_leak_no_secrets(
     make_project: Callable[..., Path],
     enter: Callable[..., Builder],
     load: Callable[..., dg.Definitions],
@@ -150,7 +150,7 @@ def test_a_secret_is_nowhere_after_builds_and_their_failures(
     builder = enter(root)
     said += [repr(source) for source in builder.project.sources]
     build(builder)
-    # It is followed, read anew, asked for what is not held, and of newer rows.
+    # Follow changes, read in full, and query rows that the copy lacks.
     lake.put((4, "invoices", 2), (5, "loans", 2))
     build(enter(root))
     lake.delete(1)
@@ -160,7 +160,7 @@ def test_a_secret_is_nowhere_after_builds_and_their_failures(
     frame = reader.read(known)
     assert sorted(r.id for r in frame.collect()) == [3, 4, 5]
     said += [repr(frame.schema), repr(reader.observer.ingestion.find(events))]
-    # Dagster is told of it, also of a run that fails.
+    # Dagster records a run that succeeds and one that fails.
     (tmp_path / "home").mkdir()
     with dg.DagsterInstance.local_temp(str(tmp_path / "home")) as instance:
         job = load(root).resolve_implicit_global_asset_job_def()
@@ -188,7 +188,7 @@ def test_a_secret_is_nowhere_after_builds_and_their_failures(
 
 
 def iceberg_in(bucket: str, server: Server, tmp_path: Path) -> str:
-    """Write an Iceberg table of two rows to a bucket, and return where it is."""
+    """Write an Iceberg table of two rows to a bucket, and return its location."""
     from pyiceberg.catalog.sql import SqlCatalog
 
     access = {
@@ -208,7 +208,7 @@ def iceberg_in(bucket: str, server: Server, tmp_path: Path) -> str:
 
 
 @pytest.mark.slow
-def test_a_secret_opens_a_store_and_is_in_nothing_that_commands_say(
+def test_commands_use_secrets_and_never_print_or_store_them(
     make_project: Callable[..., Path],
     secrets: Mapping[str, str],
     server: Server,
@@ -234,7 +234,7 @@ def test_a_secret_opens_a_store_and_is_in_nothing_that_commands_say(
     berg = iceberg_in(bucket, server, tmp_path)
     bergs = declared("iceberg_input", berg, server.url).replace("events", "bergs")
     (root / "sources" / "o.sql").write_text(bergs.replace("view ", "view iced_"))
-    # What is on the way to it: a version, what would be read, and no jar with which Spark does.
+    # Plans reach the store; builds and queries fail, because Spark has no jar for it.
     asked = {
         ("-v", "plan", "--json"): 0,
         ("external", "status"): 0,

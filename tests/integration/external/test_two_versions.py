@@ -1,4 +1,4 @@
-"""Sources of one external table, published one after the other or at once: of which versions they are."""
+"""Versions of the sources of one external table, published one after the other or at once."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def snapshots(builder: Builder) -> dict[str, Snapshot]:
 
 
 def versions(builder: Builder) -> dict[str, list[int]]:
-    """Return of which versions of the table sources say that their rows are."""
+    """Return the versions of the table that each source records for its rows."""
     events = builder.ledger.events.fetch(limit=10_000)
     synced = [dict(e.data) for e in events if e.kind == "external-synced"]
     of = {s["committed"]: int(s["version"].split(":")[1]) for s in synced}
@@ -71,7 +71,7 @@ def versions(builder: Builder) -> dict[str, list[int]]:
 
 
 def check(root: Path, builder: Builder) -> None:
-    """Check that sources are their queries over the whole table, at the version that they say."""
+    """Check that sources equal their queries over the whole table, at the version they record."""
     for name, (version,) in versions(builder).items():
         whole = DeltaTable(root / "lake", version=version).to_pyarrow_table().to_pylist()
         low = [(r["id"], r["n"]) for r in whole if r["n"] < 100]
@@ -103,7 +103,7 @@ def make_engine(request: pytest.FixtureRequest) -> MakeEngine:
 @pytest.mark.usefixtures("spark")
 @pytest.mark.proves("F19", "F24")
 @pytest.mark.parametrize("how", ["fails", "dies"])
-def test_a_run_that_ends_between_publications_leaves_each_source_true_to_its_own_version(
+def test_after_an_interrupted_run_each_source_matches_the_version_it_records(
     enter: Make, make_project: Callable[..., Path], how: str
 ) -> None:
     root = make_project({"m.sql": PROGRAM})
@@ -126,7 +126,7 @@ def test_a_run_that_ends_between_publications_leaves_each_source_true_to_its_own
     check(root, then)
     (step,) = then.plan([named(then, "b").source_id]).steps
     assert step.action == "build"
-    # Who joins them sees both, and says so.
+    # A source that joins them reads both versions, and records both.
     (root / "sources" / "m.sql").write_text(PROGRAM + BOTH)
     mixing = enter(root)
     build(mixing, "d")
@@ -144,7 +144,7 @@ def test_a_run_that_ends_between_publications_leaves_each_source_true_to_its_own
 @pytest.mark.usefixtures("spark")
 @pytest.mark.slow
 @pytest.mark.proves("F19")
-def test_what_is_wanted_together_is_published_at_once_or_not_at_all(
+def test_partitions_of_one_request_are_published_atomically(
     enter: Make, make_project: Callable[..., Path]
 ) -> None:
     root = make_project({"m.sql": PROGRAM})
@@ -152,7 +152,7 @@ def test_what_is_wanted_together_is_published_at_once_or_not_at_all(
     ledger = enter(root).ledger
 
     def want(*names: str) -> tuple[list[str], bool]:
-        """Ask for sources, and run the request that is made; return what it is for."""
+        """Create wants and run their request; return its partitions, and whether it succeeded."""
         now = datetime.now(UTC)
         ledger.wants.create([Want(uuid.uuid4().hex, f"m/{n}", "dev", now) for n in names])
         _, request = evaluate_now(enter(root).observer, "want", force=True)
@@ -165,11 +165,11 @@ def test_what_is_wanted_together_is_published_at_once_or_not_at_all(
     before = snapshots(first)
     put(root, (4, 0))
     assert want("a", "b") == (["m/a", "m/b"], False)
-    # `b` reads `a`, which was computed by then.
+    # `b` failed after `a`, which it reads, was computed.
     failed = enter(root)
     assert snapshots(failed) == before
     check(root, failed)
-    # What failed does not keep the others back a second time.
+    # A failed partition does not block the others a second time.
     DeltaTable(root / "lake").delete("n = 0")
     assert want() == (["m/a"], True)
     apart = enter(root)

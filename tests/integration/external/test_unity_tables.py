@@ -1,4 +1,4 @@
-"""Delta tables of Unity Catalog: found by name, read with keys for reading, otherwise as any."""
+"""Delta tables of Unity Catalog: found by name, and read with credentials that it issues."""
 
 from __future__ import annotations
 
@@ -90,26 +90,26 @@ def test_a_table_of_unity_is_copied_and_followed(
         assert ids(builder) == [1, 3]
         events = [e for e in builder.ledger.events.fetch(limit=999) if e.kind == "external-synced"]
         assert [(e.data["read"], e.data.get("inserted")) for e in events] == [(1, None), (1, 1)]
-        # Another table in its place is copied anew.
+        # A replaced table is copied in full.
         other = tmp_path / "other"
         write_deltalake(other, rows((7, "invoices", 0)))
         unity.tables["main.sales.events"] = {"storage_location": other.as_uri()}
         builder = enter(root)
         assert build(builder) == {"v": "build"}
         assert ids(builder) == [7]
-        # No keys are needed for files on a disk.
+        # Files on a disk need no credentials.
         assert {*unity.asked} == {"GET /tables/main.sales.events"}
         assert "files, by partition values and statistics" in printed(root, "external", "status")
     assert TOKEN not in repr(builder.project.sources)
     stored = [path.read_bytes() for path in root.rglob("*") if path.is_file()]
     assert not any(TOKEN.encode() in content for content in stored)
-    # Nobody answers: what is published stays.
+    # Without a catalog, the build fails.
     with pytest.raises(StorageError, match="does not answer as Unity Catalog"):
         build(enter(root))
 
 
 def in_bucket(server: Server) -> str:
-    """Write a table with two files and two versions into a new bucket; return where it is."""
+    """Write a table with two files and two versions into a new bucket; return its URL."""
     place = f"{server.new_bucket()}/events"
     options = {"AWS_ENDPOINT": server.url, "AWS_REGION": "eu-central-1", "AWS_ALLOW_HTTP": "true"}
     write_deltalake(place, rows((1, "invoices", 0)), storage_options=options)
@@ -123,7 +123,7 @@ def store(server: Server) -> dict[str, str]:
 
 
 @pytest.mark.proves("V35")
-def test_files_in_a_store_are_read_with_keys_that_unity_issues_for_reading(
+def test_files_in_a_store_are_read_with_credentials_issued_by_unity(
     make_project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, server: Server
 ) -> None:
     place = in_bucket(server)
@@ -154,7 +154,7 @@ def test_files_in_a_store_are_read_with_keys_that_unity_issues_for_reading(
 
 
 @pytest.mark.proves("V35")
-def test_keys_of_ones_own_are_preferred(
+def test_declared_credentials_take_precedence(
     make_project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, server: Server
 ) -> None:
     place = in_bucket(server)
@@ -173,7 +173,7 @@ def test_keys_of_ones_own_are_preferred(
 
 
 @pytest.mark.proves("V35")
-def test_what_is_wrong_with_a_table_of_unity_is_named(
+def test_errors_of_unity_tables_are_reported(
     make_project: Callable[..., Path],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -228,7 +228,7 @@ def test_what_is_wrong_with_a_table_of_unity_is_named(
 
 
 @pytest.mark.proves("V35")
-def test_unity_sends_nobody_to_a_place_that_is_not_trusted(
+def test_locations_named_by_unity_must_be_trusted(
     enter: Make, make_project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving_unity(main__sales__events={"storage_location": "s3://others/events"}) as unity:
@@ -248,7 +248,7 @@ def test_unity_sends_nobody_to_a_place_that_is_not_trusted(
 
 
 @pytest.mark.proves("V35")
-def test_an_environment_may_place_a_table_of_unity_elsewhere(
+def test_an_environment_may_replace_a_unity_table_by_a_local_one(
     make_project: Callable[..., Path], tmp_path: Path
 ) -> None:
     write_deltalake(tmp_path / "copy", rows((7, "invoices", 0)))

@@ -1,4 +1,4 @@
-"""Tables in buckets that anybody may read: no request is signed, whatever keys there are."""
+"""Tables in public buckets: requests are unsigned on demand, even if there are credentials."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["server"]  # a fixture: it is used by its name
 @pytest.mark.proves("V12")
 @pytest.mark.parametrize("unsigned", [True, False])
 @pytest.mark.parametrize("kind", ["delta_table_input", "iceberg_input"])
-def test_requests_have_no_signature_if_that_is_said(
+def test_requests_are_unsigned_only_with_aws_skip_signature(
     make_project: Callable[..., Path],
     monkeypatch: pytest.MonkeyPatch,
     server: Server,
@@ -70,7 +70,7 @@ def _no_session() -> None:
 
 
 @pytest.mark.proves("V12")
-def test_spark_reads_without_credentials_if_that_is_said() -> None:
+def test_spark_gets_anonymous_credentials_with_aws_skip_signature() -> None:
     provider = "fs.s3a.aws.credentials.provider"
     anonymous = "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider"
     options = spark_access({"aws_skip_signature": "true"})

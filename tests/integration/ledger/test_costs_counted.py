@@ -1,4 +1,4 @@
-"""What builds took and wrote, in both kinds of databases; and on the command line."""
+"""The costs of builds, in SQLite and PostgreSQL and on the command line."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def ledger(ledger_url: str) -> Iterator[Ledger]:
 
 
 @pytest.mark.proves("Y1")
-def test_work_is_that_of_an_environment_and_of_a_time(ledger: Ledger) -> None:
+def test_work_is_filtered_by_environment_and_time(ledger: Ledger) -> None:
     def fail(uid: str, second: int, error: str, env: str = "dev") -> None:
         at = NOW + timedelta(seconds=second)
         build = Build(uid, f"s-{uid}", "i", "d", env, None, "started", "built", at)
@@ -51,7 +51,7 @@ def test_work_is_that_of_an_environment_and_of_a_time(ledger: Ledger) -> None:
 
 
 @pytest.mark.proves("Y3")
-def test_times_of_builds_are_counted_by_method_between_bounds(ledger: Ledger) -> None:
+def test_build_times_are_counted_by_method_in_buckets(ledger: Ledger) -> None:
     for n, (method, seconds) in enumerate(
         [("whole", 0.5), ("whole", 1.0), ("whole", 7.0), ("merge", 2.0)]
     ):
@@ -84,7 +84,7 @@ gb_month = 1.5
 
 @pytest.mark.slow
 @pytest.mark.proves("Y1")
-def test_the_command_prices_what_was_built(make_shared_project: Callable[..., Path]) -> None:
+def test_the_cost_command_prices_builds(make_shared_project: Callable[..., Path]) -> None:
     root = make_shared_project({"m.sql": TEXT}, PRICES)
     (root / "raw").mkdir()
     pq.write_table(pa.table({"id": pa.array([1, 2], pa.int32())}), root / "raw" / "a.parquet")

@@ -1,4 +1,4 @@
-"""The ledger on real databases of both kinds, with real processes."""
+"""The ledger on real SQLite and PostgreSQL databases, with real processes."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def publish(
     return snapshot
 
 
-def test_what_is_published_is_what_readers_read(open_ledger: Open) -> None:
+def test_readers_get_the_published_snapshot(open_ledger: Open) -> None:
     ledger = open_ledger()
     build = a_build("1")
     snapshot = publish(ledger, build)
@@ -97,7 +97,7 @@ def test_a_newer_publication_replaces_the_older_one(open_ledger: Open) -> None:
     assert len(ledger.builds.fetch(source_id="a@s.sql")) == 2
 
 
-def test_a_manifest_that_is_fetched_often_is_that_of_now(open_ledger: Open) -> None:
+def test_a_cached_manifest_is_always_current(open_ledger: Open) -> None:
     reader, writer = open_ledger(), open_ledger()
     chains = (("dev",), ("prod",), ("prod", "dev"))
     statements: list[str] = []
@@ -124,7 +124,7 @@ def test_a_manifest_that_is_fetched_often_is_that_of_now(open_ledger: Open) -> N
         {"build-a": first, "build-b": other},
         {"build-a": newer, "build-b": other},
     ]
-    # The table is found to be current: its snapshot is the same but for the time.
+    # The table is found to be up to date: its snapshot differs only in `current_at`.
     reused = replace(a_build("4", "b"), action="reused")
     current = replace(other, current_at=NOW + timedelta(days=1))
     writer.builds.record_started(reused, other.table)
@@ -137,7 +137,7 @@ def test_a_manifest_that_is_fetched_often_is_that_of_now(open_ledger: Open) -> N
 
 
 @pytest.mark.proves("T6", "T12")
-def test_the_costs_of_builds_are_those_that_computed_rows_the_latest_first(
+def test_costs_are_those_of_builds_that_computed_rows_latest_first(
     open_ledger: Open,
 ) -> None:
     ledger = open_ledger()
@@ -185,7 +185,7 @@ def test_a_failed_build_changes_nothing_for_readers(open_ledger: Open) -> None:
     assert ledger.builds.fetch_last("dev")["a@s.sql"].error == "no"
 
 
-def test_what_has_succeeded_does_not_fail_afterwards(open_ledger: Open) -> None:
+def test_a_succeeded_build_cannot_be_recorded_as_failed(open_ledger: Open) -> None:
     ledger = open_ledger()
     build = a_build("1")
     publish(ledger, build)
@@ -213,7 +213,7 @@ def test_every_change_is_an_event_and_positions_have_no_gap(open_ledger: Open) -
 
 
 @pytest.mark.proves("M15")
-def test_what_malloys_build_ids_mean_is_what_was_said_last(open_ledger: Open) -> None:
+def test_the_last_published_mapping_of_malloy_build_ids_applies(open_ledger: Open) -> None:
     ledger = open_ledger()
     assert ledger.manifests.fetch_malloy("dev") == {}
     publish(ledger, a_build("1"), malloy={"m": "build-a", "n": "build-b"})
@@ -226,7 +226,7 @@ def test_what_malloys_build_ids_mean_is_what_was_said_last(open_ledger: Open) ->
     assert ledger.manifests.fetch_malloy("prod") == {}
     publish(ledger, a_build("4"), malloy={})
     assert ledger.manifests.fetch_malloy("dev") == {}
-    with pytest.raises(ConflictError):  # what is not published says nothing
+    with pytest.raises(ConflictError):  # a rejected publication maps nothing
         with ledger.leases.hold("lost", "x") as lost:
             pass
         build = a_build("5")
@@ -237,7 +237,7 @@ def test_what_malloys_build_ids_mean_is_what_was_said_last(open_ledger: Open) ->
     assert ledger.manifests.fetch_malloy("dev") == {}
 
 
-def test_a_rollback_takes_back_what_malloys_build_ids_mean(open_ledger: Open) -> None:
+def test_a_rollback_restores_the_mapping_of_malloy_build_ids(open_ledger: Open) -> None:
     ledger = open_ledger()
     said = [{"m": "build-a"}, {"m": "build-b"}, {"m": "build-a", "n": "build-a"}]
     changes: list[int] = []
@@ -255,7 +255,7 @@ def test_a_rollback_takes_back_what_malloys_build_ids_mean(open_ledger: Open) ->
     assert ledger.manifests.fetch_malloy("dev") == said[1], "to a rollback"
 
 
-def test_a_promotion_says_what_malloys_build_ids_mean_and_an_import_only_what_nobody_said(
+def test_a_promotion_maps_malloy_build_ids_and_an_import_adds_only_missing_ones(
     open_ledger: Open,
 ) -> None:
     ledger = open_ledger()
@@ -270,7 +270,7 @@ def test_a_promotion_says_what_malloys_build_ids_mean_and_an_import_only_what_no
     assert ledger.manifests.fetch_malloy("dev") == {"m": "build-a"}
 
 
-def test_a_build_id_of_malloys_means_one_thing_at_a_time(open_ledger: Open) -> None:
+def test_a_malloy_build_id_maps_to_one_build_id_at_a_time(open_ledger: Open) -> None:
     ledger = open_ledger()
     publish(ledger, a_build("1"), malloy={"m": "build-a"})
     row = {"environment": "dev", "malloy_id": "m", "build_id": "build-b", "since": 99}
@@ -279,7 +279,7 @@ def test_a_build_id_of_malloys_means_one_thing_at_a_time(open_ledger: Open) -> N
     assert ledger.manifests.fetch_malloy("dev") == {"m": "build-a"}
 
 
-def test_what_nobody_can_reach_is_given_up_and_never_named_again(open_ledger: Open) -> None:
+def test_unreachable_snapshots_are_collected_and_never_published_again(open_ledger: Open) -> None:
     ledger = open_ledger()
     old = publish(ledger, a_build("1"))
     view = View(
@@ -325,10 +325,10 @@ def a_view(build: Build, *leaves: str) -> Snapshot:
     return replace(a_snapshot(build), table="view", view=stored)
 
 
-def test_what_a_view_reads_stays_though_only_another_build_published_it(open_ledger: Open) -> None:
+def test_collect_keeps_tables_of_a_view_that_another_build_published(open_ledger: Open) -> None:
     ledger = open_ledger()
     publish(ledger, a_build("1"))
-    # Two sources have one meaning: one reuses what the other one computed and never published.
+    # Two sources share a BuildID: one reuses what the other one computed and never published.
     first, second = a_build("2", "v"), a_build("3", "v")
     stored = a_view(first, "1")
     for build in (first, second):
@@ -342,7 +342,7 @@ def test_what_a_view_reads_stays_though_only_another_build_published_it(open_led
     assert ledger.builds.find_written("1"), "the view cannot be read any more"
 
 
-def test_a_view_of_what_was_collected_meanwhile_is_not_published(open_ledger: Open) -> None:
+def test_a_view_of_a_table_collected_meanwhile_is_not_published(open_ledger: Open) -> None:
     ledger = open_ledger()
     publish(ledger, a_build("1"))
     view = a_build("2", "v")
@@ -355,7 +355,7 @@ def test_a_view_of_what_was_collected_meanwhile_is_not_published(open_ledger: Op
     ledger.builds.publish(Publication(view, a_view(view, "3"), []))
 
 
-def test_whoever_reads_sees_one_state(open_ledger: Open) -> None:
+def test_a_read_transaction_sees_a_consistent_state(open_ledger: Open) -> None:
     ledger, other = open_ledger(), open_ledger()
     publish(ledger, a_build("1"))
     n_events = sa.select(sa.func.count()).select_from(tables.events)
@@ -367,7 +367,7 @@ def test_whoever_reads_sees_one_state(open_ledger: Open) -> None:
         assert connection.scalar(n_events) == 4
 
 
-def test_whoever_writes_is_the_only_one_and_sees_what_others_wrote(open_ledger: Open) -> None:
+def test_concurrent_write_transactions_are_serialized(open_ledger: Open) -> None:
     ledger, other = open_ledger(), open_ledger()
     order: list[str] = []
 
@@ -387,7 +387,7 @@ def test_whoever_writes_is_the_only_one_and_sees_what_others_wrote(open_ledger: 
     assert [e.kind for e in ledger.events.fetch()] == ["first", "build-started"]
 
 
-def test_a_build_without_a_snapshot_cannot_have_succeeded(open_ledger: Open) -> None:
+def test_the_database_rejects_a_succeeded_build_without_a_snapshot(open_ledger: Open) -> None:
     ledger = open_ledger()
     ledger.builds.record_started(a_build("1"), "t")
     with (
@@ -425,7 +425,7 @@ def test_a_lease_has_one_holder_and_the_next_waits(open_ledger: Open) -> None:
 
 
 def age_leases(ledger: Ledger, seconds: float) -> None:
-    """Let leases have been renewed earlier than they were."""
+    """Make leases look as if they were renewed earlier."""
     leases = tables.leases
     with ledger.events.database.write() as connection:
         for name, expires_at in connection.execute(sa.select(leases.c.name, leases.c.expires_at)):
@@ -463,7 +463,7 @@ def test_the_lease_of_a_dead_process_is_taken_over_at_once(
         pass
 
 
-def test_an_abandoned_lease_expires_where_its_own_heartbeat_collects_it(
+def test_an_abandoned_lease_expires_if_its_heartbeat_garbage_collects_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leases, "LEASE_S", 0.2)
@@ -519,7 +519,7 @@ def test_the_lease_of_a_dead_process_of_another_machine_is_taken_over_when_it_ex
 
 
 @pytest.mark.parametrize("ledger_url", ["postgres"], indirect=True)
-def test_machines_whose_clocks_are_wrong_agree_on_when_a_lease_expires(open_ledger: Open) -> None:
+def test_machines_with_wrong_clocks_agree_on_lease_expiry(open_ledger: Open) -> None:
     ledger, late = open_ledger(), NOW + timedelta(days=10000)
     fast = open_ledger(clock=lambda: late + timedelta(seconds=time.monotonic()))
     with (
@@ -532,7 +532,7 @@ def test_machines_whose_clocks_are_wrong_agree_on_when_a_lease_expires(open_ledg
 
 @pytest.mark.slow
 @pytest.mark.proves("P11")
-def test_eight_processes_lose_no_event(open_ledger: Open, ledger_url: str) -> None:
+def test_eight_concurrent_processes_lose_no_events(open_ledger: Open, ledger_url: str) -> None:
     script = """
 import sys
 from persist_assets.ledger.ledger import Ledger
@@ -553,21 +553,21 @@ for n in range(20):
     assert len(ledger.builds.fetch()) == 160
 
 
-# ---------------------------------------------------------------------------------- what is there
+# --------------------------------------------------------------------------------- current builds
 
 
 DIGESTS = Parts("r", (("a", "1"), ("b", "2")))
 READS = (Read("t@s.sql", "def", Parts("t")), Read("v@s.sql", "def", DIGESTS))
 
 
-def test_a_build_tells_what_it_and_what_it_read_meant(open_ledger: Open) -> None:
+def test_a_build_records_the_digests_of_its_query_and_its_inputs(open_ledger: Open) -> None:
     ledger = open_ledger()
     publish(ledger, replace(a_build("1"), digests=DIGESTS, reads=READS))
     (build,) = open_ledger().builds.fetch()
     assert (build.digests, build.reads) == (DIGESTS, READS)
 
 
-def test_an_environment_tells_the_last_build_of_every_source(open_ledger: Open) -> None:
+def test_fetch_current_returns_the_last_successful_build_per_source(open_ledger: Open) -> None:
     ledger = open_ledger()
     publish(ledger, a_build("1"))
     publish(ledger, replace(a_build("2"), build_id="other"))
@@ -579,19 +579,19 @@ def test_an_environment_tells_the_last_build_of_every_source(open_ledger: Open) 
     assert ledger.manifests.fetch_environments() == ["dev", "prod"]
     current = ledger.builds.fetch_current("dev")
     assert {s: b.build_id for s, b in current.items()} == {"a@s.sql": "other", "c@s.sql": "build-b"}
-    publish(ledger, a_build("6"))  # and back again
+    publish(ledger, a_build("6"))  # the first BuildID again
     assert ledger.builds.fetch_current("dev")["a@s.sql"].build_id == "build-a"
     assert ledger.builds.fetch_current("stage") == {}
 
 
-def test_sources_that_share_a_table_are_both_told(open_ledger: Open) -> None:
+def test_sources_that_share_a_table_are_both_returned(open_ledger: Open) -> None:
     ledger = open_ledger()
     publish(ledger, replace(a_build("1"), build_id="same"))
     publish(ledger, replace(a_build("2", "b"), build_id="same"))
     assert sorted(ledger.builds.fetch_current("dev")) == ["a@s.sql", "b@s.sql"]
 
 
-def test_a_build_is_found_by_the_beginning_of_its_build_id(open_ledger: Open) -> None:
+def test_a_build_is_found_by_a_prefix_of_its_build_id(open_ledger: Open) -> None:
     ledger = open_ledger()
     for uid, build_id in (("1", "abc1"), ("2", "abc2")):
         publish(ledger, replace(a_build(uid), build_id=build_id))
@@ -606,7 +606,7 @@ def test_a_build_is_found_by_the_beginning_of_its_build_id(open_ledger: Open) ->
 
 
 @on_sqlite
-def test_a_corrupt_ledger_is_told_and_left_alone(open_ledger: Open, tmp_path: Path) -> None:
+def test_a_corrupt_ledger_is_reported_and_not_changed(open_ledger: Open, tmp_path: Path) -> None:
     (tmp_path / "ledger.db").write_bytes(b"this is no database" * 100)
     with pytest.raises(LedgerError, match="not a database") as error:
         open_ledger()
@@ -635,13 +635,13 @@ def test_a_corrupt_ledger_is_told_and_left_alone(open_ledger: Open, tmp_path: Pa
         ),
     ],
 )
-def test_a_ledger_that_cannot_be_opened(given: str, message: str) -> None:
+def test_an_unusable_ledger_is_reported_without_its_password(given: str, message: str) -> None:
     with pytest.raises(LedgerError, match=message) as error:
         Ledger(given)
     assert "secret" not in str(error.value)
 
 
-def test_without_its_driver_postgresql_says_how_to_get_it() -> None:
+def test_a_missing_postgresql_driver_is_reported_with_an_install_hint() -> None:
     script = (
         "import sys; sys.modules['psycopg'] = None\n"
         "from persist_assets.ledger.ledger import Ledger; Ledger('postgresql://u:secret@h/x')"
@@ -654,8 +654,8 @@ def test_without_its_driver_postgresql_says_how_to_get_it() -> None:
 
 
 @on_sqlite
-def test_a_read_only_ledger_is_told(open_ledger: Open) -> None:
-    """SQLite's own switch, because the superuser may write files that say they are read-only."""
+def test_a_read_only_ledger_is_reported(open_ledger: Open) -> None:
+    """It uses SQLite's own switch, because the superuser can write to read-only files."""
     ledger = open_ledger()
     publish(ledger, a_build("1"))
     sa.event.listen(
@@ -670,7 +670,7 @@ def test_a_read_only_ledger_is_told(open_ledger: Open) -> None:
 
 
 @on_sqlite
-def test_a_full_disk_is_told_and_loses_nothing(open_ledger: Open) -> None:
+def test_a_full_disk_is_reported_and_loses_no_published_snapshot(open_ledger: Open) -> None:
     ledger = open_ledger()
     publish(ledger, a_build("1"))
     with ledger.events.database.read() as connection:

@@ -1,4 +1,4 @@
-"""Several processes at one ledger, on both databases: nobody loses, doubles or mixes anything."""
+"""Several processes share a ledger, on both databases: no update is lost, doubled or mixed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STAGES = 5
 
 @pytest.mark.slow
 @pytest.mark.proves("P11")
-def test_eight_processes_lose_nothing_build_nothing_twice_and_end(
+def test_eight_concurrent_processes_lose_no_updates_and_build_nothing_twice(
     ledger_url: str, tmp_path: Path
 ) -> None:
     outcome = hammer.hammer(ledger_url, tmp_path, seconds=3.0)
@@ -35,7 +35,7 @@ def test_eight_processes_lose_nothing_build_nothing_twice_and_end(
 
 
 def stages(ledger: Ledger) -> None:
-    """Publish two tables in several environments; in each the two have as many rows."""
+    """Publish two tables in each of several environments, both with the environment's version."""
     uid = 0
     for stage in range(STAGES):
         for name in ("left", "right"):
@@ -84,7 +84,7 @@ def moving(url: str, times: int, n: int) -> list[subprocess.Popen[str]]:
 
 
 @pytest.mark.slow
-def test_readers_never_see_tables_of_two_states_while_four_processes_promote_and_roll_back(
+def test_readers_see_consistent_manifests_during_concurrent_promotions_and_rollbacks(
     open_ledger: Open, ledger_url: str
 ) -> None:
     ledger = open_ledger()
@@ -106,7 +106,7 @@ def test_readers_never_see_tables_of_two_states_while_four_processes_promote_and
 
 
 @pytest.mark.slow
-def test_of_two_promotions_at_once_both_happen_one_after_the_other(
+def test_two_concurrent_promotions_are_applied_one_after_the_other(
     open_ledger: Open, ledger_url: str
 ) -> None:
     ledger = open_ledger()
@@ -137,7 +137,7 @@ print(json.dumps({"n": version}))
 """
 
 
-def test_what_is_promoted_while_it_is_published_is_what_was_decided_upon(
+def test_a_promotion_applies_exactly_the_decided_manifest_or_is_refused(
     open_ledger: Open, ledger_url: str
 ) -> None:
     ledger = open_ledger()

@@ -46,7 +46,7 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def fill(ledger: Ledger) -> None:
-    """Let everything have happened once."""
+    """Record at least one row in every table."""
     publish(ledger, replace(a_build("1"), digests=DIGESTS, reads=READS), malloy={"m": "build-a"})
     publish(ledger, replace(a_build("2", "é\u2028"), run_id=None), 2**40)
     failing = a_build("3")
@@ -108,7 +108,7 @@ def _as_text(table: sa.Table) -> list[sa.ColumnElement[Any]]:
     return [sa.cast(c, sa.Text) if isinstance(c.type, sa.JSON) else c for c in table.columns]
 
 
-def test_a_copy_is_the_same_row_by_row_and_goes_on_where_the_original_was(
+def test_a_copy_equals_its_original_row_by_row_and_continues_its_events(
     open_ledger: Open, ledger_url: str, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transfer, "_AT_ONCE", 2)
@@ -133,7 +133,7 @@ def test_a_copy_is_the_same_row_by_row_and_goes_on_where_the_original_was(
     assert contents(ledger_url) == before
 
 
-def test_a_copy_of_a_copy_in_the_other_database_is_the_original(
+def test_a_copy_of_a_copy_equals_the_original(
     open_ledger: Open, ledger_url: str, target: str, tmp_path: Path
 ) -> None:
     fill(open_ledger())
@@ -143,7 +143,7 @@ def test_a_copy_of_a_copy_in_the_other_database_is_the_original(
     assert contents(back) == contents(ledger_url)
 
 
-def test_a_ledger_in_which_nothing_happened_may_be_the_target(
+def test_an_empty_ledger_may_be_the_target_of_a_copy(
     open_ledger: Open, ledger_url: str, target: str
 ) -> None:
     fill(open_ledger())
@@ -157,7 +157,7 @@ def test_a_ledger_in_which_nothing_happened_may_be_the_target(
     assert contents(target) == contents(ledger_url)
 
 
-def test_a_copy_that_is_interrupted_left_nothing(
+def test_an_interrupted_copy_leaves_the_target_empty(
     open_ledger: Open, ledger_url: str, target: str
 ) -> None:
     fill(open_ledger())
@@ -174,7 +174,7 @@ def test_a_copy_that_is_interrupted_left_nothing(
     copy_ledger(ledger_url, target)
 
 
-def test_what_is_being_built_is_not_left_behind(
+def test_a_ledger_with_active_leases_is_not_copied(
     open_ledger: Open, ledger_url: str, target: str
 ) -> None:
     ledger = open_ledger()
@@ -223,7 +223,7 @@ def elsewhere(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     os.chdir(before)
 
 
-def test_the_command_copies_and_says_what(
+def test_the_copy_command_reports_the_copied_rows(
     open_ledger: Open, ledger_url: str, target: str, elsewhere: Callable[..., Any]
 ) -> None:
     fill(open_ledger())
@@ -238,7 +238,7 @@ def test_the_command_copies_and_says_what(
     assert elsewhere("ledger", "copy", NOWHERE, target).exit_code == 4
 
 
-def test_the_command_migrates_and_says_from_where(
+def test_the_migrate_command_reports_both_versions(
     ledger_url: str, elsewhere: Callable[..., Any], tmp_path: Path
 ) -> None:
     make_old(ledger_url, 1)

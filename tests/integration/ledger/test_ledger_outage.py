@@ -1,8 +1,8 @@
-"""A PostgreSQL server that is killed, is away for a while, or is lost at the worst moment."""
+"""A PostgreSQL server that is killed, is down for a while, or disconnects during a commit."""
 
 from __future__ import annotations
 
-import inspect
+import ast
 import logging
 import shutil
 import socket
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import sqlalchemy as sa
-from conftest import wait_for
+from conftest import ROOT, wait_for
 from test_ledger import a_build, a_snapshot, publish
 
 from persist_assets.core.errors import ConflictError, LedgerError, LedgerUnreachableError
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def server(postgres: Postgres) -> Iterator[Postgres]:
-    """A server of these tests alone, which may kill it."""
+    """Yield a server for these tests only, which may kill it."""
     own = type(postgres)()
     yield own
     own.close()
@@ -43,7 +43,7 @@ def server(postgres: Postgres) -> Iterator[Postgres]:
 
 @pytest.fixture
 def url(server: Postgres) -> str:
-    """An empty place, with a password that nobody asks for."""
+    """Return the URL of an empty schema, with a password that the server does not check."""
     made = server.schema(f"ledger_{uuid.uuid4().hex}")
     return made.replace("postgres@", "postgres:secret@")
 
@@ -56,7 +56,7 @@ def ledger(url: str) -> Iterator[Ledger]:
 
 @pytest.fixture
 def restarting(server: Postgres, caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], None]]:
-    """Return a function that kills the server, which comes back when somebody has noticed."""
+    """Return a function that kills the server; it restarts as soon as a client retries."""
     threads: list[threading.Thread] = []
 
     def restart() -> None:
@@ -74,7 +74,7 @@ def restarting(server: Postgres, caplog: pytest.LogCaptureFixture) -> Iterator[C
 
 
 @pytest.mark.slow
-def test_a_killed_database_is_told_in_time_and_the_same_ledger_goes_on_when_it_is_back(
+def test_a_database_outage_is_reported_promptly_and_the_ledger_works_afterwards(
     ledger: Ledger, server: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshot = publish(ledger, a_build("1"))
@@ -93,7 +93,7 @@ def test_a_killed_database_is_told_in_time_and_the_same_ledger_goes_on_when_it_i
     assert [e.idx for e in ledger.events.fetch()] == [1, 2, 3, 4]
 
 
-def test_what_is_asked_while_it_is_away_is_done_once_when_it_is_back(
+def test_a_write_during_an_outage_is_done_once_after_the_restart(
     ledger: Ledger, restarting: Callable[[], None]
 ) -> None:
     ledger.events.position()
@@ -102,16 +102,58 @@ def test_what_is_asked_while_it_is_away_is_done_once_when_it_is_back(
     assert [e.kind for e in ledger.events.fetch()] == ["build-started"]
 
 
-ENDURES = {"__init__", "_heartbeat"}
-"""What opens transactions and is not done again: opening fails at once, heartbeats go on anyway."""
+AT_ONCE = {
+    "Leases._heartbeat": "heartbeats repeat anyway",
+    "EventLog.__init__": "opening",
+    "EventLog._migrate": "opening",
+    "find_loss": "`persist ledger restore`",
+    "prepare": "`persist ledger restore`",
+    "copy_rows": "`persist ledger copy` and backups",
+    "replace_rows": "`persist ledger restore`",
+    "Trims.record_base": "`persist ledger trim`; the next one completes it",
+    "Trims._delete_bases": "`persist ledger trim`; the next one completes it",
+}
+"""The functions whose transactions are not repeated, each with its purpose."""
+_OPENING = {"read", "write", "_read", "_write"}
 
 
-def test_every_transaction_is_done_again_when_the_database_went_away() -> None:
-    for name, method in vars(Ledger).items():
-        if inspect.isfunction(method) and name not in ENDURES:
-            text = inspect.getsource(method)
-            opens = "self._read(" in text or "self._write(" in text
-            assert not opens or hasattr(method, "__wrapped__"), f"@_repeated is missing: {name}"
+class Transactions(ast.NodeVisitor):
+    """The functions of a module that open transactions, each with its decorators."""
+
+    def __init__(self, path: Path) -> None:
+        self.opening: dict[str, set[str]] = {}
+        self._around: list[ast.ClassDef | ast.FunctionDef] = []
+        self.visit(ast.parse(path.read_text()))
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        self._around.append(node)
+        self.generic_visit(node)
+        self._around.pop()
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        self._around.append(node)
+        self.generic_visit(node)
+        self._around.pop()
+
+    def visit_Call(self, node: ast.Call) -> None:
+        # Transactions have no positional arguments; reads and writes of files have some.
+        opens = isinstance(node.func, ast.Attribute) and node.func.attr in _OPENING
+        if opens and not node.args:
+            name = ".".join(around.name for around in self._around)
+            decorators = self._around[-1].decorator_list
+            self.opening[name] = {ast.unparse(decorator) for decorator in decorators}
+        self.generic_visit(node)
+
+
+def test_every_transaction_is_retried_after_a_lost_connection() -> None:
+    opening: dict[str, set[str]] = {}
+    for path in (ROOT / "persist_assets" / "ledger").glob("*.py"):
+        found = Transactions(path).opening
+        assert found.keys().isdisjoint(opening)
+        opening |= found
+    at_once = {name for name, decorators in opening.items() if "repeated" not in decorators}
+    assert at_once == AT_ONCE.keys(), "without @repeated"
+    assert len(opening) - len(at_once) > 100
 
 
 RECORDS = """
@@ -132,7 +174,7 @@ ledger.close()
 
 
 @pytest.mark.slow
-def test_a_database_that_is_killed_under_load_loses_nothing_and_repeats_nothing(
+def test_killing_the_database_under_load_loses_and_repeats_no_writes(
     ledger: Ledger, server: Postgres, url: str
 ) -> None:
     running = [
@@ -162,10 +204,10 @@ def test_a_database_that_is_killed_under_load_loses_nothing_and_repeats_nothing(
     assert len(ledger.builds.fetch()) == n + 1
 
 
-def test_what_was_lost_is_not_taken_for_what_another_wrote_after_the_crash(
+def test_a_lost_write_is_not_mistaken_for_a_later_write_of_another_process(
     ledger: Ledger, server: Postgres, url: str
 ) -> None:
-    """After a crash PostgreSQL gives numbers of lost transactions to others."""
+    """After a crash, PostgreSQL reuses the IDs of lost transactions."""
     crashes = [1]
 
     @sa.event.listens_for(ledger.events.database.engine, "commit")
@@ -183,7 +225,7 @@ def test_what_was_lost_is_not_taken_for_what_another_wrote_after_the_crash(
 
 
 @pytest.mark.slow
-def test_a_lease_survives_an_outage_that_is_shorter(
+def test_a_lease_survives_an_outage_shorter_than_its_expiry(
     ledger: Ledger,
     server: Postgres,
     url: str,
@@ -214,11 +256,11 @@ def test_a_lease_survives_an_outage_that_is_shorter(
     assert expires_at() is None
 
 
-# ------------------------------------------------------------------------------ the worst moments
+# -------------------------------------------------------------------- disconnects during a commit
 
 
 class Between:
-    """Stands between clients and the server, and can cut a connection while it is committed."""
+    """A proxy of the server that can cut a connection during a commit."""
 
     def __init__(self, server: Path) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="persist-between-", dir="/tmp"))
@@ -275,7 +317,7 @@ class Between:
         self._thread.join()
         self._listener.close()
         _end(*(m for m in self._made if isinstance(m, socket.socket)))
-        for made in reversed(self._made):  # threads before what they use
+        for made in reversed(self._made):  # threads before their sockets
             made.join() if isinstance(made, threading.Thread) else made.close()
         shutil.rmtree(self.root)
 
@@ -301,14 +343,14 @@ def between(server: Postgres) -> Iterator[Between]:
 
 
 @pytest.mark.parametrize("cut", ["before", "after"])
-def test_a_commit_that_was_not_answered_is_repeated_only_if_it_did_not_happen(
+def test_an_unacknowledged_commit_is_retried_only_if_it_did_not_happen(
     cut: str, between: Between, url: str, server: Postgres
 ) -> None:
     through = url.replace(str(server.root), str(between.root))
     with closing(Ledger(through)) as ledger:
         publish(ledger, a_build("1"))
         between.cut = cut
-        ledger.builds.record_started(a_build("2"), "t")  # a second time it would be refused
+        ledger.builds.record_started(a_build("2"), "t")  # a repetition would be refused
         assert between.cut is None
         build = a_build("3")
         ledger.builds.record_started(build, "t")
@@ -327,7 +369,7 @@ def test_a_commit_that_was_not_answered_is_repeated_only_if_it_did_not_happen(
     ]
 
 
-def test_a_commit_of_which_nobody_can_tell_is_told_and_not_repeated(
+def test_a_commit_with_unknown_outcome_is_reported_and_not_retried(
     between: Between, url: str, server: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "RETRY_S", 0.5)
@@ -342,7 +384,7 @@ def test_a_commit_of_which_nobody_can_tell_is_told_and_not_repeated(
         assert [e.idx for e in ledger.events.fetch()] == [1]
 
 
-def test_who_is_suspended_while_it_writes_does_not_hold_up_the_others(
+def test_a_suspended_writer_does_not_block_other_writers(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "_BUSY_MS", 2000)

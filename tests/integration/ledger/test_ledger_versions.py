@@ -1,4 +1,4 @@
-"""Ledgers of every version become those of today, on both databases, whoever is first."""
+"""Ledgers of every version are migrated to the current one, on both databases."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def make_old(url: str, version: int) -> None:
 
 
 def described(ledger: Ledger) -> dict[str, object]:
-    """Return what the tables are: columns with types, keys, constraints and indexes."""
+    """Return the schema: columns with types, keys, constraints and indexes."""
     told: dict[str, object] = {}
     with ledger.events.database.read() as connection:
         inspector = sa.inspect(connection)
@@ -76,13 +76,13 @@ def described(ledger: Ledger) -> dict[str, object]:
 
 def _kind(connection: sa.Connection, kind: sa.types.TypeEngine[object]) -> str:
     if connection.dialect.name == "sqlite" and isinstance(kind, sa.DateTime):
-        return "an instant"  # to SQLite all names of types are one
+        return "an instant"  # SQLite treats all its type names alike
     return f"{kind!r}".replace("astext_type=Text()", "")
 
 
 @pytest.fixture(scope="module")
 def made_today(tmp_path_factory: pytest.TempPathFactory, postgres: Postgres) -> dict[str, object]:
-    """By kind of database, what the tables of a new ledger are."""
+    """By kind of database, the schema of a new ledger."""
     path = tmp_path_factory.mktemp("today") / "ledger.db"
     urls = {"sqlite": f"sqlite:///{path}", "postgres": postgres.schema("ledger_of_today")}
     described_by_kind = dict[str, object]()
@@ -94,7 +94,7 @@ def made_today(tmp_path_factory: pytest.TempPathFactory, postgres: Postgres) -> 
 
 @pytest.mark.proves("P33")
 @pytest.mark.parametrize("version", range(1, VERSION))
-def test_a_ledger_of_an_earlier_version_becomes_one_of_today_and_keeps_its_builds(
+def test_a_ledger_of_an_earlier_version_is_migrated_and_keeps_its_builds(
     version: int, open_ledger: Open, ledger_url: str, made_today: dict[str, object]
 ) -> None:
     make_old(ledger_url, version)
@@ -133,7 +133,7 @@ def test_a_ledger_of_an_earlier_version_becomes_one_of_today_and_keeps_its_build
     assert told == list(range(1, VERSION + 1))
 
 
-def test_what_was_tainted_by_its_name_is_tainted_as_rows(
+def test_migration_converts_taints_of_partitions_to_taints_of_builds(
     open_ledger: Open, ledger_url: str
 ) -> None:
     make_old(ledger_url, 11)
@@ -146,7 +146,7 @@ def test_what_was_tainted_by_its_name_is_tainted_as_rows(
         kept = {"filled": [], "built": [["x", "x"]], "base": "1"}
         more = {"2": {"built_at": later + timedelta(1)}, "3": {"partitions": kept}}
         more["4"] = {"built_at": later + timedelta(1), "partitions": {**kept, "base": "3"}}
-        for uid, values in more.items():  # the second one was built anew, by then
+        for uid, values in more.items():  # the second one was rebuilt after the taint
             named = {"build_uid": uid, "snapshot_uid": uid}
             connection.execute(builds.insert().values(**{**own, **values, **named}))
         told = [
@@ -167,7 +167,7 @@ def test_what_was_tainted_by_its_name_is_tainted_as_rows(
 
 
 @pytest.mark.proves("S19")
-def test_wants_whose_request_nobody_began_become_requested(
+def test_migration_resets_wants_of_unstarted_requests_to_requested(
     open_ledger: Open, ledger_url: str
 ) -> None:
     make_old(ledger_url, 12)
@@ -190,14 +190,14 @@ def test_wants_whose_request_nobody_began_become_requested(
 
 
 def copies(url: str) -> list[Path]:
-    """Return the files beside a ledger that are none of its own."""
+    """Return the files beside a ledger that do not belong to it."""
     path = Path(url.removeprefix("sqlite:///"))
     own = {path.name, f"{path.name}-wal", f"{path.name}-shm"}
     return sorted(p for p in path.parent.glob(f"{path.name}*") if p.name not in own)
 
 
 @pytest.mark.proves("P33")
-def test_a_file_is_kept_as_it_was_before_it_is_migrated(tmp_path: Path) -> None:
+def test_a_ledger_file_is_backed_up_before_migration(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     url = f"sqlite:///{path}"
     make_old(url, 3)
@@ -220,7 +220,7 @@ def test_a_file_is_kept_as_it_was_before_it_is_migrated(tmp_path: Path) -> None:
     assert again.events.backup is None
     again.close()
 
-    # What was gone back to is migrated once more; the first copy stays as it is.
+    # A restored backup is backed up and migrated like any; no backup is overwritten.
     for name in ("ledger.db", "ledger.db-wal", "ledger.db-shm"):
         path.with_name(name).unlink(missing_ok=True)
     ledger.events.backup.rename(path)
@@ -236,7 +236,7 @@ def test_a_file_is_kept_as_it_was_before_it_is_migrated(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("P33")
-def test_a_ledger_that_cannot_be_kept_is_not_migrated(tmp_path: Path) -> None:
+def test_a_ledger_that_cannot_be_backed_up_is_not_migrated(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'ledger.db'}"
     make_old(url, 3)
     (tmp_path / "ledger.db.version-3.part" / "in the way").mkdir(parents=True)
@@ -260,7 +260,7 @@ print(Ledger(sys.argv[1]).events.opened_version)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("version", [0, 1])
-def test_of_processes_that_migrate_at_once_one_does_and_the_others_wait(
+def test_only_one_of_several_concurrent_processes_migrates_a_ledger(
     version: int, open_ledger: Open, ledger_url: str
 ) -> None:
     if version:
@@ -290,10 +290,10 @@ def test_of_processes_that_migrate_at_once_one_does_and_the_others_wait(
     assert len(copies(ledger_url)) == (version == 1 and ledger_url.startswith("sqlite"))
 
 
-def test_a_new_file_that_another_one_writes_is_waited_for(tmp_path: Path) -> None:
+def test_opening_waits_for_another_process_that_writes_a_new_file(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")  # as long as it is no write-ahead log, nobody may switch
+        other.execute("BEGIN IMMEDIATE")  # blocks the switch to a write-ahead log
         with ThreadPoolExecutor(1) as threads:
             opening = threads.submit(Ledger, f"sqlite:///{path}")
             with pytest.raises(TimeoutError):
@@ -304,7 +304,7 @@ def test_a_new_file_that_another_one_writes_is_waited_for(tmp_path: Path) -> Non
     ledger.close()
 
 
-def test_a_migration_that_is_interrupted_did_not_begin(
+def test_an_interrupted_migration_is_rolled_back(
     open_ledger: Open, ledger_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_old(ledger_url, 1)
@@ -323,7 +323,7 @@ def test_a_migration_that_is_interrupted_did_not_begin(
 
 
 @pytest.mark.proves("P33")
-def test_a_ledger_of_a_newer_release_is_refused_and_left_alone(
+def test_a_ledger_of_a_newer_release_is_rejected_unchanged(
     open_ledger: Open, ledger_url: str
 ) -> None:
     open_ledger()
@@ -341,7 +341,7 @@ def test_a_ledger_of_a_newer_release_is_refused_and_left_alone(
 
 
 @pytest.mark.parametrize("table", [builds, events])
-def test_a_database_with_tables_of_others_is_refused_and_left_alone(
+def test_a_database_with_foreign_tables_is_rejected_unchanged(
     table: sa.Table, open_ledger: Open, ledger_url: str
 ) -> None:
     database = Database(ledger_url)

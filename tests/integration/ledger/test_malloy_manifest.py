@@ -1,4 +1,4 @@
-"""Exported manifests, as Malloy's own runtime reads them: from its npm package, over real builds."""
+"""Malloy's own runtime, from its npm package, reads exported manifests of real builds."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def enter(enter: Callable[..., Builder]) -> Callable[..., Builder]:
 
 @pytest.fixture
 def runtime(root: Path) -> Callable[..., Any]:
-    """Return a function that asks Malloy's runtime about an exported manifest and the model."""
+    """Return a function that compiles queries of the model with Malloy's runtime and a manifest."""
     node = need_node()
     scripts = ROOT / "tests" / "node"
 
@@ -112,7 +112,7 @@ def named(builder: Builder, name: str) -> Source:
 
 
 def build(builder: Builder, *names: str) -> list[str]:
-    """Build sources of Malloy; return what was done."""
+    """Build Malloy sources, and return the action of each."""
     return [builder.build(named(builder, n)).action for n in names]
 
 
@@ -127,7 +127,7 @@ def malloy_table(builder: Builder, name: str) -> str | None:
 
 
 def own(builder: Builder, name: str) -> str:
-    """Return the table that is published of a source."""
+    """Return the published table of a source."""
     return exported(builder)[named(builder, name).build_id]["tableName"]
 
 
@@ -140,11 +140,11 @@ def edit(root: Path, file: str, before: str, after: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.proves("M6", "M15")
-def test_a_malloy_runtime_compiles_to_the_tables_of_an_exported_manifest(
+def test_malloys_runtime_compiles_queries_to_tables_of_the_exported_manifest(
     root: Path, enter: Callable[..., Builder], runtime: Callable[..., Any]
 ) -> None:
     prod = enter(root)
-    # A part of it: what is there is read, the rest is inlined.
+    # After a partial build, existing tables are read, and other sources are inlined.
     assert build(prod, "carriers") == ["built"]
     part = runtime("run: texts -> { select: * }", "run: origins -> { select: * }")
     (texts, origins) = [q["sql"] for q in part["queries"]]
@@ -161,7 +161,7 @@ def test_a_malloy_runtime_compiles_to_the_tables_of_an_exported_manifest(
         for name, query in zip(NAMES, printed_by["queries"], strict=True):
             assert f"FROM {own(prod, name)} as base" in query["sql"], name
             assert "flown" not in query["sql"] and "flights as" not in query["sql"]
-    # And they are found by the BuildIDs that Malloy itself makes.
+    # The entries have the BuildIDs that Malloy itself computes.
     sources = [named(prod, name) for name in NAMES]
     assert printed_by["builds"] == {s.source_id: s.malloy_ids[0] for s in sources}
     assert {b: exported(prod)[b]["buildId"] for b in printed_by["builds"].values()} == {
@@ -169,14 +169,14 @@ def test_a_malloy_runtime_compiles_to_the_tables_of_an_exported_manifest(
     }
     assert [len(s.malloy_ids) for s in sources] == [1, 1, 1, 1, 2], "Malloy looks for another one"
     assert not {s.malloy_ids[0] for s in sources} & {s.build_id for s in sources}
-    # A connection of another digest may have other rows: it finds nothing.
+    # A connection with another digest may have other rows, so it reads no tables.
     (inlined,) = runtime(queries[2], digest="another")["queries"]
     assert "flown" in inlined["sql"] and "delta" not in inlined["sql"]
 
 
 @pytest.mark.slow
 @pytest.mark.proves("X7")
-def test_malloys_own_databricks_connection_finds_tables(
+def test_malloys_databricks_connection_reads_tables_of_the_manifest(
     root: Path, enter: Callable[..., Builder], runtime: Callable[..., Any]
 ) -> None:
     prod = enter(root)
@@ -193,7 +193,7 @@ def test_malloys_own_databricks_connection_finds_tables(
     assert build(stocked, "carriers") == ["built"]
     (read,) = runtime(query, stock=stock)["queries"]
     assert f"FROM {own(stocked, 'carriers')} as base" in read["sql"]
-    # Another connection may have other rows: it finds nothing.
+    # Another connection may have other rows, so it reads no tables.
     for other in ({**stock, "host": "dbc-2.example.com"}, {**stock, "setupSQL": "SET x = 1"}):
         (inlined,) = runtime(query, stock=other)["queries"]
         assert "flown" in inlined["sql"] and "delta" not in inlined["sql"]
@@ -207,7 +207,7 @@ def test_malloys_own_databricks_connection_finds_tables(
         ('host = "x"\ntoken = "secret"', "unknown key"),
     ],
 )
-def test_an_unfit_databricks_connection_is_refused(
+def test_an_invalid_databricks_connection_is_rejected(
     tmp_path: Path, settings: str, message: str
 ) -> None:
     (tmp_path / "persist.toml").write_text(f"[malloy.databricks]\n{settings}\n")
@@ -217,7 +217,7 @@ def test_an_unfit_databricks_connection_is_refused(
 
 
 @pytest.mark.slow
-def test_a_strict_environment_is_strict_to_malloys_runtime_too(
+def test_malloys_runtime_rejects_unbuilt_sources_in_a_strict_environment(
     root: Path, enter: Callable[..., Builder], runtime: Callable[..., Any]
 ) -> None:
     edit(root, "../persist.toml", "[env.prod]", "[env.prod]\nstrict = true")
@@ -232,7 +232,7 @@ def test_a_strict_environment_is_strict_to_malloys_runtime_too(
 
 @pytest.mark.slow
 @pytest.mark.proves("M15")
-def test_malloy_finds_what_a_source_means_now_and_never_an_older_table(
+def test_malloy_never_reads_an_outdated_table_of_a_changed_source(
     root: Path, enter: Callable[..., Builder], runtime: Callable[..., Any]
 ) -> None:
     prod = enter(root)
@@ -244,7 +244,7 @@ def test_malloy_finds_what_a_source_means_now_and_never_an_older_table(
     after = named(prod, "carriers")
     assert after.malloy_ids[0] == before.malloy_ids[0]
     assert after.build_id != before.build_id
-    # The next build of anything withdraws it; its own build replaces it.
+    # The next build of any source removes the entry; a build of `carriers` replaces it.
     assert build(prod, "origins") == ["reused"]
     assert malloy_table(prod, "carriers") is None
     assert own(prod, "origins") == malloy_table(prod, "origins")
@@ -258,7 +258,7 @@ def test_malloy_finds_what_a_source_means_now_and_never_an_older_table(
     rows = prod.read(after).collect()
     assert sorted(tuple(row) for row in rows) == [("AA", 2, 200)]
 
-    # An environment goes back with its rollback, and forth again.
+    # Rollbacks restore the entries of their target, in both directions.
     last = prod.ledger.manifests.fetch_history("prod")[0].change_id
     roll_back(prod.settings, prod.ledger)
     assert malloy_table(prod, "carriers") is None
@@ -272,7 +272,7 @@ def test_malloy_finds_what_a_source_means_now_and_never_an_older_table(
     assert malloy_table(prod, "carriers") == old
     roll_back(prod.settings, prod.ledger, to=last)
     assert malloy_table(prod, "carriers") == own(prod, "carriers")
-    # So it does when the files go back: the older table is the newer word.
+    # If the edit is undone, the older table becomes current.
     edit(root, "raw.sql", "distance > 60", "distance > 0")
     prod = enter(root)
     assert build(prod, "carriers") == ["reused"]
@@ -281,7 +281,7 @@ def test_malloy_finds_what_a_source_means_now_and_never_an_older_table(
 
 @pytest.mark.slow
 @pytest.mark.proves("M15")
-def test_an_environment_tells_malloy_what_its_own_builds_found(
+def test_each_environment_exports_the_malloy_tables_of_its_own_builds(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     prod = enter(root)
@@ -290,14 +290,14 @@ def test_an_environment_tells_malloy_what_its_own_builds_found(
     dev = enter(root, "dev")
     assert build(dev, "carriers") == ["built"]
     assert malloy_table(dev, "carriers") == own(dev, "carriers") != malloy_table(prod, "carriers")
-    # What it reads of another one is told once its own build has found that it holds.
+    # A table of another environment is exported once a build of this one reuses it.
     edit(root, "raw.sql", "distance > 60", "distance > 0")
     dev = enter(root, "dev")
     assert malloy_table(enter(root), "carriers") == own(prod, "carriers")
     assert build(dev, "carriers") == ["reused"]
     assert dev.ledger.manifests.fetch_history("dev", limit=1)[0].run_id == "run"
     assert malloy_table(dev, "carriers") == malloy_table(prod, "carriers")
-    # A promotion tells what the sources of its target mean.
+    # A promotion exports the entries of the promoted sources.
     edit(root, "raw.sql", "distance > 0", "distance > 60")
     dev = enter(root, "dev")
     build(dev, "carriers")
@@ -306,7 +306,7 @@ def test_an_environment_tells_malloy_what_its_own_builds_found(
 
 
 @pytest.mark.slow
-def test_other_words_of_the_same_meaning_find_the_same_table(
+def test_a_rewritten_malloy_source_with_the_same_meaning_keeps_its_table(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     prod = enter(root)
@@ -324,7 +324,7 @@ def test_other_words_of_the_same_meaning_find_the_same_table(
 
 
 @pytest.mark.slow
-def test_a_view_is_nothing_that_malloy_finds(root: Path, enter: Callable[..., Builder]) -> None:
+def test_the_exported_manifest_omits_views(root: Path, enter: Callable[..., Builder]) -> None:
     text = "#@ persist\nsource: carriers"
     edit(root, "m.malloy", text, text.replace("persist", "persist materialized=view"))
     prod = enter(root)
@@ -335,7 +335,7 @@ def test_a_view_is_nothing_that_malloy_finds(root: Path, enter: Callable[..., Bu
 
 @pytest.mark.slow
 @pytest.mark.proves("M15")
-def test_another_ledger_takes_over_what_malloy_finds(
+def test_importing_a_manifest_into_another_ledger_restores_malloy_entries(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     prod = enter(root)
@@ -351,7 +351,7 @@ def test_another_ledger_takes_over_what_malloy_finds(
     assert json.loads(other.settings.manifest_path.read_text()) == saved
     assert build(other, *NAMES) == ["reused"] * len(NAMES)
     assert exported(other).keys() == saved["entries"].keys()
-    # What is not as it was written is not believed, and nothing else of that file either.
+    # An entry that was changed after it was written is refused.
     (origins, far) = (named(other, n).malloy_ids[0] for n in ("origins", "far"))
     saved["entries"][origins] = saved["entries"][far]
     file.write_text(json.dumps(saved))
@@ -364,7 +364,7 @@ def test_another_ledger_takes_over_what_malloy_finds(
 
 
 @pytest.mark.slow
-def test_the_command_line_tells_malloys_build_ids_and_finds_nothing_wrong(
+def test_show_and_manifest_print_malloys_build_ids_and_doctor_checks_the_file(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     prod = enter(root)

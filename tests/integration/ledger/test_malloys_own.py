@@ -1,4 +1,4 @@
-"""What we write and read, held against Malloy's own npm packages."""
+"""Our manifest and the golden tags, compared with Malloy's own npm packages."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_our_manifest_is_read_by_malloys_own_loader(node: str, tmp_path: Path) -
     assert left <= {"dev.json", "dev.json.lock"}
 
 
-def test_the_golden_tags_are_what_malloys_own_parser_answers_today(node: str) -> None:
+def test_the_golden_tags_match_malloys_own_parser(node: str) -> None:
     cases = json.loads((ROOT / "tests" / "golden" / "motly.json").read_text())["cases"]
     answers = run(node, "motly.js", stdin=json.dumps([c["lines"] for c in cases]))
     for case, answer in zip(cases, answers, strict=True):

@@ -1,4 +1,4 @@
-"""Queries of many builds, in both kinds of databases."""
+"""Queries over many builds and wants of the ledger, on both databases."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def start(ledger: Ledger, uid: str, run: str | None, second: int, env: str = "de
 
 
 @pytest.mark.proves("W24")
-def test_runs_are_counted_whole_and_paged_by_their_starts(ledger: Ledger) -> None:
+def test_runs_count_all_their_builds_and_are_paged_by_start_time(ledger: Ledger) -> None:
     for n in range(5):
         ledger.builds.record_failed(start(ledger, f"a{n}", "a", 10 * n), "x")
         ledger.builds.record_failed(start(ledger, f"b{n}", "b", 10 * n), "x")

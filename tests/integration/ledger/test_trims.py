@@ -1,4 +1,4 @@
-"""Old events are archived and deleted, and nothing else changes."""
+"""A trim archives and deletes old events of the ledger, and changes nothing else."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ HOUR = 3600
 
 
 class History:
-    """Random transitions of a ledger, the same for the same seed. An hour passes with each."""
+    """Random transitions of a ledger, deterministic for a seed; each takes an hour."""
 
     def __init__(self, url: str, seed: int) -> None:
         self.random, self.hours, self.n = random.Random(seed), 0, 0
@@ -94,7 +94,7 @@ class History:
         self.ledger.wants.record_misses([(w, Blame("a", "", START, "queued")) for w in late])
 
     def decide(self) -> None:
-        """Request what is wanted, or let a request go on."""
+        """Request wanted partitions, or advance an open request."""
         wanted = [w for w in self.ledger.wants.fetch("dev", states=("waiting", "failing"))]
         open_requests = self.ledger.requests.fetch("dev", is_open=True)
         if wanted and (not open_requests or self.random.random() < 0.5):
@@ -138,7 +138,7 @@ class History:
 
 
 def folded(log: list[Event]) -> dict[tuple[str, str], str]:
-    """Return the states of partitions as a reader of the log from its beginning knows them."""
+    """Return the states of partitions that follow from reading the whole log."""
     states: dict[tuple[str, str], str] = {}
     for event in log:
         name, _, state = event.kind.partition("-")
@@ -168,7 +168,7 @@ def archived(trimmed: Trimmed) -> list[int]:
 
 
 def check_random_history(url: str, twin: str, directory: Path, seed: int, parts: list[int]) -> None:
-    """Let the same happen to two ledgers, of which one is trimmed; compare them."""
+    """Apply the same transitions to two ledgers, trim one of them, and compare them."""
     projects = of_the_project(directory)
     one, other = History(url, seed), History(twin, seed)
     draw = random.Random(seed)
@@ -211,7 +211,7 @@ def check_random_history(url: str, twin: str, directory: Path, seed: int, parts:
 )
 @given(seed=st.integers(0, 2**32), parts=st.lists(st.integers(1, 40), min_size=1, max_size=3))
 @pytest.mark.slow
-def test_a_trimmed_ledger_goes_on_as_one_that_was_never_trimmed(
+def test_a_trimmed_ledger_behaves_like_one_that_was_never_trimmed(
     tmp_path: Path, seed: int, parts: list[int]
 ) -> None:
     directory = tmp_path / uuid.uuid4().hex
@@ -221,7 +221,7 @@ def test_a_trimmed_ledger_goes_on_as_one_that_was_never_trimmed(
 
 
 @pytest.mark.proves("Z1")
-def test_a_trim_of_either_database_keeps_all_but_the_log(
+def test_a_trim_changes_only_the_event_log_on_both_databases(
     ledger_url: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     twin = f"sqlite:///{tmp_path / 'twin.db'}"
@@ -232,7 +232,7 @@ def test_a_trim_of_either_database_keeps_all_but_the_log(
 
 
 @pytest.mark.proves("Z1")
-def test_an_archive_holds_what_was_deleted_exactly(open_ledger: Open, tmp_path: Path) -> None:
+def test_an_archive_has_exactly_the_deleted_events(open_ledger: Open, tmp_path: Path) -> None:
     ledger = open_ledger(clock=lambda: START)
     fill(ledger)
     with ledger.events.database.read() as connection:
@@ -261,7 +261,7 @@ def test_an_archive_holds_what_was_deleted_exactly(open_ledger: Open, tmp_path: 
 
 
 @pytest.mark.proves("Z1")
-def test_what_has_not_ended_keeps_its_events(open_ledger: Open, tmp_path: Path) -> None:
+def test_events_of_unfinished_work_are_not_deleted(open_ledger: Open, tmp_path: Path) -> None:
     ledger = open_ledger(clock=lambda: START)
     fill(ledger)
     trim(of_the_project(tmp_path), ledger, HOUR, clock=lambda: START + timedelta(days=9))
@@ -273,7 +273,7 @@ def test_what_has_not_ended_keeps_its_events(open_ledger: Open, tmp_path: Path) 
 
 
 @pytest.mark.proves("Z1")
-def test_nothing_is_deleted_that_the_archive_does_not_hold(
+def test_events_are_not_deleted_if_archiving_them_fails(
     open_ledger: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = open_ledger(clock=lambda: START)
@@ -300,7 +300,7 @@ def test_nothing_is_deleted_that_the_archive_does_not_hold(
 
 
 @pytest.mark.proves("Z1")
-def test_one_trims_at_a_time(open_ledger: Open, tmp_path: Path) -> None:
+def test_concurrent_trims_are_rejected(open_ledger: Open, tmp_path: Path) -> None:
     ledger = open_ledger()
     with ledger.leases.hold(LEASE, "somebody"), pytest.raises(ConflictError, match="somebody"):
         trim(of_the_project(tmp_path), ledger, HOUR)
@@ -366,7 +366,7 @@ def test_a_trim_that_is_killed_is_completed_by_the_next_one(n: int, tmp_path: Pa
 
 
 @pytest.mark.proves("Z1")
-def test_builds_go_on_while_a_log_is_trimmed(
+def test_builds_succeed_while_the_event_log_is_trimmed(
     open_ledger: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trimming, "AT_ONCE", 50)

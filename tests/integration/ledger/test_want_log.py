@@ -1,9 +1,11 @@
-"""The wants of a ledger, on both databases: transitions, pages of events, and the fold of them."""
+"""Wants in the ledger, on both databases: transitions, pages of events, and projections."""
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -28,7 +30,7 @@ def a_want(want_id: str = "w", ref: str = "m/a", **how: Any) -> Want:
 
 
 def ask(ledger: Ledger, *refs: str) -> str:
-    """Make a request of partitions; return its id."""
+    """Create a request for partitions; return its id."""
     ledger.wants.create([a_want(ref, ref) for ref in refs])
     request = ledger.requests.record_evaluation("dev", "want", Evaluation(refs, refs, "because"))
     assert request is not None
@@ -42,7 +44,7 @@ def state(ledger: Ledger, want_id: str) -> str:
 
 
 @pytest.mark.proves("D3")
-def test_a_want_has_all_its_fields_and_those_left_out_are_null(open_ledger: Open) -> None:
+def test_a_want_has_all_its_fields_and_null_for_omitted_ones(open_ledger: Open) -> None:
     ledger = open_ledger(clock=lambda: NOW)
     full = {
         "data_timestamp": NOW - timedelta(days=1),
@@ -59,14 +61,14 @@ def test_a_want_has_all_its_fields_and_those_left_out_are_null(open_ledger: Open
     assert found.source == {"type": "cli", "user": "me"}
 
 
-def test_the_ledgers_clock_says_when_a_want_was_made(open_ledger: Open) -> None:
+def test_the_creation_time_of_a_want_is_that_of_the_ledgers_clock(open_ledger: Open) -> None:
     ledger = open_ledger(clock=lambda: NOW + timedelta(days=3))
     (found,) = ledger.wants.create([a_want()])
     assert found.created_at == NOW + timedelta(days=3)
 
 
 @pytest.mark.proves("D5")
-def test_one_id_is_one_want(open_ledger: Open) -> None:
+def test_creating_a_want_twice_with_the_same_id_is_idempotent(open_ledger: Open) -> None:
     ledger = open_ledger()
     first = ledger.wants.create([a_want(sla_s=30)])
     assert ledger.wants.create([a_want(sla_s=30, comment="again")]) == first
@@ -87,7 +89,7 @@ def test_a_want_is_cancelled_once(open_ledger: Open) -> None:
         ledger.wants.cancel("another", by="me")
 
 
-def test_a_request_is_begun_once(open_ledger: Open) -> None:
+def test_a_request_can_be_started_only_once(open_ledger: Open) -> None:
     ledger = open_ledger()
     request_id = ask(ledger, "m/a", "m/b")
     assert state(ledger, "m/a") == state(ledger, "m/b") == "requested"
@@ -100,7 +102,7 @@ def test_a_request_is_begun_once(open_ledger: Open) -> None:
 
 
 @pytest.mark.proves("D16")
-def test_a_request_that_fails_names_the_guilty_and_frees_the_others(open_ledger: Open) -> None:
+def test_a_failed_request_marks_its_culprits_and_releases_other_wants(open_ledger: Open) -> None:
     ledger = open_ledger(clock=lambda: NOW)
     request_id = ask(ledger, "m/a", "m/b", "m/c")
     ledger.requests.fail(request_id, "boom", ["m/c"])
@@ -116,7 +118,7 @@ def test_a_request_that_fails_names_the_guilty_and_frees_the_others(open_ledger:
     assert guilty.retry_at == NOW + timedelta(minutes=1)
 
 
-def test_who_dies_is_suspected_together_then_by_halves_then_alone(open_ledger: Open) -> None:
+def test_after_a_crash_wants_are_retried_together_then_halved_then_alone(open_ledger: Open) -> None:
     now = NOW
     ledger = open_ledger(clock=lambda: now)
     ledger.wants.create([a_want(str(n), f"m/{n}") for n in range(4)])
@@ -133,7 +135,7 @@ def test_who_dies_is_suspected_together_then_by_halves_then_alone(open_ledger: O
 
 
 @pytest.mark.proves("S19")
-def test_a_request_that_nobody_begins_says_nothing_of_its_wants(open_ledger: Open) -> None:
+def test_a_request_that_never_starts_counts_no_failure_of_its_wants(open_ledger: Open) -> None:
     now = NOW
     ledger = open_ledger(clock=lambda: now)
     ledger.wants.create([a_want(str(n), f"m/{n}") for n in range(4)])
@@ -152,11 +154,11 @@ def test_a_request_that_nobody_begins_says_nothing_of_its_wants(open_ledger: Ope
 
 
 @pytest.mark.proves("S19")
-def test_lists_have_the_newest_wants_that_their_filters_let_through(open_ledger: Open) -> None:
+def test_lists_have_the_newest_wants_that_match_their_filters(open_ledger: Open) -> None:
     now = NOW
     ledger = open_ledger(clock=lambda: now)
     for n in range(12):
-        now += timedelta(seconds=n % 2)  # some are of one instant
+        now += timedelta(seconds=n % 2)  # some have the same time
         ledger.wants.create([a_want(f"{n:02}", f"m/{'ab'[n % 2]}/{n}")])
     ledger.wants.cancel("04", by="me")
     ledger.wants.cancel("11", by="me")
@@ -181,7 +183,7 @@ def test_lists_have_the_newest_wants_that_their_filters_let_through(open_ledger:
 
 
 @pytest.mark.proves("S19")
-def test_very_many_deadlines_are_missed_and_met(open_ledger: Open) -> None:
+def test_a_thousand_missed_deadlines_are_recorded_and_later_delivered(open_ledger: Open) -> None:
     now = NOW
     ledger = open_ledger(clock=lambda: now)
     ledger.wants.create([a_want(str(n), f"m/{n}", sla_s=1) for n in range(1_100)])
@@ -198,14 +200,33 @@ def test_very_many_deadlines_are_missed_and_met(open_ledger: Open) -> None:
     assert {miss.delivered_at for miss in ledger.wants.fetch_misses("dev")} == {now}
 
 
-def test_several_evaluations_at_once_ask_for_a_partition_once(open_ledger: Open) -> None:
+def test_a_partition_with_an_open_request_is_not_requested_again(open_ledger: Open) -> None:
     ledger = open_ledger()
     ask(ledger, "m/a")
     assert ledger.requests.record_evaluation("dev", "want", Evaluation(("m/a",), ("m/a",))) is None
 
 
+def test_concurrent_evaluations_request_a_partition_once(open_ledger: Open) -> None:
+    refs = [f"m/{n}" for n in range(20)]
+    ledgers = [open_ledger() for _ in range(4)]
+    ledgers[0].wants.create([a_want(ref, ref) for ref in refs])
+    together = threading.Barrier(4, timeout=60)
+
+    def request(ledger: Ledger) -> list[str]:
+        requested: list[str] = []
+        for ref in refs:
+            together.wait()
+            made = ledger.requests.record_evaluation("dev", "want", Evaluation((ref,), (ref,)))
+            requested += [ref] if made else []
+        return requested
+
+    with ThreadPoolExecutor(4) as pool:
+        requested = [*pool.map(request, ledgers)]
+    assert sorted(ref for some in requested for ref in some) == sorted(refs)
+
+
 @pytest.mark.proves("D29")
-def test_a_miss_stays_after_it_was_delivered(open_ledger: Open) -> None:
+def test_a_missed_deadline_stays_recorded_after_late_delivery(open_ledger: Open) -> None:
     now = NOW
     ledger = open_ledger(clock=lambda: now)
     ledger.wants.create([a_want("m/a", "m/a", sla_s=60)])
@@ -250,7 +271,7 @@ def test_a_deadline_that_passes_between_two_evaluations_is_missed(open_ledger: O
 
 
 @pytest.mark.proves("D27", "D28", "D29")
-def test_outside_monitors_see_in_sql_what_is_wanted_and_what_is_late(open_ledger: Open) -> None:
+def test_sql_views_show_active_wants_and_missed_deadlines_to_monitors(open_ledger: Open) -> None:
     now = datetime.now(UTC)  # the database's own clock decides
     ledger = open_ledger(clock=lambda: now)
     hour, minute = 3600, timedelta(minutes=1)
@@ -291,7 +312,7 @@ def test_outside_monitors_see_in_sql_what_is_wanted_and_what_is_late(open_ledger
 
 
 @pytest.mark.proves("D25")
-def test_what_another_graph_told_is_recorded_once(open_ledger: Open) -> None:
+def test_partition_states_synced_from_another_graph_are_recorded_once(open_ledger: Open) -> None:
     ledger = open_ledger()
     told = [{"partition_ref": "data/x", "state": "available"}]
     assert ledger.upstreams.record_synced("dev", "users", "5", told, expected=None)
@@ -303,7 +324,7 @@ def test_what_another_graph_told_is_recorded_once(open_ledger: Open) -> None:
     assert ledger.partitions.fetch_available("dev") == {}
 
 
-def test_what_needs_another_graph_is_told_the_oldest_first(open_ledger: Open) -> None:
+def test_partitions_waiting_for_another_graph_are_listed_oldest_first(open_ledger: Open) -> None:
     ledger = open_ledger()
     needs = [
         ("m/a", "a_b:x"),
@@ -324,7 +345,7 @@ def test_what_needs_another_graph_is_told_the_oldest_first(open_ledger: Open) ->
 
 
 @pytest.mark.proves("D19", "D20", "D22", "D23", "D24")
-def test_events_are_asked_for_by_what_they_are_of(open_ledger: Open) -> None:
+def test_events_are_filtered_by_partition_kind_and_request(open_ledger: Open) -> None:
     ledger = open_ledger()
     one, two = ask(ledger, "m/a", "m/b/1"), ask(ledger, "m/b/2")
     ledger.requests.fail(one, "no", ["m/b/1"])
@@ -389,7 +410,7 @@ ACTS = st.lists(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(ACTS)
-def test_the_tables_are_what_all_events_make_of_them(
+def test_replaying_all_events_rebuilds_the_same_tables(
     tmp_path_factory: pytest.TempPathFactory, acts: list[tuple[str, int]]
 ) -> None:
     now = NOW

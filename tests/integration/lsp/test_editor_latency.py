@@ -1,4 +1,4 @@
-"""An editor does not wait for diagnostics, however large the project is."""
+"""Diagnostics reach an editor quickly, even in a large project."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ import latency
 
 @pytest.mark.slow
 @pytest.mark.proves("W15")
-def test_diagnostics_come_at_once_in_a_project_of_a_thousand_sources(tmp_path: Path) -> None:
+def test_diagnostics_are_fast_in_a_project_of_a_thousand_sources(tmp_path: Path) -> None:
     latency.generate(tmp_path)
     with editing(tmp_path) as editor:
         latencies = latency.measure(editor, 12)
     assert latencies.n_wrong == 6
-    # The machine has other work, so the wall is generous; CPU time is not shared.
+    # Other processes add to wall time, so its limit is generous; they add nothing to CPU time.
     has_taken(statistics.median(latencies.cpu_ms) / 1000, within_s=0.2)
     has_taken(statistics.median(latencies.wall_ms) / 1000, within_s=1.0)

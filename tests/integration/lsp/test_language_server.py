@@ -1,4 +1,4 @@
-"""The language server, as an editor sees it: over the protocol, with a process of its own."""
+"""The language server in a separate process, over the protocol that editors use."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def one_editor(root: Path) -> Iterator[Editor]:
 
 @pytest.fixture
 def editor(one_editor: Editor, root: Path) -> Iterator[Editor]:
-    """The editor; whatever a test does to its files is undone, and all of them are right again."""
+    """The editor; changes of a test to its files are undone, and all files are valid afterwards."""
     yield one_editor
     one_editor.close_all()
     for path in (root / "sources").iterdir():
@@ -62,7 +62,7 @@ def editor(one_editor: Editor, root: Path) -> Iterator[Editor]:
     mark = "sources/mark.sql"
     write(root, {**FILES, mark: "-- nothing\n"})
     one_editor.notify("workspace/didChangeWatchedFiles", {"changes": []})
-    one_editor.wait_until(mark, lambda messages: messages != [])  # all before it have come
+    one_editor.wait_until(mark, lambda messages: messages != [])  # earlier messages have arrived
     (root / mark).unlink()
     one_editor.notify("workspace/didChangeWatchedFiles", {"changes": []})
     one_editor.wait_until(mark, lambda messages: messages == [])
@@ -71,7 +71,7 @@ def editor(one_editor: Editor, root: Path) -> Iterator[Editor]:
 
 @pytest.mark.slow
 @pytest.mark.proves("W14")
-def test_diagnostics_follow_the_text_and_vanish_when_it_is_mended(editor: Editor) -> None:
+def test_diagnostics_follow_edits_and_disappear_once_errors_are_fixed(editor: Editor) -> None:
     path, reader = "sources/miles.sql", "sources/report.sql"
     text = editor.open(path)
     editor.change(path, text.replace("origin FROM", "orign FROM"))
@@ -79,7 +79,7 @@ def test_diagnostics_follow_the_text_and_vanish_when_it_is_mended(editor: Editor
     message = "`orign` is not a column of the tables in this query\nhint: did you mean `origin`?"
     assert wrong["message"] == message
     assert (wrong["severity"], wrong["code"]) == (1, "unknown-column")
-    # 𝒳 is one character for us, and two for the protocol.
+    # 𝒳 is one character in Python, and two in the protocol.
     column = text.splitlines()[3].index("origin FROM") + 1
     assert wrong["range"] == {
         "start": {"line": 3, "character": column},
@@ -87,14 +87,16 @@ def test_diagnostics_follow_the_text_and_vanish_when_it_is_mended(editor: Editor
     }
     editor.change(path, text.replace("AS total", "AS miles"))
     editor.wait_until(path, lambda messages: messages == [])
-    wrong = editor.wait_until(reader, lambda messages: messages != [])  # it is not open
+    wrong = editor.wait_until(reader, lambda messages: messages != [])  # the file is not open
     assert any("`total` is not a column" in d["message"] for d in wrong)
     editor.change(path, text)
     editor.wait_until(reader, lambda messages: messages == [])
 
 
 @pytest.mark.proves("W14")
-def test_a_closed_text_counts_no_more_and_files_are_read_again(editor: Editor, root: Path) -> None:
+def test_closing_a_text_discards_its_edits_and_changed_files_are_reloaded(
+    editor: Editor, root: Path
+) -> None:
     path = "sources/miles.sql"
     text = editor.open(path)
     editor.change(path, text.replace("FROM flights", "FROM flight"))
@@ -110,7 +112,7 @@ def test_a_closed_text_counts_no_more_and_files_are_read_again(editor: Editor, r
 
 
 @pytest.mark.proves("W14")
-def test_warnings_and_remarks_are_those_of_check(editor: Editor, root: Path) -> None:
+def test_the_editor_shows_warnings_and_notes_of_check(editor: Editor, root: Path) -> None:
     path = "sources/miles.sql"
     text = editor.open(path)
     editor.change(path, text.replace("sum(distance)", "sum(distance) + rand()"))
@@ -131,7 +133,7 @@ def places(editor: Editor, answer: object) -> list[tuple[str, int, int]]:
 
 
 @pytest.mark.proves("W14")
-def test_the_definition_of_a_source_is_where_it_is_declared(editor: Editor) -> None:
+def test_go_to_definition_finds_the_declaration_of_a_source(editor: Editor) -> None:
     path = "sources/report.sql"
     editor.open(path)
     place = editor.place(path, "miles AS m", 2)
@@ -149,7 +151,7 @@ def labels(editor: Editor, place: object) -> list[str]:
 def test_sources_columns_and_annotations_are_completed(editor: Editor) -> None:
     path = "sources/report.sql"
     text = editor.open(path)
-    editor.request("textDocument/definition", editor.place(path, "SELECT"))  # it has compiled
+    editor.request("textDocument/definition", editor.place(path, "SELECT"))  # it compiles
     editor.change(
         path, f"{text}\n--@ pers\nCREATE VIEW more AS SELECT x. , y FROM miles AS x JOIN ;"
     )
@@ -159,7 +161,7 @@ def test_sources_columns_and_annotations_are_completed(editor: Editor) -> None:
     assert bare[:4] == ["carrier", "total", "x", "origin"]
     assert "date_trunc" in bare
     assert {"persist", "refresh"} <= {*labels(editor, editor.place(path, "--@ pers\n", 8))}
-    # Columns of a common table expression are known without its being compiled.
+    # Columns of a common table expression are known without compiling it.
     assert labels(editor, editor.place(path, "f.n", 2)) == ["carrier", "n"]
     assert labels(editor, editor.place(path, "FROM far", 5)) == [
         "far",
@@ -167,7 +169,7 @@ def test_sources_columns_and_annotations_are_completed(editor: Editor) -> None:
         "miles",
         "report",
     ]
-    # A text that does not even have closed quotes is completed all the same.
+    # Completion in a text with an unclosed quote returns an empty list, not an error.
     editor.change(path, f"CREATE VIEW a AS SELECT m. FROM miles AS m WHERE 'x\n{text}")
     assert labels(editor, editor.place(path, "m. FROM", 2)) == []
     editor.change(path, text.replace("f.n, m.origin", "f.n, m."))
@@ -180,7 +182,7 @@ def hover(editor: Editor, path: str, mark: str, into: int = 0) -> str:
 
 
 @pytest.mark.proves("W14")
-def test_names_are_explained(editor: Editor) -> None:
+def test_hover_explains_sources_and_columns(editor: Editor) -> None:
     path = "sources/report.sql"
     editor.open(path)
     told = hover(editor, path, "miles AS m", 2)
@@ -193,7 +195,7 @@ def test_names_are_explained(editor: Editor) -> None:
     assert column == (
         "`origin` string · column of **miles/miles**\n\ncomputed from: raw/flights.origin"
     )
-    # Through a common table expression, and at the place where a source names its column.
+    # Through a common table expression, and where a source names its own column.
     assert hover(editor, path, "f.n", 2).startswith("`n` bigint · column of **miles/miles**")
     editor.open("sources/miles.sql")
     own = hover(editor, "sources/miles.sql", "total")
@@ -203,7 +205,7 @@ def test_names_are_explained(editor: Editor) -> None:
 
 
 @pytest.mark.proves("W14")
-def test_the_definition_of_a_column_is_where_a_query_names_it(editor: Editor) -> None:
+def test_go_to_definition_finds_where_a_query_names_a_column(editor: Editor) -> None:
     path = "sources/report.sql"
     editor.open(path)
     editor.open("sources/miles.sql")

@@ -1,4 +1,4 @@
-"""Alerts: what is wrong is told once to each channel, and so is its end."""
+"""Alerts: each channel is notified once when a problem begins and once when it ends."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def hook(name: str, receiver: Receiver, more: str = "") -> str:
 
 
 class Scene:
-    """A project with a ledger, a clock, and a life that is written by hand."""
+    """A project with a ledger and a clock, whose builds are recorded by hand."""
 
     def __init__(self, root: Path, ledger: Ledger, environ: Mapping[str, str]) -> None:
         self.root, self.ledger, self.environ = root, ledger, environ
@@ -101,7 +101,7 @@ def play(
 
 
 def received_by(receiver: Receiver) -> list[tuple[str, str, str]]:
-    """Return kind, phase and subject of what a webhook received, after a look at its signature."""
+    """Return kind, phase and subject of each request to a webhook, and check its ID."""
     found: list[tuple[str, str, str]] = []
     for request in receiver.requests:
         document = json.loads(request.body)
@@ -111,7 +111,7 @@ def received_by(receiver: Receiver) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.proves("Y2")
-def test_each_kind_is_told_when_it_begins_and_when_it_is_over(
+def test_each_kind_of_alert_is_sent_when_it_opens_and_when_it_recovers(
     play: Callable[..., Scene], receiver: Receiver
 ) -> None:
     upstream = '[upstream.users]\nurl = "http://127.0.0.1:9"\nsilent_after = "26h"\n'
@@ -135,7 +135,7 @@ def test_each_kind_is_told_when_it_begins_and_when_it_is_over(
     assert scene.turn(minutes=1) == Turn(1, 0, 1, ())
     assert received_by(receiver)[3:] == [("silent", "opened", "users")]
 
-    # Everything is mended, and is said to be.
+    # All problems are fixed, and the recoveries are sent.
     scene.ledger.upstreams.record_synced("dev", "users", "3", expected="2")
     for name in "vw":
         scene.build(name)
@@ -151,7 +151,7 @@ def test_each_kind_is_told_when_it_begins_and_when_it_is_over(
     position, n = scene.ledger.events.position(), len(receiver.requests)
     assert scene.turn() == Turn(0, 0, 0, ())
     assert (scene.ledger.events.position(), len(receiver.requests)) == (position, n)
-    # A graph that answers, and has no news for too long, is silent too.
+    # An upstream that responds, but has no news for too long, is silent too.
     assert ("silent", "opened", "users") in told_after(scene, receiver, hours=27)
 
 
@@ -162,7 +162,7 @@ def told_after(scene: Scene, receiver: Receiver, **later: float) -> list[tuple[s
 
 
 @pytest.mark.proves("Y2")
-def test_signatures_are_those_of_standard_webhooks(
+def test_webhook_signatures_conform_to_standard_webhooks(
     play: Callable[..., Scene], receiver: Receiver
 ) -> None:
     import base64
@@ -180,7 +180,7 @@ def test_signatures_are_those_of_standard_webhooks(
 
 
 @pytest.mark.proves("Y2")
-def test_channels_get_what_they_are_for_and_a_closed_want_is_no_recovery(
+def test_channels_get_only_their_alerts_and_canceled_wants_send_no_recovery(
     play: Callable[..., Scene], receiver: Receiver
 ) -> None:
     scene = play(
@@ -211,7 +211,7 @@ def test_channels_get_what_they_are_for_and_a_closed_want_is_no_recovery(
 
 
 @pytest.mark.proves("Y2")
-def test_a_channel_that_is_down_is_tried_again_later_and_others_are_not_told_twice(
+def test_a_failing_channel_is_retried_without_repeating_messages_to_others(
     play: Callable[..., Scene], receiver: Receiver
 ) -> None:
     with receiving() as other:
@@ -224,7 +224,7 @@ def test_a_channel_that_is_down_is_tried_again_later_and_others_are_not_told_twi
         assert scene.turn(seconds=20).problems == ()  # a pause
         assert scene.turn(seconds=20).problems != ()
         assert scene.turn(seconds=40).problems == ()  # the pauses double
-        # It recovers before the channel knows that it was broken: the beginning comes first.
+        # It recovers before the channel got the opening message, which is then sent first.
         scene.build("w")
         receiver.status = 200
         assert scene.turn(seconds=40).problems == ()
@@ -238,7 +238,7 @@ def test_a_channel_that_is_down_is_tried_again_later_and_others_are_not_told_twi
 
 
 @pytest.mark.proves("Y2")
-def test_two_processes_at_once_tell_each_channel_once(
+def test_concurrent_turns_send_each_alert_once_per_channel(
     play: Callable[..., Scene], receiver: Receiver
 ) -> None:
     scene = play(hook("x", receiver))
@@ -263,7 +263,7 @@ def test_two_processes_at_once_tell_each_channel_once(
 
 
 @pytest.mark.proves("Y2")
-def test_a_process_that_died_while_it_sent_leaves_the_message_to_others(
+def test_an_alert_claimed_by_a_dead_process_is_sent_later_by_another(
     play: Callable[..., Scene], receiver: Receiver
 ) -> None:
     scene = play(hook("x", receiver))
@@ -278,7 +278,7 @@ def test_a_process_that_died_while_it_sent_leaves_the_message_to_others(
 
 
 @pytest.mark.proves("Y2")
-def test_apprise_gets_one_message_for_all_and_its_secrets_get_nowhere(
+def test_apprise_gets_one_message_for_all_alerts_and_secrets_do_not_leak(
     play: Callable[..., Scene], receiver: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)

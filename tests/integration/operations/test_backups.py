@@ -1,4 +1,4 @@
-"""Backups are made while builds run, and put back without claiming what is no longer true."""
+"""Backups of the ledger: made while builds run, and restored without outdated entries."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def using(root: Path, url: str) -> Settings:
 
 
 def store(settings: Settings, ledger: Ledger, one: Build, base: Snapshot | None = None) -> Snapshot:
-    """Publish a build whose table exists; it adds a file to that of `base`."""
+    """Publish a build with a real table; it adds a file to the table of `base`."""
     table = a_snapshot(one).table
     path = Path(settings.table_root(table)) / one.build_uid / "0.parquet"
     path.parent.mkdir(parents=True)
@@ -83,7 +83,7 @@ def store(settings: Settings, ledger: Ledger, one: Build, base: Snapshot | None 
 
 
 def stored_copy(place: str, uid: str) -> str:
-    """Make the table of a copy; return its ID."""
+    """Create the table of a copy; return its ID."""
     path = Path(place, uid, "0.parquet")
     path.parent.mkdir(parents=True)
     pq.write_table(pa.table({"a": pa.array([1], pa.int64())}), path)
@@ -97,12 +97,12 @@ def files_of(root: Path) -> set[Path]:
 
 
 @pytest.mark.proves("Z2")
-def test_a_backup_is_the_ledger_row_by_row(
+def test_a_backup_has_the_same_rows_as_the_ledger(
     open_ledger: Open, ledger_url: str, tmp_path: Path
 ) -> None:
     ledger, file = open_ledger(), tmp_path / "b" / "backup.db"
     fill(ledger)
-    with ledger.leases.hold("build x", "somebody"):  # who does not mind
+    with ledger.leases.hold("build x", "somebody"):  # does not block a backup
         position = back_up(ledger_url, file)
     assert position == ledger.events.position()
     there, here = contents(f"sqlite:///{file}"), contents(ledger_url)
@@ -118,7 +118,7 @@ def test_a_backup_is_the_ledger_row_by_row(
 
 
 @pytest.mark.proves("Z2")
-def test_a_backup_that_is_made_while_builds_run_is_one_state(
+def test_a_backup_made_while_builds_run_is_consistent(
     open_ledger: Open, ledger_url: str, tmp_path: Path
 ) -> None:
     ledger, over = open_ledger(), threading.Event()
@@ -149,7 +149,7 @@ def test_a_backup_that_is_made_while_builds_run_is_one_state(
 
 
 @pytest.mark.proves("Z2")
-def test_nothing_is_lost_unasked(
+def test_an_unsafe_restore_is_rejected_and_changes_nothing(
     open_ledger: Open, ledger_url: str, root: Path, tmp_path: Path
 ) -> None:
     ledger, file = open_ledger(), tmp_path / "backup.db"
@@ -180,7 +180,7 @@ def test_nothing_is_lost_unasked(
 
 
 @pytest.mark.proves("Z2")
-def test_a_restored_ledger_knows_what_became_of_tables_since(
+def test_a_restore_drops_missing_tables_and_preserves_newer_taints(
     open_ledger: Open, ledger_url: str, root: Path, tmp_path: Path
 ) -> None:
     ledger, file = open_ledger(), tmp_path / "backup.db"
@@ -209,7 +209,7 @@ def test_a_restored_ledger_knows_what_became_of_tables_since(
     assert now.events.log_id() == log_id
     after = now.events.fetch(limit=1000)
     assert min(e.idx for e in after if e.kind == "ledger-restored") > position
-    assert now.events.trimmed_to() > position  # every reader starts over
+    assert now.events.trimmed_to() > position  # every reader must start over
     assert "partition-tainted" in [e.kind for e in after]
     assert restored.before is not None
     kept = Ledger(f"sqlite:///{restored.before}")
@@ -218,12 +218,12 @@ def test_a_restored_ledger_knows_what_became_of_tables_since(
     kept.close()
     publish(now, a_build("9"), 5)
     now.events.rebuild_projections()
-    restore(settings, restored.before, force=True)  # and back again
+    restore(settings, restored.before, force=True)  # undo the restore
     assert open_ledger().manifests.fetch("dev").keys() == {"build-a"}  # d has no file here
 
 
 @pytest.mark.proves("Z2")
-def test_a_continued_table_is_gone_if_files_of_an_earlier_build_are(
+def test_a_restore_drops_a_table_that_lacks_files_of_an_earlier_build(
     root: Path, tmp_path: Path
 ) -> None:
     settings, file = using(root, f"sqlite:///{tmp_path / 'lost.db'}"), tmp_path / "backup.db"
@@ -241,14 +241,14 @@ def test_a_continued_table_is_gone_if_files_of_an_earlier_build_are(
     assert restore(settings, file).removed == 1
     with closing(Ledger(settings.ledger)) as ledger:
         assert ledger.manifests.fetch("dev").keys() == {"build-a"}
-        # Published tables may have followed builds that nobody knows of.
+        # Published tables may have rows of builds that the backup lacks.
         places = ledger.published.fetch("dev")
         assert {p: t.build_uid for p, t in places.items()} == {"lake/a": "", "lake/b": ""}
         assert places["lake/b"].described == REMOVING
 
 
 @pytest.mark.proves("Z2")
-def test_copies_of_external_tables_that_are_not_there_any_more_are_fetched_again(
+def test_a_restore_drops_missing_and_replaced_copies_of_external_tables(
     root: Path, tmp_path: Path
 ) -> None:
     settings, file = using(root, f"sqlite:///{tmp_path / 'lost.db'}"), tmp_path / "backup.db"
@@ -271,7 +271,7 @@ def test_copies_of_external_tables_that_are_not_there_any_more_are_fetched_again
 
 
 @pytest.mark.proves("Z2")
-def test_collecting_garbage_after_a_restoration_deletes_no_table_that_is_newer(
+def test_gc_after_a_restore_deletes_no_table_newer_than_the_backup(
     root: Path, tmp_path: Path
 ) -> None:
     build(root, "p")
@@ -293,7 +293,7 @@ def test_collecting_garbage_after_a_restoration_deletes_no_table_that_is_newer(
 
 
 @pytest.mark.proves("Z2")
-def test_a_lost_ledger_is_restored_beyond_every_position_that_a_reader_may_know(
+def test_a_lost_ledger_is_restored_past_every_position_that_a_reader_may_have(
     root: Path, tmp_path: Path
 ) -> None:
     build(root, "p")

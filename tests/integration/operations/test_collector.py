@@ -1,4 +1,4 @@
-"""What is deleted once nobody can read it any more, and what never is."""
+"""Garbage collection: which tables, versions and files it deletes, and which it never deletes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def root(make_project: Callable[..., Path]) -> Path:
 
 
 class Run:
-    """A run of a project at a time of its own."""
+    """A run of a project with its own clock."""
 
     def __init__(self, root: Path, make_engine: MakeEngine, environment: str = "dev") -> None:
         settings = load_settings(root, environment=environment)
@@ -80,7 +80,7 @@ class Run:
         return found
 
     def written(self) -> set[str]:
-        """The builds that have files, of all tables."""
+        """Return the builds that have files, of all tables."""
         return {p.parent.name for p in self.builder.settings.root.rglob("warehouse/*/*/*.parquet")}
 
 
@@ -114,7 +114,7 @@ def uid(build: Build) -> str:
     return build.snapshot.build_uid
 
 
-def test_a_version_goes_once_it_is_older_than_what_is_kept(
+def test_a_version_is_deleted_once_it_is_older_than_the_retention_period(
     root: Path, run: Callable[..., Run]
 ) -> None:
     first = run().build()
@@ -139,7 +139,7 @@ def test_a_version_goes_once_it_is_older_than_what_is_kept(
     assert run().rows() == [6]
 
 
-def test_a_table_goes_once_its_meaning_is_history(root: Path, run: Callable[..., Run]) -> None:
+def test_the_table_of_an_outdated_build_id_is_deleted(root: Path, run: Callable[..., Run]) -> None:
     old = run().source().table
     run().build()
     edit(root, "a + 1", "a + 2")
@@ -159,7 +159,7 @@ def test_a_table_goes_once_its_meaning_is_history(root: Path, run: Callable[...,
     assert again.rows() == [2, 3]
 
 
-def test_what_the_project_defines_no_more_goes_if_asked_for(
+def test_tables_of_removed_sources_are_deleted_only_on_request(
     root: Path, run: Callable[..., Run]
 ) -> None:
     run().build()
@@ -175,7 +175,7 @@ def test_what_the_project_defines_no_more_goes_if_asked_for(
     assert now.written() == {kept}
 
 
-def test_what_is_read_stays_whatever_the_files_say_now(root: Path, run: Callable[..., Run]) -> None:
+def test_a_table_stays_until_its_edited_query_is_built(root: Path, run: Callable[..., Run]) -> None:
     first = run("prod").build()
     edit(root, "a + 1", "a + 2")
     now = run("prod")
@@ -184,7 +184,7 @@ def test_what_is_read_stays_whatever_the_files_say_now(root: Path, run: Callable
     assert len(now.builder.ledger.manifests.fetch("prod")) == 1
 
 
-def test_what_another_environment_reads_stays(root: Path, run: Callable[..., Run]) -> None:
+def test_tables_in_other_environments_stay(root: Path, run: Callable[..., Run]) -> None:
     first = run()
     first.build()
     promote(first.builder, "prod", [first.source().source_id])
@@ -196,7 +196,7 @@ def test_what_another_environment_reads_stays(root: Path, run: Callable[..., Run
     assert run().rows() == [8]
 
 
-def test_after_a_rollback_the_newest_version_goes_and_the_table_is_whole(
+def test_gc_after_a_rollback_deletes_the_newest_version_and_the_table_is_valid(
     root: Path, run: Callable[..., Run]
 ) -> None:
     first = run().build()
@@ -214,7 +214,7 @@ def test_after_a_rollback_the_newest_version_goes_and_the_table_is_whole(
     assert run().rows() == [8]
 
 
-def test_what_is_being_built_and_what_is_parked_stays(root: Path, run: Callable[..., Run]) -> None:
+def test_tables_of_running_and_parked_builds_stay(root: Path, run: Callable[..., Run]) -> None:
     run().build()
     write(root, [7])
     now = run()
@@ -231,13 +231,13 @@ def test_what_is_being_built_and_what_is_parked_stays(root: Path, run: Callable[
     assert run().rows() == [9]
 
 
-def test_files_of_dead_builds_go_and_those_of_strangers_do_not(
+def test_files_of_dead_builds_are_deleted_and_foreign_files_are_not(
     root: Path, run: Callable[..., Run]
 ) -> None:
     now = run()
     now.build()
     table = root / ".persist/warehouse" / now.source().table
-    # A process that dies between its files and their publication.
+    # A process that dies after writing files and before publishing them.
     dead = subprocess.run(
         [
             sys.executable,
@@ -274,7 +274,7 @@ def test_files_of_dead_builds_go_and_those_of_strangers_do_not(
     assert (last.state, last.error) == ("failed", "interrupted")
 
 
-def test_builds_that_died_before_they_wrote_anything_end_and_so_do_their_leases(
+def test_builds_that_died_before_writing_fail_and_their_leases_are_released(
     root: Path, run: Callable[..., Run]
 ) -> None:
     now = run()
@@ -307,12 +307,12 @@ os._exit(9)
     assert states["e"] == ("started", None)
 
 
-def test_a_table_that_somebody_builds_is_left_for_the_next_time(
+def test_a_table_that_is_being_built_is_collected_the_next_time(
     root: Path, run: Callable[..., Run]
 ) -> None:
     settings = root / "persist.toml"
     settings.write_text('keep = "10 s"\n' + settings.read_text())
-    soon = timedelta(seconds=30)  # before the lease is over
+    soon = timedelta(seconds=30)  # before the lease expires
     first = run().build()
     write(root, [7])
     now = run()
@@ -327,7 +327,7 @@ def test_a_table_that_somebody_builds_is_left_for_the_next_time(
 
 
 @pytest.mark.parametrize("known", ["by its code", "by its build"])
-def test_a_meaning_stays_as_long_as_one_of_its_sources_has_no_other(
+def test_a_shared_table_stays_until_all_of_its_sources_have_another_one(
     root: Path, run: Callable[..., Run], known: str
 ) -> None:
     twin = "--@ persist\nCREATE VIEW twin AS SELECT x.a + 1 AS a FROM t AS x;\n"
@@ -335,7 +335,7 @@ def test_a_meaning_stays_as_long_as_one_of_its_sources_has_no_other(
     first = run()
     if known == "by its build":
         first.build("twin")
-    first.build("p")  # and so the entry names this build
+    first.build("p")  # so the manifest entry refers to this build
     promote(first.builder, "prod", [first.source(n).source_id for n in ("p", "twin")])
     edit(root, "SELECT a + 1", "SELECT a + 2")
     second = run()
@@ -347,7 +347,7 @@ def test_a_meaning_stays_as_long_as_one_of_its_sources_has_no_other(
     assert first.source("twin").build_id in first.builder.ledger.manifests.fetch("prod")
 
 
-def test_what_was_meant_before_a_rollback_stays(root: Path, run: Callable[..., Run]) -> None:
+def test_the_table_restored_by_a_rollback_stays(root: Path, run: Callable[..., Run]) -> None:
     first = run("prod")
     first.build()
     edit(root, "a + 1", "a + 2")
@@ -359,7 +359,7 @@ def test_what_was_meant_before_a_rollback_stays(root: Path, run: Callable[..., R
     assert [*first.builder.ledger.manifests.fetch("prod")] == [first.source().build_id]
 
 
-def test_what_the_code_means_again_stays_though_it_was_not_built_again(
+def test_the_table_of_a_reverted_edit_stays_without_another_build(
     root: Path, run: Callable[..., Run]
 ) -> None:
     kept = uid(run().build())
@@ -371,7 +371,7 @@ def test_what_the_code_means_again_stays_though_it_was_not_built_again(
     assert run().rows() == [2, 3]
 
 
-def test_what_a_run_has_put_aside_stays_though_another_run_builds_the_same(
+def test_a_parked_table_stays_although_another_run_builds_the_same_source(
     root: Path, run: Callable[..., Run]
 ) -> None:
     first, other = run(), run("prod")
@@ -388,7 +388,7 @@ def test_what_a_run_has_put_aside_stays_though_another_run_builds_the_same(
     assert first.rows() == [2, 3]
 
 
-def test_a_run_reads_a_table_that_was_made_in_the_place_of_another(
+def test_a_run_reads_a_table_that_was_deleted_and_rebuilt_meanwhile(
     root: Path, run: Callable[..., Run]
 ) -> None:
     reader = "--@ persist\nCREATE VIEW q AS SELECT max(a) AS a FROM p;\n"
@@ -410,7 +410,7 @@ def test_a_run_reads_a_table_that_was_made_in_the_place_of_another(
 
 
 @pytest.mark.proves("S10")
-def test_only_files_of_this_ledger_go_and_links_are_not_followed(
+def test_only_files_of_this_ledger_are_deleted_and_links_are_not_followed(
     root: Path, run: Callable[..., Run], tmp_path: Path
 ) -> None:
     now = run()
@@ -428,7 +428,7 @@ def test_only_files_of_this_ledger_go_and_links_are_not_followed(
 
     log_id = now.builder.ledger.events.log_id()
     own = put(warehouse / ".listings" / log_id / f"{'1' * 32}.json")
-    # Another ledger's, a user's own, and what releases before this one left.
+    # Files of another ledger, of a user, and of earlier releases.
     theirs = [
         put(place / name)
         for place in (outside, *(warehouse / d for d in (".temporary", ".listings")))
@@ -460,13 +460,13 @@ def test_only_files_of_this_ledger_go_and_links_are_not_followed(
 
 @pytest.mark.proves("S10")
 @pytest.mark.parametrize("place", ["table", "log", "build"])
-def test_what_lies_behind_a_link_stays(
+def test_files_behind_a_symlink_are_not_deleted(
     root: Path, run: Callable[..., Run], tmp_path: Path, place: str
 ) -> None:
     now = run()
     build = now.build()
     edit(root, "a + 1", "a + 2")
-    run().build()  # the first table is history
+    run().build()  # the first table is outdated
     table = root / ".persist/warehouse" / now.source().table
     linked = {"table": table, "log": table / "_delta_log", "build": table / uid(build)}[place]
     moved = tmp_path / "elsewhere"

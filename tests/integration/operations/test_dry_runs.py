@@ -1,4 +1,4 @@
-"""Dry runs on the command line say what would happen, and change nothing."""
+"""Dry runs on the command line list what would change, and change nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def make_engine(request: pytest.FixtureRequest) -> MakeEngine:
 
 
 @pytest.mark.proves("W17")
-def test_a_dry_run_says_what_would_happen(
+def test_dry_runs_of_promote_and_import_list_changes_without_making_them(
     make_project: Callable[..., Path], enter: Callable[..., Builder], tmp_path: Path
 ) -> None:
     root = make_project({"m.sql": SOURCES.format(n=1)})

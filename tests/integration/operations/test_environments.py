@@ -61,7 +61,7 @@ def named(builder: Builder, name: str) -> Source:
 
 
 def build(builder: Builder, *names: str) -> list[str]:
-    """Build sources; return what was done."""
+    """Build sources; return the actions."""
     return [builder.build(named(builder, n)).action for n in names]
 
 
@@ -87,7 +87,7 @@ def edit(root: Path, before: str, after: str) -> None:
 
 
 @pytest.mark.proves("K20")
-def test_only_what_was_edited_is_built_and_the_rest_is_read_from_production(
+def test_dev_builds_only_edited_sources_and_reads_the_rest_from_production(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     assert build(enter(root, "prod"), "p", "q") == ["built", "built"]
@@ -103,12 +103,12 @@ def test_only_what_was_edited_is_built_and_the_rest_is_read_from_production(
     assert rows(dev, "q") == [(3,)]
     assert set(entries(dev, "dev")) == {"q"}
     assert entries(dev, "prod") == before
-    # Taken back, the edit leaves nothing to do.
+    # After the edit is reverted, there is nothing to build.
     edit(root, "max(a)", "sum(a)")
     assert rows(enter(root, "dev"), "q") == [(5,)]
 
 
-def test_what_production_builds_again_is_read_at_once(
+def test_dev_reads_tables_as_soon_as_production_rebuilds_them(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     build(enter(root, "prod"), "p", "q")
@@ -120,7 +120,7 @@ def test_what_production_builds_again_is_read_at_once(
     assert rows(dev, "q") == [(9,)]
 
 
-def test_rows_that_newer_data_did_not_change_are_stamped_once(
+def test_unchanged_rows_are_recorded_once_as_current_with_newer_data(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     edit(root, "SELECT a + 1 AS a FROM t", "SELECT a + 1 AS a FROM t WHERE a < 5")
@@ -134,7 +134,7 @@ def test_rows_that_newer_data_did_not_change_are_stamped_once(
 
 
 @pytest.mark.proves("P32")
-def test_production_s_tables_are_never_written_from_elsewhere(
+def test_builds_in_dev_never_write_tables_of_production(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     build(enter(root, "prod"), "p", "q")
@@ -144,7 +144,7 @@ def test_production_s_tables_are_never_written_from_elsewhere(
     ledger = dev.ledger
 
     def state() -> list[Any]:
-        """Return all that is known of production: what is read, how that came, the last builds."""
+        """Return the state of production: its current builds, history and last builds."""
         kept = [
             ledger.builds.fetch_current,
             ledger.manifests.fetch_history,
@@ -160,13 +160,13 @@ def test_production_s_tables_are_never_written_from_elsewhere(
     assert rows(dev, "q") == [(8,)]
     prod = enter(root, "prod")
     assert entries(prod, "prod") == before
-    # What dev built is there for production to use: nothing is computed twice.
+    # Production reuses the tables that dev built.
     assert build(prod, "p", "q") == ["reused", "reused"]
     assert rows(prod, "q") == [(8,)]
 
 
 @pytest.mark.proves("P32")
-def test_a_table_that_any_environment_has_is_not_built_again(
+def test_an_environment_reuses_tables_of_any_other_environment(
     make_project: Callable[..., Path], enter: Callable[..., Builder]
 ) -> None:
     root = make_project({"m.sql": SOURCES})
@@ -176,7 +176,7 @@ def test_a_table_that_any_environment_has_is_not_built_again(
     assert planned(two) == ["reuse", "reuse"]
     assert build(two, "p", "q") == ["reused", "reused"]
     assert entries(two, "two") == entries(two, "one")
-    # And each goes its own way from there.
+    # From then on, the environments are independent.
     write(root, [5])
     assert build(enter(root, "two"), "p", "q") == ["built", "built"]
     assert rows(enter(root, "one"), "q") == [(5,)]
@@ -185,7 +185,7 @@ def test_a_table_that_any_environment_has_is_not_built_again(
 
 @pytest.mark.proves("K20")
 @pytest.mark.parametrize("name", ["t", "m/t"])
-def test_sample_data_never_passes_for_production_s(
+def test_tables_of_sample_data_are_never_mistaken_for_those_of_production(
     make_project: Callable[..., Path], enter: Callable[..., Builder], name: str
 ) -> None:
     root = make_project({"m.sql": SOURCES}, READS + f'[env.dev.raw]\n"{name}" = "sample/t"\n')
@@ -200,7 +200,7 @@ def test_sample_data_never_passes_for_production_s(
     assert rows(enter(root, "prod"), "q") == [(5,)]
 
 
-def test_an_environment_may_have_a_warehouse_of_its_own(
+def test_an_environment_can_have_its_own_warehouse(
     make_project: Callable[..., Path], enter: Callable[..., Builder]
 ) -> None:
     root = make_project({"m.sql": SOURCES}, READS + 'warehouse = "elsewhere"\n')
@@ -210,7 +210,7 @@ def test_an_environment_may_have_a_warehouse_of_its_own(
     assert build(dev, "p", "q") == ["reused", "built"]
     assert rows(dev, "q") == [(5,)]
     assert [p.name.partition("-")[0] for p in (root / "elsewhere").iterdir()] == ["q"]
-    # Whoever has the ledger finds the table.
+    # Other environments find the table through the ledger.
     assert build(enter(root, "prod"), "q") == ["reused"]
     assert rows(enter(root, "prod"), "q") == [(5,)]
 
@@ -222,7 +222,7 @@ def test_an_environment_may_have_a_warehouse_of_its_own(
         ('[env.dev.raw]\np = "x"\n', "`[env.dev.raw] p` is not a raw table"),
     ],
 )
-def test_a_raw_table_that_is_none_is_told(
+def test_overriding_an_unknown_raw_table_is_an_error(
     make_project: Callable[..., Path], text: str, says: str
 ) -> None:
     root = make_project({"m.sql": SOURCES}, text)
@@ -244,7 +244,7 @@ def ids(builder: Builder, *names: str) -> list[str]:
 
 
 @pytest.mark.proves("K20")
-def test_promotion_and_rollback_move_entries_and_copy_nothing(
+def test_promotion_and_rollback_change_the_manifest_and_copy_no_files(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     build(enter(root, "prod"), "p", "q")
@@ -268,18 +268,18 @@ def test_promotion_and_rollback_move_entries_and_copy_nothing(
     back = roll_back(prod.settings, prod.ledger)
     assert back.kind == "rollback"
     assert prod.ledger.manifests.fetch("prod") == old
-    # A rollback is a change like any other, and can be taken back itself.
+    # A rollback is a change like any other, and can be undone.
     roll_back(prod.settings, prod.ledger, to=change)
     assert rows(prod, "q") == [(3,)]
-    roll_back(prod.settings, prod.ledger, steps=2)  # and what the run built before
+    roll_back(prod.settings, prod.ledger, steps=2)  # also undoes the builds
     assert prod.ledger.manifests.fetch("prod") == {}
     assert bytes_of(dev.settings.warehouse) == warehouse
-    # Nothing to do is no change.
+    # A promotion without differences records no change.
     promote(dev, "prod", ids(dev, "q"))
     assert promote(dev, "prod", ids(dev, "q"))[1] is None
 
 
-def test_what_does_not_fit_is_refused_with_its_reason_and_nothing_moves(
+def test_a_refused_promotion_gives_reasons_and_changes_nothing(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     build(enter(root, "prod"), "p", "q")
@@ -310,7 +310,7 @@ def test_what_does_not_fit_is_refused_with_its_reason_and_nothing_moves(
     assert rows(enter(root, "prod"), "q") == [(51,)]
 
 
-def test_what_rests_on_sample_data_is_not_promoted(
+def test_tables_built_from_sample_data_are_not_promoted(
     make_project: Callable[..., Path], enter: Callable[..., Builder]
 ) -> None:
     root = make_project({"m.sql": SOURCES}, READS + '[env.dev.raw]\nt = "sample/t"\n')
@@ -323,7 +323,7 @@ def test_what_rests_on_sample_data_is_not_promoted(
     assert {r.reason.partition(":")[0] for r in decided.refused} == {"it differs there"}
 
 
-def test_bad_input_of_promotion_and_rollback(root: Path, enter: Callable[..., Builder]) -> None:
+def test_invalid_promotions_and_rollbacks_fail(root: Path, enter: Callable[..., Builder]) -> None:
     dev = enter(root, "dev")
     with pytest.raises(SettingsError, match="cannot be promoted into itself"):
         promote(dev, "dev", ids(dev, "p"))
@@ -346,7 +346,7 @@ def test_bad_input_of_promotion_and_rollback(root: Path, enter: Callable[..., Bu
     assert len(dev.ledger.manifests.fetch_history("dev")) == 2
 
 
-def test_a_promotion_that_was_decided_upon_older_tables_is_not_done(
+def test_promotions_and_rollbacks_based_on_an_old_manifest_are_refused(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     dev = enter(root, "dev")
@@ -362,10 +362,10 @@ def test_a_promotion_that_was_decided_upon_older_tables_is_not_done(
 
 
 @pytest.mark.proves("K20")
-def test_what_fails_the_checks_of_the_target_is_not_promoted(
+def test_a_table_that_has_not_passed_the_targets_checks_is_not_promoted(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
-    """A variable that stands in a check only has no part in the meaning of the table."""
+    """A variable that only a check uses does not change the BuildID."""
     toml = root / "persist.toml"
     toml.write_text("[env.prod.variables]\nlowest = 10\n" + toml.read_text())
     check = '--@ persist check { expr { big="a > lowest" } }\nCREATE VIEW p'
@@ -405,7 +405,7 @@ def test_a_thousand_sources_are_promoted_and_rolled_back_in_a_second_each(tmp_pa
     ledger.close()
 
 
-def test_what_was_found_up_to_date_is_read_though_another_was_built_later(
+def test_an_up_to_date_table_is_read_even_if_another_was_built_later(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     (root / "persist.toml").write_text("[env.qa]\n" + (root / "persist.toml").read_text())
@@ -417,7 +417,7 @@ def test_what_was_found_up_to_date_is_read_though_another_was_built_later(
     assert rows(enter(root, "dev"), "q") == [(9,)]
 
 
-def test_what_only_another_environment_has_up_to_date_is_not_promoted(
+def test_a_table_that_is_current_only_in_a_third_environment_is_not_promoted(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     (root / "persist.toml").write_text("[env.qa]\n" + (root / "persist.toml").read_text())
@@ -434,7 +434,7 @@ def test_what_only_another_environment_has_up_to_date_is_not_promoted(
     assert rows(enter(root, "prod"), "p") == [(2,), (3,), (4,)]
 
 
-def test_what_does_not_fit_what_the_target_reads_elsewhere_is_not_promoted(
+def test_a_promotion_is_refused_if_the_target_reads_other_upstream_data(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     (root / "persist.toml").write_text("[env.qa]\n" + (root / "persist.toml").read_text())
@@ -449,7 +449,7 @@ def test_what_does_not_fit_what_the_target_reads_elsewhere_is_not_promoted(
     )
 
 
-def test_what_was_read_through_is_kept_though_the_other_environment_moves_on_meanwhile(
+def test_a_reused_table_of_another_environment_survives_its_rollback(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     build(enter(root, "prod"), "p")
@@ -465,14 +465,14 @@ def test_what_was_read_through_is_kept_though_the_other_environment_moves_on_mea
     assert rows(dev, "p") == [(6,)], "which it was found to be up to date with"
 
 
-def test_a_promotion_that_died_before_its_manifest_was_written_is_finished_by_the_next(
+def test_a_failed_manifest_export_is_completed_by_the_next_promotion(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     dev = enter(root, "dev")
     build(dev, "p", "q")
     ids = [s.source_id for s in dev.project.persisted]
     exported = load_settings(root, environment="prod").manifest_path
-    exported.with_name(f".{exported.name}.new").mkdir(parents=True)  # in the way of the new file
+    exported.with_name(f".{exported.name}.new").mkdir(parents=True)  # blocks the new file
     with pytest.raises(OSError):
         promote(dev, "prod", ids)
     assert not exported.exists()

@@ -1,4 +1,4 @@
-"""Projects that others wrote, imported: Spark computes the rows that their own tools built."""
+"""Imported dbt and SQLMesh projects: Spark computes the rows that those tools built."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DATA = ROOT / "tests" / "data"
 
 
 def value(written: Any) -> str:
-    """Return a value as text: numbers without trailing zeros, NULL as nothing."""
+    """Return a value as text: numbers without trailing zeros, NULL as an empty text."""
     shown = "" if written is None else str(written)
     is_number = re.fullmatch(r"-?\d+(\.\d+)?(e[-+]?\d+)?", shown, re.I)
     return f"{round(Decimal(shown), 9).normalize():f}" if is_number else shown
@@ -73,7 +73,7 @@ def test_models_of_dbt_have_the_rows_that_dbt_built(tmp_path: Path) -> None:
 def test_models_of_sqlmesh_have_the_rows_that_sqlmesh_built(tmp_path: Path) -> None:
     place, new = DATA / "sushi_moderate", tmp_path / "new"
     imported = write(import_sqlmesh(place / "project"), new)
-    for raw in imported.to_fill_in:  # as its user would
+    for raw in imported.to_fill_in:  # as a user would
         file = new / raw.path
         data = place / "raw" / f"{raw.name.removeprefix('raw_')}.csv"
         csv_of = f"USING csv OPTIONS (header 'true') LOCATION '{data}'"

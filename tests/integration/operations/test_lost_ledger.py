@@ -1,4 +1,4 @@
-"""An empty ledger beside tables or exported manifests is reported, and restored; no Spark."""
+"""An empty ledger next to tables or exported manifests is reported and restored, without Spark."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_lost_ledger_is_reported_and_restored(
     assert {("ledger-lost", "error", e) for e in ("dev", "prod")} <= lost
     ledger = open_ledger(settings)
     assert "exported manifest lists 2 and the warehouse has 2 tables" in caplog.text
-    # A collection writes no manifest that says less.
+    # Garbage collection does not overwrite a manifest by one with fewer entries.
     collect(settings, project, ledger)
     assert exported(root) == written
     assert "was not overwritten" in caplog.text
@@ -145,7 +145,7 @@ def test_a_lost_ledger_is_reported_and_restored(
 
 
 @pytest.mark.proves("S26")
-def test_only_what_tables_confirm_is_restored(root: Path) -> None:
+def test_only_entries_with_an_existing_table_are_restored(root: Path) -> None:
     build(root, "p", "q")
     before = manifest(root)
     gone = next(s for s in before.values() if s.source_id.startswith("p@"))
@@ -158,7 +158,7 @@ def test_only_what_tables_confirm_is_restored(root: Path) -> None:
 
 
 @pytest.mark.proves("S26")
-def test_a_manifest_of_another_ledger_stays_beside_the_new_one(
+def test_the_manifest_of_a_lost_ledger_is_preserved_next_to_the_new_one(
     root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     build(root, "p", "q")
@@ -181,7 +181,7 @@ def test_a_manifest_of_another_ledger_stays_beside_the_new_one(
 
 
 @pytest.mark.proves("S26")
-def test_a_ledger_that_does_not_answer_is_not_lost(root: Path) -> None:
+def test_a_corrupt_ledger_is_not_reported_as_lost(root: Path) -> None:
     build(root, "p")
     before = exported(root)
     lose(root)

@@ -1,4 +1,4 @@
-"""Manifest files that become what an environment reads."""
+"""Import of manifest files into an environment."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def change(file: Path, edit: Callable[[dict[str, Any]], Any]) -> Path:
 
 
 @pytest.mark.proves("M15")
-def test_an_export_takes_its_environment_back_to_it(
+def test_importing_an_export_restores_its_environment(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     dev = enter(root)
@@ -95,7 +95,7 @@ def test_an_export_takes_its_environment_back_to_it(
     assert (len(done.moved), done.adopted, done.refused) == (2, frozenset(), ())
     assert dev.ledger.manifests.fetch("dev") == then
     assert total(enter(root)) == 5
-    # It is what it was: rows of older data, which a build brings up to date.
+    # It has rows of older data again, which a build updates.
     assert planned(enter(root)) == ["build", "build"]
     latest = dev.ledger.manifests.fetch_history("dev")[0]
     assert (latest.change_id, latest.kind) == (done.change_id, "promote")
@@ -103,7 +103,7 @@ def test_an_export_takes_its_environment_back_to_it(
     assert json.loads(dev.settings.manifest_path.read_text()) == json.loads(file.read_text())
 
 
-def test_an_environment_may_be_filled_from_the_file_of_another(
+def test_an_environment_can_import_the_manifest_of_another(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     build(enter(root, "prod"))
@@ -116,7 +116,7 @@ def test_an_environment_may_be_filled_from_the_file_of_another(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark")
-def test_partitions_that_an_import_does_not_tell_of_are_computed(
+def test_partitions_of_an_imported_table_are_rebuilt_in_another_ledger(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     parted = "\n--@ persist partition { a=[1, 2] }\nCREATE VIEW parted AS SELECT a FROM t;\n"
@@ -135,7 +135,7 @@ def test_partitions_that_an_import_does_not_tell_of_are_computed(
 
 
 @pytest.mark.proves("M15")
-def test_another_ledger_takes_over_the_tables_of_its_warehouse(
+def test_another_ledger_adopts_the_tables_of_its_warehouse_by_an_import(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     build(enter(root))
@@ -149,18 +149,18 @@ def test_another_ledger_takes_over_the_tables_of_its_warehouse(
     assert other.ledger.manifests.fetch("dev") == then
     assert planned(enter(root)) == ["reuse", "reuse"]
     assert total(enter(root)) == 5
-    # Whether it passed its checks is found out, not believed.
+    # Checks run again: an import does not prove that they passed.
     assert other.ledger.manifests.fetch_passed("dev") == {b: set() for b in then}
     assert build(enter(root)) == ["reused", "reused"]
     q = other.project.by_id["q@sources/m.sql"]
     assert other.ledger.manifests.fetch_passed("dev")[q.build_id] == {"s not null"}
-    # And it goes on from there.
+    # Builds continue from there.
     write(root, [10])
     assert build(enter(root)) == ["built", "built"]
     assert total(enter(root)) == 11
 
 
-def test_what_cannot_be_trusted_is_refused_and_nothing_moves(
+def test_unverifiable_entries_are_rejected_and_nothing_is_imported(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     build(enter(root))
@@ -194,7 +194,7 @@ def test_what_cannot_be_trusted_is_refused_and_nothing_moves(
         build_id: "that version is not in this ledger, and the file does not describe its inputs"
         for build_id in (p, "ab" * 32)
     }
-    # Less than we write is enough for what the ledger knows.
+    # For versions in the ledger, fewer keys than an export has are sufficient.
     change(file, without_claims)
     assert take(dev, file).n_same == 2
     file.write_text("{ not json")
@@ -205,7 +205,7 @@ def test_what_cannot_be_trusted_is_refused_and_nothing_moves(
         take(dev, root / "nowhere.json")
 
 
-def test_what_is_not_there_or_another_s_is_refused(
+def test_missing_and_foreign_tables_are_rejected_by_an_import(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     build(enter(root))
@@ -214,7 +214,7 @@ def test_what_is_not_there_or_another_s_is_refused(
     now = dev.ledger.manifests.fetch("dev")
     p, q = (now[dev.project.by_id[f"{n}@sources/m.sql"].build_id] for n in ("p", "q"))
     p_root, q_root = (Path(dev.settings.table_root(s.table)) for s in (p, q))
-    # The other ledger's table is not in our warehouse.
+    # The tables are outside the warehouse of the other ledger.
     toml = root / "persist.toml"
     text = toml.read_text()
     toml.write_text(
@@ -226,7 +226,7 @@ def test_what_is_not_there_or_another_s_is_refused(
     }
     assert other.ledger.manifests.fetch("dev") == {}
     toml.write_text(text)
-    # One file is gone; another table stands where one was.
+    # A file is missing, and one table was replaced by another.
     next((p_root / p.build_uid).glob("*.parquet")).unlink()
     shutil.rmtree(q_root)
     shutil.copytree(p_root, q_root)
@@ -236,7 +236,7 @@ def test_what_is_not_there_or_another_s_is_refused(
     assert dev.ledger.manifests.fetch("dev") == now
 
 
-def test_a_version_that_another_build_wrote_is_refused(
+def test_a_version_written_by_another_build_is_rejected(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     build(enter(root))

@@ -1,4 +1,4 @@
-"""Reviews of changed files against what an environment has, and the end of one of a pull request."""
+"""Reviews of changed files against an environment, and the end of pull request environments."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def seen(builder: Builder, against: str = "prod", *names: str) -> Review:
 
 
 @pytest.mark.proves("W12")
-def test_a_review_tells_columns_checks_readers_and_costs(
+def test_a_review_lists_columns_checks_readers_and_costs(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     build_all(enter(root, "prod"))
@@ -127,7 +127,7 @@ def test_a_review_tells_columns_checks_readers_and_costs(
 
 
 @pytest.mark.proves("W12")
-def test_builds_of_the_pull_request_change_no_review(
+def test_builds_in_a_pull_request_do_not_change_its_review(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     build_all(enter(root, "prod"))
@@ -140,7 +140,7 @@ def test_builds_of_the_pull_request_change_no_review(
 
 
 @pytest.mark.proves("W12")
-def test_a_review_tells_of_changed_checks_alone_of_newer_data_and_of_an_empty_environment(
+def test_a_review_reports_changed_checks_newer_data_and_an_empty_environment(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     empty = seen(enter(root, "pr-1"))
@@ -170,7 +170,7 @@ def test_checks_are_compared_with_those_of_the_last_build_in_the_environment(
 
 
 @pytest.mark.proves("W12")
-def test_checks_that_passed_in_a_pull_request_do_not_keep_it_from_being_promoted(
+def test_checks_that_passed_in_a_pull_request_count_for_its_promotion(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     build_all(enter(root, "prod"))
@@ -193,7 +193,7 @@ def test_checks_that_passed_in_a_pull_request_do_not_keep_it_from_being_promoted
 
 
 @pytest.mark.proves("W12")
-def test_sources_that_differ_and_are_not_selected_do_not_count_as_the_same(
+def test_unselected_sources_that_differ_are_not_counted_as_unchanged(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     build_all(enter(root, "prod"))
@@ -205,7 +205,7 @@ def test_sources_that_differ_and_are_not_selected_do_not_count_as_the_same(
 
 
 @pytest.mark.proves("W12")
-def test_a_revision_with_other_settings_is_mentioned(
+def test_a_review_notes_a_revision_with_different_settings(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     def git(*arguments: str) -> None:
@@ -224,7 +224,7 @@ def test_a_revision_with_other_settings_is_mentioned(
 
 
 @pytest.mark.proves("W12")
-def test_a_review_fails_on_the_differences_that_are_named(
+def test_fail_on_selects_the_differences_that_fail_a_review(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     build_all(enter(root, "prod"))
@@ -258,7 +258,7 @@ def test_a_review_fails_on_the_differences_that_are_named(
 
 
 @pytest.mark.proves("W12")
-def test_a_file_that_cannot_be_written_is_refused_before_the_work(
+def test_an_unwritable_output_file_is_rejected_before_any_work(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     build_all(enter(root, "prod"))
@@ -276,7 +276,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(
 
 @pytest.mark.proves("W12")
 @pytest.mark.parametrize("more", [["pr-2"], ["--against", "prod"], ["--build"], ["--exclude", "p"]])
-def test_the_end_takes_no_other_arguments(
+def test_ending_an_environment_takes_no_other_arguments(
     root: Path, enter: Callable[..., Builder], more: list[str]
 ) -> None:
     pull = enter(root, "pr-1")
@@ -287,7 +287,7 @@ def test_the_end_takes_no_other_arguments(
 
 
 @pytest.mark.proves("W12")
-def test_the_end_of_an_environment_leaves_nothing_of_it_but_what_was_promoted(
+def test_ending_an_environment_deletes_all_its_tables_except_promoted_ones(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     prod = enter(root, "prod")
@@ -310,14 +310,14 @@ def test_the_end_of_an_environment_leaves_nothing_of_it_but_what_was_promoted(
     assert was.items() <= pull.ledger.manifests.fetch("prod").items()
     assert not pull.settings.manifest_path.exists()
     assert end_environment(pull.settings, pull.project, pull.ledger) == (0, [])
-    # Another pull request may have the name again.
+    # Another pull request can reuse the name.
     again = enter(root, "pr-1")
     build_all(again, "of_c")
     assert list(again.ledger.manifests.fetch("pr-1")) == [again.project.persisted[1].build_id]
 
 
 @pytest.mark.proves("W12")
-def test_an_environment_that_others_rely_on_or_that_is_in_use_does_not_end(
+def test_production_and_environments_in_use_cannot_be_ended(
     root: Path, enter: Callable[..., Builder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prod = enter(root, "prod")
@@ -331,7 +331,7 @@ def test_an_environment_that_others_rely_on_or_that_is_in_use_does_not_end(
     pull.ledger.builds.record_started(under_way, "table-p")
     with pytest.raises(ConflictError, match=r"p@s\.sql is being built in it"):
         end_environment(pull.settings, pull.project, pull.ledger)
-    # The machine of a runner that was killed is gone, and nobody knows of its processes.
+    # The machine of a killed runner is gone, so a build counts as dead after a time limit.
     monkeypatch.setattr("persist_assets.operations.gc.LONGEST", timedelta(0))
     with pytest.raises(ConflictError, match="the want w1 is not met yet"):
         end_environment(pull.settings, pull.project, pull.ledger)
@@ -350,7 +350,7 @@ def test_an_environment_that_others_rely_on_or_that_is_in_use_does_not_end(
         ('environment = "main"\n[env."m*"]\n', "main", SettingsError, "`main` is not an environment of"),
     ],
 )  # fmt: skip
-def test_an_environment_that_settings_rely_on_does_not_end(
+def test_an_environment_that_the_settings_refer_to_cannot_be_ended(
     make_project: Callable[..., Path],
     enter: Callable[..., Builder],
     settings: str,

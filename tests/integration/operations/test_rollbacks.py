@@ -1,4 +1,4 @@
-"""Rollbacks go back run by run, as far as history goes, and history stays readable."""
+"""Rollbacks undo runs one by one, as far as the history reaches, which stays readable."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
 
 class Life:
-    """An environment in which runs publish tables, and what should be in its manifest."""
+    """An environment in which runs publish tables, and its expected manifest."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings, self.ledger = settings, Ledger(settings.ledger)
@@ -46,7 +46,7 @@ class Life:
     def publish(self, run: str, *entries: str) -> None:
         for entry in entries:
             build = self._begin(run, entry)
-            no_table = View("SELECT 1", ())  # so that none has to be there
+            no_table = View("SELECT 1", ())  # so that no table has to exist
             snapshot = Snapshot(
                 build.build_uid, build.source_id, entry, "t", 0, (), "1:a", 1, 1, NOW, view=no_table
             )
@@ -84,7 +84,7 @@ def back(life: Life, **options: object) -> None:
 
 
 @pytest.mark.proves("S12")
-def test_a_rollback_takes_back_a_run_and_the_next_one_goes_further(life: Life) -> None:
+def test_each_rollback_undoes_one_more_run(life: Life) -> None:
     life.publish("one", "a", "b")
     life.publish("two", "a", "b", "c")
     life.reuse("three", "a")
@@ -100,7 +100,7 @@ def test_a_rollback_takes_back_a_run_and_the_next_one_goes_further(life: Life) -
     history = life.ledger.manifests.fetch_history("dev")
     assert [c.kind for c in history[:3]] == ["rollback"] * 3
     assert all(m.source_id for c in history for m in c.moves)
-    # A rollback itself is taken back by the number of a change.
+    # A rollback to the number of an earlier change undoes later rollbacks.
     back(life, to=history[3].change_id)
     assert life.manifest().keys() == {"a", "b", "c"}
     back(life, steps=3)
@@ -108,7 +108,7 @@ def test_a_rollback_takes_back_a_run_and_the_next_one_goes_further(life: Life) -
 
 
 @pytest.mark.proves("S12")
-def test_the_number_of_a_change_is_no_beginning_of_a_run(life: Life) -> None:
+def test_a_change_number_is_not_mistaken_for_a_prefix_of_a_run_id(life: Life) -> None:
     life.publish("first", "a")
     number = life.ledger.manifests.fetch_history("dev")[0].change_id
     life.publish(f"{number}-other", "b")
@@ -123,7 +123,7 @@ def test_the_number_of_a_change_is_no_beginning_of_a_run(life: Life) -> None:
 
 
 @pytest.mark.proves("S12")
-def test_what_one_run_published_goes_back_and_what_came_since_stays(life: Life) -> None:
+def test_a_rollback_of_one_run_keeps_the_tables_of_later_runs(life: Life) -> None:
     life.publish("first", "a", "b", "c")
     life.publish("second", "a", "b")
     life.publish("third", "c")
@@ -132,7 +132,7 @@ def test_what_one_run_published_goes_back_and_what_came_since_stays(life: Life) 
     with pytest.raises(NotFoundError, match="dev has no run zeroth"):
         back(life, run="zeroth")
     with pytest.raises(NotFoundError, match="dev has no run"):
-        back(life, run="")  # of a variable of the shell that is not set
+        back(life, run="")  # from an unset variable of a shell
     back(life, run="sec")
     life.take_back("second")
     assert life.manifest() == life.expected()
@@ -148,7 +148,7 @@ def test_what_one_run_published_goes_back_and_what_came_since_stays(life: Life) 
 
 
 @pytest.mark.proves("S12")
-def test_a_history_with_a_move_from_nothing_to_nothing_can_be_read(life: Life) -> None:
+def test_a_history_with_an_empty_move_of_an_earlier_release_is_readable(life: Life) -> None:
     life.publish("one", "a")
     back(life)
     change = life.ledger.manifests.fetch_history("dev")[0]
@@ -166,7 +166,7 @@ def test_a_history_with_a_move_from_nothing_to_nothing_can_be_read(life: Life) -
 
 @pytest.mark.slow
 @pytest.mark.proves("S12")
-def test_random_rollbacks_leave_what_runs_that_stand_have_published(
+def test_random_rollbacks_leave_exactly_the_tables_of_remaining_runs(
     make_project: Callable[..., Path],
 ) -> None:
     rng = random.Random(drawn_seed())

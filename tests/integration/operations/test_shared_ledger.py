@@ -1,4 +1,4 @@
-"""Projects that share a ledger: what they find of each other, and what they leave alone."""
+"""Projects that share a ledger: which tables they share, and how they are isolated."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def make_engine(request: pytest.FixtureRequest) -> MakeEngine:
 def pair(
     request: pytest.FixtureRequest, make_project: Callable[..., Path], tmp_path: Path
 ) -> Callable[..., Pair]:
-    """Return a function that makes two projects of one ledger whose sources have the same names."""
+    """Return a function that makes two projects with one ledger and the same source names."""
 
     def make(place: str = "raw/t", environment: str = "NAME") -> Pair:
         roots: list[Path] = []
@@ -75,7 +75,7 @@ def total(builder: Builder) -> int:
 
 
 @pytest.mark.proves("K16")
-def test_the_same_names_and_relative_places_are_each_project_s_own(
+def test_projects_with_equal_names_and_relative_paths_do_not_share_tables(
     pair: Callable[..., Pair], enter: Callable[[Path], Builder]
 ) -> None:
     a, b = pair()
@@ -88,13 +88,13 @@ def test_the_same_names_and_relative_places_are_each_project_s_own(
     assert build(enter(a)) == ["built", "built"]
     assert (total(enter(a)), total(enter(b))) == (6, 41)
     assert planned(enter(b)) == ["reuse", "reuse"]
-    # Each has a history of its own: what one takes back the other keeps.
+    # Each project has its own history: a rollback in one does not affect the other.
     roll_back(enter(a).settings, enter(a).ledger)
     assert (total(enter(a)), total(enter(b))) == (5, 41)
 
 
 @pytest.mark.proves("K16")
-def test_what_means_the_same_in_both_projects_is_built_once(
+def test_equivalent_sources_of_two_projects_are_built_once(
     pair: Callable[..., Pair], enter: Callable[[Path], Builder], tmp_path: Path
 ) -> None:
     write(tmp_path / "lake" / "t", [1, 2])
@@ -102,7 +102,7 @@ def test_what_means_the_same_in_both_projects_is_built_once(
     assert build(enter(a)) == ["built", "built"]
     assert build(enter(b)) == ["reused", "built"]
     assert (total(enter(a)), total(enter(b))) == (5, 3)
-    # From there each goes its own way: neither writes into a table that the other reads.
+    # Afterwards, neither project writes to a table that the other reads.
     write(tmp_path / "lake" / "t", [7, 8])
     assert build(enter(b)) == ["built", "built"]
     assert (total(enter(a)), total(enter(b))) == (5, 9)
@@ -110,7 +110,7 @@ def test_what_means_the_same_in_both_projects_is_built_once(
     assert (total(enter(a)), total(enter(b))) == (17, 9)
 
 
-def test_in_one_environment_each_project_still_reads_its_own_rows(
+def test_projects_in_one_environment_read_only_their_own_rows(
     pair: Callable[..., Pair], enter: Callable[[Path], Builder]
 ) -> None:
     a, b = pair(environment="dev")

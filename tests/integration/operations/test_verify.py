@@ -1,4 +1,4 @@
-"""Tables are compared with rows computed anew from the very data that they rest on."""
+"""`persist verify` compares tables with rows recomputed from the same data."""
 
 from __future__ import annotations
 
@@ -127,15 +127,15 @@ class Lab:
         try:
             return CliRunner().invoke(app, ["--project", str(self.root), "verify", *arguments])
         finally:
-            err.file = None  # type: ignore[assignment]  # it was that of the runner, which is closed
+            err.file = None  # type: ignore[assignment]  # its runner is closed
 
 
 def tamper(path: Path, change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> None:
-    """Replace a file of a table by one of the same size, whose rows have changed."""
+    """Replace a file of a table by one of the same size with changed rows."""
     table, size = pq.read_table(path), path.stat().st_size
     changed = pa.Table.from_pylist(change(table.to_pylist()), table.schema)
     length = 0
-    for _ in range(4):  # until the metadata has the length that is missing
+    for _ in range(4):  # until the padding makes the sizes equal
         with pq.ParquetWriter(path, changed.schema, compression="zstd", store_schema=False) as file:
             file.write_table(changed)
             file.add_key_value_metadata({"pad": "x" * length})
@@ -147,7 +147,7 @@ def tamper(path: Path, change: Callable[[list[dict[str, Any]]], list[dict[str, A
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory, spark: Any) -> Path:
-    """A project with tables that were continued by increments."""
+    """A project with tables that were updated incrementally."""
     root = tmp_path_factory.mktemp("built") / "project"
     (root / "sources").mkdir(parents=True)
     (root / "persist.toml").write_text(SPARK_TOML)
@@ -181,7 +181,7 @@ def state_of(root: Path) -> dict[str, tuple[int, str]]:
 
 @pytest.mark.slow
 @pytest.mark.proves("S32")
-def test_tables_equal_their_sources_and_nothing_is_written(lab: Lab) -> None:
+def test_verify_finds_tables_equal_and_writes_nothing(lab: Lab) -> None:
     assert any("warehouse" in name for name in state_of(lab.root))
     before, events = state_of(lab.root), lab.ledger.events.fetch(limit=10_000)
     manifest = lab.ledger.manifests.fetch(*lab.settings.environments)
@@ -195,14 +195,14 @@ def test_tables_equal_their_sources_and_nothing_is_written(lab: Lab) -> None:
         "versions": "it keeps a history, which depends on all earlier builds",
     }
     assert len(verifications) == len(EQUAL) + len(skipped)
-    # The tables were continued: files of both builds are in them.
+    # The tables were updated incrementally: they contain files of both builds.
     assert len({path.parent for path in lab.files("added")}) == 2
     assert lab.ledger.events.fetch(limit=10_000) == events
     assert lab.ledger.manifests.fetch(*lab.settings.environments) == manifest
     assert lab.ledger.builds.fetch_under_way() == []
     assert state_of(lab.root) == before
 
-    # A Delta table that moved on is read at the version that the tables rest on.
+    # A changed Delta table is read at the version that the tables were built from.
     put(lab.root, 4)
     assert {n for n, status in lab.statuses().items() if status == "equal"} == {*EQUAL}
     put(lab.root, 9, mode="overwrite")
@@ -211,7 +211,7 @@ def test_tables_equal_their_sources_and_nothing_is_written(lab: Lab) -> None:
     assert done.exit_code == 0
     assert [s["status"] for s in json.loads(done.stdout)["sources"]] == ["equal", "skipped"]
 
-    # The earlier version is gone: only what is not computed from it can still be compared.
+    # The earlier version is gone: only tables that do not read it can still be compared.
     DeltaTable(lab.root / "raw" / "d").vacuum(0, dry_run=False, enforce_retention_duration=False)
     verifications = lab.verify()
     assert {n for n, v in verifications.items() if v.status == "equal"} == {"above", "on_dice"}
@@ -228,7 +228,7 @@ def edit(**values: Any) -> Callable[[list[dict[str, Any]]], list[dict[str, Any]]
 
 @pytest.mark.slow
 @pytest.mark.proves("S32")
-def test_a_table_with_other_rows_differs_by_counts_columns_and_samples(lab: Lab) -> None:
+def test_a_changed_table_is_reported_with_counts_columns_and_samples(lab: Lab) -> None:
     path = lab.files("sums")[-1]
     first = pq.read_table(path).to_pylist()[0]
     tamper(path, edit(s=99.5))
@@ -240,7 +240,7 @@ def test_a_table_with_other_rows_differs_by_counts_columns_and_samples(lab: Lab)
     assert difference.removed_rows == ({**first, "s": 99.5},)
     assert difference.added_rows == (first,)
 
-    # One more copy of a row, and one less of another.
+    # One row is replaced by a copy of another one.
     path = lab.files("plain")[0]
     whole = pq.read_table(path).to_pylist()
     a = next(n for n, row in enumerate(whole) if row["k"] == "a")
@@ -252,7 +252,7 @@ def test_a_table_with_other_rows_differs_by_counts_columns_and_samples(lab: Lab)
     assert (plain.status, difference.removed, difference.added) == ("different", 1, 1)
     assert (difference.columns, difference.removed_rows) == ({}, ())
 
-    # A reader that was computed from the rows that are gone is not compared with others.
+    # A reader of the table is skipped: the rows that it was computed from are gone.
     tamper(lab.files("sums")[-1], edit(n=77))
     above = lab.verify("above")["above"]
     assert above.status == "skipped"
@@ -284,7 +284,7 @@ def test_a_table_with_other_rows_differs_by_counts_columns_and_samples(lab: Lab)
 
 
 @pytest.mark.slow
-def test_the_last_digits_of_doubles_are_rounding(lab: Lab) -> None:
+def test_differences_in_the_last_digits_of_doubles_are_rounding(lab: Lab) -> None:
     path = lab.files("sums")[-1]
     before = pq.read_table(path).to_pylist()
     value = next(row["s"] for row in before if row["s"])
@@ -304,7 +304,7 @@ def test_the_last_digits_of_doubles_are_rounding(lab: Lab) -> None:
 
 
 @pytest.mark.slow
-def test_an_error_in_one_source_hides_no_other(lab: Lab) -> None:
+def test_an_error_in_one_source_does_not_hide_other_results(lab: Lab) -> None:
     for path in lab.files("added"):
         path.unlink()
     verifications = lab.verify("added", "sums")
@@ -318,7 +318,7 @@ def test_an_error_in_one_source_hides_no_other(lab: Lab) -> None:
     assert json.loads(unknown.stdout)["error"]["code"] == "NotFoundError"
 
 
-# ------------------------------------------------------------------------------------- what is read
+# -------------------------------------------------------------------------------- data that is read
 
 
 @pytest.fixture
@@ -353,7 +353,7 @@ def put_file(root: Path, name: str, *values: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.proves("S32")
-def test_only_the_data_that_a_table_rests_on_is_read(make: Callable[..., Lab]) -> None:
+def test_tables_are_compared_with_the_data_they_were_built_from(make: Callable[..., Lab]) -> None:
     lab = make(FILES)
     put_file(lab.root, "1", 1, 2)
     lab.build("q")  # p has no table yet, so q is computed from f
@@ -375,7 +375,7 @@ def test_only_the_data_that_a_table_rests_on_is_read(make: Callable[..., Lab]) -
     lab.build("p")
     assert lab.statuses() == {"p": "equal", "q": "equal"}
 
-    # The meaning of a column changes that q does not read: it is still compared with its input.
+    # A column changes that q does not read: q is still compared with its input.
     path = lab.root / "sources" / "m.sql"
     path.write_text(FILES.replace("upper(b)", "lower(b)"))
     assert lab.statuses() == {"p": "skipped", "q": "equal"}
@@ -401,7 +401,7 @@ CREATE VIEW daily AS SELECT day, k, count(*) AS n FROM d GROUP BY day, k;
 
 
 @pytest.mark.slow
-def test_partitions_are_compared_at_the_version_that_each_rests_on(
+def test_each_partition_is_compared_at_the_version_it_was_built_from(
     make: Callable[..., Lab],
 ) -> None:
     lab = make(DAILY)
@@ -413,7 +413,7 @@ def test_partitions_are_compared_at_the_version_that_each_rests_on(
     put(lab.root, 2)
     assert lab.statuses() == {"daily": "equal"}
 
-    # Rows outside all partitions that were built are too many.
+    # A row outside the built partitions is a difference.
     path = lab.files("daily")[0]
     before = path.read_bytes()
     tamper(path, edit(day=date(2024, 1, 4)))
@@ -422,7 +422,7 @@ def test_partitions_are_compared_at_the_version_that_each_rests_on(
     assert (daily.status, daily.difference.removed, daily.difference.added) == ("different", 1, 1)
     path.write_bytes(before)
 
-    # The data of the first partition is gone: the other one can be compared.
+    # The data of the first partition is gone: the other one can still be compared.
     DeltaTable(lab.root / "raw" / "d").vacuum(0, dry_run=False, enforce_retention_duration=False)
     daily = lab.verify()["daily"]
     assert daily.status == "equal"
@@ -449,11 +449,11 @@ CREATE VIEW plain AS SELECT k FROM d;
 
 
 @pytest.mark.slow
-def test_what_cannot_be_compared_is_skipped_with_the_reason(make: Callable[..., Lab]) -> None:
+def test_tables_that_cannot_be_compared_are_skipped_with_a_reason(make: Callable[..., Lab]) -> None:
     lab = make(KINDS)
     put(lab.root, 1, 5)
     lab.build(clock=lambda: datetime(2024, 1, 14, 12, tzinfo=UTC))
-    put(lab.root, 3, 6)  # the third is late
+    put(lab.root, 3, 6)  # the third day is late
     (lab.root / "sources" / "m.sql").write_text(
         KINDS.replace("SELECT day, k FROM d;", "SELECT day, upper(k) AS k FROM d;")
     )
@@ -528,11 +528,11 @@ def test_external_tables_are_read_from_their_copies(make: Callable[..., Lab]) ->
     put_events("invoices", 4)
     events = lab.ledger.events.fetch(limit=10_000)
     assert lab.statuses() == {"invoices": "equal", "loans": "equal"}
-    shutil.move(lab.root / "lake", lab.root / "away")  # nobody asks the table itself
+    shutil.move(lab.root / "lake", lab.root / "away")  # the external table itself is not read
     assert lab.statuses() == {"invoices": "equal", "loans": "equal"}
     assert lab.ledger.events.fetch(limit=10_000) == events
     shutil.move(lab.root / "away", lab.root / "lake")
-    # The copy follows the table: it has other rows for one reader, and the same for the other.
+    # The copy is updated: its rows change for one reader, but not for the other.
     lab.build("loans")
     invoices, loans = lab.verify().values()
     assert (invoices.status, loans.status) == ("skipped", "equal")

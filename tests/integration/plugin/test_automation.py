@@ -1,4 +1,4 @@
-"""`automation`: what Dagster builds by itself."""
+"""`automation`: what Dagster builds automatically."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def hourly(first):
 
 
 @pytest.mark.slow
-def test_dagster_launches_what_annotations_say(
+def test_dagster_requests_builds_according_to_annotations(
     make_project: Callable[..., Path],
     load: Callable[[Path], dg.Definitions],
     instance: dg.DagsterInstance,
@@ -67,18 +67,18 @@ def test_dagster_launches_what_annotations_say(
         assert done.success
 
     assert requested(3.1) == {"once"}
-    materialize("once")  # tells Dagster of the raw table too
+    materialize("once")  # also reports the raw table to Dagster
     assert requested(3.2) == {"first", "second"}  # one run, in order
     materialize("first", "second")
     assert requested(3.3) == set()
     write(root, [(1, "x"), (2, "y")])
     materialize("plain")
     assert requested(3.4) == {"first", "second"}
-    # On the hour, when what it reads has been built since.
+    # On the hour, if its input was built since.
     assert requested(4.1) == set()
     materialize("first", "second")
     assert requested(4.2) == {"hourly"}
-    # Six o'clock in Berlin is five in UTC; nobody waits for raw tables.
+    # 06:00 in Berlin is 05:00 in UTC; sources do not wait for raw tables.
     assert requested(4.9) == set()
     assert requested(5.1) == {"daily"}
     assert requested(5.2) == set()
@@ -89,12 +89,12 @@ def test_dagster_launches_what_annotations_say(
     assert conditions["second"] == dg.AutomationCondition.eager()
 
 
-def test_dagster_takes_every_schedule_that_annotations_take() -> None:
+def test_dagster_accepts_every_schedule_that_annotations_accept() -> None:
     chance = random.Random(0)
 
     def part(least: int, greatest: int) -> str:
         a, b = (chance.randint(least - (chance.random() < 0.02), greatest + 1) for _ in "ab")
-        b += a == b  # of 0-0 Dagster warns, for no reason
+        b += a == b  # Dagster warns about 0-0 without a reason
         step = chance.randint(0, greatest)
         forms = [
             "*",

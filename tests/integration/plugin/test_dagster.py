@@ -71,7 +71,7 @@ def materializations(result: Any) -> dict[str, dg.AssetMaterialization]:
 
 
 @pytest.mark.proves("K1", "K2")
-def test_one_asset_for_each_persisted_source_and_its_code_version_is_its_build_id(
+def test_each_persisted_source_is_an_asset_with_its_build_id_as_code_version(
     root: Path, load: Callable[..., dg.Definitions]
 ) -> None:
     graph = load(root).resolve_asset_graph()
@@ -86,7 +86,7 @@ def test_one_asset_for_each_persisted_source_and_its_code_version_is_its_build_i
 
 
 @pytest.mark.proves("K12", "P29")
-def test_an_asset_says_all_that_its_source_says(
+def test_an_asset_has_the_metadata_of_its_source(
     root: Path, load: Callable[..., dg.Definitions]
 ) -> None:
     specs = {s.key: s for s in load(root).resolve_all_asset_specs()}
@@ -127,7 +127,7 @@ def test_loading_starts_no_jvm_and_touches_no_ledger(root: Path) -> None:
     assert not (root / ".persist").exists()
 
 
-def test_wrong_sources_fail_to_load_with_all_their_problems(
+def test_loading_invalid_sources_fails_with_all_their_problems(
     make_project: Callable[..., Path],
 ) -> None:
     made = make_project(
@@ -137,7 +137,7 @@ def test_wrong_sources_fail_to_load_with_all_their_problems(
         load_sources(made / "sources")
 
 
-def test_a_directory_that_is_not_there_or_empty(
+def test_a_missing_or_empty_sources_directory_is_rejected(
     make_project: Callable[..., Path], tmp_path: Path
 ) -> None:
     with pytest.raises(SettingsError, match="there is no directory"):
@@ -146,7 +146,7 @@ def test_a_directory_that_is_not_there_or_empty(
         load_sources(make_project({}) / "sources")
 
 
-def test_a_translator_changes_how_assets_look(
+def test_a_translator_customizes_asset_specs(
     root: Path, load: Callable[..., dg.Definitions]
 ) -> None:
     class Prefixed(AssetTranslator):
@@ -162,7 +162,7 @@ def test_a_translator_changes_how_assets_look(
 
 @pytest.mark.slow
 @pytest.mark.proves("K6", "K12", "P36")
-def test_a_run_builds_publishes_and_tells(
+def test_a_run_builds_tables_and_reports_their_metadata(
     root: Path, load: Callable[..., dg.Definitions], instance: Any
 ) -> None:
     result = run(load(root), instance)
@@ -193,7 +193,7 @@ def test_a_run_builds_publishes_and_tells(
 
 
 @pytest.mark.slow
-def test_the_versions_of_raw_tables_are_told_once_each(
+def test_each_version_of_a_raw_table_is_reported_once(
     root: Path, load: Callable[..., dg.Definitions], instance: Any
 ) -> None:
     def versions() -> list[str]:
@@ -203,7 +203,7 @@ def test_the_versions_of_raw_tables_are_told_once_each(
     first = run(load(root), instance)
     run(load(root), instance)
     assert len(versions()) == 1
-    # The very first step of the run knows the version that it reads.
+    # Even the first step of the run records the version that it reads.
     assert materializations(first)["p"].tags["dagster/input_data_version/m/t"] == versions()[0]
     write(root, [(3, "z")])
     run(load(root), instance)
@@ -228,7 +228,7 @@ def test_a_run_can_be_forced(
 
 
 @pytest.mark.proves("K11", "K13")
-def test_a_failed_check_stops_what_reads_it_and_nothing_else(
+def test_a_failed_check_stops_only_downstream_assets(
     root: Path, load: Callable[..., dg.Definitions], instance: Any
 ) -> None:
     assert run(load(root), instance).success
@@ -323,7 +323,7 @@ def test_ordinary_assets_read_sources_and_feed_them(
     assert outcome() == 32
 
 
-def test_an_asset_may_not_write_a_source(
+def test_an_asset_may_not_write_a_raw_table_that_is_not_delta(
     root: Path, load: Callable[..., dg.Definitions], instance: Any, spark: Any
 ) -> None:
     @dg.asset(key=["m", "t"], io_manager_key="persist_io_manager")
@@ -337,7 +337,7 @@ def test_an_asset_may_not_write_a_source(
 
 
 @pytest.mark.slow
-def test_a_schedule_that_is_off_deletes_what_nobody_needs(
+def test_a_schedule_that_is_off_by_default_deletes_unneeded_versions(
     root: Path, load: Callable[..., dg.Definitions], instance: dg.DagsterInstance
 ) -> None:
     toml = root / "persist.toml"
@@ -359,7 +359,7 @@ def test_a_schedule_that_is_off_deletes_what_nobody_needs(
         assert isinstance(found, int)
         return found
 
-    # Each table's first version goes as soon as it is a second old.
+    # Each table's first version is deleted as soon as it is a second old.
     deleted = [0]
     while deleted[-1] < 3:
         deleted.append(deleted[-1] + wait_for(collected))

@@ -1,4 +1,4 @@
-"""External tables in Dagster: what their assets say, what follows their versions, what is built."""
+"""External tables in Dagster: metadata of their assets, and builds that follow their versions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ NOW = datetime.now(UTC)
 
 
 def put(root: Path, *rows: tuple[int, str, int], days: int = 1) -> str:
-    """Append rows to the external table, and return what its version is called."""
+    """Append rows to the external table, and return the name of its new version."""
     at = [NOW - timedelta(days=days)] * len(rows)
     table = pa.table(
         {
@@ -69,7 +69,7 @@ def ids(builder: Builder, name: str) -> list[int]:
 
 
 class Daemon:
-    """What Dagster's daemon does with the sensor of stale sources, by hand."""
+    """A stand-in for Dagster's daemon that evaluates the sensor of stale sources."""
 
     def __init__(self, definitions: dg.Definitions, instance: dg.DagsterInstance) -> None:
         self.definitions, self.instance = definitions, instance
@@ -85,7 +85,7 @@ class Daemon:
         return new
 
     def run(self, request: dg.RunRequest) -> dict[str, str]:
-        """Run what was asked for, and return what became of each asset."""
+        """Execute a run request, and return the action for each asset."""
         job = self.definitions.resolve_implicit_global_asset_job_def()
         done = job.execute_in_process(
             instance=self.instance,
@@ -100,7 +100,7 @@ class Daemon:
         }
 
     def obey(self) -> dict[str, str]:
-        """Run all that is asked for until nothing is, once each; return what became of it."""
+        """Execute run requests until there are none, each asset once; return their actions."""
         found: dict[str, str] = {}
         while requests := self.turn():
             for request in requests:
@@ -110,7 +110,7 @@ class Daemon:
         return found
 
     def told(self) -> tuple[str, dict[str, Any]]:
-        """Return the data version of the external table, and what it says of itself."""
+        """Return the data version of the external table, and its metadata."""
         (record,) = self.instance.fetch_materializations(EVENTS, limit=1).records
         event = record.asset_materialization
         assert event is not None
@@ -119,7 +119,7 @@ class Daemon:
         return event.tags["dagster/data_version"], metadata
 
     def held(self) -> dict[str, Any]:
-        """Return what the last run told of the copy."""
+        """Return the metadata that the last run reported for the copy."""
         (record,) = self.instance.fetch_observations(EVENTS, limit=1).records
         event = record.asset_observation
         assert event is not None
@@ -139,7 +139,7 @@ def root(make_project: Callable[..., Path]) -> Path:
     return make_project({"m.sql": SOURCES})
 
 
-def test_an_external_table_is_an_asset_that_says_what_is_needed_of_it(
+def test_the_asset_of_an_external_table_shows_the_rows_that_sources_need(
     root: Path, load: Callable[..., dg.Definitions]
 ) -> None:
     graph = load(root).resolve_asset_graph()
@@ -159,7 +159,7 @@ def test_an_external_table_is_an_asset_that_says_what_is_needed_of_it(
 
 
 @pytest.mark.slow
-def test_new_versions_are_followed_and_cost_what_they_change(
+def test_the_sensor_follows_new_versions_and_rebuilds_only_affected_sources(
     root: Path,
     load: Callable[..., dg.Definitions],
     instance: dg.DagsterInstance,
@@ -189,7 +189,7 @@ def test_new_versions_are_followed_and_cost_what_they_change(
     assert (held["rows written"], held["bytes written"]) == (3, held["bytes held"])
     assert daemon.stale() == set()
 
-    # Only rows that nobody reads: one run, which computes no row that is without a clock.
+    # Only rows that no source reads: one run, which rebuilds only the source with a clock.
     second = put(root, (5, "deposits", 5))
     (request,) = daemon.turn()
     assert daemon.told()[0] == second
@@ -200,12 +200,12 @@ def test_new_versions_are_followed_and_cost_what_they_change(
     assert daemon.obey() == {}
     assert daemon.stale() == set()
 
-    # Rows that another one reads: the copy has a new version, and these have none.
+    # Rows that only `young` reads: the copy has a new version, the other tables do not.
     put(root, (7, "loans", 7))
     (request,) = daemon.turn()
     assert daemon.run(request) == {"invoices": "reused", "odd": "reused", "young": "built"}
 
-    # Rows that they read.
+    # Rows that `invoices` and `odd` read.
     put(root, (6, "invoices", 7))
     (request,) = daemon.turn()
     assert daemon.run(request) == {"invoices": "built", "odd": "built", "young": "built"}
@@ -225,7 +225,7 @@ from events where category = 'invoices' group by 1;
 
 
 @pytest.mark.slow
-def test_partitions_of_external_tables_are_followed(
+def test_partitioned_sources_follow_new_versions_of_external_tables(
     make_project: Callable[..., Path],
     load: Callable[..., dg.Definitions],
     instance: dg.DagsterInstance,
@@ -246,7 +246,7 @@ def test_partitions_of_external_tables_are_followed(
 
 
 @pytest.mark.slow
-def test_a_follower_is_woken_by_versions_and_by_nothing_else(
+def test_follow_wakes_only_for_new_versions_of_external_tables(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     put(root, (1, "invoices", 1), (2, "loans", 2))
@@ -278,14 +278,14 @@ def test_a_follower_is_woken_by_versions_and_by_nothing_else(
 
 
 @pytest.mark.slow
-def test_what_is_wanted_of_external_tables_is_built_at_their_newest_version(
+def test_wants_are_built_from_the_newest_version_of_an_external_table(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     put(root, (1, "invoices", 1))
     ledger = enter(root).ledger
 
     def want(name: str) -> list[int]:
-        """Do what `persist serve` and its processes do of a want."""
+        """Create a want and satisfy it as `persist serve` and its processes do."""
         ledger.wants.create([Want(name, "m/odd", "dev", datetime.now(UTC))])
         planner = enter(root)
         evaluate_now(planner.observer, "want")
@@ -303,7 +303,7 @@ def test_what_is_wanted_of_external_tables_is_built_at_their_newest_version(
 
 
 @pytest.mark.slow
-def test_a_run_of_what_is_wanted_tells_dagster_what_is_held(
+def test_a_run_for_a_want_reports_the_copy_to_dagster(
     root: Path, spark: Any, instance: dg.DagsterInstance
 ) -> None:
     version = put(root, (1, "invoices", 1))
@@ -316,7 +316,7 @@ def test_a_run_of_what_is_wanted_tells_dagster_what_is_held(
     location.ledger.close()
 
 
-def test_whoever_reads_an_external_table_itself_gets_all_of_it(
+def test_reading_an_external_table_directly_returns_all_rows(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     put(root, (1, "invoices", 1), (2, "deposits", 2))

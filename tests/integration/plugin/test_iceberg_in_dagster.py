@@ -1,4 +1,4 @@
-"""Iceberg tables in Dagster: what their assets say, and what follows their versions."""
+"""Iceberg tables in Dagster: the metadata of their assets, and runs for new versions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ create view odd as select id from invoices where id % 2 = 1;
 
 @pytest.mark.slow
 @pytest.mark.proves("F13", "F14", "F16", "F24")
-def test_versions_of_an_iceberg_table_are_followed(
+def test_new_versions_of_an_iceberg_table_trigger_runs(
     make_project: Callable[..., Path],
     load: Callable[..., dg.Definitions],
     instance: dg.DagsterInstance,
@@ -66,7 +66,7 @@ def test_versions_of_an_iceberg_table_are_followed(
     assert (n_held, n_read, n_written) == ("2", "2", "2")
     assert bytes_held == bytes_written == f"{held['bytes held']:,}"
 
-    # Rows that nobody reads: one run, which computes nothing.
+    # Unneeded rows: one run, which computes nothing.
     lake.put(rows((4, "loans", 4)))
     (request,) = daemon.turn()
     assert daemon.told()[0] == lake.head()
@@ -75,7 +75,7 @@ def test_versions_of_an_iceberg_table_are_followed(
     assert daemon.obey() == {}
     assert daemon.stale() == set()
 
-    # The same rows written anew: no run.
+    # The same rows rewritten: no run.
     lake.compact()
     assert daemon.turn() == []
     assert daemon.stale() == set()

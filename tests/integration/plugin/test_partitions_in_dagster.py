@@ -1,4 +1,4 @@
-"""Partitioned sources as Dagster's partitioned assets: backfills, ranges, what is stale."""
+"""Partitioned sources as Dagster's partitioned assets: backfills, ranges, staleness."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def read(builder: Builder, name: str) -> list[tuple[Any, ...]]:
 
 @pytest.mark.slow
 @pytest.mark.proves("K8")
-def test_a_month_is_one_run_and_has_the_rows_of_an_unpartitioned_build(
+def test_a_backfill_is_one_run_and_equals_an_unpartitioned_build(
     load: Callable[..., dg.Definitions],
     instance: dg.DagsterInstance,
     root: Path,
@@ -91,7 +91,7 @@ def test_a_month_is_one_run_and_has_the_rows_of_an_unpartitioned_build(
 
 
 @pytest.mark.proves("K8")
-def test_partitions_follow_from_those_of_what_they_read(
+def test_partitions_depend_on_the_partitions_that_they_read(
     load: Callable[..., dg.Definitions], instance: dg.DagsterInstance, root: Path
 ) -> None:
     definitions = load(root)
@@ -109,7 +109,7 @@ def test_partitions_follow_from_those_of_what_they_read(
 
 @pytest.mark.slow
 @pytest.mark.proves("K8")
-def test_the_sensor_asks_for_what_a_change_can_reach(
+def test_the_sensor_requests_only_partitions_that_a_change_can_affect(
     load: Callable[..., dg.Definitions], instance: dg.DagsterInstance, root: Path
 ) -> None:
     definitions = load(root)
@@ -148,7 +148,7 @@ CREATE VIEW c AS SELECT day, o, sum(n) AS n FROM g GROUP BY day, o;
 
 @pytest.mark.slow
 @pytest.mark.proves("K8")
-def test_the_sensor_asks_for_all_partitions_of_several_columns(
+def test_the_sensor_requests_ranges_of_partitions_with_several_dimensions(
     load: Callable[..., dg.Definitions],
     instance: dg.DagsterInstance,
     make_project: Callable[..., Path],
@@ -174,7 +174,7 @@ def test_the_sensor_asks_for_all_partitions_of_several_columns(
     definitions = load(root)
     assert obey() == [("2024-01-01|JFK", "2024-01-04|EWR")]
     assert obey() == []
-    # The later of the two comes first in the other column.
+    # The partition with the later day has the earlier value of the other dimension.
     add((1, "EWR", 3))
     add((2, "JFK", 4))
     assert obey() == [("2024-01-01|JFK", "2024-01-02|EWR")]

@@ -1,4 +1,4 @@
-"""Sources of a run that are built ahead of their steps, several at once."""
+"""Sources of a run are built ahead of their steps, several of them concurrently."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from persist_assets.core.model.sources import Source
 
 RAW = "CREATE TABLE t (a BIGINT) USING parquet LOCATION 'raw/t';\n"
-# Sleeps within a task: two of them overlap whatever the machine's cores are busy with.
+# Sleeps within a task: two of them overlap even if all cores are busy.
 SLOW = "java_method('java.util.concurrent.locks.LockSupport', 'parkNanos', {ns}L) AS slept"
 SLEEPER = "--@ persist\nCREATE VIEW {} AS SELECT a + {} AS a, {} FROM t WHERE a = 1;\n"
 
 
 def sleepers(names: str, ns: int) -> str:
-    """Return sources that take so many nanoseconds each."""
+    """Return sources that take the given number of nanoseconds each."""
     slow = SLOW.format(ns=ns)
     return RAW + "".join(SLEEPER.format(name, n, slow) for n, name in enumerate(names))
 
@@ -58,7 +58,7 @@ def make_engine(request: pytest.FixtureRequest) -> MakeEngine:
 def make_builder(
     make_project: Callable[..., Path], enter: Callable[..., Builder]
 ) -> Callable[..., Builder]:
-    """Return a function that makes a builder, a new run, for a project of one SQL file."""
+    """Return a function that makes a builder for a new run of a project with one SQL file."""
 
     def make(sources: str = CHAIN, settings: str = "", run_id: str = "run") -> Builder:
         root = make_project({"m.sql": sources}, settings)
@@ -98,18 +98,18 @@ def run(load: Callable[..., dg.Definitions], instance: dg.DagsterInstance) -> Ca
     return execute
 
 
-# ---------------------------------------------------------------------------------- at the same time
+# -------------------------------------------------------------------------------------- concurrency
 
 
 @pytest.mark.slow
 @pytest.mark.proves("K14")
-def test_two_sources_of_two_seconds_are_built_within_three_and_a_half(
+def test_two_slow_sources_of_a_run_are_built_concurrently(
     make_builder: Callable[..., Builder], run: Callable[..., Any]
 ) -> None:
     warm = make_builder(sleepers("xy", 1))
     assert run(warm.settings.root).success
     seconds: list[float] = []
-    for more in range(3):  # what else the machine does is not what is asked: the best of three
+    for more in range(3):  # the best of three, because the machine may be busy
         builder = make_builder(sleepers("xy", 2 * 10**9 + more))
         result = run(builder.settings.root)
         assert result.success
@@ -124,7 +124,7 @@ def test_two_sources_of_two_seconds_are_built_within_three_and_a_half(
     has_taken(min(seconds), within_s=3.5, of_which_waiting_s=2.0)
 
 
-def test_one_at_a_time_is_a_setting(
+def test_parallel_1_builds_one_source_at_a_time(
     make_builder: Callable[..., Builder], run: Callable[..., Any]
 ) -> None:
     builder = make_builder(sleepers("xy", 1), "parallel = 1\n")
@@ -136,21 +136,21 @@ def test_one_at_a_time_is_a_setting(
 @pytest.mark.parametrize(
     ("text", "message"), [("-1", "a number of sources"), ("true", "an integer")]
 )
-def test_a_wrong_number_of_sources_at_once_is_refused(
+def test_invalid_values_of_parallel_are_rejected(
     make_project: Callable[..., Path], text: str, message: str
 ) -> None:
     with pytest.raises(SettingsError, match=message):
         load_settings(make_project({}, f"parallel = {text}\n"))
 
 
-def test_the_default_is_what_spark_runs_at_once(make_builder: Callable[..., Builder]) -> None:
+def test_the_default_parallelism_is_that_of_spark(make_builder: Callable[..., Builder]) -> None:
     assert make_builder().engine.parallelism() == 2  # local[2]
 
 
 # ------------------------------------------------------------------------------- parked and resumed
 
 
-def test_what_is_parked_is_read_by_its_own_run_and_seen_by_nobody_else(
+def test_parked_builds_are_visible_only_to_their_own_run(
     make_builder: Callable[..., Builder],
 ) -> None:
     builder = make_builder()
@@ -171,13 +171,13 @@ def test_what_is_parked_is_read_by_its_own_run_and_seen_by_nobody_else(
     ends = {b.source_id.partition("@")[0]: b for b in builder.ledger.builds.fetch()}
     assert ends["r"].state == "failed"
     assert ends["r"].error == "its run ended before it started"
-    # The next run finds everything in order.
+    # The next run is not affected.
     again = make_builder(run_id="again")
     again.build(named(again, "r"))
     assert rows(again, "r") == [(3,)]
 
 
-def test_what_somebody_else_built_meanwhile_is_not_built_twice(
+def test_a_parked_build_reuses_a_table_that_another_run_published(
     make_builder: Callable[..., Builder],
 ) -> None:
     builder, other = make_builder(), make_builder(run_id="other")
@@ -192,7 +192,7 @@ def test_what_somebody_else_built_meanwhile_is_not_built_twice(
     assert rows(builder, "p") == [(2,), (3,), (4,)]
 
 
-def test_what_somebody_else_built_of_newer_data_is_not_undone(
+def test_a_parked_build_does_not_replace_a_table_of_newer_data(
     make_builder: Callable[..., Builder],
 ) -> None:
     builder = make_builder()
@@ -205,7 +205,7 @@ def test_what_somebody_else_built_of_newer_data_is_not_undone(
     assert rows(other, "p") == [(8,)]
 
 
-def test_what_rests_on_another_draw_than_its_readers_see_is_built_anew(
+def test_a_parked_build_over_replaced_nondeterministic_rows_is_rebuilt(
     make_builder: Callable[..., Builder],
 ) -> None:
     lots = (
@@ -222,7 +222,7 @@ def test_what_rests_on_another_draw_than_its_readers_see_is_built_anew(
     assert rows(builder, "q") == [(max(x for _, x in rows(builder, "p")),)]
 
 
-def test_a_table_that_is_gone_when_its_turn_comes_is_written_again(
+def test_a_parked_table_with_deleted_files_is_rebuilt(
     make_builder: Callable[..., Builder],
 ) -> None:
     builder = make_builder()
@@ -235,7 +235,7 @@ def test_a_table_that_is_gone_when_its_turn_comes_is_written_again(
     assert rows(builder, "p") == [(2,), (3,), (4,)]
 
 
-def test_sources_of_one_meaning_share_a_table_when_built_at_once(
+def test_equal_sources_built_concurrently_share_a_table(
     make_builder: Callable[..., Builder], run: Callable[..., Any]
 ) -> None:
     same = "".join(
@@ -247,7 +247,7 @@ def test_sources_of_one_meaning_share_a_table_when_built_at_once(
     assert sorted(b.action for b in builder.ledger.builds.fetch()) == ["built", "reused", "reused"]
 
 
-# ------------------------------------------------------------ around what is not selected
+# ------------------------------------------------------------------- unselected sources
 
 AROUND = RAW + (
     "--@ persist\nCREATE VIEW base AS SELECT a + 1 AS a FROM t;\n"
@@ -255,13 +255,13 @@ AROUND = RAW + (
     "--@ persist\nCREATE VIEW other AS SELECT a * 3 AS a FROM base;\n"
     "--@ persist\nCREATE VIEW a_top AS SELECT sum(a) AS s FROM middle;\n"
 )
-"""Dagster asks for `a_top` first where `middle` is not selected, although it rests on `base`."""
+"""Unless `middle` is selected, Dagster starts `a_top` first, although it depends on `base`."""
 
 
 @pytest.mark.slow
 @pytest.mark.proves("S22")
 @pytest.mark.parametrize("settings", ["", "parallel = 1\n"])
-def test_a_source_is_built_once_and_after_what_it_rests_on_through_unselected_sources(
+def test_a_source_is_built_once_and_after_sources_upstream_of_unselected_ones(
     make_builder: Callable[..., Builder], run: Callable[..., Any], settings: str
 ) -> None:
     root = make_builder(AROUND, settings).settings.root
@@ -275,7 +275,7 @@ def test_a_source_is_built_once_and_after_what_it_rests_on_through_unselected_so
     began = {b.source_id.partition("@")[0]: b.started_at for b in found}
     assert began["base"] < began["a_top"]
     assert rows(builder, "a_top") == [(10,)]
-    # Only this source has changed, and what it rests on is selected too.
+    # Only this source has changed, and its upstream source is selected, too.
     builder = make_builder(edited.replace("max(a)", "min(a)"), settings)
     result = run(root, only="base other a_top")
     found = builder.ledger.builds.fetch(run_id=result.run_id)
@@ -284,7 +284,7 @@ def test_a_source_is_built_once_and_after_what_it_rests_on_through_unselected_so
 
 
 @pytest.mark.proves("S22")
-def test_a_source_is_built_although_what_it_rests_on_fails_beyond_an_unselected_source(
+def test_a_source_is_built_despite_a_failure_upstream_of_an_unselected_source(
     make_builder: Callable[..., Builder], run: Callable[..., Any]
 ) -> None:
     root = make_builder(AROUND).settings.root
@@ -304,7 +304,7 @@ BROKEN = '--@ persist check { expr { few="a < 3" } }'
 # ----------------------------------------------------------------------------------------- failures
 
 
-def test_a_failure_is_that_of_its_own_step(
+def test_a_failed_build_fails_only_its_own_step(
     make_builder: Callable[..., Builder], run: Callable[..., Any]
 ) -> None:
     wrong = (
@@ -322,7 +322,7 @@ def test_a_failure_is_that_of_its_own_step(
     assert not checked.passed
 
 
-def test_an_error_waits_for_its_step(make_builder: Callable[..., Builder]) -> None:
+def test_an_error_is_raised_in_its_own_step(make_builder: Callable[..., Builder]) -> None:
     sources = (
         '--@ persist check { expr { few="s < 3" } }\nCREATE VIEW m AS SELECT sum(a) s FROM t;\n'
     )
@@ -330,7 +330,7 @@ def test_an_error_waits_for_its_step(make_builder: Callable[..., Builder]) -> No
     pool = Pool(builder, builder.project.persisted)
     with pytest.raises(CheckFailedError), pool.work(named(builder, "m")):
         pass
-    # Its step tried again: it is built in the step, and fails again.
+    # A retry of its step: it is built in the step, and fails again.
     with pytest.raises(CheckFailedError), pool.work(named(builder, "m")):
         pass
     pool.close()
@@ -339,10 +339,10 @@ def test_an_error_waits_for_its_step(make_builder: Callable[..., Builder]) -> No
 
 
 @pytest.mark.usefixtures("spark")
-def test_a_run_that_ends_takes_along_what_is_under_way(
+def test_a_run_that_ends_cancels_its_running_builds(
     make_builder: Callable[..., Builder],
 ) -> None:
-    hour = SLOW.format(ns=10**6)  # a millisecond for each row; Spark looks up every 1,000 rows
+    hour = SLOW.format(ns=10**6)  # a millisecond per row; Spark checks for kills every 1,000 rows
     builder = make_builder(
         "".join(
             f"--@ persist\nCREATE VIEW {name} AS SELECT id + {n} AS a, {hour} FROM range(3600000);\n"
@@ -358,7 +358,7 @@ def test_a_run_that_ends_takes_along_what_is_under_way(
     assert not list(tables.rglob("*.parquet"))
 
 
-def test_a_run_that_ends_does_not_wait_for_others(make_builder: Callable[..., Builder]) -> None:
+def test_a_run_that_ends_does_not_wait_for_leases(make_builder: Callable[..., Builder]) -> None:
     builder = make_builder()
     held = f"build {named(builder, 'r').build_id}"
     with builder.ledger.leases.hold(held, "somebody"):
@@ -369,11 +369,11 @@ def test_a_run_that_ends_does_not_wait_for_others(make_builder: Callable[..., Bu
         assert isinstance(future.exception(), ConflictError | PersistError)
 
 
-# ------------------------------------------------------------------------------ what is not a source
+# -------------------------------------------------------------------------- other assets and checks
 
 
 @pytest.mark.slow
-def test_what_an_asset_feeds_begins_after_it(
+def test_sources_that_read_an_assets_table_are_built_after_the_asset(
     make_builder: Callable[..., Builder], run: Callable[..., Any], spark: Any
 ) -> None:
     fed_by = (
@@ -392,7 +392,7 @@ def test_what_an_asset_feeds_begins_after_it(
     assert rows(builder, "y") == [(11,)]
 
 
-def test_a_check_of_somebody_elses_holds_back_what_is_built_already(
+def test_a_blocking_dagster_check_holds_back_downstream_sources(
     make_builder: Callable[..., Builder], run: Callable[..., Any]
 ) -> None:
     builder = make_builder()
@@ -406,10 +406,10 @@ def test_a_check_of_somebody_elses_holds_back_what_is_built_already(
     assert seen(builder) == {"p", "r"}
 
 
-def test_several_runs_of_the_same_sources_at_once_agree(
+def test_concurrent_runs_of_the_same_sources_do_not_deadlock(
     make_builder: Callable[..., Builder],
 ) -> None:
-    """Each holds what the other waits for, in turns: nobody waits for ever."""
+    """Each run holds a lease that the other one waits for, in different orders."""
     builders = [make_builder(run_id=f"run {n}") for n in range(2)]
     errors: list[BaseException] = []
 

@@ -1,4 +1,4 @@
-"""Functions of Python as Dagster assets, beside SQL and Malloy."""
+"""Python functions as Dagster assets, together with SQL and Malloy sources."""
 
 import json
 import sys
@@ -83,7 +83,7 @@ def test_check_and_the_definitions_agree_for_all_three_languages(root: Path) -> 
     assert keys == {"raw/t", "d/outside"}
 
 
-def test_malloy_is_told_that_the_columns_of_a_function_are_not_known(root: Path) -> None:
+def test_malloy_reports_unknown_columns_of_python_functions(root: Path) -> None:
     need(there(), "bundle Malloy's compiler: make bridge")
     text = MALLOY.replace("spark.table('v')", "spark.table('named')")
     (root / "sources" / "m.malloy").write_text(text)
@@ -128,7 +128,7 @@ def test_functions_are_assets(
     assert "unversioned:" in (outside[0].asset_materialization.tags or {})["dagster/data_version"]
 
 
-def test_a_function_that_fails_fails_its_step_and_says_where(
+def test_a_failing_function_fails_its_step_and_reports_the_location(
     root: Path, load: Callable[..., dg.Definitions], instance: dg.DagsterInstance
 ) -> None:
     (root / "helper.py").write_text("def keep(t):\n    raise ValueError('no luck')\n")

@@ -1,4 +1,4 @@
-"""A step that failed is tried again, as its source says, in Dagster and by `persist build`."""
+"""Failed steps are retried in Dagster and by `persist build`, if their source says so."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def states(root: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(("keys", "expected"), [("", False), ("retries=1", True)])
-def test_dagster_tries_a_step_again(
+def test_dagster_retries_a_failed_step_only_if_its_source_says_so(
     spark: Any,
     make_project: Callable[..., Path],
     load: Callable[..., dg.Definitions],
@@ -78,7 +78,7 @@ def test_dagster_tries_a_step_again(
     assert len(retried) == int(expected)
 
 
-def test_persist_build_tries_a_step_again(
+def test_persist_build_retries_a_failed_step(
     spark: Any, make_project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = make_project({})

@@ -1,4 +1,4 @@
-"""Dagster runs that say by a tag in which environment they build."""
+"""Dagster runs with a tag for the environment in which they build."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def rows(root: Path, environment: str, name: str) -> list[dict[str, Any]]:
 
 
 def stale(definitions: dg.Definitions, instance: Any) -> dict[str, str]:
-    """Return what Dagster thinks of the assets of a code location."""
+    """Return Dagster's status of the assets of a code location that are not fresh."""
     graph = definitions.resolve_asset_graph()
     resolver = CachingStaleStatusResolver(instance, graph, LoadingContextForTest(instance))
     return {
@@ -135,11 +135,11 @@ def test_a_run_builds_in_the_environment_that_its_tag_names(
 
 
 @pytest.mark.slow
-def test_what_another_environment_built_does_not_pass_for_built_here(
+def test_builds_in_another_environment_leave_assets_stale(
     root: Path, load: Callable[..., dg.Definitions], instance: Any
 ) -> None:
     definitions = load(root)
-    # In `same` everything means what it means in the location's own environment, `dev`.
+    # In `same`, BuildIDs are those of the location's own environment, `dev`.
     run(definitions, instance, "same")
     assert stale(definitions, instance) == {"p": "STALE", "q": "STALE"}
     run(definitions, instance)
@@ -153,7 +153,7 @@ def test_what_another_environment_built_does_not_pass_for_built_here(
 
 
 @pytest.mark.slow
-def test_checks_hold_in_the_environment_of_the_run(
+def test_a_failed_check_affects_only_the_environment_of_the_run(
     root: Path, load: Callable[..., dg.Definitions], instance: Any
 ) -> None:
     definitions = load(root)
@@ -175,7 +175,7 @@ def test_checks_hold_in_the_environment_of_the_run(
         ("../x", "invalid environment name `../x`"),
     ],
 )
-def test_an_unknown_environment_fails_the_step_with_its_name(
+def test_an_invalid_environment_tag_fails_the_step(
     root: Path,
     load: Callable[..., dg.Definitions],
     instance: Any,
@@ -192,7 +192,7 @@ def test_an_unknown_environment_fails_the_step_with_its_name(
     assert not (root / ".persist" / "ledger.db").exists()
 
 
-def test_sources_that_are_wrong_there_fail_the_step(
+def test_sources_that_are_invalid_in_the_environment_fail_the_step(
     make_project: Callable[..., Path], load: Callable[..., dg.Definitions], instance: Any
 ) -> None:
     made = make_project(
@@ -219,7 +219,7 @@ def test_sources_that_changed_since_they_were_loaded_are_not_built(
     assert actions(run(load(root), instance, "prod")) == {"p": "built", "q": "built"}
 
 
-def test_one_process_s_session_is_not_torn_between_environments(root: Path) -> None:
+def test_a_process_rejects_concurrent_runs_with_different_spark_settings(root: Path) -> None:
     settings = load_settings(root)
     runtime = Runtime(settings, load_project(settings), frozenset())
     here, there, same = (
@@ -275,8 +275,8 @@ def test_ordinary_assets_have_tables_in_each_environment(
 
 @pytest.mark.slow
 @pytest.mark.proves("K20")
-def test_a_launched_run_with_a_tag_has_that_environment_s_spark(root: Path, tmp_path: Path) -> None:
-    """A job with the tag, in a process of its own, with the session that the project makes."""
+def test_a_launched_run_uses_the_spark_settings_of_its_tag(root: Path, tmp_path: Path) -> None:
+    """A job with the tag, in a separate process, with a session that the project creates."""
     (root / "definitions.py").write_text(
         "import dagster as dg\n"
         "from persist_assets import load_sources\n"

@@ -1,4 +1,4 @@
-"""Dagster trims the log as the settings say."""
+"""Dagster trims the event log according to the settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.proves("Z3")
-def test_a_schedule_that_is_on_trims_the_log(tmp_path: Path) -> None:
+def test_a_running_schedule_trims_the_event_log(tmp_path: Path) -> None:
     root = a_project(tmp_path / "p", '[retention]\nevents = "1 hour"\n')
     past = Ledger(load_settings(root).ledger, clock=lambda: datetime.now(UTC) - timedelta(hours=2))
     happens(past, 1, 1, 2)
@@ -34,6 +34,6 @@ def test_a_schedule_that_is_on_trims_the_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("Z3")
-def test_without_a_setting_nothing_trims_the_log(tmp_path: Path) -> None:
+def test_without_a_retention_setting_no_schedule_trims_the_log(tmp_path: Path) -> None:
     definitions = load_sources(a_project(tmp_path / "p") / "sources")
     assert {s.name for s in definitions.schedules or ()} == {"persist_gc"}

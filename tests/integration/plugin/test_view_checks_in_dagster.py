@@ -45,7 +45,7 @@ def put(root: Path, name: str, **columns: list[Any]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.proves("W22", "W23")
-def test_readers_of_views_have_the_checks_of_the_views(
+def test_assets_have_the_checks_of_the_views_that_they_read(
     make_project: Callable[..., Path],
     load: Callable[..., dg.Definitions],
     instance: dg.DagsterInstance,
@@ -82,7 +82,7 @@ def test_readers_of_views_have_the_checks_of_the_views(
     assert sorted(read_failures(kept)["b"].to_pylist()) == ["y", "z"]
     assert shared.metadata["failing_rows_kept"].value == 2
     assert instance.fetch_materializations(R, limit=1).records[0].asset_materialization
-    # Neither row is one of `r`.
+    # `r` has neither row.
     put(root, "3", a=[None, 11], b=["x", "y"])
     is_done, checks = run()
     assert not is_done

@@ -1,4 +1,4 @@
-"""Wants in Dagster: what is wanted is built by runs, whatever becomes of daemons and runs."""
+"""Wants in Dagster: runs build what wants request, even if daemons restart and runs fail."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ DAILY, TOTAL = dg.AssetKey(["m", "daily"]), dg.AssetKey(["m", "total"])
 
 
 class Location:
-    """A code location, its ledger and its instance; what a daemon would do is done by hand."""
+    """A code location, its ledger and its instance; tests act as the daemon."""
 
     def __init__(self, root: Path, spark: Any, instance: dg.DagsterInstance) -> None:
         self.root, self.instance = root, instance
@@ -60,7 +60,7 @@ class Location:
         self.ledger.wants.create([want])
 
     def turn(self) -> tuple[list[dg.RunRequest], str]:
-        """Evaluate the sensor as the daemon does: keys of runs are seen once."""
+        """Evaluate the sensor as the daemon does, which starts one run per run key."""
         sensor = self.definitions.resolve_sensor_def("persist_wants")
         with dg.build_sensor_context(
             instance=self.instance, definitions=self.definitions, cursor=self.cursor
@@ -110,7 +110,7 @@ def locate(
 
 @pytest.mark.slow
 @pytest.mark.proves("D13")
-def test_what_is_wanted_is_one_run_that_shows_what_it_published(
+def test_wants_are_built_in_one_run_that_records_its_materializations(
     locate: Callable[..., Location],
 ) -> None:
     location = locate()
@@ -120,7 +120,7 @@ def test_what_is_wanted_is_one_run_that_shows_what_it_published(
     (request,), _ = location.turn()
     cursor = location.cursor
     assert location.turn()[0] == []
-    location.cursor = None  # a daemon that begins anew asks for the same run
+    location.cursor = None  # a restarted daemon requests the same run
     assert location.turn()[0] == []
     location.cursor = cursor
     assert location.run(request).success
@@ -139,7 +139,7 @@ def test_what_is_wanted_is_one_run_that_shows_what_it_published(
 @pytest.mark.slow
 @pytest.mark.proves("D16")
 @pytest.mark.proves("D17")
-def test_a_run_fails_with_its_request_and_the_next_one_builds_the_rest(
+def test_a_failed_request_fails_its_run_and_the_next_run_builds_the_rest(
     locate: Callable[..., Location],
 ) -> None:
     location = locate()
@@ -156,7 +156,7 @@ def test_a_run_fails_with_its_request_and_the_next_one_builds_the_rest(
 
 @pytest.mark.slow
 @pytest.mark.proves("D18")
-def test_a_thousand_idle_turns_start_and_write_nothing(locate: Callable[..., Location]) -> None:
+def test_idle_sensor_ticks_start_no_runs_and_log_no_events(locate: Callable[..., Location]) -> None:
     location = locate()
     location.want("m/total", external_dependencies=("users:data/users",), sla_s=86_400)
     for _ in range(3):
@@ -187,7 +187,7 @@ CHAINED = ("daily", "zdaily", "pairs", "total", "atotal")
 
 
 def stale(location: Location, *names: str) -> dict[str, str]:
-    """Return what Dagster calls out of date, and why."""
+    """Return what Dagster considers stale, with the causes."""
     graph = location.definitions.resolve_asset_graph()
     instance = location.instance
     resolver = CachingStaleStatusResolver(instance, graph, LoadingContextForTest(instance))
@@ -205,7 +205,7 @@ def stale(location: Location, *names: str) -> dict[str, str]:
 
 
 def tags(location: Location, name: str) -> dict[str, str]:
-    """Return the tags of the last materialization, without where it points to."""
+    """Return the tags of the last materialization, without its pointers to input events."""
     (record,) = location.instance.fetch_materializations(dg.AssetKey(["m", name]), limit=1).records
     told = record.asset_materialization
     assert told is not None
@@ -217,7 +217,7 @@ def tags(location: Location, name: str) -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.proves("K19")
-def test_what_a_request_built_is_as_fresh_to_dagster_as_what_an_ordinary_run_did(
+def test_dagster_sees_assets_built_by_requests_as_fresh_as_those_of_ordinary_runs(
     locate: Callable[..., Location],
 ) -> None:
     location = locate(CHAIN)
@@ -248,14 +248,14 @@ def test_what_a_request_built_is_as_fresh_to_dagster_as_what_an_ordinary_run_did
     ordinary(None, "total", "atotal")
     for name, found in by_request.items():
         told = tags(location, name)
-        if name == "zdaily":  # an ordinary run has a digest of the versions of partitions there
+        if name == "zdaily":  # an ordinary run records a digest of the partition versions
             of_daily = "dagster/input_data_version/m/daily"
             assert found.pop(of_daily) == by_request["daily"]["dagster/data_version"]
             del told[of_daily]
         assert found == told, name
     assert "dagster/partition/day" in by_request["pairs"]
 
-    # Data that changed makes them stale, as soon as Dagster knows, and building them fresh.
+    # Changed data makes them stale once Dagster knows it, and a build makes them fresh.
     days = [datetime(2024, 1, 2).date()]
     table = pa.table({"day": days, "n": pa.array([2], pa.int32())})
     write_deltalake(str(location.root / "f"), table, mode="append")
@@ -277,7 +277,7 @@ def test_what_a_request_built_is_as_fresh_to_dagster_as_what_an_ordinary_run_did
     assert asked == {"daily", "zdaily", "pairs"}, "of these other partitions were never built"
 
 
-def test_a_run_that_ended_before_it_began_fails_its_request(
+def test_a_run_canceled_before_it_starts_fails_its_request(
     locate: Callable[..., Location],
 ) -> None:
     location = locate()
@@ -308,7 +308,7 @@ def test_a_run_that_died_fails_its_request(locate: Callable[..., Location]) -> N
 
 @pytest.mark.slow
 @pytest.mark.proves("D4")
-def test_wants_of_builds_tell_who_started_them(locate: Callable[..., Location]) -> None:
+def test_wants_of_builds_record_who_started_them(locate: Callable[..., Location]) -> None:
     location = locate()
     job = location.definitions.resolve_implicit_global_asset_job_def()
     for tags in (
@@ -343,13 +343,13 @@ CREATE VIEW bad AS SELECT max(1 / (n - 2)) AS n FROM f;
 
 @pytest.mark.slow
 @pytest.mark.proves("D1", "D4")
-def test_whoever_asks_for_a_build_and_however_there_is_a_want_and_no_build_without(
+def test_every_build_has_a_want_whatever_started_it(
     locate: Callable[..., Location], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     location = locate(EVERY_WAY)
     settings = load_settings(location.root)
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("PERSIST_ENV", "dev")  # running assets sets them: here they are put back
+    monkeypatch.setenv("PERSIST_ENV", "dev")  # `run_assets` sets them; `monkeypatch` restores them
     schedule = location.definitions.resolve_schedule_def("persist_scheduled_wants")
     with (
         serving(location.root) as served,
@@ -362,7 +362,7 @@ def test_whoever_asks_for_a_build_and_however_there_is_a_want_and_no_build_witho
         form = {"partition_ref": "m/daily/2024-01-02", "form_token": token}
         assert client.post("/wants", data=form).status_code == 303
         schedule.evaluate_tick(context)
-    location.want("m/bad", source={"type": "api"})  # as whoever imports us may
+    location.want("m/bad", source={"type": "api"})  # as users of the Python API may
     while requests := location.turn()[0]:
         for request in requests:
             location.run(request)
@@ -407,7 +407,7 @@ CREATE VIEW daily AS SELECT day, sum(n) AS n FROM f GROUP BY day;
 
 @pytest.mark.slow
 @pytest.mark.proves("D14")
-def test_what_another_graph_publishes_is_built_on_and_lateness_is_told(
+def test_upstream_partitions_trigger_builds_and_missed_deadlines_call_the_webhook(
     locate: Callable[..., Location], tmp_path: Path
 ) -> None:
     told: list[dict[str, Any]] = []
@@ -454,7 +454,7 @@ def test_what_another_graph_publishes_is_built_on_and_lateness_is_told(
         assert [t["kind"] for t in told] == ["sla-missed", "sla-recovered"]
         upstream = dg.AssetKey(["users", "data", "users"])
         assert location.instance.fetch_materializations(upstream, limit=9).records
-        # What it waited for is above it in the graph, and breaks neither buttons nor freshness.
+        # The upstream partition is a parent in the graph, and affects neither runs nor freshness.
         graph = location.definitions.resolve_asset_graph()
         assert graph.get(DAILY).parent_keys == {upstream, dg.AssetKey(["m", "f"])}
         assert stale(location, "daily") == {}
@@ -474,7 +474,7 @@ def test_what_another_graph_publishes_is_built_on_and_lateness_is_told(
 
 
 @pytest.mark.slow
-def test_what_is_needed_elsewhere_holds_up_no_automation_and_is_not_taken_for_ours(
+def test_external_dependencies_neither_block_nor_trigger_automation(
     locate: Callable[..., Location],
 ) -> None:
     text = """
@@ -545,7 +545,7 @@ CREATE VIEW whole AS SELECT sum(n) AS n FROM f;
 
 
 @pytest.mark.proves("K9")
-def test_a_deadline_that_cron_can_say_is_a_freshness_policy(
+def test_deadlines_that_cron_can_express_become_freshness_policies(
     locate: Callable[..., Location],
 ) -> None:
     graph = locate(DEADLINES).definitions.resolve_asset_graph()

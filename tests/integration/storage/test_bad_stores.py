@@ -1,7 +1,7 @@
-"""Stores that misbehave: they lose answers, throttle, refuse old credentials, or say nothing.
+"""Object stores that lose responses, throttle, reject expired credentials or do not respond.
 
-A proxy before an S3-compatible server does that. Whatever happens, a table is as a reader who
-knows nothing of it expects it, and the error says what to do.
+A proxy in front of an S3-compatible server simulates this. In every case, tables stay consistent
+for readers, and the error says what to do.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def entry(version: int) -> str:
 
 @pytest.mark.slow
 @pytest.mark.proves("S18")
-def test_a_commit_whose_answer_was_lost_is_known_to_be_ours(bucket: str, proxy: Proxy) -> None:
+def test_a_commit_with_a_lost_response_is_recognized_as_our_own(bucket: str, proxy: Proxy) -> None:
     root = f"{bucket}/t"
     for version, uid in enumerate(UIDS[:3]):
         staged = stage(root, uid, version + 1)
@@ -81,11 +81,13 @@ def test_a_commit_whose_answer_was_lost_is_known_to_be_ours(bucket: str, proxy: 
 
 @pytest.mark.slow
 @pytest.mark.proves("S18")
-def test_a_version_that_is_put_back_is_known_to_be_ours(bucket: str, proxy: Proxy) -> None:
+def test_a_restoring_commit_with_a_lost_response_is_recognized_as_our_own(
+    bucket: str, proxy: Proxy
+) -> None:
     root = f"{bucket}/t"
     for uid in UIDS[:2]:
         commit(stage(root, uid, 3), build_id="b", pinned=None)
-    # Version 1 was never published: version 2 puts version 0 back, and 3 is what is written.
+    # Version 1 was never published: version 2 restores version 0, and 3 has the new data.
     staged = stage(root, UIDS[2], 5)
     proxy.misbehave("lose", "PUT", entry(2), times=1)
     assert commit(staged, build_id="b", pinned=0) == 3
@@ -109,7 +111,7 @@ def test_a_commit_of_another_writer_is_still_a_conflict(bucket: str, proxy: Prox
 
 
 @pytest.mark.proves("S18")
-def test_a_commit_is_no_conflict_as_long_as_nobody_knows_whose_the_other_one_is(
+def test_an_existing_commit_by_an_unknown_writer_is_an_error_but_not_a_conflict(
     bucket: str, proxy: Proxy
 ) -> None:
     staged = stage(f"{bucket}/t", UIDS[0], 1)
@@ -148,11 +150,11 @@ def filled(bucket: str) -> str:
 @pytest.mark.slow
 @pytest.mark.proves("S18")
 @pytest.mark.parametrize("asking", ASKS)
-def test_a_store_that_throttles_is_asked_again_and_a_line_says_so(
+def test_throttled_requests_are_retried_and_logged(
     asking: str, filled: str, proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = repr(ASKS[asking](filled)) if asking != "committing" else "0"
-    # delta-rs asks four times within half a second, pyarrow as often within two.
+    # delta-rs tries four times within half a second, pyarrow four times within two seconds.
     proxy.misbehave("throttle", times=5)
     assert repr(ASKS[asking](filled)) == expected
     assert proxy.behave() == 5
@@ -161,7 +163,7 @@ def test_a_store_that_throttles_is_asked_again_and_a_line_says_so(
 
 @pytest.mark.slow
 @pytest.mark.proves("S18")
-def test_a_store_that_goes_on_throttling_is_an_error_that_names_the_reason(
+def test_persistent_throttling_is_reported_as_an_error_with_its_reason(
     filled: str, proxy: Proxy
 ) -> None:
     know_stores([], Patience(60, 1))
@@ -180,7 +182,7 @@ def test_a_store_that_goes_on_throttling_is_an_error_that_names_the_reason(
 
 @pytest.mark.proves("S18")
 @pytest.mark.parametrize("asking", ASKS)
-def test_wherever_a_token_has_expired_the_hint_says_so(
+def test_every_operation_reports_expired_credentials(
     asking: str, filled: str, proxy: Proxy
 ) -> None:
     for act in ("expired", "refresh"):
@@ -203,13 +205,13 @@ CREATE VIEW p AS SELECT count(*) AS n FROM t;
 @pytest.mark.proves("S24")
 @pytest.mark.parametrize("scheme", ["gs", "s3"])
 @pytest.mark.parametrize("form", ["parquet", "delta"])
-def test_a_plan_names_a_store_that_says_nothing_and_gives_up(
+def test_a_plan_times_out_and_names_a_store_that_does_not_respond(
     form: str, scheme: str, make_project: Callable[..., Path], proxy: Proxy, bucket: str
 ) -> None:
     place = f"{scheme}://lake/t"
     root = make_project({"m.sql": SOURCES.format(form=form, place=place)}, 'store_timeout = "2s"')
     proxy.misbehave("silence")
-    # The store and the server that is asked for credentials.
+    # The store and the server that provides credentials.
     silent = {
         "PERSIST_TRUST": "*",
         "AWS_ENDPOINT_URL": proxy.url,
@@ -229,7 +231,7 @@ def test_a_plan_names_a_store_that_says_nothing_and_gives_up(
 
 @pytest.mark.slow
 @pytest.mark.proves("S24")
-def test_a_store_that_said_nothing_is_not_waited_for_again_at_once(
+def test_requests_fail_without_waiting_after_a_store_did_not_respond(
     filled: str, proxy: Proxy
 ) -> None:
     know_stores([], Patience(2, 60))

@@ -1,4 +1,4 @@
-"""Delta tables of others of which a file is broken: it is named, and what is published stays."""
+"""Delta tables with a broken file: errors name the file, and published tables stay readable."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def put(root: Path, *ids: int) -> None:
 
 
 def cut(file: Path) -> Path:
-    """Leave the first half of a file."""
+    """Truncate a file to its first half."""
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     return file
 
@@ -82,7 +82,7 @@ def cut_checkpoint(root: Path) -> Path:
 def overwritten_checkpoint(root: Path) -> Path:
     file = checkpoint(root)
     content = file.read_bytes()
-    file.write_bytes(content[:40] + bytes(200) + content[240:])  # its footer is whole
+    file.write_bytes(content[:40] + bytes(200) + content[240:])  # its footer is intact
     return file
 
 
@@ -105,7 +105,7 @@ BREAKS = [
 @pytest.mark.slow
 @pytest.mark.proves("F23", "F26")
 @pytest.mark.parametrize("breaks", BREAKS, ids=lambda b: b.__name__)
-def test_a_broken_file_is_named_and_what_is_published_stays(
+def test_a_broken_file_is_named_and_published_tables_stay_readable(
     breaks: Callable[[Path], Path],
     enter: Callable[..., Builder],
     make_project: Callable[..., Path],
@@ -119,7 +119,7 @@ def test_a_broken_file_is_named_and_what_is_published_stays(
     put(root, 3)
     saved = shutil.copytree(root / "lake", root / "saved")
     file = breaks(root)
-    # A build, in which nobody sees anything of what delta-rs or Spark raised.
+    # A build reports persist's own error instead of those of delta-rs or Spark.
     builder = enter(root)
     with pytest.raises(StorageError) as raised:
         builder.build(v)
@@ -133,7 +133,7 @@ def test_a_broken_file_is_named_and_what_is_published_stays(
         assert done.returncode == 6, done.stderr
         error = json.loads(done.stdout)["error"]
         assert (error["code"], str(file) in error["message"]) == ("StorageError", True)
-    # What is mended is followed.
+    # After a repair, changes are followed.
     shutil.rmtree(root / "lake")
     shutil.copytree(saved, root / "lake")
     builder = enter(root)
@@ -162,7 +162,7 @@ def test_a_broken_part_of_a_log_is_named(tmp_path: Path, table: str, pattern: st
     assert file.name in raised.value.message
 
 
-def test_so_it_is_of_raw_tables(tmp_path: Path) -> None:
+def test_broken_files_of_raw_delta_tables_are_named(tmp_path: Path) -> None:
     put(tmp_path, 1)
     put(tmp_path, 2)
     raw = RawTable("delta", "lake")
@@ -177,7 +177,7 @@ def test_so_it_is_of_raw_tables(tmp_path: Path) -> None:
         pin_raw(raw, str(root))
 
 
-def test_a_deletion_vector_that_is_gone_is_told_as_such(tmp_path: Path) -> None:
+def test_a_missing_deletion_vector_raises_a_gone_error(tmp_path: Path) -> None:
     root = shutil.copytree(FOREIGN / "table-with-dv-small", tmp_path / "t")
     (file,) = root.glob("*.bin")
     file.unlink()
@@ -187,7 +187,7 @@ def test_a_deletion_vector_that_is_gone_is_told_as_such(tmp_path: Path) -> None:
 
 
 def mark(root: Path, rows: int, deleted: int) -> None:
-    """Have the file of a table hold so many rows, and its deletion vector the first of them."""
+    """Rewrite the file of a table with so many rows, of which the first are marked as deleted."""
     (file,), (vector,) = root.glob("*.parquet"), root.glob("*.bin")
     pq.write_table(pa.table({"value": pa.array(range(rows), pa.int32())}), file)
     bitmap = struct.pack("<I", 1681511377) + BitMap64(range(deleted)).serialize()
@@ -205,7 +205,7 @@ def mark(root: Path, rows: int, deleted: int) -> None:
 
 
 @pytest.mark.slow
-def test_more_than_a_million_deleted_rows_are_refused_with_what_helps(
+def test_more_than_a_million_deleted_rows_are_rejected_with_a_hint(
     spark: Any, tmp_path: Path
 ) -> None:
     most = 1_000_000
@@ -222,6 +222,6 @@ def test_more_than_a_million_deleted_rows_are_refused_with_what_helps(
     assert f"the Delta table at {root} has 1,000,001 rows in" in raised.value.message
     assert "REORG TABLE" in (raised.value.hint or "")
     assert "PURGE" in (raised.value.hint or "")
-    # Rows of files that cannot hold what is asked for do not count.
+    # Rows of files that cannot match the predicate do not count.
     assert source.prune(f"value > {most + 100}", source.pin()).files == 0
     assert source.snapshot(f"value > {most + 100}", ["value"], source.pin()).collect() == []

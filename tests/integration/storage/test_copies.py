@@ -31,7 +31,7 @@ def written(root: Path, uid: str, *parts: list[int | None]) -> Staged:
 
 
 @pytest.mark.proves("T13")
-def test_copies_keep_statistics_and_say_where_they_come_from(tmp_path: Path) -> None:
+def test_copied_files_keep_their_statistics_and_name_their_origin(tmp_path: Path) -> None:
     prod, dev, other = (tmp_path / name for name in ("prod", "dev", "other"))
     first = written(prod, FIRST, [1, 2, None], [7], [8])
     commit(first, build_id="b", pinned=None)
@@ -60,7 +60,7 @@ def test_copies_keep_statistics_and_say_where_they_come_from(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("harm", ["gone", "cut", "other rows"])
-def test_a_file_that_is_not_what_was_committed_is_not_copied(tmp_path: Path, harm: str) -> None:
+def test_a_file_that_changed_after_its_commit_is_not_copied(tmp_path: Path, harm: str) -> None:
     first = written(tmp_path / "prod", FIRST, [1, 2])
     commit(first, build_id="b", pinned=None)
     live = live_files(find_table(first.root))

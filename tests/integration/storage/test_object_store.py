@@ -1,7 +1,7 @@
-"""Warehouses and raw data elsewhere: an S3-compatible server on loopback, and `file://`.
+"""Warehouses and raw data in object stores: a local S3-compatible server, and `file://`.
 
-Spark reads `s3a://` with a jar that its own distribution lacks. So what Spark does is proven with
-`file://`, and on S3 everything else: commits, listings, pins, deletion, plans, bad input.
+Spark needs a jar for `s3a://` that its own distribution lacks. So Spark is tested with `file://`,
+and everything else on S3: commits, listings, pins, deletion, plans, invalid input.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def test_a_table_in_a_bucket_has_versions_like_any_other(bucket: str) -> None:
     found = read_version(root, 1)
     assert found.files == (f"{root}/two/part-0.parquet",)
     assert [r["a"] for r in read_sample(found.files, 2)] == [0, 1]
-    # What was committed and never published is put back, as on a disk.
+    # A version that was committed but never published is reverted, as on a disk.
     commit(stage(root, "dead", 7), build_id="b", pinned=1)
     assert commit(stage(root, "four", 4), build_id="b", pinned=1) == 4
     uri, options = delta_place(root)
@@ -122,7 +122,7 @@ def test_files_are_copied_within_a_bucket_and_out_of_it(bucket: str, tmp_path: P
 
 
 @pytest.mark.slow
-def test_of_two_writers_of_one_version_in_a_bucket_only_one_wins(bucket: str) -> None:
+def test_only_one_of_several_concurrent_writers_commits_a_version(bucket: str) -> None:
     root = f"{bucket}/t"
     commit(stage(root, "first", 3), build_id="b", pinned=None)
     staged = [stage(root, f"writer-{n}", n) for n in range(1, 17)]
@@ -139,13 +139,13 @@ def test_of_two_writers_of_one_version_in_a_bucket_only_one_wins(bucket: str) ->
         versions = [v for v in pool.map(write, staged) if v is not None]
     table = find_table(root)
     assert sorted(versions) == list(range(1, table.version() + 1))
-    assert len(versions) < len(staged)  # some were at the same time, and lost
+    assert len(versions) < len(staged)  # some were concurrent, and failed
     for version in versions:
         assert len({f.split("/")[-2] for f in read_version(root, version).files}) == 1
 
 
 @pytest.mark.slow
-def test_of_two_first_writers_only_one_wins(bucket: str) -> None:
+def test_concurrent_first_commits_get_distinct_versions(bucket: str) -> None:
     for attempt in range(3):
         root = f"{bucket}/t{attempt}"
         staged = [stage(root, f"writer-{n}", n) for n in range(1, 5)]
@@ -163,7 +163,7 @@ def test_of_two_first_writers_only_one_wins(bucket: str) -> None:
         assert sorted(versions) == list(range(find_table(root).version() + 1))
 
 
-def test_files_that_are_gone_from_a_bucket_are_missed(bucket: str, server: Server) -> None:
+def test_missing_files_in_a_bucket_are_detected(bucket: str, server: Server) -> None:
     root = f"{bucket}/t"
     staged = stage(root, "one", 3)
     commit(staged, build_id="b", pinned=None)
@@ -189,7 +189,7 @@ def test_files_that_are_gone_from_a_bucket_are_missed(bucket: str, server: Serve
         read_version(root, 7)
 
 
-def test_a_version_of_many_files_is_looked_at_with_one_listing(bucket: str, server: Server) -> None:
+def test_a_version_of_many_files_is_read_with_few_requests(bucket: str, server: Server) -> None:
     root = f"{bucket}/t"
     for n in range(20):
         parquet(f"{root}/one/part-{n}.parquet", a=pa.array([n], pa.int64()))
@@ -201,7 +201,7 @@ def test_a_version_of_many_files_is_looked_at_with_one_listing(bucket: str, serv
     assert len(asked) < 10
 
 
-def test_a_file_of_a_bucket_that_changed_before_the_commit_is_found(bucket: str) -> None:
+def test_a_commit_detects_a_changed_file_in_a_bucket(bucket: str) -> None:
     root = f"{bucket}/t"
     staged = stage(root, "one", 3)
     put(f"{root}/one/part-0.parquet", b"x")
@@ -227,7 +227,7 @@ def test_builds_and_whole_tables_are_deleted_from_a_bucket(bucket: str) -> None:
 
 
 @pytest.mark.slow
-def test_raw_files_of_a_bucket_are_pinned_by_name_size_and_time(bucket: str) -> None:
+def test_raw_files_in_a_bucket_are_pinned_and_a_new_file_changes_the_pin(bucket: str) -> None:
     raw, where = RawTable("parquet", "t"), f"{bucket}/raw/t é"
     with pytest.raises(StorageError, match="there is no data at"):
         pin_raw(raw, where)
@@ -244,6 +244,20 @@ def test_raw_files_of_a_bucket_are_pinned_by_name_size_and_time(bucket: str) -> 
     assert missing_columns(first, raw, columns) == []
     parquet(f"{where}/kind=c/year=2014/p.parquet", x=[1])
     assert pin_raw(raw, where).version != first.version
+
+
+def test_the_version_of_files_in_a_bucket_depends_on_their_sizes_and_times(
+    bucket: str, server: Server
+) -> None:
+    def version(content: bytes, moment: str) -> str | None:
+        put(f"{bucket}/t/a.csv", content)
+        server.date(f"{bucket}/t/a.csv", moment)
+        return pin_raw(RawTable("csv", "t"), f"{bucket}/t").version
+
+    first = version(b"1", "2026-01-01T10:00:00")
+    assert version(b"12", "2026-01-01T10:00:00") != first
+    assert version(b"1", "2026-01-01T10:00:01") != first
+    assert version(b"1", "2026-01-01T10:00:00") == first
 
 
 @pytest.mark.slow
@@ -303,12 +317,12 @@ def project(make_project: Callable[..., Path], bucket: str, server: Server) -> P
 
 @pytest.mark.slow
 @pytest.mark.proves("P36")
-def test_a_project_lives_in_a_bucket(project: Path, bucket: str) -> None:
+def test_a_project_may_have_its_warehouse_in_a_bucket(project: Path, bucket: str) -> None:
     (t, p) = json_of(project, "check")["sources"]
     assert [c["type"] for c in t["columns"]] == ["bigint", "string"]
     (step,) = json_of(project, "plan")["steps"]
     assert (step["action"], step["reasons"][0]["code"]) == ("build", "new")
-    # What a build writes, without Spark.
+    # Write what a build would write, without Spark.
     settings = load_settings(project)
     source = load_project(settings).by_id[p["source_id"]]
     root = settings.table_root(source.table)
@@ -343,7 +357,7 @@ def test_a_project_lives_in_a_bucket(project: Path, bucket: str) -> None:
 
 
 def wrong(root: Path) -> list[tuple[str, str]]:
-    """Return what `persist doctor` calls an error."""
+    """Return the errors that `persist doctor` reports."""
     done = CliRunner().invoke(app, ["--project", str(root), "doctor", "--json"])
     problems = json.loads(done.stdout)["problems"]
     return [(p["code"], p["message"]) for p in problems if p["severity"] == "error"]
@@ -354,7 +368,7 @@ def no_spark() -> Any:
 
 
 @pytest.mark.slow
-def test_spark_without_the_jar_says_which_one_is_wanted(project: Path, spark: Any) -> None:
+def test_an_error_names_the_jar_that_spark_lacks(project: Path, spark: Any) -> None:
     settings = load_settings(project)
     ledger = Ledger(settings.ledger)
     builder = Builder(
@@ -367,7 +381,7 @@ def test_spark_without_the_jar_says_which_one_is_wanted(project: Path, spark: An
     ledger.close()
 
 
-def test_spark_is_told_of_the_same_store(project: Path, server: Server, bucket: str) -> None:
+def test_spark_gets_the_settings_of_the_store(project: Path, server: Server, bucket: str) -> None:
     settings = load_settings(project, environ={})
     prefix = f"spark.hadoop.fs.s3a.bucket.{bucket.removeprefix('s3://')}."
     assert {k.removeprefix(prefix): v for k, v in settings.spark if k.startswith(prefix)} == {
@@ -391,7 +405,7 @@ def test_spark_is_told_of_the_same_store(project: Path, server: Server, bucket: 
 # -------------------------------------------------------------------------------------- bad input
 
 
-def test_a_bucket_that_does_not_exist_is_told(server: Server) -> None:
+def test_a_missing_bucket_is_reported(server: Server) -> None:
     know_stores([Store("no-such-bucket", server.url, None)])
     where = "s3://no-such-bucket/t"
     for ask in (
@@ -409,9 +423,9 @@ def test_a_bucket_that_does_not_exist_is_told(server: Server) -> None:
         assert "\x1b" not in caught.value.message
 
 
-def test_wrong_credentials_are_told(bucket: str, server: Server) -> None:
+def test_wrong_credentials_are_reported(bucket: str, server: Server) -> None:
     commit(stage(f"{bucket}/t", "one", 3), build_id="b", pinned=None)
-    server.ask("POST", "/moto-api/reset-auth", b"0")  # from now on they are looked at
+    server.ask("POST", "/moto-api/reset-auth", b"0")  # from now on, they are checked
     try:
         for ask in (
             lambda: list_files(f"{bucket}/t"),
@@ -429,7 +443,7 @@ def test_wrong_credentials_are_told(bucket: str, server: Server) -> None:
 
 
 @pytest.mark.slow
-def test_an_endpoint_that_nobody_serves_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_endpoint_is_reported_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     know_stores([Store("unreachable", "http://127.0.0.1:1", None)])
@@ -460,14 +474,16 @@ def test_an_endpoint_that_nobody_serves_is_told_soon(monkeypatch: pytest.MonkeyP
         ("connecting to 169.254.169.254: tcp connect error", "the credentials"),
     ],
 )
-def test_what_to_check_comes_from_what_was_said_and_from_no_number_in_it(
+def test_hints_for_errors_ignore_unrelated_numbers_in_their_messages(
     message: str, hint: str
 ) -> None:
     assert f"check {hint}" in (unreachable("s3://b/t", OSError(message)).hint or "")
     assert unreachable("/here/t", OSError(message)).hint is None
 
 
-def test_what_nobody_knows_is_refused(make_project: Callable[..., Path]) -> None:
+def test_unsupported_urls_and_invalid_store_settings_are_rejected(
+    make_project: Callable[..., Path],
+) -> None:
     with pytest.raises(StorageError, match="URL scheme `s3n://` is not supported") as caught:
         list_files("s3n://bucket/t")
     assert (caught.value.hint or "").startswith("did you mean `s3`? Supported: ")
@@ -492,7 +508,7 @@ def test_what_nobody_knows_is_refused(make_project: Callable[..., Path]) -> None
         pin_raw(RawTable("delta", "t"), "/data/[x]")
 
 
-def test_two_meanings_of_one_bucket_are_refused() -> None:
+def test_conflicting_settings_of_one_bucket_are_rejected() -> None:
     know_stores([Store("twice", "http://one", None)])
     know_stores([Store("twice", "http://one", None)])
     with pytest.raises(SettingsError, match="describe the bucket `twice` differently"):
@@ -513,7 +529,7 @@ CREATE VIEW q AS SELECT b, sum(a) AS s FROM p GROUP BY b;
 
 
 @pytest.mark.slow
-def test_a_warehouse_is_a_file_uri_with_any_name(
+def test_a_warehouse_may_be_a_file_uri_with_special_characters(
     make_project: Callable[..., Path], tmp_path: Path, spark: Any
 ) -> None:
     warehouse = tmp_path / "ware house" / "größe {1}+#?%"

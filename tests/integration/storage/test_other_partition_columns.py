@@ -1,4 +1,4 @@
-"""A Delta table that is written again with other partition columns."""
+"""A Delta table that is rewritten with different partition columns."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def log_of(table: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_rows_before_other_partition_columns_are_unknown(tmp_path: Path) -> None:
-    """Files that went have no values of a former partition column, and no place for them."""
+def test_changes_across_new_partition_columns_are_unknown(tmp_path: Path) -> None:
+    """Removed files do not contain the values of a former partition column."""
     table, other = tmp_path / "t", tmp_path / "o"
     rows = pa.table({"a": pa.array([1, 2], pa.int32()), "d": pa.array([1, 2], pa.int32())})
     write_deltalake(table, rows, partition_by=["d"])

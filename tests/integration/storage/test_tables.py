@@ -1,4 +1,4 @@
-"""Delta tables that we write, and raw tables that others wrote. No Spark."""
+"""Delta tables that persist writes, and raw tables of other writers. No Spark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pyarrow as pa
@@ -51,7 +51,7 @@ def stage(root: Path, uid: str, rows: int) -> Staged:
     return find_staged(str(root), uid, delta_schema(STRUCT))
 
 
-def test_a_commit_replaces_the_whole_content_as_one_version(tmp_path: Path) -> None:
+def test_a_commit_replaces_all_rows_in_one_version(tmp_path: Path) -> None:
     root = tmp_path / "t"
     assert commit(stage(root, "one", 3), build_id="b", pinned=None) == 0
     assert commit(stage(root, "two", 5), build_id="b", pinned=0) == 1
@@ -61,7 +61,7 @@ def test_a_commit_replaces_the_whole_content_as_one_version(tmp_path: Path) -> N
     assert read_version(str(root), 1).columns == (Column("a", "bigint"), Column("b", "string"))
 
 
-def test_columns_are_those_of_the_files_after_every_commit(tmp_path: Path) -> None:
+def test_each_version_has_the_columns_of_its_files(tmp_path: Path) -> None:
     root = tmp_path / "t"
 
     def stage_wider(uid: str) -> Staged:
@@ -77,7 +77,7 @@ def test_columns_are_those_of_the_files_after_every_commit(tmp_path: Path) -> No
     wider = commit(stage_wider("two"), build_id="b", pinned=0)
     assert (columns(0), columns(wider)) == ("ab", "abc")
     kept = [f"one/{path.name}" for path in (root / "one").iterdir()]
-    # The head was never published: the table goes on from the version before it.
+    # The head was never published: the commit continues the version before it.
     more = commit(stage(root, "three", 1), build_id="b", pinned=0, base=0, kept_files=kept)
     assert (columns(more), len(read_version(str(root), more).files)) == ("ab", 2)
     again = commit(stage_wider("four"), build_id="b", pinned=more)
@@ -86,14 +86,14 @@ def test_columns_are_those_of_the_files_after_every_commit(tmp_path: Path) -> No
 
 
 @pytest.mark.proves("P12")
-def test_other_tools_read_what_we_write(tmp_path: Path) -> None:
+def test_other_tools_can_read_committed_tables(tmp_path: Path) -> None:
     root = tmp_path / "t"
     commit(stage(root, "one", 3), build_id="b", pinned=None)
     assert pl.read_delta(str(root)).rows() == [(0, "x0"), (1, "x1"), (2, "x2")]
     assert DeltaTable(str(root)).to_pyarrow_dataset().count_rows() == 3
 
 
-def test_looking_at_a_table_does_not_import_pandas(tmp_path: Path) -> None:
+def test_reading_a_version_does_not_import_pandas(tmp_path: Path) -> None:
     root = tmp_path / "t"
     commit(stage(root, "one", 3), build_id="b", pinned=None)
     script = (
@@ -121,7 +121,7 @@ def test_the_log_has_statistics_and_the_build(tmp_path: Path) -> None:
     assert DeltaTable(str(root)).history(1)[0]["persist.build"] == "one"
 
 
-def test_a_head_that_was_never_published_is_put_back_first(tmp_path: Path) -> None:
+def test_a_commit_first_restores_the_version_before_an_unpublished_head(tmp_path: Path) -> None:
     root = tmp_path / "t"
     commit(stage(root, "one", 3), build_id="b", pinned=None)
     commit(stage(root, "dead", 5), build_id="b", pinned=0)
@@ -131,7 +131,7 @@ def test_a_head_that_was_never_published_is_put_back_first(tmp_path: Path) -> No
     assert table.to_pyarrow_table().num_rows == 7
 
 
-def test_of_two_writers_of_one_version_only_one_wins(tmp_path: Path) -> None:
+def test_each_version_contains_files_of_only_one_concurrent_writer(tmp_path: Path) -> None:
     root = tmp_path / "t"
     commit(stage(root, "one", 3), build_id="b", pinned=None)
     staged = [stage(root, f"writer-{n}", n) for n in range(1, 17)]
@@ -149,11 +149,35 @@ def test_of_two_writers_of_one_version_only_one_wins(tmp_path: Path) -> None:
     table = DeltaTable(str(root))
     assert sorted(versions) == list(range(1, table.version() + 1))
     for version in versions:
-        # Whole and alone: no version holds files of two writers.
+        # No version contains files of two writers.
         assert len({f.split("/")[-2] for f in read_version(str(root), version).files}) == 1
 
 
-def test_a_file_that_changed_before_the_commit_is_found(tmp_path: Path) -> None:
+def test_only_one_of_several_concurrent_writers_gets_a_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "t"
+    commit(stage(root, "one", 3), build_id="b", pinned=None)
+    staged = [stage(root, f"writer-{n}", n) for n in range(1, 9)]
+    together = threading.Barrier(8, timeout=60)
+    write = DeltaTable.create_write_transaction
+
+    def write_together(table: DeltaTable, *arguments: Any, **named: Any) -> None:
+        together.wait()  # all have opened version 0
+        write(table, *arguments, **named)
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", write_together)
+    with ThreadPoolExecutor(8) as pool:
+        done = [pool.submit(commit, one, build_id="b", pinned=None) for one in staged]
+    errors = {one.build_uid: each.exception() for one, each in zip(staged, done, strict=True)}
+    (winner,) = (uid for uid, error in errors.items() if error is None)
+    assert [each.result() for each in done if not each.exception()] == [1]
+    assert {type(error) for error in errors.values() if error} == {ConflictError}
+    assert DeltaTable(str(root)).version() == 1
+    assert {f.split("/")[-2] for f in read_version(str(root), 1).files} == {winner}
+
+
+def test_a_file_that_changed_before_the_commit_is_detected(tmp_path: Path) -> None:
     root = tmp_path / "t"
     staged = stage(root, "one", 3)
     path = root / "one" / "part-0.parquet"
@@ -176,7 +200,7 @@ def test_a_version_whose_files_are_gone_cannot_be_read(tmp_path: Path) -> None:
         read_version(str(root), 7)
 
 
-def test_what_was_staged_can_be_discarded(tmp_path: Path) -> None:
+def test_staged_files_can_be_discarded(tmp_path: Path) -> None:
     root = tmp_path / "t"
     stage(root, "one", 3)
     delete_directory(f"{root}/one")
@@ -202,7 +226,7 @@ def test_a_sample_is_the_first_rows(tmp_path: Path) -> None:
         ("timestamp_ntz", False),
     ],
 )
-def test_types_that_tables_do_not_have_are_refused(kind: object, refused: bool) -> None:
+def test_unsupported_column_types_have_no_delta_schema(kind: object, refused: bool) -> None:
     struct = {"type": "struct", "fields": [{"name": "c", "type": kind}]}
     if refused:
         with pytest.raises(BuildError, match="column `c` has the type"):
@@ -219,7 +243,7 @@ def parquet(path: Path, **columns: object) -> None:
     pq.write_table(pa.table(columns), path)
 
 
-def test_the_version_of_files_is_their_names_sizes_and_times(tmp_path: Path) -> None:
+def test_the_version_of_files_depends_on_their_names_and_times(tmp_path: Path) -> None:
     raw, where = RawTable("parquet", "t"), str(tmp_path / "t")
     parquet(tmp_path / "t" / "a.parquet", x=[1])
     first = pin_raw(raw, where)
@@ -230,21 +254,30 @@ def test_the_version_of_files_is_their_names_sizes_and_times(tmp_path: Path) -> 
     second = pin_raw(raw, where)
     assert second.version != first.version
     assert len(second.files or ()) == 2
-    os.utime(tmp_path / "t" / "b.parquet", ns=(1, 1))
+    file = tmp_path / "t" / "b.parquet"
+    os.utime(file, ns=(1, 1))
     assert pin_raw(raw, where).version != second.version
+    # Another content of the same size, which pretends to be as old. Sizes and times alone are
+    # varied in a bucket: on a disk, each change also changes the inode's time.
+    second = pin_raw(raw, where)
+    parquet(tmp_path / "t" / "b.parquet", x=[2])
+    os.utime(file, ns=(1, 1))
+    third = pin_raw(raw, where)
+    assert [stamp[:2] for stamp in third.stamps] == [stamp[:2] for stamp in second.stamps]
+    assert third.version != second.version
 
 
-def test_data_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_missing_data_is_reported(tmp_path: Path) -> None:
     for raw in (RawTable("parquet", "x"), RawTable("delta", "x"), RawTable("csv", "x")):
         with pytest.raises(StorageError, match=r"there is no .*at"):
             pin_raw(raw, str(tmp_path / "x"))
 
 
-def test_what_has_no_versions_says_so() -> None:
+def test_jdbc_tables_have_no_version() -> None:
     assert pin_raw(RawTable("jdbc", None), "").version is None
 
 
-def test_columns_come_from_the_footer_with_sparks_types(tmp_path: Path) -> None:
+def test_columns_come_from_the_parquet_footer_with_spark_types(tmp_path: Path) -> None:
     table = pa.table(
         {
             "i": pa.array([1], pa.int32()),
@@ -274,7 +307,7 @@ def test_columns_come_from_the_footer_with_sparks_types(tmp_path: Path) -> None:
     }
 
 
-def test_directories_are_columns(tmp_path: Path) -> None:
+def test_partition_directories_are_columns(tmp_path: Path) -> None:
     for year, day, kind in (
         (2013, "2013-01-01", "a%20b"),
         (2014, "2014-01-01", "__HIVE_DEFAULT_PARTITION__"),
@@ -291,14 +324,14 @@ def test_directories_are_columns(tmp_path: Path) -> None:
     ]
 
 
-def test_declared_columns_that_the_data_lacks_are_found(tmp_path: Path) -> None:
+def test_declared_columns_missing_from_the_data_are_found(tmp_path: Path) -> None:
     parquet(tmp_path / "t" / "a.parquet", X=[1])
     raw = RawTable("parquet", "t")
     pin = pin_raw(raw, str(tmp_path / "t"))
     assert missing_columns(pin, raw, [Column("x", "int"), Column("y", "int")]) == ["y"]
 
 
-def test_what_is_not_parquet_is_told(tmp_path: Path) -> None:
+def test_invalid_parquet_files_are_reported(tmp_path: Path) -> None:
     (tmp_path / "t").mkdir()
     (tmp_path / "t" / "a.parquet").write_text("no")
     with pytest.raises(StorageError, match="is not a Parquet file"):
@@ -332,7 +365,7 @@ def test_tables_of_other_writers_are_pinned(name: str, rows: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["table-with-dv-small", "table_with_column_mapping"])
-def test_tables_whose_files_alone_would_be_wrong_rows_name_no_files(name: str) -> None:
+def test_tables_with_deletion_vectors_or_column_mapping_are_pinned_by_their_log(name: str) -> None:
     pin = pin_raw(RawTable("delta", name), str(FOREIGN / name))
     assert (pin.by_log, pin.files) == (True, None)
 
@@ -344,7 +377,7 @@ def test_tables_whose_files_alone_would_be_wrong_rows_name_no_files(name: str) -
         ('mode":"none"', 'mode":"id"', "columnMapping by id"),
     ],
 )
-def test_features_that_nobody_reads_are_refused(
+def test_unsupported_delta_features_are_rejected(
     tmp_path: Path, old: str, new: str, feature: str
 ) -> None:
     root = tmp_path / "t"
@@ -357,7 +390,7 @@ def test_features_that_nobody_reads_are_refused(
         pin_raw(RawTable("delta", "t"), str(root))
 
 
-def test_secrets_enter_no_identity() -> None:
+def test_secret_options_are_not_part_of_the_identity() -> None:
     options = (
         ("accesskey", "x"),
         ("dbtable", "t"),
@@ -368,7 +401,7 @@ def test_secrets_enter_no_identity() -> None:
     assert public_options(RawTable("jdbc", None, options)) == (("dbtable", "t"),)
 
 
-def test_putting_a_head_back_forgets_no_older_version(tmp_path: Path) -> None:
+def test_older_versions_stay_readable_after_an_unpublished_head_is_replaced(tmp_path: Path) -> None:
     root = tmp_path / "t"
     often = {"delta.checkpointInterval": "4"}
     write_deltalake(str(root), pa.table({"a": [1], "b": ["x"]}), configuration=often)
@@ -390,7 +423,7 @@ def test_putting_a_head_back_forgets_no_older_version(tmp_path: Path) -> None:
     assert [f.split("/")[-2] for f in read_version(str(root), 7).files] == ["three"]
 
 
-def test_a_log_stays_while_anything_is_beside_it(tmp_path: Path) -> None:
+def test_the_log_is_deleted_only_with_the_last_build(tmp_path: Path) -> None:
     root, one, two = tmp_path / "t", "1" * 32, "2" * 32
     commit(stage(root, one, 1), build_id="b", pinned=None)
     commit(stage(root, two, 2), build_id="b", pinned=None)

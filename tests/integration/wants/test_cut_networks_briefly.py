@@ -1,4 +1,4 @@
-"""Some seconds of kills and cuts between two graphs; tests/nightly has a minute of them."""
+"""A few seconds of kills and network cuts between two graphs; tests/nightly runs a minute."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ N_EVENTS = 500
 
 @pytest.mark.slow
 @pytest.mark.proves("D37", "D25")
-def test_no_event_is_lost_or_doubled_whatever_is_killed_or_cut(
+def test_no_event_is_lost_or_duplicated_by_kills_and_network_cuts(
     make_project: Callable[..., Path],
 ) -> None:
     seed = random.randrange(10**6)

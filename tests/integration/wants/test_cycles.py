@@ -1,4 +1,4 @@
-"""Two graphs whose wants wait for each other: the cycle is found, reported, and goes again."""
+"""Two graphs whose wants wait for each other: the cycle is detected, reported and resolved."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LONG_AGO = datetime.now(UTC) - timedelta(days=1)
 
 
 class Graphs:
-    """Two services that follow each other, each under a name that only it gives the other."""
+    """Two services that follow each other; each has its own name for the other."""
 
     def __init__(self, roots: Sequence[Path]) -> None:
         self.settings: list[Settings] = [load_settings(root) for root in roots]
@@ -46,7 +46,7 @@ class Graphs:
         self.served: list[Served] = []
 
     def wants(self, n: int, ref: str, *needs: str, name: str = "", sla_s: int | None = None) -> str:
-        """Let a graph want something that needs something, and return the want's id."""
+        """Create a want with external needs in a graph, and return its id."""
         want = Want(
             name or f"{n} {ref}",
             ref,
@@ -80,7 +80,7 @@ class Graphs:
             self.ledgers[n].events.append(connection, "partition-available", data)
 
     def forget(self) -> None:
-        """End everything that is wanted."""
+        """Cancel all active wants."""
         for ledger in self.ledgers:
             for want in ledger.wants.fetch_active("dev"):
                 ledger.wants.cancel(want.want_id, by="test")
@@ -110,7 +110,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Graphs]:
     with ExitStack() as stack:
         for root, port in zip(roots, ports, strict=True):
             graphs.served.append(stack.enter_context(serving(root, "--port", str(port), env=env)))
-        for n in range(2):  # a graph knows whose log it reads once it has read it
+        for n in range(2):  # a graph learns the id of the other's log in its first sync
             sync_all(graphs.observer(n), environ={"PERSIST_TOKEN_OTHERS": READ})
         yield graphs
     for ledger in graphs.ledgers:
@@ -147,7 +147,7 @@ def told_by_doctor(graphs: Graphs, n: int) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.proves("D29")
-def test_two_graphs_that_wait_for_each_other_are_told_so_once(graphs: Graphs) -> None:
+def test_a_cycle_of_wants_between_two_graphs_is_reported_once(graphs: Graphs) -> None:
     graphs.wants(0, TOTAL, f"after0:{DAY}", sla_s=60)
     theirs = graphs.wants(1, DAY, f"before1:{TOTAL}")
     way = f"{TOTAL} → after0:{DAY} → before1:{TOTAL}"
@@ -180,7 +180,7 @@ def test_two_graphs_that_wait_for_each_other_are_told_so_once(graphs: Graphs) ->
 
 
 @pytest.mark.parametrize("why", ["by another want", "it is there", "it is there, unheard of"])
-def test_what_may_still_come_is_no_cycle(graphs: Graphs, why: str) -> None:
+def test_wants_that_can_still_be_satisfied_are_not_a_cycle(graphs: Graphs, why: str) -> None:
     here, there = f"here/{why}", f"there/{why}"
     graphs.wants(0, here, f"after0:{there}")
     assert graphs.ways(0) == []
@@ -195,7 +195,7 @@ def test_what_may_still_come_is_no_cycle(graphs: Graphs, why: str) -> None:
     assert graphs.ways(0) == []
 
 
-def test_where_nobody_can_tell_nothing_is_claimed(graphs: Graphs) -> None:
+def test_no_cycle_is_reported_if_the_other_graph_cannot_be_checked(graphs: Graphs) -> None:
     graphs.wants(0, "one", "after0:two")
     graphs.wants(1, "two", "before1:one")
     assert len(graphs.ways(0)) == 1
@@ -211,7 +211,7 @@ def test_where_nobody_can_tell_nothing_is_claimed(graphs: Graphs) -> None:
         assert find_cycles(ledger, changed, other, environ={"PERSIST_TOKEN_OTHERS": READ}) == []
 
 
-def test_garbage_is_no_cycle(graphs: Graphs, other: Other) -> None:
+def test_invalid_responses_are_not_reported_as_cycles(graphs: Graphs, other: Other) -> None:
     graphs.wants(0, "a", "after0:b")
     upstream = replace(graphs.settings[0].upstreams[0], url=other.url, token_env=None)
     settings = replace(graphs.settings[0], upstreams=(upstream,))

@@ -1,4 +1,4 @@
-"""Wants that cannot be are refused with what to do, whoever makes them; odd ones are warned of."""
+"""Invalid wants are rejected with a hint; suspicious ones cause warnings."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ REFUSED: list[tuple[dict[str, Any], type[PersistError], str]] = [
 ]
 
 
-def test_a_want_that_cannot_be_is_refused_with_what_to_do(observer: Observer) -> None:
+def test_invalid_wants_are_rejected_with_a_hint(observer: Observer) -> None:
     for how, kind, told in REFUSED:
         with pytest.raises(kind) as caught:
             check_want(observer, a_want(**how))
         assert told in f"{caught.value} {caught.value.hint}", how
 
 
-def test_what_is_odd_about_a_want_is_told(observer: Observer) -> None:
+def test_suspicious_wants_cause_warnings(observer: Observer) -> None:
     def warnings(**how: Any) -> list[str]:
         return check_want(observer, a_want(**how))[1]
 
@@ -88,7 +88,7 @@ def test_what_is_odd_about_a_want_is_told(observer: Observer) -> None:
 
 
 @pytest.mark.proves("S21")
-def test_annotations_that_need_an_unknown_graph_are_warned_of(
+def test_an_annotation_that_needs_an_unknown_graph_causes_a_warning(
     make_project: Callable[..., Path],
 ) -> None:
     text = """
@@ -97,7 +97,7 @@ CREATE VIEW total AS SELECT 1 AS n;
 """
     declared = '[upstream.users]\nurl = "http://127.0.0.1:1"\n'
     root = make_project({"m.sql": text}, declared)
-    for _ in range(2):  # also from what compiling found before
+    for _ in range(2):  # also from the compilation cache
         found = load_project(load_settings(root)).problems
         assert [(p.code, p.severity, str(p.location)) for p in found] == [
             ("unknown-graph", "warning", "sources/m.sql:3:13")
@@ -120,7 +120,7 @@ CREATE VIEW total AS SELECT 1 AS n;
     ],
     ids=["10y", "9999", "infinite"],
 )
-def test_what_the_command_line_is_given_is_refused_before_anything_is_recorded(
+def test_invalid_options_are_rejected_before_a_want_is_recorded(
     make_project: Callable[..., Path], arguments: list[str], message: str
 ) -> None:
     root = make_project({"m.sql": SOURCES})

@@ -1,4 +1,4 @@
-"""Wants that annotations make: of each window once, when it has ended, whoever makes them."""
+"""Scheduled wants from annotations: one for each ended window, even with several schedulers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CREATE VIEW never AS SELECT max(n) AS n FROM f;
 
 
 class Graph:
-    """A project, its ledger, and a clock that stands until it is put on."""
+    """A project, its ledger, and a clock that the test sets."""
 
     def __init__(self, root: Path) -> None:
         self.settings = load_settings(root)
@@ -58,7 +58,7 @@ def graph(make_project: Callable[..., Path]) -> Iterator[Graph]:
 
 
 @pytest.mark.proves("D4")
-def test_each_window_is_wanted_once_when_it_has_ended(graph: Graph) -> None:
+def test_one_want_is_created_for_each_window_that_has_ended(graph: Graph) -> None:
     made = graph.made()
     weekly = {"m/weekly/2024-01-29|a", "m/weekly/2024-01-29|b"}
     assert made.keys() == {"m/daily/2024-02-04", *weekly, "m/monthly"}
@@ -78,7 +78,7 @@ def test_each_window_is_wanted_once_when_it_has_ended(graph: Graph) -> None:
     assert graph.made().keys() == {"m/daily/2024-02-05"}
 
 
-def test_what_was_missed_is_made_up_for(graph: Graph) -> None:
+def test_wants_of_missed_windows_are_created_later(graph: Graph) -> None:
     graph.made()
     graph.now += timedelta(days=7)
     named = [f"m/daily/2024-02-{n:02}" for n in range(5, 12)]
@@ -86,7 +86,7 @@ def test_what_was_missed_is_made_up_for(graph: Graph) -> None:
     assert sorted(graph.made()) == sorted([*named, *weekly])
 
 
-def test_those_who_make_them_at_once_make_each_once(graph: Graph) -> None:
+def test_concurrent_schedulers_create_each_want_once(graph: Graph) -> None:
     builders = [graph.observer() for _ in range(4)]
     threads = [threading.Thread(target=make_wants, args=(b, "x")) for b in builders]
     for thread in threads:
@@ -97,7 +97,7 @@ def test_those_who_make_them_at_once_make_each_once(graph: Graph) -> None:
     assert len(created) == 4
 
 
-def test_an_annotation_that_changed_holds_from_the_next_window_on(graph: Graph) -> None:
+def test_a_changed_annotation_applies_from_the_next_window(graph: Graph) -> None:
     graph.made()
     path = graph.settings.root / "sources" / "m.sql"
     path.write_text(path.read_text().replace('"9h"', '"10h"'))

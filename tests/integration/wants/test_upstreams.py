@@ -1,4 +1,4 @@
-"""Other graphs over HTTP: nothing is missed or counted twice, and nothing they answer breaks us."""
+"""Upstreams over HTTP: no event is missed or recorded twice, and no response causes a crash."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Other:
                 asked = urlsplit(self.path)
                 if other.answers or asked.path != "/api/v1/waits":
                     status, body = other.answer(parse_qs(asked.query))
-                else:  # as a service does that does not know the question
+                else:  # like a service that lacks this endpoint
                     status, body = 404, b"{}"
                 self.send_response(status)
                 if status == 302:
@@ -132,7 +132,7 @@ class Ours:
         return {*self.ledger.partitions.fetch_available("dev", "users")}
 
     def recorded(self) -> list[str]:
-        """Return what was recorded as available, each time it was."""
+        """Return the partitions recorded as available, once per record."""
         query = sa.select(events_table.c.data).where(events_table.c.kind == "upstream-synced")
         with self.ledger.events.database.read() as connection:
             all_data = [*connection.scalars(query.order_by(events_table.c.idx))]
@@ -171,7 +171,7 @@ def test_each_event_is_recorded_once_wherever_a_reader_is_killed(ours: Ours, oth
     record, left = ours.ledger.upstreams.record_synced, [0, 1, 0, 2, 0]
 
     def killed(*args: Any, **how: Any) -> bool:
-        """Die before what is recorded, or after it."""
+        """Die before or after a record is written."""
         if not left:
             return record(*args, **how)
         if left[0] == 0:
@@ -184,7 +184,7 @@ def test_each_event_is_recorded_once_wherever_a_reader_is_killed(ours: Ours, oth
             raise Killed
         return done
 
-    ours.ledger.upstreams.record_synced = killed  # where the process ends is all that this adds
+    ours.ledger.upstreams.record_synced = killed  # this adds nothing but the crashes
     for _ in range(5):
         with pytest.raises(Killed):
             ours.sync()
@@ -196,7 +196,7 @@ def test_each_event_is_recorded_once_wherever_a_reader_is_killed(ours: Ours, oth
 
 
 @pytest.mark.proves("D25")
-def test_two_readers_at_once_record_each_event_once(ours: Ours, other: Other) -> None:
+def test_concurrent_readers_record_each_event_once(ours: Ours, other: Other) -> None:
     other.happens("partition-available", *days(*range(1, 29)))
     threads = [threading.Thread(target=ours.sync) for _ in range(4)]
     for thread in threads:
@@ -207,7 +207,7 @@ def test_two_readers_at_once_record_each_event_once(ours: Ours, other: Other) ->
     assert ours.recorded() == days(*range(1, 29))
 
 
-def test_only_what_was_asked_for_counts(ours: Ours, other: Other) -> None:
+def test_only_matching_partitions_and_environments_are_recorded(ours: Ours, other: Other) -> None:
     other.happens("partition-available", *days(1), "data/other/2024-01-01", "data/users/a/b")
     other.happens("partition-available", *days(2), environment="dev")
     ours.upstream = replace(ours.upstream, environment="prod")
@@ -217,7 +217,7 @@ def test_only_what_was_asked_for_counts(ours: Ours, other: Other) -> None:
 
 @pytest.mark.proves("D26")
 @pytest.mark.proves("D14")
-def test_only_what_became_available_unblocks_a_want(ours: Ours, other: Other) -> None:
+def test_only_an_available_partition_unblocks_a_want(ours: Ours, other: Other) -> None:
     (need,) = days(1)
     want = Want(
         "w", "m/a", "dev", ours.observer().clock(), external_dependencies=(f"users:{need}",)
@@ -237,7 +237,7 @@ def test_only_what_became_available_unblocks_a_want(ours: Ours, other: Other) ->
     assert ours.available_refs() == set()
 
 
-def test_graphs_that_follow_each_other_come_to_rest(ours: Ours, other: Other) -> None:
+def test_evaluations_of_an_upstream_add_no_events_to_our_ledger(ours: Ours, other: Other) -> None:
     ours.sync()
     at = ours.ledger.events.position()
     other.happens("evaluation", *days(1, 2, 3))
@@ -246,7 +246,7 @@ def test_graphs_that_follow_each_other_come_to_rest(ours: Ours, other: Other) ->
 
 
 @pytest.mark.parametrize("how", ["another log", "a shorter log"])
-def test_a_history_that_began_anew_is_reported_and_read_again(
+def test_a_reset_history_is_reported_and_reread(
     ours: Ours, other: Other, tmp_path: Path, how: str
 ) -> None:
     other.happens("partition-available", *days(1, 2, 3))
@@ -270,7 +270,7 @@ def test_a_history_that_began_anew_is_reported_and_read_again(
 
 
 def reported(ours: Ours, other: Other) -> list[tuple[str, str]]:
-    """Return what `persist doctor` says of other graphs."""
+    """Return the findings of `persist doctor` about upstreams."""
     path = ours.settings.root / "persist.toml"
     path.write_text(f'[upstream.users]\nurl = "{other.url}"\n')
     found = examine(ours.settings.root).findings
@@ -300,7 +300,7 @@ GARBAGE: list[tuple[int, bytes]] = [
 
 
 @pytest.mark.parametrize("answer", GARBAGE, ids=lambda a: f"{a[0]} {a[1][:40]!r}")
-def test_garbage_is_a_problem_that_is_recorded_once_and_goes(
+def test_an_invalid_response_is_recorded_once_until_a_valid_one_arrives(
     ours: Ours, other: Other, answer: tuple[int, bytes]
 ) -> None:
     other.happens("partition-available", *days(1))
@@ -317,12 +317,12 @@ def test_garbage_is_a_problem_that_is_recorded_once_and_goes(
     assert ours.available_refs() == {*days(1)}
 
 
-def test_nobody_there_is_a_problem(ours: Ours, other: Other) -> None:
+def test_an_unreachable_upstream_is_a_problem(ours: Ours, other: Other) -> None:
     ours.upstream = replace(ours.upstream, url="http://127.0.0.1:1")
     assert "does not respond" in (ours.sync()[1] or "")
 
 
-def test_a_token_is_that_of_the_environment_and_goes_nowhere_else(ours: Ours, other: Other) -> None:
+def test_a_token_comes_from_the_environment_and_is_not_redirected(ours: Ours, other: Other) -> None:
     ours.upstream = replace(ours.upstream, token_env="PERSIST_TOKEN_USERS")
     assert "PERSIST_TOKEN_USERS" in (ours.sync()[1] or "")
     assert other.asked == []
@@ -372,7 +372,7 @@ def dagster(tmp_path: Path) -> Iterator[tuple[str, dg.DagsterInstance]]:
 
 @pytest.mark.slow
 @pytest.mark.proves("K10")
-def test_what_a_stock_dagster_materializes_is_available(
+def test_partitions_that_plain_dagster_materializes_become_available(
     ours: Ours, dagster: tuple[str, dg.DagsterInstance], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, instance = dagster
@@ -423,7 +423,7 @@ def test_what_a_stock_dagster_materializes_is_available(
         b' ["plain"]}, "latestMaterializationTimestamp": 1}], "cursor": null}}}',
     ],
 )
-def test_garbage_instead_of_dagster_is_a_problem(ours: Ours, other: Other, body: bytes) -> None:
+def test_an_invalid_response_of_dagster_is_a_problem(ours: Ours, other: Other, body: bytes) -> None:
     other.answers = [(200, body)] * 9
     ours.upstream = Upstream("users", other.url, ("**",), dagster=True)
     available, problem = ours.sync()
@@ -436,7 +436,7 @@ def test_garbage_instead_of_dagster_is_a_problem(ours: Ours, other: Other, body:
 
 @pytest.mark.proves("K10")
 @pytest.mark.proves("D25")
-def test_what_our_own_service_tells_is_available(
+def test_partitions_that_persist_serve_reports_become_available(
     ours: Ours, other: Other, make_project: Callable[..., Path]
 ) -> None:
     root = make_project({"m.sql": SOURCES}, name="theirs")
@@ -460,7 +460,7 @@ def test_what_our_own_service_tells_is_available(
         assert problem == "its history was reset: it had been read up to 99"
 
 
-def test_a_service_that_builds_reads_other_graphs_and_makes_wants(ours: Ours, other: Other) -> None:
+def test_a_building_service_syncs_upstreams_and_creates_wants(ours: Ours, other: Other) -> None:
     root = ours.settings.root
     (root / "persist.toml").write_text(f'[upstream.users]\nurl = "{other.url}"\n')
     text = SOURCES.replace("persist\n", 'persist want { every=daily needs=["users:a"] }\n')

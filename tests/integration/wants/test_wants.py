@@ -1,4 +1,4 @@
-"""Wants on Spark: what is asked for is built together and becomes visible together, or not at all."""
+"""Wants on Spark: requested partitions are built and published together, or not at all."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ CREATE VIEW c AS SELECT max(1 / (n - {bad})) AS n FROM f;
 
 
 class Graph:
-    """A project, its ledger, and a clock that stands until it is put on."""
+    """A project, its ledger, and a clock that tests set."""
 
     def __init__(self, root: Path, make_engine: MakeEngine) -> None:
         self.root, self.make_engine, self.now = root, make_engine, NOW
@@ -69,7 +69,7 @@ class Graph:
         return evaluate_now(self.builder().observer, trigger)
 
     def step(self) -> bool | None:
-        """Evaluate, and build what is asked for; None: nothing is."""
+        """Evaluate, and run the build request; return None if there is none."""
         _, request = self.evaluate("clock")
         return None if request is None else run_request(self.builder(request), request)
 
@@ -105,7 +105,7 @@ def make_graph(
         graph.ledger.close()
 
 
-def test_a_wanted_partition_is_built_and_no_other(make_graph: Callable[..., Graph]) -> None:
+def test_only_the_wanted_partition_is_built(make_graph: Callable[..., Graph]) -> None:
     graph = make_graph(DAILY)
     graph.want("m/daily/2024-01-03")
     assert graph.step() is True
@@ -117,7 +117,7 @@ def test_a_wanted_partition_is_built_and_no_other(make_graph: Callable[..., Grap
 
 
 @pytest.mark.proves("W10")
-def test_tables_and_wants_go_on_under_the_keys_of_another_layout(
+def test_a_layout_change_keeps_tables_and_wants_under_their_new_keys(
     make_graph: Callable[..., Graph],
 ) -> None:
     graph = make_graph("")
@@ -145,7 +145,7 @@ def test_tables_and_wants_go_on_under_the_keys_of_another_layout(
     assert after.partitions.built == (("2024-01-03", "2024-01-03"),)
 
 
-def test_one_of_three_that_fails_keeps_all_back_and_then_itself_alone(
+def test_a_failing_want_blocks_its_request_once_and_then_only_itself(
     make_graph: Callable[..., Graph],
 ) -> None:
     graph = make_graph(THREE.format(bad=2))
@@ -162,7 +162,7 @@ def test_one_of_three_that_fails_keeps_all_back_and_then_itself_alone(
     assert graph.states() == {"m/a": "satisfied", "m/b": "satisfied", "m/c": "failing"}
 
 
-def test_the_tables_of_wants_follow_from_the_events(make_graph: Callable[..., Graph]) -> None:
+def test_want_projections_can_be_rebuilt_from_events(make_graph: Callable[..., Graph]) -> None:
     import sqlalchemy as sa
 
     from persist_assets.ledger.projections import PROJECTIONS
@@ -186,7 +186,7 @@ def test_the_tables_of_wants_follow_from_the_events(make_graph: Callable[..., Gr
     assert dump() == before
 
 
-# ------------------------------------------------------------- days of a graph that needs another's
+# --------------------------------------------------------- a graph that needs partitions of another
 
 THEIRS = """
 --@ persist partition=daily time_column=day start="2024-01-01"
@@ -202,24 +202,24 @@ WANTED = "m/daily/2024-01-04"
 
 
 def at(hour: int, minute: int = 0) -> datetime:
-    """Return a time of the day after the one that is wanted."""
+    """Return a time on the day after that of the wanted partition."""
     return datetime(2024, 1, 5, hour, minute, tzinfo=UTC)
 
 
 class Day:
-    """Our graph, and the one that it needs, which is served by a process of its own."""
+    """Our graph and the upstream graph, which another process serves."""
 
     def __init__(self, ours: Graph, theirs: Graph, url: str) -> None:
         self.ours, self.theirs = ours, theirs
         self.users = Upstream("users", url, ("m/users/*",))
 
     def morning(self, hour: int, minute: int = 0) -> None:
-        """Make the wants that are due, as a schedule does."""
+        """Create the wants that are due, as a schedule does."""
         self.ours.now = at(hour, minute)
         make_wants(self.ours.builder().observer, "a schedule")
 
     def look(self, hour: int, minute: int, built: datetime | None = None) -> bool | None:
-        """Read the other graph and decide, as a sensor does; build what is to be built."""
+        """Sync the upstream graph and evaluate, as a sensor does; run the build request."""
         ours = self.ours
         ours.now = at(hour, minute)
         synced = sync(ours.builder().observer, self.users, environ={})
@@ -231,13 +231,13 @@ class Day:
         return run_request(ours.builder(request), request)
 
     def arrive(self, hour: int, minute: int) -> None:
-        """Let the other graph build what is needed."""
+        """Let the upstream graph build the needed partition."""
         self.theirs.now = at(hour, minute)
         self.theirs.want(NEEDED)
         assert self.theirs.step() is True
 
     def event_lines(self) -> list[tuple[str, str, str]]:
-        """Return what our graph's log tells: when, what, and of which partition."""
+        """Return the events of our graph: time, kind and partition."""
         return [
             (f"{e.at:%H:%M}", e.kind, e.data.get("partition_ref") or "")
             for e in self.ours.ledger.events.fetch()
@@ -262,7 +262,7 @@ BUILT = [
 
 
 @pytest.mark.proves("D31", "D10", "D14")
-def test_what_arrives_in_time_is_built_in_time(day: Day) -> None:
+def test_a_partition_whose_upstream_arrives_in_time_is_built_in_time(day: Day) -> None:
     day.morning(6)
     assert day.look(6, 1) is None
     assert day.look(7, 0) is None
@@ -284,7 +284,7 @@ def test_what_arrives_in_time_is_built_in_time(day: Day) -> None:
 
 
 @pytest.mark.proves("D30", "D27", "D29")
-def test_what_arrives_late_is_built_and_known_to_be_late(day: Day) -> None:
+def test_a_late_upstream_delays_the_build_and_records_a_missed_deadline(day: Day) -> None:
     day.morning(6)
     assert day.look(9, 0) is None
     day.ours.now = at(9, 30)
@@ -315,7 +315,7 @@ def test_what_arrives_late_is_built_and_known_to_be_late(day: Day) -> None:
 
 
 @pytest.mark.proves("D36")
-def test_a_partition_tells_how_it_came_to_be(day: Day) -> None:
+def test_explain_shows_the_want_request_and_build_of_a_partition(day: Day) -> None:
     day.morning(6)
     day.arrive(8, 30)
     assert day.look(8, 31) is True
@@ -341,7 +341,7 @@ def test_a_partition_tells_how_it_came_to_be(day: Day) -> None:
     assert event_lines["code"]["path"].endswith("m.sql")
 
 
-# ------------------------------------------------------------------------- what a build finds missing
+# ------------------------------------------------------------------------------- missing partitions
 
 
 def append(graph: Graph, day: int, n: int) -> None:
@@ -352,7 +352,7 @@ def append(graph: Graph, day: int, n: int) -> None:
 @pytest.mark.usefixtures("spark")
 @pytest.mark.proves("D38")
 @pytest.mark.parametrize("needed", ["m/a", "users:data/users"])
-def test_a_build_that_finds_a_partition_missing_goes_on_when_it_is_there(
+def test_a_build_that_needs_a_missing_partition_waits_until_it_is_available(
     make_graph: Callable[..., Graph], needed: str
 ) -> None:
     graph = make_graph("--@ persist\nCREATE VIEW a AS SELECT max(n) AS n FROM f;\n")
@@ -400,7 +400,7 @@ CREATE VIEW apart AS SELECT max(n) AS n FROM f;
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 @pytest.mark.proves("D38")
-def test_what_is_tainted_is_not_read_until_it_is_built_again_nor_what_follows_from_it(
+def test_tainted_partitions_and_their_downstream_are_not_read_until_rebuilt(
     make_graph: Callable[..., Graph],
 ) -> None:
     graph = make_graph(TAINTED)
@@ -411,7 +411,7 @@ def test_what_is_tainted_is_not_read_until_it_is_built_again_nor_what_follows_fr
     assert graph.step() is True
 
     def read() -> tuple[dict[str, Any], set[str]]:
-        """Return the rows that readers see, and of what they are read from tables."""
+        """Return the rows that readers see, and the sources whose tables they read."""
         frames = {name: graph.builder().read(source) for name, source in by_name.items()}
         warehouse = graph.settings.warehouse
         built = {n for n, f in frames.items() if any(warehouse in p for p in f.inputFiles())}

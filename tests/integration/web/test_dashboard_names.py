@@ -1,4 +1,4 @@
-"""Odd names, addresses and projects: every page answers, and shows no secrets."""
+"""Unusual names, addresses and projects: every page responds, and shows no secrets."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def make_engine(request: pytest.FixtureRequest) -> MakeEngine:
 
 
 class Bare:
-    """A builder's settings and ledger, of a project that may not compile."""
+    """Settings and ledger, as a builder has them, of a project that may not compile."""
 
     def __init__(self, root: Path) -> None:
         self.settings = load_settings(root)
@@ -72,7 +72,7 @@ def links(text: str) -> set[str]:
 
 
 @pytest.mark.proves("W24")
-def test_odd_names_lead_to_their_pages_and_back_after_logging_in(
+def test_links_and_logins_work_for_names_with_special_characters(
     make_project: Callable[..., Path],
 ) -> None:
     root = make_project({f"{ODD}.sql": SQL})
@@ -98,7 +98,7 @@ def test_odd_names_lead_to_their_pages_and_back_after_logging_in(
         ledger.wants.create([Want(f"want {ODD}", key, "dev", browser.graph.clock())])
         client = browser.client
         assert settings.environment == "dev"
-        await client.post("/logout")  # has no form token, so the session goes on
+        await client.post("/logout")  # has no form token, so the session does not end
         seen = dict[str, int]()
         ahead = ["/", page]
         while ahead:
@@ -136,7 +136,7 @@ def test_odd_names_lead_to_their_pages_and_back_after_logging_in(
         "\t//evil.example",
     ],
 )
-def test_a_login_leads_to_our_own_pages_only(
+def test_a_login_redirects_only_to_pages_of_the_service(
     make_project: Callable[..., Path], target: str
 ) -> None:
     async def act(browser: Browser) -> None:
@@ -149,8 +149,8 @@ def test_a_login_leads_to_our_own_pages_only(
 
 
 @pytest.mark.proves("W24")
-def test_no_address_is_a_defect(make_project: Callable[..., Path]) -> None:
-    """Whatever the parameters are, the service answers, and not with 500."""
+def test_no_address_causes_a_server_error(make_project: Callable[..., Path]) -> None:
+    """The service never responds with status 500, whatever the parameters are."""
     odd = ("%00", "%FF", "%0A%0D", "x" * 10_000, "..%2f..%2fetc", "%F0%9F%98%80", "-1", "'\"--")
     instants = ("0001-01-01T00:00:00%2B14:00", "9999-12-31T23:59:59-14:00", "2024-13-01")
     addresses = [
@@ -183,7 +183,7 @@ def test_no_address_is_a_defect(make_project: Callable[..., Path]) -> None:
     [None, {}, {"m.sql": "CREATE VIEW x AS SELEC 1 FROM ("}],
     ids=["no directory", "no files", "broken"],
 )
-def test_a_project_without_sound_sources_has_pages(
+def test_a_project_without_valid_sources_has_pages(
     make_project: Callable[..., Path], files: Mapping[str, str] | None
 ) -> None:
     root = make_project(files or {})
@@ -259,7 +259,7 @@ def test_a_stream_of_events_ends_with_its_session(make_project: Callable[..., Pa
     browse_bare(make_project({"m.sql": SQL}), act)
 
 
-def test_no_client_adds_lines_to_the_log(
+def test_clients_cannot_forge_log_lines(
     make_project: Callable[..., Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")

@@ -1,4 +1,4 @@
-"""The dashboard's pages of a project with builds, and its actions, which ask first."""
+"""The dashboard's pages of a project with builds, and its actions, which need confirmation."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def links(text: str) -> set[str]:
 
 
 @pytest.mark.proves("W24")
-def test_the_overview_tells_what_is_stale_failed_and_current(
+def test_the_pages_show_stale_failed_and_current_sources(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     first = enter(root)
@@ -92,7 +92,7 @@ def test_the_overview_tells_what_is_stale_failed_and_current(
 
 
 @pytest.mark.proves("W24")
-def test_everything_is_a_link_and_every_link_leads_somewhere(
+def test_links_reach_every_kind_of_page_and_none_is_broken(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     builder = enter(root)
@@ -117,7 +117,7 @@ def test_everything_is_a_link_and_every_link_leads_somewhere(
 
 
 @pytest.mark.proves("W24")
-def test_what_does_not_exist_is_said(root: Path, enter: Callable[..., Builder]) -> None:
+def test_unknown_names_get_a_404_with_a_message(root: Path, enter: Callable[..., Builder]) -> None:
     async def look(browser: Browser) -> None:
         assert "did you mean" in await browser.see("/sources/m/totl", 404)
         assert "no run" in await browser.see("/runs/nothing", 404)
@@ -135,7 +135,7 @@ def test_what_does_not_exist_is_said(root: Path, enter: Callable[..., Builder]) 
 
 
 @pytest.mark.proves("W25")
-def test_a_taint_shows_what_it_reaches_and_records_who_did_it(
+def test_a_taint_shows_affected_partitions_and_records_the_user(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     builder = enter(root)
@@ -155,7 +155,7 @@ def test_a_taint_shows_what_it_reaches_and_records_who_did_it(
 
 
 @pytest.mark.proves("W25")
-def test_a_retry_shows_the_plan_and_wants_the_source_once(
+def test_a_retry_shows_the_plan_and_creates_only_one_want(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     builder = enter(root)
@@ -174,7 +174,7 @@ def test_a_retry_shows_the_plan_and_wants_the_source_once(
 
 
 @pytest.mark.proves("W25")
-def test_a_promotion_shows_what_moves_and_what_is_refused(
+def test_a_promotion_shows_promoted_and_refused_tables(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     builder = enter(root)
@@ -231,7 +231,7 @@ def test_a_rollback_is_refused_if_the_environment_changed_since_it_was_shown(
 
 
 @pytest.mark.proves("W25")
-def test_readers_see_effects_and_cause_none(root: Path, enter: Callable[..., Builder]) -> None:
+def test_read_only_users_cannot_run_actions(root: Path, enter: Callable[..., Builder]) -> None:
     builder = enter(root)
     build(builder)
 

@@ -1,4 +1,4 @@
-"""What the dashboard says is so: states, confirmations, runs and differences."""
+"""The dashboard's statements are correct: states, confirmations, runs and differences."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def root(make_project: Callable[..., Path]) -> Path:
 def record(
     ledger: Ledger, run: str | None, n: int, at: datetime, source: str = "total", state: str = ""
 ) -> str:
-    """Record a build of a run, and return its uid; it fails unless it is under way."""
+    """Record a build of a run, failed unless its state is `started`, and return its uid."""
     uid = f"{run}-{n}"
     started = Build(uid, f"{source}@sources/m.sql", "i", "d", "dev", run, "started", "built", at)
     ledger.builds.record_started(started, "t")
@@ -67,7 +67,7 @@ def record(
 
 
 @pytest.mark.proves("W24")
-def test_nothing_is_called_current_before_it_is_planned(
+def test_no_source_is_shown_as_current_before_it_is_planned(
     root: Path, enter: Callable[..., Builder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(web_graph, "_SOON_S", 0.05)
@@ -93,7 +93,7 @@ def test_nothing_is_called_current_before_it_is_planned(
 
 
 @pytest.mark.proves("W24")
-def test_pages_that_follow_from_an_old_plan_say_so(
+def test_pages_based_on_an_old_plan_say_so(
     root: Path, enter: Callable[..., Builder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     builder = enter(root)
@@ -116,7 +116,7 @@ def test_pages_that_follow_from_an_old_plan_say_so(
 
 
 @pytest.mark.proves("W24")
-def test_a_source_is_planned_again_once_its_page_shows_another_definition(
+def test_a_source_is_planned_when_its_page_shows_a_changed_definition(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     builder = enter(root)
@@ -200,7 +200,7 @@ def test_a_build_without_a_run_has_a_page(root: Path, enter: Callable[..., Build
 
 
 @pytest.mark.proves("W24")
-def test_builds_whose_process_is_gone_are_not_under_way(
+def test_builds_of_dead_processes_are_shown_as_interrupted(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     builder = enter(root)
@@ -225,7 +225,7 @@ def test_builds_whose_process_is_gone_are_not_under_way(
 
 
 @pytest.mark.proves("W25")
-def test_a_build_shows_what_is_built_upstream_of_it(
+def test_the_retry_page_lists_stale_upstream_sources(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     builder = enter(root)
@@ -243,7 +243,7 @@ def test_a_build_shows_what_is_built_upstream_of_it(
 
 
 @pytest.mark.proves("W25")
-def test_a_taint_is_refused_if_it_reaches_more_than_was_shown(
+def test_a_taint_is_rejected_if_it_affects_more_than_was_shown(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     builder = enter(root)
@@ -263,7 +263,7 @@ def test_a_taint_is_refused_if_it_reaches_more_than_was_shown(
 
 
 @pytest.mark.proves("W25")
-def test_what_is_not_built_cannot_be_tainted(root: Path, enter: Callable[..., Builder]) -> None:
+def test_an_unbuilt_source_cannot_be_tainted(root: Path, enter: Callable[..., Builder]) -> None:
     async def act(browser: Browser) -> None:
         page = await browser.see("/taint?ref=m/total")
         assert "has not been built" in page and "Taint them" not in page
@@ -272,7 +272,7 @@ def test_what_is_not_built_cannot_be_tainted(root: Path, enter: Callable[..., Bu
 
 
 @pytest.mark.proves("W25")
-def test_a_promotion_is_refused_if_it_is_not_what_was_shown(
+def test_a_promotion_is_rejected_if_it_differs_from_the_preview(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     builder = enter(root)
@@ -293,7 +293,7 @@ def test_a_promotion_is_refused_if_it_is_not_what_was_shown(
 
 
 @pytest.mark.proves("W25")
-def test_a_rollback_shows_what_readers_get_now_and_then(
+def test_a_rollback_shows_the_current_and_the_restored_tables(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     for n in range(3):
@@ -326,7 +326,7 @@ def test_a_rollback_shows_what_readers_get_now_and_then(
 
 
 @pytest.mark.proves("W25")
-def test_there_is_no_button_for_what_only_spark_can_do(
+def test_actions_that_need_spark_have_no_button(
     make_project: Callable[..., Path], enter: Callable[..., Builder]
 ) -> None:
     root = make_project({"m.sql": SQL}, settings=SETTINGS)
@@ -349,7 +349,7 @@ def test_there_is_no_button_for_what_only_spark_can_do(
 
 
 @pytest.mark.proves("W24")
-def test_a_comparison_has_the_rows_that_readers_of_several_environments_get(
+def test_a_comparison_of_environments_uses_the_rows_that_readers_get(
     make_project: Callable[..., Path], enter: Callable[..., Builder]
 ) -> None:
     root = make_project({"m.sql": SQL}, settings='[env.qa]\nreads = "dev"\n')
@@ -369,7 +369,7 @@ def test_a_comparison_has_the_rows_that_readers_of_several_environments_get(
 
 
 @pytest.mark.proves("W24")
-def test_partitions_that_another_environment_has_are_not_missing(
+def test_partitions_of_an_environment_that_is_read_are_available(
     make_project: Callable[..., Path], enter: Callable[..., Builder]
 ) -> None:
     root = make_project({"m.sql": SQL}, settings='[env.qa]\nreads = "dev"\n')
@@ -399,7 +399,7 @@ def test_an_environment_that_is_no_longer_declared_has_a_page(
 
 
 @pytest.mark.proves("W24")
-def test_events_are_shown_although_another_environment_had_all_of_the_latest(
+def test_events_are_shown_even_if_the_latest_ones_are_of_another_environment(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     builder = enter(root)
@@ -415,7 +415,7 @@ def test_events_are_shown_although_another_environment_had_all_of_the_latest(
 
 
 @pytest.mark.proves("W24")
-def test_partitions_of_an_earlier_definition_are_not_called_available(
+def test_partitions_of_an_earlier_definition_are_shown_as_stale(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     build(enter(root))

@@ -1,4 +1,4 @@
-"""Many clients cost little more than one, and what is kept for them is what the ledger has now."""
+"""Many clients cost little more than one, and cached answers match the ledger."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def executed() -> Iterator[dict[str, Any]]:
 
 @pytest.fixture
 def statements() -> Iterator[Counter[str]]:
-    """How often each table was read."""
+    """The number of reads of each table."""
     tables: Counter[str] = Counter()
 
     def record(_connection: Any, _cursor: Any, text: str, *_: Any) -> None:
@@ -96,7 +96,7 @@ def statements() -> Iterator[Counter[str]]:
 
 
 @pytest.mark.proves("Z6")
-def test_what_many_ask_for_at_once_is_read_a_few_times(
+def test_concurrent_requests_share_reads_of_the_ledger(
     builder: Builder, statements: Counter[str]
 ) -> None:
     async def act(browser: Browser) -> None:
@@ -117,7 +117,7 @@ def test_what_many_ask_for_at_once_is_read_a_few_times(
 
 
 @pytest.mark.proves("Z6")
-def test_new_wants_have_no_table_planned_again(builder: Builder, statements: Counter[str]) -> None:
+def test_new_wants_do_not_replan_tables(builder: Builder, statements: Counter[str]) -> None:
     async def act(browser: Browser) -> None:
         await browser.client.get("/")
         new = Want("w", "m/total", "dev", datetime.now(UTC), sla_s=0)
@@ -133,10 +133,10 @@ def test_new_wants_have_no_table_planned_again(builder: Builder, statements: Cou
 
 @pytest.mark.slow
 @pytest.mark.proves("Z6")
-def test_states_that_are_kept_are_those_that_are_read_anew(
+def test_cached_states_equal_freshly_read_states(
     builder: Builder, enter: Callable[..., Builder]
 ) -> None:
-    """After each of many random changes."""
+    """The states are compared after each of many random changes."""
     draw, ledger, now = random.Random(1), builder.ledger, datetime.now(UTC)
     graph = Graph(builder.settings, ledger, clock=lambda: now)
     kept, open_wants, n_changed = StandingsReader(graph), list[str](), 0
@@ -172,7 +172,7 @@ def test_states_that_are_kept_are_those_that_are_read_anew(
 
 
 @pytest.mark.proves("Z6")
-def test_what_is_kept_is_read_again_after_any_event_but_those_that_change_nothing(
+def test_a_cached_value_is_read_again_after_any_relevant_event(
     builder: Builder,
 ) -> None:
     ledger, key, n = builder.ledger, object(), 0
@@ -201,7 +201,7 @@ def test_what_is_kept_is_read_again_after_any_event_but_those_that_change_nothin
 
 
 @pytest.mark.proves("Z6")
-def test_wants_and_partitions_that_begin_alike_are_found_by_an_index(ledger: Ledger) -> None:
+def test_wants_and_partitions_with_a_common_prefix_are_found_by_an_index(ledger: Ledger) -> None:
     database, now = ledger.events.database, datetime.now(UTC)
     refs = [f"m/s{n % 200}/{n // 200:05}" for n in range(8000)]
     with database.write() as connection:
@@ -238,7 +238,7 @@ def test_wants_and_partitions_that_begin_alike_are_found_by_an_index(ledger: Led
 
 
 @pytest.mark.proves("Z6")
-def test_answers_are_sent_at_once() -> None:
+def test_connections_of_the_service_use_tcp_nodelay() -> None:
     async def act() -> int:
         seen: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 

@@ -1,4 +1,4 @@
-"""What `/metrics` tells of sources."""
+"""Metrics of sources at `/metrics`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CREATE VIEW daily AS SELECT CAST(ts AS DATE) AS day, x FROM t;
 
 
 def gauges_of(graph: Graph) -> dict[str, dict[str, float]]:
-    """Return by gauge the values of sources."""
+    """Return the values of each gauge, by source."""
 
     async def ask() -> str:
         answer = await show_metrics(graph, Caller("test", "read"), {})
@@ -62,7 +62,7 @@ def make_engine(request: pytest.FixtureRequest) -> MakeEngine:
 
 @pytest.mark.usefixtures("spark")
 @pytest.mark.proves("P29")
-def test_each_source_is_told_of(
+def test_metrics_report_the_state_of_each_source(
     make_project: Callable[..., Path], enter: Callable[..., Builder]
 ) -> None:
     root = make_project({"m.sql": SQL})
@@ -94,7 +94,7 @@ def test_each_source_is_told_of(
     age = found["age_seconds"]["größe"]
     assert found["late_seconds"] == {"größe": pytest.approx(age - 3600, abs=1)}
 
-    # What fails does not take the last success away; what is tainted is counted.
+    # A failed build keeps the time of the last success; tainted partitions are counted.
     put(root, 1, (1, "b"), (2, "c"))
     small = start()
     with pytest.raises(CheckFailedError):
@@ -108,14 +108,14 @@ def test_each_source_is_told_of(
     assert later[last] == found[last]
     assert later["rows"] == found["rows"]
 
-    # Only of sources that the project has.
+    # Only sources of the project have metrics.
     (root / "sources" / "m.sql").write_text(SQL.replace("small", "tiny"))
     assert metrics()["failed_builds"] == {"größe": 0, "daily": 0, "tiny": 0}
     assert "small" not in str(metrics())
 
 
 class Counting(Graph):
-    """Counts how often it looks at the sources."""
+    """A graph that counts how often it loads the sources."""
 
     looks = 0
 
@@ -125,7 +125,7 @@ class Counting(Graph):
 
 
 @pytest.mark.proves("P29")
-def test_who_asks_while_a_look_takes_long_does_not_have_more_to_be_done(
+def test_metrics_requests_share_one_pending_compilation_of_the_sources(
     make_project: Callable[..., Path],
     enter: Callable[..., Builder],
     monkeypatch: pytest.MonkeyPatch,
@@ -146,4 +146,4 @@ def test_who_asks_while_a_look_takes_long_does_not_have_more_to_be_done(
         await graph.close()
 
     asyncio.run(ask())
-    assert graph.looks in (1, 2)  # that which was left to it, or its own
+    assert graph.looks in (1, 2)  # the pending compilation, or one of its own

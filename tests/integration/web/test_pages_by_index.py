@@ -1,4 +1,4 @@
-"""Pages read no more builds than they show: indexes answer the rest."""
+"""Dashboard pages read only the builds that they show; indexes answer the rest."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CREATE VIEW total AS SELECT b, sum(a) AS s FROM t GROUP BY b;
 """
 PAGES = ("/", "/sources", "/sources/m/total", "/runs", "/wants", "/partitions", "/environments/dev")
 WIDE = re.compile(r"SCAN builds$|builds USING INDEX (?!ix_builds_under_way)\w+ \(environment=\?\)$")
-"""How SQLite plans to read the rows of all builds of an environment, or of all environments."""
+"""Query plans of SQLite that read all builds of an environment, or of all environments."""
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def make_engine(request: pytest.FixtureRequest) -> MakeEngine:
 
 @pytest.fixture
 def statements() -> Iterator[dict[str, Any]]:
-    """The statements that are executed, each with its parameters."""
+    """Yield the executed SELECT statements, each with its parameters."""
     executed: dict[str, Any] = {}
 
     def record(_connection: Any, _cursor: Any, text: str, values: Any, *_: Any) -> None:
@@ -47,7 +47,7 @@ def statements() -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.proves("Z4")
-def test_pages_read_the_rows_of_few_builds(
+def test_pages_never_scan_all_builds_of_an_environment(
     make_project: Callable[..., Path],
     enter: Callable[..., Builder],
     statements: dict[str, Any],
@@ -64,7 +64,7 @@ def test_pages_read_the_rows_of_few_builds(
 
     browse(builder, act)
     read = {text: values for text, values in statements.items() if "FROM builds" in text}
-    # The index has the columns of this join: SQLite reads the rows of those that pass.
+    # The index covers the columns of this join, so SQLite reads only matching rows.
     latest = {text for text in read if "builds.started_at = anon_1.last" in text}
     assert latest
     read = {text: values for text, values in read.items() if text not in latest}

@@ -1,4 +1,4 @@
-"""The service over real HTTP on loopback: what it answers, what it refuses, how it ends."""
+"""The service over real HTTP on loopback: responses, rejected requests and shutdown."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_a_want_is_evaluated_at_once_and_makes_one_request(served: Served) -> No
 
 
 @pytest.mark.proves("D29", "P29")
-def test_a_miss_is_told_with_its_blame(served: Served, ledger: Ledger) -> None:
+def test_a_missed_deadline_is_reported_with_its_cause(served: Served, ledger: Ledger) -> None:
     long_ago = datetime.now(UTC) - timedelta(days=1)
     want = Want(
         "late",
@@ -183,7 +183,7 @@ def test_a_miss_is_told_with_its_blame(served: Served, ledger: Ledger) -> None:
 
 @pytest.mark.slow
 @pytest.mark.proves("S19")
-def test_a_want_is_recorded_and_pages_are_shown_while_an_evaluation_goes_on(
+def test_wants_are_recorded_and_pages_are_served_during_an_evaluation(
     tmp_path: Path,
 ) -> None:
     root = make_root(tmp_path / "project")
@@ -225,7 +225,7 @@ def test_a_want_is_recorded_and_pages_are_shown_while_an_evaluation_goes_on(
 
 
 @pytest.mark.proves("S19")
-def test_that_nothing_takes_requests_is_in_every_list_and_answer(
+def test_lists_and_responses_warn_if_no_process_takes_build_requests(
     served: Served, ledger: Ledger
 ) -> None:
     long_ago = datetime.now(UTC) - timedelta(hours=1)
@@ -254,7 +254,7 @@ def test_that_nothing_takes_requests_is_in_every_list_and_answer(
 
 
 @pytest.mark.proves("H5")
-def test_what_there_is_is_told(served: Served, ledger: Ledger) -> None:
+def test_partitions_plan_manifest_and_health_are_served(served: Served, ledger: Ledger) -> None:
     refs = [{"partition_ref": f"data/users/{n}", "state": "available"} for n in range(5)]
     before = ledger.upstreams.find_cursor("dev", "users")
     assert ledger.upstreams.record_synced("dev", "users", "5", refs, expected=before)
@@ -280,7 +280,7 @@ def test_what_there_is_is_told(served: Served, ledger: Ledger) -> None:
 
 
 @pytest.mark.proves("D19", "D20", "D21", "D22", "D23", "D24")
-def test_events_come_in_order_by_pages_and_by_each_filter(served: Served, ledger: Ledger) -> None:
+def test_events_are_ordered_paged_and_filtered(served: Served, ledger: Ledger) -> None:
     with ledger.events.database.write() as connection:
         for n in range(20):
             ledger.events.append(
@@ -327,7 +327,7 @@ def test_events_come_in_order_by_pages_and_by_each_filter(served: Served, ledger
         assert marks(build_request_ids="request4", job_labels="job1") == [4, 19]
 
 
-def test_a_history_that_was_reset_is_told_and_never_silence(served: Served, tmp_path: Path) -> None:
+def test_a_reset_history_is_reported_as_an_error(served: Served, tmp_path: Path) -> None:
     with served.client(READ) as client:
         page = client.get(EVENTS).json()
         told = fails(client.get(EVENTS, params={"since_idx": page["head"] + 100}), 409)
@@ -346,7 +346,7 @@ def test_a_history_that_was_reset_is_told_and_never_silence(served: Served, tmp_
         opened.close()
 
 
-def test_a_long_poll_is_answered_when_something_happens(served: Served, ledger: Ledger) -> None:
+def test_a_long_poll_returns_when_a_matching_event_occurs(served: Served, ledger: Ledger) -> None:
     with served.client(READ) as client:
         head = client.get(EVENTS).json()["head"]
         began = time.monotonic()
@@ -373,7 +373,7 @@ def test_a_long_poll_is_answered_when_something_happens(served: Served, ledger: 
 
 
 @pytest.mark.slow
-def test_two_hundred_long_polls_at_once_in_bounded_memory(served: Served, ledger: Ledger) -> None:
+def test_two_hundred_long_polls_use_bounded_memory(served: Served, ledger: Ledger) -> None:
     with served.client(READ) as client:
         head = client.get(EVENTS).json()["head"]
 
@@ -405,10 +405,10 @@ def test_two_hundred_long_polls_at_once_in_bounded_memory(served: Served, ledger
     assert threads < 40
 
 
-# ----------------------------------------------------------------------------------------- refused
+# --------------------------------------------------------------------------------------- rejected
 
 
-def test_a_token_is_asked_for_and_a_reader_changes_nothing(served: Served) -> None:
+def test_requests_need_a_token_and_readers_cannot_write(served: Served) -> None:
     with served.client(None) as client:
         answer = client.get(EVENTS)
         fails(answer, 401)
@@ -450,11 +450,11 @@ BAD_BODIES: list[tuple[Any, int]] = [
 
 
 EVALUATED = {"evaluation", "build-requested", "sla-missed", "want-expired"}
-"""The kinds of events that the service writes of its own accord."""
+"""The kinds of events that the service writes on its own."""
 
 
 @pytest.mark.parametrize(("body", "status"), BAD_BODIES, ids=range(len(BAD_BODIES)))
-def test_a_body_that_cannot_be_is_refused(served: Served, body: bytes, status: int) -> None:
+def test_an_invalid_body_is_rejected(served: Served, body: bytes, status: int) -> None:
     with served.client() as client:
         head = client.get(EVENTS).json()["head"]
         told = fails(
@@ -462,12 +462,12 @@ def test_a_body_that_cannot_be_is_refused(served: Served, body: bytes, status: i
         )
         if status == 404:
             assert told["hint"] == "did you mean `m/total`?"
-        # The service evaluates wants of other tests meanwhile, but the request changed nothing.
+        # The service may evaluate wants of other tests meanwhile, but the request changed nothing.
         later = client.get(EVENTS, params={"since_idx": head}).json()["events"]
         assert {e["kind"] for e in later} <= EVALUATED
 
 
-def test_everything_that_is_wrong_is_told_at_once(served: Served) -> None:
+def test_all_problems_of_a_request_are_reported_at_once(served: Served) -> None:
     with served.client() as client:
         told = fails(client.post(WANTS, json={"ttl_seconds": "x", "sla_seconds": -1}), 422)
         assert {p["name"] for p in told["problems"]} == {
@@ -482,10 +482,10 @@ def test_everything_that_is_wrong_is_told_at_once(served: Served) -> None:
         fails(client.get("/api/v1/nothing"), 404)
 
 
-def test_a_body_of_no_length_that_does_not_end_is_refused(served: Served) -> None:
+def test_a_large_body_without_a_declared_length_is_rejected(served: Served) -> None:
     with served.client() as client:
         endless = (b" " * 1024 for _ in range(1000))
-        with suppress(httpx.WriteError):  # it was cut off while it was sent
+        with suppress(httpx.WriteError):  # the service closes the connection early
             fails(client.post(WANTS, content=endless), 413)
 
 
@@ -498,7 +498,7 @@ CROSS_SITE = (
 
 
 @pytest.mark.parametrize("headers", CROSS_SITE, ids=str)
-def test_another_sites_page_changes_nothing(served: Served, headers: dict[str, str]) -> None:
+def test_pages_of_other_sites_cannot_write(served: Served, headers: dict[str, str]) -> None:
     with served.client() as client:
         for path in (WANTS, "/api/v1/evaluate", "/wants", "/login", "/wants/cancel"):
             fails(client.post(path, json={"partition_ref": "m/total"}, headers=headers), 403)
@@ -507,7 +507,7 @@ def test_another_sites_page_changes_nothing(served: Served, headers: dict[str, s
         assert "access-control-allow-origin" not in allowed.headers
 
 
-def test_a_form_needs_its_session_and_what_that_gave_it(served: Served) -> None:
+def test_a_form_needs_a_session_and_its_form_token(served: Served) -> None:
     with served.client(None) as client:
         assert client.post("/login", data={"token": "nobody's token, this"}).status_code == 401
         logged = client.post("/login", data={"token": WRITE})
@@ -518,7 +518,7 @@ def test_a_form_needs_its_session_and_what_that_gave_it(served: Served) -> None:
         assert "default-src 'none'" in page.headers["content-security-policy"]
         token = page.text.split('name="form_token" value="')[1].split('"')[0]
         fails(client.post("/wants", data={"partition_ref": "m/total", "form_token": "0" * 64}), 403)
-        fails(client.get(EVENTS), 401)  # a cookie opens pages alone
+        fails(client.get(EVENTS), 401)  # a cookie gives access to pages only
         sent = {"partition_ref": "m/totl<b>", "form_token": token}
         wrong = client.post("/wants", data=sent)
         assert wrong.status_code == 422
@@ -536,7 +536,7 @@ def test_a_form_needs_its_session_and_what_that_gave_it(served: Served) -> None:
 
 
 @pytest.mark.proves("S11")
-def test_logging_out_ends_the_session_wherever_its_cookie_is_kept(served: Served) -> None:
+def test_logging_out_invalidates_all_copies_of_the_session_cookie(served: Served) -> None:
     with served.client(None) as client, served.client(None) as thief:
         client.post("/login", data={"token": WRITE})
         other = client.cookies["persist_session"]
@@ -554,7 +554,7 @@ def test_logging_out_ends_the_session_wherever_its_cookie_is_kept(served: Served
 
 
 @pytest.mark.proves("S11")
-def test_events_are_those_of_the_served_environment_unless_all_are_asked_for(
+def test_events_are_of_the_served_environment_unless_another_is_requested(
     served: Served, ledger: Ledger
 ) -> None:
     for environment in ("dev", "prod"):
@@ -576,7 +576,7 @@ def test_events_are_those_of_the_served_environment_unless_all_are_asked_for(
 
 @pytest.mark.slow
 @pytest.mark.proves("S11")
-def test_behind_a_declared_proxy_clients_are_told_apart_and_cookies_are_secure(
+def test_a_declared_proxy_identifies_clients_and_makes_cookies_secure(
     tmp_path: Path,
 ) -> None:
     root = make_root(tmp_path / "proxied")
@@ -593,8 +593,8 @@ def test_behind_a_declared_proxy_clients_are_told_apart_and_cookies_are_secure(
 
 
 @pytest.mark.proves("S11")
-def test_nobody_else_says_who_a_client_is(served: Served) -> None:
-    for n in range(20):  # while a busy machine answers, more requests become allowed
+def test_forwarded_addresses_are_ignored_without_a_declared_proxy(served: Served) -> None:
+    for n in range(20):  # on a busy machine, the limit recovers while requests are sent
         statuses = _statuses(served, f"X-Forwarded-For: 203.0.113.{n}", 300)
         if 429 in statuses:
             break
@@ -613,21 +613,21 @@ def _statuses(service: Served, header: str, n: int) -> list[int]:
         sending = threading.Thread(target=connection.sendall, args=(asked.encode() * n,))
         sending.start()
         while n_answers < n or not read.endswith(b"}"):
-            counted = max(len(read) - 8, 0)  # the first letters of an answer may be there
+            counted = max(len(read) - 8, 0)  # the last read may end within a status line
             read += connection.recv(65536)
             n_answers += read.count(b"HTTP/1.1 ", counted)
         sending.join()
     return [int(part[:3]) for part in bytes(read).split(b"HTTP/1.1 ")[1:]]
 
 
-def test_another_name_of_this_machine_is_refused_where_all_may_do_all(open_to_all: Served) -> None:
+def test_an_open_service_rejects_other_host_names(open_to_all: Served) -> None:
     with open_to_all.client(None) as client:
         assert client.get(EVENTS).status_code == 200
         fails(client.get(EVENTS, headers={"Host": "evil.example"}), 421)
 
 
 @pytest.mark.proves("S8")
-def test_another_sites_page_asks_for_nothing_where_all_may_do_all(open_to_all: Served) -> None:
+def test_an_open_service_rejects_requests_from_pages_of_other_sites(open_to_all: Served) -> None:
     with open_to_all.client(None) as client:
         hostile = "*a" * 10 + "b*"
         for headers in CROSS_SITE:
@@ -644,7 +644,7 @@ def test_another_sites_page_asks_for_nothing_where_all_may_do_all(open_to_all: S
 
 
 @pytest.mark.proves("S8")
-def test_hostile_patterns_are_answered_at_once(served: Served, ledger: Ledger) -> None:
+def test_hostile_patterns_are_answered_quickly(served: Served, ledger: Ledger) -> None:
     for n in range(20):
         ref = f"m/daily/{'a' * 200}{n}"
         ledger.wants.create([Want(f"hostile-{n}", ref, "dev", datetime.now(UTC))])
@@ -665,7 +665,7 @@ def test_hostile_patterns_are_answered_at_once(served: Served, ledger: Ledger) -
 
 
 @pytest.mark.slow
-def test_who_asks_too_often_is_told_so_and_others_are_not(served: Served) -> None:
+def test_rate_limits_apply_per_client(served: Served) -> None:
     n = 2000
     statuses = Counter(_statuses(served, f"Authorization: Bearer {OFTEN}", n))
     assert statuses[200] >= 600
@@ -680,7 +680,7 @@ def test_a_proxy_is_an_address_or_a_network(proxy: str) -> None:
         check_proxy(proxy, None, "--proxy")
 
 
-def test_others_reach_it_only_with_tokens(tmp_path: Path) -> None:
+def test_serving_other_machines_requires_tokens(tmp_path: Path) -> None:
     root = make_root(tmp_path / "wide")
     command = [sys.executable, "-P", "-m", "persist_assets.cli", "--project", str(root), "serve"]
     done = warm.run([*command, "--host", "0.0.0.0"], capture_output=True, text=True, timeout=60)
@@ -698,7 +698,7 @@ def test_others_reach_it_only_with_tokens(tmp_path: Path) -> None:
         ":read:0123456789abcdef",
     ],
 )
-def test_tokens_that_cannot_be_are_refused(text: str) -> None:
+def test_invalid_tokens_are_rejected_and_not_printed(text: str) -> None:
     from persist_assets.core.errors import SettingsError
     from persist_assets.web.access import parse_tokens
 
@@ -720,7 +720,7 @@ def fuzzer(served: Served) -> Iterator[httpx.Client]:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(asked=requests())
-def test_whatever_is_asked_is_answered_as_described_or_refused(
+def test_random_requests_are_answered_as_described_or_rejected(
     fuzzer: httpx.Client, asked: Asked
 ) -> None:
     judge(fuzzer, asked)
@@ -748,11 +748,11 @@ def test_the_service_imports_no_dagster_and_no_spark() -> None:
     assert not {*done.stdout.split()} & {"dagster", "pyspark"}
 
 
-# --------------------------------------------------------------------------------------- its end
+# -------------------------------------------------------------------------------------- shutdown
 
 
 @pytest.mark.slow
-def test_sigterm_answers_those_who_wait_and_ends_it(tmp_path: Path) -> None:
+def test_sigterm_answers_waiting_requests_and_stops_the_service(tmp_path: Path) -> None:
     answers: list[httpx.Response] = []
     with serving(make_root(tmp_path / "ending")) as service, service.client(None) as client:
 
@@ -781,7 +781,7 @@ def test_sigterm_answers_those_who_wait_and_ends_it(tmp_path: Path) -> None:
 # -------------------------------------------------------------------------- on each kind of ledger
 
 
-def test_counts_and_partitions_are_told_alike_on_both_databases(
+def test_both_databases_return_the_same_counts_and_partitions(
     open_ledger: Callable[..., Ledger],
 ) -> None:
     ledger = open_ledger()

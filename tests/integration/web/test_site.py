@@ -1,4 +1,4 @@
-"""`persist docs`: what the pages say, what they escape, and how they come to their place."""
+"""`persist docs`: the content of pages, escaping, and atomic replacement."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def doubled(q):
 
 
 class Page(HTMLParser):
-    """What a page is made of."""
+    """The links, tags and text of a page."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ def build(builder: Builder) -> Snapshot:
 
 
 def docs(root: Path, *arguments: str, code: int = 0) -> dict[str, object]:
-    """Run `persist docs --json`, which ends with a code."""
+    """Run `persist docs --json`, and check its exit code."""
     done = CliRunner().invoke(app, ["--project", str(root), "docs", *arguments, "--json"])
     assert done.exit_code == code, done.output
     document, _ = json.JSONDecoder().raw_decode(done.stdout)
@@ -108,7 +108,7 @@ def read(site: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.proves("P30", "T12")
-def test_pages_say_all_that_is_known_and_lead_to_each_other(
+def test_pages_show_all_known_facts_and_link_to_each_other(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     built = build(enter(root, "prod"))
@@ -165,7 +165,7 @@ def test_pages_say_all_that_is_known_and_lead_to_each_other(
 
 
 @pytest.mark.proves("P30")
-def test_two_runs_write_the_same_bytes_and_what_others_wrote_is_escaped(root: Path) -> None:
+def test_docs_are_deterministic_and_escape_text_from_sources(root: Path) -> None:
     docs(root)
     first = read(root / ".persist" / "docs")
     docs(root, str(root / "elsewhere" / "site"))
@@ -183,7 +183,7 @@ def test_two_runs_write_the_same_bytes_and_what_others_wrote_is_escaped(root: Pa
 
 
 @pytest.mark.proves("P30")
-def test_sources_that_are_wrong_are_shown_with_what_is_wrong(
+def test_invalid_sources_are_shown_with_their_errors(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     build(enter(root))
@@ -194,7 +194,7 @@ def test_sources_that_are_wrong_are_shown_with_what_is_wrong(
     site = root / ".persist" / "docs"
     p, v = (Page(site / "sources" / f"m.{name}.html").text for name in "pv")
     assert "`nope` is not a column" in p and "SELECT a, nope FROM t" in p
-    assert re.search(r"dev p-\w+ .* another one", p)  # readers have it still
+    assert re.search(r"dev p-\w+ .* another one", p)  # readers still use this table
     assert "because of errors in its file or its inputs" in v and "Reads m/p" in v
     problems = Page(site / "problems.html").text
     assert "sources/no.py:1" in problems and "sources/m.sql:7" in problems
@@ -202,7 +202,7 @@ def test_sources_that_are_wrong_are_shown_with_what_is_wrong(
 
 
 @pytest.mark.proves("P30")
-def test_nothing_is_deleted_that_was_not_written_here(tmp_path: Path) -> None:
+def test_write_site_never_deletes_files_that_it_did_not_write(tmp_path: Path) -> None:
     files = {"index.html": "1", "a/b.html": "2"}
     site = tmp_path / "deep" / "site"
     assert write_site(site, files) == site
@@ -250,9 +250,7 @@ def _umask() -> int:
 
 
 @pytest.mark.proves("P30")
-def test_a_reader_never_sees_half_of_a_site(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_site_is_replaced_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = tmp_path / "site"
     write_site(site, {"index.html": "old", "a.html": "old"})
     rename = Path.rename

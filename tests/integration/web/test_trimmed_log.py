@@ -1,4 +1,4 @@
-"""Readers of a service whose log was trimmed either get every event, or are told to start over."""
+"""After the log of a service is trimmed, readers either get every event or have to start over."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 @pytest.mark.proves("Z1")
-def test_a_reader_who_missed_events_is_told_and_learns_the_present_from_the_beginning(
+def test_a_reader_that_missed_trimmed_events_must_restart_and_gets_current_states(
     served: Served,
 ) -> None:
     ledger = Ledger(load_settings(served.root).ledger)
@@ -71,7 +71,7 @@ def test_a_reader_who_missed_events_is_told_and_learns_the_present_from_the_begi
         assert (answer.status_code, told["type"]) == (409, "urn:persist:history-reset")
         assert told["trimmed_to"] == position
         assert "archived" in told["detail"]
-        page = client.get(EVENTS, params={"since_idx": ahead}).json()  # missed nothing
+        page = client.get(EVENTS, params={"since_idx": ahead}).json()  # no missed events
         assert [e["kind"] for e in page["events"]][-1] == "partition-available"
         states: dict[str, str] = {}
         since, began, n_pages = 0, told["trimmed_to"], 0
@@ -88,7 +88,7 @@ def test_a_reader_who_missed_events_is_told_and_learns_the_present_from_the_begi
         assert n_pages > 3
         expected = {f"x/{n}": "partition-available" for n in (*range(30), 40)}
         assert states == expected | {"x/3": "partition-tainted"}
-        # In the middle of what is left, a reader who does not say where it began has missed some.
+        # Within the rest, a reader that does not send `trimmed_to` may have missed events.
         first = client.get(EVENTS, params={"limit": 2}).json()
         assert 0 < first["next_idx"] < position == first["trimmed_to"]
         asked = {"since_idx": first["next_idx"]}
@@ -100,7 +100,7 @@ def test_a_reader_who_missed_events_is_told_and_learns_the_present_from_the_begi
 
 @pytest.mark.slow
 @pytest.mark.proves("Z1")
-def test_another_graph_that_missed_events_knows_the_present_states_again(
+def test_a_graph_that_missed_trimmed_events_gets_the_current_states(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     theirs = Ledger(load_settings(served.root).ledger)
@@ -138,7 +138,7 @@ def test_another_graph_that_missed_events_knows_the_present_states_again(
 
 @pytest.mark.slow
 @pytest.mark.proves("Z3")
-def test_a_service_that_builds_trims_the_log_as_the_settings_say(tmp_path: Path) -> None:
+def test_a_building_service_trims_the_log_according_to_the_settings(tmp_path: Path) -> None:
     root = a_project(tmp_path / "p", '[retention]\nevents = "1 hour"\narchive = "old"\n')
     url = load_settings(root).ledger
     past = Ledger(url, clock=lambda: datetime.now(UTC) - timedelta(hours=2))

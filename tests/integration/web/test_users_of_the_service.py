@@ -80,7 +80,7 @@ def behind_proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A service whose proxy is another machine than that of the tests."""
+    """A service whose proxy is on another machine than the tests."""
     toml = TOML.replace("127.0.0.1", "10.9.8.7")
     root = a_project(tmp_path_factory.mktemp("elsewhere") / "p", toml)
     with serving(root, env={"PERSIST_TOKENS": TOKENS}) as served:
@@ -93,7 +93,7 @@ def by_proxy(user: str, *groups: str) -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.proves("Z5")
-def test_a_user_whom_the_proxy_names_has_the_roles_of_the_groups(behind_proxy: Served) -> None:
+def test_a_user_named_by_the_proxy_has_the_roles_of_the_groups(behind_proxy: Served) -> None:
     with behind_proxy.client(None) as client:
         assert client.get(WANTS).status_code == 401
         ann = by_proxy("ann", "team-finance", "x")
@@ -119,7 +119,7 @@ def test_a_user_whom_the_proxy_names_has_the_roles_of_the_groups(behind_proxy: S
 
 @pytest.mark.proves("Z5")
 @pytest.mark.parametrize("name", ["X-Forwarded-User", "x-forwarded-user", "X-FORWARDED-GROUPS"])
-def test_nobody_but_the_proxy_says_who_somebody_is(elsewhere: Served, name: str) -> None:
+def test_identity_headers_are_accepted_only_from_the_proxy(elsewhere: Served, name: str) -> None:
     for token in (None, "writer-token-0123456789"):
         with elsewhere.client(token) as client:
             spoofed = {name: "bosses", "X-Forwarded-For": "10.9.8.7"}
@@ -132,7 +132,7 @@ def test_nobody_but_the_proxy_says_who_somebody_is(elsewhere: Served, name: str)
 
 
 @pytest.mark.proves("Z5")
-def test_a_header_that_came_twice_or_is_odd_is_refused(behind_proxy: Served) -> None:
+def test_duplicate_or_invalid_identity_headers_are_rejected(behind_proxy: Served) -> None:
     with behind_proxy.client(None) as client:
         twice = [("X-Forwarded-User", "bob"), ("X-Forwarded-User", "carl")]
         odd = [("X-Forwarded-User", "bob;carl"), ("X-Forwarded-Groups", "bosses")]
@@ -145,7 +145,7 @@ def test_a_header_that_came_twice_or_is_odd_is_refused(behind_proxy: Served) -> 
 
 
 @pytest.mark.proves("Z5")
-def test_forms_of_a_user_of_a_proxy_need_that_users_form_token(behind_proxy: Served) -> None:
+def test_forms_of_a_proxy_user_need_the_form_token_of_that_user(behind_proxy: Served) -> None:
     with behind_proxy.client(None) as client:
         boss, bob = by_proxy("carl", "bosses"), by_proxy("bob", "bosses")
 
@@ -168,7 +168,7 @@ def test_forms_of_a_user_of_a_proxy_need_that_users_form_token(behind_proxy: Ser
 
 @pytest.mark.slow
 @pytest.mark.proves("Z5")
-def test_roles_end_at_their_sources_and_environments_on_every_page(tmp_path: Path) -> None:
+def test_roles_are_limited_to_their_sources_and_environments_on_every_page(tmp_path: Path) -> None:
     root = a_project(tmp_path / "p", WITHOUT_PROXY)
     secret = persist(root, "token", "create", "fin", "--role", "finance")["token"]
     with serving(root) as served, served.client(None, follow_redirects=False) as client:
@@ -202,7 +202,7 @@ def test_tokens_are_created_and_revoked_while_a_service_runs(tmp_path: Path) -> 
     root = a_project(tmp_path / "p", WITHOUT_PROXY)
     with serving(root) as served:
         with served.client(None) as client:
-            assert client.get(WANTS).status_code == 200  # nobody needs a token yet
+            assert client.get(WANTS).status_code == 200  # no token is needed yet
         old = persist(root, "token", "create", "ci", "--role", "write")["token"]
         new = persist(root, "token", "create", "ci2", "--role", "write", "--expires", "1d")
         with served.client(None) as client:
@@ -232,7 +232,7 @@ def test_tokens_are_created_and_revoked_while_a_service_runs(tmp_path: Path) -> 
             assert client.get(WANTS).status_code == 401
         persist(root, "token", "revoke", "ci2")
         (root / ".persist" / TOKEN_FILE).unlink()
-        with served.client(None) as client:  # a service that needed tokens never opens again
+        with served.client(None) as client:  # a service goes on requiring tokens
             assert client.get(WANTS).status_code == 401
     text = (root / ".persist" / "ledger.db").read_bytes()
     assert old.encode() not in text and new["token"].encode() not in text
@@ -243,7 +243,7 @@ def test_tokens_are_created_and_revoked_while_a_service_runs(tmp_path: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.proves("Z5")
-def test_a_long_poll_of_a_revoked_token_is_not_answered(tmp_path: Path) -> None:
+def test_a_long_poll_with_a_revoked_token_ends_with_401(tmp_path: Path) -> None:
     root = a_project(tmp_path / "p", WITHOUT_PROXY)
     secret = persist(root, "token", "create", "ci")["token"]
     with serving(root) as served, served.client(secret) as client:
@@ -262,7 +262,7 @@ def test_a_long_poll_of_a_revoked_token_is_not_answered(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("Z5")
-def test_a_token_expires_in_the_middle_of_a_session(tmp_path: Path) -> None:
+def test_a_session_ends_when_its_token_expires(tmp_path: Path) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     clock = [now.timestamp()]
     file = TokenFile(tmp_path / TOKEN_FILE)
@@ -278,7 +278,7 @@ def test_a_token_expires_in_the_middle_of_a_session(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("Z5")
-def test_a_file_of_tokens_that_is_broken_lets_nobody_in(tmp_path: Path) -> None:
+def test_a_broken_token_file_denies_all_access(tmp_path: Path) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     file = TokenFile(tmp_path / TOKEN_FILE)
     access = Access({}, clock=now.timestamp, file=file)
@@ -296,20 +296,20 @@ def test_a_file_of_tokens_that_is_broken_lets_nobody_in(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("Z5")
-def test_a_token_of_a_role_that_is_gone_may_nothing(tmp_path: Path) -> None:
+def test_a_token_with_an_unknown_role_is_rejected(tmp_path: Path) -> None:
     file = TokenFile(tmp_path / TOKEN_FILE)
     secret = file.create("x", "gone", datetime.now(UTC), None)
     assert Access({}, clock=lambda: 0, file=file).of_token(secret) is None
 
 
 @pytest.mark.proves("Z5")
-def test_an_attacker_does_not_fill_the_log() -> None:
+def test_an_attacker_cannot_flood_the_audit_log() -> None:
     clock, recorded = [0.0], list[Any]()
     audit = Audit(lambda kind, data: recorded.append((kind, data)), lambda: clock[0])
     for n in range(10_000):
         clock[0] += 0.36  # an hour
         audit.note("access-refused", address=f"10.0.{n % 256}.{n // 256}", why="x" * 1000, who="")
-    assert audit.note("logged-in", address="a", who="ann", how="token")  # is not starved
+    assert audit.note("logged-in", address="a", who="ann", how="token")  # it is still recorded
     audit.close()
     assert len(recorded) <= BURST + PER_HOUR + 2
     assert all(len(data["why"]) <= 200 for kind, data in recorded if kind == "access-refused")
@@ -327,7 +327,7 @@ def test_the_same_client_is_recorded_once_a_minute() -> None:
     assert [d.get("omitted", 0) for d in recorded] == [0, 59]
 
 
-def test_tokens_of_the_environment_have_roles_too(tmp_path: Path) -> None:
+def test_tokens_from_an_environment_variable_can_have_roles(tmp_path: Path) -> None:
     roles = load_settings(a_project(tmp_path / "p", TOML)).roles
     (caller,) = parse_tokens("ann:finance:0123456789abcdef", roles).values()
     assert caller == Caller("ann", "read", ("tag:finance",), ("staging",))
@@ -349,7 +349,7 @@ def test_tokens_of_the_environment_have_roles_too(tmp_path: Path) -> None:
         ('[retention]\nevent = "1 d"', "2:1", "unknown key"),
     ],
 )
-def test_mistakes_in_settings_have_their_places(
+def test_errors_in_settings_have_their_locations(
     tmp_path: Path, toml: str, place: str, message: str
 ) -> None:
     from persist_assets.core.errors import SettingsError

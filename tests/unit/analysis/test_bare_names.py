@@ -1,4 +1,4 @@
-"""A name like `current_date` is a column where Spark takes it for one, else a function."""
+"""A name like `current_date` is a column where it is one in Spark, else a function."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def source(query: str) -> Source:
 
 
 @pytest.mark.proves("S2")
-def test_bare_names_are_columns_where_spark_takes_them_for_columns() -> None:
+def test_bare_names_resolve_to_columns_where_they_do_in_spark() -> None:
     wrong: list[str] = []
     for query, is_column in CASES:
         one = source(query)
@@ -36,7 +36,7 @@ def test_bare_names_are_columns_where_spark_takes_them_for_columns() -> None:
 
 @pytest.mark.proves("S2")
 @pytest.mark.parametrize("name", NAMES)
-def test_a_column_and_a_function_of_one_name_have_two_build_ids(name: str) -> None:
+def test_a_column_and_a_function_with_one_name_have_different_build_ids(name: str) -> None:
     ids = [
         source(query.format(name)).build_id
         for query in (
@@ -51,7 +51,7 @@ def test_a_column_and_a_function_of_one_name_have_two_build_ids(name: str) -> No
 
 
 @pytest.mark.proves("S2")
-def test_a_bare_name_in_a_query_that_is_no_whole_tells_no_name_of_a_column() -> None:
+def test_a_bare_name_leaves_the_columns_of_an_unanalysed_query_unknown() -> None:
     sampled = "SELECT {} FROM {} TABLESAMPLE (50 PERCENT)"
     assert [c.name for c in source(sampled.format("a, user", "c")).columns] == ["a", "user"]
     for name in NAMES:
@@ -61,7 +61,7 @@ def test_a_bare_name_in_a_query_that_is_no_whole_tells_no_name_of_a_column() -> 
 
 
 @pytest.mark.proves("S2")
-def test_names_in_text_are_told_only_where_the_parser_loses_nothing() -> None:
+def test_expressions_that_the_parser_does_not_preserve_need_an_alias() -> None:
     assert [c.name for c in source("SELECT +a AS x, w AS y FROM other").columns] == ["x", "y"]
     for item in ("+a", "w COLLATE UTF8_LCASE", "+ current_date"):
         made = compiled({"raw.sql": RAW, "q.sql": f"CREATE VIEW q AS SELECT {item} FROM other"})
@@ -69,7 +69,7 @@ def test_names_in_text_are_told_only_where_the_parser_loses_nothing() -> None:
 
 
 @pytest.mark.proves("S15")
-def test_columns_are_declared_and_named_like_functions() -> None:
+def test_columns_may_have_names_of_functions() -> None:
     made = compiled(
         {
             "t.sql": "CREATE TABLE t (current_date DATE, user STRING) USING parquet LOCATION 't';",

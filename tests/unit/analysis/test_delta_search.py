@@ -1,4 +1,4 @@
-"""Random queries, maintained by deltas over random changes, have the rows that they should have."""
+"""Random queries, maintained by deltas over random changes, have the same rows as recomputed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_random_queries_are_maintained() -> None:
 
 
 def maintain(query: str, rng: random.Random, tally: Counter[str], obstacles: Counter[str]) -> None:
-    """Follow some changes of the tables of a query, and count in which ways."""
+    """Apply random changes to the tables of a query, and count the methods that follow them."""
     maintained = Maintained(RAW, query, COLUMNS)
     maintained.fill(rng, rng.choice((6, 12)))
     assert maintained.printed() == maintained.rows, f"printed otherwise: {query}"

@@ -1,4 +1,4 @@
-"""Tables maintained by deltas have the rows that their queries give from scratch.
+"""Tables maintained by deltas have the same rows as their queries computed from scratch.
 
 DuckDB runs the programs; see `tests/support/deltas.py`.
 """
@@ -388,7 +388,7 @@ def changes(tables: Sequence[str]) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("query", "tables"), [pytest.param(q, tables, id=title) for title, q, tables in _cases()]
 )
-def test_maintained_rows_are_those_of_the_query(query: str, tables: list[str]) -> None:
+def test_maintained_tables_have_the_rows_of_their_query(query: str, tables: list[str]) -> None:
     maintained = Maintained(RAW, query, COLUMNS)
     rng = random.Random(query)
     every, n_differing = changes(tables or maintained.reads), 0
@@ -518,14 +518,14 @@ OBSTACLES = (
 
 
 @pytest.mark.parametrize(("reason", "query"), OBSTACLES, ids=lambda text: text[:40])
-def test_where_there_is_no_rule_the_reason_is_named(reason: str, query: str) -> None:
+def test_a_query_without_a_maintenance_rule_has_a_reason(reason: str, query: str) -> None:
     with pytest.raises(NoRule) as error:
         maintained = Maintained(RAW, query, COLUMNS)
         maintained.program(maintained.reads)
     assert error.value.reason == reason
 
 
-def test_rows_of_a_subquery_that_change_beside_their_keys_count_with_other_conditions() -> None:
+def test_changes_of_non_key_columns_count_for_other_subquery_conditions() -> None:
     query = "SELECT k, j FROM t WHERE EXISTS (SELECT 1 FROM s WHERE s.k = t.k AND s.a > t.j)"
     maintained, rng = Maintained(RAW, query, COLUMNS), random.Random(3)
     for _ in range(draws(12, 30)):
@@ -534,7 +534,7 @@ def test_rows_of_a_subquery_that_change_beside_their_keys_count_with_other_condi
 
 
 @pytest.mark.parametrize(("column", "is_net"), [("k", True), ("y", False)])
-def test_values_that_are_equal_and_differ_are_touched_although_their_number_stays(
+def test_changes_of_integer_keys_are_netted_but_those_of_doubles_are_not(
     column: str, *, is_net: bool
 ) -> None:
     condition = f"EXISTS (SELECT 1 FROM f WHERE f.{column} = g.{column})"
@@ -591,7 +591,7 @@ def test_a_total_in_a_subquery_is_computed_from_its_state() -> None:
         ),
     ],
 )
-def test_rows_of_other_keys_than_those_of_changed_groups_stay(
+def test_merging_rewrites_only_rows_with_the_keys_of_changed_groups(
     query: str, keys: tuple[int, ...]
 ) -> None:
     maintained, rng = Maintained(RAW, query, COLUMNS), random.Random(5)
@@ -621,11 +621,11 @@ ADDITIVE = {
     "SELECT k, max(a) AS a FROM r GROUP BY k": [],
     "SELECT k, rank() OVER (PARTITION BY k ORDER BY a) AS h FROM r": [],
 }
-"""The tables of some queries such that new rows of these only add rows to the query."""
+"""For each query, the tables whose new rows only add rows to its result."""
 
 
 @pytest.mark.parametrize("query", ADDITIVE)
-def test_only_what_cannot_remove_rows_only_adds_them(query: str) -> None:
+def test_only_adds_is_set_only_if_new_rows_cannot_remove_result_rows(query: str) -> None:
     maintained, additive = Maintained(RAW, query, COLUMNS), ADDITIVE[query]
     for table in maintained.reads:
         for grows in (True, False):
@@ -636,7 +636,7 @@ def test_only_what_cannot_remove_rows_only_adds_them(query: str) -> None:
         assert maintained.program(additive, grows=True).only_adds  # pyright: ignore[reportOptionalMemberAccess]
 
 
-def test_a_query_does_not_change_with_a_table_that_it_does_not_read() -> None:
+def test_without_changed_tables_there_is_no_program() -> None:
     maintained = Maintained(RAW, "SELECT a FROM r WHERE b > 1", COLUMNS)
     assert maintained.program([]) is None
     program = maintained.program(["r"])
@@ -660,7 +660,7 @@ NARROW = {
 
 @pytest.mark.proves("T8")
 @pytest.mark.parametrize("query", NARROW)
-def test_a_query_changes_with_the_columns_that_it_uses(query: str) -> None:
+def test_a_query_depends_only_on_the_columns_that_it_uses(query: str) -> None:
     maintained = Maintained(RAW, query, COLUMNS)
     columns = used_of_tables(maintained.definition.block)
     used = ("".join(n for _, n in columns.get(f"{t}@sources/raw.sql", ())) for t in ("r", "s"))
@@ -710,7 +710,7 @@ MISPRINTS: dict[str, tuple[object, str, object]] = {
         lambda self, node, instance, columns: _reversed(node_of(self, node, instance, columns)),
     ),
 }
-"""For some queries, the part of the printer to replace, and what prints them wrongly."""
+"""For each query, a part of the printer, and a replacement that prints it wrongly."""
 
 node_of = printing.Printer.node
 
@@ -722,7 +722,7 @@ def _reversed(text: str) -> str:
 
 @pytest.mark.proves("T9")
 @pytest.mark.parametrize("query", MISPRINTS)
-def test_a_text_with_another_meaning_is_not_run(
+def test_a_printed_query_with_another_meaning_is_rejected(
     query: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holder, name, misprint = MISPRINTS[query]
@@ -747,7 +747,7 @@ HELD_ONCE = {
         "keys": 3
     },
 }
-"""For some queries, how many relations of each kind are held. One of keys is of a probe."""
+"""For each query, the number of held relations of each kind. One with keys is for a probe."""
 
 
 @pytest.mark.parametrize("query", HELD_ONCE)
@@ -770,11 +770,11 @@ NUMBERED = {
         "SELECT CAST(l5.c0 AS STRUCT<l5: INT>) FROM t AS l5"
     ),
 }
-"""Statements, and what is held."""
+"""Statements, and the text that is held for each."""
 
 
 @pytest.mark.parametrize("sql", NUMBERED)
-def test_only_instances_are_numbered_anew(sql: str) -> None:
+def test_only_table_instances_are_renumbered(sql: str) -> None:
     relations = Relations(frozenset(), frozenset(), {})
     name = relations.hold("rows", sql)
     assert relations.held == {name: NUMBERED[sql]}
@@ -790,7 +790,7 @@ TOUCHED = {
 """Aggregates, and whether their keys are those of all changed rows of the table."""
 
 
-def test_the_keys_of_all_changed_rows_of_a_table_are_one_relation() -> None:
+def test_queries_share_one_relation_of_the_keys_of_all_changed_rows() -> None:
     names = dict[str, set[str]]()
     for query in TOUCHED:
         program = Maintained(RAW, query, COLUMNS).program(["r"])

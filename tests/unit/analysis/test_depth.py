@@ -1,4 +1,4 @@
-"""Deep and long queries: what they mean never depends on how much stack is left."""
+"""Deep and long queries: their BuildIDs never depend on how much stack is left."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def source(query: str) -> Source:
 
 
 def deeper(n: int, call: Callable[[], Source]) -> Source:
-    """Return what `call` returns when it is called `n` frames further down."""
+    """Return the result of `call`, called `n` frames deeper in the stack."""
     return deeper(n - 1, call) if n else call()
 
 
@@ -74,7 +74,7 @@ DEEP = {
 
 
 @pytest.mark.parametrize("query", [*LONG.values(), *DEEP.values()], ids=[*LONG, *DEEP])
-def test_long_and_deep_queries_are_analysed_wherever_they_are_compiled(query: str) -> None:
+def test_long_and_deep_queries_are_analysed_at_any_stack_depth(query: str) -> None:
     started = process_time()
     here = source(query)
     has_taken(process_time() - started, within_s=1.0)
@@ -82,7 +82,7 @@ def test_long_and_deep_queries_are_analysed_wherever_they_are_compiled(query: st
     assert deeper(200, lambda: source(query)).build_id == here.build_id
 
 
-def test_a_chain_of_sources_may_be_as_long_as_one_likes() -> None:
+def test_a_chain_of_two_hundred_sources_compiles_with_lineage() -> None:
     views = "".join(f"CREATE VIEW v{i} AS SELECT a + 1 AS a FROM v{i - 1};" for i in range(1, 200))
     found = compiled({"a.sql": f"{T}CREATE VIEW v0 AS SELECT a FROM t;{views}"})
     assert not found.problems
@@ -91,7 +91,7 @@ def test_a_chain_of_sources_may_be_as_long_as_one_likes() -> None:
     assert [(e.upstream.column, e.column) for e in edges] == [("a", "a")]
 
 
-def test_an_expression_that_doubles_in_every_step_costs_no_more_than_one_that_does_not() -> None:
+def test_an_expression_that_doubles_in_every_cte_is_analysed() -> None:
     assert source(ctes(60, "SELECT a + a AS a, b FROM {}")).columns[0].type == "int"
 
 
@@ -104,7 +104,7 @@ def test_an_expression_that_doubles_in_every_step_costs_no_more_than_one_that_do
         "SELECT a FROM " + "(" * 200 + "t" + " JOIN t USING (a))" * 200,
     ],
 )
-def test_what_is_nested_more_deeply_is_a_whole_that_says_so(query: str) -> None:
+def test_a_query_nested_too_deeply_is_treated_as_a_whole_with_a_note(query: str) -> None:
     here = source(query)
     assert f"nested more than {MAX_DEPTH} levels deep" in here.notes[0]
     assert deeper(200, lambda: source(query)).build_id == here.build_id
@@ -114,30 +114,30 @@ def test_what_is_nested_more_deeply_is_a_whole_that_says_so(query: str) -> None:
     "query",
     [
         "SELECT " + "(" * (MAX_BRACKETS + 1) + "a" + ")" * (MAX_BRACKETS + 1) + " AS x FROM t",
-        "SELECT a FROM " + "(SELECT a FROM " * 20_000 + "t" + ")" * 20_000,  # would end Python
+        "SELECT a FROM " + "(SELECT a FROM " * 20_000 + "t" + ")" * 20_000,  # would crash Python
         "SELECT a FROM t WHERE " + "NOT " * 5000 + "a = 1",
         "SELECT " + "CASE WHEN a=1 THEN 2 ELSE " * 5000 + "a" + " END" * 5000 + " AS x FROM t",
     ],
 )
-def test_what_the_parser_cannot_take_is_a_problem_with_a_place(query: str) -> None:
+def test_nesting_beyond_the_parsers_limit_is_reported_with_its_location(query: str) -> None:
     (problem,) = project(query).problems
     assert problem.code == "nesting"
     assert problem.location.line == 2
     assert problem.hint is not None
 
 
-def test_a_stack_that_is_nearly_full_refuses_a_source_and_says_so() -> None:
+def test_a_query_that_would_exhaust_the_stack_is_reported() -> None:
     query = "SELECT a FROM t t0 WHERE EXISTS (WITH c0 AS (SELECT a FROM t WHERE t.b = t0.b), "
     query += ", ".join(f"c{i} AS (SELECT max(a) AS a FROM c{i - 1})" for i in range(1, 220))
     (problem,) = project(f"{query} SELECT a FROM c219)").problems
     assert problem.code == "nesting"
 
 
-def test_brackets_side_by_side_are_not_nested() -> None:
+def test_adjacent_brackets_do_not_count_as_nesting() -> None:
     assert parse_query("SELECT " + ", ".join(["(1)"] * 2000)).references == ()
 
 
-def test_a_problem_in_a_cte_is_reported_once_it_is_read() -> None:
+def test_an_error_in_a_cte_is_reported_once_and_only_if_the_cte_is_read() -> None:
     (problem,) = project(
         "WITH c AS (SELECT nope FROM t), d AS (SELECT * FROM c) SELECT d.nope FROM d, c"
     ).problems
@@ -152,7 +152,7 @@ def views(n: int, body: str) -> str:
 
 
 STEPS = draws(30, 60)
-"""Twice as much in every step would be a billion times as much after thirty."""
+"""Work that doubles in every step would grow a billionfold in thirty steps."""
 
 
 def cte_chain(body: str) -> str:
@@ -222,7 +222,7 @@ BLOW_UPS = {
 
 
 @pytest.mark.parametrize("name", BLOW_UPS)
-def test_nothing_blows_up(name: str) -> None:
+def test_analysis_time_does_not_grow_exponentially(name: str) -> None:
     within_s = STEPS / 60 if name.startswith(("ctes: ", "sources: ")) else 1.0
     started = process_time()
     project = compiled({"a.sql": f"{T}{BLOW_UPS[name]}"})
@@ -233,7 +233,7 @@ def test_nothing_blows_up(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "n"), [(name, draws(400, 1000)) for name in ("join", "union all", "scalar")]
 )
-def test_a_source_at_the_end_of_a_thousand_costs_no_more_than_one_in_the_middle(
+def test_compile_time_grows_linearly_with_the_length_of_a_chain_of_sources(
     name: str, n: int
 ) -> None:
     started = process_time()
@@ -242,7 +242,7 @@ def test_a_source_at_the_end_of_a_thousand_costs_no_more_than_one_in_the_middle(
     assert not any("as a whole" in note for s in project.sources for note in s.notes)
 
 
-def test_what_is_too_large_to_be_merged_means_the_same_as_cte_subquery_and_source() -> None:
+def test_a_query_too_large_to_merge_has_one_build_id_as_cte_subquery_or_source() -> None:
     def large(n: int) -> str:
         return "SELECT a FROM t WHERE " + " AND ".join(f"a <> {i}" for i in range(n))
 

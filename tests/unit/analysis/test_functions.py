@@ -1,4 +1,4 @@
-"""Every function of the Spark in use is sorted: a new one is not taken for one of a row."""
+"""Every function of Spark is classified: a new one is not mistaken for a scalar function."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def of_kind(kind: str) -> set[str]:
 
 
 @pytest.mark.proves("S25")
-def test_functions_are_of_the_kinds_that_spark_says() -> None:
+def test_functions_have_the_kinds_that_spark_reports() -> None:
     assert of_kind("aggregate") - {"grouping", "grouping_id"} == f.AGGREGATES
     assert of_kind("generator") == f.GENERATORS
     assert of_kind("volatile") <= f.VOLATILE
-    # Each is sorted by whether it looks at the order of rows that tie.
+    # Each is classified by whether ties in the order affect it.
     ranks = {"rank", "dense_rank", "percent_rank", "cume_dist"}
     assert of_kind("window") == f.TIE_SENSITIVE | ranks
     sets = f.CLOCK | f.SESSION | f.VOLATILE | f.ORDER_SENSITIVE | f.TIME_WINDOWS
@@ -29,7 +29,7 @@ def test_functions_are_of_the_kinds_that_spark_says() -> None:
 
 
 @pytest.mark.proves("S25")
-def test_functions_of_new_releases_are_spark_s_own() -> None:
+def test_functions_of_new_spark_releases_are_known() -> None:
     new = {"to_base32", "time_from_micros", "vector_norm", "theta_union", "st_srid", "from_avro"}
     assert new <= f.KNOWN
     assert not f.KNOWN & {"collations", "sql_keywords", "and", "case", "frobnicate"}

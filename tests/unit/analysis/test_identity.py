@@ -1,4 +1,4 @@
-"""What makes two queries the same, and what does not."""
+"""Which queries have the same BuildID, and which do not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.proves("K2")
 @pytest.mark.parametrize(("title", "one", "other"), golden("equal.txt"), ids=lambda v: v[:40])
-def test_queries_of_one_meaning_have_one_build_id(title: str, one: str, other: str) -> None:
+def test_equivalent_queries_have_the_same_build_id(title: str, one: str, other: str) -> None:
     assert known_build_id(one) == known_build_id(other)
 
 
@@ -29,12 +29,12 @@ def test_queries_of_different_meaning_have_different_build_ids(
 
 
 @pytest.mark.proves("H2", "X3")
-def test_the_build_ids_of_all_golden_pairs_are_the_recorded_ones() -> None:
+def test_build_ids_of_golden_pairs_match_the_recorded_ones() -> None:
     assert not changed("pairs", of_pairs())
 
 
 @pytest.mark.proves("M7")
-def test_two_sources_of_one_meaning_share_a_build_id_and_keep_their_source_ids() -> None:
+def test_equivalent_sources_share_a_build_id_but_not_an_asset_key() -> None:
     text = "CREATE TABLE t (a INT) USING parquet LOCATION 'x'; CREATE VIEW v AS SELECT a FROM t;"
     project = compiled({"one.sql": text, "two/three.sql": "CREATE VIEW w AS SELECT x.A FROM t x"})
     one, two = project.by_id["v@sources/one.sql"], project.by_id["w@sources/two/three.sql"]
@@ -65,7 +65,7 @@ def test_a_reader_depends_on_where_and_how_raw_data_is_read(raw: str, same: bool
     assert (read(raw) == read("CREATE TABLE t (a INT) USING parquet LOCATION 'x'")) is same
 
 
-def test_csv_columns_are_found_by_position_so_all_of_them_count() -> None:
+def test_all_declared_csv_columns_affect_the_build_id() -> None:
     def read(columns: str) -> str:
         raw = f"CREATE TABLE t ({columns}) USING csv LOCATION 'x'"
         return compiled({"a.sql": f"{raw}; CREATE VIEW v AS SELECT a FROM t"}).sources[-1].build_id
@@ -99,7 +99,7 @@ def test_a_query_that_cannot_be_analysed_depends_on_all_it_reads() -> None:
         ("struct((named_struct('p', c)).p AS col1)", "struct((named_struct('p', c)).p)"),
     ],
 )
-def test_queries_that_cannot_be_analysed_are_as_written(one: str, other: str) -> None:
+def test_queries_that_cannot_be_analysed_are_digested_as_written(one: str, other: str) -> None:
     def read(expr: str) -> str:
         query = f"SELECT {expr} AS r FROM (SELECT m, 'x' AS c FROM t)"
         return compiled({"a.sql": f"{RAW} CREATE VIEW x AS {query}"}).sources[-1].build_id
@@ -108,7 +108,7 @@ def test_queries_that_cannot_be_analysed_are_as_written(one: str, other: str) ->
 
 
 @pytest.mark.parametrize("keys", ["ROLLUP (a), k", "k, CUBE (a, k)", "GROUPING SETS ((a), (k))"])
-def test_grouping_sets_beside_others_are_digested_as_written(keys: str) -> None:
+def test_mixed_grouping_sets_are_digested_as_written(keys: str) -> None:
     query = f"SELECT count(*) AS n FROM t GROUP BY {keys} GROUPING SETS ((a), (k))"
     made = compiled({"a.sql": f"{RAW} CREATE VIEW x AS {query}"})
     assert any("as a whole" in note for note in made.sources[-1].notes)
@@ -121,7 +121,7 @@ def test_build_ids_are_the_same_in_every_process(tmp_path: Path) -> None:
     assert printed_under_another_hash_seed(script, tmp_path) == here
 
 
-def test_a_digest_tells_where_its_parts_end() -> None:
+def test_a_digest_depends_on_the_boundaries_of_its_parts() -> None:
     assert digest("ab", "c") != digest("a", "bc")
     assert digest(["a"], []) != digest([], ["a"])
 
@@ -149,7 +149,7 @@ WHOLE = [
 
 
 @pytest.mark.parametrize(("one", "other"), WHOLE, ids=lambda v: v[:40])
-def test_what_the_parser_does_not_tell_is_digested_as_written(one: str, other: str) -> None:
+def test_syntax_that_the_parser_loses_is_digested_as_written(one: str, other: str) -> None:
     made = [project(query).by_id["q@sources/q.sql"] for query in (one, other)]
     assert "as a whole" in made[0].notes[0]
     assert made[0].build_id != made[1].build_id
@@ -162,7 +162,7 @@ def test_what_the_parser_does_not_tell_is_digested_as_written(one: str, other: s
         "SELECT p FROM x TABLESAMPLE (100 PERCENT) AS y",
     ],
 )
-def test_a_whole_depends_on_the_names_of_what_it_reads(reader: str) -> None:
+def test_a_query_digested_as_a_whole_depends_on_upstream_column_names(reader: str) -> None:
     ids = [
         compiled(
             {"raw.sql": RAW, "x.sql": f"CREATE VIEW x AS {x}", "q.sql": f"CREATE VIEW q AS {reader}"}
@@ -192,7 +192,7 @@ def test_a_whole_depends_on_the_names_of_what_it_reads(reader: str) -> None:
         ("localtime()", "instant"),
     ],
 )
-def test_today_is_a_clock(text: str, clock: str | None) -> None:
+def test_queries_that_read_the_clock_are_detected(text: str, clock: str | None) -> None:
     made = project(f"SELECT {text} AS d FROM t")
     assert made.by_id["q@sources/q.sql"].reads_clock == clock
 
@@ -204,7 +204,7 @@ def test_today_is_a_clock(text: str, clock: str | None) -> None:
         "WITH d AS (SELECT rand() AS r FROM w) SELECT a, k, (SELECT max(r) FROM d) AS x FROM t",
     ],
 )
-def test_a_draw_in_a_source_is_one_for_each_time_it_is_read(draw: str) -> None:
+def test_each_reference_to_a_nondeterministic_source_is_a_separate_draw(draw: str) -> None:
     def read(columns: str, around: str) -> str:
         query = f"SELECT {columns} FROM d x JOIN d y ON x.a = y.k"
         made = compiled(
@@ -223,6 +223,6 @@ def test_a_draw_in_a_source_is_one_for_each_time_it_is_read(draw: str) -> None:
     assert inlined == read("x.x AS p, y.x AS q", "WITH d AS (SELECT * FROM e) …")
 
 
-def test_a_name_that_is_only_known_when_it_runs_is_refused() -> None:
+def test_a_table_name_known_only_at_run_time_is_rejected() -> None:
     project = compiled({"q.sql": "CREATE VIEW q AS SELECT a FROM IDENTIFIER(lower('T'))"})
     assert [p.code for p in project.errors] == ["identifier"]

@@ -1,4 +1,4 @@
-"""Columns without an alias: their names are Spark's, or none that anything may be called by."""
+"""Columns without an alias: their names are Spark's, or unknown."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FACE = Face(None, GIVEN, GIVEN.columns)
 
 
 def our_name(expression: str) -> str | None:
-    """Return the name that the binder gives to an expression, None where it analyses nothing."""
+    """Return the name that the binder gives to an expression, or None if it is not analysed."""
     try:
         query = parse_query(f"SELECT {expression} FROM n")
         binding = Binding(bind, "q.sql", [FACE] * len(query.references), REFERENCE)
@@ -44,7 +44,7 @@ def our_name(expression: str) -> str | None:
 
 
 @pytest.mark.proves("S1")
-def test_implicit_names_are_those_of_spark_or_unknown() -> None:
+def test_implicit_column_names_equal_sparks_or_are_unknown() -> None:
     names = recorded()
     assert set(names) <= set(expressions())
     wrong: list[str] = []
@@ -124,7 +124,7 @@ def test_a_cast_of_a_column_in_a_subquery_has_the_name_of_the_column(cast: str) 
 @pytest.mark.parametrize(
     "field", ["sa[0].x", "element_at(sa, 1).x", "struct(x).x", "s.x::STRING", "string(s.x)"]
 )
-def test_a_field_of_what_is_no_column_has_no_plain_name(field: str) -> None:
+def test_a_field_of_an_expression_has_no_plain_name(field: str) -> None:
     inner = "SELECT a FROM up o WHERE EXISTS (SELECT 1 FROM (SELECT {} FROM t) i WHERE {} = 1)"
     assert same(inner.format(field, "x"), inner.format(field, "o.x"))
     assert not same(inner.format(field, "x"), inner.format(f"{field} AS x", "x"))
@@ -167,7 +167,7 @@ def test_a_field_of_a_column_has_the_name_of_the_field() -> None:
         "SELECT struct(a AS x) AS s FROM t ORDER BY s.x LIMIT 1",
     ],
 )
-def test_nothing_is_analysed_where_a_name_may_be_that_of_a_column_without_one(query: str) -> None:
+def test_a_query_is_not_analysed_if_a_name_may_refer_to_an_unnamed_column(query: str) -> None:
     assert not is_analysed(query)
 
 
@@ -184,14 +184,14 @@ def test_nothing_is_analysed_where_a_name_may_be_that_of_a_column_without_one(qu
         ("SELECT t.a FROM t JOIN up ON t.id = up.a ORDER BY {}", "t.a"),
     ],
 )
-def test_order_by_means_the_columns_of_the_select_first(query: str, meaning: str) -> None:
+def test_order_by_prefers_columns_of_the_select_list(query: str, meaning: str) -> None:
     name = "x" if "SELECT s.x FROM" in query else "a"
     outer = "SELECT 1 AS one FROM ({} LIMIT 2) i"
     assert same(outer.format(query.format(name)), outer.format(query.format(meaning)))
 
 
 @pytest.mark.proves("S1")
-def test_a_function_without_parentheses_comes_before_an_alias_and_an_outer_column() -> None:
+def test_a_function_without_parentheses_takes_precedence_over_aliases_and_outer_columns() -> None:
     assert same("SELECT a AS user, user AS b FROM t", "SELECT a AS user, user() AS b FROM t")
     exists = "SELECT i.user FROM (SELECT b AS user FROM t) i WHERE EXISTS (SELECT 1 FROM up WHERE {} = 'x')"
     assert same(exists.format("user"), exists.format("user()"))

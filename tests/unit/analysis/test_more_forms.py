@@ -40,7 +40,7 @@ def project(query: str, view: str = "SELECT a, b, k + 1 AS other FROM t") -> Pro
 
 @pytest.mark.proves("V50")
 @pytest.mark.parametrize("query", [RECURSIVE, LATERAL, COLLATED])
-def test_they_depend_on_the_columns_that_they_use(query: str) -> None:
+def test_recursive_lateral_and_collated_queries_depend_on_columns_they_use(query: str) -> None:
     ids = [
         project(query, view).by_id["q@sources/q.sql"].build_id
         for view in (
@@ -53,7 +53,7 @@ def test_they_depend_on_the_columns_that_they_use(query: str) -> None:
 
 
 @pytest.mark.proves("V50")
-def test_columns_of_a_recursive_query_come_from_all_that_it_computes() -> None:
+def test_columns_of_a_recursive_query_depend_on_all_columns_it_computes() -> None:
     source = project(RECURSIVE).by_id["q@sources/q.sql"]
     assert {(e.upstream.column, e.column) for e in source.lineage} == {
         (column, name) for column in ("a", "k") for name in "xy"
@@ -70,14 +70,14 @@ def test_types_of_a_recursive_query_are_certain_only_where_its_branches_agree() 
 
 
 @pytest.mark.proves("V50")
-def test_a_limit_of_recursion_counts() -> None:
+def test_the_recursion_limit_is_part_of_the_build_id() -> None:
     query = "WITH RECURSIVE r(n) {} AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 9) SELECT n FROM r"
     limits = ("", "MAX RECURSION LEVEL 20", "MAX RECURSION LEVEL 21")
     assert len({build_id(query.format(limit)) for limit in limits}) == 3
 
 
 @pytest.mark.proves("V50")
-def test_a_recursive_query_within_another_is_told_from_it() -> None:
+def test_a_nested_recursive_query_is_distinguished_from_the_outer_one() -> None:
     query = (
         "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM (WITH RECURSIVE q(m) AS"
         " (SELECT n FROM r UNION ALL SELECT {0} FROM q, {1} WHERE {0} < 3) SELECT m AS n FROM q)"
@@ -97,7 +97,7 @@ def test_a_recursive_query_within_another_is_told_from_it() -> None:
         ("SELECT c, count(*) AS n FROM m GROUP BY c", "of collations"),
     ],
 )
-def test_none_of_them_is_maintained_by_changes(query: str, reason: str) -> None:
+def test_recursive_lateral_and_collated_queries_have_no_delta_rule(query: str, reason: str) -> None:
     view = "CREATE VIEW v AS SELECT a, b, k + 1 AS other FROM t"
     files = {"raw.sql": RAW, "q.sql": f"{view}; --@ persist\nCREATE VIEW q AS {query};"}
     with pytest.raises(NoRule) as refused:
@@ -119,14 +119,14 @@ def test_none_of_them_is_maintained_by_changes(query: str, reason: str) -> None:
         ("upper(b)", "string"),
     ],
 )
-def test_types_of_texts_follow_collations(expression: str, kind: str | None) -> None:
+def test_string_types_include_their_collation(expression: str, kind: str | None) -> None:
     view = "SELECT a, b, c, nullif(coalesce(c, b), 'x') AS x FROM m"
     query = f"SELECT {expression} AS z FROM v GROUP BY a, b, c, x"
     assert project(query, view).by_id["q@sources/q.sql"].columns[0].type == kind
 
 
 @pytest.mark.proves("V51")
-def test_an_equality_by_a_collation_says_nothing_of_the_other_side() -> None:
+def test_an_equality_under_a_collation_pushes_no_value_to_the_other_side() -> None:
     def needed(query: str) -> dict[str, list[str]]:
         text = f"{RAW} --@ persist\nCREATE VIEW q AS {query};"
         return {
@@ -143,7 +143,7 @@ def test_an_equality_by_a_collation_says_nothing_of_the_other_side() -> None:
 
 
 @pytest.mark.proves("V51")
-def test_a_text_as_a_column_is_told_from_the_text() -> None:
+def test_a_literal_column_differs_from_an_inlined_literal_under_a_collation() -> None:
     column = "SELECT a FROM (SELECT a, b COLLATE UTF8_LCASE AS x, 'A' AS y FROM t) WHERE x = y"
     assert build_id(column) != build_id("SELECT a FROM t WHERE b COLLATE UTF8_LCASE = 'A'")
     plain = "SELECT a FROM (SELECT a, b AS x, 'A' AS y FROM t) WHERE x = y"
@@ -151,11 +151,11 @@ def test_a_text_as_a_column_is_told_from_the_text() -> None:
 
 
 @pytest.mark.proves("V51")
-def test_partitions_by_a_text_with_a_collation_are_computed_as_a_whole() -> None:
+def test_values_of_a_collated_column_cannot_be_traced_to_input_rows() -> None:
     table = leaf("m@x", [("b", "string"), ("c", "string collate UTF8_LCASE")])
 
     def is_followed(column: str) -> bool:
-        """Whether rows of some values of a column follow from the rows of `m` with these."""
+        """Return whether rows with a value of a column depend only on rows of `m` with it."""
         query = f"SELECT {column} AS n, count(*) AS x FROM m GROUP BY {column}"
         relation = relate(parse_query(query, Location("q")), "q", [table])
         growth = Increments(relation.types).growth(relation.block)
@@ -168,7 +168,7 @@ def test_partitions_by_a_text_with_a_collation_are_computed_as_a_whole() -> None
 
 @pytest.mark.proves("V51")
 @pytest.mark.parametrize("call", ["replace(b, {}, 'y')", "split_part(b, {}, 1)", "sentences({})"])
-def test_the_type_of_a_text_is_certain_without_collations_only(call: str) -> None:
+def test_string_functions_have_a_certain_type_only_without_collations(call: str) -> None:
     def kinds(text: str) -> tuple[str | None, ...] | None:
         query = parse_query(f"SELECT {call.format(text)} AS x FROM t", Location("q"))
         return result_types(query, [(("b",), ("string",))], "q")
@@ -191,14 +191,14 @@ def test_the_type_of_a_text_is_certain_without_collations_only(call: str) -> Non
         " HAVING EXISTS (SELECT 1 FROM t y WHERE sum(DISTINCT x.k) = y.k)",
     ],
 )
-def test_what_is_not_certain_is_a_whole_and_no_error(query: str) -> None:
+def test_uncertain_queries_are_digested_as_a_whole_without_errors(query: str) -> None:
     made = pair(query)
     assert not made.errors, [str(e) for e in made.errors]
     assert any("as a whole" in note for note in made.by_id["q@sources/q.sql"].notes)
 
 
 @pytest.mark.proves("V56")
-def test_several_columns_of_one_name_are_no_error_of_group_by() -> None:
+def test_group_by_with_duplicate_column_names_is_not_an_error() -> None:
     query = "(x, y) AS SELECT a AS k, b AS k FROM u GROUP BY b, k"
     raw = "CREATE TABLE u (a INT, b INT) USING parquet LOCATION 'u';"
     made = compiled({"raw.sql": raw, "q.sql": f"CREATE VIEW q {query}"})
@@ -231,7 +231,7 @@ def test_several_columns_of_one_name_are_no_error_of_group_by() -> None:
         ("SELECT p FROM t UNPIVOT ((p, q) FOR n IN ((a, k), (a)))", "other than columns"),
     ],
 )
-def test_names_that_can_be_two_things_are_a_whole(query: str, reason: str) -> None:
+def test_queries_with_ambiguous_names_are_digested_as_a_whole(query: str, reason: str) -> None:
     notes = pair(query).by_id["q@sources/q.sql"].notes
     assert any("as a whole" in note and reason in note for note in notes), notes
 
@@ -245,7 +245,7 @@ def test_names_that_can_be_two_things_are_a_whole(query: str, reason: str) -> No
         ("SELECT * FROM w UNPIVOT ((p, q) FOR n IN ((a, k), (z, a) AS `2`))", ["n", "p", "q"]),
     ],
 )
-def test_columns_of_pivot_and_unpivot(query: str, names: list[str] | None) -> None:
+def test_columns_of_pivot_and_unpivot_are_known(query: str, names: list[str] | None) -> None:
     expected = names or ["k", "x_s", "x_m", "y_s", "y_m"]
     source = pair(query).by_id["q@sources/q.sql"]
     own = [c.name for c in source.columns if c.name not in ("d", "arr", "m")]
@@ -262,6 +262,6 @@ def test_columns_of_pivot_and_unpivot(query: str, names: list[str] | None) -> No
         "sum(z) FOR a IN (1L, 01)",
     ],
 )
-def test_columns_of_pivot_without_plain_names_need_names(pivot: str) -> None:
+def test_pivot_columns_without_plain_names_need_an_alias(pivot: str) -> None:
     (error,) = pair(f"SELECT * FROM (SELECT a, k, z FROM w) PIVOT ({pivot})").errors[:1]
     assert error.code == "column-name"

@@ -1,4 +1,4 @@
-"""The rules of a query, node by node: what maintains each, what stands in the way, and where."""
+"""The maintenance rule of each node of a query, its obstacles, and their locations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def rules(query: str) -> list[NodeRule]:
 
 
 def refusal(query: str, *changed: str, merges: bool = False, grows: bool = False) -> NoRule:
-    """Return why a change of tables is not followed."""
+    """Return why a change of tables cannot be followed."""
     tables = frozenset(changed or (T,))
     with pytest.raises(NoRule) as caught:
         (merging if merges else change_of)(staged(query), tables, tables if grows else frozenset())
@@ -225,7 +225,7 @@ def test_an_obstacle_for_some_tables_keeps_the_rule_for_the_others() -> None:
         (U,),
     )
     (_, test) = rules("SELECT id FROM t WHERE usr NOT IN (SELECT usr FROM u)")
-    assert (test.rule, test.when) == ("", ())  # only u is in it
+    assert (test.rule, test.when) == ("", ())  # the node reads only u
 
 
 @pytest.mark.proves("T11")
@@ -241,14 +241,14 @@ def test_an_obstacle_for_some_tables_keeps_the_rule_for_the_others() -> None:
         ("count(*) AS a, first(n) AS b", "first() cannot be merged", False),
     ],
 )
-def test_an_aggregate_says_what_of_it_is_merged(
+def test_an_aggregate_reports_which_of_its_functions_are_merged(
     aggregates: str, merging: str, is_merged: bool
 ) -> None:
     (node,) = rules(f"SELECT usr, {aggregates} FROM t GROUP BY usr")
     assert (node.node, node.merging, node.is_merged) == ("GROUP BY usr", merging, is_merged)
 
 
-def test_only_the_outer_one_of_aggregates_that_can_be_merged_keeps_a_state() -> None:
+def test_only_the_outermost_mergeable_aggregate_stores_a_state() -> None:
     inner = "SELECT usr, kind, count(*) AS c FROM t GROUP BY usr, kind"
     outer, below = rules(f"SELECT usr, sum(c) AS c FROM ({inner}) GROUP BY usr")
     assert (outer.is_merged, outer.merging) == (True, "sum(count(*))")
@@ -294,7 +294,7 @@ def test_a_refusal_names_the_place_of_its_node() -> None:
         ("WITH c AS (SELECT id,\n  odd(n) AS o FROM t)\nSELECT * FROM c", 3, "of the function odd"),
     ],
 )
-def test_what_cannot_be_analyzed_is_named_with_its_place(
+def test_unsupported_syntax_is_reported_with_its_location(
     query: str, line: int | None, reason: str
 ) -> None:
     with pytest.raises(NoRule) as caught:
@@ -305,7 +305,7 @@ def test_what_cannot_be_analyzed_is_named_with_its_place(
     assert line is None or place.line == line
 
 
-def test_places_are_those_of_the_file_that_a_part_is_from() -> None:
+def test_locations_refer_to_the_file_that_defines_the_node() -> None:
     files = {
         "raw.sql": RAW,
         "v.sql": "CREATE VIEW v AS\nSELECT usr, count(*) AS c\nFROM t\nGROUP BY usr;",
@@ -319,7 +319,7 @@ def test_places_are_those_of_the_file_that_a_part_is_from() -> None:
     ]
 
 
-def test_places_are_no_part_of_a_meaning() -> None:
+def test_locations_do_not_change_the_build_id() -> None:
     one, other = (
         compilation_of(
             {"raw.sql": RAW, "q.sql": f"CREATE VIEW q AS {gap}SELECT max(n) AS m{gap}FROM t"}
@@ -338,7 +338,7 @@ def test_places_are_no_part_of_a_meaning() -> None:
 
 
 def reasons() -> list[str]:
-    """Return the texts of all `NoRule` in the code; what is computed stands as ``x``."""
+    """Return the texts of all `NoRule` in the code, with ``x`` for computed parts."""
     texts: list[str] = []
     for name in ("exactness", "merging", "program", "rules", "staging"):
         path = ROOT / "persist_assets" / "analysis" / "deltas" / f"{name}.py"
@@ -371,7 +371,7 @@ def test_every_reason_of_a_rule_has_a_hint_or_needs_none(reason: str) -> None:
     assert hint != _OTHERWISE or reason in ("of x", "a part of the query cannot be analyzed")
 
 
-def test_a_large_query_is_explained_in_time() -> None:
+def test_every_branch_of_a_large_query_is_explained() -> None:
     branches = " UNION ALL ".join(
         f"SELECT t.usr, count(*) AS c FROM t JOIN u USING (usr) WHERE t.n = {n} GROUP BY t.usr"
         for n in range(60)
@@ -382,6 +382,6 @@ def test_a_large_query_is_explained_in_time() -> None:
     assert not [r for r in found if r.obstacle]
 
 
-def test_every_table_of_a_query_is_tried() -> None:
+def test_walking_a_query_visits_every_table() -> None:
     tables = {g.rows for g in walk(staged("SELECT 1 AS a FROM t, u").block) if isinstance(g, Given)}
     assert tables == {T, U}

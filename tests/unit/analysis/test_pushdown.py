@@ -1,4 +1,4 @@
-"""Which rows and columns of tables programs need; what is pushed past what, and what is not."""
+"""Pushdown: the rows and columns that programs need of their tables, and its limits."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ALL = "all rows"
 
 
 def needs(query: str) -> dict[str, Need]:
-    """Return by table what a persisted source of this query needs."""
+    """Return the needs of a persisted source with this query, by table."""
     found = needs_of(program(query).text)
     return {table: need for (reader, table), need in found.items() if reader == "q"}
 
@@ -57,17 +57,17 @@ def predicates_of(query: str) -> dict[str, list[str]]:
 
 @pytest.mark.proves("F4", "F6", "V50", "V52", "V53")
 @pytest.mark.parametrize("shape", SHAPES)
-def test_what_a_query_needs_of_its_tables(shape: str) -> None:
+def test_queries_need_the_expected_rows_of_their_tables(shape: str) -> None:
     query, expected = SHAPES[shape]
     assert predicates_of(query) == expected
 
 
 @pytest.mark.proves("F3", "F4", "F6", "F7", "V50", "V52")
-def test_shapes_have_the_same_rows_over_what_they_need() -> None:
+def test_queries_return_the_same_rows_from_only_the_needed_rows() -> None:
     engine, refused = OnDuckDB(), set[str]()
     engine.connection.execute("CREATE MACRO my_udf(x) AS x")
     engine.fill(WIDE, Random(3), 60)
-    for shape in SHAPES.keys() - {"lots", "not analysed"}:  # which have other rows each time
+    for shape in SHAPES.keys() - {"lots", "not analysed"}:  # which return different rows each time
         made = program(SHAPES[shape][0], kept=shape == "persisted source")
         try:
             check(engine, made, NOW, "America/New_York")
@@ -121,7 +121,7 @@ COLUMNS: dict[str, tuple[str, dict[str, str]]] = {
 
 @pytest.mark.proves("F3")
 @pytest.mark.parametrize("shape", COLUMNS)
-def test_which_columns_a_query_needs(shape: str) -> None:
+def test_queries_need_the_expected_columns_of_their_tables(shape: str) -> None:
     query, expected = COLUMNS[shape]
     assert {table: " ".join(need.columns) for table, need in needs(query).items()} == expected
 
@@ -170,13 +170,13 @@ KEPT: dict[str, tuple[str, str]] = {
 
 @pytest.mark.proves("F7", "F9")
 @pytest.mark.parametrize("shape", KEPT)
-def test_what_is_not_pushed_is_told_with_its_reason(shape: str) -> None:
+def test_conditions_that_are_not_pushed_are_reported_with_a_reason(shape: str) -> None:
     code, words = KEPT[shape]
     kept = [k for need in needs(SHAPES[shape][0]).values() for k in need.kept]
     assert any(k.code == code and k.words.endswith(words) for k in kept), kept
 
 
-def test_a_function_of_python_is_given_all_rows_of_what_it_is_given() -> None:
+def test_an_opaque_function_needs_all_rows_and_columns_of_its_inputs() -> None:
     face = leaf("t@x", [("a", "int"), ("b", None)])
     relation = opaque([face], "it is a function")
     (need,) = search.find_needs("f@x", {"f@x": relation}, {"t@x"})
@@ -184,7 +184,7 @@ def test_a_function_of_python_is_given_all_rows_of_what_it_is_given() -> None:
     assert [k.code for k in need.kept] == [ALL, "not analysed"]
 
 
-# --------------------------------------------------------------------------------- rules that bite
+# -------------------------------------------------------------------------------- effects of rules
 
 Search, Reader = search._Search, terms.TermReader
 RULES: list[tuple[str, Callable[..., Any], str, str]] = [
@@ -248,12 +248,12 @@ RULES: list[tuple[str, Callable[..., Any], str, str]] = [
     ("patterns", Reader._atom, "self._like(pattern, subject, negate)", "self._like(pattern, subject, False)"),
     ("what may raise", terms._cast, "return None", "return term, target"),
 ]  # fmt: skip
-"""A shape, the function that has its rule, a part of its text, and what to put there."""
+"""A query shape, the function with its rule, a part of the function's text, and its replacement."""
 
 
 @pytest.mark.proves("V52", "V53")
 @pytest.mark.parametrize("rule", RULES, ids=lambda r: r[0])
-def test_a_shape_comes_out_differently_once_its_rule_is_gone(
+def test_removing_a_rule_changes_the_predicates_of_its_query(
     rule: tuple[str, Callable[..., Any], str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shape, function, text, instead = rule
@@ -286,7 +286,7 @@ F2 = "category = 'deposits' AND ts >= NOW() - INTERVAL 12 MONTHS"
 
 
 @pytest.mark.proves("F20")
-def test_the_example_of_the_document_gives_its_filters() -> None:
+def test_the_documented_example_gives_the_documented_filters() -> None:
     tables = ["external_table"]
     before = coverage_of(DOCUMENT, tables)["external_table"]
     assert (before.predicate, before.columns) == (F1, ("category", "id", "ts"))
@@ -296,12 +296,12 @@ def test_the_example_of_the_document_gives_its_filters() -> None:
     both = coverage_of(DOCUMENT + SECOND, tables)["external_table"]
     assert both.predicate == f"{F2} OR {F1}"
     assert both.term == p.from_text(f"{F1} OR {F2}")
-    # What is read when the second view is added.
+    # The rows that are read when the second view is added.
     missing = p.difference(p.from_text(F2), p.from_text(F1))
     assert p.as_text(missing) == f"({F1}) IS NOT TRUE AND {F2}"
 
 
-def test_a_program_needs_what_its_readers_need_and_no_more() -> None:
+def test_the_needs_of_a_program_are_the_union_of_those_of_its_sources() -> None:
     def predicate(*conditions: str) -> str:
         made = program(*(f"SELECT id FROM t WHERE {c}" for c in conditions), kept=False)
         return coverage_of(made.text)["t"].predicate
@@ -309,14 +309,14 @@ def test_a_program_needs_what_its_readers_need_and_no_more() -> None:
     assert predicate("usr = 1", "kind = 'a'", "usr = 1") == "kind = 'a' OR usr = 1"
     assert predicate("usr = 1", "kind = 'a' AND usr = 1") == "usr = 1"
     assert predicate("usr > 3", "usr > 5 AND ok", "usr >= 3") == "usr >= 3"
-    # Not less than all of it: none of these holds the other.
+    # Both are needed: neither of these implies the other.
     assert predicate("usr > 3", "usr < 2 AND ok") == "ok = TRUE AND usr < 2 OR usr > 3"
     assert predicate("usr = 1", "1 = 1") == "TRUE"
     assert predicate("usr = 1", "usr = 2 AND ok") == "ok = TRUE AND usr = 2 OR usr = 1"
 
 
 @pytest.mark.proves("F8")
-def test_a_view_in_between_narrows_what_is_read() -> None:
+def test_an_intermediate_view_reduces_the_rows_that_are_read() -> None:
     query = "SELECT kind, count(*) AS n FROM {} GROUP BY kind"
     assert predicates_of(query.format("t")) == {"t": ["TRUE"]}
     filtered = query.format("a").replace("kind", "sort")
@@ -329,7 +329,7 @@ def test_a_view_in_between_narrows_what_is_read() -> None:
     assert 0 < part < whole == 60
 
 
-def test_chains_of_sources_are_gone_through_one_by_one() -> None:
+def test_needs_are_pushed_through_a_long_chain_of_views() -> None:
     views = "".join(f"CREATE VIEW v{i + 1} AS SELECT k FROM v{i};\n" for i in range(200))
     text = f"{RANDOM_RAW}CREATE VIEW v0 AS SELECT k FROM t;\n{views}--@ persist\n"
     found = coverage_of(f"{text}CREATE VIEW q AS SELECT k FROM v200 WHERE k = 3;")
@@ -345,7 +345,7 @@ def test_chains_of_sources_are_gone_through_one_by_one() -> None:
         (60, "id >", "TRUE"),
     ],
 )
-def test_sources_that_read_the_last_one_twice_do_not_double_the_work(
+def test_chains_of_self_joins_do_not_take_exponential_time(
     n: int, test: str, expected: str
 ) -> None:
     views = "".join(
@@ -356,12 +356,12 @@ def test_sources_that_read_the_last_one_twice_do_not_double_the_work(
     text = f"{RANDOM_RAW}CREATE VIEW v0 AS SELECT k, id FROM t;\n{views}--@ persist\n"
     found = needs_of(f"{text}CREATE VIEW q AS SELECT k FROM v{n} WHERE k = 3;")["q", "t"]
     assert p.as_text(found.predicate) == expected
-    # Beyond so many ways to ask for one thing, all of it is asked for, and that is told.
+    # With too many combinations of conditions, all rows are needed, and a note says so.
     assert ("too many ways" in {k.code for k in found.kept}) == (expected == "TRUE")
 
 
 @pytest.mark.proves("F10")
-def test_a_predicate_has_one_text_in_every_process(tmp_path: Path) -> None:
+def test_a_predicate_has_the_same_text_in_every_process(tmp_path: Path) -> None:
     script = (
         "from pushing import coverage_of\nfrom shapes import SHAPES, program\n"
         "queries = [query for query, _ in SHAPES.values()][:12]\n"
@@ -396,7 +396,7 @@ TEXTS = [
 
 @pytest.mark.proves("F10")
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_predicate_is_read_as_what_was_written(text: str) -> None:
+def test_predicates_survive_a_round_trip_through_text(text: str) -> None:
     assert p.as_text(p.from_text(text)) == text
 
 
@@ -404,12 +404,12 @@ def test_a_predicate_is_read_as_what_was_written(text: str) -> None:
     "text",
     ["", "a +", "a", "a = b + 1", "f(a) = 1", "a IN (SELECT 1)", "f(x).a = 1", "a = 1; b = 2"],
 )
-def test_what_the_language_cannot_say_is_refused(text: str) -> None:
+def test_unsupported_predicate_texts_are_rejected(text: str) -> None:
     with pytest.raises(p.UnreadableError):
         p.from_text(text)
 
 
-def test_a_predicate_of_another_format_is_refused() -> None:
+def test_a_predicate_in_another_format_is_rejected() -> None:
     with pytest.raises(p.UnreadableError, match="format 2"):
         p.from_text("TRUE", 2)
 
@@ -458,17 +458,17 @@ NOT_IMPLIED = [
 
 
 @pytest.mark.parametrize(("coverage", "expected"), IMPLIED)
-def test_what_is_covered_is_known_to_be(coverage: str, expected: str) -> None:
+def test_implied_predicates_are_recognized(coverage: str, expected: str) -> None:
     assert p.implies(p.from_text(coverage), p.from_text(expected))
     assert p.difference(p.from_text(expected), p.from_text(coverage)) == p.FALSE
 
 
 @pytest.mark.parametrize(("coverage", "expected"), NOT_IMPLIED)
-def test_what_may_not_be_covered_is_not_claimed_to_be(coverage: str, expected: str) -> None:
+def test_uncertain_implications_are_not_claimed(coverage: str, expected: str) -> None:
     assert not p.implies(p.from_text(coverage), p.from_text(expected))
 
 
-def test_what_is_claimed_of_random_predicates_holds_of_rows() -> None:
+def test_predicate_implications_unions_and_differences_hold_on_random_rows() -> None:
     draw, engine = Random(7), OnDuckDB()
     engine.fill(TABLES, draw, 60)
     writer, columns = Writer(draw), list(TABLES["t"].items())
@@ -497,7 +497,7 @@ def test_what_is_claimed_of_random_predicates_holds_of_rows() -> None:
         assert _rows_where(engine, missing) == rows[one] - rows[other]
 
 
-def test_all_instants_together_ask_for_the_rows_of_each() -> None:
+def test_a_predicate_over_a_time_span_covers_the_rows_of_every_instant() -> None:
     draw, engine = Random(11), OnDuckDB()
     engine.fill(TABLES, draw, 60)
     writer, columns = Writer(draw), list(TABLES["t"].items())
@@ -542,14 +542,14 @@ CLOCK = [
     # A day back is the same time of the day before: 23 hours, and 25.
     ("NOW() - INTERVAL 1 DAYS", "2024-03-10 16:00", "America/New_York", "2024-03-09 17:00:00+00:00"),
     ("NOW() - INTERVAL 1 DAYS", "2024-11-03 17:00", "America/New_York", "2024-11-02 16:00:00+00:00"),
-    # Hours are hours while they make no day; of 25, a day is one of the calendar.
+    # Fewer than 24 hours are exact hours; of 25 hours, 24 are one calendar day.
     ("NOW() - INTERVAL 23 HOURS", "2024-03-10 16:00", "America/New_York", "2024-03-09 17:00:00+00:00"),
     ("NOW() - INTERVAL 25 HOURS", "2024-03-10 16:00", "America/New_York", "2024-03-09 16:00:00+00:00"),
-    # A time that clocks skipped is moved on; of two alike it is the one with the offset of now.
+    # A skipped local time is moved forward; an ambiguous one has the current offset.
     ("NOW() - INTERVAL 1 DAYS", "2024-03-11 06:30", "America/New_York", "2024-03-10 07:30:00+00:00"),
     ("NOW() - INTERVAL 1 DAYS", "2024-11-04 06:30", "America/New_York", "2024-11-03 06:30:00+00:00"),
     ("NOW() + INTERVAL 1 DAYS", "2024-11-02 05:30", "America/New_York", "2024-11-03 05:30:00+00:00"),
-    # Days of the session.
+    # Days in the time zone of the session.
     ("date_trunc('day', NOW())", "2024-03-10 16:00", "America/New_York", "2024-03-10 05:00:00+00:00"),
     ("date_trunc('week', NOW())", "2024-03-10 16:00", "America/New_York", "2024-03-04 05:00:00+00:00"),
     ("date_trunc('quarter', NOW())", "2024-05-10 16:00", "UTC", "2024-04-01 00:00:00+00:00"),
@@ -561,7 +561,7 @@ CLOCK = [
 
 @pytest.mark.proves("F5")
 @pytest.mark.parametrize(("value", "now", "zone", "expected"), CLOCK)
-def test_the_clock_is_put_in_with_the_arithmetic_of_calendars(
+def test_clock_expressions_are_evaluated_with_calendar_arithmetic(
     value: str, now: str, zone: str, expected: str
 ) -> None:
     instant = dt.datetime.fromisoformat(now).replace(tzinfo=dt.UTC)
@@ -573,7 +573,7 @@ def test_the_clock_is_put_in_with_the_arithmetic_of_calendars(
 
 
 @pytest.mark.proves("F5")
-def test_days_of_the_clock_are_days_of_the_session() -> None:
+def test_current_dates_use_the_time_zone_of_the_session() -> None:
     now = dt.datetime(2024, 8, 31, 2, tzinfo=dt.UTC)
     term = p.from_text(
         "d >= CURRENT_DATE() - INTERVAL 6 MONTHS AND trunc(d, 'month') < CURRENT_DATE()"
@@ -604,19 +604,19 @@ def test_days_of_the_clock_are_days_of_the_session() -> None:
         ("TIMESTAMP 'yesterday'", None),
     ],
 )  # fmt: skip
-def test_spellings_of_times_of_the_clock(written: str, pushed: str | None) -> None:
+def test_spellings_of_clock_expressions_are_normalized(written: str, pushed: str | None) -> None:
     expected = "ts IS NOT NULL" if pushed is None else f"ts >= {pushed}"
     assert predicates_of(f"SELECT id FROM t WHERE ts >= {written}") == {"t": [expected]}
 
 
-def test_a_clock_that_goes_on_has_the_wider_of_its_bounds() -> None:
+def test_clock_expressions_over_a_time_span_have_the_wider_bounds() -> None:
     days = [dt.datetime(2024, 8, d, 10, tzinfo=dt.UTC) for d in (29, 31)]
 
     def within(text: str) -> str:
         term = p.from_text(text)
         return p.as_text(p.evaluated_within(term, *days, dt.UTC)).replace(":00:00+00:00", "h")
 
-    # The 29th, 30th and 31st less six months are one day, of which the 30th has the beginning.
+    # The 29th, 30th and 31st less six months are all 29 February; the 30th includes its start.
     assert within("ts >= NOW() - INTERVAL 6 MONTHS") == "ts >= TIMESTAMP '2024-02-29 00h'"
     assert within("ts < NOW() - INTERVAL 6 MONTHS") == (
         "ts < TIMESTAMP '2024-02-29 23:59:59.999999+00:00'"
@@ -647,7 +647,7 @@ def test_a_day_that_began_twice_is_within_bounds() -> None:
 
 
 @pytest.mark.proves("F5")
-def test_no_instant_asks_for_more_than_all_of_them_together() -> None:
+def test_bounds_over_a_time_span_cover_the_value_of_every_instant() -> None:
     draw, narrow, n = Random(5), 0, draws(150, 600)
     for _ in range(n):
         zone, text = ZoneInfo(draw.choice(CHANGING)), clock(draw)
@@ -690,19 +690,19 @@ def _between(
 
 @pytest.mark.random
 @pytest.mark.proves("F3")
-def test_random_programs_are_the_same_over_what_they_need() -> None:
+def test_random_programs_return_the_same_rows_from_only_the_needed_rows() -> None:
     told = hunt(OnDuckDB(), drawn_seed(), draws(20, 200))
     assert told["refused"] < draws(2, 20), told
     assert told["needed"] < 0.8 * told["rows"], told
 
 
-def test_a_table_that_nobody_asks_about_is_not_told_of() -> None:
+def test_needs_are_returned_only_for_requested_tables() -> None:
     compilation = compilation_of({PATH: program("SELECT usr FROM u").text})
     found = compilation.needs([f"t@sources/{PATH}"])
     assert [short(n.reader) for n in found] == ["kept"]
 
 
-def test_a_query_that_stands_in_no_file_needs_what_a_source_would() -> None:
+def test_an_ad_hoc_query_has_the_same_needs_as_a_source() -> None:
     compilation = compilation_of({PATH: program().text})
     query = parse_query("SELECT usr FROM a WHERE at > '2024-01-01' UNION ALL SELECT usr FROM kept")
     bindings = resolve_query(compilation.project, query)
@@ -720,7 +720,7 @@ def counted(t, u):
 """
 
 
-def test_a_function_needs_all_rows_and_the_columns_that_it_selects() -> None:
+def test_a_python_source_needs_all_rows_and_only_the_columns_that_it_selects() -> None:
     compilation = compilation_of({PATH: program().text, "f.py": PYTHON})
     assert not compilation.project.errors, compilation.project.errors
     found = compilation.needs([f"{name}@sources/{PATH}" for name in "tu"])

@@ -1,4 +1,4 @@
-"""Conditions that are pushed to tables: constants, choices of values, rows of values, fields, NULLs."""
+"""Conditions pushed down to tables: constants, conditional values, tuples, fields, NULLs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from persist_assets.analysis.pushdown import bounds, conditionals, constants, te
 
 
 def pushed(condition: str) -> str:
-    """Return what is pushed of a condition on `t`."""
+    """Return the part of a condition on `t` that is pushed down."""
     text = f"{declared(REAL)}--@ persist\nCREATE VIEW q AS SELECT id FROM t WHERE {condition};\n"
     (need,) = needs_of(text).values()
     assert p.from_text(p.as_text(need.predicate)) == need.predicate
@@ -77,20 +77,20 @@ def test_a_constant_is_pushed_as_its_value(condition: str) -> None:
 
 
 NOT_FOLDED = {
-    # Errors stay where they are: nothing is pushed but that a value is needed.
+    # Errors stay where they are: at most IS NOT NULL is pushed down.
     **dict.fromkeys(("k = 1 / 0", "k = 1 div 0", "k = 5 % 0", "k = 2147483647 + 1")),
     **dict.fromkeys(("k = -(-2147483648)", "k = abs(-2147483648)", "k = CAST(3e9 AS INT)")),
     **dict.fromkeys(("k = CAST('x' AS INT)", "k = CAST('2.5' AS INT)", "k = CAST(1e2 AS INT)")),
-    # Spellings that Spark reads in one mode only, or in a way of its own.
+    # Spellings that Spark parses in one mode only, or in a special way.
     **dict.fromkeys(("k = '2.5'", "k = '+2'", "k = ' 2'", "k = '02'", "k = '1e1'", "k = ''")),
     **dict.fromkeys(("k IN ('1', '2.0')", "k IN ('1', 2.5)", "k NOT IN ('02')")),
-    # A text column is converted, not the number beside it.
+    # The string column is converted, not the number compared with it.
     **dict.fromkeys(("s = 1", "s IN (1, 2)", "s > 1.5", "amt = '1.5'")),
-    # Rounded values, and those that a float does not have.
+    # Rounded values, and values that a float cannot represent.
     **dict.fromkeys(("amt = CAST(0.125 AS DECIMAL(3,2))", "amt = CAST('0.125' AS DECIMAL(3,2))")),
     **dict.fromkeys(("amt = CAST(1234 AS DECIMAL(3,0))", "g = CAST(0.1 AS FLOAT)")),
     **dict.fromkeys(("g < 16777217", "f = power(2.5, 2)", "f = power(2, -1)")),
-    # No days.
+    # Invalid or ambiguous dates.
     **dict.fromkeys(("d = make_date(2023, 2, 29)", "d = to_date('2024-02-30')")),
     **dict.fromkeys(("d = to_date('1.3.2024', 'd.M.yyyy')", "d = to_date('240301', 'yyMMdd')")),
     **dict.fromkeys(("d = add_months(DATE '9999-12-01', 1)", "d = next_day(d, 'MON')")),
@@ -100,7 +100,7 @@ NOT_FOLDED = {
     # Positions from the end.
     **dict.fromkeys(("s = substring('abc', -2)", "s = substring('abc', 0)")),
     **dict.fromkeys(("s = CAST(1.50 AS STRING)", "s = CAST(1e0 AS STRING)")),
-    # Columns may leave the range of their type, or of the calendar.
+    # Values may exceed the range of their type, or of the calendar.
     **dict.fromkeys(("k + 1 > 2", "-k > 1", "abs(k) = 1", "last_day(d) = '2024-02-29'")),
     **dict.fromkeys(("d + INTERVAL 1 DAY > '2024-03-01'", "CAST(f AS INT) = 1")),
 }
@@ -108,14 +108,14 @@ NOT_FOLDED = {
 
 @pytest.mark.proves("V2")
 @pytest.mark.parametrize("condition", NOT_FOLDED)
-def test_what_is_not_certain_is_not_pushed(condition: str) -> None:
+def test_uncertain_conditions_are_not_pushed_down(condition: str) -> None:
     left = pushed(condition)
     assert left == "TRUE" or left.endswith(" IS NOT NULL"), left
 
 
 CHOICES = {
     "if(k > 1, 'hi', 'lo') = 'hi'": "k > 1",
-    # Where the test is NULL, the other value is taken.
+    # If the test is NULL, the other value is returned.
     "if(k > 1, 'hi', 'lo') = 'lo'": "k <= 1 OR k IS NULL",
     "if(k > 1 AND ok, 1, 0) = 0": "k <= 1 OR k IS NULL OR ok = FALSE OR ok IS NULL",
     "if(k > 1 OR ok, 1, 0) = 0": "(k <= 1 OR k IS NULL) AND (ok = FALSE OR ok IS NULL)",
@@ -127,7 +127,7 @@ CHOICES = {
     "if(k IS NOT NULL, 1, 0) = 0": "k IS NULL",
     "if(ok <=> true, 1, 0) = 0": "ok <> TRUE OR ok IS NULL",
     "if(f > 1.5D, 1, 0) = 0": "f <= 1.5D OR f IS NULL",
-    # Tests that are not understood may have any value.
+    # Tests that cannot be analysed may have any value.
     "if(reverse(s) = 'a', 1, 0) = 0": "TRUE",
     "if(rand() > 0.5, 1, k) = 0": "k = 0",
     "if(reverse(s) = 'a' AND k = 1, 1, 0) = 0": "TRUE",
@@ -164,14 +164,14 @@ CHOICES = {
     "(k > 1) IS NOT FALSE": "k > 1 OR k IS NULL",
     "NOT ((k > 1) <=> true)": "k <= 1 OR k IS NULL",
     "(s = 'a') = ok": "ok IS NOT NULL",
-    # Rows of values: NULL equals NULL in them.
+    # Tuples: NULL equals NULL in them.
     "(k, s) = (1, 'a')": "k = 1 AND s = 'a'",
     "(k, s) IN ((1, 'a'), (2, NULL))": "k = 1 AND s = 'a' OR k = 2 AND s IS NULL",
     "(k, s) NOT IN ((1, 'a'))": "TRUE",
     "(k, s) <> (1, 'a')": "TRUE",
     "(k, reverse(s)) = (1, 'a')": "k = 1",
     "(k, f) = (1, 0.0D)": "k = 1",
-    # Parts of texts.
+    # Parts of strings.
     "startswith(s, 'a')": "s LIKE 'a%'",
     "contains(s, '50%')": r"s LIKE '%50\\%%'",
     "NOT endswith(s, '_x')": r"s NOT LIKE '%\\_x'",
@@ -186,7 +186,7 @@ CHOICES = {
     "place['zip'] IN (1, 2)": "place.zip IN (1, 2)",
     "place.city IS NULL": "place.city IS NULL",
     "place.geo.since >= '2024-03-01'": "place.geo.since >= DATE '2024-03-01'",
-    # A comparison that is lost still needs its values.
+    # A comparison that is not pushed down still needs values that are not NULL.
     "reverse(s) = 'a'": "s IS NOT NULL",
     "NOT (reverse(s) = 'a')": "s IS NOT NULL",
     "k % 2 = sm": "k IS NOT NULL AND sm IS NOT NULL",
@@ -198,13 +198,13 @@ CHOICES = {
 
 @pytest.mark.proves("V2")
 @pytest.mark.parametrize("condition", CHOICES)
-def test_what_is_pushed_of_a_condition(condition: str) -> None:
+def test_conditions_are_pushed_down_in_simplified_form(condition: str) -> None:
     assert pushed(condition) == CHOICES[condition]
 
 
 @pytest.mark.proves("V2")
-def test_decimals_that_a_choice_rounds_are_not_compared_one_by_one() -> None:
-    """The type of the choice keeps all digits before the point, and too few after it."""
+def test_decimals_rounded_by_a_conditional_expression_are_not_pushed_down() -> None:
+    """The common type keeps all digits before the decimal point, and too few after it."""
     head = "CREATE TABLE t (k INT, a DECIMAL(30,2), b DECIMAL(37,20), c DECIMAL(20,10))"
     for choice, left in {
         "coalesce(a, b)": "TRUE",
@@ -230,11 +230,11 @@ RULES: list[tuple[str, Callable[..., Any], str, str]] = [
     ("k = -7 div 2", constants._of_integers, "abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)", "x // y"),
     ("amt >= 0.06 - 0.01", constants._decimal, "whole + scale > _MOST_DIGITS", "scale"),
 ]  # fmt: skip
-"""A condition, the function that has its rule, a part of its text, and what to put there."""
+"""A condition, the function that implements its rule, a part of its code, and a replacement."""
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda r: r[0])
-def test_a_condition_comes_out_differently_once_its_rule_is_gone(
+def test_a_condition_is_pushed_down_differently_without_its_rule(
     rule: tuple[str, Callable[..., Any], str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     condition, function, text, instead = rule

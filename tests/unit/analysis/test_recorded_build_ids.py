@@ -1,4 +1,4 @@
-"""BuildIDs stay what they are: one that moves gives users' tables another name."""
+"""BuildIDs are stable: a changed BuildID changes the names of users' tables."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ import pytest
 
 @pytest.mark.slow
 @pytest.mark.proves("H2")
-def test_the_build_ids_of_a_thousand_generated_sources_are_the_recorded_ones(
+def test_build_ids_of_a_thousand_generated_sources_match_the_recorded_ones(
     tmp_path: Path,
 ) -> None:
     assert not changed("generated", of_generated(tmp_path))
 
 
 @pytest.mark.proves("X3")
-def test_the_build_ids_of_sources_of_each_kind_are_the_recorded_ones(tmp_path: Path) -> None:
+def test_build_ids_of_each_kind_of_source_match_the_recorded_ones(tmp_path: Path) -> None:
     need_node()
     now = of_kinds(tmp_path)
     assert len({s.rpartition(".")[2] for s in now}) == 3  # languages
@@ -32,7 +32,7 @@ def test_the_build_ids_of_sources_of_each_kind_are_the_recorded_ones(tmp_path: P
 
 
 @pytest.mark.proves("X3")
-def test_who_changes_a_build_id_learns_what_to_do(
+def test_the_message_for_changed_build_ids_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need_node()
@@ -44,7 +44,7 @@ def test_who_changes_a_build_id_learns_what_to_do(
 
 
 @pytest.mark.proves("X3")
-def test_the_changelog_tells_of_each_change() -> None:
+def test_the_changelog_describes_each_recorded_change() -> None:
     assert all(map(in_changelog, recorded()["changelog"]))
     assert not in_changelog("")
     assert not in_changelog("no release says this")

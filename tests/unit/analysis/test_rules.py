@@ -1,4 +1,4 @@
-"""Every rule of the construction has a pair of queries that is told wrongly without it."""
+"""Every rule of the fingerprint has a pair of queries that is compared wrongly without it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PAIRS = {
     for name in ("different.txt", "equal.txt")
 }
 Rule = tuple[str, Callable[..., Any], str, str]
-"""Title of a pair, the function that has its rule, a part of its text, and what to put there."""
+"""Title of a pair, the function with its rule, a part of its text, and the replacement."""
 
 Scope, Fold, Calls = fingerprint.Scope, fingerprint.Fold, algebra.Calls
 Normal = normal_form.Normal
@@ -154,7 +154,7 @@ DIFFERENT: list[Rule] = [
     ("LIKE with a wildcard inside, or contains", equivalences.same_call, "not text.words[0] or set(text.words[0])", "set(text.words[0][9:])"),
     ("CASE that replaces another value than it tests", equivalences.case_of, "if value is otherwise", "if value"),
 ]  # fmt: skip
-"""Pairs that come out equal once the rule is gone."""
+"""Pairs whose BuildIDs become equal without the rule."""
 
 EQUAL: list[Rule] = [
     ("IF or CASE", equivalences.same_call, 'if name == "if"', "if False"),
@@ -232,11 +232,11 @@ EQUAL: list[Rule] = [
     ("a view with a LEFT JOIN that its reader filters, or its text", semantics._as_given, "None if lots else shown(node)", "None"),
     ("a view with groups that its reader filters, or its text", semantics._as_given, "None if lots else shown(node)", "None"),
 ]  # fmt: skip
-"""Pairs that come out different once the rule is gone."""
+"""Pairs whose BuildIDs become different without the rule."""
 
 
 def without(function: Callable[..., Any], rule: str, instead: str) -> CodeType:
-    """Return the code of a function with another text in the place of one that it has once."""
+    """Return the code of a function in which a text that occurs once is replaced."""
     source = dedent(inspect.getsource(function))
     assert source.count(rule) == 1, f"{function.__qualname__} has {rule!r} not once"
     made: dict[str, Any] = {}
@@ -253,7 +253,7 @@ def without(function: Callable[..., Any], rule: str, instead: str) -> CodeType:
         *[pytest.param("equal.txt", rule, id=rule[0]) for rule in EQUAL],
     ],
 )
-def test_a_pair_is_told_wrongly_once_its_rule_is_gone(
+def test_a_pair_is_compared_wrongly_without_its_rule(
     name: str, rule: Rule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     title, function, text, instead = rule

@@ -1,4 +1,4 @@
-"""Queries as analysts write them: all of TPC-H, and more over a star of facts and dimensions."""
+"""Realistic analytical queries: all of TPC-H, and more over a star schema."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AS_A_WHOLE: set[str] = set()
 ALL = [(suite, title) for suite in SUITES for title in queries(suite)]
 
 
-def test_there_are_all_of_tpc_h_and_fifty_more() -> None:
+def test_the_suites_have_all_tpc_h_queries_and_at_least_fifty_more() -> None:
     assert len(queries("tpch")) == 22
     assert len(queries("star")) >= 50
 

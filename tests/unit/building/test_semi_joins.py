@@ -1,4 +1,4 @@
-"""Programs join rows with keys in one form, in which builds compare by `=` where no key is NULL."""
+"""Programs write all semi joins with keys in one form; builds use `=` in it if no key is NULL."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def test_every_semi_join_with_keys_is_recognized_as_a_whole() -> None:
         "LEFT SEMI JOIN `keys:0a1b` AS k ON x.a <=> k.c0",
     ],
 )
-def test_other_joins_are_left_alone(text: str) -> None:
+def test_the_pattern_does_not_match_other_joins(text: str) -> None:
     assert not SEMI_JOIN.search(f"SELECT * FROM t AS t {text}")
 
 
-def test_a_name_may_look_like_a_condition() -> None:
+def test_a_column_name_that_looks_like_a_condition_is_matched() -> None:
     condition = "t.`a ``<=> k.c0 AND t.b` <=> k.c1 AND t.c2 <=> k.c2"
     match = SEMI_JOIN.search(f"LEFT SEMI JOIN `keys:0a1b` AS k ON {condition}) AS l1")
     assert match is not None

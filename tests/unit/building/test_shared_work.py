@@ -1,4 +1,4 @@
-"""Work that builds of one run share: each counts its share, whichever of them did it."""
+"""Work that builds of one run share: each build counts its share, whichever build did it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_each_build_counts_its_share_of_a_relation_once() -> None:
         assert second.seconds == pytest.approx(-1.5)
 
 
-def test_what_nobody_else_uses_is_not_shared() -> None:
+def test_work_with_a_single_user_is_not_shared() -> None:
     work = SharedWork()
     work.count("keys", spent=6.0, seconds=6.0, n_users=1)
     assert work.seconds == 0
@@ -39,7 +39,7 @@ CREATE VIEW b_of AS SELECT k, min_by(b, c) AS b FROM z GROUP BY k;
 
 
 @pytest.mark.proves("T12")
-def test_only_sources_that_the_run_maintains_share_a_search_and_name_its_columns(
+def test_only_sources_maintained_in_a_run_share_a_probe_and_its_columns(
     make_project: Callable[..., Path],
 ) -> None:
     root = make_project({"m.sql": SHARING})

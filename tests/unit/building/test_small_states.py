@@ -1,4 +1,4 @@
-"""States of aggregates that are merged in memory."""
+"""States of aggregates that are merged in memory, without Spark."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def merged(place: Path, former: pa.Table, changed: pa.Table, n_keys: int) -> Any
 
 @settings(deadline=None)  # the first example imports a library
 @given(former=STATE, changed=st.dictionaries(KEY, st.integers(0, 9), max_size=6))
-def test_changed_groups_replace_those_before(
+def test_changed_groups_replace_previous_groups(
     tmp_path_factory: pytest.TempPathFactory,
     former: dict[tuple[Any, ...], int],
     changed: dict[tuple[Any, ...], int],
@@ -47,7 +47,7 @@ def test_changed_groups_replace_those_before(
     assert sorted(map(repr, rows)) == sorted(repr((*key, n)) for key, n in expected.items())
 
 
-def test_the_state_keeps_its_types_and_what_spark_wrote_about_them(tmp_path: Path) -> None:
+def test_a_merged_state_keeps_its_types_and_sparks_metadata(tmp_path: Path) -> None:
     kinds = [("k0", pa.decimal128(9, 2)), ("k1", pa.date32()), ("p0", pa.float64()), ("n", "int64")]
     schema = pa.schema(kinds, metadata={"org.apache.spark.version": "4"})
     former = state([(Decimal("1.50"), date(2024, 1, 1), float("nan"), 2)], schema)
@@ -58,7 +58,7 @@ def test_the_state_keeps_its_types_and_what_spark_wrote_about_them(tmp_path: Pat
     assert read_rows(f"{tmp_path}/now").schema.metadata == schema.metadata
 
 
-def test_spark_merges_what_cannot_be_compared_here(tmp_path: Path) -> None:
+def test_large_or_incomparable_states_are_left_to_spark(tmp_path: Path) -> None:
     assert is_small(100, ["int", "string", "decimal(9,2)", "date", "boolean"])
     for kind in ("double", "timestamp", "string collate UNICODE_CI", "struct<a:int>"):
         assert not is_small(100, ["int", kind]), kind
@@ -67,7 +67,7 @@ def test_spark_merges_what_cannot_be_compared_here(tmp_path: Path) -> None:
     assert merged(tmp_path, state([(1, "a", 1)]), state([(1, "a", 2)], other), 2) is None
 
 
-def test_dates_that_python_does_not_have_are_left_to_spark(tmp_path: Path) -> None:
+def test_dates_outside_pythons_range_are_left_to_spark(tmp_path: Path) -> None:
     far = pa.array([10_000_000], pa.int32()).cast(pa.date32())
     table = pa.table([far, pa.array([1], pa.int64())], names=["k0", "n"])
     assert merged(tmp_path, table, table, 1) is None

@@ -1,4 +1,4 @@
-"""MOTLY, and our vocabulary in it."""
+"""MOTLY syntax, and persist's annotation keys."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read(*texts: str) -> tuple[Annotation, list[Problem]]:
 
 
 def as_npm(tag: Tag) -> dict[str, Any]:
-    """Return a tag in the shape in which the npm package's answers are kept."""
+    """Return a tag in the format in which the npm package's results are recorded."""
     out: dict[str, Any] = {}
     match tag.value:
         case None:
@@ -51,7 +51,7 @@ def as_npm(tag: Tag) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c["title"])
-def test_tags_are_read_as_malloys_own_parser_reads_them(case: dict[str, Any]) -> None:
+def test_tags_are_parsed_as_by_malloys_own_parser(case: dict[str, Any]) -> None:
     tag, problems = parse_tag(
         [Line(text, Location("a.sql", n, 1)) for n, text in enumerate(case["lines"], 1)]
     )
@@ -63,7 +63,7 @@ def test_tags_are_read_as_malloys_own_parser_reads_them(case: dict[str, Any]) ->
         assert as_npm(tag) == case["value"]
 
 
-def test_every_key_is_read() -> None:
+def test_every_annotation_key_is_read() -> None:
     annotation, problems = read(
         'persist name="lake.daily" materialized=table watermark=day owner=["team:a", "b@c.de"]',
         'refresh=incremental lookback="2 days" assume=exact merge_key=[a, b]',
@@ -102,7 +102,7 @@ def test_every_key_is_read() -> None:
 OF_HISTORIES = ("key", "watch", "hard_deletes", "on_change")
 
 
-def test_a_history_has_keys_of_its_own() -> None:
+def test_histories_have_their_own_annotation_keys() -> None:
     annotation, problems = read(
         "persist refresh=snapshot key=id watch=[a, b] hard_deletes=ignore on_change=rebuild"
     )
@@ -118,7 +118,7 @@ def test_a_history_has_keys_of_its_own() -> None:
     assert read("persist refresh=incremental on_change=continue")[0].goes_on
 
 
-def test_two_words_for_one_column_are_one_too_many() -> None:
+def test_watermark_and_time_column_cannot_be_combined() -> None:
     _, problems = read("persist time_column=day watermark=day")
     assert [p.message for p in problems] == ["`watermark` and `time_column` mean the same"]
 
@@ -254,7 +254,7 @@ def test_two_words_for_one_column_are_one_too_many() -> None:
         ("-persist persist", "annotation-value", 14, "is set after", None),
     ],
 )
-def test_what_is_not_understood_is_a_problem_with_its_place(
+def test_invalid_annotations_are_reported_at_their_locations(
     text: str, code: str, column: int, says: str, hint: str | None
 ) -> None:
     _, problems = read(text)
@@ -265,24 +265,24 @@ def test_what_is_not_understood_is_a_problem_with_its_place(
         assert hint in (problem.hint or "")
 
 
-def test_an_unquoted_date_is_told_to_be_quoted() -> None:
+def test_an_unquoted_date_gets_a_hint_to_quote_it() -> None:
     _, problems = read("persist stat=2013-01-01")
     assert [p.hint for p in problems][1] == 'put dates in quotes: "2013-01-01"'
 
 
-def test_lines_merge_and_a_later_one_wins() -> None:
+def test_lines_are_merged_and_later_ones_win() -> None:
     annotation, problems = read("persist name=a group=g", "name=b -persist")
     assert not problems
     assert (annotation.persist, annotation.name, annotation.group) == (False, "b", "g")
 
 
-def test_checks_of_one_kind_get_names_of_their_own() -> None:
+def test_checks_of_one_kind_get_distinct_names() -> None:
     annotation, _ = read('check { expr=["a > 0", "b > 0"] unique=[[a], [b, c]] }')
     assert [c.name for c in annotation.checks] == ["expr", "expr_2", "unique_a", "unique_b_c"]
     assert [c.columns for c in annotation.checks] == [(), (), ("a",), ("b", "c")]
 
 
-def test_a_warning_does_not_block() -> None:
+def test_checks_with_severity_warn_do_not_block() -> None:
     annotation, _ = read(
         'check { unique=[a] { severity=warn } expr { severity=warn p="a > 0" } not_null=[b] }'
     )
@@ -293,7 +293,7 @@ def test_a_warning_does_not_block() -> None:
     ]
 
 
-def test_a_contract_is_checks() -> None:
+def test_a_contract_becomes_checks() -> None:
     annotation, problems = read('columns { a="DEC(5) NOT NULL" b c="not null" d=@false }')
     assert problems[0].message == "`columns.d` must be a string"
     annotation, problems = read(
@@ -328,7 +328,7 @@ def test_a_contract_is_checks() -> None:
         ("function=plausible", "function_plausible", "function plausible ()"),
     ],
 )
-def test_every_kind_of_check_says_what_it_is(text: str, name: str, definition: str) -> None:
+def test_every_kind_of_check_has_a_definition(text: str, name: str, definition: str) -> None:
     annotation, problems = read(f"check {{ {text} }}")
     assert not problems
     (check,) = annotation.checks
@@ -354,7 +354,7 @@ PARTED = 'partition=daily time_column=d start="2013-01-01"'
         ('relationship { a="b.c" per=partition }', "a in b.c"),
     ],
 )
-def test_checks_of_each_partition_say_so_where_it_matters(text: str, definition: str) -> None:
+def test_per_partition_applies_only_to_checks_that_depend_on_it(text: str, definition: str) -> None:
     annotation, problems = read(f"{PARTED} check {{ {text} }}")
     assert not problems
     (check,) = annotation.checks
@@ -363,7 +363,7 @@ def test_checks_of_each_partition_say_so_where_it_matters(text: str, definition:
 
 
 @given(st.text(max_size=60))
-def test_no_text_breaks_the_reader(text: str) -> None:
+def test_arbitrary_text_does_not_crash_the_reader(text: str) -> None:
     annotation, problems = read(text)
     assert isinstance(annotation, Annotation)
     assert all(p.location.line >= 1 and p.location.column >= 1 for p in problems)

@@ -1,4 +1,4 @@
-"""A file that cannot be read or parsed gives its names to no other source."""
+"""Names that a broken or unreadable file may define do not resolve to other sources."""
 
 from __future__ import annotations
 
@@ -90,11 +90,11 @@ def names(project: Project) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_a_broken_file_gives_its_names_to_no_other_source(
+def test_names_in_a_broken_file_do_not_resolve_to_other_sources(
     made: Callable[[str], Path], kind: str
 ) -> None:
     settings = load_settings(made(kind))
-    for _ in range(2):  # what is remembered is the same
+    for _ in range(2):  # the second time from the cache
         loaded = load(settings)
         left = sound(loaded.project)
         assert names(left) == (set() if kind in UNCERTAIN else {"exact"})
@@ -110,11 +110,11 @@ def test_a_broken_file_gives_its_names_to_no_other_source(
 
 
 UNCERTAIN = ("one key twice", "a file that cannot be read")
-"""Where a qualified name, or what stands behind it, is not certain either."""
+"""Broken files that make even a qualified name, or its source, uncertain."""
 
 
 @pytest.mark.parametrize("kind", [kind for kind in BROKEN if kind not in UNCERTAIN])
-def test_a_name_that_says_which_source_is_meant_is_looked_up(
+def test_a_qualified_name_resolves_despite_a_broken_file(
     made: Callable[[str], Path], kind: str
 ) -> None:
     loaded = load(load_settings(made(kind)))
@@ -126,7 +126,7 @@ def test_a_name_that_says_which_source_is_meant_is_looked_up(
     assert {bound, *found} == {"orders@sources/a/orders.sql"}
 
 
-def test_nothing_is_certain_but_names_of_the_same_file_where_a_file_cannot_be_read(
+def test_only_names_of_the_same_file_resolve_if_a_file_is_unreadable(
     make_project: Make,
 ) -> None:
     own = f"{T}\n--@ persist\nCREATE VIEW own AS SELECT id FROM t"
@@ -135,14 +135,14 @@ def test_nothing_is_certain_but_names_of_the_same_file_where_a_file_cannot_be_re
     assert names(sound(load_project(load_settings(root)))) == {"own"}
 
 
-def test_a_project_without_errors_reads_what_it_names(make_project: Make) -> None:
+def test_all_names_resolve_in_a_project_without_errors(make_project: Make) -> None:
     project = load_project(load_settings(make_project(FILES)))
     assert not project.problems
     assert not project.broken
     assert names(sound(project)) == {"c", "above", "checked", "exact"}
 
 
-def test_commands_about_one_source_say_that_a_name_may_be_that_of_a_broken_one(
+def test_commands_report_a_name_that_a_broken_source_makes_ambiguous(
     make_project: Make,
 ) -> None:
     files = FILES | {"b/orders.sql": "CREATE VIEW orders AS SELECT id FROM nobody"}
@@ -160,7 +160,7 @@ def test_commands_about_one_source_say_that_a_name_may_be_that_of_a_broken_one(
         assert find_source(given.project, "orders@sources/a/orders.sql").name == "orders"
 
 
-def test_a_place_is_not_that_of_another_table_of_the_name(make_project: Make) -> None:
+def test_a_raw_override_of_a_name_in_a_broken_file_is_uncertain(make_project: Make) -> None:
     raw = "CREATE TABLE r (id INT) USING parquet LOCATION 'r'"
     files = {
         "a.sql": raw,
@@ -189,7 +189,7 @@ def test_names_are_read_from_text_that_cannot_be_parsed(suffix: str, text: str, 
 @pytest.mark.parametrize(
     "query", ["TABLE orders |> EXTEND DISTINCT id", "(TABLE orders) UNION ALL (TABLE orders"]
 )
-def test_a_query_of_a_table_that_cannot_be_parsed_takes_no_name(
+def test_an_unparsable_table_query_does_not_make_its_table_ambiguous(
     make_project: Make, query: str
 ) -> None:
     root = make_project({**FILES, "b.sql": f"CREATE VIEW b AS {query}"})

@@ -1,4 +1,4 @@
-"""Mistakes that `check` is certain of before Spark starts, and files that it mentions."""
+"""Errors that `check` reports with certainty before Spark starts, and notes about files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = "CREATE TABLE t (a INT, b INT, ts TIMESTAMP, s STRUCT<x: INT>) USING delta L
 
 
 def problems(root: Path, text: str, toml: str = "") -> list[tuple[str, str | None]]:
-    """Return the problems of a project of one file, each with its place and its hint."""
+    """Return the problems of a project of one file, each with its location and its hint."""
     (root / "sources").mkdir(exist_ok=True)
     (root / "persist.toml").write_text(toml)
     (root / "sources" / "a.sql").write_text(text)
@@ -120,7 +120,7 @@ def test_settings_outside_the_project_may_add_functions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("functions", ['"f"', "[1]"])
-def test_functions_are_a_list_of_names(tmp_path: Path, functions: str) -> None:
+def test_the_functions_setting_must_be_a_list_of_names(tmp_path: Path, functions: str) -> None:
     with pytest.raises(SettingsError, match=r"`functions` must be a list"):
         problems(tmp_path, T, f"functions = {functions}")
 
@@ -152,7 +152,7 @@ def test_functions_are_a_list_of_names(tmp_path: Path, functions: str) -> None:
         "SELECT a FROM t WHERE a NOT IN (1, 2) AND a BETWEEN (1) AND (2) AND (a DIV (2)) = 1",
     ],
 )
-def test_other_brackets_are_no_unknown_calls(query: str) -> None:
+def test_other_parentheses_are_not_mistaken_for_unknown_calls(query: str) -> None:
     assert parse_query(query).wrong_calls == ()
 
 
@@ -179,7 +179,7 @@ def test_columns_that_are_neither_grouped_nor_aggregated_are_errors(
 @pytest.mark.parametrize(
     "query",
     [
-        "SELECT a + b AS c, b + a AS d FROM t GROUP BY a + b",  # Spark takes them for equal
+        "SELECT a + b AS c, b + a AS d FROM t GROUP BY a + b",  # Spark treats them as equal
         "SELECT a, b, count(*) AS n FROM t GROUP BY ALL",
         "SELECT a AS k, count(*) AS n FROM t GROUP BY k",
         "SELECT s.x AS x, count(*) AS n FROM t GROUP BY s",
@@ -220,7 +220,7 @@ def test_columns_that_may_be_grouped_are_left_to_spark(tmp_path: Path, query: st
         ),
     ],
 )
-def test_templates_of_dbt_are_named(
+def test_dbt_templates_are_reported_with_a_hint(
     tmp_path: Path, text: str, place: str, shown: str, hint: str
 ) -> None:
     wrong = problems(tmp_path, f"{T}CREATE VIEW v AS {text};\nCREATE VIEW w AS SELECT a FROM v")
@@ -229,27 +229,27 @@ def test_templates_of_dbt_are_named(
 
 
 @pytest.mark.proves("W2")
-def test_statements_of_sqlmesh_are_named(tmp_path: Path) -> None:
+def test_sqlmesh_statements_are_reported_with_a_hint(tmp_path: Path) -> None:
     (first, *_) = problems(tmp_path, "MODEL (name db.x, kind FULL);\nSELECT a FROM t")
     hint = "write `--@ persist` and CREATE VIEW name AS SELECT …,"
     hint += " or import the project: persist import sqlmesh DIR"
     assert first == ("a.sql:1:1: error: `MODEL (…)` is a statement of SQLMesh", hint)
 
 
-def test_braces_in_texts_are_no_templates(tmp_path: Path) -> None:
+def test_braces_in_strings_and_comments_are_not_mistaken_for_templates(tmp_path: Path) -> None:
     text = "CREATE VIEW v AS SELECT '{{ ref(1) }}' AS a FROM t -- {% x %}"
     assert problems(tmp_path, f"{T}{text}") == []
 
 
 @pytest.mark.proves("W2")
-def test_an_annotation_in_a_block_comment_is_warned_of(tmp_path: Path) -> None:
+def test_an_annotation_in_a_block_comment_is_a_warning(tmp_path: Path) -> None:
     wrong = problems(tmp_path, f"{T}/*@ persist */\nCREATE VIEW v AS SELECT a FROM t")
     message = "a.sql:2:1: warning: this comment looks like an annotation but is not one"
     assert wrong == [(message, "write --@")]
 
 
 @pytest.mark.proves("W2")
-def test_errors_of_a_file_cause_none_in_malloy_files_that_read_it(tmp_path: Path) -> None:
+def test_errors_of_a_file_are_not_repeated_for_malloy_files_that_read_it(tmp_path: Path) -> None:
     head = "##! experimental.persistence\n"
     files = {
         "m.malloy": f"{head}#@ persist\nsource: s is spark.table('t') -> {{ group_by: a }}\n",
@@ -273,7 +273,7 @@ def test_errors_of_a_file_cause_none_in_malloy_files_that_read_it(tmp_path: Path
 
 
 @pytest.mark.proves("W2")
-def test_a_column_in_double_quotes_is_warned_of(tmp_path: Path) -> None:
+def test_a_column_in_double_quotes_is_a_warning(tmp_path: Path) -> None:
     query = """SELECT "A" AS b, "other" AS c, 'a' AS d, `a` AS e, "a b" AS f FROM t -- "a" """
     (warning,) = problems(tmp_path, f"{T}CREATE VIEW v AS {query}")
     assert warning == (
@@ -300,7 +300,7 @@ def test_unknown_formats_are_errors_unless_the_session_may_read_them(tmp_path: P
 
 
 @pytest.mark.proves("W2")
-def test_modules_that_are_not_installed_and_assets_of_dagster_are_warned_of(
+def test_missing_modules_and_dagster_assets_are_warnings(
     tmp_path: Path,
 ) -> None:
     problems(tmp_path, T)
@@ -338,7 +338,7 @@ def used(t: DataFrame) -> DataFrame:
 
 
 @pytest.mark.proves("W2")
-def test_files_that_define_no_source_are_mentioned(tmp_path: Path) -> None:
+def test_files_without_sources_are_reported_as_notes(tmp_path: Path) -> None:
     problems(tmp_path, T)
     for name, text in {
         "dbt_model.py": "def model(dbt, session):\n    return dbt.ref('t')\n",
@@ -358,7 +358,7 @@ def test_files_that_define_no_source_are_mentioned(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("W2")
-def test_files_that_are_ignored_are_mentioned(tmp_path: Path) -> None:
+def test_ignored_files_are_reported_as_notes(tmp_path: Path) -> None:
     problems(tmp_path, T)
     for name in ("Z.SQL", "_old/y.sql", "_x.sql", "schema.yml", "t.yml", "notes"):
         (tmp_path / "sources" / name).parent.mkdir(exist_ok=True)

@@ -16,7 +16,7 @@ def problems(files: dict[str, str]) -> list[str]:
 
 
 @pytest.mark.proves("W22")
-def test_checks_of_views_in_sql_and_python_change_no_build_id() -> None:
+def test_checks_of_views_apply_to_readers_without_changing_build_ids() -> None:
     sql = RAW + "{}CREATE VIEW v AS SELECT a, b FROM t;\n" + READER
     plain = compiled({"m.sql": sql.format("")})
     checked = compiled({"m.sql": sql.format("--@ check { not_null=a unique=[a, b] }\n")})
@@ -46,13 +46,13 @@ def test_checks_of_views_in_sql_and_python_change_no_build_id() -> None:
         ("columns { a }", "SELECT a FROM t", "`columns` has no effect on a source that is not persisted"),
     ],
 )  # fmt: skip
-def test_mistakes_in_checks_of_views_are_found(annotation: str, query: str, problem: str) -> None:
+def test_errors_in_checks_of_views_are_reported(annotation: str, query: str, problem: str) -> None:
     (found,) = problems({"m.sql": f"{RAW}--@ {annotation}\nCREATE VIEW v AS {query};\n"})
     assert problem in found
     assert found.startswith("sources/m.sql:2:")
 
 
-def test_a_check_of_a_raw_table_is_refused_with_a_way_out() -> None:
+def test_a_check_of_a_raw_table_is_rejected_with_a_hint() -> None:
     (found,) = compiled({"m.sql": "--@ check.not_null=a\n" + RAW}).problems
     assert (found.message, found.hint) == (
         "`check` has no effect on a raw table",
@@ -60,7 +60,7 @@ def test_a_check_of_a_raw_table_is_refused_with_a_way_out() -> None:
     )
 
 
-def test_a_check_must_not_depend_on_what_is_computed_from_its_view() -> None:
+def test_a_check_cannot_depend_on_sources_downstream_of_its_view() -> None:
     checked = "--@ check.relationship.a='r.a'\nCREATE VIEW v AS SELECT a FROM t;\n"
     (found,) = problems({"m.sql": RAW + checked + READER})
     assert "a check depends on data computed from the rows it checks: v → r → v" in found
@@ -71,7 +71,7 @@ def test_a_check_must_not_depend_on_what_is_computed_from_its_view() -> None:
     assert other.name == "r"
 
 
-def test_readers_wait_for_what_checks_of_their_views_compare_with() -> None:
+def test_readers_of_a_view_wait_for_tables_that_its_checks_compare() -> None:
     other = "--@ persist\nCREATE VIEW o AS SELECT a FROM t WHERE a > 0;\n"
     checked = "--@ check.relationship.a='o.a'\nCREATE VIEW v AS SELECT a FROM t;\n"
     project = compiled({"m.sql": RAW + other + checked + READER})
@@ -100,7 +100,7 @@ def test_sources_that_share_a_table_share_the_checks_of_their_views() -> None:
         ("not_null=a", 0),
     ],
 )
-def test_checks_keep_as_many_failing_rows_as_is_written(annotation: str, n: int) -> None:
+def test_keep_failures_sets_the_number_of_failing_rows_to_keep(annotation: str, n: int) -> None:
     view = f"--@ check {{ {annotation} }}\nCREATE VIEW v AS SELECT a FROM t;\n"
     project = compiled({"m.sql": RAW + view})
     assert not project.problems
@@ -114,7 +114,7 @@ def test_checks_keep_as_many_failing_rows_as_is_written(annotation: str, n: int)
         ("row_count { min=1 keep_failures=true }", "no single row fails `check.row_count`"),
     ],
 )  # fmt: skip
-def test_keep_failures_is_refused_where_it_means_nothing(check: str, problem: str) -> None:
+def test_invalid_uses_of_keep_failures_are_rejected(check: str, problem: str) -> None:
     (found,) = problems(
         {"m.sql": f"{RAW}--@ check {{ {check} }}\nCREATE VIEW v AS SELECT a FROM t;\n"}
     )

@@ -1,4 +1,4 @@
-"""Declarations → a project: names, order, columns, lineage, problems."""
+"""Compiling declarations into a project: names, order, columns, lineage, problems."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def columns(query: str) -> list[tuple[str, str | None]]:
 # ------------------------------------------------------------------------------------------- names
 
 
-def test_a_name_means_the_source_of_its_own_file_first() -> None:
+def test_a_name_resolves_to_a_source_in_the_same_file_first() -> None:
     project = compiled(
         {
             "a.sql": f"{T}CREATE VIEW x AS SELECT a FROM t; CREATE VIEW y AS SELECT a FROM x",
@@ -54,7 +54,7 @@ def test_a_name_means_the_source_of_its_own_file_first() -> None:
     assert project.by_id["y@sources/a.sql"].reads == ("x@sources/a.sql",)
 
 
-def test_a_qualified_name_means_a_source_of_that_file() -> None:
+def test_a_qualified_name_resolves_to_a_source_in_that_file() -> None:
     project = compiled(
         {
             "a.sql": f"{T}CREATE VIEW x AS SELECT a FROM t",
@@ -66,7 +66,7 @@ def test_a_qualified_name_means_a_source_of_that_file() -> None:
     assert project.by_id["y@sources/c.sql"].reads == ("x@sources/d/b.sql",)
 
 
-def test_names_that_mean_nothing_or_too_much() -> None:
+def test_unknown_and_ambiguous_names_are_reported() -> None:
     assert wrong(
         f"{T}CREATE VIEW x AS SELECT a FROM t; CREATE VIEW p AS SELECT a FROM xx",
         "CREATE VIEW x AS SELECT a FROM t",
@@ -79,13 +79,13 @@ def test_names_that_mean_nothing_or_too_much() -> None:
     ]
 
 
-def test_two_sources_of_one_name_in_a_file() -> None:
+def test_duplicate_source_names_in_a_file_are_reported() -> None:
     assert wrong(f"{T}CREATE VIEW x AS SELECT a FROM t;\nCREATE VIEW X AS SELECT b FROM t") == [
         "f0.sql:3:13: error: `X` is already defined at sources/f0.sql:2:13 [duplicate-name]"
     ]
 
 
-def test_sources_that_read_each_other_in_a_circle() -> None:
+def test_cycles_of_sources_are_reported() -> None:
     assert wrong(
         "CREATE VIEW a AS SELECT 1 AS x FROM b; CREATE VIEW b AS SELECT 1 AS x FROM c",
         "CREATE VIEW c AS SELECT 1 AS x FROM a; CREATE VIEW d AS SELECT x FROM c",
@@ -96,7 +96,7 @@ def test_sources_that_read_each_other_in_a_circle() -> None:
     ]
 
 
-def test_what_reads_something_broken_is_left_out_in_silence() -> None:
+def test_a_reader_of_a_broken_source_is_omitted_without_an_error_of_its_own() -> None:
     project = compiled(
         {
             "a.sql": f"{T}CREATE VIEW x AS SELECT (; CREATE VIEW y AS SELECT nope FROM x; CREATE VIEW z AS SELECT a FROM t"
@@ -109,7 +109,7 @@ def test_what_reads_something_broken_is_left_out_in_silence() -> None:
 @settings(max_examples=draws(6, 30), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 200)), max_size=300))
 @pytest.mark.proves("M5")
-def test_every_source_comes_after_all_it_reads(pairs: list[tuple[int, int]]) -> None:
+def test_sources_are_ordered_after_those_that_they_read(pairs: list[tuple[int, int]]) -> None:
     reads: dict[int, set[int]] = {n: set() for n in range(201)}
     for a, b in pairs:
         if a != b:
@@ -172,7 +172,7 @@ def test_every_source_comes_after_all_it_reads(pairs: list[tuple[int, int]]) -> 
         ("SELECT id FROM range(3)", [("id", "bigint")]),
     ],
 )
-def test_columns_and_their_types_where_they_are_certain(
+def test_columns_and_types_are_inferred_where_they_are_certain(
     query: str, expected: list[tuple[str, str | None]]
 ) -> None:
     assert columns(query) == expected
@@ -224,7 +224,7 @@ def test_columns_and_their_types_where_they_are_certain(
         ),
     ],
 )
-def test_a_column_that_is_not_there_has_a_place(query: str, expected: str) -> None:
+def test_column_errors_are_reported_with_their_location(query: str, expected: str) -> None:
     assert wrong(f"{T}CREATE VIEW v AS {query}")[0] == expected
 
 
@@ -292,12 +292,12 @@ def test_annotations_are_checked_against_the_columns(annotation: str, expected: 
         "exists(array(a), x -> x > 1)",
     ],
 )
-def test_a_check_may_ask_anything_of_one_row(condition: str) -> None:
+def test_a_check_may_use_any_condition_on_one_row(condition: str) -> None:
     annotation = f'--@ persist check {{ expr="{condition}" }}'
     assert not wrong(f"{T}{annotation}\nCREATE VIEW v AS SELECT a, b, ts FROM t")
 
 
-def test_one_table_name_for_two_meanings() -> None:
+def test_sources_with_different_meanings_cannot_share_a_table_name() -> None:
     text = "--@ persist name=x\nCREATE VIEW {} AS SELECT {} FROM t;\n"
     assert wrong(T + text.format("v", "a") + text.format("w", "b")) == [
         "f0.sql:4:13: error: the table name `x` is already taken by `f0/v` at sources/f0.sql:3:13 "
@@ -306,7 +306,7 @@ def test_one_table_name_for_two_meanings() -> None:
     assert not wrong(T + text.format("v", "a") + text.format("w", "A"))
 
 
-def test_minus_persist_undoes_materialized() -> None:
+def test_minus_persist_overrides_create_materialized_view() -> None:
     project = compiled({"a.sql": f"{T}--@ -persist\nCREATE MATERIALIZED VIEW v AS SELECT a FROM t"})
     assert not project.persisted
 
@@ -322,7 +322,7 @@ def lineage(project: Project, name: str) -> dict[str, list[str]]:
     return edges
 
 
-def test_lineage_dissolves_what_is_not_persisted_and_stops_at_what_is() -> None:
+def test_lineage_passes_through_unpersisted_sources_and_stops_at_persisted_ones() -> None:
     project = compiled(
         {
             "a.sql": f"""{T}
@@ -342,7 +342,7 @@ def test_lineage_dissolves_what_is_not_persisted_and_stops_at_what_is() -> None:
     assert lineage(project, "u")["z"] == ["p.a", "p.m", "p.n", "t.a", "t.s"]
 
 
-def test_lineage_stops_at_windows_and_subqueries_of_what_is_persisted() -> None:
+def test_lineage_stops_at_persisted_columns_computed_by_windows_and_subqueries() -> None:
     project = compiled(
         {
             "a.sql": f"""{T}
@@ -359,7 +359,7 @@ def test_lineage_stops_at_windows_and_subqueries_of_what_is_persisted() -> None:
     assert lineage(project, "g") == {"m": ["p.m"], "x": ["p.x"], "z": ["p.a"]}
 
 
-def test_a_reader_of_a_clock_that_is_inlined_says_which() -> None:
+def test_a_note_on_a_clock_function_is_inherited_by_readers_of_its_column() -> None:
     project = compiled(
         {
             "a.sql": f"""{T}
@@ -375,10 +375,10 @@ def test_a_reader_of_a_clock_that_is_inlined_says_which() -> None:
 
 
 @pytest.mark.parametrize("size", range(4, 36))
-def test_what_is_remembered_decides_nothing_about_size(
+def test_build_ids_do_not_depend_on_which_sources_are_cached(
     size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Equal constants and tables are one object or several, as sources were remembered or not."""
+    """Equal constants and tables may be one object or several, depending on the cache."""
     monkeypatch.setattr(binding, "MAX_SIZE", size)
     text = f"""{T}
         CREATE VIEW x AS SELECT a + 1 AS p, b = 'y' AND EXISTS (SELECT 1 FROM t u WHERE u.a < 1) AS q FROM t;
@@ -402,7 +402,7 @@ def test_what_is_remembered_decides_nothing_about_size(
         assert ids(Memory({key: meaning.packed() for key, meaning in chosen})) == said
 
 
-def test_what_draws_lots_or_reads_the_clock_says_so() -> None:
+def test_nondeterministic_sources_and_clock_readers_are_marked() -> None:
     project = compiled(
         {
             "a.sql": f"""{T}
@@ -432,7 +432,7 @@ def test_what_draws_lots_or_reads_the_clock_says_so() -> None:
     assert "nondeterministic (limit)" in by_name["l"].notes[0]
 
 
-def test_a_query_from_outside_resolves_project_wide() -> None:
+def test_an_ad_hoc_query_resolves_names_across_the_project() -> None:
     project = compiled({"a.sql": f"{T}CREATE VIEW v AS SELECT a FROM t"})
     assert resolve_query(project, parse_query("SELECT * FROM V JOIN a.t")) == (
         "v@sources/a.sql",
@@ -442,10 +442,10 @@ def test_a_query_from_outside_resolves_project_wide() -> None:
         resolve_query(project, parse_query("SELECT * FROM vv"))
 
 
-# ---------------------------------------------------------------------------------------- at length
+# --------------------------------------------------------------------------------- larger projects
 
 
-def test_windows_that_a_source_filters_by_are_read_within_a_cte() -> None:
+def test_reading_a_window_source_in_a_cte_or_subquery_gives_one_build_id() -> None:
     raw = "CREATE TABLE t (a INT, k INT, d DATE) USING parquet LOCATION 't';\n"
     source = (
         "--@ persist\nCREATE VIEW v AS WITH r AS ("
@@ -464,7 +464,7 @@ def test_windows_that_a_source_filters_by_are_read_within_a_cte() -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_projects_as_they_are_written_are_analysed_whole(seed: int, tmp_path: Path) -> None:
+def test_generated_projects_are_analysed_without_notes(seed: int, tmp_path: Path) -> None:
     script = ROOT / "benchmarks" / "gen_project.py"
     made = ["--n", "200", "--seed", str(seed), "--format", "persist", "--out", str(tmp_path)]
     subprocess.run([sys.executable, str(script), *made], check=True, capture_output=True)

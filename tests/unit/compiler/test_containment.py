@@ -1,4 +1,4 @@
-"""A defect of persist over one source is an error of that source, and of no other."""
+"""A defect of persist in compiling one source is an error of that source only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TABLE = "CREATE TABLE t (s STRING, k INT) USING parquet LOCATION 't';\n"
     "call", ["stack()", "map(s)", "and(DISTINCT s)", "explode()", "range()", "json_tuple()"]
 )
 @pytest.mark.parametrize("query", ["SELECT {} FROM t", "SELECT s FROM t WHERE {} IS NULL"])
-def test_a_malformed_call_stops_no_other_source(call: str, query: str) -> None:
+def test_a_malformed_call_does_not_affect_other_sources(call: str, query: str) -> None:
     files = {"t.sql": TABLE, "a.sql": f"CREATE VIEW a AS {query.format(call)};\nCREATE VIEW b AS SELECT s FROM t"}  # fmt: skip
     made = compiled(files)
     assert all(p.location.path == "sources/a.sql" for p in made.errors)
@@ -59,7 +59,7 @@ def test_a_failing_frontend_is_an_error_of_its_file(
     root = make_project({"t.sql": TABLE, "fine.sql": "CREATE VIEW fine AS SELECT s FROM t", "bad.py": "x"})  # fmt: skip
     settings = load_settings(root)
     monkeypatch.setitem(FRONTENDS, ".py", fail)  # pyright: ignore[reportArgumentType]
-    for _ in range(2):  # it is not remembered
+    for _ in range(2):  # the failure is not cached
         project = load_project(settings)
         (error,) = project.errors
         assert str(error).startswith("sources/bad.py:1:1: error: persist failed on this file")

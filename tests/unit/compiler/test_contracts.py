@@ -1,4 +1,4 @@
-"""Contracts and checks against what is known before anything is computed."""
+"""Contracts and checks, validated at compile time against the known columns."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def source(annotation: str, view: str = VIEW, name: str = "v@sources/m.sql") -> 
         ("a;b", None),
     ],
 )
-def test_types_are_as_spark_spells_them(text: str, name: str | None) -> None:
+def test_types_are_normalized_to_sparks_spelling(text: str, name: str | None) -> None:
     assert stored_type(text) == name
 
 
@@ -81,7 +81,7 @@ def test_types_that_we_cannot_read_are_compared_as_they_are_written() -> None:
 
 
 @pytest.mark.proves("P25")
-def test_a_contract_is_checked_where_the_columns_are_certain() -> None:
+def test_a_contract_is_checked_at_compile_time_if_the_columns_are_known() -> None:
     (told,) = wrong('columns { a=int B="string not null" ts=timestamp gone="date not null" }')
     assert told == (
         "the columns of `v` differ from its contract:\n"
@@ -93,7 +93,7 @@ def test_a_contract_is_checked_where_the_columns_are_certain() -> None:
     assert wrong("columns { a=bigint `*` }") == []
 
 
-def test_a_type_that_is_not_certain_is_no_breach() -> None:
+def test_an_unknown_type_does_not_breach_a_contract() -> None:
     check = Check("columns", "columns", ("a", "b"), ("int", "date"))
     assert breaches(check, [Column("a", None), Column("b", "date")]) == ()
 
@@ -127,7 +127,7 @@ def test_a_contract_changes_no_build_id() -> None:
         ("sync", "x int", []),
     ],
 )
-def test_what_may_change(rule: SchemaChange, after: str, refused: list[str]) -> None:
+def test_on_schema_change_is_enforced(rule: SchemaChange, after: str, refused: list[str]) -> None:
     def columns(text: str) -> list[Column]:
         return [Column(*pair.split(" ")) for pair in text.split(", ")]
 
@@ -135,7 +135,7 @@ def test_what_may_change(rule: SchemaChange, after: str, refused: list[str]) -> 
 
 
 @pytest.mark.parametrize("key", ["columns { a }", "on_schema_change=fail"])
-def test_only_what_is_persisted_promises_anything(key: str) -> None:
+def test_contracts_have_no_effect_on_sources_that_are_not_persisted(key: str) -> None:
     found = compiled({"m.sql": f"{RAW}--@ {key}\nCREATE VIEW w AS SELECT a FROM t"})
     assert "has no effect on a source that is not persisted" in found.problems[0].message
 
@@ -172,7 +172,7 @@ def test_checks_are_checked_against_the_columns(check: str, expected: str) -> No
     assert told.startswith(expected)
 
 
-def test_a_relationship_stands_in_the_order_and_in_no_build_id() -> None:
+def test_a_relationship_check_affects_the_build_order_but_not_the_build_id() -> None:
     other = "--@ persist\nCREATE VIEW zz AS SELECT code FROM carriers;\n"
     found = project('check { relationship { b="m/zz.CODE" } }', VIEW + other)
     assert not found.problems
@@ -185,14 +185,14 @@ def test_a_relationship_stands_in_the_order_and_in_no_build_id() -> None:
     assert v.checks[0].definition == "b in zz@sources/m.sql.CODE"
 
 
-def test_a_relationship_may_be_with_itself_and_with_nothing_computed_from_it() -> None:
+def test_a_relationship_check_may_refer_to_its_own_source_but_not_downstream() -> None:
     assert source('check { relationship { a="v.half" } }').compared == ()
     below = "--@ persist\nCREATE VIEW w AS SELECT b FROM v;\n"
     (told,) = wrong('check { relationship { b="w.b" } }', VIEW + below)
     assert told.startswith("a check depends on data computed from the rows it checks: v → w → v | ")
 
 
-# --------------------------------------------------------------------------- functions that check
+# -------------------------------------------------------------------------------- check functions
 
 HEAD = "from persist_assets import table\n"
 PLAUSIBLE = "def plausible(rows):\n    return rows.filter('a < 0')\n"
@@ -225,7 +225,7 @@ def test_a_function_checks_rows(decorator: str, blocking: bool) -> None:
     assert not check.fickle
 
 
-def test_a_function_that_checks_is_known_by_all_its_code_and_is_no_part_of_the_build_id() -> None:
+def test_editing_the_code_of_a_check_function_changes_the_check_but_not_the_build_id() -> None:
     head = "from rules import plausible\n"
     rules = "LEAST = 0\ndef plausible(rows): return rows.filter(rows.a < LEAST)\n"
     one = function("check={'function': plausible}", head, rules=rules)
@@ -239,7 +239,7 @@ def test_a_function_that_checks_is_known_by_all_its_code_and_is_no_part_of_the_b
     assert again.checks[0].definition == one.checks[0].definition
 
 
-def test_a_function_that_looks_at_the_clock_is_asked_again() -> None:
+def test_a_check_function_that_reads_the_clock_is_marked_time_dependent() -> None:
     clock = "import datetime\ndef plausible(rows): return datetime.datetime.now().year > 2000\n"
     assert function("check={'function': plausible}", clock).checks[0].fickle
 
@@ -266,13 +266,13 @@ def test_a_function_that_looks_at_the_clock_is_asked_again() -> None:
         ),
     ],
 )
-def test_what_cannot_check_is_refused(before: str, message: str) -> None:
+def test_invalid_check_functions_are_rejected(before: str, message: str) -> None:
     found = in_python(f"{before}@table(check={{'function': plausible}})\ndef f(t): return t\n")
     assert len(found.problems) == 1
     assert message in str(found.problems[0])
 
 
-def test_a_helper_that_is_no_python_is_told_once() -> None:
+def test_a_syntax_error_in_a_helper_is_reported_once() -> None:
     text = (
         "from rules import plausible\n@table(check={'function': plausible})\ndef f(t): return t\n"
     )
@@ -280,7 +280,7 @@ def test_a_helper_that_is_no_python_is_told_once() -> None:
     assert told.location.path == "rules.py"
 
 
-# --------------------------------------------------------------- functions that check other sources
+# ------------------------------------------------------------------- check functions of SQL sources
 
 RULES = "LEAST = 0\ndef plausible(rows): return rows.filter(rows.a < LEAST)\n"
 
@@ -302,7 +302,7 @@ def in_sql(name: str, **files: str) -> Project:
         ('{ kind=".rules.plausible" }', "daily__rules"),
     ],
 )
-def test_a_function_of_a_file_checks_rows_of_sql(name: str, file: str) -> None:
+def test_a_check_of_a_sql_source_names_a_function_by_its_file(name: str, file: str) -> None:
     project = in_sql(name, **{file: RULES})
     assert not project.problems, [str(p) for p in project.problems]
     (check,) = project.by_id["v@sources/daily/m.sql"].checks
@@ -313,9 +313,7 @@ def test_a_function_of_a_file_checks_rows_of_sql(name: str, file: str) -> None:
     assert re.fullmatch("function_(kind|([a-z]+_)?([a-z]+_)?rules_plausible)", check.name)
 
 
-def test_a_function_that_checks_sql_is_known_by_all_its_code_and_is_no_part_of_the_build_id() -> (
-    None
-):
+def test_editing_a_check_function_of_sql_changes_the_check_but_not_the_build_id() -> None:
     def built(rules: str) -> Source:
         project = in_sql('="rules.plausible"', **{"/rules": rules, "/other": "LEAST = 1\n"})
         assert not project.problems
@@ -368,7 +366,7 @@ def test_a_function_that_checks_sql_is_known_by_all_its_code_and_is_no_part_of_t
         ),
     ],
 )
-def test_what_cannot_check_sql_is_refused_where_it_is_named(
+def test_invalid_check_functions_of_sql_are_rejected_at_the_check(
     name: str, rules: str, message: str
 ) -> None:
     (problem,) = in_sql(name, **{"/rules": rules}).problems
@@ -378,12 +376,12 @@ def test_what_cannot_check_sql_is_refused_where_it_is_named(
     assert (problem.location.path, problem.location.line) == ("sources/daily/m.sql", line)
 
 
-def test_a_file_beside_is_found_by_a_dot() -> None:
+def test_a_missing_dot_for_a_file_in_the_same_directory_gets_a_hint() -> None:
     (problem,) = in_sql('="rules.plausible"', daily__rules=RULES).problems
     assert problem.hint == 'did you mean ".rules.plausible"?'
 
 
-def test_what_is_wrong_in_a_function_that_checks_sql_is_told_there() -> None:
+def test_problems_in_a_check_function_of_sql_are_reported_in_its_file() -> None:
     (problem,) = in_sql('="rules.plausible"', **{"/rules": "def plausible(:\n"}).problems
     assert str(problem).startswith("rules.py:1:15: error: invalid Python")
     writes = "def plausible(rows):\n    rows.write.parquet('x')\n    return True\n"

@@ -1,4 +1,4 @@
-"""Defaults of directories: sources mean what they would mean if their files said the same."""
+"""Defaults of directories have the same effect as the same annotations in the files."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def annotated(root: Path, name: str = "v") -> Annotation:
         ),
     ],
 )
-def test_a_default_means_what_the_file_could_say(
+def test_a_default_has_the_effect_of_an_annotation_in_the_file(
     make_project: MakeProject, default: str, line: str, rest: str, is_meant: bool
 ) -> None:
     def loaded(line: str, toml: str = "") -> dict[str, Source]:
@@ -100,7 +100,7 @@ def test_a_default_means_what_the_file_could_say(
     assert (known(by_default) != known(without)) == is_meant
 
 
-def test_the_file_says_more_than_defaults_and_later_ones_more_than_earlier_ones(
+def test_files_override_defaults_and_later_defaults_override_earlier_ones(
     make_project: MakeProject,
 ) -> None:
     root = make_project(
@@ -131,7 +131,7 @@ def test_the_file_says_more_than_defaults_and_later_ones_more_than_earlier_ones(
     assert made["a"].annotation.defaults.keys() == {"persist", "owner"}
 
 
-def test_a_default_concerns_only_sources_that_can_have_it(make_project: MakeProject) -> None:
+def test_a_default_applies_only_to_sources_that_can_have_it(make_project: MakeProject) -> None:
     files = {
         "raw.sql": RAW + "CREATE LOCAL VIEW hidden AS SELECT a FROM t;" + VIEW,
         "p.py": "from persist_assets import model, table\n@model\ndef p(t): return t\n"
@@ -158,7 +158,7 @@ def test_a_default_concerns_only_sources_that_can_have_it(make_project: MakeProj
     assert {s.annotation.hard_deletes for s in made.values()} == {"close"}
 
 
-def test_annotations_that_need_a_default_are_right_with_it(make_project: MakeProject) -> None:
+def test_annotations_that_depend_on_a_default_are_valid_with_it(make_project: MakeProject) -> None:
     text = f'--@ freshness.window="1h" on_change=continue\n{VIEW}'
     files = {"raw.sql": RAW, "m/v.sql": text}
     assert len(load_project(load_settings(make_project(files))).errors) == 2
@@ -178,7 +178,7 @@ def test_annotations_that_need_a_default_are_right_with_it(make_project: MakePro
         ('want = {sla = "9h"}', "persist", "`want` needs `every`"),
     ],
 )
-def test_a_default_that_a_source_cannot_have_is_an_error_of_the_source(
+def test_a_default_that_is_invalid_for_a_source_is_an_error_of_the_source(
     make_project: MakeProject, default: str, line: str, message: str
 ) -> None:
     files = {"raw.sql": RAW, "m/v.sql": f"--@ {line}\n{VIEW}", "m/w.sql": VIEW.replace("v", "w")}
@@ -189,7 +189,7 @@ def test_a_default_that_a_source_cannot_have_is_an_error_of_the_source(
     assert "v" not in {s.name for s in sound(project).sources}
 
 
-def test_rules_of_the_compiler_hold_for_defaults(make_project: MakeProject) -> None:
+def test_the_compiler_validates_defaults_like_annotations(make_project: MakeProject) -> None:
     text = "--@ persist\nCREATE VIEW v AS SELECT rand() AS a;\n"
     toml = '[defaults."**"]\nmaterialized = "view"\n'
     project = load_project(load_settings(make_project({"v.sql": text}, toml)))
@@ -234,7 +234,7 @@ def test_rules_of_the_compiler_hold_for_defaults(make_project: MakeProject) -> N
         ),
     ],
 )
-def test_invalid_defaults_are_refused_where_they_stand(
+def test_invalid_defaults_are_rejected_at_their_location(
     make_project: MakeProject, toml: str, place: str, message: str, hint: str | None
 ) -> None:
     root = make_project({"raw.sql": RAW}, toml)
@@ -245,7 +245,7 @@ def test_invalid_defaults_are_refused_where_they_stand(
     assert hint is None or caught.value.hint == hint
 
 
-def test_defaults_that_change_nothing_are_mentioned(make_project: MakeProject) -> None:
+def test_defaults_without_effect_are_warned_about(make_project: MakeProject) -> None:
     root = make_project(
         {"raw.sql": RAW, "staging/v.sql": VIEW},
         '[defaults."stagin/**"]\npersist = true\nowner = "team:a"\n[defaults."sources/staging"]\n'
@@ -274,7 +274,7 @@ def test_defaults_that_change_nothing_are_mentioned(make_project: MakeProject) -
 
 
 @pytest.mark.proves("W11")
-def test_a_default_that_later_patterns_take_back_everywhere_is_mentioned(
+def test_a_default_that_later_patterns_always_override_is_reported(
     make_project: MakeProject,
 ) -> None:
     root = make_project(
@@ -304,14 +304,14 @@ def test_a_default_that_later_patterns_take_back_everywhere_is_mentioned(
 
 
 @pytest.mark.proves("W11")
-def test_persist_is_true_or_false(make_project: MakeProject) -> None:
+def test_the_persist_default_must_be_a_boolean(make_project: MakeProject) -> None:
     root = make_project({"v.sql": VIEW}, '[defaults."**"]\npersist = "yes"\n')
     with pytest.raises(SettingsError) as error:
         load_project(load_settings(root))
     assert error.value.hint == "write persist = true, or persist = false"
 
 
-def test_cached_files_follow_changed_defaults(
+def test_changed_defaults_apply_to_cached_files(
     make_project: MakeProject, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PERSIST_CACHE", str(tmp_path / "cache"))
@@ -327,8 +327,8 @@ def test_cached_files_follow_changed_defaults(
     for owner, refresh, reads in (
         ("a", "snapshot", ["sources/m/v.sql", "sources/raw.sql"]),
         ("b", "snapshot", []),
-        ("b", "auto", ["sources/m/v.sql"]),  # its meaning is new
-        ("a", "snapshot", ["sources/m/v.sql"]),  # only the last meanings are kept
+        ("b", "auto", ["sources/m/v.sql"]),  # its annotations are new
+        ("a", "snapshot", ["sources/m/v.sql"]),  # only the latest result is cached
     ):
         parsed.clear()
         toml = f'[defaults."m/**"]\npersist = true\nowner = "team:{owner}"\nrefresh = "{refresh}"\n'

@@ -1,4 +1,4 @@
-"""A source of the demo is a function, which needs no Spark to be looked at."""
+"""A source of the demo is a Python function, which can be tested without Spark."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def imported(name: str) -> ModuleType:
     [pl.LazyFrame, pd.DataFrame],
     ids=["polars", "pandas"],
 )
-def test_a_function_of_narwhals_says_the_same_of_any_frame(frame: Callable[[Any], Any]) -> None:
+def test_a_narwhals_function_has_the_same_rows_on_any_frame(frame: Callable[[Any], Any]) -> None:
     found = imported("hours").rush_hours(nw.from_native(frame(DAYS)).lazy()).collect()
     assert sorted(found.rows()) == [
         ("EWR", 8, 4, 2.0),

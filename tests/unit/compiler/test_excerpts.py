@@ -1,4 +1,4 @@
-"""Lines of source files under messages."""
+"""Lines of source files, shown below messages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         ("a", 9, None),
     ],
 )
-def test_a_caret_stands_under_the_token(
+def test_carets_mark_the_token_and_secrets_are_not_shown(
     tmp_path: Path, line: str, column: int, shown: str | None
 ) -> None:
     (tmp_path / "a.sql").write_text(f"--\n{line}\n", newline="")

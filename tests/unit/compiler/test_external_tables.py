@@ -1,4 +1,4 @@
-"""``CREATE EXTERNAL TABLE``: what is read of it, and what is refused, where and why."""
+"""``CREATE EXTERNAL TABLE``: which options are read, and where and why others are rejected."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def wrong(text: str) -> Problem:
 
 
 @pytest.mark.proves("F1")
-def test_varchar_without_a_length_is_a_string_in_external_tables_alone() -> None:
+def test_varchar_without_a_length_is_a_string_only_in_external_tables() -> None:
     text = declared({"uri": "s3://a/b", "mode": "snapshot"})
     columns = "c VARCHAR, names ARRAY<VARCHAR>, d VARCHAR(3)"
     declaration, problems = read(text.replace("c STRING", columns))
@@ -60,7 +60,7 @@ def test_varchar_without_a_length_is_a_string_in_external_tables_alone() -> None
 
 @pytest.mark.proves("F1")
 @pytest.mark.parametrize("view", [V1, V2])
-def test_the_programs_of_the_proposal_compile_as_they_stand(view: str) -> None:
+def test_the_programs_of_the_proposal_compile_unchanged(view: str) -> None:
     project = compiled({"a.sql": TABLE + view})
     assert not project.problems
     table, v1 = sorted(project.sources, key=lambda s: s.name)
@@ -78,7 +78,7 @@ def test_the_programs_of_the_proposal_compile_as_they_stand(view: str) -> None:
 
 
 @pytest.mark.proves("F1")
-def test_a_plain_table_is_what_it_was() -> None:
+def test_a_plain_table_is_raw_and_differs_from_an_external_table() -> None:
     text = "CREATE TABLE t (id BIGINT, c STRING) USING delta LOCATION 'x'"
     plain, problems = read(text)
     assert not problems
@@ -86,7 +86,7 @@ def test_a_plain_table_is_what_it_was() -> None:
     assert (plain.raw.external, plain.raw.options) == (None, ())
     source = compiled({"a.sql": text}).sources[0]
     assert source.kind is Kind.RAW
-    # Said before there were external tables; it is what builds are found by.
+    # The same table as an external table has another BuildID, by which builds are found.
     external = text.replace("TABLE", "EXTERNAL TABLE").replace(
         "USING delta LOCATION 'x'",
         """WITH ('connectors' = '[{"transport": {"name": "delta_table_input", "config": {"uri": "x"}}}]')""",
@@ -95,7 +95,7 @@ def test_a_plain_table_is_what_it_was() -> None:
 
 
 @pytest.mark.parametrize("head", ["CREATE", "create", "Create Or Replace"])
-def test_case_does_not_count(head: str) -> None:
+def test_keywords_and_property_names_are_case_insensitive(head: str) -> None:
     text = TABLE.replace("create", head)
     assert one(
         text.upper()
@@ -135,14 +135,14 @@ def test_case_does_not_count(head: str) -> None:
         ),
     ],
 )
-def test_the_key_word_is_put_in_where_nothing_else_can_be_meant(text: str, expected: str) -> None:
+def test_interval_is_inserted_only_where_it_is_unambiguous(text: str, expected: str) -> None:
     done = text
     for place in reversed(missing_keywords(text)):
         done = f"{done[:place]}INTERVAL {done[place:]}"
     assert done == expected
 
 
-def test_places_are_those_of_the_file_whatever_was_put_in() -> None:
+def test_locations_refer_to_the_file_despite_inserted_keywords() -> None:
     text = (
         "CREATE VIEW a AS SELECT NOW() - 6 months AS m, * FROM nowhere; CREATE VIEW b AS SELECT ("
     )
@@ -157,7 +157,7 @@ def test_places_are_those_of_the_file_whatever_was_put_in() -> None:
     assert problems[0].location.column >= text.index("SELECT (")
 
 
-def test_three_spellings_of_an_interval_mean_the_same() -> None:
+def test_intervals_with_and_without_the_keyword_have_one_build_id() -> None:
     ids = {
         compiled(
             {"a.sql": TABLE + f"CREATE VIEW v AS SELECT id FROM external_table WHERE ts >= {t}"}
@@ -196,10 +196,10 @@ def test_options_are_read(name: str, config: dict[str, Any], expected: dict[str,
     assert one(declared({"uri": "x", **config}, name)) == External(name, **expected)
 
 
-def test_iceberg_calls_some_things_otherwise() -> None:
+def test_iceberg_connectors_have_their_own_option_names() -> None:
     config = {"metadata_location": "s3://b/t/v3.metadata.json", "snapshot_id": 7051729675574597004}
     declaration, problems = read(declared(config, "iceberg_input"))
-    assert [p.severity for p in problems] == ["warning"]  # it says nothing of a mode
+    assert [p.severity for p in problems] == ["warning"]  # it has no mode
     assert declaration.raw is not None
     assert (declaration.raw.format, declaration.raw.location) == (
         "iceberg",
@@ -218,12 +218,12 @@ FOLLOWED = "later versions are not found and nothing is followed"
         ("s3://b/t/metadata/00012-7f2a.metadata.json", True),
         ("s3://b/t/metadata/00012-7f2a.gz.metadata.json", True),
         ("v3.metadata.json.gz", True),
-        ("t/metadata/newest.metadata.json", False),  # which may be written again
+        ("t/metadata/newest.metadata.json", False),  # which may be overwritten
         ("s3://b/t", False),
     ],
 )
 @pytest.mark.parametrize("key", ["uri", "metadata_location"])
-def test_a_metadata_file_is_not_followed_in_silence(
+def test_following_a_metadata_file_is_warned_about_or_rejected(
     key: str, place: str, is_of_one_version: bool, mode: str | None
 ) -> None:
     config = {key: place} | ({} if mode is None else {"mode": mode})
@@ -243,7 +243,7 @@ def test_a_metadata_file_is_not_followed_in_silence(
     assert problem.location.column == text.index(f'"{at}":') + 1
 
 
-def test_labels_and_promises() -> None:
+def test_labels_start_after_and_append_only_are_read() -> None:
     text = declared({"uri": "x"}, name="delta_table_input", labels=["a"], start_after="b")
     external = one(text[:-1] + ", 'append_only' = 'true', 'materialized' = 'false')")
     assert (external.labels, external.start_after, external.append_only) == (("a",), ("b",), True)
@@ -307,7 +307,7 @@ WRONG = [
 
 @pytest.mark.proves("F26")
 @pytest.mark.parametrize(("config", "code", "message", "hint", "at"), WRONG)
-def test_what_is_wrong_with_an_option_is_said_where_it_is(
+def test_errors_in_options_are_reported_at_their_locations(
     config: dict[str, Any], code: str, message: str, hint: str | None, at: str
 ) -> None:
     text = declared(config)
@@ -336,7 +336,7 @@ def test_what_is_wrong_with_an_option_is_said_where_it_is(
         ('[{"labels": 3, "transport": {"name": "delta_table_input", "config": {"uri": "x"}}}]', "`labels` must be a list", '"labels"'),
     ],
 )  # fmt: skip
-def test_a_connector_that_is_none_is_refused_where_it_is(
+def test_an_invalid_connector_is_rejected_at_its_location(
     document: str, message: str, at: str
 ) -> None:
     text = f"CREATE EXTERNAL TABLE t\n (id BIGINT)\nWITH ('connectors' = '{document}')"
@@ -350,14 +350,14 @@ def test_a_connector_that_is_none_is_refused_where_it_is(
 
 @pytest.mark.proves("F2")
 @pytest.mark.parametrize("name", sorted(LACKING))
-def test_a_connector_that_cannot_is_refused_with_what_it_lacks(name: str) -> None:
+def test_an_unsupported_connector_is_rejected_with_its_missing_features(name: str) -> None:
     problem = wrong(declared({}, name))
     assert f"`{name}` is not supported for external tables: it lacks " in problem.message
     assert all(lack in problem.message for lack in LACKING[name])
     assert "delta_table_input" in (problem.hint or "")
 
 
-def test_a_connector_that_there_is_not_may_be_another() -> None:
+def test_a_misspelled_connector_gets_a_suggestion() -> None:
     assert wrong(declared({}, "delta_tabel_input")).hint == "did you mean `delta_table_input`?"
 
 
@@ -373,7 +373,7 @@ def test_a_connector_that_there_is_not_may_be_another() -> None:
         ("--@ persist\nCREATE LOCAL VIEW t AS SELECT 1 AS a", "`t` is LOCAL"),
     ],
 )  # fmt: skip
-def test_statements_that_contradict_themselves_are_refused(text: str, message: str) -> None:
+def test_contradictory_or_incomplete_statements_are_rejected(text: str, message: str) -> None:
     assert any(message in p.message for p in read(text)[1])
 
 
@@ -390,7 +390,7 @@ def test_statements_that_contradict_themselves_are_refused(text: str, message: s
         "id + 1",
     ],
 )
-def test_a_filter_is_a_condition_that_says_the_same_each_time(condition: str) -> None:
+def test_a_filter_must_be_a_deterministic_condition_on_rows(condition: str) -> None:
     project = compiled({"a.sql": declared({"uri": "x", "filter": condition})})
     assert [p.code for p in project.problems] == ["external-filter"]
 
@@ -411,14 +411,14 @@ SECRET = "wJalrXUtnFEMI"
         {"uri": f"s3://b/x?X-Amz-Signature={SECRET}"},
     ],
 )
-def test_a_secret_is_not_written_out_and_not_repeated(config: dict[str, Any]) -> None:
+def test_a_secret_in_plain_text_is_rejected_and_not_repeated(config: dict[str, Any]) -> None:
     problem = wrong(declared(config))
     assert problem.code == "external-secret"
     assert "${env:" in (problem.hint or "")
     assert SECRET not in str(problem)
 
 
-def test_who_reads_is_in_no_identity() -> None:
+def test_credentials_and_skip_unused_columns_do_not_affect_build_ids() -> None:
     def build_id(**config: Any) -> str:
         return compiled({"a.sql": declared({"uri": "x", **config})}).sources[0].build_id
 
@@ -436,7 +436,7 @@ def test_who_reads_is_in_no_identity() -> None:
     assert "A" not in str(public_pairs(external))
 
 
-def test_two_external_tables_may_be_of_one_place() -> None:
+def test_two_external_tables_can_share_a_location() -> None:
     text = declared({"uri": "x"})
     project = compiled({"a.sql": f"{text}; {text.replace('TABLE t', 'TABLE u')}"})
     a, b = project.sources

@@ -1,4 +1,4 @@
-"""Programs as users of Feldera write them: accepted, or refused with what they would mean here."""
+"""Programs written for Feldera: accepted, or rejected with a hint for an alternative."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def table(key: str = "", ts: str = "", properties: str = "", config: str = "") -
         (" LATENESS (INTERVAL 1 HOUR) WATERMARK INTERVAL 1 DAY COMMENT 'when'", ["LATENESS", "WATERMARK"]),
     ],
 )  # fmt: skip
-def test_what_a_stream_would_forget_changes_nothing(
+def test_lateness_and_watermark_are_accepted_without_effect(
     make_project: Make, written: str, words: list[str]
 ) -> None:
     plain, _ = loaded(make_project, table() + VIEW)
@@ -60,7 +60,7 @@ def test_what_a_stream_would_forget_changes_nothing(
 
 
 @pytest.mark.proves("V12")
-def test_a_number_may_be_late(make_project: Make) -> None:
+def test_lateness_of_a_number_is_accepted(make_project: Make) -> None:
     project, problems = loaded(make_project, table(key=" LATENESS 100") + VIEW)
     assert [p.severity for p in problems] == ["note"]
     assert project.sources[0].external is not None
@@ -84,7 +84,7 @@ def test_lateness_without_a_bound_is_an_error(make_project: Make) -> None:
         ("'skip_unused_columns' = 'FALSE', ", ', "skip_unused_columns": false', False),
     ],
 )
-def test_columns_are_skipped_by_a_property_of_the_table(
+def test_skip_unused_columns_can_be_set_on_the_table_or_the_connector(
     make_project: Make, properties: str, config: str, skips: bool
 ) -> None:
     project, problems = loaded(make_project, table(properties=properties, config=config) + VIEW)
@@ -105,7 +105,7 @@ def test_columns_are_skipped_by_a_property_of_the_table(
         ),
     ],
 )
-def test_properties_that_contradict_are_errors(
+def test_invalid_and_contradictory_properties_are_errors(
     make_project: Make, properties: str, config: str, message: str
 ) -> None:
     _, problems = loaded(make_project, table(properties=properties, config=config) + VIEW)
@@ -138,7 +138,7 @@ def test_transactions_and_unsigned_requests_are_accepted(make_project: Make, mod
         ("create view u as select date_trunc(ts, day) as m from t;", "`day` is not a column", "date_trunc('DAY', …), which returns a timestamp"),
     ],
 )  # fmt: skip
-def test_what_is_refused_says_what_to_write(
+def test_rejected_statements_have_a_hint_with_the_alternative(
     make_project: Make, statement: str, message: str, hint: str
 ) -> None:
     text = table() + VIEW + statement
@@ -147,7 +147,7 @@ def test_what_is_refused_says_what_to_write(
     assert message in problem.message
     assert hint in (problem.hint or "")
     assert problem.location.line == len(text.splitlines())
-    # A column of that name is a column.
+    # A column with that name is accepted.
     kinds = "id bigint, ts string, day timestamp"
     right = f"create table r ({kinds}) using parquet location 'r';"
     right += "create view u as select date_trunc(ts, day) as m from r;"
@@ -169,7 +169,7 @@ def cataloged(options: dict[str, str]) -> str:
 
 
 @pytest.mark.proves("V13")
-def test_a_table_in_a_catalog_is_identified_by_both(make_project: Make) -> None:
+def test_a_table_in_a_catalog_is_identified_by_catalog_and_name(make_project: Make) -> None:
     project, problems = loaded(make_project, cataloged(CATALOG))
     assert problems == []
     (source,) = project.sources
@@ -206,7 +206,7 @@ def test_a_table_in_a_catalog_is_identified_by_both(make_project: Make) -> None:
         ({"rest.warehouse": " "}, "`rest.warehouse` must not be empty"),
     ],
 )
-def test_catalogs_that_are_declared_wrongly_are_errors(
+def test_invalid_declarations_of_catalogs_are_errors(
     make_project: Make, changed: dict[str, str | None], message: str
 ) -> None:
     options = {key: value for key, value in {**CATALOG, **changed}.items() if value is not None}
@@ -268,7 +268,7 @@ def test_a_table_of_glue_is_identified_by_its_region_account_and_name(make_proje
         ({"metadata_location": "x"}, "`metadata_location` and a catalog both locate", "remove one"),
     ],
 )
-def test_tables_of_glue_that_are_declared_wrongly_are_errors(
+def test_invalid_declarations_of_glue_tables_are_errors(
     make_project: Make, changed: dict[str, str | None], message: str, hint: str
 ) -> None:
     options = {key: value for key, value in {**GLUE, **changed}.items() if value is not None}
@@ -329,7 +329,7 @@ def test_a_table_of_unity_is_identified_by_its_catalog_and_name(make_project: Ma
         ({"unity_allow_http_url": "true"}, "has no option `unity_allow_http_url` here", "remove"),
     ],
 )
-def test_tables_of_unity_that_are_declared_wrongly_are_errors(
+def test_invalid_declarations_of_unity_tables_are_errors(
     make_project: Make, changed: dict[str, str | None], message: str, hint: str
 ) -> None:
     options = {key: value for key, value in {**UNITY, **changed}.items() if value is not None}
@@ -340,7 +340,7 @@ def test_tables_of_unity_that_are_declared_wrongly_are_errors(
 
 
 @pytest.mark.proves("V35")
-def test_options_of_unity_need_a_table_in_it(make_project: Make) -> None:
+def test_unity_options_without_a_unity_table_are_reported(make_project: Make) -> None:
     _, problems = loaded(make_project, in_unity({**UNITY, "uri": "s3://lake/events"}))
     assert ["has no effect" in p.message for p in problems] == [True, True]
 
@@ -394,7 +394,7 @@ def test_a_table_of_a_database_is_identified_without_its_password(make_project: 
         ({"aws_region": "x"}, "`postgres_input` has no option `aws_region`"),
     ],
 )
-def test_tables_of_databases_that_are_declared_wrongly_are_errors(
+def test_invalid_declarations_of_database_tables_are_errors(
     make_project: Make, changed: dict[str, object], message: str
 ) -> None:
     options = {key: value for key, value in {**DATABASE, **changed}.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Functions and variables of SQL in the conditions of checks."""
+"""SQL functions and variables in the conditions of checks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def view(check: str, columns: str = "n, price, region") -> str:
 
 
 @pytest.mark.proves("W28")
-def test_checks_have_the_meaning_of_functions_and_variables(tmp_path: Path) -> None:
+def test_checks_expand_functions_and_variables(tmp_path: Path) -> None:
     """The functions are in the same file as a source with an annotation."""
     project = loaded(tmp_path, q=FUNCTIONS + view("net(price) > lowest")).project
     assert conditions(project, "v") == [f"{NET.format('0.25')} > CAST(2 AS int)"]
@@ -46,7 +46,7 @@ def test_checks_have_the_meaning_of_functions_and_variables(tmp_path: Path) -> N
 
 
 @pytest.mark.proves("W28")
-def test_an_edit_of_a_function_or_value_is_a_changed_check_and_no_rebuild(tmp_path: Path) -> None:
+def test_editing_a_function_or_variable_changes_the_check_without_a_rebuild(tmp_path: Path) -> None:
     texts = FUNCTIONS + view("net(price) > lowest")
     before = loaded(tmp_path, q=texts).project
     edits = {"price * rate": "price - rate", "DEFAULT 2": "DEFAULT 3", "DEFAULT 0.25": "DEFAULT 1"}

@@ -1,4 +1,4 @@
-"""IDENTIFIER(…): constants are names; other arguments are refused."""
+"""IDENTIFIER(…): constant arguments are names; other arguments are rejected."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("one", "other"), SAME)
-def test_a_constant_is_the_name(one: str, other: str) -> None:
+def test_a_constant_identifier_equals_the_name_itself(one: str, other: str) -> None:
     files = {"m.sql": f"{TABLES}CREATE VIEW one AS {one};\nCREATE VIEW other AS {other};"}
     project = compiled(files)
     assert not project.errors
@@ -56,21 +56,21 @@ def test_a_constant_is_the_name(one: str, other: str) -> None:
 
 
 @pytest.mark.parametrize(("expression", "message"), REFUSED)
-def test_other_names_are_refused_where_they_are(expression: str, message: str) -> None:
+def test_invalid_identifiers_are_reported_with_a_location(expression: str, message: str) -> None:
     project = compiled({"m.sql": f"{TABLES}CREATE VIEW q AS\nSELECT {expression} FROM t;"})
     (problem,) = project.errors
     assert message in problem.message
     assert (problem.location.line, problem.location.column) == (3, 8)
 
 
-def test_unknown_names_are_reported_where_they_are() -> None:
+def test_unknown_names_are_reported_with_their_location() -> None:
     text = f"{TABLES}CREATE VIEW q AS\nSELECT 1 AS x, IDENTIFIER('no' || 'pe') FROM t;"
     (problem,) = compiled({"m.sql": text}).errors
     assert problem.code == "unknown-column"
     assert (problem.location.line, problem.location.column) == (3, 16)
 
 
-def test_the_text_that_spark_runs_has_the_names() -> None:
+def test_spark_gets_the_resolved_names() -> None:
     query = parse_query("SELECT IDENTIFIER('a')  -- x\nFROM IDENTIFIER('s.`o``o`') WHERE a > 1")
     assert query.text == "SELECT `a`  -- x\nFROM `s`.`o``o` WHERE a > 1"
     assert [r.parts for r in query.references] == [("s", "o`o")]
@@ -87,7 +87,7 @@ def test_the_text_that_spark_runs_has_the_names() -> None:
         ),
     ],
 )
-def test_functions_and_variables_are_known_in_it(tmp_path: Path, query: str, same: str) -> None:
+def test_identifiers_may_use_functions_and_variables(tmp_path: Path, query: str, same: str) -> None:
     def named(text: str, definitions: str = DEFINITIONS) -> str:
         query = f"{TABLES}--@ persist\nCREATE VIEW q AS {text};"
         return build_ids(sound(tmp_path, f=definitions, q=query))["q"]
@@ -100,7 +100,7 @@ def test_functions_and_variables_are_known_in_it(tmp_path: Path, query: str, sam
     assert second == named(other, edited) != first
 
 
-def test_a_variable_that_is_no_string_names_nothing(tmp_path: Path) -> None:
+def test_a_variable_that_is_not_a_string_is_rejected_as_an_identifier(tmp_path: Path) -> None:
     query = f"{TABLES}CREATE VIEW q AS SELECT IDENTIFIER(n) FROM t;"
     (problem,) = loaded(tmp_path, f=DEFINITIONS, q=query).project.errors
     assert problem.code == "identifier"

@@ -1,4 +1,4 @@
-"""Asset keys with one model per file: short, unambiguous, and no other identity."""
+"""Asset keys with one model per file are short and unambiguous, and change no identity."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_the_layout_changes_keys_and_nothing_else(make_project: MakeProject) -> 
     assert keys(before)["Revenue"] == "revenue/Revenue"
 
     def known(project: Project) -> Mapping[str, object]:
-        """Return what ledgers know sources by, and what plans compare."""
+        """Return what identifies sources in ledgers, and what plans compare."""
         return {
             s.source_id: (s.build_id, s.definition, s.table, s.marks, s.malloy_ids)
             for s in project.sources
@@ -102,7 +102,7 @@ def test_the_layout_changes_keys_and_nothing_else(make_project: MakeProject) -> 
         ("a/b.sql", "a/b/b.sql", "a/b/b"),  # by its full key; by its path
     ],
 )
-def test_two_sources_never_have_one_key(
+def test_two_sources_with_the_same_key_are_an_error(
     make_project: MakeProject, first: str, second: str, shared: str
 ) -> None:
     view = "CREATE VIEW b AS SELECT a FROM t;\n"
@@ -118,7 +118,7 @@ def test_two_sources_never_have_one_key(
 
 @pytest.mark.proves("W10")
 @pytest.mark.parametrize("name", ["orders", "orders.orders"])
-def test_a_name_that_cannot_be_qualified_has_a_way_out(
+def test_a_name_that_cannot_be_qualified_can_be_written_as_a_source_id(
     make_project: MakeProject, name: str
 ) -> None:
     view = "--@ persist\nCREATE VIEW orders AS SELECT a FROM t;\n"
@@ -140,7 +140,7 @@ def test_a_name_that_cannot_be_qualified_has_a_way_out(
 
 
 @pytest.mark.proves("W10")
-def test_a_full_key_still_means_its_source(make_project: MakeProject) -> None:
+def test_a_full_key_still_refers_to_its_source(make_project: MakeProject) -> None:
     full = "staging/stg_orders/stg_orders"
     more = "CREATE VIEW reader AS SELECT o.a FROM staging.stg_orders.stg_orders o"
     short = "CREATE VIEW other AS SELECT o.a FROM staging.stg_orders AS o"
@@ -165,7 +165,7 @@ def test_a_full_key_still_means_its_source(make_project: MakeProject) -> None:
 
 
 @pytest.mark.proves("W10")
-def test_settings_of_raw_tables_take_both_keys(make_project: MakeProject) -> None:
+def test_raw_table_settings_accept_names_and_short_or_full_keys(make_project: MakeProject) -> None:
     raw = {"in/t.sql": RAW}
     places: set[str | None] = set()
     for name in ("t", "in/t", "in/t/t"):
@@ -176,7 +176,7 @@ def test_settings_of_raw_tables_take_both_keys(make_project: MakeProject) -> Non
     assert places == {"elsewhere"}
 
 
-def test_a_file_that_cannot_be_read_may_define_what_its_path_names(
+def test_an_unreadable_file_makes_a_matching_key_ambiguous(
     make_project: MakeProject,
 ) -> None:
     view = "--@ persist\nCREATE VIEW o AS SELECT a FROM raw.t;\n"

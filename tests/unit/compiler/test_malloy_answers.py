@@ -1,4 +1,4 @@
-"""Lines of JSON from Malloy's compiler → values."""
+"""JSON lines from Malloy's compiler are read into values."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def model(**more: Any) -> dict[str, Any]:
     return {"path": "s/a.malloy", "flag": True, **empty, **more}
 
 
-def test_a_model_becomes_values_that_can_be_keys() -> None:
+def test_a_model_is_read_into_hashable_values() -> None:
     read = read_model(model(sources=[source()], queries=[definition()], problems=[PROBLEM]))
     (found,) = read.sources
     assert found.location == Location("s/a.malloy", 3, 9)
@@ -55,7 +55,7 @@ def test_a_model_becomes_values_that_can_be_keys() -> None:
     assert len({read, read_model(model())}) == 2
 
 
-def test_a_query_becomes_a_value() -> None:
+def test_a_query_is_read_into_a_value() -> None:
     read = read_query({"sql": None, "connection": None, "columns": [], "problems": [PROBLEM]})
     assert (read.sql, len(read.problems)) == (None, 1)
 
@@ -71,6 +71,6 @@ def test_a_query_becomes_a_value() -> None:
         ([note('#"')], None),
     ],
 )
-def test_doc_annotations_describe(notes: list[dict[str, Any]], expected: str | None) -> None:
+def test_doc_annotations_set_description(notes: list[dict[str, Any]], expected: str | None) -> None:
     read = read_model(model(queries=[definition(*notes)]))
     assert read.queries[0].description == expected

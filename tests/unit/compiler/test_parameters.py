@@ -1,4 +1,4 @@
-"""Parameters of SQL queries: where they may stand, and what they mean."""
+"""Parameters of SQL queries: where they are allowed, and what they mean."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def project(above: str, query: str) -> Project:
 
 
 def wrong(above: str, query: str) -> list[str]:
-    """Return the places and words of what is wrong, of the query's first line on."""
+    """Return the locations and messages of errors, with lines relative to the query."""
     lines = 4 + (above != "")
     return [
         f"{p.location.line - lines + 1}:{p.location.column} {p.message}"
@@ -43,7 +43,7 @@ def source(above: str, query: str) -> Source:
 
 
 def sql(source: Source, since: str | None = None) -> str:
-    """Return what is run, of rows from somewhere on."""
+    """Return the SQL that is run, limited to rows from a watermark on if there is one."""
     assert source.query
     views = {b: b.partition("@")[0] for b in source.bindings}
     made = substitute(_of(source), source.query, source.bindings, views, since)
@@ -71,14 +71,14 @@ CONDITIONS = {
 
 
 @pytest.mark.parametrize("written", CONDITIONS)
-def test_a_comparison_with_the_watermark_is_none_where_all_rows_are_wanted(written: str) -> None:
+def test_watermark_comparisons_become_null_checks_in_full_builds(written: str) -> None:
     whole, some = CONDITIONS[written]
     made = source(GROWS, f"SELECT ts, x FROM t WHERE {written}")
     assert sql(made) == f"SELECT ts, x FROM t AS t WHERE {whole}"
     assert sql(made, "LOW") == f"SELECT ts, x FROM t AS t WHERE {some}"
 
 
-def test_it_narrows_wherever_rows_are_read() -> None:
+def test_a_watermark_limits_rows_in_ctes_and_subqueries() -> None:
     made = source(
         GROWS,
         "WITH late AS (SELECT * FROM u WHERE ts > :watermark)\n"
@@ -112,12 +112,12 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("rest", REFUSED)
-def test_where_it_cannot_stand_it_is_refused_once_with_its_place(rest: str) -> None:
+def test_invalid_uses_of_parameters_are_reported_once_with_their_location(rest: str) -> None:
     (said,) = wrong(GROWS, f"SELECT ts, x FROM t {' ' * 3}{rest}")
     assert said.startswith(REFUSED[rest]), said
 
 
-def test_values_that_do_more_than_narrow_are_refused() -> None:
+def test_parameters_that_do_more_than_limit_rows_are_rejected() -> None:
     for above, query in (
         (GROWS, "SELECT ts, :watermark AS x FROM t"),
         (DAILY, "SELECT day, :partition_start AS x FROM t"),
@@ -147,18 +147,20 @@ def test_unknown_parameters_have_a_suggestion() -> None:
         (DAILY.replace("=day ", "=ts "), "`q` is always computed in full"),
     ],
 )
-def test_a_source_without_increments_has_no_watermark(above: str, message: str) -> None:
+def test_a_source_that_is_not_incremental_has_no_watermark_parameter(
+    above: str, message: str
+) -> None:
     (found,) = wrong(above, "SELECT ts, x FROM t WHERE ts > :watermark")
     assert found.startswith("1:32 ") and message in found, found
 
 
-def test_a_query_of_no_file_has_no_parameters() -> None:
+def test_an_ad_hoc_query_has_no_parameters() -> None:
     with pytest.raises(SourcesError, match="`:watermark` has no value here") as told:
         parse_query("SELECT *\nFROM q WHERE ts > :watermark")
     assert (told.value.problems[0].location.line, told.value.problems[0].location.column) == (2, 19)
 
 
-def test_colons_of_types_are_no_parameters() -> None:
+def test_colons_in_types_are_not_parameters() -> None:
     query = "SELECT ts, CAST(NULL AS STRUCT<a: INT, on: STRING, day: DATE>) AS s FROM t"
     assert not wrong(GROWS, f"{query} WHERE ts > :watermark")
     assert not wrong("", query)
@@ -167,7 +169,7 @@ def test_colons_of_types_are_no_parameters() -> None:
 # ---------------------------------------------------------------------------------- identity
 
 
-def test_a_build_id_holds_the_name_of_a_parameter() -> None:
+def test_build_ids_depend_on_the_parameters_of_a_query() -> None:
     def build_id(where: str, above: str = GROWS) -> str:
         return source(above, f"SELECT ts, x FROM t{where}").build_id
 
@@ -186,7 +188,7 @@ def test_a_build_id_holds_the_name_of_a_parameter() -> None:
     assert len(daily) == 3
 
 
-def test_what_reads_such_a_source_depends_on_what_it_means() -> None:
+def test_the_build_id_of_a_downstream_source_depends_on_upstream_parameters() -> None:
     def reader(where: str) -> str:
         found = compiled(
             {
@@ -204,7 +206,7 @@ def test_what_reads_such_a_source_depends_on_what_it_means() -> None:
     assert reader("WHERE ts > :watermark") != reader("")
 
 
-def test_what_is_proven_is_proven_with_a_parameter_too() -> None:
+def test_the_growth_of_a_query_is_proven_with_a_parameter_too() -> None:
     growth = source(GROWS, "SELECT ts, x FROM t WHERE ts > :watermark").growth
     assert growth and growth.sums == (frozenset(("t@sources/m.sql",)),)
     grouped = source(GROWS, "SELECT max(ts) AS ts, x FROM t WHERE ts > :watermark GROUP BY x")
@@ -229,7 +231,7 @@ NARROWED = [
 
 
 @pytest.mark.parametrize("query", NARROWED)
-def test_partitions_are_narrowed_by_what_they_are_made_of(query: str) -> None:
+def test_partition_parameters_may_limit_columns_that_determine_the_partition(query: str) -> None:
     made = source(DAILY, query)
     assert ":" not in sql(made)
 
@@ -252,12 +254,12 @@ LOSING = [
 
 
 @pytest.mark.parametrize("query", LOSING)
-def test_partitions_are_not_narrowed_by_anything_else(query: str) -> None:
+def test_partition_parameters_that_may_lose_rows_are_rejected(query: str) -> None:
     (said,) = wrong(DAILY, query)
     assert "may lose rows of a partition" in said
 
 
 @pytest.mark.parametrize("above", [GROWS, "--@ persist partition { x=[a, b] }\n", ""])
-def test_only_partitions_of_time_start_and_end(above: str) -> None:
+def test_partition_parameters_need_a_time_partition(above: str) -> None:
     (said,) = wrong(above, "SELECT ts, x FROM t WHERE ts < :partition_end")
     assert said.startswith("1:32 `:partition_end` has no value: `q` has no")

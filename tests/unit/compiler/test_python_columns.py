@@ -1,4 +1,4 @@
-"""Functions that select first: their BuildIDs hold what they are given, and nothing else."""
+"""Functions that select first: only the selected columns affect their BuildIDs."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ SELECTED = {
     'nw.len(), nw.sum("delay")': "delay",
     'nw.when(nw.col("delay") > 1).then(nw.lit("carrier")).otherwise("origin")': "delay origin",
 }  # fmt: skip
-"""What is given to `select`, and which columns the function is then given."""
+"""Arguments of `select`, and the columns that the function then reads."""
 
 ELSEWHERE = {
     'return flights.selectExpr("delay * 2")': None,
@@ -120,7 +120,7 @@ ELSEWHERE = {
     'return g(flights=flights.select("delay"))': "delay",
     'def flat(x): return x\nreturn flat(flights.select("delay"))': "delay",
 }  # fmt: skip
-"""Whole bodies."""
+"""Bodies of functions, and the columns that they read; None for all columns."""
 
 
 def accepted() -> list[tuple[str, tuple[str, ...]]]:
@@ -135,7 +135,9 @@ ACCEPTED = pytest.mark.parametrize(("text", "reads"), accepted(), ids=lambda v: 
 @ACCEPTED
 @pytest.mark.parametrize("persist", [True, False])
 @pytest.mark.proves("K18")
-def test_exactly_what_is_selected_counts(text: str, reads: tuple[str, ...], persist: bool) -> None:
+def test_only_selected_columns_affect_the_build_id(
+    text: str, reads: tuple[str, ...], persist: bool
+) -> None:
     before = made(text, view(persist=persist))
     assert columns_of(before) == reads
 
@@ -155,7 +157,7 @@ def test_exactly_what_is_selected_counts(text: str, reads: tuple[str, ...], pers
 
 
 @ACCEPTED
-def test_a_type_counts(text: str, reads: tuple[str, ...]) -> None:
+def test_types_of_read_columns_affect_the_build_id(text: str, reads: tuple[str, ...]) -> None:
     def of(origin: str, more: str) -> str:
         raw = RAW.replace("origin STRING, gate", f"origin {origin}, {more}gate")
         found = compiled(
@@ -290,7 +292,7 @@ REFUSED = [
     body("return flights.select('nowhere')"),
     body("x = 1", "return x + 1"),
 ]
-"""Functions that may look at any column, as far as that can be seen."""
+"""Functions that may read any column, as far as the analysis can tell."""
 HELPER = """
 import inspect
 COLUMN, COLUMNS = 'carrier', ['carrier']
@@ -303,7 +305,7 @@ def spies(): return inspect.currentframe().f_back.f_locals
 
 
 @pytest.mark.parametrize("text", REFUSED, ids=lambda v: "")
-def test_where_it_cannot_be_seen_all_columns_count(text: str) -> None:
+def test_all_columns_affect_the_build_id_if_the_selection_is_unknown(text: str) -> None:
     text = f"import helper\nCOLUMN, COLUMNS = 'carrier', ['carrier']\n{text}"
     before = made(text, helper=HELPER)
     assert columns_of(before) is None
@@ -313,7 +315,7 @@ def test_where_it_cannot_be_seen_all_columns_count(text: str) -> None:
     assert made(text, view({"more": "origin"}), HELPER).build_id != before.build_id
 
 
-def test_a_name_that_means_a_module_of_the_project_is_not_sparks() -> None:
+def test_a_library_shadowed_by_a_module_of_the_project_is_not_recognized() -> None:
     text = body("return flights.select(nw.col('carrier'))")
     files = {"raw.sql": RAW + view(), "d.py": IMPORTS + text}
     assert columns_of(compiled(files).by_id["f@sources/d.py"]) == ("carrier",)
@@ -321,7 +323,7 @@ def test_a_name_that_means_a_module_of_the_project_is_not_sparks() -> None:
     assert columns_of(own.by_id["f@sources/d.py"]) is None
 
 
-def test_a_name_that_a_star_may_bind_is_not_sparks() -> None:
+def test_a_name_that_a_star_import_may_rebind_is_not_recognized() -> None:
     text = body("return flights.select(F.col('carrier'))")
     files = {"raw.sql": RAW + view(), "/stars.py": "F = 1"}
     head = "from persist_assets import table\nfrom pyspark.sql import functions as F\n"
@@ -331,12 +333,12 @@ def test_a_name_that_a_star_may_bind_is_not_sparks() -> None:
     assert columns_of(starred.by_id["f@sources/d.py"]) is None
 
 
-def test_a_long_expression_is_no_deep_one() -> None:
+def test_the_columns_of_a_long_expression_are_determined() -> None:
     text = " + ".join(["F.col('carrier')"] * 900 + ["F.col('delay')"])
     assert columns_of(made(body(f"return flights.select({text})"))) == ("carrier", "delay")
 
 
-def test_every_parameter_is_looked_at_by_itself() -> None:
+def test_each_parameter_is_analysed_separately() -> None:
     text = body(
         "return flights.select('carrier', 'origin').join(other, 'carrier')",
         parameters="flights, other",
@@ -347,22 +349,22 @@ def test_every_parameter_is_looked_at_by_itself() -> None:
     assert made(text, view({"origin": "carrier"})).build_id != before.build_id
 
 
-def test_what_a_function_returns_has_no_known_columns() -> None:
+def test_the_columns_of_another_functions_result_are_unknown() -> None:
     text = "@model\ndef flights(raw):\n    return raw\n" + body("return flights.select('carrier')")
     assert columns_of(made(text, "")) is None
 
 
-def test_functions_that_read_other_columns_never_share_a_table() -> None:
-    """What is read is said by the code here, and there by what is above."""
+def test_functions_that_read_different_columns_never_share_a_table() -> None:
+    """Which columns a function reads depends on its code, or on the upstream source."""
     texts = [body(f"return flights.select({a})") for a in SELECTED]
     ids = [made(text).build_id for text in texts]
     assert len({*ids}) == len(texts)
-    # One wording, which means another column as soon as there is one: a format, or a name.
+    # The same text: a format, or a column as soon as there is one with that name.
     text = body('return flights.select(F.date_format("carrier", "more"))')
     with_more = made(text, view({"more": "origin"}))
     assert columns_of(with_more) == ("carrier", "more")
     assert made(text).build_id != with_more.build_id
-    # One wording and equal columns of another name.
+    # The same text, and equal columns with different names.
     swapped = view({"carrier": "delay", "delay": "carrier"})
     assert made(texts[1]).build_id != made(texts[1], swapped).build_id
     respelled = view().replace("AS carrier", "AS Carrier")
@@ -370,15 +372,15 @@ def test_functions_that_read_other_columns_never_share_a_table() -> None:
     assert columns_of(made(texts[0], respelled)) == ("Carrier",)
 
 
-def test_functions_that_are_given_the_same_share_a_table() -> None:
+def test_functions_with_equal_code_and_inputs_share_a_table() -> None:
     text = body('return flights.select("carrier")')
     twin = text.replace("def f(", "def g(")
     found = project(text + twin, view())
     assert found.by_id["f@sources/d.py"].build_id == found.by_id["g@sources/d.py"].build_id
 
 
-def test_an_unread_column_that_draws_lots_is_no_secret_to_readers() -> None:
-    """BuildIDs are equal; what else is known of the function is not."""
+def test_an_unread_nondeterministic_column_makes_a_function_nondeterministic() -> None:
+    """The BuildIDs are equal, but only one of the functions is volatile."""
     text = body('return flights.select("carrier")').replace("@table", "@model")
     certain = made(text, view(persist=False))
     drawn = made(text, view({"delay": "rand()"}, persist=False))
@@ -386,7 +388,7 @@ def test_an_unread_column_that_draws_lots_is_no_secret_to_readers() -> None:
     assert (certain.volatile, drawn.volatile) == (False, True)
 
 
-def test_nor_is_it_whatever_is_remembered(make_project: Callable[..., Path]) -> None:
+def test_cached_readers_notice_nondeterministic_columns(make_project: Callable[..., Path]) -> None:
     text = IMPORTS + body('return flights.select("carrier")').replace("@table", "@model")
     reader = f"{MARK}CREATE VIEW reader AS SELECT * FROM f;\n"
     root = make_project({"raw.sql": RAW + view(persist=False) + reader, "d.py": text})
@@ -403,7 +405,7 @@ def test_nor_is_it_whatever_is_remembered(make_project: Callable[..., Path]) -> 
 
 
 def why(text: str, before: str, after: str) -> dict[str, tuple[str, ...]]:
-    """Return which columns a plan would say have changed, by what they are columns of."""
+    """Return the columns that a plan would report as changed, by upstream source."""
     then = project(text, before)
     source = then.by_id["f@sources/d.py"]
     last = Build.__new__(Build)
@@ -413,7 +415,7 @@ def why(text: str, before: str, after: str) -> dict[str, tuple[str, ...]]:
     return {upstream.name: difference.columns for upstream, difference in found}
 
 
-def test_only_what_is_selected_is_told_to_have_changed() -> None:
+def test_only_selected_columns_are_reported_as_changed() -> None:
     both = body(
         "return flights.select('carrier').join(more, 'carrier')", parameters="flights, more"
     )

@@ -1,4 +1,4 @@
-"""Files of Python → declarations and BuildIDs: what is a source, what it reads, what it means."""
+"""Python files → declarations and BuildIDs: sources, their inputs and the code they depend on."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ IMPORTS = "from persist_assets import incremental_table, model, source, table\n"
 
 
 def project(text: str, **files: str) -> Project:
-    """Compile a file of Python beside a raw table; others are named by their modules."""
+    """Compile a Python file with a raw table; other files are named by their modules."""
     others = {f"/{name}.py": helper for name, helper in files.items()}
     return compiled({"raw.sql": T, "d.py": text, **others})
 
@@ -46,7 +46,7 @@ def wrong(text: str, **files: str) -> list[str]:
 
 
 def warned(text: str, **files: str) -> list[str]:
-    """Return what is said of functions of which nobody knows what they return."""
+    """Return the warnings of nondeterministic functions; no problem may be an error."""
     found = project(text, **files).problems
     assert all(p.severity == "warning" for p in found), [str(p) for p in found]
     return [str(p) for p in found if p.code == "python-nondeterministic"]
@@ -64,7 +64,7 @@ def declared(text: str) -> list[str]:
     return [d.name for d in found]
 
 
-# ------------------------------------------------------------------------------ what is a source
+# --------------------------------------------------------------------------------------- sources
 
 BODY = "def f(flights):\n    return flights\n"
 
@@ -86,7 +86,7 @@ BODY = "def f(flights):\n    return flights\n"
     ],
 )
 @pytest.mark.proves("P1")
-def test_decorators_are_known_by_what_they_are_imported_from(
+def test_decorators_are_recognized_by_what_they_are_imported_from(
     kind: str, head: str, decorator: str
 ) -> None:
     parameter = "" if kind == "source" else "flights"
@@ -110,7 +110,7 @@ def test_decorators_are_known_by_what_they_are_imported_from(
         "from persist_assets import load_sources\ndefs = load_sources('sources')",
     ],
 )
-def test_what_only_looks_like_a_source_is_none(text: str) -> None:
+def test_functions_without_our_decorators_are_not_sources(text: str) -> None:
     assert declared(text) == []
 
 
@@ -122,7 +122,7 @@ def test_an_annotation_makes_a_plain_function_a_source(line: str, persisted: boo
     assert only(f"{line}\n{BODY}").persisted == persisted
 
 
-def test_annotations_stand_above_decorators_or_below_them() -> None:
+def test_annotations_may_be_above_or_below_decorators() -> None:
     text = f'{IMPORTS}#@ owner="team:a"\n@table(group="g")\n#@ tags=[x]\n{BODY}'
     annotation = only(text).annotation
     assert (annotation.owners, annotation.group, annotation.tags) == (
@@ -132,7 +132,7 @@ def test_annotations_stand_above_decorators_or_below_them() -> None:
     )
 
 
-def test_the_docstring_describes_it_and_keys_are_those_of_annotations() -> None:
+def test_a_decorator_takes_annotation_keys_and_the_docstring_is_the_description() -> None:
     text = f'''{IMPORTS}
 WINDOW = "24h"
 COLUMNS = ["carrier", "delay"]
@@ -166,7 +166,7 @@ def f(flights):
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_places_are_right_whatever_ends_a_line(end: str) -> None:
+def test_locations_are_correct_for_all_line_endings(end: str) -> None:
     text = t("flights: int", before='x = """a\u2028b\x0cc\x1d"""').replace("\n", end)
     assert [str(p.location) for p in project(text).problems] == ["sources/d.py:4:16"]
     fine = only(text.replace(": int", ""))
@@ -174,14 +174,14 @@ def test_places_are_right_whatever_ends_a_line(end: str) -> None:
     assert fine.query.text.startswith("@table\ndef f(flights):")
 
 
-def test_asset_keys_and_source_ids_are_as_of_other_languages() -> None:
+def test_asset_keys_and_source_ids_are_formed_as_in_other_languages() -> None:
     found = compiled({"raw.sql": T, "x/d.py": f"{IMPORTS}@table\n{BODY}"})
     source = found.by_key["x", "d", "f"]
     assert (source.source_id, source.key) == ("f@sources/x/d.py", "x/d/f")
     assert str(source.location) == "sources/x/d.py:3:5"
 
 
-# ------------------------------------------------------------------------------------ what is wrong
+# ------------------------------------------------------------------------------------------- errors
 
 
 def t(
@@ -262,11 +262,11 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("text", "expected"), WRONG, ids=range(len(WRONG)))
-def test_what_is_wrong_is_said_where_it_is(text: str, expected: list[str]) -> None:
+def test_errors_are_reported_at_their_location(text: str, expected: list[str]) -> None:
     assert wrong(text) == expected
 
 
-def test_what_would_help_is_said() -> None:
+def test_errors_have_hints() -> None:
     hints = {
         t("flihgts"): "did you mean `flights`?",
         t(
@@ -286,7 +286,7 @@ def test_all_problems_of_a_file_are_reported_together() -> None:
     assert [p.split(":")[0] for p in wrong(text)] == ["3", "4", "7"]
 
 
-def test_what_reads_something_broken_has_nothing_to_complain_about() -> None:
+def test_readers_of_an_invalid_source_have_no_errors_of_their_own() -> None:
     found = compiled({"raw.sql": T, "d.py": f"{IMPORTS}@table\ndef f(flights: int): return flights\n@table\ndef g(f): return f\n", "e.sql": "CREATE VIEW v AS SELECT x FROM f"})  # fmt: skip
     assert [p.code for p in found.problems] == ["annotation-type"]
 
@@ -300,18 +300,18 @@ def test_what_reads_something_broken_has_nothing_to_complain_about() -> None:
         "#@ persist\ndef f(flights):\n    return (\n",
     ],
 )
-def test_of_a_file_that_is_not_python_the_names_are_known(text: str) -> None:
+def test_source_names_are_known_even_if_their_file_has_a_syntax_error(text: str) -> None:
     found = compiled({"raw.sql": T, "d.py": text, "e.sql": "CREATE VIEW v AS SELECT x FROM f"})
     assert [p.code for p in found.problems] == ["syntax"]
 
 
-def test_a_helper_that_is_not_python_is_a_problem_where_it_is() -> None:
+def test_a_syntax_error_in_a_helper_is_reported_in_the_helper() -> None:
     assert wrong("import helper\n" + t("flights"), helper="def x(:") == [
         "helper.py:1:7: error: invalid Python: invalid syntax [syntax]"
     ]
 
 
-# --------------------------------------------------------------------------------- what is read
+# --------------------------------------------------------------------------------------- inputs
 
 FRAMES = [
     ("", "", "frame"),
@@ -341,7 +341,7 @@ FRAMES = [
 
 @pytest.mark.parametrize(("head", "annotation", "kind"), FRAMES)
 @pytest.mark.proves("P3", "P27")
-def test_annotations_say_what_a_parameter_is(head: str, annotation: str, kind: str) -> None:
+def test_type_annotations_determine_parameter_kinds(head: str, annotation: str, kind: str) -> None:
     colon = f": {annotation}" if annotation else ""
     function = only(t(f"flights{colon}", before=head)).function
     assert function is not None
@@ -357,7 +357,7 @@ HEADS = "import pandas as pd\nimport polars as pl\nimport narwhals as nw\nfrom t
 
 @pytest.mark.parametrize("annotation", REFUSED)
 @pytest.mark.proves("P3")
-def test_other_annotations_are_refused_of_parameters_and_results(annotation: str) -> None:
+def test_unsupported_type_annotations_of_parameters_and_results_are_errors(annotation: str) -> None:
     problems = project(HEADS + t(f"flights: {annotation}")).problems
     assert [p.code for p in problems] == ["annotation-type"]
     text = f"{HEADS}{IMPORTS}@table\ndef f(flights) -> {annotation}:\n    return flights\n"
@@ -382,13 +382,13 @@ def test_other_annotations_are_refused_of_parameters_and_results(annotation: str
     ],
 )
 @pytest.mark.proves("P2")
-def test_parameters_without_defaults_are_what_is_read(parameters: str, reads: list[str]) -> None:
+def test_parameters_without_defaults_are_inputs(parameters: str, reads: list[str]) -> None:
     text = f"{IMPORTS}@model\ndef other(): return x\n@table\ndef f({parameters}): return x\n"
     assert [s.partition("@")[0] for s in only(text).reads] == reads
 
 
 @pytest.mark.proves("P2")
-def test_a_renamed_parameter_says_what_there_is() -> None:
+def test_an_unknown_parameter_name_gets_a_suggestion() -> None:
     text = f"{IMPORTS}@model\ndef late_flights(flights): return flights\n@table\ndef f(late_flight): return late_flight\n"
     (problem,) = project(text).problems
     assert str(problem) == (
@@ -397,7 +397,7 @@ def test_a_renamed_parameter_says_what_there_is() -> None:
     )
 
 
-def test_names_mean_sources_of_any_language_of_ones_own_file_first() -> None:
+def test_names_resolve_to_sources_of_any_language_and_to_the_same_file_first() -> None:
     found = compiled(
         {
             "raw.sql": T + "CREATE VIEW a AS SELECT carrier FROM flights",
@@ -416,7 +416,7 @@ def test_names_mean_sources_of_any_language_of_ones_own_file_first() -> None:
 
 
 @pytest.mark.proves("P4")
-def test_sources_that_read_each_other_in_a_circle() -> None:
+def test_cycles_of_sources_are_reported() -> None:
     assert wrong(f"{IMPORTS}@table\ndef a(b): return b\n@table\ndef b(a): return a\n") == [
         "3:5: error: sources read each other in a cycle: a → b → a [cycle]"
     ]
@@ -450,7 +450,7 @@ def test_every_source_comes_after_all_that_it_reads(seed: int) -> None:
 # -------------------------------------------------------------------------- SQL over functions
 
 
-def test_sql_over_a_function_is_digested_as_a_whole() -> None:
+def test_editing_a_function_changes_the_build_ids_of_all_sql_over_it() -> None:
     def build_ids(body: str) -> list[str]:
         found = compiled(
             {
@@ -631,16 +631,16 @@ BASE = "import narwhals as nw" + OWN
 
 
 @pytest.mark.parametrize("edit", SAME, ids=range(len(SAME)))
-def test_what_changes_no_rows_changes_no_build_id(edit: Edit) -> None:
+def test_edits_that_cannot_change_rows_preserve_the_build_id(edit: Edit) -> None:
     assert edited(edit) == build_id(BASE)
 
 
 @pytest.mark.parametrize("edit", OTHER, ids=range(len(OTHER)))
-def test_what_may_change_rows_changes_the_build_id(edit: Edit) -> None:
+def test_edits_that_may_change_rows_change_the_build_id(edit: Edit) -> None:
     assert edited(edit) != build_id(BASE)
 
 
-def test_all_meanings_are_told_apart() -> None:
+def test_different_edits_give_different_build_ids() -> None:
     found = [edited(e) for e in OTHER]
     assert len(set(found)) == len(found)
 
@@ -676,12 +676,12 @@ CHOICES = {
 
 
 @pytest.mark.parametrize("how", CHOICES)
-def test_which_of_several_things_a_name_is_counts(how: str) -> None:
+def test_the_build_id_depends_on_which_definition_a_name_resolves_to(how: str) -> None:
     one, other = (READS_RATE.format(text) for text in CHOICES[how])
     assert only(one, helper=FAST_AND_SLOW).build_id != only(other, helper=FAST_AND_SLOW).build_id
 
 
-def test_what_a_package_says_hides_a_module_in_it() -> None:
+def test_a_name_in_a_package_shadows_its_submodule() -> None:
     def build_id(name: str) -> str:
         files = {
             "/pkg/__init__.py": f"from .rates import {name} as rates\n",
@@ -694,7 +694,7 @@ def test_what_a_package_says_hides_a_module_in_it() -> None:
     assert build_id("daily") != build_id("weekly")
 
 
-def test_two_functions_that_say_the_same_are_one_table() -> None:
+def test_functions_with_the_same_code_share_a_build_id() -> None:
     text = f"{IMPORTS}@table\ndef a(flights):\n    return flights\n@table\ndef b(flights): return flights\n"
     found = project(text)
     assert found.by_id["a@sources/d.py"].build_id == found.by_id["b@sources/d.py"].build_id
@@ -702,7 +702,7 @@ def test_two_functions_that_say_the_same_are_one_table() -> None:
     assert moved.by_id["f@sources/x/e.py"].build_id == found.by_id["a@sources/d.py"].build_id
 
 
-def test_what_is_read_counts_with_all_its_columns_and_their_names() -> None:
+def test_the_build_id_depends_on_all_columns_of_the_inputs_and_their_names() -> None:
     def of(select: str) -> str:
         view = f"CREATE VIEW v AS {select} FROM flights"
         found = compiled({"raw.sql": T + view, "d.py": t("v", "return v")})
@@ -714,7 +714,7 @@ def test_what_is_read_counts_with_all_its_columns_and_their_names() -> None:
     assert len({of(o) for o in others} | same) == 6
 
 
-def test_which_parameter_reads_what_counts() -> None:
+def test_the_build_id_depends_on_which_parameter_reads_which_source() -> None:
     views = (
         "CREATE VIEW a AS SELECT carrier FROM flights; CREATE VIEW b AS SELECT delay FROM flights"
     )
@@ -729,7 +729,7 @@ def test_which_parameter_reads_what_counts() -> None:
 
 
 REACH = [
-    # how a name is reached, and in which module
+    # the import, the use of the name, and the files by module
     ("import pkg.mod", "pkg.mod.g()", {"pkg/mod": "def g(): return {}"}),
     ("import pkg.mod as m", "m.g()", {"pkg/mod": "def g(): return {}"}),
     ("from pkg import mod", "mod.g()", {"pkg/mod": "def g(): return {}"}),
@@ -782,7 +782,7 @@ REACH = [
 
 
 @pytest.mark.parametrize(("head", "use", "files"), REACH, ids=range(len(REACH)))
-def test_what_is_reached_counts_however_it_is_named(
+def test_the_build_id_includes_reached_code_however_it_is_imported(
     head: str, use: str, files: dict[str, str]
 ) -> None:
     local = "from pkg.mod import g; return h(g())" if use == "inner()" else f"return k({use})"
@@ -813,7 +813,7 @@ NOT_REACHED = [
 
 
 @pytest.mark.parametrize(("head", "use", "files"), NOT_REACHED, ids=range(len(NOT_REACHED)))
-def test_what_is_not_reached_does_not_count(head: str, use: str, files: dict[str, str]) -> None:
+def test_the_build_id_excludes_unreached_code(head: str, use: str, files: dict[str, str]) -> None:
     def of(value: int) -> str:
         text = t("flights", f"return k({use})", before=head)
         return only(text, **{k: v.format(value) for k, v in files.items()}).build_id
@@ -823,8 +823,8 @@ def test_what_is_not_reached_does_not_count(head: str, use: str, files: dict[str
 
 @given(data=st.data())
 @settings(max_examples=draws(12, 60), deadline=None)
-def test_of_random_modules_exactly_what_is_reached_counts(data: st.DataObject) -> None:
-    """A graph of definitions in three modules: a change is seen if and only if it is reached."""
+def test_the_build_id_includes_exactly_reached_code_of_random_modules(data: st.DataObject) -> None:
+    """Definitions in three modules: an edit changes the BuildID if and only if it is reached."""
     n = data.draw(st.integers(2, 12))
     homes = [data.draw(st.sampled_from(["own", "one", "two"])) for _ in range(n)]
     reads = [
@@ -871,7 +871,7 @@ def test_of_random_modules_exactly_what_is_reached_counts(data: st.DataObject) -
 
 @given(st.integers(0, 10_000))
 @settings(max_examples=draws(8, 40), deadline=None)
-def test_layout_never_counts(seed: int) -> None:
+def test_layout_and_comments_never_change_the_build_id(seed: int) -> None:
     draw = random.Random(seed)
 
     def laid_out(text: str) -> str:
@@ -890,7 +890,7 @@ def test_layout_never_counts(seed: int) -> None:
     assert build_id(laid_out(OWN), laid_out(HELPER)) == build_id()
 
 
-def test_a_long_expression_is_no_deep_one() -> None:
+def test_very_long_and_deep_expressions_do_not_crash() -> None:
     long = " + ".join(f"F.lit({i})" for i in range(800))
     found = only(
         t("flights", f"return flights.select({long})", before="import pyspark.sql.functions as F")
@@ -900,7 +900,7 @@ def test_a_long_expression_is_no_deep_one() -> None:
     assert [p.code for p in project(t("flights", f"return g({deep})")).problems] in ([], ["syntax"])
 
 
-# ------------------------------------------------------------------- clocks, lots, what it does
+# --------------------------------------------------------- nondeterminism, clocks, side effects
 
 DRAWS = [
     ("", "flights.sample(0.1)", "sample"),
@@ -922,7 +922,7 @@ DRAWS = [
 
 
 @pytest.mark.parametrize(("head", "use", "word"), DRAWS)
-def test_lots_are_seen(head: str, use: str, word: str) -> None:
+def test_nondeterministic_functions_are_detected(head: str, use: str, word: str) -> None:
     helper = "from pyspark.sql import functions as F\ndef x(y): return y.select(F.rand())"
     text = t("flights", f"return {use}", before=head)
     found = only(text, helper=helper)
@@ -951,7 +951,7 @@ CLOCKS = [
 
 
 @pytest.mark.parametrize(("head", "use", "clock", "word"), CLOCKS)
-def test_clocks_are_seen(head: str, use: str, clock: str, word: str) -> None:
+def test_time_dependent_functions_are_detected(head: str, use: str, clock: str, word: str) -> None:
     text = t("flights", f"return g({use})", before=head)
     found = only(text)
     assert found.reads_clock == clock
@@ -974,7 +974,7 @@ def test_clocks_are_seen(head: str, use: str, clock: str, word: str) -> None:
         ("", "flights.withColumn('now', g)"),
     ],
 )
-def test_what_is_certain_draws_nothing(head: str, use: str) -> None:
+def test_deterministic_functions_get_no_warning(head: str, use: str) -> None:
     text = t("flights", f"return {use}", before=head)
     found = only(text)
     assert not found.volatile
@@ -983,12 +983,12 @@ def test_what_is_certain_draws_nothing(head: str, use: str) -> None:
     assert found.notes == ()
 
 
-def test_a_parameter_with_the_name_of_a_module_is_none() -> None:
+def test_a_parameter_named_like_a_module_is_not_that_module() -> None:
     found = compiled({"raw.sql": T.replace("flights", "random"), "d.py": t("random", "return random.filter('a')")})  # fmt: skip
     assert not found.by_id["f@sources/d.py"].volatile
 
 
-def test_lots_that_are_computed_on_the_way_are_ones_own() -> None:
+def test_nondeterminism_spreads_from_inline_sources_but_not_from_tables() -> None:
     text = (
         f"{IMPORTS}@{{}}\ndef a(flights): return flights.sample(0.5)\n@table\ndef f(a): return a\n"
     )
@@ -1032,7 +1032,7 @@ LIBRARIES = "import os, shutil, importlib, requests\nimport pandas as pd\nfrom p
 
 
 @pytest.mark.parametrize(("use", "code"), EFFECTS)
-def test_what_a_function_does_by_itself_is_warned_of(use: str, code: str | None) -> None:
+def test_side_effects_of_a_function_get_warnings(use: str, code: str | None) -> None:
     text = LIBRARIES + t("flights, spark: SparkSession", f"return {use}")
     problems = project(text).problems
     lots = ["python-nondeterministic"] if "os.environ" in use or "os.getenv" in use else []
@@ -1041,7 +1041,7 @@ def test_what_a_function_does_by_itself_is_warned_of(use: str, code: str | None)
 
 
 @pytest.mark.parametrize("use", [use for use, code in EFFECTS if code == "python-reads"])
-def test_a_source_may_read_what_it_likes(use: str) -> None:
+def test_a_raw_source_may_read_any_data(use: str) -> None:
     text = LIBRARIES + t("spark: SparkSession", f"return {use}", decorator="@source")
     assert project(text).problems == ()
 
@@ -1055,7 +1055,7 @@ def test_a_function_may_not_change_settings_of_the_session() -> None:
 
 
 @pytest.mark.parametrize("helper", ["def g(x: return x", "def g(x): x.sparkSession.conf.set('a', 'b')"])  # fmt: skip
-def test_what_reaches_a_broken_helper_is_no_source(helper: str) -> None:
+def test_functions_that_use_an_invalid_helper_are_not_sources(helper: str) -> None:
     text = t("flights", "return helper.g(flights)", before="import helper")
     found = project(text + "@table\ndef g(flights): return flights\n@table\ndef h(f): return f\n", helper=helper)  # fmt: skip
     assert len(found.errors) == 1
@@ -1063,17 +1063,17 @@ def test_what_reaches_a_broken_helper_is_no_source(helper: str) -> None:
     assert "h" not in {s.name for s in found.sources}
 
 
-def test_what_a_helper_does_is_warned_of_where_it_is() -> None:
+def test_side_effects_of_a_helper_get_warnings_in_the_helper() -> None:
     helper = "def g(x):\n    x.write.parquet('y')\n    return x"
     text = t("flights", "return helper.g(flights)", before="import helper")
     assert wrong(text, helper=helper) == ["helper.py:2:5: warning: `f` writes data itself each time it is computed [python-writes]"]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------- the world
+# ------------------------------------------------------------------------- loading and processes
 
 
 @pytest.mark.proves("P1")
-def test_loading_runs_nothing(make_project: Callable[..., Path]) -> None:
+def test_loading_a_project_does_not_run_its_code(make_project: Callable[..., Path]) -> None:
     text = f"{IMPORTS}open('ran', 'w').close()\nraise SystemExit(7)\n@table\ndef f(): return x\n"
     root = make_project({"d.py": text})
     found = load_project(load_settings(root))
@@ -1081,7 +1081,7 @@ def test_loading_runs_nothing(make_project: Callable[..., Path]) -> None:
     assert not (root / "ran").exists()
 
 
-def test_an_edited_helper_is_seen_whatever_is_remembered(make_project: Callable[..., Path]) -> None:
+def test_edits_of_helpers_are_detected_despite_the_cache(make_project: Callable[..., Path]) -> None:
     text = "from helper import g\n" + t("", "return g()")
     root = make_project({"d.py": text, "e.py": t("", "return 1 + 1").replace("f(", "e(")})
 
@@ -1114,7 +1114,7 @@ def test_build_ids_are_the_same_in_every_process(tmp_path: Path) -> None:
 
 @given(st.text(alphabet="@#def tabl(flihs):\n rnpo=3'\"\\{}*", max_size=60))
 @settings(max_examples=draws(30, 150), deadline=None)
-def test_no_text_breaks_the_reader(text: str) -> None:
+def test_no_text_crashes_the_parser(text: str) -> None:
     parse_python(IMPORTS + text, "sources/d.py", lambda path: None)
 
 
@@ -1134,19 +1134,19 @@ def test_decorators_return_functions_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("first", ["import persist_assets.core.model", "import persist_assets.compiler.compile", "pass"])  # fmt: skip
-def test_a_decorator_is_no_module_of_the_package(first: str) -> None:
+def test_importing_a_submodule_does_not_shadow_a_decorator(first: str) -> None:
     script = f"{first}\nfrom persist_assets import model, table\nimport sys\nmodel(model); table(table)\nprint('pyspark' in sys.modules, 'sqlglot' in sys.modules and {first!r} == 'pass')"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)  # fmt: skip
     assert done.stdout.strip() == "False False"
 
 
-# ------------------------------------------------------------------------------ without any Spark
+# ---------------------------------------------------------------------------------- without Spark
 
 
 @pytest.mark.proves("P27")
 @pytest.mark.parametrize("backend", ["pandas", "pyarrow", "polars", "duckdb"])
-def test_a_function_over_narwhals_runs_on_other_frames(backend: str, tmp_path: Path) -> None:
-    """A file of sources is imported as any module, and its functions are called as they are."""
+def test_a_narwhals_function_runs_on_other_data_frames(backend: str, tmp_path: Path) -> None:
+    """A file of sources is imported like any module, and its functions are called directly."""
     import narwhals as nw
     import pyarrow as pa
 
@@ -1185,8 +1185,8 @@ def test_the_examples_of_the_docs_compile() -> None:
     assert {s.name for s in found.persisted} == {"late_by_carrier", "worst", "named"}
 
 
-def test_what_fails_is_placed_in_the_projects_code_and_not_in_ours() -> None:
-    """A project may be around us, as that of the demo is."""
+def test_failures_are_located_in_the_projects_code_and_not_in_persists() -> None:
+    """A project may contain persist itself, as the demo does."""
     with pytest.raises(SourcesError) as caught:
         parse_query("no query")
     place = place_of(caught.value, ROOT)
@@ -1200,7 +1200,7 @@ def test_what_fails_is_placed_in_the_projects_code_and_not_in_ours() -> None:
 
 
 @pytest.mark.parametrize("root", ["", "src/"])
-def test_modules_are_run_as_they_were_found(root: str) -> None:
+def test_helper_modules_run_from_their_compiled_text(root: str) -> None:
     own = "from pkg import g, deep\nimport pkg.space.inner\nfrom . import _near\n" + t("n=1", "return g(n), deep.N, pkg.space.inner.N, _near.N, n")  # fmt: skip
     files = {
         f"{root}pkg/__init__": "from .mod import g",

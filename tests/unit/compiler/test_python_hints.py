@@ -1,4 +1,4 @@
-"""Annotations of functions that name columns, and functions that workers call."""
+"""Type annotations that name columns, and functions that Spark's workers call."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ RESULT = '@table\ndef f(t) -> Annotated[DataFrame, "{0}"]:\n    return t\n'
 
 
 @pytest.mark.proves("V22")
-def test_an_input_has_the_annotated_columns_and_no_others_count() -> None:
+def test_only_the_annotated_columns_of_an_input_affect_the_build_id() -> None:
     text = INPUT.replace("(t:", "(v:").replace("t.dis", "v.dis")
     view = "CREATE VIEW v AS SELECT a, b, c FROM t;\n"
     f = source(text.format("b string, a: bigint"), view)
@@ -78,7 +78,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("text", "message"), WRONG)
 @pytest.mark.proves("V22")
-def test_annotations_that_do_not_fit_are_errors(text: str, message: str) -> None:
+def test_invalid_column_annotations_are_errors(text: str, message: str) -> None:
     (error,) = wrong(text)
     assert error.partition(": ")[2] == message
     assert error.partition(": ")[0] in ("0", "1")
@@ -106,7 +106,7 @@ BATCHES = 'def f(t: Iterator[pl.DataFrame]) -> Annotated[Any, "a bigint"]:\n    
 
 
 @pytest.mark.proves("V21")
-def test_how_a_function_is_called_is_part_of_its_meaning() -> None:
+def test_the_build_id_depends_on_how_a_function_is_called() -> None:
     f = source(KEYED)
     assert f.function is not None
     assert (f.function.by, f.function.result) == (("a",), (("a", "bigint"), ("n", "int")))
@@ -154,5 +154,5 @@ REFUSED = [
 
 @pytest.mark.parametrize(("text", "message"), REFUSED)
 @pytest.mark.proves("V21")
-def test_what_workers_cannot_call_is_an_error(text: str, message: str) -> None:
+def test_functions_that_workers_cannot_call_are_errors(text: str, message: str) -> None:
     assert wrong(text)[0].partition(": ")[2] == message

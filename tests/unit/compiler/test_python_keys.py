@@ -1,4 +1,4 @@
-"""Functions that state by which columns their rows follow from their inputs: what is refused."""
+"""Key columns (`by`) of Python functions: which are valid, and which are rejected."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_keys_are_columns_of_an_input(decorator: str, inputs: str) -> None:
         ),
     ],
 )
-def test_keys_that_cannot_be_are_errors_with_their_place(
+def test_invalid_keys_are_reported_with_their_location(
     decorator: str, inputs: str, body: str, message: str, hint: str
 ) -> None:
     assert problems_of(decorator, inputs, body) == [("error", message, hint)]
@@ -131,13 +131,13 @@ def test_keys_that_cannot_be_are_errors_with_their_place(
     ],
 )
 @pytest.mark.proves("T10")
-def test_keys_do_not_go_with_what_else_decides_about_rows(keys: str, other: str) -> None:
+def test_keys_cannot_be_combined_with_other_maintenance_options(keys: str, other: str) -> None:
     message = f"`by` cannot be combined with `{other}`, which decides what a build computes"
     expected = ("error", message, "remove one of them")
     assert problems_of(f'table(by="customer_id", {keys})') == [expected]
 
 
-def test_queries_need_no_keys() -> None:
+def test_keys_of_a_query_are_an_error() -> None:
     (problem,) = compiled(
         {"r.sql": f"{RAW}--@ persist by=customer_id\nCREATE VIEW v AS SELECT * FROM orders;"}
     ).errors
@@ -156,7 +156,7 @@ def test_keys_of_a_nondeterministic_function_have_no_effect(refresh: str) -> Non
 
 
 @pytest.mark.proves("T10")
-def test_keys_are_no_part_of_the_meaning() -> None:
+def test_keys_do_not_change_the_build_id() -> None:
     ids = {
         next(s for s in compiled({"r.sql": RAW, "f.py": text}).sources if s.name == "f").build_id
         for text in (

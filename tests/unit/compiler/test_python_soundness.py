@@ -1,7 +1,7 @@
-"""Random modules, edited and run: where the result differs, the BuildID has to.
+"""Random modules, edited and run: if the results differ, the BuildIDs must differ.
 
-What importing a module does to others is generated on purpose: registries, aliases, globals that
-functions set, attributes that others set, star imports, names looked up by value.
+Side effects of imports are generated on purpose: registries, aliases, globals that functions set,
+attributes that other modules set, star imports, names looked up by value.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from persist_assets.core.model.queries import Function
 
 ORDER = ("one", "two", "own")
-"""The modules; each may import those before it."""
+"""The modules; each may import earlier ones."""
 
 
 class Writer:
-    """Writes one random module after the other; with odd seeds such as only define things."""
+    """Writes random modules; with odd seeds, modules that only define things."""
 
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
@@ -40,7 +40,7 @@ class Writer:
         return f"<{self.new()}>"
 
     def seen(self, module: str, *kinds: str) -> list[str]:
-        """Return expressions for what a module may name, of some kinds."""
+        """Return expressions for names of some kinds that a module may use."""
         found: list[str] = []
         for other in ORDER[: ORDER.index(module) + 1]:
             prefix = "" if other == module else f"{other}."
@@ -162,7 +162,7 @@ class Writer:
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """Return what can be compared of a value."""
+    """Return a comparable form of a value."""
     if isinstance(value, list | tuple) and depth < 20:
         return type(value).__name__, [plain(v, depth + 1) for v in value]
     return value if isinstance(value, int | str | type(None)) else type(value).__name__
@@ -187,7 +187,7 @@ def run(function: Function) -> Any:
 
 @pytest.mark.random
 @pytest.mark.parametrize("start", range(0, 60, 20))
-def test_where_results_differ_build_ids_do(start: int) -> None:
+def test_build_ids_differ_where_results_differ(start: int) -> None:
     differed = same = 0
     for seed in range(start, start + draws(7, 20)):
         writer = Writer(seed)

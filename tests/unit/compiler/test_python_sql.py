@@ -1,4 +1,4 @@
-"""Functions in Python that only return the result of a query: they are that query, or opaque."""
+"""Python functions that only return the result of a query are compiled as that query, or opaque."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ SEEN = {
 
 @pytest.mark.parametrize("form", SEEN)
 @pytest.mark.proves("V20")
-def test_such_a_function_is_its_query(form: str) -> None:
+def test_a_function_that_returns_a_query_is_compiled_as_that_query(form: str) -> None:
     above = "--@ persist\nCREATE VIEW g AS SELECT b, sum(a) AS n FROM t GROUP BY b;\n"
     result = project(SEEN[form], g__sql=above)
     assert not result.problems, [str(p) for p in result.problems]
@@ -85,7 +85,7 @@ ROWS = {
 
 @pytest.mark.parametrize("form", ROWS)
 @pytest.mark.proves("V20")
-def test_queries_of_all_frames_are_seen(form: str) -> None:
+def test_queries_over_several_frames_are_recognized(form: str) -> None:
     f = source(function(f'return spark.sql("""{ROWS[form]}""", t=t, u=u)'))
     assert f.function is None
     assert f.query is not None
@@ -119,7 +119,7 @@ OPAQUE = {
 
 @pytest.mark.parametrize("form", OPAQUE)
 @pytest.mark.proves("V20")
-def test_what_is_not_certain_is_opaque(form: str) -> None:
+def test_functions_with_uncertain_queries_are_opaque(form: str) -> None:
     text, values = OPAQUE[form]
     comma = ", " if values else ""
     result = project(function(f'return spark.sql("{text}"{comma}{values})'))
@@ -130,7 +130,7 @@ def test_what_is_not_certain_is_opaque(form: str) -> None:
 @pytest.mark.parametrize(
     ("sql", "is_seen"),
     [
-        # With the name of the source for both, the inner one would hide the outer one.
+        # If both had the name of the source, the inner one would hide the outer one.
         ("SELECT {t}.a FROM {t} WHERE EXISTS (SELECT 1 FROM {u} WHERE {u}.b = {t}.b)", False),
         ("SELECT {t}.a, {u}.b FROM {t} JOIN {u} ON {t}.a = {u}.a", False),
         ("SELECT x.a, y.b FROM {t} AS x JOIN {u} AS y ON x.a = y.a", True),
@@ -161,7 +161,7 @@ BODIES = {
 
 @pytest.mark.parametrize("form", BODIES)
 @pytest.mark.proves("V20")
-def test_other_bodies_are_opaque(form: str) -> None:
+def test_functions_with_other_bodies_are_opaque(form: str) -> None:
     result = project(function(BODIES[form], ONE))
     assert next(s for s in result.sources if s.name == "f").function is not None
 
@@ -174,12 +174,12 @@ def test_other_bodies_are_opaque(form: str) -> None:
         ("@table", f"{ONE}, more=1"),
     ],
 )
-def test_other_functions_are_opaque(above: str, parameters: str) -> None:
+def test_functions_with_unusual_declarations_are_opaque(above: str, parameters: str) -> None:
     text = function("return spark.sql('SELECT a FROM {t}', t=t)", parameters, above)
     assert source(text).function is not None
 
 
-def test_a_module_that_does_things_when_it_is_imported_hides_its_constants() -> None:
+def test_constants_of_a_module_with_import_side_effects_are_not_used() -> None:
     text = 'SQL = "SELECT a FROM {t}"\n' + function("return spark.sql(SQL, t=t)", ONE)
     assert source(text).function is None
     loud = 'def change():\n    global SQL\n    SQL = "SELECT 1 FROM {t}"\n\nchange()\n'
@@ -187,7 +187,7 @@ def test_a_module_that_does_things_when_it_is_imported_hides_its_constants() -> 
 
 
 @pytest.mark.proves("V20")
-def test_constants_are_filled_in_as_spark_does() -> None:
+def test_constants_are_inserted_as_by_spark() -> None:
     values = "LOW = -1\nNAME = 'x y'\n"
     call = "return spark.sql('SELECT a FROM {t} WHERE a > {low} AND b = {name} AND {on}', "
     f = source(values + function(call + "t=t, low=LOW, name=NAME, on=True)", ONE))
@@ -201,7 +201,7 @@ def test_constants_are_filled_in_as_spark_does() -> None:
 
 
 @pytest.mark.proves("V20")
-def test_only_the_columns_that_the_query_reads_count() -> None:
+def test_only_columns_that_the_query_reads_affect_the_build_id() -> None:
     text = function("return spark.sql('SELECT a FROM {v}', v=v)", "v, spark: SparkSession")
     view = "CREATE VIEW v AS SELECT a, c FROM t;\n"
     f = source(text, v__sql=view)
@@ -210,7 +210,7 @@ def test_only_the_columns_that_the_query_reads_count() -> None:
 
 
 @pytest.mark.proves("V20")
-def test_errors_in_the_query_have_their_place_in_the_file() -> None:
+def test_errors_in_the_query_have_their_location_in_the_file() -> None:
     text = function(
         'return spark.sql("""\n    SELECT a,\n           wrong\n    FROM {t}""", t=t)', ONE
     )
@@ -223,7 +223,7 @@ def test_errors_in_the_query_have_their_place_in_the_file() -> None:
     assert place.column == lines[line - 1].index("wrong") + 1
 
 
-def test_after_a_filled_in_value_places_are_right_too() -> None:
+def test_error_locations_after_inserted_constants_are_correct() -> None:
     text = function("return spark.sql('SELECT {n} AS n, a, wrong FROM {t}', t=t, n=123456)", ONE)
     (error,) = project(text).errors
     line = (HEAD + text).splitlines()[error.location.line - 1]
@@ -231,7 +231,7 @@ def test_after_a_filled_in_value_places_are_right_too() -> None:
 
 
 @pytest.mark.proves("V20")
-def test_sql_that_is_none_is_a_warning_at_its_place() -> None:
+def test_invalid_sql_is_a_warning_and_the_function_is_opaque() -> None:
     text = function("return spark.sql('SELECT a FRM {t} WHERE', t=t)", ONE)
     result = project(text)
     assert not result.errors
@@ -241,7 +241,7 @@ def test_sql_that_is_none_is_a_warning_at_its_place() -> None:
     assert next(s for s in result.sources if s.name == "f").function is not None
 
 
-def test_readers_know_the_columns() -> None:
+def test_readers_know_the_columns_of_a_function() -> None:
     text = function(f"return spark.sql('{SUM}', t=t)", ONE, "@model")
     g = source(text, "g", g__sql="--@ persist\nCREATE VIEW g AS SELECT * FROM f WHERE n > 1;\n")
     assert [c.name for c in g.columns] == ["b", "n"]

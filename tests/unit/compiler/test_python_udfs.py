@@ -1,4 +1,4 @@
-"""Functions in Python that queries in SQL call."""
+"""Python functions that SQL queries call."""
 
 from __future__ import annotations
 
@@ -120,14 +120,14 @@ def test_an_edit_changes_exactly_the_sources_that_call_the_function(
 
 
 @pytest.mark.proves("W30")
-def test_sources_that_read_other_columns_stay(tmp_path: Path) -> None:
+def test_sources_that_read_only_other_columns_have_the_same_build_id(tmp_path: Path) -> None:
     first = build_ids(sound(tmp_path, q=TABLE + A, r=C))
     second = build_ids(loaded(tmp_path, f_py=PYTHON.replace("x * SHARE", "x / SHARE")).project)
     assert (first["a"] != second["a"], first["c"] != second["c"]) == (True, False)
 
 
 @pytest.mark.proves("W30")
-def test_functions_that_vary_are_treated_like_rand(tmp_path: Path) -> None:
+def test_nondeterministic_functions_are_treated_like_rand(tmp_path: Path) -> None:
     query = "--@ persist\nCREATE VIEW v AS SELECT n, lot(n) AS x FROM t;\n"
     project = loaded(tmp_path, q=TABLE + query).project
     assert not project.errors
@@ -145,7 +145,7 @@ def test_functions_that_vary_are_treated_like_rand(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("W30")
-def test_tables_are_not_maintained_through_calls_and_views_cannot_have_them(tmp_path: Path) -> None:
+def test_calls_prevent_incremental_builds_and_are_errors_in_stored_views(tmp_path: Path) -> None:
     view = "CREATE VIEW inner_view AS SELECT n, plain(name) AS x FROM t;\n"
     reader = "--@ persist\nCREATE VIEW r AS SELECT n, x FROM inner_view WHERE n > 1;\n"
     project = sound(tmp_path, q=TABLE + B + view + reader)
@@ -216,7 +216,7 @@ DEFINITIONS = [
 def test_definitions_that_queries_cannot_call_are_errors(
     tmp_path: Path, definition: str, message: str
 ) -> None:
-    """They are reported once, and what calls them has no errors of its own."""
+    """They are reported once, and their callers have no errors of their own."""
     text = f"from persist_assets import table, udf\nKIND = 'int'\n{definition}\n"
     query = TABLE + "CREATE VIEW v AS SELECT f(n) AS x FROM t;\n"
     (problem,) = loaded(tmp_path, f_py=text, q=query).project.errors
@@ -225,7 +225,7 @@ def test_definitions_that_queries_cannot_call_are_errors(
 
 
 @pytest.mark.proves("W30")
-def test_functions_in_python_share_the_names_of_functions_in_sql(tmp_path: Path) -> None:
+def test_functions_in_python_and_sql_share_a_namespace(tmp_path: Path) -> None:
     sql = "CREATE FUNCTION net(x INT) RETURNS INT RETURN x;\n"
     (problem,) = loaded(tmp_path, q=TABLE + sql).project.errors
     assert "`net` is already defined at " in problem.message
@@ -235,7 +235,7 @@ def test_functions_in_python_share_the_names_of_functions_in_sql(tmp_path: Path)
 
 
 @pytest.mark.proves("W30")
-def test_a_registered_name_is_one_function_for_the_parser(tmp_path: Path) -> None:
+def test_a_registered_name_is_parsed_as_an_unknown_function(tmp_path: Path) -> None:
     project = sound(tmp_path, q=TABLE)
     for udf in project.udfs:
         tree = parse(f"SELECT {udf.registered}(1)")

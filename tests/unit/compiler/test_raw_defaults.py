@@ -1,4 +1,4 @@
-"""Columns of raw tables with a DEFAULT: Spark would put it in place of missing values."""
+"""Columns of raw tables cannot have a DEFAULT, which Spark would use for missing values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from persist_assets.compiler.frontends.sql import parse_sql
 pytestmark = pytest.mark.proves("V44")
 
 
-def test_a_default_of_a_column_is_refused() -> None:
+def test_a_default_of_a_raw_column_is_rejected() -> None:
     text = "CREATE TABLE t (id INT, n INT DEFAULT 5) USING json LOCATION 'x'"
     _, problems = parse_sql(text, "sources/a.sql", lambda _: None)
     assert [p.code for p in problems] == ["raw-default"]

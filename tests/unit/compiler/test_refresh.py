@@ -1,4 +1,4 @@
-"""The values of `refresh`: what each means, in every language, and where none may stand."""
+"""The values of `refresh`: their meaning in every language, and invalid combinations."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def q_of(files: dict[str, str]) -> tuple[Annotation, list[Problem]]:
 @pytest.mark.proves("T7")
 @pytest.mark.parametrize("write", [in_sql, in_python, in_comments_of_python])
 @pytest.mark.parametrize("line", VALUES)
-def test_every_value_means_the_same_in_every_language(line: str, write: object) -> None:
+def test_every_refresh_value_means_the_same_in_every_language(line: str, write: object) -> None:
     assert callable(write)
     annotation, problems = q_of(write(line))
     assert not [p for p in problems if p.severity == "error"]
@@ -62,7 +62,7 @@ def test_every_value_means_the_same_in_every_language(line: str, write: object) 
     )
 
 
-def test_the_decorator_of_incremental_tables_may_be_strict() -> None:
+def test_the_incremental_table_decorator_accepts_refresh_strict() -> None:
     head = "from persist_assets import incremental_table\n\n\n"
     text = f'{head}@incremental_table(watermark="ts", refresh="strict")\ndef q(t):\n    return t\n'
     annotation, problems = q_of({"t.sql": RAW, "s.py": text})
@@ -87,7 +87,9 @@ def test_the_decorator_of_incremental_tables_may_be_strict() -> None:
         ("yes", None),
     ],
 )
-def test_an_unknown_value_is_an_error_with_the_nearest_one(value: str, hint: str | None) -> None:
+def test_an_unknown_refresh_value_is_an_error_with_a_suggestion(
+    value: str, hint: str | None
+) -> None:
     (problem,) = compiled(in_sql(f"refresh={value}")).errors
     known = "auto, incremental, strict, whole, snapshot"
     assert problem.message == f"`refresh` must be one of {known}, got `{value}`"
@@ -104,7 +106,9 @@ def test_an_unknown_value_is_an_error_with_the_nearest_one(value: str, hint: str
         ("key=k", "`key` has no effect on a source that keeps no versions"),
     ],
 )
-def test_keys_of_increments_need_an_incremental_source(value: str, keys: str, message: str) -> None:
+def test_incremental_keys_require_an_incremental_source(
+    value: str, keys: str, message: str
+) -> None:
     (problem,) = compiled(in_sql(f"refresh={value} {keys}")).errors
     assert problem.message.startswith(message)
 
@@ -124,7 +128,7 @@ def test_keys_of_increments_need_an_incremental_source(value: str, keys: str, me
         ("watch=k", "`watch` has no effect on a source that keeps no versions"),
     ],
 )
-def test_strict_takes_the_keys_that_incremental_takes(
+def test_strict_accepts_the_same_keys_as_incremental(
     value: str, keys: str, message: str | None
 ) -> None:
     errors = compiled(in_sql(f"refresh={value} {keys}")).errors
@@ -132,7 +136,7 @@ def test_strict_takes_the_keys_that_incremental_takes(
     assert bool(errors) == bool(message)
 
 
-def test_parameters_have_a_value_in_strict_sources() -> None:
+def test_the_watermark_parameter_is_allowed_in_strict_sources() -> None:
     text = f"{RAW}--@ persist refresh={{}} watermark=ts\nCREATE VIEW q AS {ROWS} WHERE ts > :watermark;"
     assert not compiled({"s.sql": text.format("strict")}).errors
     (problem,) = compiled({"s.sql": text.format("auto")}).errors
@@ -140,7 +144,7 @@ def test_parameters_have_a_value_in_strict_sources() -> None:
 
 
 @pytest.mark.proves("T7")
-def test_no_value_but_snapshot_changes_what_a_source_means() -> None:
+def test_only_refresh_snapshot_changes_the_build_id() -> None:
     build_ids = {
         line: compiled(in_sql(f"watermark=ts {line}")).by_id["q@sources/s.sql"].build_id
         for line in VALUES
@@ -149,7 +153,7 @@ def test_no_value_but_snapshot_changes_what_a_source_means() -> None:
     assert build_ids["refresh=snapshot key=k"] != build_ids[""]
 
 
-def test_a_warning_about_an_old_word_hides_none_of_malloys_own() -> None:
+def test_a_deprecation_warning_does_not_hide_malloys_own_problems() -> None:
     read = read_model(model(sources=[source(annotations=[note("#@ persist refresh=full")])]))
     _, problems = declare(read)
     assert [p.code for p in problems if p.location.line == PLACE["line"]][:2] == [

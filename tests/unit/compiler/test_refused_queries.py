@@ -1,4 +1,4 @@
-"""Queries that `check` refuses as certainly as Spark does, and those that it leaves to Spark."""
+"""Queries that `check` rejects because Spark certainly would, and those that it leaves to Spark."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def problems(root: Path, query: str, toml: str = "") -> tuple[Problem, ...]:
 
 @pytest.mark.proves("W6")
 @pytest.mark.parametrize(("query", "code", "column", "message", "hint"), REFUSED)
-def test_what_spark_refuses_for_certain_is_an_error_with_a_way_out(
+def test_queries_that_spark_certainly_rejects_are_errors_with_a_hint(
     tmp_path: Path, query: str, code: str, column: int, message: str, hint: str
 ) -> None:
     first, *_ = problems(tmp_path, query)
@@ -38,7 +38,7 @@ def test_what_spark_refuses_for_certain_is_an_error_with_a_way_out(
 
 @pytest.mark.proves("W6")
 @pytest.mark.parametrize("query", ACCEPTED)
-def test_what_spark_may_accept_is_no_error(tmp_path: Path, query: str) -> None:
+def test_queries_that_spark_may_accept_are_not_errors(tmp_path: Path, query: str) -> None:
     assert problems(tmp_path, query) == ()
 
 
@@ -51,7 +51,9 @@ def test_what_spark_may_accept_is_no_error(tmp_path: Path, query: str) -> None:
         ("trunc('month', d)", "trunc(d, 'month')", "last"),
     ],
 )
-def test_swapped_units_are_warned_of(tmp_path: Path, call: str, right: str, where: str) -> None:
+def test_swapped_unit_arguments_are_a_warning(
+    tmp_path: Path, call: str, right: str, where: str
+) -> None:
     (warning,) = problems(tmp_path, f"SELECT {call} AS x FROM t")
     name = call.partition("(")[0]
     assert (warning.severity, warning.hint) == ("warning", right)
@@ -60,13 +62,13 @@ def test_swapped_units_are_warned_of(tmp_path: Path, call: str, right: str, wher
 
 @pytest.mark.proves("W6")
 @pytest.mark.parametrize("toml", ['functions = ["sum"]', '[spark]\n"spark.jars" = "udfs.jar"'])
-def test_functions_of_the_session_may_stand_anywhere(tmp_path: Path, toml: str) -> None:
+def test_session_functions_are_allowed_anywhere(tmp_path: Path, toml: str) -> None:
     query = "SELECT a FROM t WHERE sum(a) > 1"
     assert problems(tmp_path, query, toml) == ()
     assert problems(tmp_path, query) != ()
 
 
-def test_a_plus_before_a_position_makes_it_a_constant(tmp_path: Path) -> None:
+def test_a_plus_sign_makes_a_group_by_position_a_constant(tmp_path: Path) -> None:
     queries = (f"SELECT a, count(*) n FROM t GROUP BY {key}" for key in ("1", "+1"))
     found: list[str | None] = []
     for query in queries:

@@ -1,4 +1,4 @@
-"""Locations with URL schemes that nothing supports are refused before anything is asked of them."""
+"""Locations with unsupported URL schemes are rejected before they are accessed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EXTERNAL = """CREATE EXTERNAL TABLE t (a INT) WITH ('connectors' = '[{{"transpor
         EXTERNAL.format(name="iceberg_input", place="abc://lake/t"),
     ],
 )
-def test_a_scheme_that_nothing_supports_is_an_error_of_the_source(
+def test_an_unsupported_scheme_is_an_error_of_the_source(
     source: str, make_project: Callable[..., Path]
 ) -> None:
     project = load_project(load_settings(make_project({"m.sql": source}, "")))
@@ -46,7 +46,7 @@ def test_a_scheme_that_nothing_supports_is_an_error_of_the_source(
     ("form", "place"),
     [("parquet", "s3a://lake/t"), ("csv", "hdfs://h/t"), ("jdbc", "abc://x"), ("csv", "data/a:b")],
 )
-def test_schemes_that_spark_or_a_library_supports_are_not_refused(
+def test_schemes_supported_by_spark_or_a_library_are_accepted(
     form: str, place: str, make_project: Callable[..., Path]
 ) -> None:
     source = DECLARED.format(form=form, place=place)
@@ -55,7 +55,7 @@ def test_schemes_that_spark_or_a_library_supports_are_not_refused(
 
 
 @pytest.mark.proves("S24")
-def test_a_scheme_in_settings_is_refused_with_those_supported(
+def test_an_unsupported_scheme_in_settings_is_rejected_with_a_hint(
     make_project: Callable[..., Path],
 ) -> None:
     for settings in ('warehouse = "abc://x/y"', '[env.dev.raw]\nt = "abc://x/y"'):

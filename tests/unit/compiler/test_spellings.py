@@ -1,4 +1,4 @@
-"""Names that differ in spelling only: refused, or told apart wherever they are written."""
+"""Names that differ only in spelling are rejected, or stay distinct everywhere."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def problems(files: dict[str, str]) -> list[str]:
             {"M.sql": view("p"), "m.sql": view("P")},
             "sources/m.sql:2:13: error: `P` is already defined at sources/M.sql:2:13",
         ),
-        (  # one é is a letter, the other an e and an accent
+        (  # one é is a single character, the other an e and an accent
             {"m.sql": view("caf\u00e9") + view("`cafe\u0301`")},
             "sources/m.sql:4:13: error: invalid source name `cafe\u0301`",
         ),
@@ -63,7 +63,7 @@ def problems(files: dict[str, str]) -> list[str]:
         ({"m.sql": view("`..`")}, "invalid source name `..`"),
     ],
 )
-def test_what_would_be_one_on_some_store_is_refused_with_both_places(
+def test_names_that_could_collide_in_storage_are_rejected_with_locations(
     files: dict[str, str], says: str
 ) -> None:
     (problem,) = problems(files)
@@ -83,7 +83,7 @@ ALIKE = {
 }
 
 
-def test_what_looks_alike_after_cleaning_is_told_apart(make_project: Callable[..., Path]) -> None:
+def test_similar_names_stay_distinct_after_cleaning(make_project: Callable[..., Path]) -> None:
     root = make_project({"t.sql": T, **ALIKE})
     loaded = load_sources(root / "sources")
     graph = loaded.resolve_asset_graph()
@@ -91,7 +91,7 @@ def test_what_looks_alike_after_cleaning_is_told_apart(make_project: Callable[..
     assert graph.executable_asset_keys == {dg.AssetKey(s.asset_key) for s in persisted}
     assert len({op_name(s) for s in persisted}) == len(ALIKE)
     assert len({s.table.lower() for s in persisted}) == len(ALIKE)
-    # Dagster takes them: names of ops, and groups.
+    # Dagster accepts the names of ops and groups.
     job = loaded.resolve_implicit_global_asset_job_def()
     assert {n.name for n in job.nodes} == {op_name(s) for s in persisted}
     assert {s.group for s in persisted} == {"a_", "a", "a_b_c", "__c", "x_y", "x_y_z"}
@@ -102,7 +102,7 @@ def keyed(*parts: str) -> Source:
     return replace(made, asset_key=parts)
 
 
-def test_plain_names_of_ops_are_no_other_s() -> None:
+def test_cleaned_op_names_never_collide_with_plain_ones() -> None:
     assert op_name(keyed("daily", "daily_delays")) == "daily__daily_delays"
     others = [("a_", "b"), ("a", "_b"), ("a__b",), ("a-b",), ("a", "b_"), ("_", "a"), ("ä",)]
     names = [op_name(keyed(*parts)) for parts in others]
@@ -111,7 +111,7 @@ def test_plain_names_of_ops_are_no_other_s() -> None:
 
 
 @pytest.mark.parametrize("name", ["Prod", "PROD", "prüfung", "a/b", "..", "-x", "1st", "x" * 65])
-def test_names_of_environments_are_the_same_everywhere_or_refused(
+def test_invalid_environment_names_are_rejected(
     make_project: Callable[..., Path], name: str
 ) -> None:
     root = make_project({"t.sql": T})
@@ -130,7 +130,7 @@ def test_environments_with_dashes_and_underscores_have_files_of_their_own(
     assert [p.name for p in paths] == ["prod-eu.json", "prod_eu.json"]
 
 
-def test_a_prefix_of_keys_is_everywhere(make_project: Callable[..., Path]) -> None:
+def test_a_key_prefix_applies_to_all_asset_keys(make_project: Callable[..., Path]) -> None:
     root = make_project(
         {"t.sql": T, "m.sql": view("p") + view("q", "SELECT a + 1 AS b FROM p")},
         'key_prefix = "lake/team_a"\n',
@@ -145,7 +145,7 @@ def test_a_prefix_of_keys_is_everywhere(make_project: Callable[..., Path]) -> No
     p, q = (dg.AssetKey(["lake", "team_a", "m", n]) for n in ("p", "q"))
     assert graph.executable_asset_keys == {p, q}
     assert graph.get(q).parent_keys == {p}
-    # It is a name and nothing more.
+    # The prefix changes no BuildID.
     toml = (root / "persist.toml").read_text()
     (root / "persist.toml").write_text(toml.partition("\n")[2])
     bare = load_project(load_settings(root))
@@ -155,7 +155,7 @@ def test_a_prefix_of_keys_is_everywhere(make_project: Callable[..., Path]) -> No
 
 
 @pytest.mark.parametrize("prefix", ["a//b", "/a", "a/", "a-b", "ä", "a b"])
-def test_a_prefix_that_is_none_is_refused(make_project: Callable[..., Path], prefix: str) -> None:
+def test_an_invalid_key_prefix_is_rejected(make_project: Callable[..., Path], prefix: str) -> None:
     root = make_project({"t.sql": T}, f'key_prefix = "{prefix}"\n')
     with pytest.raises(SettingsError, match="is not a valid asset key prefix"):
         load_settings(root)

@@ -1,4 +1,4 @@
-"""SQL files → declarations."""
+"""Parsing SQL files into declarations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def problems(text: str) -> list[str]:
     return [str(p).split("\n")[0] for p in parse_sql(text, "sources/a.sql")[1]]
 
 
-def test_several_statements_with_what_stands_above_them() -> None:
+def test_statements_get_the_comments_and_annotations_above_them() -> None:
     declarations, wrong = parse_sql(
         "-- About this file.\n\n"
         "--@ persist\n"
@@ -65,13 +65,13 @@ def test_a_materialized_view_is_persisted() -> None:
     assert one("CREATE MATERIALIZED VIEW v AS SELECT 1 AS a").materialized
 
 
-def test_the_text_of_a_query_is_the_users_own() -> None:
+def test_the_text_of_a_query_is_stored_as_written() -> None:
     query = one("CREATE VIEW v AS\n  select  A -- why\n from   T ;\n").query
     assert query is not None
     assert query.text == "select  A -- why\n from   T"
 
 
-def test_references_are_tables_that_are_no_ctes() -> None:
+def test_references_are_tables_other_than_ctes() -> None:
     query = one(
         "CREATE VIEW v AS WITH q AS (SELECT * FROM a), r AS (SELECT * FROM q) "
         "SELECT /*+ BROADCAST(c) */ * FROM r JOIN x.`b` ON true, c AS d TABLESAMPLE (5 ROWS) "
@@ -104,7 +104,7 @@ def test_a_view_may_name_its_columns() -> None:
     assert declaration.description == "what"
 
 
-def test_a_raw_table_says_what_and_where() -> None:
+def test_a_raw_table_declares_format_options_columns_and_location() -> None:
     declaration = one(
         "CREATE TABLE t (a INT COMMENT 'x', s STRUCT<aB: INT, c: ARRAY<DEC(3)>>, v VARCHAR(3)) "
         "USING CSV OPTIONS (header true, 'sep' = ';', maxColumns 3) LOCATION 'data/t'"
@@ -215,11 +215,11 @@ def test_the_path_option_is_the_location() -> None:
         ),
     ],
 )
-def test_what_is_wrong_has_a_place_and_a_sentence(text: str, expected: str) -> None:
+def test_each_problem_has_a_location_and_a_message(text: str, expected: str) -> None:
     assert problems(text) == [expected]
 
 
-def test_all_problems_of_a_file_come_together() -> None:
+def test_all_problems_of_a_file_are_reported_together() -> None:
     assert (
         len(
             problems(
@@ -230,12 +230,12 @@ def test_all_problems_of_a_file_come_together() -> None:
     )
 
 
-def test_an_annotation_in_a_string_or_comment_is_none() -> None:
+def test_annotations_in_strings_and_comments_are_ignored() -> None:
     text = "/* --@ persist */ CREATE VIEW v AS SELECT '--@ persist' AS a /* --@ x */ FROM t"
     assert one(text).annotation.persist is None
 
 
-def test_a_broken_source_still_stands_for_its_name() -> None:
+def test_a_broken_source_still_defines_its_name() -> None:
     declarations, _ = parse_sql(
         "CREATE VIEW a AS SELECT (; CREATE VIEW b AS SELECT * FROM a", "a.sql"
     )
@@ -246,12 +246,12 @@ def test_a_broken_source_still_stands_for_its_name() -> None:
 @pytest.mark.parametrize(
     "text", ["", "DROP TABLE x", "SELECT 1; SELECT 2", "INSERT INTO t SELECT 1", "SELECT ("]
 )
-def test_a_query_from_outside_is_one_query(text: str) -> None:
+def test_an_ad_hoc_query_must_be_a_single_query(text: str) -> None:
     with pytest.raises(SourcesError):
         parse_query(text)
 
 
-def test_a_query_from_outside_has_references() -> None:
+def test_an_ad_hoc_query_has_references() -> None:
     assert [r.parts for r in parse_query("SELECT * FROM a JOIN b.c;").references] == [
         ("a",),
         ("b", "c"),
@@ -284,7 +284,7 @@ SELECT a, count(*) n FROM t GROUP|BY a WITH|ROLLUP
     "comment", ["/**/", " /* x /* y */ */ ", " -- x\n", "--\n", "/*\n*/-- 'y\r\n"]
 )
 @pytest.mark.parametrize("query", COMMENTED, ids=lambda q: q[:40])
-def test_a_comment_may_stand_wherever_a_blank_may(query: str, comment: str) -> None:
+def test_a_comment_may_replace_any_whitespace(query: str, comment: str) -> None:
     commented = one("CREATE VIEW v AS " + query.replace("|", comment)).query
     blank = one("CREATE VIEW v AS " + query.replace("|", " ")).query
     assert commented is not None
@@ -293,7 +293,7 @@ def test_a_comment_may_stand_wherever_a_blank_may(query: str, comment: str) -> N
     assert commented.text == query.replace("|", comment)
 
 
-def test_comments_move_no_places() -> None:
+def test_comments_do_not_change_locations() -> None:
     query = "SELECT a /* é\n x */ FROM t GROUP -- y\r\n BY /* z */ )"
     assert problems(f"-- up here\nCREATE VIEW v AS {query}")[0].startswith("sources/a.sql:4:13: ")
     declaration = one("--@ persist\n-- What.\nCREATE VIEW v AS SELECT a FROM /* x */ t -- y\n")
@@ -311,7 +311,7 @@ def test_comments_move_no_places() -> None:
         "SELECT a /* /*+ x */ , b -- */\nFROM t",
     ],
 )
-def test_a_comment_that_spark_ends_elsewhere_is_refused(query: str) -> None:
+def test_a_comment_that_spark_would_end_elsewhere_is_rejected(query: str) -> None:
     (problem,) = parse_sql(f"CREATE VIEW v AS\n{query}", "sources/a.sql")[1]
     assert (problem.code, problem.location.line) == ("comment", 2)
 
@@ -325,5 +325,5 @@ def test_a_comment_that_spark_ends_elsewhere_is_refused(query: str) -> None:
         "CREATE VIEW v AS SELECT '-- \\\n' AS x FROM t /* /* */ */ WHERE a > 1",
     ],
 )
-def test_a_comment_that_spark_ends_where_it_seems_is_none_the_worse(text: str) -> None:
+def test_a_comment_that_spark_ends_as_expected_is_accepted(text: str) -> None:
     assert one(text).query is not None

@@ -1,4 +1,4 @@
-"""Functions and variables of SQL: inlined in the meanings of the queries that use them."""
+"""SQL functions and variables are inlined in the queries that use them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def problems(root: Path, **files: str) -> list[str]:
 
 
 @pytest.mark.proves("W20")
-def test_functions_of_any_file_are_inlined_in_the_queries_of_others(tmp_path: Path) -> None:
+def test_functions_are_inlined_in_queries_of_other_files(tmp_path: Path) -> None:
     project = sound(tmp_path, f=FUNCTIONS, q=TABLE + A)
     twice = "CAST(CAST({0} AS int) + CAST({0} AS int) AS int)"
     inner = twice.format("CAST(n AS int)")
@@ -52,7 +52,7 @@ def test_functions_of_any_file_are_inlined_in_the_queries_of_others(tmp_path: Pa
 @pytest.mark.parametrize(
     ("before", "after", "changed"),
     [
-        ("RETURN x + x", "RETURN x * 3", {"a"}),  # called by a function that is called
+        ("RETURN x + x", "RETURN x * 3", {"a"}),  # called indirectly
         ("RETURN x + x", "/* x */ RETURN  x -- x\n  + x", set[str]()),
         ("'four times'", "'4 times'", set[str]()),
         ("twice(x INT)", "twice( y  INTEGER )", {"a"}),  # the body then has an unknown name
@@ -63,7 +63,7 @@ def test_functions_of_any_file_are_inlined_in_the_queries_of_others(tmp_path: Pa
         ("'north'", "'south'", set[str]()),
     ],
 )
-def test_an_edit_changes_the_meaning_of_what_it_can_change(
+def test_an_edit_changes_only_the_build_ids_that_it_affects(
     tmp_path: Path, before: str, after: str, changed: set[str]
 ) -> None:
     """The second project is compiled with the cache of the first one."""
@@ -138,7 +138,7 @@ CALLS = [
 
 @pytest.mark.proves("W20")
 @pytest.mark.parametrize(("call", "message"), CALLS)
-def test_calls_that_cannot_be_inlined_with_certainty_are_refused(
+def test_calls_that_cannot_be_inlined_safely_are_rejected(
     tmp_path: Path, call: str, message: str
 ) -> None:
     each = (
@@ -193,10 +193,10 @@ DEFINITIONS = [
 
 @pytest.mark.proves("W20")
 @pytest.mark.parametrize(("definition", "message"), DEFINITIONS)
-def test_definitions_that_cannot_be_inlined_are_errors_at_their_place(
+def test_definitions_that_cannot_be_inlined_are_errors_at_their_location(
     tmp_path: Path, definition: str, message: str
 ) -> None:
-    """They are reported once, and what uses them has no errors of its own."""
+    """They are reported once, and queries that use them have no errors of their own."""
     query = "CREATE VIEW v AS SELECT f(1) AS x, 1 AS y" if "FUNCTION f" in definition else "SELECT"
     files = {"f": f"\n{definition};", **({"q": query} if query != "SELECT" else {})}
     [problem] = problems(tmp_path, **files)
@@ -215,7 +215,7 @@ def test_two_definitions_of_one_name_are_an_error(tmp_path: Path) -> None:
     assert problem.message == "`f` is a function of the session, too"
 
 
-def test_calls_that_multiply_are_refused(tmp_path: Path) -> None:
+def test_calls_that_expand_exponentially_are_rejected(tmp_path: Path) -> None:
     call = "n"
     for _ in range(20):
         call = f"twice({call})"
@@ -239,7 +239,7 @@ lowest = 1
 
 
 @pytest.mark.proves("W21")
-def test_values_of_variables_belong_to_environments_and_to_what_reads_them(tmp_path: Path) -> None:
+def test_variables_have_values_by_environment_and_affect_only_their_readers(tmp_path: Path) -> None:
     c = "--@ persist\nCREATE VIEW c AS SELECT n * rate AS r FROM t WHERE start < current_date();"
     dev = sound(tmp_path, "dev", SETTINGS, f=FUNCTIONS, a=TABLE + A, b=B, c=c)
     prod = sound(tmp_path, "prod")
@@ -252,7 +252,7 @@ def test_values_of_variables_belong_to_environments_and_to_what_reads_them(tmp_p
 
 
 @pytest.mark.proves("W21")
-def test_a_variable_that_is_a_whole_column_names_it_as_in_spark(tmp_path: Path) -> None:
+def test_a_variable_selected_as_a_column_names_it_as_in_spark(tmp_path: Path) -> None:
     query = (
         TABLE + "CREATE VIEW v AS SELECT Lowest, session.`Region`, lowest + 1 AS l, region AS r\n"
         "FROM (SELECT system.session.region) UNION SELECT lowest, region, n, 'x' FROM t;\n"
@@ -268,7 +268,7 @@ def test_a_variable_that_is_a_whole_column_names_it_as_in_spark(tmp_path: Path) 
 
 
 @pytest.mark.proves("W21")
-def test_columns_come_before_variables(tmp_path: Path) -> None:
+def test_columns_take_precedence_over_variables(tmp_path: Path) -> None:
     query = (
         TABLE + "CREATE VIEW v AS SELECT region, session.region AS r, system.session.lowest AS l "
         "FROM t WHERE region = 'x' AND n > lowest;\n"
@@ -295,8 +295,8 @@ def test_columns_come_before_variables(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("W20")
-def test_a_parameter_that_stands_where_a_unit_could_is_replaced(tmp_path: Path) -> None:
-    """Else `date_add(n, 1)` of a function would read a column `n` of the query that calls it."""
+def test_a_parameter_in_the_position_of_a_unit_is_replaced(tmp_path: Path) -> None:
+    """Otherwise `date_add(n, 1)` of a function would read a column `n` of the calling query."""
     functions = "CREATE FUNCTION next(n DATE) RETURNS DATE RETURN date_add(n, datediff(n, n));\n"
     query = TABLE + "CREATE VIEW v AS SELECT next(DATE '2024-01-01') AS d FROM t;\n"
     n = "CAST(DATE '2024-01-01' AS date)"
@@ -319,7 +319,7 @@ def test_a_parameter_that_stands_where_a_unit_could_is_replaced(tmp_path: Path) 
         ("window", "(SELECT window(day, '1 day') FROM u GROUP BY window(day, '1 day'))"),
     ],
 )
-def test_columns_that_are_not_in_the_text_come_before_variables(
+def test_implicit_columns_take_precedence_over_variables(
     tmp_path: Path, name: str, below: str
 ) -> None:
     tables = "CREATE TABLE u (day DATE, s STRUCT<lowest: INT>) USING parquet LOCATION 'data/u';\n"
@@ -333,7 +333,7 @@ def test_columns_that_are_not_in_the_text_come_before_variables(
 
 
 @pytest.mark.proves("W21")
-def test_a_variable_needs_its_qualifier_beside_columns_that_are_not_in_the_text(
+def test_a_variable_beside_implicit_columns_needs_a_qualifier(
     tmp_path: Path,
 ) -> None:
     view = "CREATE VIEW v AS SELECT e FROM t LATERAL VIEW explode(array(n)) x AS e WHERE {} > 1"
@@ -346,7 +346,7 @@ def test_a_variable_needs_its_qualifier_beside_columns_that_are_not_in_the_text(
 
 
 @pytest.mark.proves("W21")
-def test_columns_of_table_functions_come_before_variables(tmp_path: Path) -> None:
+def test_columns_of_table_functions_take_precedence_over_variables(tmp_path: Path) -> None:
     function = "CREATE FUNCTION f() RETURNS TABLE (lowest INT) RETURN SELECT n FROM t;\n"
     query = TABLE + "CREATE VIEW v AS SELECT lowest FROM f();\n"
     project = sound(tmp_path, f=FUNCTIONS + function, q=query)
@@ -374,7 +374,7 @@ WRONG_SETTINGS = [
 
 @pytest.mark.proves("W21")
 @pytest.mark.parametrize(("settings", "message"), WRONG_SETTINGS)
-def test_values_that_do_not_fit_are_errors_at_their_place(
+def test_invalid_values_of_variables_are_errors_at_their_location(
     tmp_path: Path, settings: str, message: str
 ) -> None:
     from persist_assets.core.errors import SettingsError

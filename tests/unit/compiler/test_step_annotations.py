@@ -1,4 +1,4 @@
-"""Annotations of steps: retries, pools, tags of ops and the configuration of dagster-k8s."""
+"""Annotations of Dagster steps: retries, pools, op tags and the configuration of dagster-k8s."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def annotation_of(root: Path, lines: str, settings: str = "") -> Annotation:
 
 
 @pytest.mark.proves("U2")
-def test_steps_have_the_options_that_annotations_say(tmp_path: Path) -> None:
+def test_annotations_set_the_options_of_steps(tmp_path: Path) -> None:
     lines = (
         '--@ retries=3 { delay="30s" backoff=exponential jitter=full } pool=warehouse\n'
         "--@ op_tags { `dagster/priority`=3 queue=slow shares=[1, 2] }\n"
@@ -47,7 +47,7 @@ def test_steps_have_the_options_that_annotations_say(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("U2")
-def test_ops_of_assets_have_them(tmp_path: Path) -> None:
+def test_ops_of_assets_have_the_annotated_options(tmp_path: Path) -> None:
     sound(tmp_path, m=f"{RAW}--@ persist retries=2 pool=w op_tags.queue=slow\n{VIEW}")
     definitions = load_sources(tmp_path / "sources")
     (op,) = (a.op for a in definitions.assets or () if isinstance(a, dg.AssetsDefinition))
@@ -117,7 +117,7 @@ def test_invalid_values_in_settings_are_errors_there(tmp_path: Path) -> None:
 
 @pytest.mark.proves("U2")
 @pytest.mark.parametrize("key", ["retries=1", "pool=p", "op_tags.a=b", "k8s.job_config.a=b"])
-def test_sources_without_a_table_have_no_step(tmp_path: Path, key: str) -> None:
+def test_step_annotations_of_sources_without_a_table_are_errors(tmp_path: Path, key: str) -> None:
     problems = loaded(tmp_path, m=f"{RAW}--@ {key}\n{VIEW}").project.errors
     assert [p.message for p in problems] == [
         f"`{key.partition('=')[0].partition('.')[0]}` has no effect on a source that is not "
@@ -126,11 +126,11 @@ def test_sources_without_a_table_have_no_step(tmp_path: Path, key: str) -> None:
 
 
 @pytest.mark.proves("U2")
-def test_dagster_k8s_refuses_what_its_schema_lacks(tmp_path: Path) -> None:
+def test_keys_missing_in_the_schema_of_dagster_k8s_are_errors(tmp_path: Path) -> None:
     job = pytest.importorskip("dagster_k8s.job")
     assert {*K8S_PARTS} == {*job.USER_DEFINED_K8S_JOB_CONFIG_SCHEMA.fields}
     lines = "--@ k8s.container_config.resurces.requests.memory=4Gi\n"
-    sound(tmp_path, m=f"{RAW}--@ persist\n{lines}{VIEW}")  # the shape is right
+    sound(tmp_path, m=f"{RAW}--@ persist\n{lines}{VIEW}")  # its structure is valid
     with pytest.raises(SourcesError, match="Unexpected keys in model class V1Container") as error:
         load_sources(tmp_path / "sources")
     (problem,) = error.value.problems

@@ -1,4 +1,4 @@
-"""Functions of SQL that return tables: inlined as subqueries of the queries that use them."""
+"""SQL functions that return tables are inlined as subqueries of the calling queries."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def test_a_call_in_from_becomes_a_subquery_with_the_declared_columns(
 
 
 @pytest.mark.proves("W29")
-def test_a_source_reads_what_the_functions_read_that_it_calls(tmp_path: Path) -> None:
-    """Functions call functions; names mean what they mean in the file of the function."""
+def test_a_source_depends_on_the_tables_that_its_functions_read(tmp_path: Path) -> None:
+    """Functions call functions; names are resolved in the file of the function."""
     a = TABLE + "CREATE FUNCTION f(x INT) RETURNS TABLE (n INT) RETURN SELECT n FROM t WHERE n > x;"
     b = (
         "CREATE TABLE t (k INT) USING parquet LOCATION 'data/u';\n"
@@ -92,7 +92,7 @@ def test_a_source_reads_what_the_functions_read_that_it_calls(tmp_path: Path) ->
 
 
 @pytest.mark.proves("W29")
-def test_errors_in_the_query_of_a_function_are_in_its_file(tmp_path: Path) -> None:
+def test_errors_in_a_functions_query_are_reported_in_its_file(tmp_path: Path) -> None:
     text = "\nCREATE FUNCTION f(x INT) RETURNS TABLE (a INT)\n  RETURN SELECT {} AS a FROM {};"
     call = TABLE + view("SELECT a FROM f(1)")
     assert errors(tmp_path, f=text.format("nope", "t"), q=call)[0].startswith(
@@ -152,7 +152,7 @@ CALLS = [
 
 @pytest.mark.proves("W29")
 @pytest.mark.parametrize(("query", "message"), CALLS)
-def test_calls_that_might_have_other_rows_are_refused(
+def test_calls_that_cannot_be_inlined_safely_are_rejected(
     tmp_path: Path, query: str, message: str
 ) -> None:
     (problem,) = loaded(tmp_path, f=SINCE, q=TABLE + view(query)).project.errors
@@ -177,7 +177,7 @@ BODIES = [
 
 @pytest.mark.proves("W29")
 @pytest.mark.parametrize(("returns", "body", "message"), BODIES)
-def test_queries_whose_names_may_mean_something_else_are_refused(
+def test_invalid_and_ambiguous_queries_of_functions_are_rejected(
     tmp_path: Path, returns: str, body: str, message: str
 ) -> None:
     text = f"\nCREATE FUNCTION f(x INT) RETURNS {returns} RETURN {body};"
@@ -187,7 +187,7 @@ def test_queries_whose_names_may_mean_something_else_are_refused(
 
 
 @pytest.mark.proves("W29")
-def test_a_parameter_with_the_name_of_a_column_needs_the_name_of_the_function(
+def test_a_parameter_with_the_name_of_a_column_must_be_qualified(
     tmp_path: Path,
 ) -> None:
     text = (
@@ -204,14 +204,14 @@ def test_a_parameter_with_the_name_of_a_column_needs_the_name_of_the_function(
         loaded(tmp_path, q=TABLE).parse("SELECT a FROM f(1)")
     project = sound(tmp_path, f=text.format("f.n"), q=call)
     assert "WHERE t.n > CAST(1 AS int)" in text_of(project, "v")
-    # A column of a table that only the calling query reads changes nothing.
+    # A column of a table that only the calling query reads has no effect.
     other = text.replace("f(n INT)", "f(x INT)").format("x")
     project = sound(tmp_path, f=other, q=call + view("SELECT a, u.x FROM f(1), u", "w"))
     assert "WHERE t.n > CAST(1 AS int)" in text_of(project, "w")
 
 
 @pytest.mark.proves("W29")
-def test_columns_that_nobody_knows_could_be_parameters(tmp_path: Path) -> None:
+def test_parameters_are_ambiguous_if_columns_are_unknown(tmp_path: Path) -> None:
     python = "from persist_assets import table\n\n@table\ndef p(t):\n    return t\n"
     text = "CREATE FUNCTION f(x INT) RETURNS TABLE (a INT) RETURN SELECT n FROM p WHERE n > x;\n"
     query = TABLE + view("SELECT a FROM f(1)")
@@ -221,7 +221,7 @@ def test_columns_that_nobody_knows_could_be_parameters(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("W29")
-def test_variables_in_the_query_of_a_function_come_after_columns(tmp_path: Path) -> None:
+def test_columns_take_precedence_over_variables_in_a_functions_query(tmp_path: Path) -> None:
     text = SINCE + (
         "CREATE FUNCTION f() RETURNS TABLE (a INT) RETURN SELECT n FROM t WHERE day > {};\n"
     )

@@ -1,4 +1,4 @@
-"""Digests of texts: what is layout, and what is not."""
+"""Digests of source texts, which ignore layout and comments."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SQL = "SELECT a, 'x  y' AS `b  c` FROM t WHERE a <= 1 AND b = -1"
     ],
 )
 @pytest.mark.proves("X2")
-def test_layout_and_comments_of_sql_are_no_text(text: str) -> None:
+def test_layout_and_comments_of_sql_are_ignored(text: str) -> None:
     assert plain_sql(text) == plain_sql(SQL)
 
 
@@ -67,12 +67,12 @@ def test_layout_and_comments_of_sql_are_no_text(text: str) -> None:
     ],
 )
 @pytest.mark.proves("X2")
-def test_tokens_of_sql_are_text(one: str, other: str) -> None:
+def test_sql_texts_with_different_tokens_differ(one: str, other: str) -> None:
     assert plain_sql(f"SELECT {one}") != plain_sql(f"SELECT {other}")
 
 
 @pytest.mark.proves("X2")
-def test_layout_and_comments_of_malloy_are_no_text() -> None:
+def test_layout_and_comments_of_malloy_are_ignored() -> None:
     text = "source: a is\n  x.table('t  u') -- one\n// two\n#@ persist\nsource: b is a"
     same = "source:   a is x.table('t  u')\n\n  /* three */#@ persist \n  source: b is a\n"
     assert plain_malloy(text) == plain_malloy(same).rstrip(" ")
@@ -93,7 +93,7 @@ def test_layout_and_comments_of_malloy_are_no_text() -> None:
 
 
 @pytest.mark.proves("X2")
-def test_layout_and_comments_of_python_are_no_text() -> None:
+def test_layout_and_comments_of_python_are_ignored() -> None:
     text = "def f(a):\n    # one\n    if a:\n        return (a +\n 1)\n    return f'{a  }  {1}'\n"
     same = "def f(a):\n  if a:  # two\n\n    return (a + 1)\n  return f'{a  }  {1}'\n"
     assert plain_python(text) == plain_python(same)
@@ -104,7 +104,7 @@ def test_layout_and_comments_of_python_are_no_text() -> None:
         text.replace("f'", "r'"),
     ]
     assert len({plain_python(t) for t in (text, *others)}) == len(others) + 1
-    for lines in ("\f\n", "a = '\u2028'\n", "a = '\x1c'\n"):  # neither ends a line of code
+    for lines in ("\f\n", "a = '\u2028'\n", "a = '\x1c'\n"):  # none of them ends a line of code
         after = f"{lines}b = f'c{{1}}'\n"
         assert plain_python(after) != plain_python(after.replace("'c{", "'d{"))
     spaces = "b = f'{a}'  +  f'{a}'\n"
@@ -154,11 +154,11 @@ EDITS = [
     ("c.malloy", "select: *", "select: a", "m"),
     ("d.malloy", "source: d", "source: e is spark.table('s')\nsource: d", "m d e"),
 ]
-"""A file, a text in it, another in its place, and the sources whose texts change."""
+"""A file, a text in it, its replacement, and the sources whose digests change."""
 
 
 @pytest.mark.proves("X2")
-def test_a_text_holds_everything_beneath_it(make_project: Make) -> None:
+def test_an_edit_changes_the_text_digests_of_all_downstream_sources(make_project: Make) -> None:
     need_node()
     root = make_project(FILES)
     known = text_digests(root)
@@ -174,7 +174,7 @@ def test_a_text_holds_everything_beneath_it(make_project: Make) -> None:
 
 
 @pytest.mark.proves("X2")
-def test_a_text_that_was_not_compiled_is_unknown(make_project: Make) -> None:
+def test_text_digests_are_unknown_if_a_file_changed_after_compilation(make_project: Make) -> None:
     need_node()
     beside = {k: v.replace("d.malloy", "../d.malloy") for k, v in FILES.items() if k != "d.malloy"}
     root = make_project(beside | {"e.sql": "--@ persist\nCREATE VIEW e AS SELECT * FROM m;\n"})
@@ -182,27 +182,27 @@ def test_a_text_that_was_not_compiled_is_unknown(make_project: Make) -> None:
     imported.write_text(FILES["d.malloy"])
     assert {"m", "e"} <= text_digests(root).keys()
     project = require(load_project(load_settings(root, environ={})))
-    imported.write_text(f"{FILES['d.malloy']}\nsource: other is d\n")  # asked for texts only now
+    imported.write_text(f"{FILES['d.malloy']}\nsource: other is d\n")  # the texts are read only now
     known = {s.name: project.text_of(s.source_id) for s in project.sources}
     assert {name for name, digest in known.items() if not digest} == {"m", "e"}
 
 
 @pytest.mark.proves("X1")
-def test_another_fingerprint_changes_no_text_and_all_build_ids(
+def test_a_new_fingerprint_version_changes_all_build_ids_but_no_text_digests(
     make_project: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need_node()
     root = make_project(FILES)
     project, known = load_project(load_settings(root, environ={})), text_digests(root)
     monkeypatch.setattr(digests, "VERSION", "another")
-    other = load_project(load_settings(root, environ={}))  # and not those of the compile cache
+    other = load_project(load_settings(root, environ={}))  # not from the compile cache
     assert {s.build_id for s in project.sources}.isdisjoint(s.build_id for s in other.sources)
     assert text_digests(root) == known
     assert project.software != other.software
 
 
 @pytest.mark.proves("X2")
-def test_settings_that_change_rows_are_text(make_project: Make) -> None:
+def test_settings_that_change_rows_change_the_text_digests(make_project: Make) -> None:
     need_node()
     known = text_digests(make_project(FILES))
     harmless = '[spark]\n"spark.sql.shuffle.partitions" = "2"\n'
@@ -222,10 +222,10 @@ def test_settings_that_change_rows_are_text(make_project: Make) -> None:
     ],
 )
 @pytest.mark.proves("X9", "X2")
-def test_tables_of_catalogs_at_different_places_are_different_data(
+def test_catalog_tables_at_different_locations_have_different_build_ids(
     one: str, other: str, make_project: Make
 ) -> None:
-    """They have the same names in all environments, which would share tables otherwise."""
+    """Their names are the same in all environments, which would otherwise share tables."""
     sql = (
         "CREATE TABLE t (a INT) USING catalog OPTIONS (table 'lake.db.t');\n"
         "CREATE TABLE d (a INT) USING catalog OPTIONS (table 'db.t');\n"
@@ -258,7 +258,7 @@ def test_tables_of_catalogs_at_different_places_are_different_data(
     ],
 )
 @pytest.mark.proves("X2")
-def test_other_rows_of_a_release_are_other_texts(
+def test_a_release_that_changes_rows_changes_the_text_digests(
     kind: str, changed: str, make_project: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need_node()

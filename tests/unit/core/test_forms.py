@@ -1,4 +1,4 @@
-"""Forms of Spark's SQL that sqlglot reads otherwise, or that were read as what they are not."""
+"""Constructs of Spark SQL that sqlglot parses differently, or that were once misread."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def is_whole(one: Source) -> bool:
 
 @pytest.mark.proves("S15")
 @pytest.mark.parametrize("call", ["window(ts, '15 minutes')", "session_window(ts, '5 minutes')"])
-def test_windows_of_time_are_keys_of_groups(call: str) -> None:
+def test_time_windows_are_grouping_keys(call: str) -> None:
     name = call.partition("(")[0]
     quoted = call.replace(name, f"`{name}`")
     same = [
@@ -49,7 +49,7 @@ def test_windows_of_time_are_keys_of_groups(call: str) -> None:
 @pytest.mark.parametrize(
     "query",
     [
-        # They leave out rows without a time, and make several of one: more than a column.
+        # Unlike columns, they drop rows without a time, and can turn one row into several.
         "SELECT a FROM (SELECT a, window(ts, '1 hour') AS w FROM t)",
         "SELECT a FROM (SELECT DISTINCT a, window(ts, '2 hours', '1 hour') AS w FROM t)",
         "SELECT k, max(window(ts, '1 hour').start) AS x FROM t GROUP BY k, window(ts, '1 hour')",
@@ -57,12 +57,12 @@ def test_windows_of_time_are_keys_of_groups(call: str) -> None:
         "SELECT count(*) AS n FROM t GROUP BY ROLLUP (window(ts, '1 hour'))",
     ],
 )
-def test_windows_of_time_elsewhere_are_no_columns(query: str) -> None:
+def test_time_windows_elsewhere_are_not_analyzed_as_columns(query: str) -> None:
     assert is_whole(source(query))
 
 
 @pytest.mark.proves("S15")
-def test_a_word_window_is_a_column_too_and_begins_a_clause() -> None:
+def test_window_can_be_a_column_name_or_begin_a_clause() -> None:
     table = "CREATE TABLE t (window STRUCT<start: INT>, k INT) USING parquet LOCATION 't';"
     a = source("SELECT window, count(*) AS n FROM t GROUP BY window", table)
     b = source("SELECT `window`, count(*) AS n FROM t GROUP BY `window`", table)
@@ -72,7 +72,7 @@ def test_a_word_window_is_a_column_too_and_begins_a_clause() -> None:
 
 
 @pytest.mark.proves("S15")
-def test_user_is_a_function_where_no_column_is_called_so() -> None:
+def test_user_is_a_function_unless_a_column_has_that_name() -> None:
     one = source("SELECT s, user AS u FROM t")
     assert one.volatile
     assert one.build_id == source("SELECT s, user() AS u FROM t").build_id
@@ -82,7 +82,7 @@ def test_user_is_a_function_where_no_column_is_called_so() -> None:
 
 
 @pytest.mark.proves("S15")
-def test_a_star_over_a_struct_stands_for_its_fields() -> None:
+def test_a_star_over_a_struct_expands_to_its_fields() -> None:
     one = source("SELECT k, st.* FROM t")
     assert [(c.name, c.type) for c in one.columns] == [("k", "int"), ("a", "int"), ("b", "string")]
     assert one.build_id == source("SELECT k, st.a, t.st.b FROM t").build_id
@@ -118,7 +118,7 @@ def test_except_of_a_field_leaves_the_rest_of_the_struct(starred: str, written: 
 
 @pytest.mark.proves("S15")
 @pytest.mark.parametrize("names", ["st.a, st", "st.a, st.a", "k, k", "st.z", "k.a"])
-def test_except_that_spark_refuses_is_not_analysed(names: str) -> None:
+def test_except_that_spark_rejects_is_not_analyzed(names: str) -> None:
     assert is_whole(source(f"SELECT * EXCEPT ({names}) FROM t"))
 
 
@@ -130,7 +130,7 @@ def test_except_of_an_unknown_column_is_an_error(name: str) -> None:
 
 
 @pytest.mark.proves("S15")
-def test_order_by_behind_distinct_may_qualify_columns() -> None:
+def test_order_by_after_distinct_may_qualify_columns() -> None:
     one = source("SELECT DISTINCT a, k FROM t ORDER BY k, a DESC LIMIT 3").build_id
     for query in (
         "SELECT DISTINCT t.a, t.k FROM t ORDER BY t.k, t.a DESC LIMIT 3",
@@ -144,7 +144,7 @@ def test_order_by_behind_distinct_may_qualify_columns() -> None:
 
 
 @pytest.mark.proves("S15")
-def test_values_in_parentheses_may_have_a_name() -> None:
+def test_values_in_parentheses_may_have_an_alias() -> None:
     one = source("SELECT x, y FROM VALUES (1, 2), (3, 4) AS v(x, y)").build_id
     for values in (
         "(VALUES (1, 2), (3, 4) AS t(x, y)) u",
@@ -160,7 +160,7 @@ def test_values_in_parentheses_may_have_a_name() -> None:
 
 
 @pytest.mark.proves("S15")
-def test_a_doubled_quote_is_one_in_comments() -> None:
+def test_a_doubled_quote_in_a_comment_is_one_quote() -> None:
     table = "CREATE TABLE t (a INT COMMENT 'Customer''s, own') USING parquet LOCATION 't' COMMENT 'it''s';"
     made = compiled(
         {"t.sql": table, "q.sql": "CREATE VIEW q (a COMMENT 'the a''s') COMMENT 'q''s' AS SELECT a FROM t"}

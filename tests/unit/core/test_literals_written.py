@@ -1,4 +1,4 @@
-"""Strings, numbers, binaries and intervals are what Spark reads, however they are written."""
+"""Strings, numbers, binaries and intervals in all spellings mean what Spark reads."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_spellings_of_one_literal_have_one_build_id(one: str, other: str) -> Non
         ("X'41'", "'41'"),
     ],
 )
-def test_literals_that_spark_keeps_apart_have_two_build_ids(one: str, other: str) -> None:
+def test_literals_that_spark_distinguishes_have_different_build_ids(one: str, other: str) -> None:
     assert build_id(one) != build_id(other)
 
 
@@ -74,7 +74,7 @@ def test_a_sign_inside_an_interval_does_not_end_it() -> None:
 
 
 @pytest.mark.proves("S2")
-def test_digits_and_letters_are_a_name_where_they_are_no_number() -> None:
+def test_names_that_start_with_digits_are_not_read_as_numbers() -> None:
     table = "CREATE TABLE t (`0x41` INT, `0b1` INT) USING parquet LOCATION 't';"
     made = compiled({"t.sql": table, "q.sql": "CREATE VIEW q AS SELECT 0x41 AS x, 0b1 AS y FROM t"})
     assert not made.errors

@@ -1,4 +1,4 @@
-"""Log lines as JSON: each call in the code has an action that is published."""
+"""Log lines as JSON: each log call in the code has a published action."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def lines() -> tuple[logging.Logger, io.StringIO]:
 
 
 @pytest.mark.proves("Y3")
-def test_a_line_has_the_keys_of_its_call_and_of_what_it_is_about(
+def test_a_log_line_has_the_keys_of_its_call_and_its_context(
     lines: tuple[logging.Logger, io.StringIO],
 ) -> None:
     logger, stream = lines
@@ -90,7 +90,7 @@ def test_a_line_has_the_keys_of_its_call_and_of_what_it_is_about(
 
 
 @pytest.mark.proves("Y3")
-def test_lines_of_other_packages_have_one_action() -> None:
+def test_log_lines_of_other_packages_share_one_action() -> None:
     record = logging.makeLogRecord({"name": "uvicorn", "msg": "action=%s", "args": ("x",)})
     assert json.loads(JsonFormatter().format(record))["action"] == LIBRARY
     assert "persist_assets.core.logs" in sys.modules

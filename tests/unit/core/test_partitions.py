@@ -1,4 +1,4 @@
-"""Partition keys and windows: those of Dagster's own definitions; annotations; what is stale."""
+"""Partition keys and windows equal Dagster's; annotations of partitions; stale partitions."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_windows_of_local_times_and_of_dates() -> None:
     assert high - low == timedelta(hours=23, microseconds=-1)  # clocks are put forward
 
 
-def test_two_dimensions() -> None:
+def test_partitions_of_two_dimensions_have_the_keys_of_dagster() -> None:
     both = Partitioning(
         (Dimension("t", "daily"), Dimension("origin", None, ("JFK", "EWR"))), "2013-01-01"
     )
@@ -114,7 +114,7 @@ def test_two_dimensions() -> None:
 
 
 @given(st.lists(st.integers(0, 30)), st.integers(1, 31))
-def test_runs_are_the_keys_they_are_of(chosen: list[int], n: int) -> None:
+def test_runs_of_keys_expand_to_the_same_keys(chosen: list[int], n: int) -> None:
     order = [f"k{i:02}" for i in range(n)]
     some = {f"k{i:02}" for i in chosen if i < n}
     assert expand(order, runs(order, some)) == tuple(sorted(some))
@@ -141,7 +141,7 @@ def test_a_change_reaches_the_partitions_that_have_its_rows(
     assert covered == {date.fromisoformat(key) for key in some}
 
 
-def test_a_row_that_can_be_in_no_partition_is_not_in_the_table() -> None:
+def test_bounds_exclude_rows_outside_all_partitions() -> None:
     ended = timed("monthly", "2013-01-15", "2013-04-10")
     assert keys(ended, datetime(2020, 1, 1, tzinfo=UTC)) == ("2013-02-01", "2013-03-01")
     said = "(`t` IS NOT NULL AND `t` >= DATE'2013-02-01' AND `t` <= DATE'2013-03-31')"
@@ -150,7 +150,7 @@ def test_a_row_that_can_be_in_no_partition_is_not_in_the_table() -> None:
     assert "CAST('2' AS int)" in bounds(listed, ["int"])
 
 
-def test_a_range_of_partitions() -> None:
+def test_a_range_of_partitions_is_validated() -> None:
     order = ["2013-01-01", "2013-01-02", "2013-01-03"]
     assert between("d", order, "2013-01-01", "2013-01-02") == ("2013-01-01", "2013-01-02")
     with pytest.raises(Exception, match="`d` has no partition `2014-01-01`"):
@@ -178,7 +178,7 @@ def project(annotation: str, query: str = "SELECT day, ts, o, n FROM f") -> Any:
         'partition { o=[EWR, JFK] day=monthly } start="2013-01-01"',
     ],
 )
-def test_what_partitions_can_be(annotation: str) -> None:
+def test_valid_partition_annotations_are_accepted(annotation: str) -> None:
     found = project(annotation)
     assert not found.problems
     partition = found.by_id["q@sources/m.sql"].annotation.partition
@@ -215,17 +215,17 @@ def test_what_partitions_can_be(annotation: str) -> None:
         ("partition { o=[a] } backfill=both", "got `both`"),
     ],
 )
-def test_what_partitions_cannot_be(annotation: str, said: str) -> None:
+def test_invalid_partition_annotations_are_rejected(annotation: str, said: str) -> None:
     messages = [p.message for p in project(annotation).problems]
     assert any(said in message for message in messages), messages
 
 
-def test_a_table_that_is_not_one_function_of_the_data_has_no_partitions() -> None:
+def test_a_nondeterministic_table_cannot_have_partitions() -> None:
     found = project("partition { o=[a] }", "SELECT o, rand() AS r FROM f")
     assert "is nondeterministic" in found.problems[0].message
 
 
-def test_readers_depend_on_the_columns_they_read_and_on_how_rows_are_parted() -> None:
+def test_readers_depend_on_the_columns_they_read_and_on_the_partitions() -> None:
     def build_id(query: str, start: str = "2013-01-01") -> str:
         text = (
             f'{RAW}--@ persist partition=daily time_column=day start="{start}"\n'
@@ -240,7 +240,7 @@ def test_readers_depend_on_the_columns_they_read_and_on_how_rows_are_parted() ->
     assert build_id("SELECT CAST(ts AS DATE) AS day, n, o FROM f") != plain
 
 
-def test_a_range_of_several_columns_is_a_box() -> None:
+def test_corners_of_partitions_with_two_dimensions_span_a_box() -> None:
     day, o = Dimension("day", "daily"), Dimension("o", None, ("JFK", "EWR"))
     partition = Partitioning((day, o), "2024-01-01", "2024-01-05", "UTC")
     order = keys(partition, datetime(2024, 2, 1, tzinfo=UTC))
@@ -256,7 +256,7 @@ SPANS = st.tuples(st.integers(0, 30), st.none() | st.integers(0, 9)).map(
 
 @pytest.mark.proves("S19")
 @given(st.lists(SPANS, max_size=6), st.integers(0, 40), st.integers(0, 9))
-def test_a_span_overlaps_any_of_some_where_it_overlaps_one(
+def test_overlaps_any_equals_a_comparison_with_each_span(
     spans: list[tuple[int, int | None]], low: int, length: int
 ) -> None:
     own = (low, low + length)
@@ -264,8 +264,8 @@ def test_a_span_overlaps_any_of_some_where_it_overlaps_one(
 
 
 @pytest.mark.proves("S19")
-def test_planning_ten_times_the_partitions_takes_no_hundred_times_the_comparisons() -> None:
-    """Every second partition is wanted, so that there are as many spans as partitions."""
+def test_planning_partitions_takes_a_linear_number_of_calls() -> None:
+    """Every second partition is requested, so that no spans can be merged."""
     project = compiled(
         {
             "m.sql": """

@@ -1,4 +1,4 @@
-"""Pipes are nested queries for the parser, and steps that could mean something else are reported."""
+"""Pipes become nested queries for the parser, and ambiguous steps are reported."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def nested(text: str) -> tuple[str, bool]:
         ("SELECT 1 AS s |> EXTEND s.k", "SELECT * , s.k FROM ( SELECT 1 AS s )"),
     ],
 )
-def test_steps_are_nested_queries(pipe: str, query: str) -> None:
+def test_pipe_steps_become_nested_queries(pipe: str, query: str) -> None:
     assert nested(pipe) == (query, True)
 
 
@@ -87,16 +87,16 @@ def test_steps_are_nested_queries(pipe: str, query: str) -> None:
         "SELECT k FROM t ORDER BY k |> WHERE k = 1",
     ],
 )
-def test_steps_that_could_mean_something_else_are_reported(pipe: str) -> None:
+def test_ambiguous_or_invalid_pipe_steps_are_reported(pipe: str) -> None:
     assert not nested(pipe)[1]
 
 
-def test_deep_parentheses_stay() -> None:
+def test_too_deeply_nested_parentheses_are_reported() -> None:
     text = f"FROM t |> WHERE {'(' * 50_000}a{')' * 50_000}"
     assert nested(text)[1] is False
 
 
-def test_problems_have_the_places_of_the_text() -> None:
+def test_errors_have_their_locations_in_the_piped_query() -> None:
     query = "CREATE VIEW q AS FROM t\n|> WHERE k > 1\n|> SELECT b, typo\n|> DROP b;"
     project = compiled({"raw.sql": RAW, "q.sql": query})
     (error,) = project.errors
@@ -112,7 +112,7 @@ def test_problems_have_the_places_of_the_text() -> None:
         ("FROM t |> AGGREGATE sum(+b) AS x GROUP BY k", True),
     ],
 )
-def test_a_plus_before_an_operand_is_not_lost(query: str, converts: bool) -> None:
+def test_a_unary_plus_before_an_operand_is_preserved(query: str, converts: bool) -> None:
     project = compiled({"raw.sql": RAW, "q.sql": f"CREATE VIEW q AS {query};"})
     other = compiled({"raw.sql": RAW, "q.sql": f"CREATE VIEW q AS {query.replace('+', '')};"})
     ids = [one.by_id["q@sources/q.sql"].build_id for one in (project, other)]

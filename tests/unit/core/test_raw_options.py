@@ -1,4 +1,4 @@
-"""Options of raw tables: those that a format has not are refused, and what becomes of bad records."""
+"""Options of raw tables: unknown options are rejected, and bad records are not hidden."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ WITH_BAD = (*AB, Column("_corrupt_record", "string"))
         ("xml", "rowtags", "did you mean `rowTag`?"),
     ],
 )
-def test_an_unknown_option_is_refused_with_what_was_meant(
+def test_an_unknown_raw_option_is_rejected_with_a_suggestion(
     form: str, option: str, hint: str
 ) -> None:
     assert wrong_option(form, {option: "x"}, AB) == (f"{form} has no option `{option}`", hint)
 
 
-def test_known_options_and_those_of_drivers_and_others_are_not() -> None:
+def test_known_options_and_options_of_other_drivers_are_accepted() -> None:
     for form, names in OPTIONS.items():
         others = ("mode", "columnNameOfCorruptRecord")
         options = {name.lower(): "true" for name in names if name not in others}
@@ -71,7 +71,7 @@ def test_known_options_and_those_of_drivers_and_others_are_not() -> None:
         ({"header": "yes"}, AB, "`header` must be true or false"),
     ],
 )
-def test_bad_records_are_an_error_or_kept_in_a_column(
+def test_options_that_would_hide_bad_records_are_rejected(
     options: dict[str, str], columns: tuple[Column, ...], message: str | None
 ) -> None:
     wrong = wrong_option("csv", options, columns)
@@ -95,7 +95,7 @@ def test_bad_records_are_an_error_or_kept_in_a_column(
         ("\n\n", {}, None),
     ],
 )
-def test_the_first_record_of_a_file(
+def test_the_first_record_of_a_csv_file_is_parsed(
     tmp_path: Path, content: str, options: dict[str, str], expected: tuple[str, ...] | None
 ) -> None:
     plain, packed = tmp_path / "f.csv", tmp_path / "f.csv.gz"
@@ -105,7 +105,7 @@ def test_the_first_record_of_a_file(
     assert found == {str(plain): expected, str(packed): expected}
 
 
-def test_other_encodings_and_files_that_are_not_looked_at(tmp_path: Path) -> None:
+def test_encodings_and_path_filters_apply_to_csv_headers(tmp_path: Path) -> None:
     (tmp_path / "f.csv").write_bytes("ä,b\n".encode("utf-16"))
     (tmp_path / "README.txt").write_text("no table")
     files = [str(tmp_path / "f.csv"), str(tmp_path / "README.txt")]
@@ -117,7 +117,7 @@ def test_other_encodings_and_files_that_are_not_looked_at(tmp_path: Path) -> Non
         first_records(["/x/a.csv.snappy"], {})
 
 
-def test_columns_go_by_name_or_both_lists_are_shown() -> None:
+def test_header_columns_are_matched_by_name_or_reported() -> None:
     names = [c.name for c in columns_in_order(["B", "new", "a"], AB, (), "f")]
     assert names == ["b", "_persist_1", "a"]
     with pytest.raises(StorageError) as raised:
@@ -132,7 +132,7 @@ def test_columns_go_by_name_or_both_lists_are_shown() -> None:
     assert not is_header(["1", "a"], AB, ())
 
 
-def test_a_line_is_found(tmp_path: Path) -> None:
+def test_the_line_number_of_a_record_is_found(tmp_path: Path) -> None:
     file = tmp_path / "f.csv"
     file.write_text('a,b\n1,x\ny,z\n"p\nq",2\n')
     assert line_of(str(file), "y,z", {}) == 3

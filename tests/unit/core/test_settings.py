@@ -1,4 +1,4 @@
-"""persist.toml and the environment."""
+"""Settings from persist.toml and environment variables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def write(root: Path, text: str) -> Path:
     return root
 
 
-def test_everything_has_a_default(tmp_path: Path) -> None:
+def test_settings_have_defaults(tmp_path: Path) -> None:
     settings = load_settings(tmp_path, environ={})
     assert settings.environment == "dev"
     assert settings.sources == "sources"
@@ -30,7 +30,7 @@ def test_everything_has_a_default(tmp_path: Path) -> None:
     assert settings.manifest_path == tmp_path / ".persist" / "manifests" / "dev.json"
 
 
-def test_the_environment_is_said_by_the_option_then_the_variable_then_the_file(
+def test_the_environment_comes_from_the_option_then_the_variable_then_the_file(
     tmp_path: Path,
 ) -> None:
     root = write(tmp_path, 'environment = "a"')
@@ -103,13 +103,13 @@ def test_the_environment_is_said_by_the_option_then_the_variable_then_the_file(
         ("env.dev = 1", "`env.dev` must be a table"),
     ],
 )
-def test_what_cannot_be_is_told(tmp_path: Path, text: str, says: str) -> None:
+def test_invalid_settings_are_reported(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(SettingsError) as error:
         load_settings(write(tmp_path, text), environ={})
     assert says in str(error.value)
 
 
-def test_the_root_is_found_upwards(tmp_path: Path) -> None:
+def test_the_project_root_is_found_in_parent_directories(tmp_path: Path) -> None:
     root = write(tmp_path / "p", "")
     below = root / "a" / "b"
     below.mkdir(parents=True)
@@ -118,7 +118,7 @@ def test_the_root_is_found_upwards(tmp_path: Path) -> None:
         find_root(tmp_path)
 
 
-def test_only_what_changes_results_is_part_of_the_connection(tmp_path: Path) -> None:
+def test_only_settings_that_change_results_are_part_of_the_connection(tmp_path: Path) -> None:
     plain = load_settings(write(tmp_path / "a", ""), environ={})
     tuned = load_settings(
         write(
@@ -160,7 +160,9 @@ def test_only_what_changes_results_is_part_of_the_connection(tmp_path: Path) -> 
         "spark.sql.sources.commitProtocolClass",
     ],
 )
-def test_a_setting_that_cannot_change_rows_is_in_no_build_id(tmp_path: Path, key: str) -> None:
+def test_a_setting_that_cannot_change_rows_does_not_affect_build_ids(
+    tmp_path: Path, key: str
+) -> None:
     plain = load_settings(write(tmp_path / "a", ""), environ={})
     more = load_settings(write(tmp_path / "b", f'[spark]\n"{key}" = "x"'), environ={})
     assert dict(more.spark)[key] == "x"
@@ -178,13 +180,13 @@ def test_a_setting_that_cannot_change_rows_is_in_no_build_id(tmp_path: Path, key
         "spark.sql.optimizer.excludedRules",
     ],
 )
-def test_any_other_setting_of_spark_sql_is_in_every_build_id(tmp_path: Path, key: str) -> None:
+def test_any_other_spark_sql_setting_affects_build_ids(tmp_path: Path, key: str) -> None:
     settings = load_settings(write(tmp_path, f'[spark]\n"{key}" = "x"'), environ={})
     assert dict(settings.connection)[key] == "x"
 
 
 @pytest.mark.proves("S14")
-def test_projects_declare_more_settings_harmless(tmp_path: Path) -> None:
+def test_projects_can_declare_more_settings_harmless(tmp_path: Path) -> None:
     text = """
         [spark]
         harmless = ["spark.sql.ours.*", "spark.sql.one"]
@@ -200,7 +202,7 @@ def test_projects_declare_more_settings_harmless(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("S14")
-def test_build_ids_hold_what_an_older_release_counted_if_persist_toml_says_so(
+def test_persist_toml_can_preserve_the_build_ids_of_an_older_release(
     tmp_path: Path,
 ) -> None:
     text = """
@@ -216,7 +218,7 @@ def test_build_ids_hold_what_an_older_release_counted_if_persist_toml_says_so(
     old = load_settings(write(tmp_path / "b", kept), environ={})
     assert old.formerly_counted == ()
     assert dict(old.spark)["spark.kubernetes.container.image"] == "spark:2"
-    # The pairs that releases before this one digested.
+    # The pairs that earlier releases included in BuildIDs.
     assert old.connection == (
         ("dialect", "spark"),
         ("spark.kubernetes.container.image", "spark:1"),
@@ -226,7 +228,7 @@ def test_build_ids_hold_what_an_older_release_counted_if_persist_toml_says_so(
     )
 
 
-def test_the_shared_server_is_no_setting_of_spark_and_in_no_identity(tmp_path: Path) -> None:
+def test_shared_server_settings_are_not_passed_to_spark_or_in_build_ids(tmp_path: Path) -> None:
     own = load_settings(write(tmp_path / "a", ""), environ={})
     text = '[spark]\nshared = true\n"spark.shared_port" = 15002\nshared_idle = "1h 30m"'
     shared = load_settings(write(tmp_path / "b", text), environ={})
@@ -236,7 +238,7 @@ def test_the_shared_server_is_no_setting_of_spark_and_in_no_identity(tmp_path: P
     assert shared.connection == own.connection
 
 
-def test_a_relative_place_is_absolute_in_a_ledger_that_others_share(tmp_path: Path) -> None:
+def test_relative_locations_become_absolute_in_a_shared_ledger(tmp_path: Path) -> None:
     own = load_settings(write(tmp_path / "a", ""), environ={})
     shared = load_settings(
         write(tmp_path / "b", f'ledger = "sqlite:///{tmp_path}/ledger.db"'), environ={}
@@ -256,7 +258,7 @@ def test_a_relative_place_is_absolute_in_a_ledger_that_others_share(tmp_path: Pa
         ("legacy.ctePrecedencePolicy", "LEGACY"),
     ],
 )
-def test_settings_that_change_what_a_query_says_are_refused(
+def test_settings_that_change_the_meaning_of_queries_are_rejected(
     tmp_path: Path, key: str, value: str
 ) -> None:
     root = write(tmp_path, f'[spark]\n"spark.sql.{key}" = "{value}"')
@@ -274,23 +276,23 @@ def test_settings_that_change_what_a_query_says_are_refused(
         ("2w", 1_209_600),
     ],
 )
-def test_durations(text: str, seconds: int) -> None:
+def test_durations_are_parsed(text: str, seconds: int) -> None:
     assert parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "soon", "3", "0s", "3 fortnights", "1h tomorrow", "-1h"])
-def test_what_is_no_duration(text: str) -> None:
+def test_invalid_durations_are_not_parsed(text: str) -> None:
     assert parse_duration(text) is None
 
 
-def test_environments_are_those_that_are_declared(tmp_path: Path) -> None:
+def test_undeclared_environments_are_rejected(tmp_path: Path) -> None:
     root = write(tmp_path, "[env.prod]")
     assert load_settings(root, environment="dev", environ={}).environment == "dev"
     with pytest.raises(SettingsError, match=r"unknown environment `prd`\n.*`prod`"):
         load_settings(root, environment="prd", environ={})
 
 
-def test_an_environment_says_some_things_otherwise(tmp_path: Path) -> None:
+def test_an_environment_can_override_settings(tmp_path: Path) -> None:
     text = (
         "strict = true\nwarehouse = 'w'\n[spark]\ndriver.memory = '1g'\nshared = true\n"
         "[env.prod]\n[env.stage]\nreads = 'prod'\n"
@@ -312,7 +314,7 @@ def test_an_environment_says_some_things_otherwise(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("S7")
-def test_what_is_made_is_private_and_stays_out_of_git(tmp_path: Path) -> None:
+def test_the_state_directory_is_private_and_ignored_by_git(tmp_path: Path) -> None:
     state = tmp_path / ".persist"
     state.mkdir(mode=0o755)
     make_private(state / "manifests" / "x")
@@ -325,7 +327,7 @@ def test_what_is_made_is_private_and_stays_out_of_git(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("S7")
-def test_a_prepared_gitignore_is_no_way_out(tmp_path: Path) -> None:
+def test_a_symbolic_link_as_gitignore_is_not_followed(tmp_path: Path) -> None:
     state, victim = tmp_path / ".persist", tmp_path / "victim"
     state.mkdir()
     (state / ".gitignore").symlink_to(victim)
@@ -335,7 +337,7 @@ def test_a_prepared_gitignore_is_no_way_out(tmp_path: Path) -> None:
 
 @pytest.mark.proves("S7")
 @pytest.mark.parametrize("place", ["", "ledger.db", "spark.log", "manifests", "manifests/dev.json"])
-def test_links_in_the_state_directory_are_refused(tmp_path: Path, place: str) -> None:
+def test_symbolic_links_in_the_state_directory_are_rejected(tmp_path: Path, place: str) -> None:
     link = tmp_path / "project" / ".persist" / place
     link.parent.mkdir(parents=True)
     link.symlink_to(tmp_path / "elsewhere")
@@ -344,7 +346,7 @@ def test_links_in_the_state_directory_are_refused(tmp_path: Path, place: str) ->
 
 
 @pytest.mark.proves("S7")
-def test_files_are_read_within_the_project_alone(tmp_path: Path) -> None:
+def test_only_files_inside_the_project_are_read(tmp_path: Path) -> None:
     root = write(tmp_path / "project", "")
     (tmp_path / "secret").write_text("secret")
     (root / "link").symlink_to(tmp_path / "secret")
@@ -355,7 +357,9 @@ def test_files_are_read_within_the_project_alone(tmp_path: Path) -> None:
     assert settings.read_text("persist.toml") == ""
 
 
-def test_the_cache_is_where_the_user_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_directory_follows_environment_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
     assert user_cache({}) == tmp_path / ".cache" / "persist_assets"
     assert user_cache({"XDG_CACHE_HOME": "not/absolute"}) == user_cache({})
@@ -402,7 +406,7 @@ url = "users.example.com"
         (("nowhere",), "dev", (1, 1)),
     ],
 )
-def test_the_place_of_a_key(
+def test_the_location_of_a_key_is_found(
     keys: tuple[str, ...], environment: str, place: tuple[int, int]
 ) -> None:
     found = find_place(PLACES, keys, environment)
@@ -431,7 +435,7 @@ def test_the_place_of_a_key(
         ("\n[malloy.virtual]\nt = 3\n", (3, 1)),
     ],
 )
-def test_every_error_of_the_file_says_where_it_is(
+def test_errors_in_persist_toml_have_a_location(
     tmp_path: Path, text: str, place: tuple[int, int] | None
 ) -> None:
     (tmp_path / "persist.toml").write_text(text)
@@ -442,7 +446,7 @@ def test_every_error_of_the_file_says_where_it_is(
     assert (location.line, location.column) == (place or (4, 1)), str(error.value)
 
 
-def test_a_project_without_the_file_has_errors_all_the_same(tmp_path: Path) -> None:
+def test_settings_errors_are_reported_without_persist_toml(tmp_path: Path) -> None:
     root = tmp_path / "x%20y"
     root.mkdir()
     with pytest.raises(SettingsError, match="the warehouse cannot be"):
@@ -450,7 +454,7 @@ def test_a_project_without_the_file_has_errors_all_the_same(tmp_path: Path) -> N
 
 
 @pytest.mark.proves("Y2")
-def test_a_secret_that_somebody_writes_into_the_file_is_not_repeated(tmp_path: Path) -> None:
+def test_a_secret_in_persist_toml_is_not_repeated_in_errors(tmp_path: Path) -> None:
     for key in ("url_env", "secret_env"):
         other = 'webhook = "https://h/x"\n' if key == "secret_env" else ""
         (tmp_path / "persist.toml").write_text(f'[alerts.x]\n{other}{key} = "slack://t0ken/x"\n')

@@ -1,4 +1,4 @@
-"""Environments that a pattern declares: those of pull requests."""
+"""Environments that a pattern declares, for example those of pull requests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write(root: Path, text: str = SETTINGS) -> Path:
 
 
 @pytest.mark.proves("W12")
-def test_every_name_that_fits_is_an_environment(tmp_path: Path) -> None:
+def test_every_name_that_matches_a_pattern_is_an_environment(tmp_path: Path) -> None:
     root = write(tmp_path)
     settings = load_settings(root, environment="pr-123")
     assert settings.environments == ("pr-123", "prod")
@@ -73,7 +73,7 @@ def test_environments_of_a_pattern_have_no_views(tmp_path: Path) -> None:
         ('[env."pr-*"]\nparallel = -1', "pr-1", "persist.toml:2:1: `parallel` must be"),
     ],
 )
-def test_what_cannot_be_an_environment(
+def test_invalid_environments_and_patterns_are_rejected(
     tmp_path: Path, text: str, environment: str, says: str
 ) -> None:
     with pytest.raises(SettingsError) as error:

@@ -1,4 +1,4 @@
-"""Which places outside a project are trusted, and what leads to others unseen."""
+"""Which places outside a project are trusted, and hidden ways to others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ URL = "postgresql://me:secret@host/database"
 
 @pytest.fixture(autouse=True)
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user's own directory of settings."""
+    """A user's settings directory."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "own"))
     monkeypatch.delenv("PERSIST_TRUST", raising=False)
     return tmp_path / "own"
@@ -93,7 +93,7 @@ def test_a_database_is_the_same_place_with_any_password(
         "postgresql://host:secret@evil/x:@host/database",
     ],
 )
-def test_another_host_is_another_place_however_it_is_written(
+def test_urls_of_another_host_or_user_are_not_trusted(
     other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PERSIST_TRUST", URL)
@@ -125,7 +125,7 @@ def test_a_trusted_directory_is_trusted_by_all_its_names(
 
 
 @pytest.mark.proves("S30")
-def test_a_link_of_the_project_makes_nothing_trusted(
+def test_symbolic_links_of_the_project_do_not_extend_trust(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, outside = tmp_path / "project", tmp_path / "outside"
@@ -140,7 +140,7 @@ def test_a_link_of_the_project_makes_nothing_trusted(
 
 
 @pytest.mark.proves("S30")
-def test_places_that_would_have_no_effect_are_refused(
+def test_places_in_the_project_and_relative_paths_are_rejected(
     tmp_path: Path, own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / "project"
@@ -161,7 +161,7 @@ def test_places_that_would_have_no_effect_are_refused(
 
 @contextmanager
 def as_nobody() -> Iterator[None]:
-    """Let this process have no more rights than a user, whom modes of files concern."""
+    """Run this process with the rights of an ordinary user, so that file modes apply."""
     if AS_ROOT:
         os.seteuid(NOBODY.pw_uid)
     try:
@@ -172,7 +172,7 @@ def as_nobody() -> Iterator[None]:
 
 
 @pytest.mark.proves("S30")
-def test_a_directory_of_settings_that_may_not_be_entered_trusts_nothing(
+def test_an_inaccessible_settings_directory_trusts_nothing(
     tmp_path: Path, own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_trusted(tmp_path, ["/data"])
@@ -206,7 +206,7 @@ ENDPOINTS = (
 @pytest.mark.parametrize(
     ("key", "value"), [*(("region", r) for r in REGIONS), *(("endpoint", e) for e in ENDPOINTS)]
 )
-def test_a_region_and_an_endpoint_lead_to_no_host_that_is_not_asked_about(
+def test_invalid_regions_and_endpoints_are_rejected_in_settings_and_connectors(
     key: str, value: str
 ) -> None:
     with pytest.raises(SettingsError, match=f"the (store )?{key} `"):
@@ -225,7 +225,7 @@ def test_a_region_and_an_endpoint_lead_to_no_host_that_is_not_asked_about(
 @pytest.mark.parametrize(
     "endpoint", ["http://127.0.0.1:9000", "https://[::1]:9/", "https://min_io.example.com/s3/a"]
 )
-def test_usual_regions_and_endpoints_are_taken(region: str, endpoint: str) -> None:
+def test_usual_regions_and_endpoints_are_accepted(region: str, endpoint: str) -> None:
     (store,) = read_stores({"s3://lake": {"region": region, "endpoint": endpoint}}, {})
     assert (store.region, store.endpoint) == (region, endpoint)
     options = (("aws_endpoint", endpoint), ("aws_region", region))
@@ -233,7 +233,7 @@ def test_usual_regions_and_endpoints_are_taken(region: str, endpoint: str) -> No
 
 
 @pytest.mark.proves("S30")
-def test_an_endpoint_in_a_variable_is_listed_and_asked_about(
+def test_an_endpoint_in_a_variable_is_listed_and_needs_trust(
     make_project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = {"uri": "s3://lake/t", "aws_endpoint": "${env:PERSIST_SECRET_PLACE}"}
@@ -260,7 +260,7 @@ def git(root: Path, *arguments: str) -> str:
 
 
 def repository(root: Path, mark: Path, missing: str) -> None:
-    """Make a clone that lacks an object and names programs for everything that git does."""
+    """Make a clone that lacks an object and configures programs for everything in git."""
     git(root, "init", "-q", "-b", "main")
     (root / ".gitattributes").write_text("* diff=x filter=x\n")
     git(root, "add", ".")
@@ -313,7 +313,7 @@ def repository(root: Path, mark: Path, missing: str) -> None:
         ("HEAD:sources/code.py", "git cannot find `sources/code.py` in "),
     ],
 )
-def test_git_runs_nothing_that_a_repository_names(
+def test_git_runs_no_program_that_a_repository_configures(
     make_project: Callable[..., Path], tmp_path: Path, missing: str, message: str, url: str
 ) -> None:
     files = {"m.sql": "CREATE VIEW a AS SELECT 1 AS one;", "code.py": "one = 1\n"}

@@ -1,4 +1,4 @@
-"""Types and typed literals are what Spark reads, however they are written."""
+"""Types and typed literals mean what Spark reads, in every spelling."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def errors(query: str, table: str = TABLE) -> list[str]:
         ("CAST(NULL AS STRUCT<`a:int,b`:int>)", "CAST(NULL AS STRUCT<a:int,b:int>)"),
     ],
 )
-def test_types_and_casts_that_spark_keeps_apart_have_two_build_ids(one: str, other: str) -> None:
+def test_casts_that_spark_distinguishes_have_different_build_ids(one: str, other: str) -> None:
     a, b = (source(f"SELECT {text} AS x FROM t") for text in (one, other))
     assert a.build_id != b.build_id
 
@@ -63,7 +63,7 @@ def test_types_and_casts_that_spark_keeps_apart_have_two_build_ids(one: str, oth
         ("NULL::map<string, array<int>>", "CAST(NULL AS MAP<STRING,ARRAY<INT>>)", "map<string,array<int>>"),
     ],
 )  # fmt: skip
-def test_spellings_of_one_cast_have_one_build_id_and_its_type(
+def test_equivalent_spellings_of_a_cast_have_one_build_id_and_type(
     one: str, other: str, kind: str
 ) -> None:
     a, b = (source(f"SELECT {text} AS x FROM t") for text in (one, other))
@@ -86,7 +86,7 @@ def test_spellings_of_one_cast_have_one_build_id_and_its_type(
         ("INT '1'", "1:25", "Spark has no literals of type `INT`"),
     ],
 )
-def test_type_names_that_spark_lacks_are_errors_with_their_place(
+def test_types_unknown_to_spark_are_reported_with_their_location(
     text: str, where: str, message: str
 ) -> None:
     (error,) = errors(f"SELECT {text} AS x FROM t")
@@ -94,7 +94,7 @@ def test_type_names_that_spark_lacks_are_errors_with_their_place(
 
 
 @pytest.mark.proves("S2")
-def test_a_column_of_a_raw_table_has_a_type_of_spark_s() -> None:
+def test_columns_of_raw_tables_must_have_spark_types() -> None:
     table = "CREATE TABLE t (a INT, `b c` UUID NOT NULL, c STRING) USING parquet LOCATION 't';"
     (error,) = errors("SELECT a FROM t", table)
     assert "sources/t.sql:1:30: error: unknown type `UUID`" in error
@@ -138,21 +138,21 @@ def test_a_column_of_a_raw_table_has_a_type_of_spark_s() -> None:
         ("CAST(1 AS TIMESTAMP)", False),
     ],
 )
-def test_a_text_without_a_day_reads_the_clock_where_it_becomes_a_time(
+def test_casting_a_text_without_a_date_to_a_timestamp_reads_the_clock(
     text: str, clock: bool
 ) -> None:
     assert (source(f"SELECT {text} AS x FROM t").reads_clock is not None) == clock
 
 
 @pytest.mark.proves("S2")
-def test_a_query_that_is_treated_as_a_whole_reads_the_clock_too() -> None:
+def test_clock_reads_are_detected_in_queries_treated_as_a_whole() -> None:
     sampled = "SELECT {} AS x FROM t TABLESAMPLE (50 PERCENT)"
     assert source(sampled.format("TIMESTAMP '00:01:52'")).reads_clock
     assert not source(sampled.format("'00:01:52'::string")).reads_clock
 
 
 @pytest.mark.proves("S2")
-def test_names_and_order_behind_values_count() -> None:
+def test_column_names_and_order_of_values_affect_build_ids() -> None:
     a = source("VALUES (1, 2) AS t(a, b)")
     assert [c.name for c in a.columns] == ["a", "b"]
     assert source("SELECT 1 AS a, 2 AS b").columns == a.columns
@@ -174,7 +174,7 @@ def test_names_and_order_behind_values_count() -> None:
     assert first != last
 
 
-def test_types_are_read_to_their_end() -> None:
+def test_incomplete_and_too_deeply_nested_types_are_rejected() -> None:
     assert parse_type("struct<>") == "struct<>"
     assert parse_type("map<int,int") is None
     for text in ("struct<a", "array<", "map<int,", "decimal(", "interval day to", "struct<a:"):

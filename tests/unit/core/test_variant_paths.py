@@ -1,4 +1,4 @@
-"""Paths into variants are calls for the parser."""
+"""Paths into variants (`v:a.b`) become function calls for the parser."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RAW = (
         ("SELECT v:`a`", "SELECT variant_get ( v , $.a )"),
         ("SELECT v:['a-b c'].d", "SELECT variant_get ( v , $['a-b c'].d )"),
         ("SELECT v:x.`a b`", "SELECT variant_get ( v , $.x['a b'] )"),
-        # These stay, and the parser refuses them.
+        # These stay unchanged, and the parser rejects them.
         ("SELECT v:a[*]", "SELECT v : a [ * ]"),
         ("SELECT v:['a.b']", "SELECT v : [ a.b ]"),
         ("SELECT v:`a.b`", "SELECT v : a.b"),
@@ -35,12 +35,12 @@ RAW = (
         ("SELECT ):a", "SELECT ) : a"),
     ],
 )
-def test_paths_are_calls(text: str, calls: str) -> None:
+def test_variant_paths_become_function_calls(text: str, calls: str) -> None:
     tokens = without_paths(faithful(tokenize(text), text))
     assert " ".join(t.text for t in tokens).replace("ƒ", "").replace(" . ", ".") == calls
 
 
-def test_paths_beside_parameters_and_types_with_colons() -> None:
+def test_paths_can_be_combined_with_parameters_and_types_with_colons() -> None:
     query = (
         "SELECT m, v:a::STRUCT<x: INT, y: STRING> AS x, s.v:b.c::int + s.a AS y FROM t"
         " WHERE m >= :watermark"
@@ -50,13 +50,13 @@ def test_paths_beside_parameters_and_types_with_colons() -> None:
     assert project.by_id["q@sources/q.sql"].columns[1].type == "struct<x:int,y:string>"
 
 
-def test_a_path_without_an_alias_has_no_certain_name() -> None:
+def test_a_path_without_an_alias_has_an_unknown_name() -> None:
     inner = "CREATE VIEW q AS SELECT a FROM (SELECT v:a FROM t);"
     project = compiled({"raw.sql": RAW, "q.sql": inner})
     assert any("as a whole" in n for n in project.by_id["q@sources/q.sql"].notes)
 
 
-def test_problems_have_the_places_of_the_text() -> None:
+def test_errors_have_locations_in_the_original_text() -> None:
     project = compiled({"raw.sql": RAW, "q.sql": "CREATE VIEW q AS\nSELECT typo:a AS x FROM t;"})
     (error,) = project.errors
     assert error.message == "`typo` is not a column of the tables in this query"

@@ -1,4 +1,4 @@
-"""The version of a Java is asked once per process and program."""
+"""A process queries the version of each Java once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def write_java(home: Path, version: str) -> Path:
-    """Write a Java that counts how often it is asked for its version."""
+    """Write a Java that counts the queries for its version."""
     java = home / "bin" / "java"
     java.parent.mkdir(exist_ok=True)
     temporary = java.with_name("new")
@@ -25,7 +25,7 @@ def write_java(home: Path, version: str) -> Path:
     return log
 
 
-def test_a_process_asks_each_program_once_for_its_version(tmp_path: Path) -> None:
+def test_a_process_queries_the_version_of_each_java_once(tmp_path: Path) -> None:
     log = write_java(tmp_path, "17.0.2")
     environ = {"JAVA_HOME": str(tmp_path)}
     versions = {use_java(environ).version for _ in range(3)}

@@ -1,4 +1,4 @@
-"""Which projects share a Spark server, and what is said where none can be. Starts none."""
+"""Which projects share a Spark server, and errors if there can be none. Starts none."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def settings(root: Path, spark: str) -> Settings:
     return load_settings(root, environ={})
 
 
-def test_projects_share_a_server_unless_a_jvm_has_to_start_differently(tmp_path: Path) -> None:
+def test_projects_share_a_server_unless_their_jvm_settings_differ(tmp_path: Path) -> None:
     def place(name: str, spark: str) -> Path:
         return server_directory(settings(tmp_path / name, spark))
 
@@ -62,7 +62,7 @@ def test_projects_share_a_server_unless_a_jvm_has_to_start_differently(tmp_path:
     assert len({plain, *(place("e", text) for text in other)}) == 5
 
 
-def test_where_nothing_was_started_nothing_runs_and_nothing_is_made(
+def test_without_a_running_server_no_state_is_found_and_none_is_created(
     tmp_path: Path, home: Path
 ) -> None:
     place = server_directory(settings(tmp_path / "p", ""))
@@ -72,7 +72,7 @@ def test_where_nothing_was_started_nothing_runs_and_nothing_is_made(
     assert not home.exists()
 
 
-def test_a_state_that_a_dead_server_left_is_none(tmp_path: Path) -> None:
+def test_the_state_of_a_dead_server_is_ignored(tmp_path: Path) -> None:
     place = server_directory(settings(tmp_path / "p", ""))
     place.mkdir(parents=True)
     (place / "supervisor.lock").touch()
@@ -95,11 +95,11 @@ def test_a_state_that_a_dead_server_left_is_none(tmp_path: Path) -> None:
         ("é\n😀", "\\u00e9\\u000a\\ud83d\\ude00"),
     ],
 )
-def test_properties_of_java_say_any_text(text: str, escaped: str) -> None:
+def test_any_text_is_escaped_for_java_properties(text: str, escaped: str) -> None:
     assert _escaped(text) == escaped
 
 
-def test_without_its_packages_one_sentence_says_what_to_install(
+def test_missing_packages_are_reported_with_the_install_command(
     tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyspark.sql.connect.session", None)
@@ -119,16 +119,16 @@ def used(tmp_path: Path) -> Iterator[Path]:
         _IN_USE[place] = mark
         yield place
         del _IN_USE[place]
-    assert list_jobs(place) == []  # nobody uses it any more
+    assert list_jobs(place) == []  # no process uses it any more
 
 
 def stages(tasks: int, completed: int) -> list[SimpleNamespace]:
-    """Return what Spark's client tells of a job."""
+    """Return the progress of a job as reported by Spark's client."""
     return [SimpleNamespace(num_tasks=tasks, num_completed_tasks=completed)]
 
 
 @pytest.mark.proves("S27")
-def test_a_job_that_waits_for_spark_says_so_once_and_is_listed(used: Path) -> None:
+def test_a_waiting_job_is_listed_and_reported_once(used: Path) -> None:
     now, warned = [1000.0], list[Job]()
     jobs = Jobs("/project", used, warned.append, clock=lambda: now[0])
     jobs(stages(4, 0), 2, "a", False)
@@ -152,13 +152,13 @@ def test_a_job_that_waits_for_spark_says_so_once_and_is_listed(used: Path) -> No
 
 
 @pytest.mark.proves("S27")
-def test_a_server_in_which_jobs_wait_and_none_runs_is_ended(used: Path) -> None:
+def test_a_server_with_only_waiting_jobs_is_stopped(used: Path) -> None:
     now = [1.0]
     jobs = Jobs("/project", used, lambda _: None, clock=lambda: now[0])
     jobs(stages(4, 0), 0, "waits", False)
     jobs(stages(4, 0), 1, "runs", False)
     now[0] = 300
-    for _ in range(10):  # the other job uses the processors
+    for _ in range(10):  # the other job uses the cores
         jobs(stages(4, 0), 0, "waits", False)
     jobs(None, 0, "runs", True)
     (used / "server.json").write_text("{}")
@@ -170,7 +170,7 @@ def test_a_server_in_which_jobs_wait_and_none_runs_is_ended(used: Path) -> None:
     assert not (used / "server.json").exists()
 
 
-def test_jobs_of_a_server_of_others_are_kept_nowhere(tmp_path: Path) -> None:
+def test_jobs_on_an_external_server_are_not_recorded(tmp_path: Path) -> None:
     now, warned = [0.0], list[Job]()
     jobs = Jobs("/project", None, warned.append, clock=lambda: now[0])
     for now[0] in (1.0, 50.0, 500.0):

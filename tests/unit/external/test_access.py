@@ -1,4 +1,4 @@
-"""How stores of external tables are reached: what the environment says goes to readers, and nowhere else."""
+"""Access to stores of external tables: credentials reach their readers and nothing else."""
 
 from __future__ import annotations
 
@@ -87,14 +87,14 @@ def external(config: dict[str, str], name: str = "delta_table_input") -> Externa
         ),
     ],
 )
-def test_spark_is_handed_what_the_environment_says_for_one_read(
+def test_spark_gets_credentials_and_store_options(
     name: str, config: dict[str, str], expected: dict[str, str]
 ) -> None:
     found = follow_references(external({"uri": "s3://lake/t", **config}, name), SECRETS)
     assert spark_access(found) == expected
 
 
-def test_all_readers_of_a_store_are_told_the_same() -> None:
+def test_all_readers_of_a_store_get_the_same_options() -> None:
     found = follow_references(external({"uri": "s3://lake/t", **KEYS, **PLACE}), SECRETS)
     for told in (delta_access(found), iceberg_access(found), spark_access(found)):
         assert {*SECRETS.values(), "eu-west-1", "http://minio:9000"} <= {*told.values()}
@@ -107,7 +107,7 @@ def test_all_readers_of_a_store_are_told_the_same() -> None:
         ("gs://lake/t", "google_application_credentials"),
     ],
 )
-def test_of_other_stores_readers_are_told_nothing_as_the_environment_does(
+def test_credentials_of_other_stores_are_read_only_from_the_environment(
     uri: str, option: str
 ) -> None:
     assert spark_access(follow_references(external({"uri": uri}), SECRETS)) == {}
@@ -117,7 +117,7 @@ def test_of_other_stores_readers_are_told_nothing_as_the_environment_does(
     assert "environment" in f"{problem.message} {problem.hint}"
 
 
-def test_no_secret_is_in_what_is_printed_or_logged(
+def test_secrets_are_neither_printed_nor_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -147,7 +147,7 @@ def test_no_secret_is_in_what_is_printed_or_logged(
 @pytest.mark.parametrize(
     "name", ["AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "PERSIST_TOKENS", "PATH"]
 )
-def test_a_project_names_no_variable_that_is_not_meant_for_it(name: str) -> None:
+def test_a_project_may_read_only_allowed_environment_variables(name: str) -> None:
     environ = {name: "hidden", "PERSIST_TOKEN_X": "token", "PERSIST_SECRET_X": "secret"}
     upstream = Upstream("u", "http://127.0.0.1:1", ("**",), token_env=name)
     external = External("delta_table_input", storage=(("aws_access_key_id", f"${{env:{name}}}"),))

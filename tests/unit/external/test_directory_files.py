@@ -1,4 +1,4 @@
-"""Directories of files as external tables, as far as no row is read: versions, pruning, errors."""
+"""Directories of files as external tables, without reading rows: versions, pruning, errors."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def parted(root: Path, day: str, hour: str = "1", zone: str = "eu") -> Path:
 
 
 @pytest.mark.proves("V30")
-def test_a_version_is_a_listing_and_new_files_alone_are_read(tmp_path: Path) -> None:
+def test_versions_identify_listings_and_only_new_files_are_read(tmp_path: Path) -> None:
     one = put(parted(tmp_path, "2026-01-01") / "a.parquet", [1, 2], at=1_000)
     for hidden in ("_SUCCESS", ".a.tmp", "b._COPYING_", "_temporary/0/c.parquet"):
         (tmp_path / hidden).parent.mkdir(parents=True, exist_ok=True)
@@ -69,7 +69,7 @@ def test_a_version_is_a_listing_and_new_files_alone_are_read(tmp_path: Path) -> 
     assert (cost.rows, cost.bytes) == (2, one.stat().st_size)
     table.close()
     assert table.pin() == first
-    # A file that came later is the change, and the earlier version is still there.
+    # A file that is added later is the change, and the earlier version is still readable.
     new = put(parted(tmp_path, "2026-01-02") / "a.parquet", [3], at=2_000)
     second = (table := connector(tmp_path)).pin()
     changes = table.changes(first, second, None, ["id"])
@@ -77,7 +77,7 @@ def test_a_version_is_a_listing_and_new_files_alone_are_read(tmp_path: Path) -> 
     assert (changes.only_came, changes.read.bytes) == (True, new.stat().st_size)
     assert table.prune(None, first).rows == 2
     assert table.changes(first, second, "day < DATE '2026-01-02'", ["id"]).load is None
-    # What came with an earlier time, was replaced or removed, is compared.
+    # Files that are older than the version, replaced or removed require a comparison.
     late = put(parted(tmp_path, "2026-01-03") / "late.parquet", [4], at=1_500)
     third = (table := connector(tmp_path)).pin()
     changes = table.changes(second, third, None, ["id"])
@@ -86,7 +86,7 @@ def test_a_version_is_a_listing_and_new_files_alone_are_read(tmp_path: Path) -> 
     assert not table.is_same(second, third)
     late.unlink()
     assert connector(tmp_path).pin() == second
-    put(one, [1, 9], at=1_000)  # of the same size, at the same time
+    put(one, [1, 9], at=1_000)  # with the same size and time
     fourth = (table := connector(tmp_path)).pin()
     assert fourth != second
     assert table.changes(second, fourth, None, ["id"]).compare_reason is not None
@@ -103,13 +103,13 @@ def test_a_version_is_a_listing_and_new_files_alone_are_read(tmp_path: Path) -> 
     [
         ("day = DATE '2026-01-01'", 1),
         ("day < DATE '2026-01-01'", 1),
-        ("day > DATE '2026-01-01'", 3),  # NULL is in none
+        ("day > DATE '2026-01-01'", 3),  # NULL meets no comparison
         ("day IS NULL", 1),
         ("hour >= 7", 2),
         ("hour IN (1, 2)", 4),
         ("zone = 'a/b'", 3),
         ("zone LIKE 'e%'", 5),
-        ("zone = 'ü'", 2),  # texts with other letters are left to Spark
+        ("zone = 'ü'", 2),  # strings with non-ASCII letters are left to Spark
         ("zone = 'eu' AND id > 100", 0),
         ("id = 31", 1),
         ("k = 'k1'", 1),
@@ -120,7 +120,7 @@ def test_a_version_is_a_listing_and_new_files_alone_are_read(tmp_path: Path) -> 
         ("concat(k, 'x') = 'y'", 6),
     ],
 )
-def test_partition_directories_and_statistics_limit_the_files(
+def test_partition_directories_and_statistics_prune_files(
     tmp_path: Path, condition: str, n_files: int
 ) -> None:
     put(parted(tmp_path, "2026-01-01") / "a.parquet", [1, 2])
@@ -134,7 +134,7 @@ def test_partition_directories_and_statistics_limit_the_files(
 
 
 @pytest.mark.proves("V30")
-def test_row_groups_without_statistics_and_old_times_limit_nothing(tmp_path: Path) -> None:
+def test_files_without_usable_statistics_are_not_pruned(tmp_path: Path) -> None:
     moments = pa.array([datetime(1850, 1, 1, tzinfo=UTC)], pa.timestamp("us", "UTC"))
     put(tmp_path / "old.parquet", [1], ts=moments)
     put(tmp_path / "new.parquet", [1])
@@ -158,7 +158,7 @@ def test_row_groups_without_statistics_and_old_times_limit_nothing(tmp_path: Pat
 
 
 def broken(root: Path, kind: str) -> str:
-    """Write a directory of Parquet files in which something is wrong, and return its columns."""
+    """Write an invalid directory of Parquet files, and return its declared columns."""
     put(parted(root, "2026-01-01") / "a.parquet", [1], at=2_000)
     other = parted(root, "2026-01-02") / "b.parquet"
     match kind:
@@ -212,16 +212,14 @@ def broken(root: Path, kind: str) -> str:
         ("declared", "`id` is bigint but is declared as int"),
     ],
 )
-def test_directories_that_cannot_be_read_correctly_are_errors(
-    tmp_path: Path, kind: str, message: str
-) -> None:
+def test_invalid_directories_are_errors(tmp_path: Path, kind: str, message: str) -> None:
     table = connector(tmp_path, broken(tmp_path, kind))
     with pytest.raises(StorageError, match=message):
         table.prune(None, table.pin())
 
 
 @pytest.mark.proves("V30")
-def test_files_may_lack_columns_if_that_is_said(
+def test_files_may_lack_columns_with_merge_schema(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(tmp_path / "a.parquet", [1], at=1_000, k=None)
@@ -243,7 +241,7 @@ def test_files_may_lack_columns_if_that_is_said(
 
 
 @pytest.mark.proves("V30")
-def test_names_with_quoted_slashes_hide_no_files(tmp_path: Path) -> None:
+def test_escaped_slashes_in_directory_names_do_not_hide_files(tmp_path: Path) -> None:
     for name in ("k=%2F_next", "k=a%2F_b", "k=%2F.git"):
         put(tmp_path / name / "%5Fa.parquet", [1])
     columns = "id bigint, ts timestamp, amount decimal(10,2), k string"
@@ -283,7 +281,7 @@ def test_files_from_before_1970_are_read(tmp_path: Path) -> None:
         ("string", ("x", "%31"), ()),
     ],
 )
-def test_texts_of_partition_directories_are_values_of_their_type(
+def test_values_of_partition_directories_must_match_the_declared_type(
     tmp_path: Path, kind: str, valid: tuple[str, ...], wrong: tuple[str, ...]
 ) -> None:
     for text in (*valid, "__HIVE_DEFAULT_PARTITION__"):
@@ -298,10 +296,10 @@ def test_texts_of_partition_directories_are_values_of_their_type(
 
 
 @pytest.mark.proves("V30")
-def test_statistics_of_repeated_leaves_skip_no_file(tmp_path: Path) -> None:
+def test_statistics_of_repeated_columns_do_not_prune_files(tmp_path: Path) -> None:
     file = tmp_path / "a.parquet"
     pq.write_table(pa.table({"a": pa.array([None, None], pa.int32())}), file)
-    # Old writers make a list of a column that is repeated itself.
+    # Old writers store a list as a repeated column.
     optional, repeated = b"\x15\x02\x25\x02\x18\x01a", b"\x15\x02\x25\x04\x18\x01a"
     assert file.read_bytes().count(optional) == 1
     file.write_bytes(file.read_bytes().replace(optional, repeated))
@@ -310,12 +308,12 @@ def test_statistics_of_repeated_leaves_skip_no_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("V30")
-def test_files_that_were_read_are_confirmed_again(tmp_path: Path) -> None:
+def test_files_changed_after_they_were_read_are_a_conflict(tmp_path: Path) -> None:
     put(tmp_path / "a.parquet", [1], at=1_000)
     first = connector(tmp_path, "id bigint").pin()
     new = put(tmp_path / "b.parquet", [2], at=2_000)
     table = connector(tmp_path, "id bigint")
-    # Its footer alone says that the new file has no row.
+    # The footer alone shows that the new file has no matching row.
     assert table.changes(first, table.pin(), "id > 5", ["id"]).load is None
     table.confirm()
     put(new, [9], at=2_000)
@@ -327,7 +325,7 @@ def test_files_that_were_read_are_confirmed_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("V30")
-def test_a_file_that_vanishes_or_changes_while_it_is_read_is_noticed(tmp_path: Path) -> None:
+def test_a_file_removed_after_it_was_listed_is_a_conflict(tmp_path: Path) -> None:
     one, two = put(tmp_path / "a.parquet", [1]), put(tmp_path / "b.parquet", [2])
     table = connector(tmp_path, "id bigint")
     version = table.pin()
@@ -346,7 +344,7 @@ def test_a_file_that_vanishes_or_changes_while_it_is_read_is_noticed(tmp_path: P
         ("1,a\n", {"encoding": "nothing"}, "unknown encoding `nothing`"),
     ],
 )
-def test_headers_that_differ_are_errors(
+def test_invalid_csv_headers_are_errors(
     tmp_path: Path, text: str, options: dict[str, str], message: str
 ) -> None:
     (tmp_path / "a.csv").write_text(text)
@@ -355,7 +353,7 @@ def test_headers_that_differ_are_errors(
 
 
 @pytest.mark.proves("V31")
-def test_partition_directories_limit_csv_files(tmp_path: Path) -> None:
+def test_partition_directories_prune_csv_files(tmp_path: Path) -> None:
     for day in ("2026-01-01", "2026-01-02"):
         place = tmp_path / f"day={day}" / "a.csv"
         place.parent.mkdir()
@@ -398,12 +396,12 @@ def declared(config: str) -> list[str]:
         ('"uri": "x", "format": "csv", "aws_secret_access_key": "abc"', "is a secret"),
     ],
 )
-def test_directories_that_are_declared_wrongly_are_errors(config: str, message: str) -> None:
+def test_invalid_directory_declarations_are_errors(config: str, message: str) -> None:
     assert any(message in text for text in declared(config)), declared(config)
 
 
 @pytest.mark.proves("V31")
-def test_options_of_csv_are_those_of_raw_tables() -> None:
+def test_csv_options_of_raw_tables_are_accepted() -> None:
     options = '"header": true, "sep": ";", "maxColumns": 3, "dateFormat": "dd.MM.yyyy"'
     assert declared(f'"uri": "x", "format": "csv", "options": {{{options}}}') == []
     keeps = '"mode": "PERMISSIVE", "nullValue": "KEEPS"'

@@ -1,4 +1,4 @@
-"""What PostgreSQL is asked for: only conditions that it certainly evaluates as Spark does."""
+"""Filters pushed to PostgreSQL: only conditions that it evaluates exactly as Spark does."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def pushed(condition: str) -> str | None:
         ),
         ("id > 1 AND x > 2", '("id" > 1)'),
         ("(id > 1 AND x > 2) OR s = 'x'", '(("id" > 1) OR ("s" = \'x\'))'),
-        # Not certain, or not for sure the same:
+        # Conditions that PostgreSQL may evaluate differently:
         ("id > 1 OR x > 2", None),
         ("NOT (id > 1 AND x > 2)", None),
         ("x = 1.5", None),

@@ -1,4 +1,4 @@
-"""Which files a predicate leaves out: never one that holds a row for which it is true."""
+"""Which files a predicate prunes: never one with a matching row."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ COLUMNS = {
         "before < TIMESTAMP '1969-12-31 23:59:59.997Z'", "b = 9007199254740992", "p = 'B'", "p IS NULL", "false", "NULL", "NOT true", "i = NULL", "z < 1e300", "z IS NULL",
     ],
 )  # fmt: skip
-def test_a_file_is_left_out(predicate: str) -> None:
+def test_files_without_matching_rows_are_pruned(predicate: str) -> None:
     assert not may_match(predicate, COLUMNS)
 
 
@@ -66,12 +66,12 @@ def test_a_file_is_left_out(predicate: str) -> None:
         "i = CAST('9' AS INT)", "d = DATE '2024-2-29'", "d > TIMESTAMP '2024-02-29'", "i IS NOT DISTINCT FROM 9", "CASE WHEN i > 9 THEN true END",
     ],
 )  # fmt: skip
-def test_a_file_is_kept_where_it_may_fit(predicate: str) -> None:
+def test_files_that_may_match_are_not_pruned(predicate: str) -> None:
     assert may_match(predicate, COLUMNS)
 
 
 @pytest.mark.parametrize("n_rows", [None, 3])
-def test_what_statistics_do_not_say_is_not_known(n_rows: int | None) -> None:
+def test_missing_statistics_are_treated_as_unknown(n_rows: int | None) -> None:
     assert span("int", 1, 2, None, n_rows).nulls
     assert span("int", 1, 2, None, n_rows).values
     assert not span("int", 1, 2, 0, n_rows).nulls
@@ -132,7 +132,7 @@ _TYPES = {"i": "int", "s": "string", "f": "double", "t": "timestamp", "d": "date
 
 
 def _as_written(kind: str, values: list[Any]) -> Span:
-    """Return a column's statistics as the worst of writers has them."""
+    """Return a column's statistics as the least precise writer records them."""
     there = [v for v in values if v is not None]
     told: list[Any] = [v for v in there if not (isinstance(v, float) and math.isnan(v))]
     least, greatest = (min(told), max(told)) if told else (None, None)
@@ -147,7 +147,7 @@ def _as_written(kind: str, values: list[Any]) -> Span:
 
 @settings(max_examples=draws(40, 200), deadline=None)
 @given(rows=_ROWS, predicate=_PREDICATES)
-def test_no_file_with_a_row_that_fits_is_left_out(rows: list[Any], predicate: str) -> None:
+def test_no_file_with_a_matching_row_is_pruned(rows: list[Any], predicate: str) -> None:
     columns = {
         name: _as_written(kind, [row[n] for row in rows])
         for n, (name, kind) in enumerate(_TYPES.items())

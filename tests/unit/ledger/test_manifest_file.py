@@ -1,4 +1,4 @@
-"""What a manifest file says, and what is wrong with one."""
+"""The content of manifest files, and the errors in invalid ones."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def reasons(text: str) -> list[str]:
     return [r.reason for r in parse_manifest(text).refused]
 
 
-def test_what_is_exported_says_all_that_another_ledger_has_to_know(
+def test_an_exported_manifest_contains_all_that_another_ledger_needs(
     document: dict[str, Any], tmp_path: Path
 ) -> None:
     read = parse_manifest(json.dumps(document))
@@ -67,7 +67,7 @@ def test_what_is_exported_says_all_that_another_ledger_has_to_know(
     assert (entry.version, claim.definition) == (3, "said")
 
 
-def test_an_entry_that_says_less_claims_nothing(document: dict[str, Any]) -> None:
+def test_an_incomplete_entry_has_no_claim(document: dict[str, Any]) -> None:
     entry = document["entries"][ID]
     for key in ("asOf", "digest", "buildUid"):
         document["entries"][ID] = {k: v for k, v in entry.items() if k not in (key, "digest")}
@@ -89,7 +89,7 @@ def test_an_entry_that_says_less_claims_nothing(document: dict[str, Any]) -> Non
         ('{"entries": {"a": {"version": 1, "version": 2}}}', "it contains `version` twice"),
     ],
 )
-def test_what_is_no_manifest_is_told(text: str, says: str) -> None:
+def test_invalid_manifests_are_reported(text: str, says: str) -> None:
     (reason,) = reasons(text)
     assert says in reason
 
@@ -121,7 +121,7 @@ def test_what_is_no_manifest_is_told(text: str, says: str) -> None:
         ),
     ],
 )
-def test_what_is_wrong_with_an_entry_is_told(
+def test_errors_in_an_entry_are_reported(
     document: dict[str, Any], change: Callable[[Any], Any], says: str
 ) -> None:
     document["entries"][ID] = change(document["entries"][ID])
@@ -138,14 +138,14 @@ OTHER = "cd" * 32
 
 @pytest.fixture
 def named(tmp_path: Path) -> dict[str, Any]:
-    """Return a document with two tables, one of which Malloy's own tools find."""
+    """Return a document with two tables, one of which has an entry for Malloy's own tools."""
     settings = load_settings(tmp_path, environ={})
     other = replace(BUILD, build_id=OTHER, snapshot=replace(SNAPSHOT, build_id=OTHER, version=4))
     malloy = {MALLOYS: ID, "34" * 32: "56" * 32}
     return manifest_document(settings, {ID: BUILD, OTHER: other}, malloy)
 
 
-def test_malloys_own_tools_find_a_table_by_an_entry_that_says_whose_it_is(
+def test_malloys_own_tools_find_a_table_by_an_entry_with_its_build_id(
     named: dict[str, Any], tmp_path: Path
 ) -> None:
     entries = named["entries"]
@@ -188,7 +188,7 @@ def renamed(entries: dict[str, Any], name: str) -> None:
         ),
     ],
 )
-def test_what_malloys_own_tools_would_find_is_not_believed_once_it_was_changed(
+def test_modified_entries_for_malloys_own_tools_are_rejected(
     named: dict[str, Any], change: Callable[[Any], Any], says: str
 ) -> None:
     change(named["entries"])
@@ -197,7 +197,7 @@ def test_what_malloys_own_tools_would_find_is_not_believed_once_it_was_changed(
     assert any(says in r.reason for r in read.refused)
 
 
-def test_all_that_is_wrong_is_told_at_once(document: dict[str, Any]) -> None:
+def test_all_errors_in_a_manifest_are_reported_at_once(document: dict[str, Any]) -> None:
     good = document["entries"][ID]
     document["entries"] = {ID: good, "short": good, "cd" * 32: 7, "ef" * 32: {"tableName": "t"}}
     read = parse_manifest(json.dumps(document))

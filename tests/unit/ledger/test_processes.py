@@ -1,4 +1,4 @@
-"""Which processes are gone."""
+"""Detecting whether processes have ended."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from conftest import wait_for
 from persist_assets.ledger.processes import THIS_MACHINE, has_ended, is_dead, this_process
 
 
-def test_a_process_that_was_killed_is_gone_although_nobody_waits_for_it() -> None:
+def test_a_killed_process_is_dead_even_as_a_zombie() -> None:
     command = [sys.executable, "-c", "input()"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         assert not is_dead(THIS_MACHINE, process.pid)
         process.kill()
-        stat = Path(f"/proc/{process.pid}/stat")  # which is there until somebody waits for it
+        stat = Path(f"/proc/{process.pid}/stat")  # exists until the parent waits for the process
         wait_for(lambda: ") Z " in stat.read_text())
         assert is_dead(THIS_MACHINE, process.pid)
         assert not is_dead("elsewhere", process.pid)
     assert is_dead(THIS_MACHINE, process.pid)
 
 
-def test_this_process_is_not_gone() -> None:
+def test_the_current_process_is_alive() -> None:
     assert not is_dead(THIS_MACHINE, os.getpid())
     assert not has_ended(this_process())
     assert not has_ended(None)

@@ -1,4 +1,4 @@
-"""Tests of sources: what users write, and how rows and texts are compared and changed."""
+"""Users' tests of sources: their YAML, the comparison of rows, and changes of queries."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def cases(root: Path, text: str, name: str = "t.yml") -> list[Case]:
 
 
 @pytest.mark.proves("W5")
-def test_tests_are_read_with_their_places(tmp_path: Path) -> None:
+def test_tests_are_read_with_their_locations(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("a,b\n1,\n")
     text = """
 # a comment
@@ -73,7 +73,7 @@ second: {source: d/s, expect: []}
         ("a: {source: s, expect: []}\na: {source: s, expect: []}", "2:1", "is also in"),
     ],
 )
-def test_what_is_no_test_is_an_error_with_its_place(
+def test_an_invalid_test_is_an_error_with_its_location(
     tmp_path: Path, text: str, place: str, message: str
 ) -> None:
     with pytest.raises(SourcesError) as caught:
@@ -93,7 +93,7 @@ def test_what_is_no_test_is_an_error_with_its_place(
         ("rows.csv", b"a\n\xe9\n", "tests/rows.csv cannot be read: 'utf-8' codec"),
     ],
 )
-def test_files_that_cannot_be_read_are_errors_with_their_place(
+def test_unreadable_files_are_errors_with_a_location(
     tmp_path: Path, name: str, content: bytes, message: str
 ) -> None:
     (tmp_path / "tests").mkdir()
@@ -107,13 +107,13 @@ def test_files_that_cannot_be_read_are_errors_with_their_place(
 
 
 @pytest.mark.proves("W5")
-def test_names_of_columns_are_texts_whatever_they_look_like(tmp_path: Path) -> None:
+def test_column_names_are_always_strings(tmp_path: Path) -> None:
     (case,) = cases(tmp_path, "a: {source: s, expect: [{1: 2, null: 3}]}")
     assert case.expect == Rows(({"1": 2, "None": 3},))
 
 
 @pytest.mark.proves("W5")
-def test_scalars_mean_what_they_look_like(tmp_path: Path) -> None:
+def test_only_unambiguous_yaml_scalars_are_converted(tmp_path: Path) -> None:
     written = "[010, 12:30, 1_000, NO, yes, 2024-01-31, ~, '', 'null', true, -7, 1.10, 1e3, 0x1f]"
     (case,) = cases(tmp_path, f"a: {{source: s, expect: [{{v: {written}}}]}}")
     assert case.expect is not None
@@ -142,7 +142,7 @@ def test_a_project_without_tests_has_none(tmp_path: Path) -> None:
         ([(None,)], [(0,)], [(None,)]),
     ],
 )
-def test_rows_are_compared_as_often_as_they_occur(
+def test_rows_are_compared_with_their_number_of_occurrences(
     rows: list[Any], others: list[Any], rest: list[Any]
 ) -> None:
     assert minus(rows, others) == rest
@@ -164,7 +164,7 @@ def test_rows_are_compared_as_often_as_they_occur(
         ("SELECT `now`() FROM `current_date`", "SELECT `now`() FROM `current_date`"),
     ],
 )
-def test_calls_of_the_clock_become_a_time(sql: str, changed: str) -> None:
+def test_clock_functions_are_replaced_by_a_fixed_time(sql: str, changed: str) -> None:
     assert at_clock(sql, datetime(2024, 1, 31, 10)) == changed
 
 
@@ -180,7 +180,7 @@ def test_calls_of_the_clock_become_a_time(sql: str, changed: str) -> None:
         ("WITH recursive AS (SELECT 1) SELECT 2", "recursive", "SELECT 2"),
     ],
 )
-def test_a_query_is_cut_after_its_expressions(text: str, name: str, rest: str | None) -> None:
+def test_a_query_is_cut_after_its_ctes(text: str, name: str, rest: str | None) -> None:
     cut = up_to_cte(text, name)
     assert (None if cut is None else text[cut:]) == rest
 
@@ -196,7 +196,7 @@ def test_a_query_is_cut_after_its_expressions(text: str, name: str, rest: str | 
         (["selector:views"], [], "of_v"),
     ],
 )
-def test_selections_choose_the_tests_of_views_too(
+def test_selections_include_tests_of_views(
     make_project: Callable[..., Path], patterns: list[str], exclude: list[str], expected: str
 ) -> None:
     sql = "CREATE TABLE t (a INT) USING parquet LOCATION 't';\n"

@@ -1,4 +1,4 @@
-"""What sources cost, day by day."""
+"""Costs of sources by day."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_builds_of_one_run_share_its_time() -> None:
 
 
 @pytest.mark.proves("Y1")
-def test_failed_builds_cost_reused_ones_do_not_and_unknown_times_are_counted() -> None:
+def test_failed_builds_have_costs_reused_ones_do_not_and_unknown_times_are_counted() -> None:
     days = spent(
         worked("a", "1", 0, 30, outcome="failed"),
         worked("a", "2", 100, 5, 7, outcome="reused"),
@@ -69,14 +69,14 @@ def test_failed_builds_cost_reused_ones_do_not_and_unknown_times_are_counted() -
 
 
 @pytest.mark.proves("Y1")
-def test_without_prices_there_is_no_money_and_a_day_is_one_of_the_projects_zone() -> None:
+def test_days_use_the_projects_time_zone_and_amounts_of_money_need_prices() -> None:
     days = spent(worked("a", "r", 23.5 * 3600, 10, 5), zone=BERLIN)
     assert list(days) == [(date(2024, 1, 2), "a")]
     assert days[date(2024, 1, 2), "a"].money is None
 
 
 @pytest.mark.proves("Y1")
-def test_storage_counts_the_table_at_the_end_of_each_day_until_it_is_collected() -> None:
+def test_storage_costs_count_the_table_at_the_end_of_each_day_until_it_is_deleted() -> None:
     gigabyte = 1_000_000_000
     stored = (
         Stored("c", "z", START, gigabyte, START + timedelta(days=1, hours=1)),
@@ -96,7 +96,7 @@ def test_storage_counts_the_table_at_the_end_of_each_day_until_it_is_collected()
 @given(
     st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 50), st.integers(0, 50)), max_size=12)
 )
-def test_the_shares_of_a_run_add_up_to_the_time_in_which_it_built(
+def test_the_shares_of_parallel_builds_add_up_to_the_busy_time_of_their_run(
     builds: list[tuple[str, int, int]],
 ) -> None:
     days = spent(*(worked(source, "r", begin, n) for source, begin, n in builds))

@@ -1,4 +1,4 @@
-"""What of a plan is due to a follower."""
+"""Which builds of a plan are due for `persist follow`."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ def because(*codes: ReasonCode, source: str | None = None) -> list[Reason]:
     return [Reason(code, code, source) for code in codes]
 
 
-def test_what_new_data_or_code_changes_is_due() -> None:
+def test_builds_with_new_data_or_code_are_due() -> None:
     assert due_builds([], []) == ((), [])
     assert due_builds(because("input", "increment"), because("input")) == ((P, Q), [])
     assert due_builds([], because("code")) == ((Q,), [])
     assert due_builds(because("new", "failed"), []) == ((P,), [])
 
 
-def test_what_would_be_due_at_every_look_is_not() -> None:
+def test_clocks_and_unversioned_data_alone_make_no_build_due() -> None:
     assert due_builds(because("clock"), because("clock")) == ((), [])
     assert due_builds(because("unversioned"), because("upstream", source=P)) == ((), [])
     assert due_builds(because("clock", "input"), because("upstream", source=P)) == ((P, Q), [])
 
 
-def test_partitions_are_due_and_wait_for_those_they_read() -> None:
+def test_partitions_are_due_and_wait_for_upstream_partitions() -> None:
     assert due_builds(because("partition"), []) == ((P,), [])
     assert due_builds(because("partition", "clock"), []) == ((), [])
     assert due_builds(because("partition", "clock", "input"), []) == ((P,), [])
     assert due_builds([], [*because("partition"), *because("partition", source=P)]) == ((), [Q])
 
 
-def test_what_has_no_data_waits_and_so_does_what_reads_it() -> None:
+def test_sources_without_data_and_their_readers_wait() -> None:
     assert due_builds(because("new", "no-data"), because("new")) == ((), [P, Q])
     assert due_builds([], because("input", "no-data")) == ((), [Q])

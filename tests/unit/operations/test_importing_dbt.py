@@ -1,4 +1,4 @@
-"""A dbt project becomes a project of ours; whatever is not carried is listed with its place."""
+"""A dbt project is imported; whatever is not imported is listed with its location."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def dbt(tmp_path: Path, files: dict[str, str]) -> Path:
 
 
 def carry(root: Path, new: Path, dialect: str | None = "spark") -> tuple[Imported, Project]:
-    """Import a project, and compile what is carried."""
+    """Import a project, and compile what is imported."""
     return carried(import_dbt(root, dialect), new)
 
 
@@ -57,11 +57,11 @@ def checks(project: Project, name: str) -> set[str]:
     return {check.name for check in source(project, name).annotation.checks}
 
 
-# --------------------------------------------------------------------------- a project of others
+# ---------------------------------------------------------------------------- a complete project
 
 
 @pytest.mark.proves("W8")
-def test_a_project_that_others_wrote_is_carried_whole(new: Path) -> None:
+def test_a_real_dbt_project_is_imported_completely(new: Path) -> None:
     imported, project = carry(SHOP, new, "duckdb")
     assert imported.left == [] == imported.to_fill_in
     kinds = [entry.origin.kind for entry in imported.carried]
@@ -88,7 +88,7 @@ def test_a_project_that_others_wrote_is_carried_whole(new: Path) -> None:
 
 
 @pytest.mark.proves("W8")
-def test_templates_that_are_certain_are_rendered(tmp_path: Path, new: Path) -> None:
+def test_templates_that_can_be_evaluated_are_rendered(tmp_path: Path, new: Path) -> None:
     files = {
         "dbt_project.yml": PROJECT + "vars: {least: 1, shop: {most: 9}}\n",
         "macros/cents.sql": (
@@ -131,7 +131,7 @@ def test_templates_that_are_certain_are_rendered(tmp_path: Path, new: Path) -> N
         ("SELECT ''.__class__ FROM {{ ''.__class__.__mro__ }}", 1, "Jinja: SecurityError"),
     ],
 )
-def test_a_model_that_is_not_certain_is_listed_with_its_readers(
+def test_a_model_that_cannot_be_imported_is_listed_with_its_readers(
     tmp_path: Path, new: Path, text: str, line: int, reason: str
 ) -> None:
     files = {
@@ -149,7 +149,7 @@ def test_a_model_that_is_not_certain_is_listed_with_its_readers(
 
 
 @pytest.mark.proves("W8")
-def test_what_dbt_compiled_is_used_where_it_is_fresh(tmp_path: Path, new: Path) -> None:
+def test_sql_that_dbt_compiled_is_used_if_it_is_up_to_date(tmp_path: Path, new: Path) -> None:
     text = "SELECT id FROM {{ ref('people') }} WHERE {{ dbt_utils.x() }}"
     old, grows = "SELECT {{ old() }}", "SELECT {{ x() }} {% if is_incremental() %}{% endif %}"
     asks = "SELECT {{ x() }} FROM {{ ref('people') }} {{ recent() }}"
@@ -183,12 +183,12 @@ def test_what_dbt_compiled_is_used_where_it_is_fresh(tmp_path: Path, new: Path) 
     imported, project = carry(root, new, None)
     assert {s.name for s in project.persisted} == {"a"}
     assert "`id`\nFROM people" in (new / "sources" / "a.sql").read_text()
-    # The text of one has changed, and nobody knows how the others were compiled.
+    # The text of one has changed, and it is unknown how the others were compiled.
     assert set(left(imported)) == {("model", "old"), ("model", "grows"), ("model", "asks")}
 
 
 @pytest.mark.proves("W8")
-def test_incremental_models_keep_their_rows_and_lose_their_filter(
+def test_incremental_models_are_imported_without_their_incremental_filter(
     tmp_path: Path, new: Path
 ) -> None:
     text = (
@@ -206,7 +206,7 @@ def test_incremental_models_keep_their_rows_and_lose_their_filter(
 
 
 @pytest.mark.proves("W8")
-def test_settings_with_which_dbt_keeps_other_rows_are_listed(tmp_path: Path, new: Path) -> None:
+def test_settings_that_make_dbt_keep_other_rows_are_listed(tmp_path: Path, new: Path) -> None:
     text = "SELECT id, paid FROM {{ ref('people') }}"
     written = {
         "a": "full_refresh=false, merge_update_columns=['paid']",
@@ -229,7 +229,7 @@ def test_settings_with_which_dbt_keeps_other_rows_are_listed(tmp_path: Path, new
 
 
 @pytest.mark.proves("W8")
-def test_seeds_have_their_delimiter_and_always_a_header(tmp_path: Path, new: Path) -> None:
+def test_seeds_use_their_delimiter_and_always_have_a_header(tmp_path: Path, new: Path) -> None:
     files = {
         "dbt_project.yml": f'{PROJECT}seeds: {{shop: {{a: {{+delimiter: "~"}}, b: {{+delimiter: "~~"}}}}}}\n',
         "seeds/a/a.csv": "id~name\n1~x,y\n2~z,u\n",
@@ -285,7 +285,7 @@ sources:
 
 
 @pytest.mark.proves("W8")
-def test_a_table_is_no_common_table_expression_of_its_name(tmp_path: Path, new: Path) -> None:
+def test_a_table_is_not_confused_with_a_cte_of_the_same_name(tmp_path: Path, new: Path) -> None:
     files = {
         "models/orders.sql": "SELECT id FROM {{ ref('people') }}",
         "models/a.sql": (
@@ -303,7 +303,7 @@ def test_a_table_is_no_common_table_expression_of_its_name(tmp_path: Path, new: 
 
 
 @pytest.mark.proves("W8")
-def test_sources_get_names_of_their_own_and_are_to_be_filled_in(tmp_path: Path, new: Path) -> None:
+def test_sources_get_unique_names_and_have_to_be_filled_in(tmp_path: Path, new: Path) -> None:
     files = {
         "models/orders.sql": "SELECT orders.id FROM {{ source('shop', 'orders') }}",
         "models/numbers.sql": "SELECT n FROM {{ source('shop', 'typed') }}",
@@ -376,7 +376,7 @@ models:
     warns = {c.name for c in source(project, "a").annotation.checks if not c.blocking}
     assert warns == {"accepted_values_id"}
     apart = {s.name for s in project.persisted if s.location.path.startswith("sources/tests/")}
-    # One has a condition, one would be a circle, one differs in its severity, one is a query.
+    # One has a condition, one would be a cycle, one has another severity, one is a query.
     assert apart == {
         *("not_null_a_id", "relationships_a_id"),
         *("unique_a_name", "none_is_free"),
@@ -390,7 +390,7 @@ models:
 
 
 @pytest.mark.proves("W8")
-def test_the_configuration_of_tests_and_templates_in_it_count(tmp_path: Path, new: Path) -> None:
+def test_the_configuration_of_tests_is_rendered_and_applied(tmp_path: Path, new: Path) -> None:
     files = {
         "dbt_project.yml": PROJECT
         + "vars: {never: false, level: warn, all: [a, b]}\ndata_tests:\n  +severity: warn\n",
@@ -492,7 +492,7 @@ unit_tests:
         ("bigquery", "extract(dayofweek FROM x)", ""),
     ],
 )
-def test_what_other_dialects_read_in_another_way_is_noted(
+def test_expressions_with_another_meaning_in_a_dialect_are_noted(
     dialect: str, sql: str, word: str
 ) -> None:
     notes = translate(f"SELECT {sql} AS y FROM t", dialect, lambda _: None).notes
@@ -500,11 +500,11 @@ def test_what_other_dialects_read_in_another_way_is_noted(
     assert [word in note for note in doubts] == [True] * bool(word)
 
 
-# --------------------------------------------------------------------------------- all that is left
+# ------------------------------------------------------------------------------------- not imported
 
 
 @pytest.mark.proves("W8")
-def test_whatever_has_no_counterpart_is_listed(tmp_path: Path, new: Path) -> None:
+def test_features_without_a_counterpart_are_listed(tmp_path: Path, new: Path) -> None:
     files = {
         "dbt_project.yml": PROJECT + "on-run-end: ['grant x']\nmodels: {shop: {+pre-hook: y}}\n",
         "models/a.sql": (
@@ -528,7 +528,7 @@ def test_whatever_has_no_counterpart_is_listed(tmp_path: Path, new: Path) -> Non
 
 
 @pytest.mark.proves("W8")
-def test_nothing_is_overwritten_and_the_dialect_is_asked_for(tmp_path: Path) -> None:
+def test_an_import_requires_a_dialect_and_an_empty_directory(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="dialect") as unknown:
         import_dbt(SHOP)
     assert "--dialect" in (unknown.value.hint or "")
@@ -543,7 +543,7 @@ def test_nothing_is_overwritten_and_the_dialect_is_asked_for(tmp_path: Path) -> 
 
 
 @pytest.mark.proves("W8")
-def test_the_command_says_what_became_of_everything(tmp_path: Path, new: Path) -> None:
+def test_the_command_lists_imported_and_omitted_resources(tmp_path: Path, new: Path) -> None:
     files = {"models/a.sql": "SELECT 1 AS a", "models/b.sql": "SELECT\n{{ b() }}"}
     root = dbt(tmp_path, {**files, "profiles.yml": "shop: {outputs: {x: {type: databricks}}}\n"})
     done = CliRunner().invoke(app, ["import", "dbt", str(root), str(new)])

@@ -1,4 +1,4 @@
-"""A SQLMesh project becomes a project of ours; whatever is not carried is listed with its place."""
+"""Importing SQLMesh projects: everything that is not converted is listed with its location."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def sqlmesh(tmp_path: Path, files: dict[str, str]) -> Path:
 
 
 def carry(root: Path, new: Path, dialect: str | None = None) -> tuple[Imported, Project]:
-    """Import a project, and compile what is carried."""
+    """Import a project, and compile the converted sources."""
     return carried(import_sqlmesh(root, dialect), new)
 
 
@@ -59,7 +59,7 @@ def model(name: str, query: str, kind: str = "FULL", *more: str) -> str:
 
 
 @pytest.mark.proves("W9")
-def test_a_project_that_others_wrote_is_carried_but_for_its_odd_models(new: Path) -> None:
+def test_a_real_project_is_converted_except_for_its_unsupported_models(new: Path) -> None:
     imported, project = carry(SUSHI, new)
     kinds = [entry.origin.kind for entry in imported.carried]
     counts = {kind: kinds.count(kind) for kind in kinds}
@@ -98,7 +98,7 @@ def test_a_project_that_others_wrote_is_carried_but_for_its_odd_models(new: Path
         ("CUSTOM (materialization 'x')", None),
     ],
 )
-def test_kinds_say_what_is_persisted(
+def test_the_kind_of_a_model_decides_whether_it_is_persisted(
     tmp_path: Path, new: Path, kind: str, persisted: bool | None
 ) -> None:
     files = {"models/a.sql": model("x.a", "SELECT id FROM raw.people", kind)}
@@ -111,7 +111,7 @@ def test_kinds_say_what_is_persisted(
 
 
 @pytest.mark.proves("W9")
-def test_options_of_kinds_and_defaults_that_are_not_carried_are_listed(
+def test_unsupported_options_of_kinds_and_of_model_defaults_are_listed(
     tmp_path: Path, new: Path
 ) -> None:
     merged = (
@@ -146,7 +146,7 @@ def test_options_of_kinds_and_defaults_that_are_not_carried_are_listed(
 
 
 @pytest.mark.proves("W9")
-def test_a_configuration_in_python_is_listed(tmp_path: Path, new: Path) -> None:
+def test_a_python_configuration_is_listed_as_not_converted(tmp_path: Path, new: Path) -> None:
     root = sqlmesh(tmp_path, {"models/a.sql": model("x.a", "SELECT id FROM raw.people")})
     (root / "config.yaml").rename(root / "config.py")
     imported, _ = carry(root, new, "spark")
@@ -169,7 +169,7 @@ def test_a_configuration_in_python_is_listed(tmp_path: Path, new: Path) -> None:
          "p WHERE id >= '2024-01-02'\n) AS q WHERE day >= '2024-01-02'"),
     ],
 )  # fmt: skip
-def test_time_ranges_become_the_rows_of_all_of_their_time(
+def test_time_range_models_become_queries_over_all_time_since_their_start(
     tmp_path: Path, new: Path, where: str, start: str | None, sql: str
 ) -> None:
     query = f"SELECT id, day FROM raw.people AS p {where}".strip()
@@ -200,7 +200,7 @@ def test_time_ranges_become_the_rows_of_all_of_their_time(
         ),
     ],
 )
-def test_a_model_that_is_not_certain_is_listed_with_its_readers(
+def test_a_model_that_cannot_be_converted_is_listed_with_its_readers(
     tmp_path: Path, new: Path, text: str, reason: str
 ) -> None:
     reader = model("x.reader", "SELECT * FROM x.bad")
@@ -210,13 +210,13 @@ def test_a_model_that_is_not_certain_is_listed_with_its_readers(
     (bad,) = (entry for entry in imported.left if entry.origin.name == "x.bad")
     assert (bad.origin.path, bad.origin.line) == ("models/bad.sql", 2)
     assert reason in bad.reason
-    if "disabled" not in reason:  # what is not there may be a table of somebody else
+    if "disabled" not in reason:  # a disabled model may be a table of another program
         assert "x.reader" in {entry.origin.name for entry in imported.left}
     assert not (new / "data").exists()
 
 
 @pytest.mark.proves("W9")
-def test_models_of_one_name_in_two_schemas_are_told_apart(tmp_path: Path, new: Path) -> None:
+def test_models_with_one_name_in_two_schemas_get_distinct_names(tmp_path: Path, new: Path) -> None:
     files = {
         "models/a.sql": model("one.orders", "SELECT id FROM raw.people"),
         "models/b/b.sql": model("two.orders", "SELECT orders.id FROM one.orders"),
@@ -265,7 +265,7 @@ def test_audits_become_checks_or_sources_of_failing_rows(tmp_path: Path, new: Pa
 
 
 @pytest.mark.proves("W9")
-def test_seeds_and_headers_are_carried(tmp_path: Path, new: Path) -> None:
+def test_seeds_and_model_headers_are_converted(tmp_path: Path, new: Path) -> None:
     files = {
         "seeds/s.csv": "id,name\n1,Ann\n",
         "models/s.sql": (
@@ -295,7 +295,7 @@ def test_seeds_and_headers_are_carried(tmp_path: Path, new: Path) -> None:
 
 
 @pytest.mark.proves("W9")
-def test_unit_tests_become_tests(tmp_path: Path, new: Path) -> None:
+def test_sqlmesh_unit_tests_become_persist_tests(tmp_path: Path, new: Path) -> None:
     query = "WITH b AS (SELECT id FROM raw.people) SELECT id FROM b"
     files = {
         "models/a.sql": model("x.a", query),
@@ -324,7 +324,7 @@ test_gateway: {model: x.a, gateway: g, inputs: {}, outputs: {query: []}}
 
 
 @pytest.mark.proves("W9")
-def test_python_is_listed_and_the_dialect_is_asked_for(tmp_path: Path, new: Path) -> None:
+def test_python_code_is_listed_and_a_missing_dialect_is_an_error(tmp_path: Path, new: Path) -> None:
     files = {
         "models/a.sql": model("x.a", "SELECT id::TEXT AS id FROM raw.people"),
         "models/p.py": "@model('x.p')\ndef execute(): ...",

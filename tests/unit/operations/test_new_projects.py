@@ -1,4 +1,4 @@
-"""A new project: its files, and what it compiles to."""
+"""New projects: their files, and the sources that these compile to."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_project_over_existing_data_groups_by_a_column_that_it_has(tmp_path: P
     }
 
 
-def test_tables_of_files_with_one_name_are_numbered(tmp_path: Path) -> None:
+def test_tables_of_files_with_the_same_name_are_numbered(tmp_path: Path) -> None:
     for directory in ("a", "b"):
         (tmp_path / directory).mkdir()
         (tmp_path / directory / "t.csv").write_text("x\n1\n")

@@ -89,14 +89,14 @@ GONE = RowsDiffer(uncompared=(Uncompared("n", "int", None),))
         ("rows", report(reviewed(change="added")), []),
     ],
 )  # fmt: skip
-def test_a_rule_is_broken_by_what_differs_and_by_what_is_not_known(
+def test_differences_and_missing_comparisons_violate_a_rule(
     rule: str, made: Report, expected: list[str]
 ) -> None:
     assert reasons(made, rule) == expected
 
 
 @pytest.mark.proves("W12")
-def test_checks_that_only_warn_break_a_rule_of_their_own() -> None:
+def test_failed_warning_checks_violate_only_the_warnings_rule() -> None:
     failed = CheckResult("c", False, False, 2, "a unique")
     made = replace(report(reviewed(), NOTHING), checks={ID: (failed,)})
     assert reasons(made, "warnings", "rows") == ["it fails a unique: 2 rows"]
@@ -113,7 +113,7 @@ def test_checks_that_only_warn_break_a_rule_of_their_own() -> None:
         (["warnings"], False, "`--fail-on warnings` needs builds"),
     ],
 )
-def test_rules_that_cannot_be_checked_are_refused(
+def test_unknown_rules_and_rules_that_need_builds_are_rejected(
     values: list[str], is_built: bool, says: str
 ) -> None:
     with pytest.raises(SettingsError) as error:
@@ -122,7 +122,7 @@ def test_rules_that_cannot_be_checked_are_refused(
 
 
 @pytest.mark.proves("W12")
-def test_rows_are_not_compared_with_a_revision() -> None:
+def test_rules_about_rows_are_rejected_for_a_git_revision() -> None:
     assert read_rules(["columns, rows", "rows"], is_built=True) == ("columns", "rows")
     revision = Review("main", (), 0, (), None, {})
     require_tables(revision, ["columns", "warnings"])
@@ -131,7 +131,7 @@ def test_rows_are_not_compared_with_a_revision() -> None:
 
 
 @pytest.mark.proves("W12")
-def test_the_markdown_says_which_rule_is_broken() -> None:
+def test_the_markdown_names_the_violated_rule() -> None:
     made = report(reviewed(), KEYED)
     text = markdown(replace(made, violations=violations(made, ["rows"]), exit_code=1))
     assert text.splitlines()[1].startswith("## ❌ persist: ")

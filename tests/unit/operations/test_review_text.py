@@ -1,4 +1,4 @@
-"""A report as Markdown: nothing that comes from files or data is read as Markdown."""
+"""A report as Markdown: texts from files and data are escaped."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def test_texts_are_code_spans_on_one_line() -> None:
 
 
 @pytest.mark.proves("W12")
-def test_the_share_of_a_column_is_among_the_rows_of_both_sides() -> None:
+def test_the_share_of_a_changed_column_counts_only_common_rows() -> None:
     difference = RowsDiffer(("k",), 10, 2, 3, {"a": 3, "b": 0}, before=8, after=16)
     assert shares(difference) == {"a": 0.5}
     assert shares(RowsDiffer(("k",), 10, 8, 0, {"a": 0}, before=8, after=10)) == {}
 
 
 @pytest.mark.proves("W12")
-def test_the_first_lines_tell_the_outcome() -> None:
+def test_the_first_lines_summarize_the_outcome() -> None:
     text = markdown(report(reviewed(), reviewed("b"), exit_code=0))
     assert text.splitlines()[:2] == [
         "<!-- persist ci -->",
@@ -78,7 +78,7 @@ def test_the_first_lines_tell_the_outcome() -> None:
 
 
 @pytest.mark.proves("W12")
-def test_columns_that_were_not_compared_are_not_called_the_same() -> None:
+def test_columns_that_were_not_compared_are_listed() -> None:
     retyped = RowsDiffer(
         uncompared=(Uncompared("n", "int", "bigint"), Uncompared("new", None, "int"))
     )
@@ -90,7 +90,7 @@ def test_columns_that_were_not_compared_are_not_called_the_same() -> None:
 
 @pytest.mark.proves("W12")
 @pytest.mark.parametrize("shows_rows", [True, False])
-def test_no_row_is_shown_where_none_is_to_be(shows_rows: bool) -> None:
+def test_rows_are_shown_only_if_enabled(shows_rows: bool) -> None:
     error = 's.sql:1:1: `a` failed unique_k (2 rows); it was not published\n    unique_k: {"k": 7}'
     nothing: dict[str, Any] = dict.fromkeys(BuildDocument.model_fields)
     nothing |= {"source_id": "a@s.sql", "build_id": "b", "action": "failed", "error": error}
@@ -102,7 +102,7 @@ def test_no_row_is_shown_where_none_is_to_be(shows_rows: bool) -> None:
 
 
 @pytest.mark.proves("W12")
-def test_a_comment_is_not_longer_than_github_accepts() -> None:
+def test_a_comment_fits_the_size_limit_of_github() -> None:
     sources = [reviewed(f"a{i}", "long " * 50) for i in range(400)]
     rows = {r.source_id: NotCompared("no table in prod") for r in sources}
     text = markdown(report(*sources, rows=rows))

@@ -1,4 +1,4 @@
-"""Which partitions follow from a window of what they read that has none."""
+"""Which partitions depend on a window of an input that has no partitions."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ DAY = timedelta(days=1)
         ("day", "SELECT CAST(ts AS DATE) AS day, count(*) AS n FROM q GROUP BY 1", (3, 4)),
         ("ts", "SELECT ts, x FROM q", (3, 4)),
         ("day", "SELECT CAST(ts AS DATE) AS day FROM q JOIN dim ON q.x = dim.x", (3, 4)),
-        # The rank of a row may follow from any others'.
+        # The rank of a row may depend on any other row.
         ("ts", "SELECT ts, rank() OVER (ORDER BY x) AS n FROM q", None),
         ("since", "SELECT since, q.x FROM q JOIN dim ON q.x = dim.x", None),
     ],
 )
-def test_partitions_are_reached_from_windows(
+def test_a_window_of_an_input_reaches_the_partitions_that_depend_on_it(
     kept: str, column: str, query: str, reached: tuple[int, ...] | None
 ) -> None:
     project = compiled(

@@ -28,7 +28,7 @@ def result(name: str, definition: str, blocking: bool = True) -> CheckResult:
 
 
 @pytest.mark.proves("W23")
-def test_added_removed_and_edited_checks_are_changed_and_no_others() -> None:
+def test_only_added_removed_and_edited_checks_count_as_changed() -> None:
     project = compiled({"m.sql": SQL})
     r = next(s for s in project.persisted if s.name == "r")
     assert len(project.by_build_id[r.build_id]) == 2

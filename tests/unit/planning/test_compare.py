@@ -1,4 +1,4 @@
-"""What differs between two meanings, in columns and in words."""
+"""Differences between two versions of a query: columns, rows, and their description in words."""
 
 from __future__ import annotations
 
@@ -58,19 +58,19 @@ def changes(before: Project, after: Project) -> list[Change]:
         ),
     ],
 )  # fmt: skip
-def test_what_differs_is_said_in_columns_and_rows(before: str, after: str, message: str) -> None:
+def test_a_diff_names_changed_columns_and_rows(before: str, after: str, message: str) -> None:
     old, new = (project(q).by_id["p@sources/a.sql"] for q in (before, after))
     assert old.build_id != new.build_id
     assert in_words(differ(old.digests, new.digests)) == message
 
 
-def test_what_means_the_same_has_the_same_parts() -> None:
+def test_equivalent_queries_have_equal_digests() -> None:
     old, new = project("SELECT a, b FROM t"), project("SELECT x.a, x.b FROM (SELECT * FROM t) x")
     assert changes(old, new) == []
     assert old.sources[-1].digests == new.sources[-1].digests
 
 
-def test_changes_are_told_down_to_the_users_own_words() -> None:
+def test_changes_show_expressions_as_the_user_wrote_them() -> None:
     reader = "--@ persist\nCREATE VIEW q AS SELECT b, count(*) AS n FROM p GROUP BY b;\n"
     gone = "--@ persist\nCREATE VIEW g AS SELECT a FROM u;"
     before = project("SELECT a, b  /* so */ +  1 AS b FROM t WHERE a > 1", reader + gone)
@@ -89,13 +89,13 @@ def test_changes_are_told_down_to_the_users_own_words() -> None:
     assert to_rebuild(of_project(before), of_project(after)) == 2
 
 
-def test_other_rows_are_told_by_what_follows_the_select_list() -> None:
+def test_changed_rows_show_the_text_after_the_select_list() -> None:
     (p,) = changes(project("SELECT a FROM t WHERE a > 1"), project("SELECT a FROM t WHERE a > 2"))
     assert (p.columns, p.rows_changed) == ((), True)
     assert p.expressions == (Expression(None, "FROM t WHERE a > 1", "FROM t WHERE a > 2"),)
 
 
-def test_a_source_by_another_name_is_not_rebuilt() -> None:
+def test_a_renamed_source_is_not_rebuilt() -> None:
     before = project("SELECT a FROM t")
     after = compiled({"a.sql": f"{RAW}SELECT a FROM t;".replace("VIEW p", "VIEW z")})
     assert [(c.source_id[0], c.change) for c in changes(before, after)] == [
@@ -123,7 +123,7 @@ def test_a_source_by_another_name_is_not_rebuilt() -> None:
         ("VALUES (1, 2)", {}),
     ],
 )  # fmt: skip
-def test_select_items_are_found_as_they_are_written(query: str, texts: dict[str, str]) -> None:
+def test_select_items_have_the_text_as_written(query: str, texts: dict[str, str]) -> None:
     made = compiled({"a.sql": f"{RAW}{query};"})
     source = made.by_id.get("p@sources/a.sql")
     if source is None:  # columns without names of their own
@@ -133,7 +133,7 @@ def test_select_items_are_found_as_they_are_written(query: str, texts: dict[str,
     assert items(source.query).texts == texts
 
 
-def test_names_given_to_a_view_are_those_of_its_items() -> None:
+def test_column_names_of_a_view_apply_to_its_select_items() -> None:
     made = compiled({"a.sql": f"{RAW.replace('VIEW p', 'VIEW p (x, y)')}SELECT a, -b FROM t;"})
     query = made.by_id["p@sources/a.sql"].query
     assert query is not None

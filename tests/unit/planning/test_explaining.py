@@ -1,4 +1,4 @@
-"""How a build follows the change of each table that a source reads, before anything changed."""
+"""The methods by which builds would follow changes of the tables that a source reads."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def explained(query: str, annotation: str = "", *others: str) -> Explanation:
 
 
 def ways(query: str, annotation: str = "", *others: str) -> dict[str, tuple[str, str]]:
-    """Return by table the methods for rows added and for rows changed, with their keys."""
+    """Return, by table, the methods for added and for changed rows, with their keys."""
 
     def words(way: Way) -> str:
         keys = f" {' '.join(way.keys)}" if way.method == "keys" else ""
@@ -91,13 +91,13 @@ TIMED = "refresh=incremental watermark="
         ),
     ],
 )
-def test_each_table_is_followed_by_a_method(
+def test_each_input_table_has_methods_for_added_and_changed_rows(
     query: str, annotation: str, expected: dict[str, tuple[str, str]]
 ) -> None:
     assert ways(query, annotation) == expected
 
 
-def test_a_source_in_between_is_seen_through_and_a_table_is_not() -> None:
+def test_inlined_sources_are_expanded_and_persisted_sources_are_not() -> None:
     grouped = f"CREATE VIEW v AS {GROUPED}"
     assert ways("SELECT usr FROM v WHERE s > 1", "", grouped)["t"][0] == "keys usr or merge"
     kept = f"--@ persist\nCREATE VIEW v AS {GROUPED}"
@@ -109,7 +109,7 @@ def test_a_source_in_between_is_seen_through_and_a_table_is_not() -> None:
     )
 
 
-def test_a_temporary_table_on_the_way_leaves_no_state() -> None:
+def test_a_temporary_input_table_prevents_merging() -> None:
     temporary = "--@ persist materialized=temporary\nCREATE VIEW v AS SELECT usr, amt FROM t"
     query = "SELECT usr, sum(amt) AS s FROM v GROUP BY usr"
     assert ways(query, "refresh=incremental", temporary) == {"t": ("keys usr", "keys usr")}
@@ -125,7 +125,7 @@ def test_a_temporary_table_on_the_way_leaves_no_state() -> None:
         (GROUPED, "materialized=view", "it is materialized as a view", "write materialized=table"),
     ],
 )
-def test_an_annotation_or_a_function_may_rule_everything_out(
+def test_annotations_and_functions_can_rule_out_incremental_builds(
     query: str, annotation: str, why: str, hint: str
 ) -> None:
     found = explained(query, annotation)
@@ -135,7 +135,7 @@ def test_an_annotation_or_a_function_may_rule_everything_out(
     assert {w.added.why for w in found.tables} == {why}
 
 
-def test_calls_that_differ_between_builds_are_named_with_their_places() -> None:
+def test_nondeterministic_calls_are_reported_with_their_locations() -> None:
     view = "CREATE VIEW v AS SELECT id,\n  uuid() AS x FROM t"
     found = explained("SELECT x,\n  current_date AS d,\n  now() AS n FROM v", "", view)
     calls = [(n.node, n.obstacle, n.location and n.location.line) for n in found.nodes][:3]
@@ -180,7 +180,7 @@ def explained_policy(value: str) -> str:
         "rows of x changed or were removed, and its files keep no earlier version",
     ],
 )
-def test_what_can_be_changed_has_a_hint(reason: str) -> None:
+def test_reasons_that_users_can_change_have_a_hint(reason: str) -> None:
     assert hint_of(reason) not in (None, hint_of("of something else"))
     assert hint_of("its table has other rows than its query") is None
 
@@ -206,7 +206,7 @@ def test_the_document_needs_no_ledger() -> None:
     }
 
 
-def test_only_sources_that_no_build_continues_are_warned_of() -> None:
+def test_warnings_name_only_sources_that_no_build_can_update_incrementally() -> None:
     project = project_of(
         f"--@ persist refresh=strict\nCREATE VIEW totals AS {GROUPED}",
         "--@ persist refresh=strict\nCREATE VIEW first AS\nSELECT id FROM t ORDER BY id\nLIMIT 5",

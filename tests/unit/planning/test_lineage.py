@@ -1,4 +1,4 @@
-"""Which columns follow from which, through all sources."""
+"""Column lineage through all sources."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CREATE VIEW r AS SELECT max(total) AS most FROM q;
 
 
 def edges_of(*columns: str) -> list[str]:
-    """Return the edges around columns of `m.sql`, in short."""
+    """Return the lineage edges of columns of `m.sql`, abbreviated."""
     refs = [ColumnRef(f"{n}@sources/m.sql", c) for n, _, c in (x.partition(".") for x in columns)]
     return [
         " ".join(f"{c.source_id.partition('@')[0]}.{c.column}" for c in edge)
@@ -34,7 +34,7 @@ def edges_of(*columns: str) -> list[str]:
 
 
 @pytest.mark.proves("P29")
-def test_a_column_is_traced_to_raw_data_and_to_all_that_follows() -> None:
+def test_a_column_is_traced_to_raw_data_and_to_all_downstream_columns() -> None:
     assert edges_of("p.s") == [
         "p.s q.total",
         "p.s v.d",
@@ -43,7 +43,7 @@ def test_a_column_is_traced_to_raw_data_and_to_all_that_follows() -> None:
         "t.b p.s",
     ]
     assert edges_of("r.most") == ["p.s q.total", "q.total r.most", "t.a p.s", "t.b p.s"]
-    # Not the other columns of what lies on the way.
+    # Without the other columns of sources in between.
     assert edges_of("q.k") == ["p.k q.k", "t.k p.k"]
     assert edges_of("v.d") == ["p.s v.d", "t.a p.s", "t.b p.s"]
     assert set(edges_of("t.a", "t.b", "t.k")) == {

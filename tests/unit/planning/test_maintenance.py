@@ -1,4 +1,4 @@
-"""By which method a step brings its table up to date, and why by this one."""
+"""The method by which a step updates its table, and the reason for this method."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_table_of_which_no_row_changed_is_stamped() -> None:
     assert method_of(step) == ("stamp", "the data is newer, but the rows it reads are the same")
 
 
-def test_data_without_versions_does_not_make_a_young_table_stamped() -> None:
+def test_a_fresh_table_over_unversioned_data_is_reused_and_not_stamped() -> None:
     made = project_of('freshness.window="1h"', "SELECT a FROM j")
     versions = {"j@sources/a.sql": f"{UNVERSIONED}1"}
     world = built(made, replace(fresh(made), versions=versions))
@@ -147,7 +147,7 @@ def test_changed_data_is_followed_by_the_cheapest_method(
     assert "strict" not in {r.code for r in step.reasons}
 
 
-def test_a_rewritten_table_that_nothing_follows_is_a_reason_to_compute_everything() -> None:
+def test_a_rewritten_input_without_known_changes_requires_a_full_rebuild() -> None:
     text = f"""{RAW}
     --@ persist
     CREATE VIEW u AS SELECT a, b FROM t;
@@ -167,7 +167,7 @@ def test_a_rewritten_table_that_nothing_follows_is_a_reason_to_compute_everythin
 
 
 @pytest.mark.proves("T6")
-def test_only_the_build_knows_the_method_after_builds_of_its_inputs() -> None:
+def test_the_method_is_unknown_until_the_inputs_are_built() -> None:
     text = f"""{RAW}
     --@ persist refresh=incremental watermark=b merge_key=a
     CREATE VIEW u AS SELECT a, b FROM t;
@@ -199,7 +199,7 @@ def test_a_strict_source_is_not_refused_before_its_input_is_built() -> None:
 
 
 @pytest.mark.proves("T6")
-def test_a_plan_says_why_there_is_no_table_to_continue() -> None:
+def test_a_plan_reports_why_a_table_cannot_be_continued() -> None:
     made = project_of(INCREMENTAL)
     source = named(made, "p")
     world = built(made)
@@ -219,7 +219,7 @@ def test_a_plan_says_why_there_is_no_table_to_continue() -> None:
 
 
 @pytest.mark.proves("T6")
-def test_a_partitioned_table_is_built_by_partitions_and_stamped_where_none_changed() -> None:
+def test_partitions_are_built_separately_and_stamped_if_their_rows_did_not_change() -> None:
     made = compiled(
         {"a.sql": f"{RAW}--@ persist partition {{ a=[1, 2, 3] }}\nCREATE VIEW p AS {PLAIN};"}
     )
@@ -236,7 +236,7 @@ def test_a_partitioned_table_is_built_by_partitions_and_stamped_where_none_chang
     assert method_of(step) == ("partitions", "1 partition is computed; the others stay")
     (step,) = plan(made, [source.source_id], world, partition_keys=some).steps
     assert method_of(step) == ("reuse", "the table is up to date")
-    # Newer data, from which the rows of no partition follow.
+    # Newer data that does not change the rows of any partition.
     assert present.partitions is not None
     known = inputs(made, source, newer(world)) or ()
     filled = tuple(replace(group, inputs=known) for group in present.partitions.filled)
@@ -252,7 +252,7 @@ STRICT = "refresh=strict watermark=b"
 
 @pytest.mark.proves("T7")
 @pytest.mark.parametrize("change", [SPREAD, None])
-def test_strict_forbids_that_a_published_table_is_computed_in_full(change: Change | None) -> None:
+def test_strict_forbids_a_full_rebuild_of_a_published_table(change: Change | None) -> None:
     made = project_of(STRICT)
     step = step_of(made, after(made, change))
     assert [r.code for r in step.reasons] == ["input", "whole", "strict"]
@@ -261,7 +261,7 @@ def test_strict_forbids_that_a_published_table_is_computed_in_full(change: Chang
 
 
 @pytest.mark.proves("T7")
-def test_strict_forbids_nothing_that_is_asked_for_or_cannot_be_cheaper() -> None:
+def test_strict_allows_incremental_requested_and_unavoidable_full_builds() -> None:
     made = project_of(STRICT)
     source = named(made, "p")
     lost = after(made, SPREAD)
@@ -280,7 +280,7 @@ def test_strict_forbids_nothing_that_is_asked_for_or_cannot_be_cheaper() -> None
 
 
 @pytest.mark.parametrize("code", ["forced", "tainted"])
-def test_a_request_to_compute_everything_is_forbidden_by_no_reason(
+def test_strict_allows_a_full_rebuild_that_was_requested(
     code: Literal["forced", "tainted"],
 ) -> None:
     annotation, reasons = Annotation(is_strict=True), [Reason("whole", "computed in full: why")]
@@ -290,7 +290,7 @@ def test_a_request_to_compute_everything_is_forbidden_by_no_reason(
 
 
 @pytest.mark.proves("T7")
-def test_strict_forbids_that_a_table_which_should_go_on_starts_over() -> None:
+def test_strict_forbids_a_full_rebuild_of_a_continued_table() -> None:
     before = project_of(f"{STRICT} on_change=continue")
     made = project_of(f"{STRICT} on_change=continue", "SELECT a, b FROM t WHERE a > 0")
     source = named(made, "p")

@@ -1,4 +1,4 @@
-"""The table of query shapes in docs/maintenance.md says what the compiler says."""
+"""The table of query shapes in docs/maintenance.md agrees with the compiler."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def in_words(way: Way) -> str:
 
 @pytest.mark.proves("T11")
 @pytest.mark.parametrize(("query", "tables", "added", "changed"), ROWS)
-def test_the_page_says_how_a_query_is_maintained(
+def test_the_page_lists_the_methods_that_the_compiler_chooses(
     query: str, tables: str, added: str, changed: str
 ) -> None:
     ways = {w.table.partition("@")[0]: w for w in explained(query).tables}
@@ -41,7 +41,7 @@ def test_the_page_says_how_a_query_is_maintained(
         assert (in_words(ways[table].added), in_words(ways[table].changed)) == (added, changed)
 
 
-def test_the_page_has_each_query_with_all_tables_that_it_reads() -> None:
+def test_the_page_lists_all_tables_that_each_query_reads() -> None:
     assert len(ROWS) > 30
     listed: dict[str, list[str]] = {}
     for query, tables, _, _ in ROWS:

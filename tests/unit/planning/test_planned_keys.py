@@ -1,4 +1,4 @@
-"""Functions by key: which changes touch which keys, and what a plan says of them."""
+"""Functions by key: which changes touch which keys, and how builds of them are planned."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def program_of(project: Project, *changed: str, grown: bool = False) -> Program:
 
 
 def after(project: Project, world: World | None = None, **changes: Change | None) -> World:
-    """Return a world in which `f` is built of slow builds, and some of its inputs changed since."""
+    """Return a world in which `f` was built slowly, and some of its inputs changed since then."""
     f = project.by_id["f@sources/f.py"]
     every = {s.source_id: Change() for s in project.inputs(f)}
     every |= {f"{name}@sources/r.sql": change for name, change in changes.items()}
@@ -107,20 +107,20 @@ def test_a_plan_says_why_all_keys_are_computed(
 
 
 @pytest.mark.proves("T10")
-def test_strict_refuses_what_touches_all_keys() -> None:
+def test_strict_refresh_rejects_changes_that_touch_all_keys() -> None:
     project = project_of("orders, rates", 'table(by="customer_id", refresh="strict")')
     step = step_of(project, after(project, rates=GREW))
     assert "strict" in {reason.code for reason in step.reasons}
 
 
-def test_without_keys_a_function_is_computed_whole() -> None:
+def test_a_function_without_keys_is_computed_as_a_whole() -> None:
     project = project_of("orders", "table")
     step = step_of(project, after(project, orders=GREW))
     assert (step.maintenance, step.why) == ("whole", "it is computed by a function without `by`")
 
 
 @pytest.mark.proves("T10")
-def test_costs_decide_about_keys() -> None:
+def test_costs_decide_whether_only_touched_keys_are_computed() -> None:
     project = project_of("orders, customers")
     world = after(project, orders=REPLACED)
     quick = replace(world, costs={b: (Cost("whole", 0.2, 10, 100),) for b in world.costs})
@@ -130,7 +130,7 @@ def test_costs_decide_about_keys() -> None:
     assert (step.maintenance, "computing all rows takes 100.0 s" in step.why) == ("whole", True)
 
 
-def test_a_table_that_is_searched_for_keys_costs_its_size() -> None:
+def test_searching_a_table_for_keys_costs_its_size() -> None:
     project = project_of("orders, customers")
     base = built(project).manifest[project.by_id["f@sources/f.py"].build_id]
     program, changes = program_of(project, "orders"), {ORDERS: REPLACED}
@@ -141,7 +141,7 @@ def test_a_table_that_is_searched_for_keys_costs_its_size() -> None:
 
 
 @pytest.mark.proves("T10")
-def test_keys_of_one_type_are_compared_and_others_are_not() -> None:
+def test_keys_are_compared_only_if_their_types_are_equal() -> None:
     project = project_of("orders, rates")
     f = project.by_id["f@sources/f.py"]
     world = built(project)
@@ -158,7 +158,7 @@ def test_keys_of_one_type_are_compared_and_others_are_not() -> None:
 # ---------------------------------------------------------------------------------- touched keys
 
 
-def test_the_keys_are_those_of_all_changed_inputs() -> None:
+def test_touched_keys_come_from_all_changed_inputs() -> None:
     program = program_of(project_of("orders, customers"), "orders", "customers")
     assert program.keys is not None
     assert program.held == {
@@ -171,14 +171,14 @@ def test_the_keys_are_those_of_all_changed_inputs() -> None:
     }
 
 
-def test_only_selected_columns_count() -> None:
+def test_only_changes_of_selected_columns_count() -> None:
     body = 'return orders.select("customer_id", "amount")'
     program = program_of(project_of("orders", body=body), "orders")
     assert program.columns == {ORDERS: ((0, "customer_id"), (1, "amount"))}
 
 
 @pytest.mark.proves("T10")
-def test_an_input_that_selects_no_key_has_none() -> None:
+def test_changes_of_an_input_without_the_key_column_have_no_rule() -> None:
     body = 'return customers.crossJoin(orders.select("amount"))'
     project = project_of("orders, customers", body=body)
     assert {p.table for p in program_of(project, "customers").probes.values()} == {CUSTOMERS}
@@ -188,7 +188,7 @@ def test_an_input_that_selects_no_key_has_none() -> None:
 
 @pytest.mark.proves("T10")
 @pytest.mark.parametrize("view", ["large", "sums"])
-def test_views_pass_keys_on(view: str) -> None:
+def test_touched_keys_are_found_through_views(view: str) -> None:
     project = project_of(f"{view}, rates", body=f"return {view}")
     program = program_of(project, "orders")
     last = [*program.held][-1]
@@ -216,7 +216,7 @@ def test_views_pass_keys_on(view: str) -> None:
         ),
     ],
 )
-def test_other_inputs_do_not_tell_their_keys(inputs: str, more: str, why: str) -> None:
+def test_inputs_with_unknown_changed_keys_have_no_rule(inputs: str, more: str, why: str) -> None:
     project = project_of(inputs, body=f"return {inputs}", more=more)
     changed = "t@sources/f.py" if inputs == "t" else ORDERS
     with pytest.raises(NoRule, match=why):
@@ -224,7 +224,7 @@ def test_other_inputs_do_not_tell_their_keys(inputs: str, more: str, why: str) -
 
 
 @pytest.mark.proves("T10")
-def test_a_contract_tells_the_columns_of_a_function() -> None:
+def test_a_contract_provides_the_columns_of_a_function() -> None:
     columns = '{"n": "int", "customer_id": "int"}'
     more = f"@table(columns={columns})\ndef t(orders):\n    return orders\n\n"
     project = project_of("t", body="return t", more=more)

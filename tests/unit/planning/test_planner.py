@@ -1,4 +1,4 @@
-"""What is built, what is reused, and why."""
+"""Plans: the sources to build or to reuse, and the reasons."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def fresh(made: Project) -> World:
 
 
 def built(made: Project, world: World | None = None) -> World:
-    """Return a world in which everything is built on what `world` holds."""
+    """Return a world in which all sources are built from the data of `world`."""
     world = world or fresh(made)
     manifest, history = dict(world.manifest), dict(world.history)
     for source in made.persisted:
@@ -95,7 +95,7 @@ def everything(made: Project, world: World, *, force: bool = False) -> Plan:
     return plan(made, [s.source_id for s in made.persisted], world, force=force)
 
 
-def test_what_was_never_built_is_new_and_comes_in_order() -> None:
+def test_sources_never_built_are_new_and_planned_in_order() -> None:
     made = project()
     planned = everything(made, fresh(made))
     assert reason_codes(planned) == {"p": ["new"], "q": ["new"], "r": ["new"]}
@@ -104,7 +104,7 @@ def test_what_was_never_built_is_new_and_comes_in_order() -> None:
     assert {s.as_of for s in planned.steps} == {(RawVersion(raw.build_id, "files:1"),)}
 
 
-def test_what_is_built_on_the_same_data_is_reused() -> None:
+def test_tables_built_from_the_same_data_are_reused() -> None:
     made = project()
     planned = everything(made, built(made))
     assert reason_codes(planned) == {"p": [], "q": [], "r": []}
@@ -112,7 +112,7 @@ def test_what_is_built_on_the_same_data_is_reused() -> None:
 
 
 @pytest.mark.proves("M12")
-def test_newer_data_rebuilds_all_that_rests_on_it() -> None:
+def test_newer_data_rebuilds_all_sources_that_depend_on_it() -> None:
     made = project()
     world = built(made)
     world = replace(world, versions={**world.versions, "t@sources/a.sql": "files:2"})
@@ -123,7 +123,7 @@ def test_newer_data_rebuilds_all_that_rests_on_it() -> None:
     assert planned.steps[0].estimate.rows == 10
 
 
-def test_a_source_alone_rests_on_what_its_upstream_rests_on() -> None:
+def test_a_source_planned_alone_depends_on_the_data_of_its_upstream_table() -> None:
     made = project()
     world = built(made)
     world = replace(world, versions={**world.versions, "t@sources/a.sql": "files:2"})
@@ -216,7 +216,7 @@ def test_reasons_name_columns_and_lines(
     } == message
 
 
-def test_builds_that_recorded_no_digests_are_told_as_far_as_they_go() -> None:
+def test_reasons_are_less_precise_for_builds_without_recorded_digests() -> None:
     before = project()
     after = project(CHAIN.replace("a, b FROM t", "a, -b AS b FROM t"))
     world = built(before)
@@ -226,7 +226,7 @@ def test_builds_that_recorded_no_digests_are_told_as_far_as_they_go() -> None:
     assert q.reasons[0].message == "the definition of an input changed"
 
 
-def test_what_was_rebuilt_before_its_reader_is_still_named() -> None:
+def test_a_reason_names_the_upstream_column_even_after_its_rebuild() -> None:
     before = project()
     after = project(CHAIN.replace("a, b FROM t", "a, -b AS b FROM t"))
     world = built(before)
@@ -238,7 +238,7 @@ def test_what_was_rebuilt_before_its_reader_is_still_named() -> None:
     assert [r.message for r in step.reasons] == ["column b of p changed"]
 
 
-def test_a_missing_table_and_an_order_are_reasons() -> None:
+def test_missing_tables_and_forced_builds_are_reasons() -> None:
     made = project()
     world = replace(built(made), missing={named(made, "p").build_id})
     assert reason_codes(everything(made, world))["p"] == ["missing"]
@@ -272,7 +272,7 @@ CREATE VIEW p AS SELECT a, b FROM t;
     assert [r.code for r in step.reasons] == [cause]
 
 
-def test_a_failure_is_told_beside_the_reason() -> None:
+def test_the_last_failure_is_reported_beside_the_reason() -> None:
     made = project()
     world = fresh(made)
     failed = build(named(made, "p"), None, "no space\nat all")
@@ -283,7 +283,7 @@ def test_a_failure_is_told_beside_the_reason() -> None:
     ]
 
 
-def test_what_is_up_to_date_and_failed_a_check_says_so() -> None:
+def test_an_up_to_date_source_reports_its_last_failure() -> None:
     made = project()
     world = built(made)
     failed = build(named(made, "p"), None, "row_count\nof 4")
@@ -297,7 +297,7 @@ def test_what_is_up_to_date_and_failed_a_check_says_so() -> None:
     assert (step.action, step.reasons) == ("reuse", ())
 
 
-def test_data_without_versions_is_never_known_to_be_the_same() -> None:
+def test_data_without_versions_is_never_assumed_to_be_unchanged() -> None:
     made = project(
         f"{RAW}--@ persist\nCREATE VIEW p AS SELECT a FROM j;\n--@ persist\nCREATE VIEW q AS SELECT a FROM p"
     )
@@ -308,12 +308,12 @@ def test_data_without_versions_is_never_known_to_be_the_same() -> None:
         built(made, world), versions={"j@sources/a.sql": f"{UNVERSIONED}2", "t@sources/a.sql": "x"}
     )
     assert reason_codes(everything(made, later)) == {"p": ["unversioned"], "q": ["unversioned"]}
-    # but what stands in p is what it was:
+    # but the rows in the table of p are the same:
     assert reason_codes(plan(made, ["q@sources/a.sql"], later)) == {"q": []}
 
 
 @pytest.mark.parametrize("because", ["nothing", "forced", "tainted", "strategy"])
-def test_who_is_computed_before_it_is_due_rests_on_what_it_reads_then(because: str) -> None:
+def test_a_build_within_the_freshness_window_depends_on_current_data(because: str) -> None:
     made = project(f'{RAW}--@ persist freshness.window="1h"\nCREATE VIEW p AS SELECT a FROM j;')
     first, second = ({"j@sources/a.sql": f"{UNVERSIONED}{n}"} for n in "12")
     world = replace(built(made, replace(fresh(made), versions=first)), versions=second)
@@ -346,7 +346,7 @@ def test_a_clock_is_an_input(function: str, day: str, instant: str, codes: list[
     assert reason_codes(plan(made, ["q@sources/a.sql"], later)) == {"q": []}
 
 
-def test_readers_of_a_draw_follow_it() -> None:
+def test_readers_of_a_nondeterministic_source_follow_its_rebuilds() -> None:
     made = project(
         f"{RAW}--@ persist\nCREATE VIEW p AS SELECT a, rand() AS x FROM t;\n--@ persist\nCREATE VIEW q AS SELECT x FROM p"
     )
@@ -361,7 +361,7 @@ def test_readers_of_a_draw_follow_it() -> None:
     assert any(v.raw == DRAW + p.build_id for v in redrawn.as_of)
 
 
-def test_what_mixes_versions_is_rebuilt_once_it_need_not() -> None:
+def test_a_table_that_mixes_versions_is_rebuilt_once_its_inputs_agree() -> None:
     made = project()
     world = built(made)
     t, r = named(made, "t"), named(made, "r")
@@ -373,7 +373,7 @@ def test_what_mixes_versions_is_rebuilt_once_it_need_not() -> None:
 GUARDED = CHAIN.replace("CREATE VIEW p", "--@ check { not_null=[a] }\nCREATE VIEW p")
 
 
-def test_a_plan_tells_that_checks_come_first() -> None:
+def test_a_plan_reports_unchecked_upstream_sources() -> None:
     made = project(GUARDED)
     q, p = named(made, "q"), named(made, "p")
     (step,) = plan(made, [q.source_id], fresh(made)).steps
@@ -389,7 +389,7 @@ def test_a_plan_tells_that_checks_come_first() -> None:
     assert reason_codes(plan(made, [q.source_id], world, force=True)) == {"q": ["forced"]}
 
 
-def test_a_plan_tells_that_data_is_not_there() -> None:
+def test_a_plan_reports_missing_raw_data() -> None:
     made = project()
     nothing = replace(fresh(made), versions={})
     assert reason_codes(everything(made, nothing)) == {
@@ -410,12 +410,12 @@ def _with_inputs(made: Project, world: World) -> World:
     return replace(world, manifest=manifest)
 
 
-def test_what_reads_the_same_rows_is_stamped_and_not_rebuilt() -> None:
+def test_a_source_whose_inputs_have_the_same_rows_is_reused_with_a_new_as_of() -> None:
     made = project()
     world = _with_inputs(made, built(made))
     p, q = named(made, "p"), named(made, "q")
     newer = replace(world, versions={s: "files:2" for s in world.versions})
-    # Before `p` is built again nobody knows its rows.
+    # Until `p` is rebuilt, its rows are unknown.
     assert reason_codes(everything(made, newer)) == {"p": ["input"], "q": ["input"], "r": ["input"]}
     again = replace(
         world.manifest[p.build_id],
@@ -445,13 +445,13 @@ def newer(world: World, version: str = "files:2") -> World:
 
 
 def with_latest(made: Project, world: World) -> World:
-    """Return a world in which it is known what readers last got of sources that go on."""
+    """Return a world with the latest snapshots of sources whose tables are continued."""
     known = {b.source_id: b.snapshot for b in world.history.values() if b.snapshot}
     wanted = {s.source_id for s in made.persisted if s.annotation.goes_on or s.keeps_history}
     return replace(world, latest={s: snapshot for s, snapshot in known.items() if s in wanted})
 
 
-def test_a_history_is_never_another_environments() -> None:
+def test_a_history_is_never_reused_from_another_environment() -> None:
     made = project(HISTORY)
     source = named(made, "h")
     there = snapshot(source, as_of(made, source, fresh(made)))
@@ -467,7 +467,7 @@ def test_a_history_is_never_another_environments() -> None:
     assert plan(full, [source.source_id], world).steps[0].action == "reuse"
 
 
-def test_a_history_goes_on_and_its_readers_rest_on_the_build() -> None:
+def test_a_build_continues_a_history_and_its_readers_depend_on_the_build() -> None:
     made = project(HISTORY)
     source, reader = named(made, "h"), named(made, "r")
     world = with_latest(made, built(made))
@@ -482,7 +482,7 @@ def test_a_history_goes_on_and_its_readers_rest_on_the_build() -> None:
     assert ([r.code for r in forced.reasons], forced.history) == (["forced", "history"], present)
 
 
-def test_a_history_begins_anew_only_where_its_annotation_says_so() -> None:
+def test_a_history_starts_over_only_with_on_change_rebuild() -> None:
     made = project(HISTORY)
     present = built(made).manifest[named(made, "h").build_id]
     for more, goes_on in (("", True), (" on_change=continue", True), (" on_change=rebuild", False)):
@@ -498,7 +498,7 @@ def test_a_history_begins_anew_only_where_its_annotation_says_so() -> None:
         assert ("starts over" in step.reasons[-1].message) == (not goes_on)
 
 
-def test_what_a_source_meant_once_is_not_its_history() -> None:
+def test_a_reverted_query_continues_the_latest_history() -> None:
     made, other = project(HISTORY), project(HISTORY.replace("a, b FROM t", "a, b + 1 AS b FROM t"))
     before = built(other, built(made))
     source = named(made, "h")
@@ -508,7 +508,7 @@ def test_what_a_source_meant_once_is_not_its_history() -> None:
     assert (step.action, step.history) == ("build", later)
 
 
-def test_a_reader_of_a_history_without_a_table_is_told() -> None:
+def test_a_plan_reports_a_history_that_must_be_built_first() -> None:
     made = project(HISTORY)
     (step,) = plan(made, [named(made, "r").source_id], fresh(made)).steps
     assert [r.message for r in step.reasons] == [
@@ -525,7 +525,7 @@ CREATE VIEW r AS SELECT max(a) AS a FROM p;
 """
 
 
-def test_a_table_goes_on_when_its_query_changes_and_bears_a_mark() -> None:
+def test_a_table_continued_after_a_query_change_is_marked_as_older_code() -> None:
     made, other = project(GOES_ON), project(GOES_ON.replace("a > 0", "a > 1"))
     raw, source = named(made, "t"), named(other, "p")
     before = built(made)
@@ -541,7 +541,7 @@ def test_a_table_goes_on_when_its_query_changes_and_bears_a_mark() -> None:
     rebuilding = GOES_ON.replace(" on_change=continue", "").replace("a > 0", "a > 1")
     (step,) = plan(project(rebuilding), [source.source_id], world).steps
     assert step.goes_on_from is None
-    # Its readers here bear it too; others do not take it for what the query says.
+    # Readers in this environment inherit the mark; other environments do not reuse the table.
     marked = snapshot(source, merge_as_of([as_of(other, source, world), [mark]]))
     assert older_code(marked) == present.build_uid
     here = built(other, replace(world, manifest={source.build_id: marked}))
@@ -555,7 +555,7 @@ def test_a_table_goes_on_when_its_query_changes_and_bears_a_mark() -> None:
     assert plan(other, [source.source_id], there).steps[0].action == "reuse"
 
 
-def test_other_columns_are_told_before_a_table_goes_on() -> None:
+def test_a_plan_reports_column_changes_that_prevent_continuing_a_table() -> None:
     made = project(GOES_ON)
     present = built(made).manifest[named(made, "p").build_id]
     present = replace(present, columns=named(made, "p").columns)
@@ -595,14 +595,14 @@ def test_other_columns_are_told_before_a_table_goes_on() -> None:
         ("on_change=continue", "`on_change` needs refresh=incremental, strict or snapshot"),
     ],
 )
-def test_keys_of_histories_that_make_no_sense_are_refused(annotation: str, message: str) -> None:
+def test_invalid_options_of_histories_are_rejected(annotation: str, message: str) -> None:
     text = f"{RAW}--@ persist {annotation}\nCREATE VIEW h AS SELECT a, b FROM t;"
     made = compiled({"a.sql": text})
     assert any(message in p.message for p in made.errors), made.problems
     assert {p.location.line for p in made.errors} == {3}
 
 
-def test_a_query_has_no_columns_of_the_names_that_a_history_adds() -> None:
+def test_a_query_column_must_not_have_a_name_that_a_history_adds() -> None:
     text = (
         f"{RAW}--@ persist refresh=snapshot key=a\nCREATE VIEW h AS SELECT a, b AS Valid_To FROM t;"
     )
@@ -611,7 +611,7 @@ def test_a_query_has_no_columns_of_the_names_that_a_history_adds() -> None:
     ]
 
 
-def test_what_a_history_does_with_rows_is_part_of_what_it_means() -> None:
+def test_history_options_that_affect_rows_change_the_build_id() -> None:
     def build_id(more: str) -> str:
         text = f"{RAW}--@ persist {more}\nCREATE VIEW h AS SELECT a, b FROM t;"
         return named(project(text), "h").build_id
@@ -631,7 +631,7 @@ def test_what_a_history_does_with_rows_is_part_of_what_it_means() -> None:
 
 
 def test_the_digest_of_partitions_is_that_of_earlier_releases() -> None:
-    """It stands in the ledger: another one would make readers of partitioned tables stale."""
+    """The ledger stores it: another digest would make readers of partitioned tables stale."""
     days = Filled((("2024-01-01", "2024-01-02"),), (RawVersion(BuildID("ab"), "delta:1:x"),))
     of_two = (RawVersion(BuildID("b"), "1"), RawVersion(BuildID("c"), "2'\"é"))
     groups = [days, Filled((("a'b", "a'b"), ("c", "d")), of_two), Filled((), ())]

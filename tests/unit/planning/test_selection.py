@@ -1,4 +1,4 @@
-"""Names, annotations and graph → sources."""
+"""Selection of sources by name, annotation, state and graph."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def names(*patterns: str) -> set[str]:
         (['"q@sources/a.sql"'], "q"),
     ],
 )
-def test_names_and_what_is_around_them(patterns: list[str], expected: str) -> None:
+def test_names_and_graph_operators_select_sources(patterns: list[str], expected: str) -> None:
     assert names(*patterns) == {*expected.split()}
 
 
@@ -110,7 +110,7 @@ def test_names_and_what_is_around_them(patterns: list[str], expected: str) -> No
         ("sinks( +r )+ or roots(d/*)", "r late_by_day"),
     ],
 )
-def test_expressions(pattern: str, expected: str) -> None:
+def test_expressions_select_sources(pattern: str, expected: str) -> None:
     assert names(pattern) == {*expected.split()}
 
 
@@ -152,13 +152,13 @@ def test_a_state_that_no_table_has_selects_nothing() -> None:
         ("not " * 500 + "q", "the nesting is too deep"),
     ],
 )
-def test_what_means_nothing(pattern: str, says: str) -> None:
+def test_invalid_selections_are_reported(pattern: str, says: str) -> None:
     with pytest.raises((NotFoundError, ConflictError)) as error:
         names(pattern)
     assert says in str(error.value)
 
 
-def test_a_name_of_several_sources() -> None:
+def test_an_ambiguous_name_is_an_error() -> None:
     with pytest.raises(ConflictError, match="`p` is ambiguous: a/p, d/b/p"):
         find_source(PROJECT, "p")
 
@@ -176,7 +176,7 @@ def test_a_name_of_several_sources() -> None:
         ("build", ("input", "increment"), {"stale"}),
     ],
 )
-def test_a_step_shows_the_states_of_its_table(
+def test_the_states_of_a_table_follow_from_its_planned_step(
     action: Literal["build", "reuse"], codes: tuple[str, ...], states: set[State]
 ) -> None:
     def reason(text: str) -> Reason:
@@ -201,7 +201,7 @@ def test_a_step_shows_the_states_of_its_table(
         ("selector:ends", "p@sources/d/b.sql"),
     ],
 )
-def test_views_are_selected_where_they_are_asked_for(pattern: str, expected: str) -> None:
+def test_views_are_selected_if_requested(pattern: str, expected: str) -> None:
     views = Selector("views", ("v", "d/b/p"), Location("persist.toml"))
     ends = Selector("ends", ("sinks(t+1 and path:sources/d)",), Location("persist.toml"))
     chosen = select(PROJECT, [pattern], lambda: STATES, [views, ends], views=True)

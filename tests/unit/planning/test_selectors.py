@@ -1,4 +1,4 @@
-"""Selections with names, from `persist.toml` to sources."""
+"""Named selections in `persist.toml`, and the sources that they select."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def selectors(tmp_path_factory: pytest.TempPathFactory) -> tuple[Selector, ...]:
         ("selector:missing or q", "q"),
     ],
 )
-def test_a_selector_stands_for_its_selections(
+def test_a_selector_expands_to_its_selections(
     selectors: tuple[Selector, ...], pattern: str, expected: str
 ) -> None:
     chosen = select(PROJECT, [pattern], lambda: STATES, selectors)
@@ -95,7 +95,7 @@ def test_a_selector_stands_for_its_selections(
         ("selector:a", SettingsError, "persist.toml:1"),
     ],
 )
-def test_a_selector_that_means_nothing_is_an_error_at_its_key(
+def test_an_invalid_selector_is_an_error_at_its_key(
     selectors: tuple[Selector, ...], pattern: str, kind: type[PersistError], says: str
 ) -> None:
     with pytest.raises(kind) as error:
@@ -103,14 +103,14 @@ def test_a_selector_that_means_nothing_is_an_error_at_its_key(
     assert says in str(error.value)
 
 
-def test_a_project_without_selectors_says_where_they_are_defined() -> None:
+def test_an_unknown_selector_error_says_where_selectors_are_defined() -> None:
     with pytest.raises(NotFoundError, match=r"hint: .*\[selectors\] in persist.toml"):
         select(PROJECT, ["selector:nightly"])
 
 
 @pytest.mark.proves("W13")
 @pytest.mark.parametrize("value", ["1", "[]", '[""]', "[1]", "{ select = 'p' }"])
-def test_a_selector_is_a_selection_or_a_list(tmp_path: Path, value: str) -> None:
+def test_a_selector_must_be_a_selection_or_a_list(tmp_path: Path, value: str) -> None:
     (tmp_path / "persist.toml").write_text(f"[selectors]\nx = {value}\n")
     with pytest.raises(SettingsError, match=r"persist.toml:2:1: `\[selectors\] x` must be"):
         load_settings(tmp_path, environment="dev")

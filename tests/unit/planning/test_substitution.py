@@ -1,4 +1,4 @@
-"""A query and what is built → one statement."""
+"""A query and the built tables → one statement."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def statement(views: dict[str, str]) -> tuple[str, tuple[str, ...], tuple[str, .
 
 
 @pytest.mark.proves("M8")
-def test_what_is_in_the_manifest_is_read_and_the_rest_is_inlined() -> None:
+def test_sources_in_the_manifest_are_read_and_others_are_inlined() -> None:
     sql, leaves, inlined = statement({T: "raw/t@files:1", P: "p-123@v4"})
     assert sql == (
         "WITH `d/m/v`(`x`, `y`) AS (\n"
@@ -59,7 +59,7 @@ def test_three_manifests_make_three_statements_of_one_model() -> None:
     assert len(made) == 3
 
 
-def test_the_columns_a_view_names_are_those_of_the_statement() -> None:
+def test_the_column_list_of_a_view_names_the_columns_of_the_statement() -> None:
     source = PROJECT.by_id[V]
     assert source.query is not None
     made = substitute(PROJECT, source.query, source.bindings, {T: "t", P: "p"})
@@ -67,7 +67,7 @@ def test_the_columns_a_view_names_are_those_of_the_statement() -> None:
     assert made.sql.endswith("\n) AS renamed(`x`, `y`)")
 
 
-def test_a_name_in_the_text_is_replaced_where_it_is_a_reference_only() -> None:
+def test_names_are_replaced_only_where_they_refer_to_tables() -> None:
     query = parse_query("SELECT p.a, 'p' AS p FROM p, (SELECT p FROM p AS x)")
     assert (
         splice(query, ["A", "B"])
@@ -75,11 +75,11 @@ def test_a_name_in_the_text_is_replaced_where_it_is_a_reference_only() -> None:
     )
 
 
-def test_quotes_cannot_be_left() -> None:
+def test_quoted_names_cannot_escape_their_quotes() -> None:
     assert quote("a`; DROP TABLE x --") == "`a``; DROP TABLE x --`"
 
 
-def test_a_name_of_the_text_is_not_taken_for_a_source() -> None:
+def test_a_cte_is_not_mistaken_for_a_source_with_the_same_name() -> None:
     project = compiled(
         {
             "m.sql": "CREATE TABLE t (a INT) USING parquet LOCATION 't';\nCREATE VIEW v AS SELECT a FROM t;"

@@ -1,4 +1,4 @@
-"""What a plan says of the work ahead: why by this method, how much is read, how long it takes."""
+"""What a plan reports about its work: reasons for the method, volume read, expected time."""
 
 from __future__ import annotations
 
@@ -95,15 +95,15 @@ def step_of(made: Project, world: World, *, force: bool = False) -> Step:
     [
         # The changed files, and the table that they are joined with.
         (JOINED, "", {T: GREW}, "append", Volume(20 + 7, 5 * MB)),
-        # The rows that went are read too.
+        # Removed rows are read too.
         (JOINED, "", {T: CHANGED}, "keys", Volume(30 + 7, 6 * MB)),
         # Both tables changed: each is searched for the keys of the other's change.
         (JOINED, "", {T: GREW, U: GREW}, "append", Volume(40 + 5007, 507 * MB)),
         # The table is searched for touched keys.
         (GROUPED, "", {T: GREW}, "keys", Volume(20 + 5000, 502 * MB)),
-        # Nothing but the changed files.
+        # Only the changed files.
         ("SELECT id FROM t WHERE usr = 1", "", {T: CHANGED}, "keys", Volume(30, 3 * MB)),
-        # All of all tables.
+        # All rows of all tables.
         (LIMITED, "", {T: GREW}, "whole", Volume(5000, 500 * MB)),
         (JOINED, "refresh=whole", {T: GREW}, "whole", Volume(5007, 503 * MB)),
         # Added files, by the methods of a time column.
@@ -123,7 +123,7 @@ def step_of(made: Project, world: World, *, force: bool = False) -> Step:
         ),
     ],
 )
-def test_a_plan_says_how_much_its_builds_read_at_most(
+def test_a_plan_reports_the_maximum_volume_that_its_builds_read(
     query: str, annotation: str, changes: dict[str, Change], method: str, reads: Volume | None
 ) -> None:
     made = project_of(query, annotation)
@@ -135,7 +135,7 @@ def test_a_plan_says_how_much_its_builds_read_at_most(
 
 
 @pytest.mark.proves("T12")
-def test_merged_aggregates_read_only_what_changed() -> None:
+def test_merged_aggregates_read_only_changed_files() -> None:
     made = project_of("SELECT usr, sum(amt) AS s FROM t GROUP BY usr")
     source = made.by_id["p@sources/a.sql"]
     none: frozenset[str] = frozenset()
@@ -164,7 +164,7 @@ def test_a_first_build_reads_everything() -> None:
 
 
 @pytest.mark.proves("T12")
-def test_a_plan_says_what_both_ways_are_expected_to_take() -> None:
+def test_a_plan_estimates_the_time_of_incremental_and_full_builds() -> None:
     made = project_of(GROUPED)
     step = step_of(made, after(made, {T: GREW}))
     expected = step.expected
@@ -208,12 +208,12 @@ def after_costs(
 
 
 def kept_up(seconds: float, by_size_s: float | None = 2.0) -> Cost:
-    """Return the cost of a build that maintained the table."""
+    """Return the cost of a build that maintained the table incrementally."""
     return Cost("keys", seconds, 10, 100, by_size_s)
 
 
 @pytest.mark.proves("T12")
-def test_estimates_by_size_are_corrected_by_what_builds_took() -> None:
+def test_estimates_by_size_are_corrected_by_measured_builds() -> None:
     first = after_costs(WHOLE).expected
     assert first is not None
     assert first.delta_s == first.by_size_s
@@ -232,13 +232,13 @@ def test_estimates_by_size_are_corrected_by_what_builds_took() -> None:
 
 
 @pytest.mark.proves("T12")
-def test_all_rows_are_computed_a_second_time_if_the_first_build_may_have_started_spark() -> None:
+def test_a_full_build_is_measured_again_if_the_first_may_include_spark_startup() -> None:
     by_size = after_costs(WHOLE).expected
     assert by_size is not None
     seconds = by_size.delta_s
     close, far = (replace(WHOLE, seconds=seconds * n) for n in (3.9, 4.1))
     as_expected = kept_up(2.0), kept_up(2.0)
-    assert after_costs(close).maintenance == "keys"  # nothing but sizes says that they are close
+    assert after_costs(close).maintenance == "keys"  # only sizes suggest that they are close
     assert after_costs(*as_expected[:1], close).maintenance == "keys"  # the first one is slow, too
     assert after_costs(*as_expected, far).maintenance == "keys"
     assert after_costs(*as_expected, close, close).maintenance == "keys"
@@ -256,7 +256,7 @@ def test_all_rows_are_computed_a_second_time_if_the_first_build_may_have_started
 
 
 @pytest.mark.proves("T12")
-def test_other_tables_say_how_slow_first_builds_are() -> None:
+def test_the_slowness_of_first_builds_is_estimated_from_other_tables() -> None:
     by_size = after_costs(WHOLE).expected
     assert by_size is not None
     twice = Experience(starting=2.0)
@@ -271,7 +271,7 @@ def test_other_tables_say_how_slow_first_builds_are() -> None:
 
 
 @pytest.mark.proves("T12")
-def test_other_tables_say_how_fast_incremental_builds_are() -> None:
+def test_the_speed_of_incremental_builds_is_estimated_from_other_tables() -> None:
     quick, fast = replace(WHOLE, seconds=0.9), Experience(pace=0.25)
     by_size = after_costs(quick, annotation="refresh=incremental").expected
     assert by_size is not None
@@ -289,7 +289,7 @@ def test_other_tables_say_how_fast_incremental_builds_are() -> None:
 
 
 @pytest.mark.proves("T12")
-def test_few_tables_say_nothing_of_others() -> None:
+def test_estimates_use_other_tables_only_if_there_are_enough() -> None:
     many = (kept_up(1.0), kept_up(2.0), replace(WHOLE, seconds=2.0), replace(WHOLE, seconds=5.0))
     assert experience_of([many] * 2) == Experience()
     assert experience_of([many] * 3) == Experience(pace=0.75, starting=2.5)
@@ -316,7 +316,7 @@ def test_few_tables_say_nothing_of_others() -> None:
         (None, (9.9, 6.0), "keys"),
     ],
 )
-def test_small_tables_are_maintained_only_if_all_rows_take_long_twice(
+def test_small_tables_are_maintained_incrementally_only_if_full_builds_are_slow(
     n_bytes: int | None, seconds: tuple[float, ...], method: str
 ) -> None:
     costs = (replace(WHOLE, seconds=s) for s in seconds)
@@ -326,7 +326,7 @@ def test_small_tables_are_maintained_only_if_all_rows_take_long_twice(
 
 
 @pytest.mark.proves("V38")
-def test_a_plan_says_that_a_table_is_small() -> None:
+def test_a_plan_explains_full_builds_by_small_inputs() -> None:
     cold, warm = (replace(WHOLE, seconds=s) for s in (6.0, 1.5))
     first = "its inputs are small, and computing all rows took 6.0 s the first time"
     assert after_costs(cold, n_bytes=MB).why == first
@@ -335,7 +335,7 @@ def test_a_plan_says_that_a_table_is_small() -> None:
 
 
 @pytest.mark.proves("V38")
-def test_a_small_table_that_was_maintained_stays_so() -> None:
+def test_a_small_table_that_was_maintained_incrementally_stays_incremental() -> None:
     cold = replace(WHOLE, seconds=6.0)
     assert after_costs(kept_up(2.0), cold, n_bytes=MB).maintenance == "keys"
     assert after_costs(kept_up(2.0), kept_up(2.0), cold, n_bytes=MB).maintenance == "keys"
@@ -343,7 +343,7 @@ def test_a_small_table_that_was_maintained_stays_so() -> None:
 
 @pytest.mark.proves("V38")
 @pytest.mark.parametrize("refresh", ["incremental", "strict"])
-def test_no_size_matters_where_maintenance_is_requested(refresh: str) -> None:
+def test_sizes_are_ignored_if_incremental_maintenance_is_requested(refresh: str) -> None:
     step = after_costs(replace(WHOLE, seconds=6.0), n_bytes=MB, annotation=f"refresh={refresh}")
     assert step.maintenance == "keys"
 
@@ -360,7 +360,7 @@ def test_all_tables_that_are_read_count_as_inputs() -> None:
 
 
 @pytest.mark.proves("T12")
-def test_tables_that_did_not_change_count_in_costs() -> None:
+def test_unchanged_tables_count_in_estimated_costs() -> None:
     made = project_of(JOINED)
     changed = {U: replace(CHANGED, total_bytes=3 * MB)}
     world = after(made, changed)
@@ -373,7 +373,7 @@ def test_tables_that_did_not_change_count_in_costs() -> None:
 
 
 @pytest.mark.proves("T12")
-def test_a_quick_table_is_maintained_if_that_was_measured_to_be_quicker() -> None:
+def test_a_fast_table_is_maintained_incrementally_if_that_was_measured_to_be_faster() -> None:
     quick = replace(WHOLE, seconds=0.9)
     assert after_costs(quick, quick).maintenance == "whole"
     assert after_costs(kept_up(0.2), quick, quick).maintenance == "keys"
@@ -381,7 +381,7 @@ def test_a_quick_table_is_maintained_if_that_was_measured_to_be_quicker() -> Non
 
 
 @pytest.mark.proves("T11")
-def test_a_plan_names_the_line_of_what_has_no_rule() -> None:
+def test_a_plan_names_the_line_that_prevents_an_incremental_build() -> None:
     made = project_of(LIMITED)
     step = step_of(made, after(made, {T: GREW}))
     assert step.why == "there is no rule because of a LIMIT (sources/a.sql:7)"
@@ -401,7 +401,7 @@ def shown(made: Project, step: Step) -> str:
 
 
 @pytest.mark.proves("T12")
-def test_the_line_of_a_step_has_its_costs_in_brackets() -> None:
+def test_the_printed_step_shows_its_costs_in_brackets() -> None:
     made = project_of(GROUPED)
     step = step_of(made, after(made, {T: GREW}))
     assert step.expected is not None
@@ -416,7 +416,7 @@ def test_the_line_of_a_step_has_its_costs_in_brackets() -> None:
     assert _costs(replace(step, reads=Volume(None, 1), expected=None)) == "[reads up to 1 B]"
 
 
-def test_why_all_rows_are_computed_is_said_once() -> None:
+def test_the_reason_for_a_full_build_is_not_repeated() -> None:
     step = Step("s", "build", "b", (), (Reason("input", "the data of t changed"),), why="x")
     assert why_all_rows(step) == ("x",)
     assert why_all_rows(replace(step, maintenance="keys")) == ()
@@ -426,7 +426,7 @@ def test_why_all_rows_are_computed_is_said_once() -> None:
     assert why_all_rows(replace(step, reasons=(*step.reasons, Reason("forced", "requested")))) == ()
 
 
-def test_what_is_unknown_of_a_part_is_unknown_of_all() -> None:
+def test_a_total_is_unknown_if_any_part_is_unknown() -> None:
     assert total([]) == Volume(0, 0)
     assert total([Volume(1, 2), Volume(3, 4)]) == Volume(4, 6)
     assert total([Volume(1, None), Volume(None, 4)]) == Volume(None, None)
@@ -446,6 +446,6 @@ def test_sizes_are_shown_in_their_unit(n: int, text: str) -> None:
     assert in_bytes(n) == text
 
 
-def test_the_cheaper_way_is_preferred() -> None:
+def test_the_cheaper_method_is_preferred() -> None:
     assert Estimates(2.0, 1.0, True).prefers_delta
     assert not Estimates(1.0, 1.0, True).prefers_delta

@@ -1,4 +1,4 @@
-"""What Dagster is told of which partitions follow from which: never less than plans look for."""
+"""Partition mappings in Dagster include at least the partitions that plans use."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ USING delta LOCATION 'f';
 UP, DOWN = "u@sources/m.sql", "d@sources/m.sql"
 NOW = datetime(2024, 12, 1, tzinfo=UTC)
 SPAN = 'start="2024-03-01" end="2024-04-08"'
-"""With a change of clocks in both zones, and the end of a month."""
+"""Includes a clock change in both zones, and the end of a month."""
 ZONES = ("UTC", "Europe/Berlin", "America/New_York")
 Found = dict[SourceID, dict[str, set[str]]]
 
@@ -55,7 +55,7 @@ def mapping_of(project: Project, zone: str) -> dg.PartitionMapping:
 
 
 def planned(project: Project, zone: str) -> Found:
-    """Return for each partition those that plans look for, up and down."""
+    """Return the upstream and downstream partitions of each partition, as plans see them."""
     up, down = project.by_id[UP], project.by_id[DOWN]
     order = {s: keys(partitioning(project, s), NOW) for s in (UP, DOWN)}
     return {
@@ -65,7 +65,7 @@ def planned(project: Project, zone: str) -> Found:
 
 
 def mapped_keys(project: Project, zone: str) -> Found:
-    """Return for each partition those that Dagster looks for, up and down."""
+    """Return the upstream and downstream partitions of each partition, as Dagster sees them."""
     mapping = mapping_of(project, zone)
     up, down = (partitions_definition(partitioning(project, s)) for s in (UP, DOWN))
     mapping.validate_partition_mapping(up, down)
@@ -102,12 +102,12 @@ TIMES = {
 
 @pytest.mark.proves("K8")
 @pytest.mark.parametrize("what", TIMES)
-def test_windows_are_mapped_to_no_less_than_plans_look_for(what: str) -> None:
+def test_mappings_of_time_windows_include_all_partitions_that_plans_use(what: str) -> None:
     column, own, query = TIMES[what]
     mapped = dict.fromkeys(ZONES, 0)
     lengths = ("daily", "weekly", "monthly")
     for number, (every, length, one, other) in enumerate(product(lengths, lengths, ZONES, ZONES)):
-        # By day a third, in which all values of each three of the four meet.
+        # By day only a third runs, with all combinations of any three of the four values.
         digits = number // 27 + number // 9 + number // 3 + number
         if not BY_NIGHT and digits % 3 != [*TIMES].index(what) % 3:
             continue
@@ -131,7 +131,7 @@ def test_windows_are_mapped_to_no_less_than_plans_look_for(what: str) -> None:
     assert all(mapped.values()), mapped
 
 
-def test_hours_are_mapped_to_no_less_than_plans_look_for() -> None:
+def test_mappings_of_hours_include_all_partitions_that_plans_use() -> None:
     span = 'start="2024-03-30" end="2024-04-02"'
     for zone, (column, own, query) in product(ZONES, (TIMES["as it is"], TIMES["its day"])):
         for below in ("hourly", "daily") if own == "ts" else ("daily",):
@@ -141,7 +141,7 @@ def test_hours_are_mapped_to_no_less_than_plans_look_for() -> None:
             assert within(planned(project, zone), mapped_keys(project, zone))
 
 
-def test_what_is_certain_is_mapped_one_by_one() -> None:
+def test_exact_time_mappings_map_partitions_one_to_one() -> None:
     for column, own, query in (TIMES[w] for w in ("as it is", "its day", "a day", "local")):
         up, down = (f"partition=daily time_column={c} {SPAN}" for c in (column, own))
         project = project_of(up, down, query)
@@ -149,7 +149,7 @@ def test_what_is_certain_is_mapped_one_by_one() -> None:
         assert all(found == {key} for key, found in mapped_keys(project, "UTC")[UP].items())
 
 
-def test_what_begins_earlier_than_what_it_reads_wants_what_is_there() -> None:
+def test_partitions_before_the_upstream_start_have_no_upstream_partitions() -> None:
     early = SPAN.replace("2024-03-01", "2024-02-20")
     project = project_of(
         f"partition=daily time_column=day {SPAN}", f"partition=daily time_column=day {early}",
@@ -183,21 +183,21 @@ def test_listed_values_are_mapped_one_by_one(up: str, down: str, query: str) -> 
         ("k=[a, b]", "k=[a, b]", "SELECT k FROM u ORDER BY i LIMIT 3"),
     ],
 )
-def test_what_is_not_known_is_mapped_to_all(up: str, down: str, query: str) -> None:
+def test_unknown_dependencies_are_mapped_to_all_partitions(up: str, down: str, query: str) -> None:
     down = f"partition {{ {down} }}" if "#" not in down else f"partition {{ {down[:-2]}"
     project = project_of(f"partition {{ {up} }}", down, query)
     assert isinstance(mapping_of(project, "UTC"), dg.AllPartitionMapping)
     assert all(len(found) > 1 for found in planned(project, "UTC")[UP].values())
 
 
-def test_times_cut_down_past_their_window_are_mapped_to_all() -> None:
+def test_times_truncated_beyond_their_window_are_mapped_to_all_partitions() -> None:
     up, down = (f"partition=daily time_column={c} {SPAN}" for c in ("day", "m"))
     project = project_of(up, down, TIMES["a day's month"][2])
     assert isinstance(mapping_of(project, "UTC"), dg.AllPartitionMapping)
     assert len(planned(project, "UTC")[UP]["2024-03-01"]) == 31
 
 
-def test_a_function_follows_from_all_partitions() -> None:
+def test_a_python_function_depends_on_all_partitions() -> None:
     text = """
 from persist_assets import table
 

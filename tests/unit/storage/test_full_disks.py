@@ -1,6 +1,6 @@
-"""A full disk is called one, with the directory, whoever meets it.
+"""A full disk is reported as such, with its directory, whichever component detects it.
 
-The texts of Spark and delta-rs were recorded on a file system of 12 MB.
+The messages of Spark and delta-rs were recorded on a file system of 12 MB.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ COMMITTING = (
         ("java.io.FileNotFoundException: /x/blockmgr-1/0c/a (No space left on device)", "/x/block"),
     ],
 )
-def test_a_disk_that_spark_fills_is_named(
+def test_a_full_disk_in_spark_is_reported_with_its_directory(
     message: str, directory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPARK_LOCAL_DIRS", "/spark")
@@ -64,14 +64,14 @@ def test_a_disk_that_spark_fills_is_named(
 
 
 @pytest.mark.proves("S18")
-def test_a_disk_that_a_commit_fills_is_named(tmp_path: Path) -> None:
+def test_a_full_disk_during_a_commit_is_reported_with_its_directory(tmp_path: Path) -> None:
     raised = unreachable(f"{tmp_path}/not/yet", OSError(COMMITTING), "cannot commit the table")
     assert raised.message.startswith(f"the disk of {tmp_path} is full: cannot commit the table")
     assert "free some space" in (raised.hint or "")
 
 
 @pytest.mark.proves("S18")
-def test_a_device_that_is_full_is_named(tmp_path: Path) -> None:
+def test_a_full_device_is_reported_with_its_directory(tmp_path: Path) -> None:
     place = f"{tmp_path}/x"
     os.symlink("/dev/full", place)
     with (
@@ -84,7 +84,7 @@ def test_a_device_that_is_full_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("S18")
-def test_a_disk_that_the_ledger_fills_is_named(tmp_path: Path) -> None:
+def test_a_full_disk_of_the_ledger_is_reported_with_its_directory(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path}/ledger.db")
     with database.engine.connect() as connection:
         connection.execute(sa.text("CREATE TABLE t (x)"))
@@ -106,7 +106,7 @@ def test_a_disk_that_the_ledger_fills_is_named(tmp_path: Path) -> None:
          "limits the request rate"),
     ],
 )  # fmt: skip
-def test_a_store_that_refuses_spark_is_told_from_a_query_that_fails(
+def test_object_store_errors_in_spark_are_distinguished_from_query_errors(
     message: str, hint: str
 ) -> None:
     with pytest.raises(StorageError) as caught, translated("computing `p`"):
@@ -117,7 +117,7 @@ def test_a_store_that_refuses_spark_is_told_from_a_query_that_fails(
 
 
 @pytest.mark.proves("S18")
-def test_an_error_of_dagsters_database_is_a_full_disk_where_there_is_no_room(
+def test_a_dagster_database_error_is_a_full_disk_if_there_is_no_free_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DAGSTER_HOME", raising=False)

@@ -1,4 +1,4 @@
-"""Data that nobody has declared: its format, columns and options."""
+"""Inspection of undeclared data: its format, columns and options."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def columns(data: Inspected) -> dict[str, str | None]:
         (("0", "0.5"), "double"),
         (("0.30000000000000004", "1"), "double"),
         (("9223372036854775807", "-1"), "bigint"),
-        (("1.5", "NaN"), "string"),  # Spark wants its own spellings
+        (("1.5", "NaN"), "string"),  # Spark expects its own spellings
         (("1.5", "inf"), "string"),
         (("12345678901234567890", "1"), "string"),  # a DOUBLE would lose digits
         (("yes", "no"), "string"),
     ],
 )
-def test_a_column_of_csv_has_a_type_that_all_values_have(
+def test_the_type_of_a_csv_column_fits_all_values(
     tmp_path: Path, values: tuple[str, ...], kind: str
 ) -> None:
     data = inspected(tmp_path, "id,v\n" + "".join(f"x,{v}\n" for v in values))
@@ -68,7 +68,7 @@ def test_a_column_of_csv_has_a_type_that_all_values_have(
         ('a,b\n1,"x ""y"""\n', {"escape": '"'}, {"a": "bigint", "b": "string"}),
         ('a,b\n1,"x\ny"\n', {"multiLine": "true"}, {"a": "bigint", "b": "string"}),
         ("a,b\nNA,x\n1,y\n", {"nullValue": "NA"}, {"a": "bigint", "b": "string"}),
-        # A country code is no missing value.
+        # NA may be a country code, so it is not NULL here.
         ("a,b\nNA,x\n1,NA\n", {}, {"a": "string", "b": "string"}),
         ("\ufeffa,b\n1,x\n", {}, {"a": "bigint", "b": "string"}),
     ],
@@ -81,7 +81,7 @@ def test_the_options_of_csv_follow_from_its_text(
 
 
 @pytest.mark.parametrize("text", ["1,2\n3,4\n", "a,a\n1,2\n", "x,2024-01-01\ny,2024-01-02\n"])
-def test_a_first_row_without_names_is_no_header(tmp_path: Path, text: str) -> None:
+def test_a_first_row_without_names_is_not_a_header(tmp_path: Path, text: str) -> None:
     data = inspected(tmp_path, text)
     assert data.options == ()
     assert [*columns(data)] == ["_c0", "_c1"]
@@ -94,7 +94,7 @@ def test_text_in_another_encoding_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("W1")
-def test_json_has_an_object_in_each_line_or_is_a_list(tmp_path: Path) -> None:
+def test_json_lines_and_json_lists_are_recognized(tmp_path: Path) -> None:
     rows = [
         {"a": 1, "b": {"c": [1.5], "d e": None}, "t": "2024-01-01T00:00:00Z", "d": "2024-01-01"},
         {"a": 2},
@@ -114,7 +114,7 @@ def test_json_has_an_object_in_each_line_or_is_a_list(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("W1")
-def test_parquet_and_delta_state_their_types(tmp_path: Path) -> None:
+def test_types_of_parquet_and_delta_are_read_from_metadata(tmp_path: Path) -> None:
     table = pa.table({"a": pa.array([1], pa.int32()), "s": [{"x": "y"}]})
     (tmp_path / "p" / "day=2024-01-01").mkdir(parents=True)
     pq.write_table(table, tmp_path / "p" / "day=2024-01-01" / "0.parquet")
@@ -135,7 +135,7 @@ def test_a_directory_of_compressed_text_is_inspected_in_part(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("names", [(), ("a.xlsx",), ("a.csv", "b.json"), (".hidden.csv",)])
-def test_data_that_cannot_be_read_is_refused(tmp_path: Path, names: tuple[str, ...]) -> None:
+def test_unreadable_data_is_rejected_with_a_hint(tmp_path: Path, names: tuple[str, ...]) -> None:
     for name in names:
         (tmp_path / name).write_text("a,b\n1,2\n")
     with pytest.raises(StorageError) as caught:
@@ -144,7 +144,7 @@ def test_data_that_cannot_be_read_is_refused(tmp_path: Path, names: tuple[str, .
 
 
 @pytest.mark.proves("W1")
-def test_a_declaration_is_a_statement_that_spark_reads(tmp_path: Path) -> None:
+def test_a_declaration_is_a_create_table_statement(tmp_path: Path) -> None:
     data = inspected(tmp_path, "Order ID;day\n1;2024-01-01\n", "it's.csv")
     assert declaration("orders", "data/it's.csv", data) == (
         "CREATE TABLE orders (\n  `Order ID` BIGINT, day DATE\n)"

@@ -45,7 +45,7 @@ def put(file: Path, **columns: Any) -> Path:
         ("a,b.csv", ("a,b.csv",), ("a.csv",)),
     ],
 )
-def test_globs_are_those_of_spark(
+def test_globs_match_the_same_names_as_in_spark(
     glob: str, names: tuple[str, ...], others: tuple[str, ...]
 ) -> None:
     pattern = pattern_of_names(glob)
@@ -53,7 +53,7 @@ def test_globs_are_those_of_spark(
 
 
 @pytest.mark.proves("V43")
-def test_separators_of_several_characters_stand_in_quoted_names(tmp_path: Path) -> None:
+def test_quoted_header_names_may_contain_multi_character_separators(tmp_path: Path) -> None:
     file = tmp_path / "a.csv"
     file.write_text('"a||b"||c||" d "\n1||2||3\n')
     records = first_records([str(file)], {"sep": "||", "header": "true"})
@@ -61,7 +61,7 @@ def test_separators_of_several_characters_stand_in_quoted_names(tmp_path: Path) 
 
 
 @pytest.mark.proves("V43")
-def test_directories_are_no_columns_of_files_that_are_looked_up_recursively(tmp_path: Path) -> None:
+def test_recursive_file_lookup_ignores_partition_directories(tmp_path: Path) -> None:
     put(tmp_path / "x=1" / "a.parquet")
     put(tmp_path / "b.parquet")
     recursive = RawTable("parquet", str(tmp_path), (("recursivefilelookup", "true"),))
@@ -74,13 +74,13 @@ def test_directories_are_no_columns_of_files_that_are_looked_up_recursively(tmp_
 
 
 @pytest.mark.proves("V43")
-def test_options_that_hide_files_otherwise_are_refused() -> None:
+def test_unsupported_options_that_hide_files_are_rejected() -> None:
     problem = wrong_option("csv", {"ignoredpathsegmentregex": "^x"}, [Column("a", "int")])
     assert problem is not None and "is not supported" in problem[0]
 
 
 @pytest.mark.proves("V42")
-def test_directories_of_different_columns_are_errors(tmp_path: Path) -> None:
+def test_different_partition_columns_are_an_error(tmp_path: Path) -> None:
     put(tmp_path / "x=1" / "a.parquet")
     put(tmp_path / "X=2" / "a.parquet")
     raw = RawTable("parquet", str(tmp_path))
@@ -91,7 +91,7 @@ def test_directories_of_different_columns_are_errors(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("V42")
-def test_versions_change_where_earlier_releases_read_other_values(tmp_path: Path) -> None:
+def test_versions_change_if_earlier_releases_read_different_values(tmp_path: Path) -> None:
     put(tmp_path / "x=300" / "a.parquet")
     raw = RawTable("parquet", str(tmp_path))
     small, great = ([Column("x", kind)] for kind in ("tinyint", "int"))
@@ -101,7 +101,7 @@ def test_versions_change_where_earlier_releases_read_other_values(tmp_path: Path
 
 @pytest.mark.proves("V41")
 @pytest.mark.parametrize("form", ["parquet", "csv", "json"])
-def test_listings_are_those_of_their_version_and_older_ones_are_not_continued(
+def test_listings_of_earlier_releases_are_continued_only_for_parquet(
     tmp_path: Path, form: str
 ) -> None:
     place = tmp_path / "t" / f"a.{form}"
@@ -111,7 +111,7 @@ def test_listings_are_those_of_their_version_and_older_ones_are_not_continued(
     keep_listing(str(tmp_path / "listings"), pin)
     (kept,) = (tmp_path / "listings").iterdir()
     assert listed_version(str(kept)) == pin.version
-    # Before, columns that were needed decided which records are malformed.
+    # In earlier releases, malformed records depended on the columns that a query read.
     older = f"files:p{(pin.version or '')[-32:]}"
     kept.rename(kept.with_name(f"{older.removeprefix('files:')}.json"))
     change = raw_change(str(tmp_path / "listings"), str(place.parent), older, pin, form)
@@ -120,7 +120,7 @@ def test_listings_are_those_of_their_version_and_older_ones_are_not_continued(
 
 @pytest.mark.proves("V44")
 @pytest.mark.parametrize("form", ["parquet", "orc"])
-def test_columns_that_some_files_lack_are_missing_only_if_all_do(tmp_path: Path, form: str) -> None:
+def test_a_column_is_missing_only_if_all_files_lack_it(tmp_path: Path, form: str) -> None:
     raw = RawTable(form, str(tmp_path))
     columns = [Column(name, "bigint") for name in ("id", "n", "day")]
     for name in ("a", "b", "c"):
@@ -134,14 +134,14 @@ def test_columns_that_some_files_lack_are_missing_only_if_all_do(tmp_path: Path,
 
 
 @pytest.mark.proves("V44")
-def test_orc_files_without_names_have_columns_by_position(tmp_path: Path) -> None:
+def test_orc_files_without_column_names_are_read_by_position(tmp_path: Path) -> None:
     put(tmp_path / "a.orc", _col0=[1])
     raw = RawTable("orc", str(tmp_path))
     assert missing_columns(pin_raw(raw, str(tmp_path)), raw, [Column("id", "bigint")]) == []
 
 
 @pytest.mark.proves("V44")
-def test_statistics_of_a_column_that_is_a_directory_count_for_nothing(tmp_path: Path) -> None:
+def test_statistics_of_partition_columns_are_ignored(tmp_path: Path) -> None:
     table, listings = tmp_path / "t", str(tmp_path / "listings")
     raw = RawTable("parquet", str(table))
     put(table / "day=2026-01-01" / "a.parquet", id=[1])

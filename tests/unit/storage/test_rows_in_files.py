@@ -1,4 +1,4 @@
-"""The footers of Parquet files tell how many rows there are, and which columns have NULLs."""
+"""Row counts and columns with NULLs, read from the footers of Parquet files."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ def test_columns_without_statistics_may_have_nulls(tmp_path: Path) -> None:
     assert rows_in(str(tmp_path)) == (1, {"a"})
 
 
-def test_of_no_files_nothing_is_known_to_be_null(tmp_path: Path) -> None:
+def test_an_empty_directory_has_no_rows_and_no_columns_with_nulls(tmp_path: Path) -> None:
     assert rows_in(str(tmp_path)) == (0, frozenset())

@@ -1,4 +1,4 @@
-"""Which questions to a store are repeated, and how many are asked at once. No store is needed."""
+"""Which requests to a store are retried, and how many are concurrent; no store is needed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OF_KEY = "When reading information for key '{}' in bucket 'b': {}"
 
 
 def failing(*errors: Exception) -> tuple[Callable[[], str], list[Exception]]:
-    """Return a call that fails in turn, then succeeds, and the errors that it has raised."""
+    """Return a call that raises each error once and then succeeds, and the errors raised so far."""
     left, raised = [*errors], list[Exception]()
 
     def call() -> str:
@@ -42,7 +42,7 @@ def failing(*errors: Exception) -> tuple[Callable[[], str], list[Exception]]:
         OSError("no log files in s3://b/Throttled/t, nor in /Throttled/t"),
     ],
 )
-def test_what_is_called_like_throttling_is_no_throttling(error: Exception) -> None:
+def test_errors_that_only_look_like_throttling_are_not_retried(error: Exception) -> None:
     call, raised = failing(error)
     with pytest.raises(type(error)):
         ask("s3://b/Throttled/t", call)
@@ -59,14 +59,14 @@ def test_what_is_called_like_throttling_is_no_throttling(error: Exception) -> No
         '{"error": {"code": "ServerBusy", "message": "The server is busy."}}',
     ],
 )
-def test_what_is_throttled_is_asked_again(message: str) -> None:
+def test_throttled_requests_are_retried(message: str) -> None:
     call, raised = failing(OSError(message))
     assert ask("s3://b/t", call, bounded=True) == "answered"
     assert len(raised) == 1
 
 
 class Meeting(fs.FileSystemHandler):  # pyright: ignore[reportUntypedBaseClass]
-    """Answers two questions only if both are asked at the same time."""
+    """Answers two requests only if both are made at the same time."""
 
     def __init__(self) -> None:
         self.met = threading.Barrier(2)
@@ -86,7 +86,7 @@ class Meeting(fs.FileSystemHandler):  # pyright: ignore[reportUntypedBaseClass]
 
 
 @pytest.mark.proves("S24")
-def test_many_files_are_looked_for_at_once_each_with_a_request_of_its_own() -> None:
+def test_many_files_are_looked_up_concurrently_with_one_request_each() -> None:
     system = patient(fs.PyFileSystem(Meeting()), "s3://b/t")
     paths = [f"b/{'x' * n}" for n in range(100)]
     found = system.get_file_info(paths)

@@ -1,4 +1,4 @@
-"""What is decided about wants, without a ledger: `wants.py`, and the fold that requests end with."""
+"""The evaluation of wants without a ledger: `wants.py`, and how requests end."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def decide(*wants: Want, now: datetime = MIDNIGHT, **how: Any) -> Any:
 
 
 @pytest.mark.proves("S19")
-def test_one_request_is_made_for_so_many_wants_and_the_most_urgent_come_first() -> None:
+def test_a_request_is_limited_to_the_most_urgent_wants() -> None:
     wants = [
         want(ref, want_id=f"{ref}{n}", sla_s=3600 - k) for k, ref in enumerate("abcd") for n in "12"
     ]
@@ -53,14 +53,14 @@ def test_one_request_is_made_for_so_many_wants_and_the_most_urgent_come_first() 
     assert urgent.want_ids == ("d1", "d2", "c1", "c2")
     assert urgent.deferred == 4
     assert decide(*wants, most=8).deferred == 0
-    # What is wanted of one partition is never divided.
+    # The wants of one partition are never split.
     assert decide(*wants, most=1).partitions == ("d",)
     assert decide(*wants, most=1).deferred == 6
     assert decide(most=1).deferred == 0
 
 
 @pytest.mark.proves("D9", "D12")
-def test_all_that_can_be_built_is_one_request() -> None:
+def test_all_buildable_wants_form_one_request() -> None:
     found = decide(
         want("a"),
         want("b"),
@@ -77,14 +77,14 @@ def test_all_that_can_be_built_is_one_request() -> None:
 
 
 @pytest.mark.proves("D11")
-def test_of_nothing_there_is_no_request() -> None:
+def test_satisfied_wants_make_no_request() -> None:
     found = decide(want("there"), current={"there"})
     assert not found.partitions
     assert not found.want_ids
 
 
 @pytest.mark.proves("D10")
-def test_all_of_what_it_needs_has_to_be_available() -> None:
+def test_a_want_needs_all_of_its_external_dependencies() -> None:
     one = want("a", external_dependencies=("users:x", "users:y"))
     found = decide(one, available={"users:x"})
     assert not found.partitions
@@ -94,7 +94,7 @@ def test_all_of_what_it_needs_has_to_be_available() -> None:
 
 @pytest.mark.proves("D8")
 @pytest.mark.parametrize(("seconds", "is_active"), [(59, True), (60, False), (61, False)])
-def test_the_time_to_live_begins_when_it_was_wanted(seconds: int, is_active: bool) -> None:
+def test_the_time_to_live_starts_when_the_want_is_created(seconds: int, is_active: bool) -> None:
     one = want("a", ttl_s=60, data_timestamp=MIDNIGHT - timedelta(days=900))
     found = decide(one, now=MIDNIGHT + timedelta(seconds=seconds))
     assert (found.partitions == ("a",)) is is_active
@@ -102,13 +102,13 @@ def test_the_time_to_live_begins_when_it_was_wanted(seconds: int, is_active: boo
 
 
 @pytest.mark.proves("D7")
-def test_the_deadline_counts_from_the_time_of_the_data() -> None:
+def test_the_deadline_counts_from_the_timestamp_of_the_data() -> None:
     nine = want("a", sla_s=9 * 3600, data_timestamp=MIDNIGHT, created_at=MIDNIGHT + 6 * HOUR)
     assert nine.deadline == MIDNIGHT + 9 * HOUR
     assert want("a", sla_s=300).deadline == MIDNIGHT + timedelta(minutes=5)
 
 
-def test_what_cannot_be_built_waits_until_its_time_is_over() -> None:
+def test_an_unbuildable_want_waits_until_it_expires() -> None:
     gone, going_on = want("gone", ttl_s=60), want("going on")
     asked = {"unbuildable": {"gone", "going on"}}
     assert decide(gone, going_on, **asked) == Evaluation()
@@ -116,7 +116,7 @@ def test_what_cannot_be_built_waits_until_its_time_is_over() -> None:
     assert (found.partitions, found.expired) == ((), ("want of gone",))
 
 
-def test_what_is_there_does_not_satisfy_a_want_that_lacks_what_others_have() -> None:
+def test_a_current_partition_does_not_satisfy_a_want_with_missing_dependencies() -> None:
     one = want("a", external_dependencies=("users:x",))
     found = decide(one, current={"a"})
     assert (found.satisfied, [b.missing for b in found.blocked]) == ((), [("users:x",)])
@@ -124,14 +124,14 @@ def test_what_is_there_does_not_satisfy_a_want_that_lacks_what_others_have() -> 
 
 
 @pytest.mark.proves("D6")
-def test_without_times_it_never_expires_and_is_never_late() -> None:
+def test_a_want_without_ttl_and_sla_never_expires_and_has_no_deadline() -> None:
     one = want("a")
     assert one.deadline is None
     assert decide(one, now=MIDNIGHT + timedelta(days=3653)).partitions == ("a",)
 
 
 @pytest.mark.proves("D38")
-def test_several_wants_of_one_partition_share_a_build_and_the_longest_life() -> None:
+def test_wants_of_one_partition_share_a_build_and_expire_separately() -> None:
     some = [want("a", want_id="1", ttl_s=60), want("a", want_id="2", ttl_s=7200)]
     found = decide(*some, now=MIDNIGHT + HOUR)
     assert (found.partitions, found.want_ids, found.expired) == (("a",), ("2",), ("1",))
@@ -139,7 +139,7 @@ def test_several_wants_of_one_partition_share_a_build_and_the_longest_life() -> 
     assert (found.partitions, found.want_ids) == (("a",), ("1", "2"))
 
 
-def test_the_earliest_deadline_of_any_want_comes_first() -> None:
+def test_partitions_are_ordered_by_their_earliest_deadline() -> None:
     some = [
         want("never"),
         want("later", sla_s=7200),
@@ -149,7 +149,7 @@ def test_the_earliest_deadline_of_any_want_comes_first() -> None:
     assert decide(*some).partitions == ("soon", "later", "never")
 
 
-def test_what_failed_rests_and_is_tried_alone() -> None:
+def test_a_failed_want_waits_and_is_retried_alone() -> None:
     failing = {"state": "failing", "failures": 1, "retry_at": MIDNIGHT + timedelta(minutes=1)}
     some = [want("a"), want("b", **failing), want("c", **{**failing, "retry_at": MIDNIGHT})]
     assert decide(*some).partitions == ("a",)
@@ -159,7 +159,7 @@ def test_what_failed_rests_and_is_tried_alone() -> None:
 
 
 class World:
-    """Partitions that are built by the rules, of which some fail whenever they are tried."""
+    """Partitions that are built by the rules; some always fail, some kill their run."""
 
     def __init__(self, refs: list[str], bad: set[str], deadly: set[str]) -> None:
         self.bad, self.deadly, self.now = bad, deadly, MIDNIGHT
@@ -206,7 +206,7 @@ class World:
         )
     )
 )
-def test_nobody_starves(drawn: tuple[int, set[int], set[int]]) -> None:
+def test_failing_partitions_do_not_block_good_ones(drawn: tuple[int, set[int], set[int]]) -> None:
     n, bad, deadly = drawn
     refs = [f"p{i}" for i in range(n)]
     world = World(refs, {f"p{i}" for i in bad}, {f"p{i}" for i in deadly})
@@ -219,7 +219,7 @@ def test_nobody_starves(drawn: tuple[int, set[int], set[int]]) -> None:
 
 
 @pytest.mark.proves("D29")
-def test_blame_names_what_is_waited_for() -> None:
+def test_blame_names_what_a_want_waits_for() -> None:
     one = want("a", external_dependencies=("users:data/users",), state="building")
     arrived = blame(one, None, missing=[("users:data/users", None)])
     assert (arrived.partition_ref, arrived.graph, arrived.cause) == (
@@ -255,12 +255,12 @@ def test_blame_names_what_is_waited_for() -> None:
         ("*", "a/b", False),
     ],
 )
-def test_patterns_know_segments(pattern: str, ref: str, fits: bool) -> None:
+def test_patterns_respect_path_segments(pattern: str, ref: str, fits: bool) -> None:
     assert matcher(pattern)(ref) is fits
 
 
 @given(st.text(alphabet="ab/*%_\\.", max_size=8), st.text(alphabet="ab/%_\\.", max_size=8))
-def test_what_databases_are_asked_for_holds_wherever_a_pattern_does(pattern: str, ref: str) -> None:
+def test_the_like_expression_matches_whatever_the_pattern_matches(pattern: str, ref: str) -> None:
     if matcher(pattern)(ref):
         parts = re.findall(r"\\.|.", like(pattern), re.DOTALL)
         loose = "".join(".*" if p == "%" else re.escape(p[-1]) for p in parts)
@@ -269,7 +269,7 @@ def test_what_databases_are_asked_for_holds_wherever_a_pattern_does(pattern: str
 
 @pytest.mark.proves("S8")
 @given(st.text(alphabet="ab/*é\n", max_size=8), st.text(alphabet="ab/é\n", max_size=10))
-def test_a_pattern_is_the_regular_expression_that_it_abbreviates(pattern: str, ref: str) -> None:
+def test_a_pattern_matches_like_its_regular_expression(pattern: str, ref: str) -> None:
     wildcards = {"**": ".*", "*": "[^/]*"}
     parts = re.split(r"(\*\*|\*)", pattern)
     expression = "".join(wildcards.get(part, re.escape(part)) for part in parts)
@@ -280,7 +280,7 @@ def test_a_pattern_is_the_regular_expression_that_it_abbreviates(pattern: str, r
 @pytest.mark.parametrize(
     "pattern", ["*a" * 10 + "b*", "**a" * 10 + "**b**", "*a" * 900 + "*b*", "**a*" * 500 + "b/*"]
 )
-def test_no_pattern_takes_long(pattern: str) -> None:
+def test_pathological_patterns_are_matched_quickly(pattern: str) -> None:
     began = time.process_time()
     assert not matcher(pattern)("a" * 2000)
     has_taken(time.process_time() - began, within_s=0.1)

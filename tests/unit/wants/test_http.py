@@ -1,4 +1,4 @@
-"""How others are asked over HTTP: by which proxy, with whose certificates, and what is not an answer."""
+"""HTTP requests to other services: proxies, redirects and invalid responses."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def url() -> Iterator[str]:
         ("NETRC", "/dev/null"),
     ],
 )
-def test_variables_of_other_clients_stop_nobody(
+def test_variables_of_other_http_clients_do_not_break_requests(
     name: str, value: str, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, value)
@@ -71,7 +71,7 @@ def test_a_proxy_is_used_unless_the_host_is_excepted(
         ask("http://127.0.0.1:1/a", None)
 
 
-def test_a_redirect_is_not_followed_and_a_cut_answer_is_none(url: str) -> None:
+def test_redirects_are_not_followed_and_truncated_responses_are_errors(url: str) -> None:
     assert ask(f"{url}/moved", "t")[0] == 302
     with pytest.raises(NoAnswer, match="does not respond"):
         ask(f"{url}/short", None)

@@ -1,4 +1,4 @@
-"""What each source says in its file, for people to read."""
+"""Passages: the lines of a file that define each source, as shown to readers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ source: e is a
 """
 
 
-def test_a_statement_has_its_comments_and_ends_where_it_does() -> None:
+def test_a_passage_of_sql_includes_comments_and_ends_with_its_statement() -> None:
     places = {
         "t": Place(5),
         "a": Place(10, "SELECT sum(a) AS s -- not the end;\nFROM t"),
@@ -78,7 +78,7 @@ def test_a_statement_has_its_comments_and_ends_where_it_does() -> None:
     }
 
 
-def test_a_function_has_its_decorators_and_comments() -> None:
+def test_a_passage_of_python_includes_decorators_and_comments() -> None:
     lines = PYTHON.splitlines()
     numbers = {text.split("(")[0]: n for n, text in enumerate(lines, 1) if n > 6}
     places = {"late": Place(numbers["def late"]), "last": Place(numbers["def last"])}
@@ -89,7 +89,7 @@ def test_a_function_has_its_decorators_and_comments() -> None:
     assert broken["late"].text == "def late(a:\n    return a"
 
 
-def test_a_source_of_malloy_ends_where_something_else_begins() -> None:
+def test_a_passage_of_malloy_ends_where_the_next_statement_begins() -> None:
     places = {"a": Place(4), "c": Place(7), "e": Place(10)}
     found = passages(MALLOY, "malloy", places, others=[9])
     lines = MALLOY.splitlines()
@@ -98,13 +98,13 @@ def test_a_source_of_malloy_ends_where_something_else_begins() -> None:
     assert found["e"].text == lines[9]
 
 
-def test_a_line_that_is_not_there_is_no_error() -> None:
+def test_the_passage_of_a_missing_line_is_the_whole_text() -> None:
     for text in ("", "x", "\n\n"):
         for language in ("sql", "python", "malloy"):
             assert passages(text, language, {"a": Place(9)})["a"].text == text.strip()
 
 
-def test_layers_follow_what_is_read_and_lie_near_it() -> None:
+def test_layers_follow_dependencies_and_nodes_fit_the_picture() -> None:
     reads = {"z": (), "a": (), "of_z": ("z",), "of_a": ("a", "gone"), "both": ("of_a", "z")}
     layered = layers(reads)
     assert layered == (("a", "z"), ("of_a", "of_z"), ("both",))
@@ -115,7 +115,7 @@ def test_layers_follow_what_is_read_and_lie_near_it() -> None:
     assert layers({}) == ()
 
 
-def test_pages_have_names_that_every_system_takes() -> None:
+def test_page_names_are_unique_and_valid_on_every_system() -> None:
     names = [page_name(k) for k in (("a", "b"), ("a.b",), ("a_b",), ("a b",), ("é",), ("x" * 300,))]
     assert names[0] == "a.b.html"
     assert len({n.lower() for n in names}) == len(names)

@@ -1,4 +1,4 @@
-"""Clients who ask at once share a result, and nobody gets one that began before they asked."""
+"""Concurrent requests share a result, and its computation never begins before they arrive."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from persist_assets.web.sharing import Shared
 
 
 @pytest.mark.proves("Z6")
-def test_those_who_ask_during_a_computation_share_the_next_one() -> None:
+def test_requests_during_a_computation_share_the_next_one() -> None:
     async def run() -> None:
         shared, let, begun = Shared(), asyncio.Event(), list[int]()
 
@@ -36,7 +36,7 @@ def test_those_who_ask_during_a_computation_share_the_next_one() -> None:
 
 
 @pytest.mark.proves("Z6")
-def test_a_client_that_leaves_and_a_failure_hold_up_nobody() -> None:
+def test_cancelled_and_failed_requests_do_not_block_others() -> None:
     async def run() -> None:
         shared, let = Shared(), asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""What each source is up to, and what pages draw of builds and environments."""
+"""States of sources, and what pages draw of builds and environments."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_table_is_late_beyond_its_freshness_window(hours: int, late: bool) -> 
     assert status.late_s == (3600.0 if late else None)
 
 
-# ---------------------------------------------------------------------------------------- pictures
+# ------------------------------------------------------------------------------------------ charts
 
 
 def test_a_run_ends_with_its_last_build() -> None:
@@ -133,7 +133,7 @@ def test_a_run_ends_with_its_last_build() -> None:
     assert going_on.counts == {"built": 1, "started": 1}
 
 
-def test_a_run_whose_process_is_gone_is_over() -> None:
+def test_a_run_of_a_dead_process_has_ended() -> None:
     builds = [build("a", 0), build("b", 1, "started", None)]
     ended = without_dead(builds, {"b"})
     over = summarise(ended)
@@ -198,7 +198,7 @@ def test_only_partitions_of_the_current_definition_are_available() -> None:
     assert find_earlier({"m/a": None}, (), None) == {"m/a"}
 
 
-def test_two_environments_differ_in_what_their_readers_get() -> None:
+def test_a_comparison_lists_how_two_environments_differ() -> None:
     def of(uid: str, build_id: str = "id-a", content: str = "c", **more: Any) -> Build:
         made = replace(snapshot(uid, content=content), build_id=build_id)
         return replace(build(uid, 0, snapshot=made, **more), build_id=build_id)

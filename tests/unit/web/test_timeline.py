@@ -1,4 +1,4 @@
-"""The picture of deadlines and deliveries."""
+"""The timeline of deadlines and deliveries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def want(hours_ago: int, due_s: int | None, **how: Any) -> Want:
     return Want(f"w{hours_ago}", "m/a", "dev", NOW - hours_ago * HOUR, sla_s=due_s, **how)
 
 
-def test_what_is_late_stays_late_when_it_is_delivered() -> None:
+def test_a_late_want_stays_late_when_it_is_delivered() -> None:
     drawn = draw_timeline(
         [
             want(9, 3600, state="satisfied", ended_at=NOW - 2 * HOUR),
@@ -41,12 +41,12 @@ def test_what_is_late_stays_late_when_it_is_delivered() -> None:
     }
 
 
-def test_without_deadlines_there_is_no_picture() -> None:
+def test_there_is_no_timeline_without_deadlines() -> None:
     assert draw_timeline([want(4, None)], NOW) is None
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**5), st.integers(0, 10**9)), min_size=1, max_size=60))
-def test_everything_is_within_the_picture(given: list[tuple[int, int]]) -> None:
+def test_all_bars_are_within_the_timeline(given: list[tuple[int, int]]) -> None:
     drawn = draw_timeline([want(*one) for one in given], NOW, left=10, width=100)
     for bar in drawn.bars:
         assert all(10 <= x <= 113 for x in (bar.begin, bar.end, bar.deadline, drawn.now))

@@ -1,4 +1,4 @@
-"""Pages have the vendored style sheet, and are plain without it."""
+"""Pages include the vendored style sheets, and work without them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.proves("W26")
-def test_the_style_has_the_vendored_sheets_and_then_ours_and_loads_nothing() -> None:
+def test_the_style_has_vendored_sheets_before_ours_and_no_external_urls() -> None:
     text = style()
     assert text.index("Pico CSS") < text.index(".uplot") < text.index(".tiles")
     assert "@import" not in text
@@ -22,6 +22,6 @@ def test_the_style_has_the_vendored_sheets_and_then_ours_and_loads_nothing() -> 
 
 
 @pytest.mark.proves("W26")
-def test_without_the_vendored_sheets_the_style_is_ours(tmp_path: Path) -> None:
+def test_the_style_omits_missing_vendored_sheets(tmp_path: Path) -> None:
     *_, ours = SHEETS
     assert style((tmp_path / "pico.min.css", ours)) == ours.read_text()
