@@ -46,9 +46,24 @@ def test_wrong_and_missing_rows_are_detected(
     assert measuring.find_difference(spark.sql(ours), spark.sql(fresh)) == difference
 
 
-def test_a_different_column_type_is_a_difference(spark: Any, measuring: Any) -> None:
-    ours, fresh = spark.sql("SELECT 1 AS a"), spark.sql("SELECT 1L AS a")
-    assert measuring.find_difference(ours, fresh) is not None
+@pytest.mark.parametrize(
+    ("ours", "is_equal"),
+    [
+        ("1 AS a, 'x' AS b", False),
+        ("1L AS a, 'x' AS other", False),
+        ("'x' AS b, 1L AS a", False),
+        ("1L AS a", False),
+        ("1L AS a, 'x' AS b, 2 AS more", False),
+        ("1L AS A, 'x' AS b", True),
+    ],
+)
+def test_different_columns_are_a_difference(
+    spark: Any, measuring: Any, ours: str, is_equal: bool
+) -> None:
+    fresh = spark.sql("SELECT 1L AS a, 'x' AS b")
+    difference = measuring.find_difference(spark.sql(f"SELECT {ours}"), fresh)
+    assert (difference is None) == is_equal
+    assert is_equal or difference.startswith("columns ")
 
 
 @pytest.mark.parametrize(

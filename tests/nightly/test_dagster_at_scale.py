@@ -251,6 +251,9 @@ def test_a_backfill_of_a_year_builds_every_day(team: Team) -> None:
             connection.execute(f"CREATE VIEW f AS FROM read_parquet('{flights}')")
             expected = sorted(connection.execute(query).fetchall(), key=repr)
             assert team.rows(name) == expected, name
+    for name in ("cleaned", "by_day"):  # each day was built once
+        written = [b.written for b in builds if b.source_id.startswith(f"{name}@")]
+        assert sum(w.rows for w in written if w) == len(team.rows(name)), name
     # Dagster knows each of the days.
     query = (
         '{ assetNodeOrError(assetKey: {path: ["lake", "flights", "by_day"]}) { ... on AssetNode {'

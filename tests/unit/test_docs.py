@@ -124,6 +124,8 @@ def test_the_declared_event_kinds_are_exactly_those_in_the_ledgers_code() -> Non
     assert {kind for kind in KINDS if texts[kind] < 2} == set(), "kinds that nothing records"
     hyphenated = {text for text in texts if re.fullmatch(r"[a-z]+(-[a-z]+)+", text)}
     assert hyphenated - {"read-only"} <= KINDS.keys()
+    reference = (DOCS / "reference" / "events.md").read_text()
+    assert re.findall(r"^\| `(.+?)` \|", reference, re.MULTILINE) == [*KINDS]
 
 
 @pytest.mark.parametrize("word", [*(f"`{s}://" for s in SCHEMES), *SPARK_PACKAGES.values()])
@@ -183,10 +185,10 @@ def test_no_test_is_skipped_in_the_default_run() -> None:
 
 
 def test_links_within_the_docs_point_to_existing_files() -> None:
-    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.glob("*.md")]:
+    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text()):
             if not target.startswith("http"):
-                assert (path.parent / target).exists(), f"{path.name}: {target}"
+                assert (path.parent / target).exists(), f"{path.relative_to(ROOT)}: {target}"
 
 
 def mkdocs(config: Path, site: Path) -> subprocess.CompletedProcess[str]:

@@ -25,6 +25,7 @@ from persist_assets.core.errors import BuildError
 from persist_assets.core.model.annotations import VALID_FROM, VALID_TO
 from persist_assets.core.model.snapshots import merge_as_of
 from persist_assets.core.time_values import TIMES, literal
+from persist_assets.engine.data_diff import comparable
 from persist_assets.engine.session import translated
 from persist_assets.planning.increments import mismatch
 from persist_assets.planning.inputs import own_marks
@@ -223,8 +224,14 @@ def _compared(names: Iterable[str], validity: Validity) -> list[str]:
     return [n for n in names if (n.lower() in watch if watch else n.lower() not in key)]
 
 
-def _differ(names: Iterable[str]) -> str:
-    return " OR ".join(f"NOT (new.{quote(n)} <=> old.{quote(n)})" for n in names) or "false"
+def _differ(names: Iterable[str], kinds: Mapping[str, Any]) -> str:
+    """Return a condition on two rows: columns differ. Spark does not compare maps by itself."""
+
+    def value(row: str, name: str) -> str:
+        column, kind = f"{row}.{quote(name)}", kinds[name]
+        return comparable(column, kind) if "map<" in kind.simpleString() else column
+
+    return " OR ".join(f"NOT ({value('new', n)} <=> {value('old', n)})" for n in names) or "false"
 
 
 def _version(names: Iterable[str], row: str, start: str, end: str) -> str:
@@ -275,12 +282,13 @@ def _changed(source: Source, rows: DataFrame, past: DataFrame | None, now: datet
     )
     compared = _compared(names, validity)
     rest = [n for n in names if n not in compared]
-    differs = _differ(compared)
+    kinds = {f.name: f.dataType for f in rows.schema.fields}
+    differs = _differ(compared, kinds)
     comes = (
         "CASE WHEN new IS NULL THEN NULL"
         f" WHEN old IS NULL THEN {_version(names, 'new', begun, 'NULL')}"
         f" WHEN {differs} THEN {_version(names, 'new', turned, 'NULL')}"
-        f" WHEN {_differ(rest)} THEN {_version(names, 'new', since, 'NULL')} END"
+        f" WHEN {_differ(rest, kinds)} THEN {_version(names, 'new', since, 'NULL')} END"
     )
     closed = "NULL"
     if validity.hard_deletes == "close":

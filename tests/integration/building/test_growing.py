@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -605,11 +606,19 @@ def test_force_recomputes_all_rows(make_builder: Make) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("zone", ["America/Havana", "Europe/Berlin"])
+@pytest.mark.parametrize(
+    ("zone", "back"),
+    [
+        ("America/Havana", "2024-11-03T05:00"),  # from 1:00 to midnight
+        ("Africa/Cairo", "2024-10-31T21:00"),  # from midnight to 23:00
+        ("Asia/Beirut", "2024-10-26T21:00"),
+        ("America/St_Johns", "2010-11-07T02:31"),  # from 0:01 to 23:01 of the day before
+    ],
+)
 def test_days_are_correct_where_clocks_go_back_at_midnight(
-    make_builder: Make, spark: Any, zone: str
+    make_builder: Make, spark: Any, zone: str, back: str
 ) -> None:
-    """An hour of the day before repeats, so days are not a monotone function of instants."""
+    """Days need not be a monotone function of instants: in Newfoundland, a day began twice."""
     text = "CREATE TABLE d (ts TIMESTAMP, x INT) USING delta LOCATION 'delta';\n" + (
         "--@ persist refresh=incremental watermark=day\n"
         "CREATE VIEW q AS SELECT CAST(ts AS DATE) AS day, count(*) AS n FROM d GROUP BY 1;"
@@ -617,9 +626,15 @@ def test_days_are_correct_where_clocks_go_back_at_midnight(
     before = spark.conf.get("spark.sql.session.timeZone")
     builder = make_builder(text, f'timezone = "{zone}"\n')
     root = builder.settings.root
+    moment = datetime.fromisoformat(back).replace(tzinfo=UTC)
+    earlier, later = (
+        (moment + timedelta(seconds=s)).astimezone(ZoneInfo(zone)).replace(tzinfo=None)
+        for s in (-30, 0)
+    )
+    assert earlier - later > timedelta(minutes=59)
 
-    def grow(*stamps: str) -> None:
-        times = [datetime.fromisoformat(s).replace(tzinfo=UTC) for s in stamps]
+    def grow(*minutes: float) -> None:
+        times = [moment + timedelta(minutes=m) for m in minutes]
         table = pa.table(
             {
                 "ts": pa.array(times, pa.timestamp("us", "UTC")),
@@ -629,12 +644,17 @@ def test_days_are_correct_where_clocks_go_back_at_midnight(
         write_deltalake(str(root / "delta"), table, mode="append")
 
     try:
-        grow("2024-11-02T12:00", "2024-11-03T03:30", "2024-11-03T04:30", "2024-11-03T05:30")
+        grow(-1020, -90, -30, -0.5, 30, 90)
         builder = make_builder(root=root)
         built(builder)
-        grow("2024-11-03T04:10", "2024-11-03T05:10")
+        grow(-50, -0.75, 10)
         assert built(make_builder(root=root))[0] == "windows"
-        DeltaTable(str(root / "delta")).delete("ts = '2024-11-03T04:30:00Z'")
+        gone = (moment - timedelta(seconds=30)).isoformat()
+        DeltaTable(str(root / "delta")).delete(f"ts = '{gone}'")
+        assert built(make_builder(root=root))[0] == "windows"
+        grow(20)
+        assert built(make_builder(root=root))[0] == "windows"
+        grow(-0.25)
         assert built(make_builder(root=root))[0] == "windows"
     finally:
         spark.conf.set("spark.sql.session.timeZone", before)

@@ -189,8 +189,12 @@ def test_queries_read_the_built_tables_of_an_environment_and_inline_other_source
 
 @pytest.mark.slow
 @pytest.mark.proves("M9")
-def test_strict_mode_lists_all_missing_tables_of_a_malloy_query(run: Callable[..., Run]) -> None:
+def test_strict_mode_lists_all_missing_tables_of_a_malloy_query(
+    run: Callable[..., Run], spark: Any
+) -> None:
     now = run(strict=True)
+    scheduler = spark.sparkContext._jsc.sc().dagScheduler()
+    jobs = scheduler.numTotalJobs()
     ask = "run: by_carrier -> { select: carrier }"
     with pytest.raises(StrictError) as caught:
         now.query(text=ask)
@@ -199,6 +203,7 @@ def test_strict_mode_lists_all_missing_tables_of_a_malloy_query(run: Callable[..
     with pytest.raises(StrictError) as caught:
         now.query(text=f"{both}\nrun: x -> {{ group_by: doubled.twice }}")
     assert "model/by_carrier, model/doubled" in str(caught.value)
+    assert scheduler.numTotalJobs() == jobs
     run().build("by_carrier")
     assert now.query(text=ask)[0] == [("AA",), ("UA",), (None,)]
 

@@ -235,9 +235,11 @@ def test_a_reader_of_a_functions_table_gets_its_new_rows(make: Make) -> None:
     build(builder, "r")
     put(root, 1, (6, "c"))
     builder = make(root=root)
-    build(builder)
-    how, snapshot, _ = build(builder, "r")
-    assert (how in ("whole", "added"), snapshot.rows) == (True, 3)
+    assert build(builder)[0] == "windows"
+    how, snapshot, work = build(builder, "r")
+    # The analysis of queries does not know the columns of functions.
+    assert (how, texts(builder, snapshot)) == ("whole", ["A", "B", "C"])
+    assert "the columns of `f` are unknown" in work.step.reasons[-1].message
 
 
 @pytest.mark.slow

@@ -92,10 +92,19 @@ def test_an_interrupted_build_cancels_its_jobs(
     write(root)
     builder = enter(root)
     builder.build(source_of(builder, "total"))  # the session has started
-    tracker = spark.sparkContext.statusTracker()
+    context = spark.sparkContext
+    tracker = context.statusTracker()
+    other, errors = f"not of the build, {interrupt.__name__}", list[str]()
+
+    def compute_another() -> None:
+        context.setJobGroup(other, "another job", interruptOnCancel=True)
+        try:
+            spark.range(1).selectExpr(SLOW).collect()
+        except Exception as error:
+            errors.append(str(error))
 
     def send() -> None:
-        wait_for(tracker.getActiveStageIds)
+        wait_for(lambda: len(tracker.getActiveStageIds()) == 2)
         os.kill(os.getpid(), signal.SIGINT)
 
     def handle(*_: object) -> None:
@@ -103,15 +112,21 @@ def test_an_interrupted_build_cancels_its_jobs(
 
     # As in a run of Dagster: its handler raises, and does not notify Spark.
     previous = signal.signal(signal.SIGINT, handle)
-    thread = threading.Thread(target=send)
-    thread.start()
+    threads = [threading.Thread(target=act) for act in (compute_another, send)]
+    for thread in threads:
+        thread.start()
     try:
         with pytest.raises(interrupt):
             builder.build(source_of(builder, "endless"))
     finally:
-        thread.join()
+        threads[1].join()
         signal.signal(signal.SIGINT, previous)
-    wait_for(lambda: not tracker.getActiveJobsIds(), seconds=30)
+    (job,) = tracker.getJobIdsForGroup(other)
+    wait_for(lambda: [*tracker.getActiveJobsIds()] == [job], seconds=30)
+    context.cancelJobGroup(other)
+    threads[0].join()
+    (error,) = errors
+    assert f"cancelled job group {other}" in error
     builds = builder.ledger.manifests.fetch("dev")
     assert source_of(builder, "endless").build_id not in builds
 

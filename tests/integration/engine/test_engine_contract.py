@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,11 +20,11 @@ from persist_assets.core.settings.load import load_settings
 from persist_assets.engine.spark import SparkEngine
 from persist_assets.planning.render import Statement
 from persist_assets.storage.delta_commit import commit
+from persist_assets.storage.delta_tables import find_table
 from persist_assets.storage.raw import Pin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from persist_assets.core.model.checks import CheckResult
     from persist_assets.engine.protocol import Engine
@@ -91,6 +92,9 @@ def test_a_query_that_fails_during_computation_is_a_build_error(engine: Engine, 
     frame = run(engine, f"SELECT {sql} AS a FROM VALUES (1) AS t(a)")
     with pytest.raises(BuildError, match="computing `m` failed"):
         engine.write(frame, "m", "uid", (), None, "m")
+    root = engine.settings.table_root("m")
+    assert find_table(root) is None
+    assert not [path for path in Path(root).rglob("*") if path.is_file()]
 
 
 def test_views_are_created_once_and_read_by_statements(engine: Engine) -> None:

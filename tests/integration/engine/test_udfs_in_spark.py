@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from persist_assets.compiler.load import load_project
+from persist_assets.compiler.load import load, load_project
 from persist_assets.core.errors import BuildError, CheckFailedError
 from persist_assets.core.settings.load import load_settings
 from persist_assets.engine.python_functions import load_udf
@@ -130,6 +130,17 @@ def test_builds_call_functions_in_python_and_an_edit_rebuilds_the_callers(
 
 @pytest.mark.slow
 @pytest.mark.proves("W30")
+def test_queries_can_call_python_functions(make: Callable[..., Builder]) -> None:
+    builder = make(v_sql="CREATE VIEW inline AS SELECT scaled(a) AS x FROM t;\n")
+    assert rows(builder, "inline") == [(10,), (20,), (None,)]
+    loaded = load(builder.settings)
+    query = loaded.parse("SELECT scaled(x, 2) AS y FROM inline WHERE scaled(x) > 100")
+    statement, read = builder.reader.statement(query, loaded.bind(query), {})
+    assert [*builder.reader.load(statement, read).collect()] == [(40,)]
+
+
+@pytest.mark.slow
+@pytest.mark.proves("W30")
 def test_checks_can_call_python_functions(make: Callable[..., Builder]) -> None:
     checked = '--@ persist check { expr { small="scaled(a, 2) < 4" } }\nCREATE VIEW c AS SELECT a FROM t;\n'
     builder = make(c_sql=checked, v_sql="")
@@ -139,8 +150,9 @@ def test_checks_can_call_python_functions(make: Callable[..., Builder]) -> None:
     assert build_all(passing) == {"c": "built"}
 
 
+@pytest.mark.slow
 @pytest.mark.proves("W30")
-def test_nondeterministic_functions_are_called_for_each_row(
+def test_nondeterministic_functions_are_called_for_each_row_of_each_build(
     make: Callable[..., Builder],
 ) -> None:
     builder = make(v_sql="--@ persist\nCREATE VIEW d AS SELECT a, drawn() AS x FROM t;\n")
@@ -148,6 +160,11 @@ def test_nondeterministic_functions_are_called_for_each_row(
     values = [x for _, x in rows(builder, "d")]
     assert len(set(values)) == 3
     assert all(0 <= x < 1 for x in values)
+    root = builder.settings.root
+    assert build_all(make(root)) == {"d": "reused"}
+    later = make(root)
+    assert later.build(named(later, "d"), force=True).action == "built"
+    assert not {*values} & {x for _, x in rows(later, "d")}
 
 
 @pytest.mark.proves("W30")

@@ -87,7 +87,7 @@ def test_tables_of_other_writers_are_read_correctly(
     assert bag(everything) == bag(tuple(row.values()) for row in whole.to_pylist())
 
 
-def test_no_table_of_other_writers_is_left_out() -> None:
+def test_all_tables_of_other_writers_are_listed() -> None:
     tables = {path.name for path in FOREIGN.iterdir() if path.is_dir()}
     assert tables == {name for name, *_ in READS}
 

@@ -75,7 +75,6 @@ def test_creating_a_want_twice_with_the_same_id_is_idempotent(open_ledger: Open)
     with pytest.raises(ConflictError, match="already exists with different content"):
         ledger.wants.create([a_want(sla_s=31)])
     assert [e.kind for e in ledger.events.fetch()] == ["want-created"]
-    assert len({uuid.uuid4().hex for _ in range(10_000)}) == 10_000
 
 
 @pytest.mark.proves("D38")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
-import threading
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -101,11 +105,15 @@ def play(
 
 
 def received_by(receiver: Receiver) -> list[tuple[str, str, str]]:
-    """Return kind, phase and subject of each request to a webhook, and check its ID."""
+    """Return kind, phase and subject of each request to a webhook; check its ID and signature."""
+    webhook = Webhook(base64.b64encode(SECRET.encode()).decode())
     found: list[tuple[str, str, str]] = []
     for request in receiver.requests:
-        document = json.loads(request.body)
-        assert request.headers["webhook-id"] == document["id"]
+        document, headers = json.loads(request.body), request.headers
+        assert headers["webhook-id"] == document["id"]
+        at = datetime.fromtimestamp(int(headers["webhook-timestamp"]), UTC)
+        signature = webhook.sign(document["id"], at, request.body.decode())
+        assert headers["webhook-signature"] == signature
         found.append((document["kind"], document["phase"], document["subject"]))
     return found
 
@@ -165,8 +173,6 @@ def told_after(scene: Scene, receiver: Receiver, **later: float) -> list[tuple[s
 def test_webhook_signatures_conform_to_standard_webhooks(
     play: Callable[..., Scene], receiver: Receiver
 ) -> None:
-    import base64
-
     key = "whsec_" + base64.b64encode(b"0123456789abcdef0123456789abcdef").decode()
     scene = play(hook("x", receiver), {"PERSIST_SECRET_HOOK": key})
     scene.now = datetime.now(UTC)
@@ -237,25 +243,55 @@ def test_a_failing_channel_is_retried_without_repeating_messages_to_others(
         assert ids[0] == ids[1] == ids[2]
 
 
+A_TURN = """
+import os, sys
+from datetime import datetime
+from pathlib import Path
+from persist_assets.building.observe import Observer
+from persist_assets.compiler.load import load_project
+from persist_assets.core.settings.load import load_settings
+from persist_assets.ledger.ledger import Ledger
+from persist_assets.operations.alerting.turn import take_turn
+
+root, url, moment = sys.argv[1:]
+settings, now = load_settings(Path(root)), datetime.fromisoformat(moment)
+observer = Observer(settings, load_project(settings), Ledger(url), clock=lambda: now)
+print("ready", flush=True)
+sys.stdin.readline()
+take_turn(observer, environ=os.environ)
+"""
+
+
+@pytest.mark.slow
 @pytest.mark.proves("Y2")
 def test_concurrent_turns_send_each_alert_once_per_channel(
-    play: Callable[..., Scene], receiver: Receiver
+    play: Callable[..., Scene], receiver: Receiver, ledger_url: str
 ) -> None:
     scene = play(hook("x", receiver))
     for name in "vw":
         scene.build(name, error="x")
-    barrier = threading.Barrier(4)
-
-    def act() -> None:
-        observer = scene.observer()
-        barrier.wait()
-        take_turn(observer, environ=ENVIRON)
-
-    threads = [threading.Thread(target=act) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    command = [sys.executable, "-c", A_TURN, str(scene.root), ledger_url, scene.now.isoformat()]
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(
+                subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    env={**os.environ, **ENVIRON},
+                    text=True,
+                )
+            )
+            for _ in range(2)
+        ]
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+    assert [process.returncode for process in processes] == [0, 0]
     assert sorted(received_by(receiver)) == [
         ("failed", "opened", "v@sources/m.sql"),
         ("failed", "opened", "w@sources/m.sql"),

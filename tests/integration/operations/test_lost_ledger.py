@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
@@ -190,4 +191,20 @@ def test_a_corrupt_ledger_is_not_reported_as_lost(root: Path) -> None:
         codes = {f.code for f in examine(root, fix=fix).findings}
         assert "ledger" in codes
         assert "ledger-lost" not in codes
+    assert exported(root) == before
+
+
+@pytest.mark.proves("S26")
+def test_an_unresponsive_ledger_is_not_reported_as_lost(root: Path) -> None:
+    build(root, "p")
+    before = exported(root)
+    with socket.socket() as nobody:  # no one listens at its port
+        nobody.bind(("127.0.0.1", 0))
+        url = f"postgresql+psycopg://u:p@127.0.0.1:{nobody.getsockname()[1]}/x"
+        settings = root / "persist.toml"
+        settings.write_text(f'ledger = "{url}"\n' + settings.read_text())
+        for fix in (False, True):
+            codes = {f.code for f in examine(root, fix=fix).findings}
+            assert "ledger" in codes
+            assert "ledger-lost" not in codes
     assert exported(root) == before

@@ -396,14 +396,18 @@ def test_a_blocking_dagster_check_holds_back_downstream_sources(
     make_builder: Callable[..., Builder], run: Callable[..., Any]
 ) -> None:
     builder = make_builder()
+    below = Path(builder.settings.table_root(named(builder, "q").table))
 
     @dg.asset_check(asset=dg.AssetKey(["m", "p"]), blocking=True)
     def never() -> dg.AssetCheckResult:
+        wait_for(lambda: [*below.glob("*/*.parquet")])  # `q` is built ahead of its step
         return dg.AssetCheckResult(passed=False)
 
     result = run(builder.settings.root, dg.Definitions(asset_checks=[never]))
     assert not result.success
     assert seen(builder) == {"p", "r"}
+    states = {b.source_id.partition("@")[0]: b.state for b in builder.ledger.builds.fetch()}
+    assert states == {"p": "succeeded", "q": "failed", "r": "succeeded"}
 
 
 def test_concurrent_runs_of_the_same_sources_do_not_deadlock(

@@ -256,6 +256,9 @@ def test_a_long_poll_with_a_revoked_token_ends_with_401(tmp_path: Path) -> None:
 
         waiting = threading.Thread(target=wait)
         waiting.start()
+        gauge = re.compile(r"^persist_waiting\{.*\} 1$", re.MULTILINE)
+        with served.client(secret) as another:
+            wait_for(lambda: gauge.search(another.get("/metrics").text))
         persist(root, "token", "revoke", "ci")
         waiting.join(40)
         assert answers == [401]

@@ -31,6 +31,12 @@ def test_checks_of_views_apply_to_readers_without_changing_build_ids() -> None:
     ]
     python = "from persist_assets import model\n@model(check={'not_null': ['a']})\ndef v(t):\n    return t\n"  # fmt: skip
     function = compiled({"m.sql": RAW + READER, "m.py": python})
+    bare = python.replace("(check={'not_null': ['a']})", "")
+    without = compiled({"m.sql": RAW + READER, "m.py": bare})
+    assert not function.problems and not without.problems
+    assert {s.key: s.build_id for s in function.sources} == {
+        s.key: s.build_id for s in without.sources
+    }
     (r,) = function.persisted
     assert [c.name for c in function.checks_of_views(r)] == ["m/v:not_null_a"]
 

@@ -308,7 +308,8 @@ def test_statistics_of_repeated_columns_do_not_prune_files(tmp_path: Path) -> No
 
 
 @pytest.mark.proves("V30")
-def test_files_changed_after_they_were_read_are_a_conflict(tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", ["replaced", "removed"])
+def test_files_changed_after_they_were_read_are_a_conflict(tmp_path: Path, change: str) -> None:
     put(tmp_path / "a.parquet", [1], at=1_000)
     first = connector(tmp_path, "id bigint").pin()
     new = put(tmp_path / "b.parquet", [2], at=2_000)
@@ -316,7 +317,10 @@ def test_files_changed_after_they_were_read_are_a_conflict(tmp_path: Path) -> No
     # The footer alone shows that the new file has no matching row.
     assert table.changes(first, table.pin(), "id > 5", ["id"]).load is None
     table.confirm()
-    put(new, [9], at=2_000)
+    if change == "replaced":
+        put(new, [9], at=2_000)  # with the same size and time
+    else:
+        new.unlink()
     for _ in range(2):
         with pytest.raises(ConflictError, match="changed while they were read"):
             table.confirm()
@@ -325,13 +329,23 @@ def test_files_changed_after_they_were_read_are_a_conflict(tmp_path: Path) -> No
 
 
 @pytest.mark.proves("V30")
-def test_a_file_removed_after_it_was_listed_is_a_conflict(tmp_path: Path) -> None:
-    one, two = put(tmp_path / "a.parquet", [1]), put(tmp_path / "b.parquet", [2])
+def test_a_file_removed_or_replaced_after_it_was_listed_is_a_conflict(tmp_path: Path) -> None:
+    old = put(tmp_path / "a.parquet", [1], at=1_000)
+    put(tmp_path / "b.parquet", [2], at=2_000)
     table = connector(tmp_path, "id bigint")
-    version = table.pin()
-    (two if max(one, two, key=lambda f: f.stat().st_mtime_ns) == one else one).unlink()
+    version = table.pin()  # this reads the newest file only
+    old.unlink()
     with pytest.raises(ConflictError, match="is gone since it was listed"):
         table.prune(None, version)
+    table = connector(tmp_path, "id bigint")
+    first = table.pin()
+    new = put(tmp_path / "c.parquet", [3], at=3_000)
+    table = connector(tmp_path, "id bigint")
+    second = table.pin()
+    put(new, [9], at=3_000)  # with the same size and time
+    assert table.changes(first, second, "id > 10", ["id"]).load is None
+    with pytest.raises(ConflictError, match="changed while they were read"):
+        table.confirm()
 
 
 @pytest.mark.proves("V31")
