@@ -21,7 +21,9 @@ _NAMES = (_Type.VAR, _Type.IDENTIFIER)
 _OPENED = {_Type.R_PAREN: _Type.L_PAREN, _Type.R_BRACKET: _Type.L_BRACKET}
 _WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _KEY = re.compile(r"[A-Za-z_][\w -]*", re.ASCII)
-"""A quoted key; a dot in it would separate keys in backquotes, but not in brackets."""
+"""A key in backquotes, between dots."""
+_IN_BRACKETS = re.compile(r"[A-Za-z_][\w .-]*", re.ASCII)
+"""A key in brackets; a dot is part of it."""
 
 
 def without_paths(tokens: Sequence[Token]) -> list[Token]:
@@ -90,7 +92,7 @@ def _path(tokens: Sequence[Token], n: int) -> tuple[int, str | None]:
                 return n, None
             if key.token_type is _Type.NUMBER and key.text.isdecimal():
                 path += f"[{key.text}]"
-            elif key.token_type is _Type.STRING and _KEY.fullmatch(key.text):
+            elif key.token_type is _Type.STRING and _IN_BRACKETS.fullmatch(key.text):
                 path += _step(key.text)
             else:
                 return n, None
@@ -98,9 +100,10 @@ def _path(tokens: Sequence[Token], n: int) -> tuple[int, str | None]:
         elif is_first or (kind is _Type.DOT and n + 1 < len(tokens)):
             key = tokens[n + (not is_first)]
             quoted = key.token_type is _Type.IDENTIFIER
-            if not (_KEY if quoted else _WORD).fullmatch(key.text):
+            keys = key.text.split(".") if quoted else [key.text]
+            if not all((_KEY if quoted else _WORD).fullmatch(k) for k in keys):
                 return n, None
-            path += _step(key.text)
+            path += "".join(map(_step, keys))
             n += 2 - is_first
         else:
             break

@@ -18,8 +18,7 @@ from sqlglot import exp
 
 from persist_assets.compiler.frontends.intervals import missing_keywords
 from persist_assets.compiler.frontends.sql import parse_query
-from persist_assets.compiler.frontends.sql_inlining import relocate
-from persist_assets.compiler.frontends.sql_trees import tables_read
+from persist_assets.compiler.frontends.sql_trees import relocate, tables_read
 from persist_assets.core.dialect import quote
 from persist_assets.core.errors import Location, Problem, SourcesError
 

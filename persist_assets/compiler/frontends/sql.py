@@ -38,7 +38,6 @@ from persist_assets.compiler.frontends.sql_inlining import (
     Definitions,
     Inlined,
     inline,
-    relocate,
 )
 from persist_assets.compiler.frontends.sql_names import created
 from persist_assets.compiler.frontends.sql_trees import (
@@ -53,6 +52,7 @@ from persist_assets.compiler.frontends.sql_trees import (
     option_value,
     property_of,
     reference_to,
+    relocate,
     statements_of,
     tables_read,
     words_of,
@@ -660,7 +660,7 @@ class _File:
         tree = self.parse(nested)
         if not isinstance(tree, exp.Query | exp.Values):
             raise _Refused("syntax", "expected a query", self.location(tokens[0].start), "SELECT …")
-        inlined = inline(self, tokens, tree, self.definitions)
+        inlined = inline(self, tokens, tree, self.definitions, is_named=bool(column_names))
         if inlined is not None:
             return self.with_meaning(inlined, column_names)
         base = tokens[0].start

@@ -16,6 +16,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 from persist_assets.analysis.functions import CLOCK, SESSION, SPARKS, VOLATILE
 from persist_assets.analysis.syntax import calls_in
 from persist_assets.compiler.frontends.annotation_values import IDENTIFIER
+from persist_assets.compiler.frontends.sql_tables import columns_of
 from persist_assets.compiler.frontends.sql_trees import BRACKETS
 from persist_assets.core.dialect import (
     WITHOUT_PARENTHESES,
@@ -26,8 +27,10 @@ from persist_assets.core.dialect import (
     suffixed,
 )
 from persist_assets.core.errors import Location, Problem
+from persist_assets.core.pipes import without_pipes
 from persist_assets.core.spark_types import UnknownTypeError
 from persist_assets.core.variables import unfit
+from persist_assets.core.variant_paths import without_paths
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -111,9 +114,10 @@ class SqlFunction:
     parameters
         The parameters by name in lower case, in order.
     returns
-        The type of its value; None for a function that returns a table.
+        The type of its value; empty: that of its expression. None for a function that returns a
+        table.
     columns
-        Names and types of the columns of its table; empty: those of its query.
+        Names and types of the columns of its table; an empty type is that of its query.
     body
         What follows RETURN; None for a function in Python.
     udf
@@ -263,11 +267,10 @@ class _Reader:
         if not tokens:
             raise self.refused("something is missing here")
         lost = lost_feature(tokens, self.file.text)
-        if any(t.token_type is TokenType.PIPE_GT for t in tokens):
-            lost = "|>"
-        if lost:
-            raise self.refused(f"{lost} cannot be inlined", code="function")
-        typed = self.file.typed(faithful(tokens, self.file.text))
+        typed = without_paths(self.file.typed(faithful(tokens, self.file.text)))
+        typed, is_certain = without_pipes(typed)
+        if lost or not is_certain:
+            raise self.refused(f"{lost or '|>'} cannot be inlined", code="function")
         if query:
             tree = self.file.parse(typed)
             if not isinstance(tree, exp.Query | exp.Values):
@@ -312,20 +315,27 @@ class _Reader:
             hint = f'if the session has it: functions = ["{name}"] in persist.toml'
             raise self.refused("classes cannot be functions of a project", hint, "function")
         parameters = {p.name.lower(): p for p in self.columns(are_parameters=True)}
-        returns, columns = self.returned(name)
+        returns, columns = self.returned()
         self.characteristics()
         if self.at >= len(self.tokens):
             hint = "CREATE FUNCTION f(x INT) RETURNS INT RETURN …"
             raise self.refused(f"`{name}` has no RETURN", hint)
+        if returns is not None and self.tokens[self.at].token_type in _QUERIES:
+            hint = "write a view, and join it"
+            raise self.refused(f"`{name}` reads tables, and cannot be inlined", hint, "function")
         body = self.code(len(self.tokens), query=returns is None)
         pairs = tuple((c.name, c.type) for c in columns)
+        if returns is None and not pairs:
+            pairs = tuple((column, "") for column in columns_of(body.tree))
         return SqlFunction(name, location, parameters, returns, pairs, body)
 
-    def returned(self, name: str) -> tuple[str | None, list[Parameter]]:
-        """Return the type of a function's value, or None and the columns of its table."""
+    def returned(self) -> tuple[str | None, list[Parameter]]:
+        """Return the type of a function's value, or None and the columns of its table.
+
+        Both may be missing: then they are those of its expression or query.
+        """
         if not self.next_is("RETURNS"):
-            hint = f"CREATE FUNCTION {name}(…) RETURNS INT RETURN …"
-            raise self.refused(f"`{name}` has no type after RETURNS", hint)
+            return "", []
         if not self.next_is("TABLE"):
             return self.read_type(), []
         has_columns = self.at < len(self.tokens) and self.tokens[self.at].text == "("
@@ -401,6 +411,8 @@ class _Reader:
         return code
 
 
+_QUERIES = frozenset((TokenType.SELECT, TokenType.WITH, TokenType.VALUES, TokenType.FROM))
+"""The first words of queries without parentheses."""
 _CHARACTERISTICS = (
     "DETERMINISTIC",
     "NOT DETERMINISTIC",

@@ -257,9 +257,14 @@ class Inlined:
 
 
 def inline(
-    file: Text, tokens: Sequence[Token], tree: Any, definitions: Definitions
+    file: Text, tokens: Sequence[Token], tree: Any, definitions: Definitions, *, is_named: bool
 ) -> Inlined | None:
     """Return a query with the meaning of its functions and variables; None if it has none.
+
+    Parameters
+    ----------
+    is_named
+        A list before the query names its columns.
 
     Raises
     ------
@@ -270,25 +275,13 @@ def inline(
     """
     if definitions.names.isdisjoint(t.text.lower() for t in tokens):
         return None
-    inlining = _Inlining(definitions, Code(file, tokens, tree))
+    inlining = _Inlining(definitions, Code(file, tokens, tree), is_named=is_named)
     if not inlining.replaced:
         return None
     parts = inlining.render(0, len(tokens))
     pieces = tuple(p for p in parts if isinstance(p, Piece))
     parameters = tuple(dict.fromkeys(inlining.parameters))
     return Inlined(pieces, tuple(sorted(inlining.variables)), parameters)
-
-
-def relocate(tree: Any, location: Callable[[int], Location], path: str) -> None:
-    """Give the parts of an inlined query their places in files."""
-    for node in tree.walk():
-        start = node.meta.get("start")
-        if start is not None:
-            place = location(start)
-            node.meta["line"] = place.line
-            node.meta["col"] = place.column + node.meta["end"] - start
-            if place.path != path:
-                node.meta["path"] = place.path
 
 
 def _template(definitions: Definitions, function: SqlFunction) -> Template:
@@ -337,9 +330,15 @@ class _Inlining:
     """
 
     def __init__(
-        self, definitions: Definitions, code: Code, function: SqlFunction | None = None
+        self,
+        definitions: Definitions,
+        code: Code,
+        function: SqlFunction | None = None,
+        *,
+        is_named: bool = False,
     ) -> None:
         self.definitions, self.code, self.function = definitions, code, function
+        self.is_named = is_named
         self.tokens = code.tokens
         self.replaced: dict[int, tuple[int, Callable[[], list[Part]]]] = {}
         self.lambdas, self.variables, self.volatile = set[str](), set[str](), False
@@ -616,7 +615,7 @@ class _Inlining:
             raise Refused("function", message, place)
         is_table = isinstance(node.parent, exp.Table | exp.Lateral)
         if is_table != (function.returns is None):
-            kind = "a value" if function.returns else "a table"
+            kind = "a value" if is_table else "a table"
             hint = "use it in FROM" if function.returns is None else "use it in SELECT or WHERE"
             raise Refused("function", f"`{function.name}` returns {kind}", place, hint)
         wrong = wrong_call(function, node, after) if is_table else None
@@ -625,7 +624,9 @@ class _Inlining:
         if any(isinstance(a, exp.Distinct | exp.Star | exp.Ordered) for a in node.expressions):
             raise Refused("function", f"`{function.name}` takes single values only", place)
         in_query = self.function is None or self.function.returns is None
-        names = in_query and names_column(node, outermost=self.function is None)
+        names = in_query and names_column(
+            node, outermost=self.function is None, is_named=self.is_named
+        )
         if takes_names(node) or names:
             hint = f"for example: {function.name}(…) AS {function.name.lower()}"
             message = f"the result of `{function.name}` needs a name here"

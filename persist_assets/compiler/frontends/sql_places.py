@@ -93,13 +93,16 @@ def own_name(node: Any) -> str:
     return f" AS {quote(node.parts[-1].name)}"
 
 
-def names_column(node: Any, *, outermost: bool = True) -> bool:
+def names_column(node: Any, *, outermost: bool = True, is_named: bool = False) -> bool:
     """Whether a column of a query has its name from an expression around a call.
 
     Parameters
     ----------
     outermost
         The columns of the outermost query have names, too.
+    is_named
+        A list before that query names its columns: ``CREATE VIEW v (a, b) AS …``. Then only its
+        ORDER BY, HAVING and the like can use the names of its expressions.
     """
     below, above = node, node.parent
     while above is not None and not isinstance(above, exp.Select):
@@ -108,8 +111,14 @@ def names_column(node: Any, *, outermost: bool = True) -> bool:
         return False
     if isinstance(below, exp.Aliases | exp.PivotAlias):
         return False
-    query = above
+    query, uses_names = above, _uses_names(above)
     while isinstance(query.parent, exp.SetOperation | exp.Subquery | exp.Paren):
         query = query.parent
+        uses_names |= _uses_names(query)
     in_from = isinstance(query.parent, exp.From | exp.Join | exp.Lateral | exp.CTE | exp.Table)
-    return in_from or (outermost and query.parent is None)
+    return in_from or (outermost and query.parent is None and (uses_names or not is_named))
+
+
+def _uses_names(query: Any) -> bool:
+    """Whether clauses of a query prefer the names of its columns to those of its tables."""
+    return any(query.args.get(k) for k in ("order", "sort", "cluster", "distribute", "having"))

@@ -13,7 +13,7 @@ from sqlglot import exp
 from persist_assets.analysis.functions import SPARKS
 from persist_assets.analysis.syntax import calls_in
 from persist_assets.compiler.frontends.sql_trees import tables_read
-from persist_assets.core.dialect import function_named, quote
+from persist_assets.core.dialect import function_named, plain, quote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -27,13 +27,14 @@ if TYPE_CHECKING:
 def wrapping(function: SqlFunction) -> tuple[str, str]:
     """Return the text before and after the text of a function where it is inlined.
 
-    Its value, or the columns of its table by position, get the declared types and names.
+    Its value, or the columns of its table by position, get the declared types and names. A value
+    without a declared type is not bare: ``ORDER BY 1`` is not ``ORDER BY f()``.
     """
     if function.returns is not None:
-        return "CAST(", f" AS {function.returns})"
+        return ("CAST(", f" AS {function.returns})") if function.returns else ("coalesce(", ")")
     names = [quote(name) for name, _ in function.columns]
     typed = (
-        f"CAST({name} AS {kind}) AS {name}"
+        f"CAST({name} AS {kind}) AS {name}" if kind else name
         for name, (_, kind) in zip(names, function.columns, strict=True)
     )
     head = f"(SELECT {', '.join(typed)} FROM ("
@@ -49,8 +50,8 @@ def wrong_body(function: SqlFunction, names: Collection[str]) -> Refusal | None:
         The names that the query gives to columns and tables, or reads tables by, in lower case.
     """
     if not function.columns:
-        hint = f"RETURNS TABLE (a INT, …): the names and types of the columns of `{function.name}`"
-        return "expected columns after TABLE", hint
+        hint = "write RETURNS TABLE (a INT, …), or name each column of the query"
+        return f"the columns of `{function.name}` have no certain names", hint
     if function.name.lower() in names:
         return f"`{function.name}` is also a name in its own query", "rename it there"
     n = _n_columns(function.body.tree) if function.body is not None else None
@@ -59,6 +60,20 @@ def wrong_body(function: SqlFunction, names: Collection[str]) -> Refusal | None:
     if n not in (None, declared):
         return f"`{function.name}` returns {declared} column{plural}, but its query has {n}", None
     return None
+
+
+def columns_of(tree: Any) -> list[str]:
+    """Return the names of the columns of a query; none if its text does not show them all."""
+    if _n_columns(tree) is None:
+        return []
+    while isinstance(tree, exp.SetOperation | exp.Subquery):
+        tree = tree.this
+    names = [
+        plain(e.alias_or_name) if isinstance(e, exp.Alias | exp.Column) else ""
+        for e in tree.expressions
+    ]
+    is_certain = all(names) and len({name.lower() for name in names}) == len(names)
+    return names if is_certain else []
 
 
 def _n_columns(tree: Any) -> int | None:

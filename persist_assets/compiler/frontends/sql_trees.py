@@ -15,7 +15,7 @@ from persist_assets.core.model.queries import Reference
 from persist_assets.core.pipes import is_table_query
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from sqlglot.tokenizer_core import Token
 
@@ -258,3 +258,15 @@ _OF_GRAMMAR = UNIT_FIRST | frozenset(
     "try_cast and or not between in like ilike rlike regexp div case when cast exists".split()
 )
 """Words before brackets that are a part of Spark's grammar."""
+
+
+def relocate(tree: Any, location: Callable[[int], Location], path: str) -> None:
+    """Give the parts of an inlined query their places in files."""
+    for node in tree.walk():
+        start = node.meta.get("start")
+        if start is not None:
+            place = location(start)
+            node.meta["line"] = place.line
+            node.meta["col"] = place.column + node.meta["end"] - start
+            if place.path != path:
+                node.meta["path"] = place.path

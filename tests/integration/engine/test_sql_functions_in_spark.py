@@ -52,6 +52,9 @@ FUNCTIONS = {
     "nested": ("(x INT) RETURNS BIGINT RETURN add1(add1(x)) * add1(i => x)", ("num",), "num"),
     "same": ("(x STRUCT<a: INT, b: STRING>) RETURNS STRING RETURN x.a || x.b", ("struct",), "any"),
     "known": ("(x INT) RETURNS INT RETURN coalesce(x, least_known)", ("num",), "num"),
+    "plain": ("(i INT, d DOUBLE) RETURN i * d + 1.5", ("num", "num"), "num"),
+    "louder": ("(s STRING) RETURN upper(s) || '!'", ("any",), "any"),
+    "four": ("() RETURN 4", (), "num"),
     "nothing": ("() RETURNS STRING RETURN NULL", (), "any"),
     "three": ("() RETURNS TINYINT RETURN 3", (), "num"),
 }

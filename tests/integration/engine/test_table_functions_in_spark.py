@@ -33,6 +33,7 @@ FUNCTIONS = {
         "SELECT n, r FROM ranked ORDER BY r LIMIT 2"
     ),
     "known": "() RETURNS TABLE (n INT) RETURN SELECT n FROM sold WHERE n >= least_known",
+    "inferred": "(x INT) RETURNS TABLE RETURN SELECT n, price * inferred.x AS p FROM sold",
     "up_to": "(x INT) RETURNS TABLE (k INT) RETURN SELECT id FROM range(10) WHERE id < up_to.x",
 }
 
@@ -51,6 +52,8 @@ QUERIES = [
     "SELECT * FROM top('a')",
     "WITH x AS (SELECT n FROM known()) SELECT label FROM sold WHERE n IN (SELECT n FROM x)",
     "SELECT sum(k) AS s FROM up_to(4)",
+    "SELECT * FROM inferred(2)",
+    "SELECT i.p FROM inferred(least_known) AS i",
     "SELECT k FROM up_to(2) UNION ALL SELECT n FROM known()",
     "SELECT * FROM up_to(3) PIVOT (max(k) FOR k IN (1 AS one, 2 AS two))",
 ]

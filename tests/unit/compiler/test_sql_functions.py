@@ -159,7 +159,8 @@ DEFINITIONS = [
     ("CREATE FUNCTION f(x INT) RETURNS INT RETURN explode(array(x))", "generates rows: `explode`"),
     ("CREATE FUNCTION f(x INT) RETURNS INT RETURN rank() OVER (ORDER BY x)", "has a window"),
     ("CREATE FUNCTION f(x INT) RETURNS INT RETURN (SELECT max(n) FROM t)", "reads tables"),
-    ("CREATE FUNCTION f(x INT) RETURN x", "`f` has no type after RETURNS"),
+    ("CREATE FUNCTION f(x INT) RETURN SELECT max(n) FROM t", "reads tables"),
+    ("CREATE FUNCTION f(x INT) RETURNS INT RETURN FROM t", "reads tables"),
     ("CREATE FUNCTION f(x INT) RETURNS INT", "`f` has no RETURN"),
     ("CREATE FUNCTION f(x INT, X INT) RETURNS INT RETURN x", "two parameters have the name `X`"),
     ("CREATE FUNCTION f(x INT NOT NULL) RETURNS INT RETURN x", "cannot be NOT NULL"),
@@ -386,3 +387,63 @@ def test_invalid_values_of_variables_are_errors_at_their_location(
     assert len(errors) == 1
     assert message in errors[0]
     assert errors[0].startswith(f"persist.toml:{len(settings.splitlines())}:1")
+
+
+@pytest.mark.proves("W20")
+def test_a_function_without_a_result_type_has_the_type_of_its_expression(tmp_path: Path) -> None:
+    functions = "CREATE FUNCTION f(x INT) RETURN x + 1; CREATE FUNCTION one() RETURN 1;"
+    query = "--@ persist\nCREATE VIEW a AS SELECT f(n) AS m FROM t GROUP BY one(), f(n);"
+    project = sound(tmp_path, f=functions, q=TABLE + query)
+    value = "coalesce(CAST(n AS int) + 1)"  # GROUP BY 1 would be the first column
+    text = f"SELECT {value} AS m FROM t GROUP BY coalesce(1), {value}"
+    assert text_of(project, "a") == text
+    (column,) = next(s for s in project.persisted if s.name == "a").columns
+    assert column.type == "int"
+
+
+@pytest.mark.proves("W20")
+@pytest.mark.parametrize(
+    ("query", "needs_alias"),
+    [
+        ("SELECT four(n) FROM t", False),
+        ("SELECT four(n) + 1 FROM t WHERE n > 0 GROUP BY n", False),
+        ("SELECT 1 UNION ALL (SELECT four(n) FROM t)", False),
+        ("WITH u AS (SELECT n FROM t) SELECT four(n) FROM u LIMIT 10", False),
+        # An inlined call could have the name `n`, which these clauses would then mean.
+        ("SELECT four(n) FROM t ORDER BY n LIMIT 10", True),
+        ("SELECT four(n) FROM t GROUP BY n HAVING n > 1", True),
+        ("SELECT four(n) FROM t UNION SELECT 1 ORDER BY 1", True),
+        ("SELECT 1 UNION ALL (SELECT four(n) FROM t SORT BY n LIMIT 1)", True),
+        ("SELECT * FROM (SELECT four(n) FROM t)", True),
+        ("WITH u AS (SELECT four(n) FROM t) SELECT * FROM u", True),
+    ],
+)
+def test_calls_need_no_alias_where_the_view_names_its_columns(
+    tmp_path: Path, query: str, needs_alias: bool
+) -> None:
+    view = f"--@ persist\nCREATE VIEW a (m) AS {query};"
+    errors = problems(tmp_path, f=FUNCTIONS, q=TABLE + view)
+    assert len(errors) == needs_alias
+    assert not needs_alias or "the result of `four` needs a name here" in errors[0]
+    (message,) = problems(tmp_path, q=TABLE + view.replace(" (m)", ""))
+    assert "needs a name" in message or "needs an alias" in message, message
+
+
+@pytest.mark.proves("W20")
+def test_bodies_of_functions_may_have_variant_paths_and_pipes(tmp_path: Path) -> None:
+    functions = (
+        "CREATE FUNCTION city(v VARIANT) RETURN v:address.city::string;"
+        "CREATE FUNCTION large(least INT) RETURNS TABLE (n INT)"
+        " RETURN FROM t |> WHERE t.n > large.least |> SELECT n;"
+        "CREATE FUNCTION bad() RETURNS TABLE (n INT)"
+        " RETURN FROM t |> SELECT n |> WHERE t.n > 1;"
+    )
+    table = "CREATE TABLE t (n INT, v VARIANT) USING parquet LOCATION 'data/t';\n"
+    query = "--@ persist\nCREATE VIEW a AS SELECT city(v) AS c FROM t, large(1) AS l;"
+    project = loaded(tmp_path, f=functions, q=table + query).project
+    assert [p.message for p in project.errors] == ["|> cannot be inlined"]
+    assert text_of(project, "a") == (
+        "SELECT coalesce(CAST(v AS variant):address.city::string) AS c FROM t, "
+        "(SELECT CAST(`n` AS int) AS `n` FROM (FROM t |> WHERE t.n > CAST(1 AS int) |> SELECT n)"
+        " AS `large`(`n`)) AS l"
+    )

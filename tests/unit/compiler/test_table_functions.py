@@ -160,7 +160,9 @@ def test_calls_that_cannot_be_inlined_safely_are_rejected(
 
 
 BODIES = [
-    ("TABLE", "SELECT n FROM t", "expected columns after TABLE"),
+    ("TABLE", "SELECT * FROM t", "the columns of `f` have no certain names"),
+    ("TABLE", "SELECT n + 1 FROM t", "the columns of `f` have no certain names"),
+    ("TABLE", "SELECT n, price AS N FROM t", "the columns of `f` have no certain names"),
     ("TABLE (a INT)", "SELECT n AS a FROM t f", "`f` is also a name in its own query"),
     ("TABLE (a INT)", "SELECT n AS x FROM t WHERE n > x", "`x` can mean a column here, or the"),
     ("TABLE (a INT)", "SELECT a FROM explode(array(1)) AS e(a) WHERE a > x", "`x` can mean a col"),
@@ -233,3 +235,15 @@ def test_columns_take_precedence_over_variables_in_a_functions_query(tmp_path: P
     assert "day > first_day" in text_of(project, "v")
     project = sound(tmp_path, f=text.format("session.first_day"), q=other + query)
     assert f"day > {FIRST}" in text_of(project, "v")
+
+
+@pytest.mark.proves("W29")
+def test_columns_after_table_may_be_those_of_the_query(tmp_path: Path) -> None:
+    text = "CREATE FUNCTION f(x INT) RETURNS TABLE RETURN SELECT t.n, price + f.x AS `p q` FROM t;"
+    project = sound(tmp_path, f=text, q=TABLE + view("SELECT n, `p q` AS p FROM f(2)"))
+    assert text_of(project, "v") == (
+        "SELECT n, `p q` AS p FROM (SELECT `n`, `p q` FROM"
+        " (SELECT t.n, price + CAST(2 AS int) AS `p q` FROM t) AS `f`(`n`, `p q`)) AS `f`"
+    )
+    columns = next(s for s in project.persisted if s.name == "v").columns
+    assert [c.type for c in columns] == ["int", "double"]
