@@ -43,6 +43,7 @@ from persist_assets.analysis.syntax import (
     alias_of,
     given_args,
     is_star,
+    shows_all,
     windows_of,
     without_parens,
     word_for,
@@ -255,7 +256,7 @@ def _select(binding: Binding, node: exp.Select, around: Around) -> Block:
     elif group:
         n_columns = len(source.entries)
         add_time_windows(binding, group, select)
-        if len(source.entries) > n_columns and any(map(_shows_all, node.find_all(exp.Star))):
+        if len(source.entries) > n_columns and any(map(shows_all, node.find_all(exp.Star))):
             raise Unanalysable("of * with a time window")
     outs, qualifiers = _projections(binding, node, select)
     qualify = node.args.get("qualify")
@@ -308,12 +309,6 @@ def _sources(binding: Binding, node: exp.Select, around: Around) -> From:
     for view in node.args.get("laterals") or ():
         _add_generated(source, lateral(binding, view, around, source))
     return source
-
-
-def _shows_all(star: Any) -> bool:
-    """Whether a star stands for columns, rather than for the rows of ``count(*)``."""
-    above = star.parent
-    return not (isinstance(above, exp.Anonymous) and plain(above.name).lower() == "count")
 
 
 def _sorted_by_parts(binding: Binding, node: exp.Select, select: Select) -> tuple[Sort, ...]:

@@ -72,6 +72,8 @@ class Face:
         Types of the columns of all leaves of the block, where they are needed.
     collated
         A column of unknown type may be a text with a collation.
+    is_ordered
+        `names` have the order of the columns.
     """
 
     block: Block | None
@@ -79,6 +81,12 @@ class Face:
     names: tuple[str, ...] | None
     types: Types | None = None
     collated: bool = False
+    is_ordered: bool = True
+
+    @property
+    def ordered_names(self) -> tuple[str, ...] | None:
+        """The names of the columns in their order, or None when that is not known."""
+        return self.names if self.is_ordered else None
 
 
 @dataclass(slots=True)

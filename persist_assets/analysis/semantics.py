@@ -205,7 +205,8 @@ def understand_function(
 ) -> Meaning:
     """Return the meaning of a declared function: all of its code, over all of its inputs.
 
-    Its columns are known only when it is computed.
+    Its columns are known only when it is computed. A contract of its table names them, but not in
+    their order.
     """
     query, function = declaration.query, declaration.function
     assert query is not None
@@ -213,12 +214,13 @@ def understand_function(
     shown: list[tuple[str, tuple[str, ...], str | None]] = []
     names: list[tuple[str, ...] | None] = []
     for parameter, one in zip(function.frames, upstream, strict=True):
-        relation, columns = one.face.given, one.face.given.columns
+        relation, known = one.face.given, one.face.ordered_names
+        columns = relation.columns if known is not None else ()
         if parameter.columns is not None:
-            by_name = dict(zip(one.face.names or (), columns, strict=True))
+            by_name = dict(zip(known or (), columns, strict=True))
             columns = tuple(by_name[name] for name in parameter.columns)
         shown.append((relation.rows, columns, relation.order))
-        names.append(one.face.names if parameter.columns is None else parameter.columns)
+        names.append(known if parameter.columns is None else parameter.columns)
     rows = digest("function", query.wording, shown, names)
     build_id = _merged(declaration, digest("build", connection, rows, ()))
     lots, days, instants = drawn_by(function.names, function.methods, function.calls)
@@ -231,12 +233,19 @@ def understand_function(
     differs = _is_kept(declaration)
     fixed = differs or (declaration.persisted and bool(volatile or clocks))
     reads = frozenset[str]().union(*(given_growth(u.face.given).reads for u in upstream))
-    own_source = frozenset((f"{declaration.name}@{declaration.location.path}",))
+    own_id = f"{declaration.name}@{declaration.location.path}"
+    own_rows = digest("table", build_id) if fixed else rows
+    contract, is_history = declaration.annotation.contract, declaration.annotation.validity
+    is_known = declaration.persisted and contract is not None and is_history is None
+    promised = contract.columns if contract is not None and is_known else ()
     relation = Given(
-        digest("table", build_id) if fixed else rows,
-        (),
-        volatile=volatile and not fixed,
-        growth=unknown(own_source if declaration.persisted else reads, 0),
+        own_rows,
+        tuple(digest("column", own_rows, name.lower()) for name in promised),
+        None,
+        own_origins(own_id, promised),
+        (None,) * len(promised),
+        volatile and not fixed,
+        None if promised else unknown(frozenset((own_id,)) if declaration.persisted else reads, 0),
     )
     return Meaning(
         build_id=build_id,
@@ -245,7 +254,7 @@ def understand_function(
         volatile=volatile,
         reads_clock="instant" if "instant" in clocks else "day" if clocks else None,
         notes=tuple(notes),
-        face=Face(None, relation, None),
+        face=Face(None, relation, promised or None, is_ordered=False),
         marks=shortened(rows, ()),
         growth=unknown(reads, 1) if _is_incremental(declaration) else None,
     )
@@ -321,17 +330,25 @@ def bind_whole(binding: Binding, query: Query, upstream: Sequence[Face]) -> tupl
     names = query.column_names
     if not names:
         names = names_in_text(query.tree, _column_names(upstream), loses=query.lost is not None)
-    published = tuple(face.names for face in upstream)  # SELECT s.* or PIVOT may depend on names
+    published = tuple(f.ordered_names for f in upstream)  # SELECT s.* or PIVOT may depend on names
     words = (query.wording, "reads", str(published))
-    leaf = Opaque(words, tuple(face.given for face in upstream), len(names))
+    leaf = Opaque(words, tuple(map(_whole, upstream)), len(names))
     calls = binding.calls
     instance = next(binding.instances)
     outs = tuple(Out(n, n, calls.ref(instance, i)) for i, n in enumerate(names))
     return Block(((instance, leaf),), (), outs), [note]
 
 
+def _whole(face: Face) -> Given:
+    """Return a relation as a query sees it that is not analysed."""
+    if face.is_ordered:
+        return face.given
+    growth = unknown(given_growth(face.given).reads, 0)
+    return replace(face.given, columns=(), origins=(), types=(), growth=growth)
+
+
 def _column_names(faces: Iterable[Face]) -> frozenset[str]:
-    return frozenset(name.lower() for face in faces for name in face.names or ())
+    return frozenset(name.lower() for face in faces for name in face.ordered_names or ())
 
 
 _BAD_IN_TABLES = " ,;{}()\n\t="

@@ -232,6 +232,12 @@ def is_star(node: Any) -> bool:
     )
 
 
+def shows_all(star: Any) -> bool:
+    """Whether a star stands for columns, rather than for the rows of ``count(*)``."""
+    above = star.parent
+    return not (isinstance(above, exp.Anonymous) and plain(above.name).lower() == "count")
+
+
 def alias_of(node: Any) -> tuple[str, tuple[str, ...]]:
     """Return the alias of an item of a FROM clause, empty if none, and the names of its columns."""
     alias = node.args.get("alias")

@@ -445,7 +445,7 @@ class Compilation:
             query = query if query.tree is not None else self.parsed(unit)
             assert query is not None
             reads = (self.units[b].source for b in unit.bindings)
-            names = {c.name.lower() for read in reads if read for c in read.columns}
+            names = {c.name.lower() for read in reads if read for c in read.known_columns}
             for name, node in calls_in(query.tree, names):
                 if name in UNSTEADY and not (name == "unix_timestamp" and node.expressions):
                     calls.append((name, self._locate(unit)(node)))
@@ -466,8 +466,11 @@ class Compilation:
     def _leaf(self, source_id: SourceID, only: Container[str] | None = None) -> Face:
         read = self.units[source_id].source
         assert read is not None  # otherwise its readers would not be compiled
-        kinds = ((c.name, c.type) for c in read.columns)
-        return leaf(source_id, [(n, k) for n, k in kinds if only is None or n in only])
+        kinds = [(c.name, c.type) for c in read.columns]
+        # The types of a contract are not certain: a published table may violate a new one.
+        kinds = kinds or [(c.name, None) for c in read.known_columns]
+        face = leaf(source_id, [(n, k) for n, k in kinds if only is None or n in only])
+        return replace(face, is_ordered=bool(read.columns))
 
 
 def as_broken(source: Source | Unit, reads: Iterable[SourceID]) -> Broken:

@@ -240,7 +240,7 @@ def _compile_function(compilation: Compilation, unit: Unit) -> None:
         compilation.problems += wrong
         unit.broken = True
         return
-    shown = narrowed(declaration.function, [u.face.names for u in upstream])
+    shown = narrowed(declaration.function, [u.face.ordered_names for u in upstream])
     declaration = replace(declaration, function=shown)
     meaning = understand_function(declaration, upstream, compilation.connection)
     unit.meaning = meaning
@@ -252,7 +252,8 @@ def _compile_function(compilation: Compilation, unit: Unit) -> None:
         )
     # Columns that it does not use may be nondeterministic too.
     above = [compilation.units[b].key for b in unit.bindings]
-    unit.key = digest("function", unit.source_id, declaration.persisted, meaning.build_id, above)
+    parts = (declaration.persisted, meaning.build_id, meaning.names, above)
+    unit.key = digest("function", unit.source_id, *parts)
     _made(unit, declaration, query, meaning)
 
 

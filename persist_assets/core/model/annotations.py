@@ -318,6 +318,11 @@ class Annotation:
         return self.lookback_s if self.assume is not None else None
 
     @property
+    def contract(self) -> Check | None:
+        """The check that names all columns of its table, if there is one."""
+        return next((c for c in self.checks if c.kind == "columns" and not c.others), None)
+
+    @property
     def goes_on(self) -> bool:
         """Whether a table is continued when its source's meaning changes; default for histories."""
         if self.refresh == "snapshot":

@@ -307,7 +307,7 @@ class Source:
 
         Empty if they are known only once it has been computed.
         """
-        promised = next((c for c in self.checks if c.kind == "columns" and not c.others), None)
+        promised = self.annotation.contract
         if self.columns or promised is None or self.keeps_history:
             return self.columns
         kinds = (str(kind) or None for kind in promised.values)

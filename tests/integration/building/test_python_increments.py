@@ -222,44 +222,55 @@ def test_a_filter_by_an_unknown_column_is_an_error(make: Make) -> None:
         build(make(root=root))
 
 
+QUERIES = {
+    "r": "SELECT ts, x FROM f",
+    "filtered": "SELECT x FROM f WHERE x > 'A'",
+    "counted": "SELECT date_trunc('month', ts) AS month, count(*) AS n FROM f GROUP BY 1",
+    "joined": "SELECT f.x, o.n FROM f JOIN (SELECT x, count(*) AS n FROM f GROUP BY x) o USING (x)",
+    "star": "SELECT * FROM f",
+}
+
+
 @pytest.mark.slow
-def test_a_reader_of_a_functions_table_gets_its_new_rows(make: Make) -> None:
-    builder = make(FILTERED)
+@pytest.mark.proves("T16")
+@pytest.mark.parametrize("has_contract", [False, True])
+def test_readers_of_a_functions_table_are_maintained_if_its_contract_names_the_columns(
+    make: Make, has_contract: bool
+) -> None:
+    # The contract has another order than the table.
+    contract = ', columns={"x": "string", "ts": "timestamp"})'
+    builder = make(FILTERED.replace(")\n", f"{contract}\n", 1) if has_contract else FILTERED)
     root = builder.settings.root
-    (root / "sources" / "r.sql").write_text(
-        "--@ persist refresh=incremental\nCREATE VIEW r AS SELECT ts, x FROM f;"
+    texts_of = (
+        f"--@ persist refresh=incremental\nCREATE VIEW {name} AS {query};\n"
+        for name, query in QUERIES.items()
     )
+    (root / "sources" / "r.sql").write_text("".join(texts_of))
     put(root, 0, (0, "a"), (5, "b"))
     builder = make(root=root)
-    build(builder)
-    build(builder, "r")
-    put(root, 1, (6, "c"))
+    for name in ("f", *QUERIES):
+        build(builder, name)
+    put(root, 1, (6, "c"), (40, "b"))
     builder = make(root=root)
-    assert build(builder)[0] == "windows"
-    how, snapshot, work = build(builder, "r")
-    # The analysis of queries does not know the columns of functions.
-    assert (how, texts(builder, snapshot)) == ("whole", ["A", "B", "C"])
-    assert "the columns of `f` are unknown" in work.step.reasons[-1].message
-
-
-@pytest.mark.slow
-@pytest.mark.proves("K8")
-def test_incremental_filter_does_not_limit_the_rows_of_partitions(make: Make) -> None:
-    """Code after the filter may look further back than the partitions that are built."""
-    builder = make(f"""{HEAD}
-from pyspark.sql import Window
-
-@table(partition="daily", time_column="ts", start="2024-01-01", end="2024-01-05")
-def f(t):
-    before = F.lag("x").over(Window.orderBy("ts"))
-    return t.transform(incremental_filter("ts")).withColumn("x", F.concat_ws(" after ", "x", before))
-""")
-    root = builder.settings.root
-    put(root, 0, *((day, "abcd"[day]) for day in range(4)))
-    for keys in (["2024-01-03"], ["2024-01-02", "2024-01-04"], None):
-        builder = make(root=root)
-        source = next(s for s in builder.project.sources if s.name == "f")
-        with builder.work(source, keys=keys) as work:
-            snapshot = builder.publish(work)
-        assert len(work.step.keys or ()) == len(keys or "1")
-    assert texts(builder, snapshot) == ["a", "b after a", "c after b", "d after c"]
+    how_f, table, _ = build(builder)
+    assert how_f == "windows"
+    built = {name: build(builder, name) for name in QUERIES}
+    sources = {s.name: s for s in builder.project.sources}
+    for name, (_, snapshot, _) in built.items():
+        shown = builder.reader.load_snapshot(snapshot).collect()
+        expected = builder.reader.compute(sources[name], {sources["f"].source_id: table}).collect()
+        assert sorted(shown, key=repr) == sorted(expected, key=repr), name
+    how = {name: method for name, (method, _, _) in built.items()}
+    reasons = {name: work.step.reasons[-1].message for name, (_, _, work) in built.items()}
+    if has_contract:
+        assert how == {
+            "r": "append",
+            "filtered": "append",
+            "counted": "merge",
+            "joined": "keys",
+            "star": "whole",
+        }, reasons
+        assert "the order of the columns of `f` is unknown" in reasons["star"]
+    else:
+        assert set(how.values()) == {"whole"}
+        assert all("the columns of `f` are unknown" in reason for reason in reasons.values())

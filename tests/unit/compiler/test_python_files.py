@@ -1212,3 +1212,42 @@ def test_helper_modules_run_from_their_compiled_text(root: str) -> None:
     assert function is not None
     module = _Modules(function, Path("/nowhere")).load_file(function.path)
     assert module.f() == (111, 10, 100, 7, 1)
+
+
+READERS = {
+    "named": "SELECT carrier, count(*) AS n FROM late GROUP BY carrier",
+    "other": "SELECT sum(delay) AS s FROM late",
+    "star": "SELECT * FROM late",
+    "aliased": "SELECT a FROM late AS late(a, b)",
+    "bare": "SELECT carrier FROM late UNION ALL (SELECT carrier FROM (FROM late))",
+    "counted": "SELECT count(late.*) AS n FROM late",
+}
+"""Queries over the table of a function; only the first two are independent of its order."""
+
+
+@pytest.mark.proves("T16")
+@pytest.mark.parametrize("contract", ["", '(columns={"delay": "double", "carrier": "string"})'])
+def test_readers_of_a_function_are_analysed_per_column_if_a_contract_names_them(
+    contract: str,
+) -> None:
+    body = f"@table{contract}\ndef late(flights):\n    return flights.filter('delay > 15')\n"
+    views = "".join(f"--@ persist\nCREATE VIEW {n} AS {q};\n" for n, q in READERS.items())
+    files = {"raw.sql": T, "r.sql": views}
+    read = {s.name: s for s in compiled({**files, "d.py": IMPORTS + body}).persisted}
+    whole = {n for n in READERS if any("as a whole" in note for note in read[n].notes)}
+    assert whole == ({"star", "aliased", "bare", "counted"} if contract else {*READERS})
+    lineage = [(e.upstream.column, e.column) for e in read["named"].lineage]
+    assert lineage == ([("carrier", "carrier")] if contract else [])
+
+    def changed(text: str) -> set[str]:
+        other = compiled({**files, "d.py": IMPORTS + text}).persisted
+        return {s.name for s in other if s.build_id != read[s.name].build_id}
+
+    assert changed(body.replace("15", "20")) == {"late", *READERS}
+    if contract:
+        # Neither a type nor the order changes what is known of the table.
+        assert not changed(body.replace('"double"', '"float"'))
+        swapped = '(columns={"carrier": "string", "delay": "double"})'
+        assert not changed(body.replace(contract, swapped))
+        assert changed(body.replace(contract, "")) == {"named", "other"}
+        assert changed(body.replace("})", ', "*": ""})')) == {"named", "other"}
