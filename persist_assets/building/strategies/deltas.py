@@ -16,6 +16,7 @@ from persist_assets.building.stages import Computed
 from persist_assets.building.strategies.by_keys import key_names, replace_by_call
 from persist_assets.building.strategies.in_place import continue_table, in_own_table
 from persist_assets.building.strategies.kept_keys import kept_keys
+from persist_assets.building.strategies.keys import count_having
 from persist_assets.building.strategies.strategy import Scope
 from persist_assets.building.strategies.whole import Whole
 from persist_assets.building.weights import netted
@@ -40,9 +41,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_MOST_KEYS = 0.5
-"""If the touched keys are more than this share of a large table's rows, all rows are computed."""
-_LARGE = 10_000
+_MOST_TOUCHED = 0.5
+"""If more than this share of a large table's rows is touched, all rows are computed."""
+_LARGE = 1_000
+_FEW_KEYS = 100
+"""The rows of so few keys are counted: they may be most of the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +104,13 @@ class Delta:
         n_keys, place = tables.n_rows(program.keys or ""), tables.place(program.keys or "")
         if not n_keys:
             return unchanged(task, base)
-        if n_keys > _MOST_KEYS * base.rows and base.rows > _LARGE:
-            return None
+        if base.rows > _LARGE:
+            few = n_keys <= _FEW_KEYS
+            n_touched = (
+                count_having(task.reader.load_snapshot(base), keys, names) if few else n_keys
+            )
+            if n_touched > _MOST_TOUCHED * base.rows:
+                return None
         if is_function:
             computed = replace_by_call(task, base, program, keys, read)
         else:
@@ -210,7 +218,8 @@ def _repeated(task: Task, rows: DataFrame, columns: Sequence[str]) -> DataFrame:
         rows,
         lambda name: (
             f"SELECT {items} FROM {quote(name)}"
-            f" LATERAL VIEW explode(sequence(1, CAST({quote(ROW_WEIGHT)} AS INT))) repeated AS nth"
+            f" LATERAL VIEW explode(sequence(1, CAST({quote(ROW_WEIGHT)} AS INT))) repeated"
+            " AS `persist.copy`"
         ),
     )
 

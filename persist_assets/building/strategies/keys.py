@@ -140,6 +140,12 @@ def files_having(
     return {"/".join(unquote(place).rsplit("/", 2)[1:]) for place in places}
 
 
+def count_having(rows: DataFrame, keys: DataFrame, key: Sequence[str]) -> int:
+    """Return how many rows have some keys."""
+    with translated("counting the rows with changed keys"):
+        return split_by_key(keys, key)(rows)[0].count()
+
+
 def without_keys(rows: DataFrame, keys: DataFrame, key: Sequence[str]) -> Beside:
     """Return the rows that stay if those with some keys are removed."""
     from pyspark.sql import functions as F

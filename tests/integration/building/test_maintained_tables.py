@@ -198,3 +198,28 @@ def test_vacuumed_files_cause_a_full_build_or_fail_a_strict_one(
     assert f"`m/q` is computed in full: {gone}" in caplog.text
     with pytest.raises(NotIncrementalError, match=gone):
         built(enter(root), "s")
+
+
+@pytest.mark.slow
+@pytest.mark.proves("T8")
+def test_all_rows_are_computed_if_most_of_a_large_table_is_touched(
+    make_project: Make, enter: Enter, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = "SELECT id, {0}, count(*) OVER (PARTITION BY {0} ORDER BY id DESC) AS nth FROM ev"
+    views = {name: query.format(name) for name in ("kind", "usr")}
+    # Without a key, rows are replaced by value, whatever the names of their columns are.
+    views["unkeyed"] = "SELECT day, rank() OVER (PARTITION BY usr ORDER BY id DESC) AS nth FROM ev"
+    text = "".join(f"{WITHOUT_COST}CREATE VIEW {n} AS {q};\n" for n, q in views.items())
+    root = make_project({"m.sql": RAW + text})
+    data = Data(root, random.Random(5))
+    data.put("ev", data.events(1_100))
+    assert {*methods(enter(root), "first").values()} == {"whole"}
+    # Each of the three kinds has new rows, but only one of the users.
+    new = [(n, 7, "2024-01-01", kind, "1", None, None) for n, kind in enumerate("abc", 2_000)]
+    data.put("ev", new)
+    assert methods(enter(root), "new rows") == {
+        "kind": "whole",
+        "usr": "keys",
+        "unkeyed": "keys",
+    }
+    assert "kind` is computed in full: more keys are touched than expected" in caplog.text
