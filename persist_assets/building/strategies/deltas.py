@@ -104,7 +104,7 @@ class Delta:
         n_keys, place = tables.n_rows(program.keys or ""), tables.place(program.keys or "")
         if not n_keys:
             return unchanged(task, base)
-        if base.rows > _LARGE:
+        if base.rows > _LARGE and not task.source.annotation.is_strict:
             few = n_keys <= _FEW_KEYS
             n_touched = (
                 count_having(task.reader.load_snapshot(base), keys, names) if few else n_keys

@@ -210,6 +210,7 @@ def test_all_rows_are_computed_if_most_of_a_large_table_is_touched(
     # Without a key, rows are replaced by value, whatever the names of their columns are.
     views["unkeyed"] = "SELECT day, rank() OVER (PARTITION BY usr ORDER BY id DESC) AS nth FROM ev"
     text = "".join(f"{WITHOUT_COST}CREATE VIEW {n} AS {q};\n" for n, q in views.items())
+    text += f"--@ persist refresh=strict\nCREATE VIEW strict AS {views['kind']} WHERE id >= 0;\n"
     root = make_project({"m.sql": RAW + text})
     data = Data(root, random.Random(5))
     data.put("ev", data.events(1_100))
@@ -221,5 +222,6 @@ def test_all_rows_are_computed_if_most_of_a_large_table_is_touched(
         "kind": "whole",
         "usr": "keys",
         "unkeyed": "keys",
+        "strict": "keys",
     }
     assert "kind` is computed in full: more keys are touched than expected" in caplog.text
