@@ -82,10 +82,10 @@ def _report(invocation: Invocation, place: Path, drafts: Drafts) -> None:
         print_json(_document(place, drafts, imported))
         return
     carried = Counter(c.origin.kind for c in imported.carried)
-    left = Counter(entry.origin.kind for entry in imported.left)
+    skipped = Counter(entry.origin.kind for entry in imported.not_carried)
     table = table_of("", "imported", "not imported")
-    for kind in dict.fromkeys((*carried, *left)):
-        table.add_row(kind, str(carried[kind]), str(left[kind]))
+    for kind in dict.fromkeys((*carried, *skipped)):
+        table.add_row(kind, str(carried[kind]), str(skipped[kind]))
     out.print(table)
     _print_lists(imported)
     steps = [f"cd {place}", "persist check", "persist build"]
@@ -104,12 +104,14 @@ def _print_lists(imported: Imported) -> None:
         err.print(
             f"  {raw.path}:{raw.line}: {raw.name}: {raw.missing}", markup=False, soft_wrap=True
         )
-    if imported.left:
+    if imported.not_carried:
         err.print("\nnot imported:")
-    for left in imported.left:
-        where = f"  {left.origin.path}:{left.origin.line}: {left.origin.kind} {left.origin.name}"
-        hint = f" ({left.hint})" if left.hint else ""
-        err.print(f"{where}: {left.reason}{hint}", markup=False, soft_wrap=True)
+    for entry in imported.not_carried:
+        where = (
+            f"  {entry.origin.path}:{entry.origin.line}: {entry.origin.kind} {entry.origin.name}"
+        )
+        hint = f" ({entry.hint})" if entry.hint else ""
+        err.print(f"{where}: {entry.reason}{hint}", markup=False, soft_wrap=True)
 
 
 def _document(place: Path, drafts: Drafts, imported: Imported) -> dict[str, object]:
@@ -138,7 +140,7 @@ def _document(place: Path, drafts: Drafts, imported: Imported) -> dict[str, obje
                 "reason": entry.reason,
                 "hint": entry.hint,
             }
-            for entry in imported.left
+            for entry in imported.not_carried
         ],
         "to_fill_in": [
             {"name": r.name, "path": r.path, "line": r.line, "what": r.missing}

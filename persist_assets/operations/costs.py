@@ -143,8 +143,8 @@ def _shares(work: Sequence[Work]) -> list[float]:
     shares = [0.0] * len(work)
     runs: dict[str, list[tuple[datetime, int, int]]] = defaultdict(list)
     for n, build in enumerate(work):
-        if build.outcome != "reused" and build.ended_at is not None:
-            ended_at = max(build.ended_at, build.started_at)
+        ended_at = build.ended_at
+        if build.outcome != "reused" and ended_at is not None and ended_at > build.started_at:
             runs[build.run] += [(build.started_at, 1, n), (ended_at, -1, n)]
     for moments in runs.values():
         active: set[int] = set()

@@ -25,6 +25,6 @@ def carried(drafts: Drafts, new: Path) -> tuple[Imported, Project]:
     return imported, project
 
 
-def left(imported: Imported) -> dict[tuple[str, str], str]:
+def reasons_of(imported: Imported) -> dict[tuple[str, str], str]:
     """Return the reasons of what is not carried, by kind and name."""
-    return {(entry.origin.kind, entry.origin.name): entry.reason for entry in imported.left}
+    return {(entry.origin.kind, entry.origin.name): entry.reason for entry in imported.not_carried}

@@ -128,7 +128,7 @@ class _Importer:
 
     def __init__(self, project: DbtProject) -> None:
         self.project = project
-        self.drafts = Drafts("dbt", project.dialect, left=[*project.left])
+        self.drafts = Drafts("dbt", project.dialect, not_carried=[*project.not_carried])
         self.targets: dict[tuple[str, ...], Target] = {}
         self.origins: dict[tuple[str, ...], Origin] = {}
         self.disabled: set[str] = set()
@@ -151,7 +151,7 @@ class _Importer:
                 name = PurePosixPath(path).stem
                 origin = Origin(kind, name, path)
                 if kind == "model" and path.endswith(".py"):
-                    self.drafts.leave(
+                    self.drafts.skip(
                         origin,
                         "models in Python have no counterpart",
                         "write a function: docs/python.md",
@@ -159,7 +159,7 @@ class _Importer:
                 if not path.endswith(suffix):
                     continue
                 if reason := is_disabled(self.config_of(origin, below)):
-                    self.drafts.leave(origin, reason)
+                    self.drafts.skip(origin, reason)
                     self.disabled.add(name)
                     continue
                 place = f"raw/{name}.sql" if kind == "seed" else below
@@ -168,7 +168,7 @@ class _Importer:
             if path.endswith(".sql"):
                 for name, _, line in snapshots_in(self.project.read(path)):
                     origin = Origin("snapshot", name, path, line)
-                    self.drafts.leave(
+                    self.drafts.skip(
                         origin,
                         "its history is in dbt's table",
                         "write a source with refresh=snapshot: docs/annotations.md",
@@ -193,7 +193,7 @@ class _Importer:
         taken = {target.name.lower() for target in self.targets.values()}
         name = next((n for n in (called, other) if n and n.lower() not in taken), None)
         if key in self.targets or name is None:
-            self.drafts.leave(origin, f"there is another `{called}`", "rename one of them")
+            self.drafts.skip(origin, f"there is another `{called}`", "rename one of them")
             return
         self.targets[key] = Target(name, path or f"sources/raw/{name}.sql", called)
         self.origins[key] = origin
@@ -235,13 +235,13 @@ class _Importer:
         for key in meta:
             if key != "owner":
                 place = Origin("meta", f"{origin.name}.{key}", origin.path, origin.line)
-                self.drafts.leave(place, COUNTERPARTS)
+                self.drafts.skip(place, COUNTERPARTS)
         for key, value in config.items():
             if key in _NAMES and value:
                 draft.notes.append(f"{key} {value}: tables are named by their sources")
             elif key not in (*_READ, *_NOTHING, *_NAMES) and value not in (None, [], {}, False):
                 place = Origin("config", f"{origin.name}.{key}", origin.path, origin.line)
-                self.drafts.leave(place, COUNTERPARTS)
+                self.drafts.skip(place, COUNTERPARTS)
         if draft.is_persisted:
             self._annotate_table(draft, config, body)
 
@@ -255,7 +255,7 @@ class _Importer:
                 place = Origin(
                     "config", f"{draft.name}.{key}", draft.origin.path, draft.origin.line
                 )
-                self.drafts.leave(place, reason)
+                self.drafts.skip(place, reason)
         how = [key for key in _INCREMENTAL if config.get(key)]
         if how:
             draft.notes.append(f"{', '.join(how)}: not needed, the table follows its data")
@@ -271,7 +271,7 @@ class _Importer:
                 draft.keys.append(f"columns {{ {' '.join(columns)} }}")
             except (KeyError, UntranslatableError) as error:
                 place = Origin("contract", draft.name, draft.origin.path, draft.origin.line)
-                self.drafts.leave(place, f"a column has an unknown type: {error}")
+                self.drafts.skip(place, f"a column has an unknown type: {error}")
 
     def _body(self, origin: Origin) -> Mapping:
         properties = self.project.properties.get((origin.kind, origin.name))
@@ -292,7 +292,7 @@ class _Importer:
         except UncertainError as error:
             properties = self.project.properties.get((origin.kind, origin.name))
             path = properties.path if properties else origin.path
-            self.drafts.leave(Origin("description", origin.name, path, line), str(error))
+            self.drafts.skip(Origin("description", origin.name, path, line), str(error))
             return ""
 
     # --------------------------------------------------------------------------------- raw tables
@@ -305,7 +305,7 @@ class _Importer:
             types[str(column)] = self._type(str(written), origin, str(column))
         place, separator = self.project.root / origin.path, config.get("delimiter")
         if separator is not None and len(str(separator)) != 1:
-            self.drafts.leave(origin, f"the delimiter {separator!r} is not one character")
+            self.drafts.skip(origin, f"the delimiter {separator!r} is not one character")
             return
         draft = seed(self.drafts, origin, target.name, place, types, separator)
         if draft is not None:
@@ -331,7 +331,7 @@ class _Importer:
         for key in external.keys() - {"location"}:
             place = Origin("external", f"{origin.name}.{key}", origin.path, line_of(external))
             hint = f"complete the declaration in {target.path}"
-            self.drafts.leave(place, "only the location of external data is carried", hint)
+            self.drafts.skip(place, "only the location of external data is carried", hint)
         config: dict[str, Any] = {"tags": [*listed(source.get("tags")), *listed(body.get("tags"))]}
         self.annotate(draft, {**config, "meta": own})
         draft.description = draft.description or self._text(
@@ -341,14 +341,14 @@ class _Importer:
             if body.get(key) or source.get(key):
                 place = Origin(key, origin.name, origin.path, line_of(body.get(key), origin.line))
                 hint = "freshness.window of a source that reads it: docs/annotations.md"
-                self.drafts.leave(place, "raw tables have no freshness", hint)
+                self.drafts.skip(place, "raw tables have no freshness", hint)
 
     def _type(self, written: str, origin: Origin, column: str) -> str:
         try:
             return translate_type(written, self.project.dialect)
         except UntranslatableError as error:
             place = Origin("column type", f"{origin.name}.{column}", origin.path, origin.line)
-            self.drafts.leave(place, str(error), "it is a STRING now")
+            self.drafts.skip(place, str(error), "it is a STRING now")
             return "STRING"
 
     # ------------------------------------------------------------------------------------- models
@@ -363,24 +363,24 @@ class _Importer:
         below = next(b for p, b in self.project.files["model"] if p == origin.path)
         config = self.config_of(origin, below)
         if self._body(origin).get("versions"):
-            self.drafts.leave(origin, "versions of models have no counterpart")
+            self.drafts.skip(origin, "versions of models have no counterpart")
             return
         try:
             translated, own, notes = self.translated(origin.path)
         except UncertainError as error:
             place = Origin(origin.kind, origin.name, origin.path, error.line)
-            self.drafts.leave(place, str(error), _COMPILE)
+            self.drafts.skip(place, str(error), _COMPILE)
             return
         except UntranslatableError as error:
-            self.drafts.leave(origin, str(error))
+            self.drafts.skip(origin, str(error))
             return
         config = merged(config, own)
         if reason := is_disabled(config):
-            self.drafts.leave(origin, reason)
+            self.drafts.skip(origin, reason)
             return
         kind = str(config.get("materialized", "view"))
         if kind not in (*_PERSISTED, *_NOT_PERSISTED):
-            self.drafts.leave(origin, f"the materialization `{kind}` is unknown")
+            self.drafts.skip(origin, f"the materialization `{kind}` is unknown")
             return
         draft = Draft(
             origin,

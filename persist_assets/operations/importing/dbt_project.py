@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.core.errors import NotFoundError, SettingsError
-from persist_assets.operations.importing.drafts import Left, Origin
+from persist_assets.operations.importing.drafts import NotCarried, Origin
 from persist_assets.operations.importing.lined_yaml import Mapping, line_of, read_yaml
 from persist_assets.operations.importing.templates import (
     Templates,
@@ -91,7 +91,7 @@ class DbtProject:
     compiled: dict[str, Compiled] = field(default_factory=dict)
     tests: list[dict[str, Any]] = field(default_factory=list)
     relations: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    left: list[Left] = field(default_factory=list)
+    not_carried: list[NotCarried] = field(default_factory=list)
 
     def read(self, path: str) -> str:
         """Return the text of a file.
@@ -203,7 +203,7 @@ def read_project(root: Path, dialect: str | None) -> DbtProject:
     for key in ("on-run-start", "on-run-end"):
         for hook in listed(settings.get(key)):
             origin = Origin("hook", key, "dbt_project.yml", line_of(hook))
-            project.left.append(Left(origin, COUNTERPARTS))
+            project.not_carried.append(NotCarried(origin, COUNTERPARTS))
     _read_manifest(project, manifest)
     return project
 
@@ -243,7 +243,9 @@ def _read_texts(project: DbtProject) -> None:
             project.templates.macros[path] = text
             for kind, name, line in without_blocks(text)[1]:
                 reason = f"a custom {kind} has no counterpart"
-                project.left.append(Left(Origin(f"{kind} macro", name, path, line), reason))
+                project.not_carried.append(
+                    NotCarried(Origin(f"{kind} macro", name, path, line), reason)
+                )
     for kind in ("model", "seed", "snapshot", "macro"):
         for path, _ in project.files[kind]:
             if path.endswith(".md"):
@@ -251,7 +253,7 @@ def _read_texts(project: DbtProject) -> None:
     for path, _ in project.files["analysis"]:
         if path.endswith(".sql"):
             name = path.rpartition("/")[2].removesuffix(".sql")
-            project.left.append(Left(Origin("analysis", name, path), COUNTERPARTS))
+            project.not_carried.append(NotCarried(Origin("analysis", name, path), COUNTERPARTS))
 
 
 def _read_properties(project: DbtProject, path: str) -> None:
@@ -274,7 +276,7 @@ def _read_properties(project: DbtProject, path: str) -> None:
     for key, kind in LATER.items():
         for entry in _mappings(body.get(key)):
             origin = Origin(kind, str(entry.get("name")), path, entry.line)
-            project.left.append(Left(origin, COUNTERPARTS))
+            project.not_carried.append(NotCarried(origin, COUNTERPARTS))
 
 
 def _mappings(value: Any) -> list[Mapping]:
@@ -306,7 +308,9 @@ def _read_manifest(project: DbtProject, manifest: dict[str, Any]) -> None:
             project.relations[str(node["relation_name"])] = target
         if kind == "model" and node.get("package_name") != project.name:
             path = f"{node.get('package_name')}/{node.get('original_file_path')}"
-            project.left.append(Left(Origin("model", name, path), "it belongs to a package"))
+            project.not_carried.append(
+                NotCarried(Origin("model", name, path), "it belongs to a package")
+            )
         text = node.get("compiled_code") or _compiled_text(project, node)
         if text is None:
             continue

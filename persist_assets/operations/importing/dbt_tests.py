@@ -60,7 +60,7 @@ def read_data_tests(importer: Importer) -> None:
             test, values = _named(entry)
             origin = Origin("test", _test_name(test, name, column), properties.path, line)
             if draft is None:
-                importer.drafts.leave(origin, f"`{name}` is not imported")
+                importer.drafts.skip(origin, f"`{name}` is not imported")
                 continue
             _read_data_test(importer, draft, origin, test, column, values)
 
@@ -110,7 +110,7 @@ def _read_data_test(
     project = importer.project
     values = _defaults(project, origin) | {k: project.value(v) for k, v in values.items()}
     if reason := is_disabled(values):
-        importer.drafts.leave(origin, reason)
+        importer.drafts.skip(origin, reason)
         return
     settings = {k: values.pop(k) for k in _SETTINGS if k in values}
     for key in ("name", "description", "tags", "meta", "enabled"):
@@ -132,7 +132,7 @@ def _read_data_test(
     except (UntranslatableError, KeyError, TypeError, ValueError) as error:
         if not _carry_compiled(importer, origin, test, column, draft, only_warns):
             reason = str(error) if isinstance(error, UntranslatableError) else "its arguments"
-            importer.drafts.leave(origin, reason, _COMPILE)
+            importer.drafts.skip(origin, reason, _COMPILE)
         return
     draft.rules.append(rule)
 
@@ -290,7 +290,7 @@ def read_constraints(importer: Importer) -> None:
                 try:
                     rules = _constraint(origin, entry, named, importer.project.dialect)
                 except UntranslatableError as error:
-                    importer.drafts.leave(origin, str(error), "write a check of its source")
+                    importer.drafts.skip(origin, str(error), "write a check of its source")
                     continue
                 known = {(rule.kind, rule.key) for rule in draft.rules}
                 draft.rules += [rule for rule in rules if (rule.kind, rule.key) not in known]
@@ -326,7 +326,7 @@ def read_singular_tests(importer: Importer) -> None:
             continue
         origin = Origin("singular test", path.rpartition("/")[2].removesuffix(".sql"), path)
         if below.startswith("generic/"):
-            importer.drafts.leave(
+            importer.drafts.skip(
                 Origin("test macro", origin.name, path), "a custom generic test has no counterpart"
             )
             continue
@@ -334,18 +334,18 @@ def read_singular_tests(importer: Importer) -> None:
             translated, config, notes = importer.translated(path)
         except UncertainError as error:
             place = Origin(origin.kind, origin.name, path, error.line)
-            importer.drafts.leave(place, str(error), _COMPILE)
+            importer.drafts.skip(place, str(error), _COMPILE)
             continue
         except UntranslatableError as error:
-            importer.drafts.leave(origin, str(error))
+            importer.drafts.skip(origin, str(error))
             continue
         config = _defaults(importer.project, origin) | config
         if reason := is_disabled(config):
-            importer.drafts.leave(origin, reason)
+            importer.drafts.skip(origin, reason)
             continue
         odd = [k for k in ("fail_calc", "error_if", "warn_if", "limit") if k in config]
         if odd:
-            importer.drafts.leave(origin, f"`{', '.join(odd)}` of tests has no counterpart")
+            importer.drafts.skip(origin, f"`{', '.join(odd)}` of tests has no counterpart")
             continue
         only_warns = str(config.get("severity", "error")).lower() == "warn"
         add_failing(
@@ -369,12 +369,12 @@ def read_unit_tests(importer: Importer) -> None:
         model = str(body.get("model"))
         target = importer.targets.get(("ref", model))
         if target is None or target.name not in importer.drafts.sources:
-            importer.drafts.leave(origin, f"`{model}` is not imported")
+            importer.drafts.skip(origin, f"`{model}` is not imported")
             continue
         try:
             case = _unit_test(importer, properties, target)
         except UntranslatableError as error:
-            importer.drafts.leave(origin, str(error))
+            importer.drafts.skip(origin, str(error))
             continue
         importer.drafts.cases.append(Case(origin, target.name, f"tests/{target.name}.yml", case))
 

@@ -39,7 +39,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class NotCarried:
     """An object that is not imported, and the reason."""
 
     origin: Origin
@@ -123,13 +123,13 @@ class Drafts:
     sources: dict[str, Draft] = field(default_factory=dict)
     copies: dict[str, bytes] = field(default_factory=dict)
     cases: list[Case] = field(default_factory=list)
-    left: list[Left] = field(default_factory=list)
+    not_carried: list[NotCarried] = field(default_factory=list)
     to_fill_in: dict[str, str] = field(default_factory=dict)
     """The information about raw tables that the user has to fill in, by name."""
 
-    def leave(self, origin: Origin, reason: str, hint: str | None = None) -> None:
+    def skip(self, origin: Origin, reason: str, hint: str | None = None) -> None:
         """Record that an object is not imported."""
-        self.left.append(Left(origin, reason, hint))
+        self.not_carried.append(NotCarried(origin, reason, hint))
 
 
 def text_of(draft: Draft) -> tuple[str, Mapping[int, Sequence[Rule]], Sequence[Rule]]:
@@ -198,7 +198,7 @@ def tags(names: Sequence[str], origin: Origin, drafts: Drafts) -> list[str]:
     for name in names:
         if not _TAG.fullmatch(name):
             reason = "a tag has at most 63 letters, digits, `_`, `-` and `.`"
-            drafts.leave(Origin("tag", name, origin.path, origin.line), reason)
+            drafts.skip(Origin("tag", name, origin.path, origin.line), reason)
     fit = [text(name) for name in dict.fromkeys(names) if _TAG.fullmatch(name)]
     return [f"tags=[{', '.join(fit)}]"] if fit else []
 
@@ -209,7 +209,7 @@ def owner(name: str, origin: Origin, drafts: Drafts) -> list[str]:
         return [f"owner={text(name)}"]
     reason = "owners are e-mail addresses or teams"
     hint = f'add owner="team:…" to `{origin.name}`'
-    drafts.leave(Origin("owner", name, origin.path, origin.line), reason, hint)
+    drafts.skip(Origin("owner", name, origin.path, origin.line), reason, hint)
     return []
 
 

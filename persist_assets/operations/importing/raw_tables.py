@@ -46,10 +46,10 @@ def seed(
         inspected = inspect_data(str(place.resolve()), separator=separator, has_header=True)
         content = place.read_bytes()
     except (StorageError, OSError) as error:
-        drafts.leave(origin, f"its file cannot be read: {error}")
+        drafts.skip(origin, f"its file cannot be read: {error}")
         return None
     if inspected.format != "csv":
-        drafts.leave(origin, f"its file is {inspected.format}, not CSV")
+        drafts.skip(origin, f"its file is {inspected.format}, not CSV")
         return None
     lowered = {column.lower(): kind for column, kind in types.items()}
     columns = tuple(replace(c, type=lowered.get(c.name.lower(), c.type)) for c in inspected.columns)

@@ -179,7 +179,7 @@ class _Importer:
         """
         if name.endswith(".py"):
             origin = Origin("configuration", name, name)
-            self.drafts.leave(
+            self.drafts.skip(
                 origin,
                 "only SQLMesh can run it: defaults of models, such as audits, are not known",
                 "write what it sets into each MODEL",
@@ -188,7 +188,7 @@ class _Importer:
             if key not in _DEFAULTS and value not in (None, [], {}, False):
                 line = line_of(key, line_of(self.defaults, 1))
                 origin = Origin("property", f"model_defaults.{key}", name, line)
-                self.drafts.leave(origin, f"{_COUNTERPARTS}: it applies to all models")
+                self.drafts.skip(origin, f"{_COUNTERPARTS}: it applies to all models")
 
     # -------------------------------------------------------------------------------------- files
 
@@ -218,10 +218,10 @@ class _Importer:
                 try:
                     headed = read_headed(text, self.dialect)
                 except UntranslatableError as error:
-                    self.drafts.leave(origin, str(error))
+                    self.drafts.skip(origin, str(error))
                     continue
                 if not headed:
-                    self.drafts.leave(origin, f"it has no {directory[:-1].upper()} (…)")
+                    self.drafts.skip(origin, f"it has no {directory[:-1].upper()} (…)")
                 for one in headed:
                     name = one.text("name") or origin.name
                     place = Origin(one.word.lower(), name, path, one.line)
@@ -244,7 +244,7 @@ class _Importer:
             options = dict(_pair(pair) for pair in pairs)
             check_dialect(dialect)
         except (UntranslatableError, ValueError) as error:
-            self.drafts.leave(origin, str(error))
+            self.drafts.skip(origin, str(error))
             return
         kind = kind.strip().upper()
         if written is None and isinstance(self.defaults.get("kind"), dict):
@@ -256,10 +256,10 @@ class _Importer:
         place = f"sources/{directory.removeprefix('./')}{name}.sql"
         if headed.word == "METRIC" or (headed.text("enabled") or "true").lower() == "false":
             reason = _COUNTERPARTS if headed.word == "METRIC" else "it is disabled"
-            self.drafts.leave(origin, reason)
+            self.drafts.skip(origin, reason)
             return
         if name.lower() in {t.name.lower() for t in self.targets.values()}:
-            self.drafts.leave(origin, f"there is another `{name}`", "rename one of them")
+            self.drafts.skip(origin, f"there is another `{name}`", "rename one of them")
             return
         target = Target(name, place, above[-1])
         self.targets[tuple(p.lower() for p in above)] = target
@@ -326,12 +326,12 @@ class _Importer:
             return translate_type(written, dialect)
         except UntranslatableError as error:
             place = Origin("column type", f"{origin.name}.{column}", origin.path, origin.line)
-            self.drafts.leave(place, str(error), "it is a STRING now")
+            self.drafts.skip(place, str(error), "it is a STRING now")
             return "STRING"
 
     def _leave_property(self, origin: Origin, key: str, line: int) -> None:
         place = Origin("property", f"{origin.name}.{key}", origin.path, line)
-        self.drafts.leave(place, _COUNTERPARTS)
+        self.drafts.skip(place, _COUNTERPARTS)
 
     # ------------------------------------------------------------------------------------- models
 
@@ -341,7 +341,7 @@ class _Importer:
             try:
                 draft = self._seed(model) if model.kind == "SEED" else self._draft(model)
             except UntranslatableError as error:
-                self.drafts.leave(model.origin, str(error))
+                self.drafts.skip(model.origin, str(error))
                 continue
             if draft is not None:
                 self.drafts.sources[draft.name] = draft
@@ -395,7 +395,7 @@ class _Importer:
             if key in _HARMLESS or value.lower() == "false":
                 continue
             place = Origin("property", f"{model.origin.name}.{key}", model.origin.path, line)
-            self.drafts.leave(place, _CHANGING.get(key, _COUNTERPARTS))
+            self.drafts.skip(place, _CHANGING.get(key, _COUNTERPARTS))
 
     def _query(self, model: _Model) -> tuple[str, list[str]]:
         """Return the query of a model without SQLMesh's macros, and notes.
@@ -498,7 +498,7 @@ class _Importer:
                 else:
                     draft.rules += rules
             except UntranslatableError as error:
-                self.drafts.leave(origin, str(error))
+                self.drafts.skip(origin, str(error))
 
     def _own_audit(self, text: str, origin: Origin, model: _Model) -> None:
         """Add a source of failing rows for an audit of the project."""
@@ -547,7 +547,7 @@ class _Importer:
                         raise UntranslatableError(f"`{test.get('model')}` is not imported")
                     case = self._case(test, target)
                 except UntranslatableError as error:
-                    self.drafts.leave(origin, str(error))
+                    self.drafts.skip(origin, str(error))
                     continue
                 place = f"tests/{target.name}.yml"
                 self.drafts.cases.append(Case(origin, target.name, place, case))
@@ -582,9 +582,9 @@ class _Importer:
             for path, _ in self._files(directory, ".py"):
                 if self._text(path).strip():
                     origin = Origin(kind, PurePosixPath(path).stem, path)
-                    self.drafts.leave(origin, f"a {kind} in Python: only SQLMesh can run it")
+                    self.drafts.skip(origin, f"a {kind} in Python: only SQLMesh can run it")
         for path, _ in self._files("metrics", ".sql"):
-            self.drafts.leave(Origin("metric", PurePosixPath(path).stem, path), _COUNTERPARTS)
+            self.drafts.skip(Origin("metric", PurePosixPath(path).stem, path), _COUNTERPARTS)
         used = " ".join(
             m.headed.properties["audits"].value.lower()
             for m in self.models
@@ -592,7 +592,7 @@ class _Importer:
         )
         for name, (origin, _) in self.audits.items():
             if not re.search(rf"\b{re.escape(name)}\b", used):
-                self.drafts.leave(origin, "no model has it")
+                self.drafts.skip(origin, "no model has it")
 
     def remove_readers(self) -> None:
         """Leave out sources that read one that is not imported."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from persist_assets.compiler.load import compile_files
 from persist_assets.core.errors import NotFoundError, SettingsError
 from persist_assets.core.settings.load import load_settings
-from persist_assets.operations.importing.drafts import Draft, Left, text_of
+from persist_assets.operations.importing.drafts import Draft, NotCarried, text_of
 from persist_assets.operations.starting import (
     PROJECT_FILES,
     template,
@@ -57,7 +57,7 @@ class Imported:
     """The outcome of an import."""
 
     carried: list[Carried] = field(default_factory=list)
-    left: list[Left] = field(default_factory=list)
+    not_carried: list[NotCarried] = field(default_factory=list)
     to_fill_in: list[ToFillIn] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
 
@@ -93,9 +93,13 @@ def write(drafts: Drafts, directory: Path) -> Imported:
         pass
     if not drafts.sources:
         message = f"nothing in the {drafts.tool} project can be imported"
-        first = f": {drafts.left[0].origin.path}: {drafts.left[0].reason}" if drafts.left else ""
+        first = (
+            f": {drafts.not_carried[0].origin.path}: {drafts.not_carried[0].reason}"
+            if drafts.not_carried
+            else ""
+        )
         raise NotFoundError(message + first, hint="name the directory of the project")
-    imported = Imported(left=drafts.left)
+    imported = Imported(not_carried=drafts.not_carried)
     files: dict[str, bytes] = {path: template(path) for path in PROJECT_FILES}
     for name, draft in sorted(drafts.sources.items()):
         text, by_line, _ = text_of(draft)
@@ -124,7 +128,7 @@ def _tests(drafts: Drafts, imported: Imported) -> dict[str, bytes]:
             by_path.setdefault(case.path, {})[case.origin.name] = dict(case.body)
             imported.carried.append(Carried(case.origin, case.path))
         else:
-            imported.left.append(Left(case.origin, f"`{case.source}` is not imported"))
+            imported.not_carried.append(NotCarried(case.origin, f"`{case.source}` is not imported"))
     return {
         path: yaml.safe_dump(body, sort_keys=False, allow_unicode=True, width=100).encode()
         for path, body in by_path.items()
@@ -226,8 +230,10 @@ def _remove(drafts: Drafts, draft: Draft, problem: Problem) -> None:
     """Remove a source with an error, and all that read it."""
     del drafts.sources[draft.name]
     message = problem.message.splitlines()[0]
-    drafts.left.append(Left(draft.origin, f"in Spark: {message}", problem.hint))
-    drafts.left += [Left(r.origin, f"`{draft.name}` is not imported") for r in draft.rules]
+    drafts.not_carried.append(NotCarried(draft.origin, f"in Spark: {message}", problem.hint))
+    drafts.not_carried += [
+        NotCarried(r.origin, f"`{draft.name}` is not imported") for r in draft.rules
+    ]
     without_readers(drafts, draft.name)
 
 
@@ -237,6 +243,8 @@ def without_readers(drafts: Drafts, name: str) -> None:
         if drafts.sources.pop(reader.name, None) is None:
             continue
         reason = f"it reads `{name}`, which is not imported"
-        drafts.left.append(Left(reader.origin, reason))
-        drafts.left += [Left(r.origin, f"`{reader.name}` is not imported") for r in reader.rules]
+        drafts.not_carried.append(NotCarried(reader.origin, reason))
+        drafts.not_carried += [
+            NotCarried(r.origin, f"`{reader.name}` is not imported") for r in reader.rules
+        ]
         without_readers(drafts, reader.name)

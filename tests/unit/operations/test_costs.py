@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime, timedelta, tzinfo
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from persist_assets.core.settings.values import Prices
@@ -96,6 +96,7 @@ def test_storage_costs_count_the_table_at_the_end_of_each_day_until_it_is_delete
 @given(
     st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 50), st.integers(0, 50)), max_size=12)
 )
+@example([("a", 0, 0), ("a", 1, 0)])
 def test_the_shares_of_parallel_builds_add_up_to_the_busy_time_of_their_run(
     builds: list[tuple[str, int, int]],
 ) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from conftest import ROOT
-from importing import carried, left
+from importing import carried, reasons_of
 from typer.testing import CliRunner
 
 from persist_assets.cli import app
@@ -63,7 +63,7 @@ def checks(project: Project, name: str) -> set[str]:
 @pytest.mark.proves("W8")
 def test_a_real_dbt_project_is_imported_completely(new: Path) -> None:
     imported, project = carry(SHOP, new, "duckdb")
-    assert imported.left == [] == imported.to_fill_in
+    assert imported.not_carried == [] == imported.to_fill_in
     kinds = [entry.origin.kind for entry in imported.carried]
     assert {k: kinds.count(k) for k in kinds} == {"model": 5, "seed": 3, "test": 20}
     assert not project.problems
@@ -141,11 +141,11 @@ def test_a_model_that_cannot_be_imported_is_listed_with_its_readers(
     }
     imported, project = carry(dbt(tmp_path, files), new)
     assert {s.name for s in project.sources} == {"people"}
-    (bad,) = (entry for entry in imported.left if entry.origin.name == "bad")
+    (bad,) = (entry for entry in imported.not_carried if entry.origin.name == "bad")
     assert (bad.origin.path, bad.origin.line) == ("models/bad.sql", line)
     assert reason in bad.reason
-    assert "`bad`, which is not imported" in left(imported)["model", "reader"]
-    assert "not imported" in left(imported)["test", "unique_bad_a"]
+    assert "`bad`, which is not imported" in reasons_of(imported)["model", "reader"]
+    assert "not imported" in reasons_of(imported)["test", "unique_bad_a"]
 
 
 @pytest.mark.proves("W8")
@@ -184,7 +184,7 @@ def test_sql_that_dbt_compiled_is_used_if_it_is_up_to_date(tmp_path: Path, new: 
     assert {s.name for s in project.persisted} == {"a"}
     assert "`id`\nFROM people" in (new / "sources" / "a.sql").read_text()
     # The text of one has changed, and it is unknown how the others were compiled.
-    assert set(left(imported)) == {("model", "old"), ("model", "grows"), ("model", "asks")}
+    assert set(reasons_of(imported)) == {("model", "old"), ("model", "grows"), ("model", "asks")}
 
 
 @pytest.mark.proves("W8")
@@ -219,7 +219,7 @@ def test_settings_that_make_dbt_keep_other_rows_are_listed(tmp_path: Path, new: 
     }
     models["models/d.sql"] = f"{{{{ config(materialized='table', full_refresh=false) }}}}\n{text}"
     imported, _ = carry(dbt(tmp_path, models), new)
-    reasons = left(imported)
+    reasons = reasons_of(imported)
     assert set(reasons) == {
         *(("config", "a.full_refresh"), ("config", "a.merge_update_columns")),
         ("config", "b.merge_exclude_columns"),
@@ -241,7 +241,7 @@ def test_seeds_use_their_delimiter_and_always_have_a_header(tmp_path: Path, new:
     assert columns["a"] == [("id", "bigint"), ("name", "string")]
     assert columns["years"] == [("2020", "bigint"), ("2021", "bigint")]
     assert "header 'true', sep '~'" in (new / "sources" / "raw" / "a.sql").read_text()
-    assert left(imported) == {("seed", "b"): "the delimiter '~~' is not one character"}
+    assert reasons_of(imported) == {("seed", "b"): "the delimiter '~~' is not one character"}
 
 
 @pytest.mark.proves("W8")
@@ -273,8 +273,11 @@ sources:
 """,
     }
     imported, project = carry(dbt(tmp_path, files), new)
-    assert set(left(imported)) == {("constraint", "a_primary_key"), ("external", "s.t.options")}
-    (line,) = {e.origin.line for e in imported.left if e.origin.kind == "constraint"}
+    assert set(reasons_of(imported)) == {
+        ("constraint", "a_primary_key"),
+        ("external", "s.t.options"),
+    }
+    (line,) = {e.origin.line for e in imported.not_carried if e.origin.kind == "constraint"}
     assert line == 4
     kinds = [c.kind for c in source(project, "a").annotation.checks if c.kind != "columns"]
     assert sorted(kinds) == ["expr", "not_null", "not_null"], "a test and a constraint are one"
@@ -318,7 +321,7 @@ def test_sources_get_unique_names_and_have_to_be_filled_in(tmp_path: Path, new: 
     assert "FROM shop_orders AS orders" in (new / "sources" / "orders.sql").read_text()
     raw = (new / "sources" / "raw" / "typed.sql").read_text()
     assert "n BIGINT, t STRING" in raw and raw.startswith("-- With types")
-    assert "raw tables have no freshness" in left(imported)["freshness", "shop.typed"]
+    assert "raw tables have no freshness" in reasons_of(imported)["freshness", "shop.typed"]
     assert {p.location.path for p in project.errors} == {"sources/raw/shop_orders.sql"}
 
 
@@ -340,7 +343,7 @@ def test_other_dialects_are_translated_and_doubts_are_noted(tmp_path: Path, new:
     assert "check `/`" in notes["written"][1]
     assert "CAST(id AS STRING)" in (new / "sources" / "written.sql").read_text()
     assert "  name\nFROM people" in (new / "sources" / "comma.sql").read_text()
-    assert "digits" in left(imported)["model", "digits"]
+    assert "digits" in reasons_of(imported)["model", "digits"]
 
 
 # ------------------------------------------------------------------------------------------ tests
@@ -385,8 +388,8 @@ models:
     assert (check.kind, check.most, check.blocking) == ("row_count", 0, False)
     where = (new / "sources" / "tests" / "not_null_a_id.sql").read_text()
     assert "FROM (SELECT * FROM a WHERE id > 0) WHERE id IS NULL" in where
-    assert "known only to dbt" in left(imported)["test", "special_a_id"]
-    assert ("test macro", "special") in left(imported)
+    assert "known only to dbt" in reasons_of(imported)["test", "special_a_id"]
+    assert ("test macro", "special") in reasons_of(imported)
 
 
 @pytest.mark.proves("W8")
@@ -428,7 +431,7 @@ models:
     assert found["accepted_values_paid"].values == ("warn",)
     (check,) = source(project, "on").annotation.checks
     assert not check.blocking
-    reasons = left(imported)
+    reasons = reasons_of(imported)
     assert reasons["test", "unique_a_id"] == reasons["model", "b"] == "it is disabled"
     assert reasons["singular test", "off"] == "it is disabled"
     assert reasons["test", "accepted_values_a_id"] == "its values are no list"
@@ -473,7 +476,7 @@ unit_tests:
         },
     }
     assert {case.name for case in read_cases(new)} == {"rows", "texts"}
-    assert "overrides macros" in left(imported)["unit test", "grows"]
+    assert "overrides macros" in reasons_of(imported)["unit test", "grows"]
 
 
 @pytest.mark.proves("W8")
@@ -517,12 +520,12 @@ def test_features_without_a_counterpart_are_listed(tmp_path: Path, new: Path) ->
         "analyses/q.sql": "SELECT 1",
     }
     imported, project = carry(dbt(tmp_path, files), new)
-    assert set(left(imported)) == {
+    assert set(reasons_of(imported)) == {
         *(("hook", "on-run-end"), ("config", "a.pre-hook"), ("tag", "no good"), ("owner", "Ann")),
         *(("meta", "a.level"), ("model", "off"), ("model", "p"), ("metric", "m")),
         *(("exposure", "e"), ("snapshot", "s"), ("analysis", "q")),
     }
-    places = {(e.origin.name, e.origin.path, e.origin.line) for e in imported.left}
+    places = {(e.origin.name, e.origin.path, e.origin.line) for e in imported.not_carried}
     assert {("s", "snapshots/s.sql", 2), ("e", "models/x.yml", 2)} <= places
     assert dict(source(project, "a").annotation.tags) == {"fine": ""}
 

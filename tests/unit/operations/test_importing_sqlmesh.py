@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 from conftest import ROOT
-from importing import carried, left
+from importing import carried, reasons_of
 from typer.testing import CliRunner
 
 from persist_assets.cli import app
@@ -64,7 +64,7 @@ def test_a_real_project_is_converted_except_for_its_unsupported_models(new: Path
     kinds = [entry.origin.kind for entry in imported.carried]
     counts = {kind: kinds.count(kind) for kind in kinds}
     assert counts == {"external model": 5, "model": 6, "seed": 1, "audit": 12}
-    reasons = left(imported)
+    reasons = reasons_of(imported)
     lifetime = reasons["model", "sushimoderate.customer_revenue_lifetime"]
     assert lifetime == "`@end_ds` is known only to SQLMesh"
     by_day = reasons["model", "sushimoderate.customer_revenue_by_day"]
@@ -104,7 +104,7 @@ def test_the_kind_of_a_model_decides_whether_it_is_persisted(
     files = {"models/a.sql": model("x.a", "SELECT id FROM raw.people", kind)}
     imported, project = carry(sqlmesh(tmp_path, files), new)
     if persisted is None:
-        assert "have no counterpart" in left(imported)["model", "x.a"]
+        assert "have no counterpart" in reasons_of(imported)["model", "x.a"]
     else:
         assert ("a" in {s.name for s in project.persisted}) is persisted
         assert source(project, "a").reads
@@ -130,13 +130,15 @@ def test_unsupported_options_of_kinds_and_of_model_defaults_are_listed(
         "models/c.sql": model("x.c", query, "INCREMENTAL_BY_PARTITION", "partitioned_by day"),
     }
     imported, project = carry(sqlmesh(tmp_path, files), new)
-    reasons = left(imported)
+    reasons = reasons_of(imported)
     assert {name for kind, name in reasons if kind == "property"} == {
         *("x.a.forward_only", "x.a.when_matched", "x.a.merge_filter", "x.a.on_destructive_change"),
         *("x.b.forward_only", "x.c.partitioned_by", "model_defaults.audits"),
     }
     assert "all rows of the query" in reasons["property", "x.a.merge_filter"]
-    (line,) = {e.origin.line for e in imported.left if e.origin.name == "model_defaults.audits"}
+    (line,) = {
+        e.origin.line for e in imported.not_carried if e.origin.name == "model_defaults.audits"
+    }
     assert line == 4
     notes = {c.origin.name: " ".join(c.notes) for c in imported.carried}
     assert "nothing merges rows of one key" in notes["x.a"]
@@ -150,7 +152,7 @@ def test_a_python_configuration_is_listed_as_not_converted(tmp_path: Path, new: 
     root = sqlmesh(tmp_path, {"models/a.sql": model("x.a", "SELECT id FROM raw.people")})
     (root / "config.yaml").rename(root / "config.py")
     imported, _ = carry(root, new, "spark")
-    assert "are not known" in left(imported)["configuration", "config.py"]
+    assert "are not known" in reasons_of(imported)["configuration", "config.py"]
 
 
 @pytest.mark.proves("W9")
@@ -207,11 +209,11 @@ def test_a_model_that_cannot_be_converted_is_listed_with_its_readers(
     files = {"models/bad.sql": f"\n{text}", "models/reader.sql": reader}
     (tmp_path / "secret.csv").write_text("a\n1\n")
     imported, _ = carry(sqlmesh(tmp_path, files), new)
-    (bad,) = (entry for entry in imported.left if entry.origin.name == "x.bad")
+    (bad,) = (entry for entry in imported.not_carried if entry.origin.name == "x.bad")
     assert (bad.origin.path, bad.origin.line) == ("models/bad.sql", 2)
     assert reason in bad.reason
     if "disabled" not in reason:  # a disabled model may be a table of another program
-        assert "x.reader" in {entry.origin.name for entry in imported.left}
+        assert "x.reader" in {entry.origin.name for entry in imported.not_carried}
     assert not (new / "data").exists()
 
 
@@ -258,10 +260,10 @@ def test_audits_become_checks_or_sources_of_failing_rows(tmp_path: Path, new: Pa
     assert [(c.kind, c.most, c.blocking) for c in own.annotation.checks] == [
         ("row_count", 0, False)
     ]
-    assert set(left(imported)) == {
+    assert set(reasons_of(imported)) == {
         *(("audit", "own_with_a"), ("audit", "unheard_of_a"), ("audit", "unused")),
     }
-    assert {e.origin.line for e in imported.left if e.origin.name == "unused"} == {3}
+    assert {e.origin.line for e in imported.not_carried if e.origin.name == "unused"} == {3}
 
 
 @pytest.mark.proves("W9")
@@ -287,7 +289,7 @@ def test_seeds_and_model_headers_are_converted(tmp_path: Path, new: Path) -> Non
     a = source(project, "a")
     assert a.description == "What it is\n- id: A number"
     assert (a.annotation.automation, [*a.annotation.owners]) == ("5 4 * * *", ["ann@example.org"])
-    assert set(left(imported)) == {
+    assert set(reasons_of(imported)) == {
         *(("tag", "no good"), ("owner", "Ann"), ("property", "x.a.partitioned_by")),
     }
     (carried,) = (c for c in imported.carried if c.origin.name == "x.a")
@@ -320,7 +322,7 @@ test_gateway: {model: x.a, gateway: g, inputs: {}, outputs: {query: []}}
         "clock": "2024-01-31 10:00:00",
     }
     assert [case.name for case in read_cases(new)] == ["test_rows"]
-    assert left(imported) == {("unit test", "test_gateway"): "`gateway` has no counterpart"}
+    assert reasons_of(imported) == {("unit test", "test_gateway"): "`gateway` has no counterpart"}
 
 
 @pytest.mark.proves("W9")
