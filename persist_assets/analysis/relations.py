@@ -33,7 +33,7 @@ from persist_assets.analysis.names import refuse_uncertain_names, renamed, using
 from persist_assets.analysis.pivots import pivoted
 from persist_assets.analysis.recursion import bind_recursive, is_recursive
 from persist_assets.analysis.scope import Around, Entry, From, Select, Unanalysable
-from persist_assets.analysis.syntax import alias_of, given_args, is_join, shows_all, word_for
+from persist_assets.analysis.syntax import alias_of, depends_on_order, given_args, is_join, word_for
 from persist_assets.analysis.types import IMPLICIT
 from persist_assets.core.dialect import plain
 from persist_assets.core.spark_types import UnknownTypeError, fields_of
@@ -120,7 +120,7 @@ def _table(
     face = binding.upstream[number]
     if face.names is None:
         raise Unanalysable(f"because the columns of `{written}` are unknown")
-    if not face.is_ordered and (names or any(map(shows_all, node.root().find_all(exp.Star)))):
+    if not face.is_ordered and depends_on_order(node.root()):
         raise Unanalysable(f"because the order of the columns of `{written}` is unknown")
     source = derived_from(binding, binding.of_face(face), name or written, names, around)
     for entry, origins in zip(source.entries, face.given.origins, strict=True):

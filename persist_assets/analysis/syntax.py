@@ -238,6 +238,23 @@ def shows_all(star: Any) -> bool:
     return not (isinstance(above, exp.Anonymous) and plain(above.name).lower() == "count")
 
 
+def depends_on_order(tree: Any) -> bool:
+    """Whether a query may depend on the order of the columns of tables.
+
+    It does by stars, and by the names of columns after a table, a join or a PIVOT.
+    """
+    renamed = (a.parent for a in tree.find_all(exp.TableAlias) if a.args.get("columns"))
+    return any(map(shows_all, tree.find_all(exp.Star))) or any(map(_has_columns, renamed))
+
+
+def _has_columns(item: Any) -> bool:
+    """Whether an item of a FROM clause has the columns of tables, not those of its own SELECT."""
+    while isinstance(item, exp.Subquery) and isinstance(item.this, exp.Subquery):
+        item = item.this
+    item = item.this if isinstance(item, exp.Subquery) else item
+    return isinstance(item, exp.Table | exp.Pivot) or bool(item.args.get("pivots"))
+
+
 def alias_of(node: Any) -> tuple[str, tuple[str, ...]]:
     """Return the alias of an item of a FROM clause, empty if none, and the names of its columns."""
     alias = node.args.get("alias")

@@ -166,9 +166,18 @@ def check_inputs(observer: Observer, started: Started, world: World) -> None:
     Raises
     ------
     BuildError
-        Checks that guard it have not passed, or partitions that it reads are missing.
+        Checks that guard it have not passed, partitions that it reads are missing, or the table of
+        a function has other columns than its contract, by which the source was analysed.
     """
     source, project = started.source, observer.project
+    for read in project.reach(source.bindings, lambda s: s.is_leaf):
+        table = world.manifest.get(read.build_id)
+        promised = read.promised_names
+        if table is not None and promised not in (None, {c.name.lower() for c in table.columns}):
+            raise BuildError(
+                f"`{source.name}` reads `{read.key}`, whose table violates its contract",
+                hint=f"build it first, or correct the contract: persist build {read.key}",
+            )
     guarded = unchecked(project, source, world)
     if guarded:
         names = ", ".join(f"`{s.key}`" for s in guarded)

@@ -428,6 +428,9 @@ class _Inlining:
 
     def put(self, first: int, end: int, variable: SqlVariable, node: Any = None) -> None:
         text, place = f"{variable.value}{own_name(node)}", self.place(first)
+        if node is not None and takes_names(node):
+            message = f"the variable `{variable.name}` needs a name here"
+            raise Refused("variable", message, place, f"{variable.name} AS {variable.name}")
         self.replaced[first] = end, lambda: [fixed(text, place)]
 
     # ------------------------------------------------------------------------- parameters
@@ -468,7 +471,7 @@ class _Inlining:
         own = len(names) > 1 and names[0] == function.name.lower()
         name, n = (names[1], 3) if own else (names[0], 1)
         place, written = self.node_place(node), f"{function.name}.{name}"
-        if not own and (name in self.aliases or not self.has_plain_names):
+        if not own and (name in self.aliases | self.implicit or not self.has_plain_names):
             message = f"`{name}` can mean a column here, or the parameter of `{function.name}`"
             raise Refused("function", message, place, f"for the parameter, write {written}")
         if takes_names(node) or names_column(node, outermost=False):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
 from persist_assets.analysis.functions import TIME_WINDOWS, UNIT_FIRST
-from persist_assets.core.dialect import plain, quote
+from persist_assets.core.dialect import is_path, plain, quote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -15,6 +16,13 @@ if TYPE_CHECKING:
 
 _NAMED_BY_ARGUMENTS = frozenset(("struct", "arrays_zip"))
 """Functions that name fields of their result as their arguments."""
+_NAMELESS_ROWS = (
+    *(exp.Group, exp.GroupingSets, exp.Cube, exp.Rollup, exp.Values, exp.In, exp.Tuple),
+    *(exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ, exp.NullSafeNEQ),
+)
+"""What rows are part of whose fields need no names."""
+_KEYS = re.compile(r"\.(\w+)|\['([^']*)'\]")
+"""Matches the keys in a path."""
 COMPLEX = {
     "aggregate": "aggregates",
     "generator": "generates rows",
@@ -38,8 +46,15 @@ def aliases(nodes: Iterable[Any]) -> Iterator[str]:
 
 
 def implicit_names(nodes: Iterable[Any]) -> Iterator[str]:
-    """Yield the names that columns may have without an alias: of fields, and of time windows."""
+    """Yield the names that columns may have without an alias.
+
+    They are the names of fields, of keys in paths into variants, and of time windows.
+    """
     for node in nodes:
+        if is_path(node):
+            yield from (
+                key.lower() for keys in _KEYS.findall(node.expressions[-1].name) for key in keys
+            )
         if isinstance(node, exp.Dot):
             yield node.name.lower()
         elif isinstance(node, exp.Column):
@@ -71,13 +86,21 @@ def is_unit(node: Any) -> bool:
 
 
 def takes_names(node: Any) -> bool:
-    """Whether a call around an argument names a field of its result as the argument."""
-    call = node.parent
+    """Whether a call or a row around a value names a field of its result as the value."""
+    call = _around(node)
     if isinstance(call, exp.PropertyEQ):  # the parser has put the name there
         own = [p.meta.get("start") for p in getattr(node, "parts", ())]
         return call.this.meta.get("start") in (None, *own)
     name = plain(call.name).lower() if isinstance(call, exp.Anonymous) else ""
-    return name in _NAMED_BY_ARGUMENTS or isinstance(call, exp.Struct)
+    is_row = isinstance(call, exp.Tuple) and not isinstance(call.parent, _NAMELESS_ROWS)
+    return name in _NAMED_BY_ARGUMENTS or isinstance(call, exp.Struct) or is_row
+
+
+def _around(node: Any) -> Any:
+    """Return what a value is a part of, without the parentheses around it."""
+    while isinstance(node.parent, exp.Paren):
+        node = node.parent
+    return node.parent
 
 
 def own_name(node: Any) -> str:

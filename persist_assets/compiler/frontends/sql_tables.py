@@ -69,7 +69,9 @@ def columns_of(tree: Any) -> list[str]:
     while isinstance(tree, exp.SetOperation | exp.Subquery):
         tree = tree.this
     names = [
-        plain(e.alias_or_name) if isinstance(e, exp.Alias | exp.Column) else ""
+        ""
+        if not isinstance(e, exp.Alias | exp.Column) or function_named(e)
+        else plain(e.alias_or_name)
         for e in tree.expressions
     ]
     is_certain = all(names) and len({name.lower() for name in names}) == len(names)

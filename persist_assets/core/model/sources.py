@@ -314,6 +314,13 @@ class Source:
         return tuple(Column(n, kind) for n, kind in zip(promised.columns, kinds, strict=True))
 
     @property
+    def promised_names(self) -> frozenset[str] | None:
+        """The names of a function's columns, in lower case, by the contract of its table."""
+        if self.function is None or self.columns or not self.persisted:
+            return None
+        return frozenset(c.name.lower() for c in self.known_columns) or None
+
+    @property
     def kinds(self) -> frozenset[str]:
         """Its kinds, as shown in Dagster."""
         return frozenset({self.raw.format} if self.raw is not None else {"spark", self.language})

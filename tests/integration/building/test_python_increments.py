@@ -274,3 +274,24 @@ def test_readers_of_a_functions_table_are_maintained_if_its_contract_names_the_c
     else:
         assert set(how.values()) == {"whole"}
         assert all("the columns of `f` are unknown" in reason for reason in reasons.values())
+
+
+@pytest.mark.proves("T16")
+def test_a_reader_is_not_built_from_a_table_that_violates_its_contract(make: Make) -> None:
+    text = f"{HEAD}\n@table{{}}\ndef f(t):\n    return t.select('x', 'ts')\n"
+    builder = make(text.format(""))
+    root = builder.settings.root
+    put(root, 0, (0, "a"))
+    (root / "sources" / "r.sql").write_text(
+        "--@ persist\nCREATE VIEW r AS SELECT x, count(*) AS n FROM t NATURAL JOIN f GROUP BY x;"
+    )
+    builder = make(root=root)
+    build(builder)
+    # The analysis now joins by `x` only, but the table still has `ts`.
+    (root / "sources" / "f.py").write_text(text.format('(columns={"X": "string"})'))
+    with pytest.raises(BuildError, match="reads `f/f`, whose table violates its contract"):
+        build(make(root=root), "r")
+    (root / "sources" / "f.py").write_text(
+        text.format('(columns={"TS": "timestamp", "x": "string"})')
+    )
+    assert build(make(root=root), "r")[1].rows == 1

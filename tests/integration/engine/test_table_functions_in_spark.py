@@ -53,7 +53,7 @@ QUERIES = [
     "WITH x AS (SELECT n FROM known()) SELECT label FROM sold WHERE n IN (SELECT n FROM x)",
     "SELECT sum(k) AS s FROM up_to(4)",
     "SELECT * FROM inferred(2)",
-    "SELECT i.p FROM inferred(least_known) AS i",
+    "SELECT i.p FROM inferred(3) AS i",
     "SELECT k FROM up_to(2) UNION ALL SELECT n FROM known()",
     "SELECT * FROM up_to(3) PIVOT (max(k) FOR k IN (1 AS one, 2 AS two))",
 ]

@@ -99,6 +99,10 @@ CALLS = [
     ),
     ("four(n)", "8: error: the result of `four` needs a name here [function-name]"),
     ("four(n) + 1", "8: error: the result of `four` needs a name here [function-name]"),
+    ("(four(n), 1) AS x", "9: error: the result of `four` needs a name here [function-name]"),
+    ("struct((four(n))) AS x", "16: error: the result of `four` needs a name here [function-name]"),
+    ("struct(lowest) AS x", "15: error: the variable `lowest` needs a name here [variable]"),
+    ("(n, session.lowest) AS x", "12: error: the variable `lowest` needs a name here [variable]"),
     ("struct(four(n)) AS x", "15: error: the result of `four` needs a name here [function-name]"),
     (
         "twice(CAST(rand() AS INT)) AS x",
@@ -159,6 +163,9 @@ DEFINITIONS = [
     ("CREATE FUNCTION f(x INT) RETURNS INT RETURN explode(array(x))", "generates rows: `explode`"),
     ("CREATE FUNCTION f(x INT) RETURNS INT RETURN rank() OVER (ORDER BY x)", "has a window"),
     ("CREATE FUNCTION f(x INT) RETURNS INT RETURN (SELECT max(n) FROM t)", "reads tables"),
+    ("CREATE FUNCTION f(x INT) RETURN (x, 1)", "has a field named `x`"),
+    ("CREATE FUNCTION f(x INT) RETURN struct((x))", "has a field named `x`"),
+    ("CREATE FUNCTION f(x INT) RETURNS STRING RETURN to_json((x, 1))", "has a field named `x`"),
     ("CREATE FUNCTION f(x INT) RETURN SELECT max(n) FROM t", "reads tables"),
     ("CREATE FUNCTION f(x INT) RETURNS INT RETURN FROM t", "reads tables"),
     ("CREATE FUNCTION f(x INT) RETURNS INT", "`f` has no RETURN"),
@@ -447,3 +454,18 @@ def test_bodies_of_functions_may_have_variant_paths_and_pipes(tmp_path: Path) ->
         "(SELECT CAST(`n` AS int) AS `n` FROM (FROM t |> WHERE t.n > CAST(1 AS int) |> SELECT n)"
         " AS `large`(`n`)) AS l"
     )
+
+
+@pytest.mark.proves("W20")
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT n FROM (SELECT n, v:lowest FROM t) WHERE lowest::int > 6",
+        "FROM t |> SELECT n, v:a['lowest'] |> WHERE lowest::int > 6 |> SELECT n",
+        "SELECT n FROM (SELECT n, v:`a.lowest` FROM t) WHERE lowest::int > 6",
+    ],
+)
+def test_keys_of_variant_paths_take_precedence_over_variables(tmp_path: Path, query: str) -> None:
+    table = "CREATE TABLE t (n INT, v VARIANT) USING parquet LOCATION 'data/t';\n"
+    project = sound(tmp_path, f=FUNCTIONS, q=table + f"--@ persist\nCREATE VIEW a AS {query};")
+    assert text_of(project, "a") == query

@@ -161,6 +161,10 @@ def test_calls_that_cannot_be_inlined_safely_are_rejected(
 
 BODIES = [
     ("TABLE", "SELECT * FROM t", "the columns of `f` have no certain names"),
+    ("TABLE", "SELECT current_date FROM t", "the columns of `f` have no certain names"),
+    ("TABLE (a INT)", "SELECT n FROM (SELECT s.x, n FROM u) WHERE x > 1", "`x` can mean a col"),
+    ("TABLE (a INT)", "FROM u |> SELECT s.x, n |> WHERE x > 2 |> SELECT n", "`x` can mean a col"),
+    ("TABLE (a INT)", "SELECT n FROM (SELECT n, v:x FROM u) WHERE x > 2", "`x` can mean a column"),
     ("TABLE", "SELECT n + 1 FROM t", "the columns of `f` have no certain names"),
     ("TABLE", "SELECT n, price AS N FROM t", "the columns of `f` have no certain names"),
     ("TABLE (a INT)", "SELECT n AS a FROM t f", "`f` is also a name in its own query"),
@@ -192,24 +196,22 @@ def test_invalid_and_ambiguous_queries_of_functions_are_rejected(
 def test_a_parameter_with_the_name_of_a_column_must_be_qualified(
     tmp_path: Path,
 ) -> None:
-    text = (
-        "CREATE FUNCTION f(n INT) RETURNS TABLE (a INT)\n  RETURN SELECT t.n FROM t WHERE t.n > {};"
-    )
+    text = "CREATE FUNCTION f(n INT) RETURNS TABLE (a INT)\n  RETURN SELECT price FROM t WHERE day > {};"
     call = TABLE + "CREATE TABLE u (x INT) USING parquet LOCATION 'data/u';\n"
     call += view("SELECT a FROM f(1)")
     (problem,) = loaded(tmp_path, f=text.format("n"), q=call).project.errors
     assert str(problem).split("\n")[0] == (
-        "sources/f.sql:2:40: error: `n` means a parameter here, or a column of `t` [function]"
+        "sources/f.sql:2:42: error: `n` means a parameter here, or a column of `t` [function]"
     )
     assert problem.hint == "for the parameter, write f.n"
     with pytest.raises(SourcesError, match="`n` means a parameter here, or a column of `t`"):
         loaded(tmp_path, q=TABLE).parse("SELECT a FROM f(1)")
     project = sound(tmp_path, f=text.format("f.n"), q=call)
-    assert "WHERE t.n > CAST(1 AS int)" in text_of(project, "v")
+    assert "WHERE day > CAST(1 AS int)" in text_of(project, "v")
     # A column of a table that only the calling query reads has no effect.
     other = text.replace("f(n INT)", "f(x INT)").format("x")
     project = sound(tmp_path, f=other, q=call + view("SELECT a, u.x FROM f(1), u", "w"))
-    assert "WHERE t.n > CAST(1 AS int)" in text_of(project, "w")
+    assert "WHERE day > CAST(1 AS int)" in text_of(project, "w")
 
 
 @pytest.mark.proves("W29")
