@@ -16,8 +16,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 from persist_assets.analysis.functions import CLOCK, SESSION, SPARKS, VOLATILE
 from persist_assets.analysis.syntax import calls_in
 from persist_assets.compiler.frontends.annotation_values import IDENTIFIER
-from persist_assets.compiler.frontends.sql_tables import columns_of
-from persist_assets.compiler.frontends.sql_trees import BRACKETS
+from persist_assets.compiler.frontends.sql_trees import BRACKETS, columns_of
 from persist_assets.core.dialect import (
     WITHOUT_PARENTHESES,
     faithful,

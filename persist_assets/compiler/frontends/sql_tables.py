@@ -12,8 +12,8 @@ from sqlglot import exp
 
 from persist_assets.analysis.functions import SPARKS
 from persist_assets.analysis.syntax import calls_in
-from persist_assets.compiler.frontends.sql_trees import tables_read
-from persist_assets.core.dialect import function_named, plain, quote
+from persist_assets.compiler.frontends.sql_trees import MANY_COLUMNS, n_columns, tables_read
+from persist_assets.core.dialect import function_named, quote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -54,43 +54,12 @@ def wrong_body(function: SqlFunction, names: Collection[str]) -> Refusal | None:
         return f"the columns of `{function.name}` have no certain names", hint
     if function.name.lower() in names:
         return f"`{function.name}` is also a name in its own query", "rename it there"
-    n = _n_columns(function.body.tree) if function.body is not None else None
+    n = n_columns(function.body.tree) if function.body is not None else None
     declared = len(function.columns)
     plural = "s" * (declared != 1)
     if n not in (None, declared):
         return f"`{function.name}` returns {declared} column{plural}, but its query has {n}", None
     return None
-
-
-def columns_of(tree: Any) -> list[str]:
-    """Return the names of the columns of a query; none if its text does not show them all."""
-    if _n_columns(tree) is None:
-        return []
-    while isinstance(tree, exp.SetOperation | exp.Subquery):
-        tree = tree.this
-    names = [
-        ""
-        if not isinstance(e, exp.Alias | exp.Column) or function_named(e)
-        else plain(e.alias_or_name)
-        for e in tree.expressions
-    ]
-    is_certain = all(names) and len({name.lower() for name in names}) == len(names)
-    return names if is_certain else []
-
-
-def _n_columns(tree: Any) -> int | None:
-    """Return the number of columns of a query; None: its text does not show it."""
-    while isinstance(tree, exp.SetOperation | exp.Subquery):
-        tree = tree.this
-    if not isinstance(tree, exp.Select) or not tree.expressions:
-        return None
-    unclear = any(e.is_star or isinstance(e, exp.Aliases) for e in tree.expressions)
-    generates = any(SPARKS.get(n) in _MANY for e in tree.expressions for n, _ in calls_in(e))
-    return None if unclear or generates else len(tree.expressions)
-
-
-_MANY = ("generator", "table")
-"""Kinds of functions that generate rows of several columns."""
 
 
 def called_tables(tree: Any, functions: Mapping[str, SqlFunction]) -> list[SqlFunction]:
@@ -123,7 +92,7 @@ def has_plain_names(tree: Any, functions: Collection[str], names: Collection[str
             if node.parts[0].name.lower() in names:
                 continue
             return False  # the fields of a struct
-    return all(SPARKS.get(name) not in _MANY for name, _ in calls_in(tree))
+    return all(SPARKS.get(name) not in MANY_COLUMNS for name, _ in calls_in(tree))
 
 
 def names_of_tables(tree: Any) -> frozenset[str]:
