@@ -43,7 +43,7 @@ _NEW_OPTIONS = ("cursor", "reading")
 
 ROWS: Mapping[str, int] = {
     "all": 1,
-    "sql": 2,
+    "sql": 3,
     "malloy": 1,
     "python": 2,
     "raw": 1,
