@@ -145,4 +145,5 @@ def test_edits_and_mutations_that_keep_build_ids_keep_rows(spark: Any, suite: st
                 counts["same"] += 1
                 compare(what, text)
     print(f"\n{suite}: {counts}")
+    assert min(counts[kind] for kind in ("edits", "same", "with rows")) > 0, counts
     assert not wrong, f"{len(wrong)} of {counts}:\n" + "\n".join(wrong)
