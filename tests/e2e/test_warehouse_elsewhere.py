@@ -60,10 +60,9 @@ def persist(root: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 def failed(root: Path) -> str:
-    """Run a build that must fail without computing anything, and return its output."""
+    """Run a build that must fail, and return its output."""
     ended = persist(root, "build")
     assert ended.returncode != 0, ended.stderr
-    assert not list(root.rglob("*.parquet.crc"))
     return " ".join((ended.stdout + ended.stderr).split())
 
 
