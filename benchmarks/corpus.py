@@ -144,10 +144,10 @@ def epochs(path: Path) -> list[Epoch]:
             all_of[-1].queries[f"q{number}"] = _view(f"q{number}", statement, n_columns(schema))
         elif output.startswith("org.apache.spark"):
             continue
-        elif dropped or (created and created[0] in all_of[-1].definitions):
-            name = dropped[1].strip("`").lower() if dropped else created[0] if created else ""
-            left = {n: t for n, t in all_of[-1].definitions.items() if n != name}
-            all_of.append(Epoch(left))
+        name = dropped[1].strip("`").lower() if dropped else created[0] if created else ""
+        definitions = all_of[-1].definitions
+        if name in definitions:
+            all_of.append(Epoch({n: text for n, text in definitions.items() if n != name}))
         if created:
             all_of[-1].definitions[created[0]] = created[1]
     return [e for e in all_of if e.queries]

@@ -214,8 +214,8 @@ def understand_function(
     shown: list[tuple[str, tuple[str, ...], str | None]] = []
     names: list[tuple[str, ...] | None] = []
     for parameter, one in zip(function.frames, upstream, strict=True):
-        relation, known = one.face.given, one.face.ordered_names
-        columns = relation.columns if known is not None else ()
+        relation, known = _whole(one.face), one.face.ordered_names
+        columns = relation.columns
         if parameter.columns is not None:
             by_name = dict(zip(known or (), columns, strict=True))
             columns = tuple(by_name[name] for name in parameter.columns)
@@ -235,9 +235,8 @@ def understand_function(
     reads = frozenset[str]().union(*(given_growth(u.face.given).reads for u in upstream))
     own_id = f"{declaration.name}@{declaration.location.path}"
     own_rows = digest("table", build_id) if fixed else rows
-    contract, is_history = declaration.annotation.contract, declaration.annotation.validity
-    is_known = declaration.persisted and contract is not None and is_history is None
-    promised = contract.columns if contract is not None and is_known else ()
+    contract = declaration.annotation.contract if declaration.persisted else None
+    promised = contract.columns if contract is not None else ()
     relation = Given(
         own_rows,
         tuple(digest("column", own_rows, name.lower()) for name in promised),
@@ -340,7 +339,7 @@ def bind_whole(binding: Binding, query: Query, upstream: Sequence[Face]) -> tupl
 
 
 def _whole(face: Face) -> Given:
-    """Return a relation as a query sees it that is not analysed."""
+    """Return a relation as functions, and queries that are not analysed, see it."""
     if face.is_ordered:
         return face.given
     growth = unknown(given_growth(face.given).reads, 0)

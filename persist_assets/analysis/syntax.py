@@ -337,9 +337,7 @@ def names_in_text(
     loses
         The tree does not represent the whole text: an apparent column may be ``+a``.
     """
-    whole = tree
-    while isinstance(tree, exp.SetOperation | exp.Subquery):
-        tree = tree.this
+    whole, tree = tree, first_select(tree)
     names = (
         [plain(e.alias_or_name) for e in tree.expressions] if isinstance(tree, exp.Select) else []
     )
@@ -351,13 +349,19 @@ def names_in_text(
     return tuple(names) if named and "*" not in names and all(names) else ()
 
 
+def first_select(tree: Any) -> Any:
+    """Return the query that names the columns of a query: of set operations, the first one."""
+    while isinstance(tree, exp.SetOperation | exp.Subquery):
+        tree = tree.this
+    return tree
+
+
 def item_in_text(tree: Any, number: int, n_columns: int) -> exp.Expr:
     """Return the SELECT item that is column `number` of `n_columns`, counted from 1.
 
     After a star it is counted from the end; NULL if it cannot be found.
     """
-    while isinstance(tree, exp.SetOperation | exp.Subquery):
-        tree = tree.this
+    tree = first_select(tree)
     items = tree.expressions if isinstance(tree, exp.Select) else []
     stars = [i for i, item in enumerate(items) if is_star(item)]
     if not stars or number <= stars[0]:

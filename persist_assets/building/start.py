@@ -166,8 +166,8 @@ def check_inputs(observer: Observer, started: Started, world: World) -> None:
     Raises
     ------
     BuildError
-        Checks that guard it have not passed, partitions that it reads are missing, or the table of
-        a function has other columns than its contract, by which the source was analysed.
+        Checks that guard it have not passed, partitions that it reads are missing, or it reads a
+        function's table that violates its contract. The analysis relies on that contract.
     """
     source, project = started.source, observer.project
     for read in project.reach(source.bindings, lambda s: s.is_leaf):

@@ -291,7 +291,7 @@ def _common(before: DataFrame, after: DataFrame) -> tuple[list[_Column], tuple[U
         if same:
             value = quote(new.name)
             number = isinstance(new.dataType, T.FloatType | T.DoubleType)
-            common.append(_Column(new.name, value, comparable(value, new.dataType), number))
+            common.append(_Column(new.name, value, comparison_value(value, new.dataType), number))
         else:
             kind = was.dataType.simpleString() if was is not None else None
             others.append(Uncompared(new.name, kind, new.dataType.simpleString()))
@@ -307,7 +307,7 @@ def _lacking(key: Sequence[str], columns: Sequence[str]) -> NotCompared | None:
     return NotCompared(f"no column `{lacking[0]}` with the same type on both sides", lacks_key=True)
 
 
-def comparable(value: str, kind: Any, depth: int = 0) -> str:
+def comparison_value(value: str, kind: Any, depth: int = 0) -> str:
     """Return an SQL expression that distinguishes values of a type; Spark does not compare maps.
 
     As text, floating-point numbers are exact, there is one NaN, and there are two zeros.
@@ -319,19 +319,19 @@ def comparable(value: str, kind: Any, depth: int = 0) -> str:
         case T.FloatType() | T.DoubleType():
             return f"CAST({value} AS STRING)"
         case T.ArrayType():
-            below = comparable(element, kind.elementType, depth + 1)
+            below = comparison_value(element, kind.elementType, depth + 1)
             return value if below == element else f"transform({value}, {element} -> {below})"
         case T.MapType():
             entry = _struct(
                 [
-                    comparable(f"{element}.key", kind.keyType, depth + 1),
-                    comparable(f"{element}.value", kind.valueType, depth + 1),
+                    comparison_value(f"{element}.key", kind.keyType, depth + 1),
+                    comparison_value(f"{element}.value", kind.valueType, depth + 1),
                 ]
             )
             return f"array_sort(transform(map_entries({value}), {element} -> {entry}))"
         case T.StructType():
             parts = [(f"{value}.{quote(f.name)}", f.dataType) for f in kind.fields]
-            below = [comparable(part, inner, depth) for part, inner in parts]
+            below = [comparison_value(part, inner, depth) for part, inner in parts]
             if below == [part for part, _ in parts]:
                 return value
             return f"IF({value} IS NULL, NULL, {_struct(below)})"

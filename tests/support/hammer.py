@@ -153,10 +153,15 @@ def start(*arguments: object, n: int = AT_ONCE) -> list[subprocess.Popen[str]]:
         subprocess.Popen([*command, str(i)], stdin=pipe, stdout=pipe, stderr=pipe, text=True)
         for i in range(n)
     ]
+    wait_until_ready(running)
+    return running
+
+
+def wait_until_ready(running: list[subprocess.Popen[str]]) -> None:
+    """Wait until each process has printed that it is ready."""
     for process in running:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n", process.communicate()
-    return running
 
 
 def go(running: list[subprocess.Popen[str]]) -> None:

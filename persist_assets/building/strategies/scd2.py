@@ -25,7 +25,7 @@ from persist_assets.core.errors import BuildError
 from persist_assets.core.model.annotations import VALID_FROM, VALID_TO
 from persist_assets.core.model.snapshots import merge_as_of
 from persist_assets.core.time_values import TIMES, literal
-from persist_assets.engine.data_diff import comparable
+from persist_assets.engine.data_diff import comparison_value
 from persist_assets.engine.session import translated
 from persist_assets.planning.increments import mismatch
 from persist_assets.planning.inputs import own_marks
@@ -229,7 +229,7 @@ def _differ(names: Iterable[str], kinds: Mapping[str, Any]) -> str:
 
     def value(row: str, name: str) -> str:
         column, kind = f"{row}.{quote(name)}", kinds[name]
-        return comparable(column, kind) if "map<" in kind.simpleString() else column
+        return comparison_value(column, kind) if "map<" in kind.simpleString() else column
 
     return " OR ".join(f"NOT ({value('new', n)} <=> {value('old', n)})" for n in names) or "false"
 

@@ -11,8 +11,7 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
 from persist_assets.analysis.functions import ARGUMENTS, PYTHON, SPARKS, UNIT_FIRST
-from persist_assets.analysis.syntax import calls_in
-from persist_assets.core.dialect import function_named, plain
+from persist_assets.analysis.syntax import calls_in, first_select, names_in_text
 from persist_assets.core.model.queries import Reference
 from persist_assets.core.pipes import is_table_query
 
@@ -278,23 +277,15 @@ MANY_COLUMNS = ("generator", "table")
 """Kinds of functions that generate rows of several columns."""
 
 
-def columns_of(tree: Any) -> list[str]:
+def columns_of(tree: Any) -> tuple[str, ...]:
     """Return the names of the columns of a query; none if its text does not show them all."""
-    if n_columns(tree) is None:
-        return []
-    while isinstance(tree, exp.SetOperation | exp.Subquery):
-        tree = tree.this
-    items: list[Any] = tree.expressions
-    is_named = (isinstance(e, exp.Alias | exp.Column) and not function_named(e) for e in items)
-    names = [plain(e.alias_or_name) for e in items] if all(is_named) else [""]
-    is_certain = all(names) and len({name.lower() for name in names}) == len(names)
-    return names if is_certain else []
+    names = names_in_text(tree, frozenset()) if n_columns(tree) is not None else ()
+    return names if len({name.lower() for name in names}) == len(names) else ()
 
 
 def n_columns(tree: Any) -> int | None:
     """Return the number of columns of a query; None: its text does not show it."""
-    while isinstance(tree, exp.SetOperation | exp.Subquery):
-        tree = tree.this
+    tree = first_select(tree)
     if not isinstance(tree, exp.Select) or not tree.expressions:
         return None
     unclear = any(e.is_star or isinstance(e, exp.Aliases) for e in tree.expressions)

@@ -319,7 +319,9 @@ class Annotation:
 
     @property
     def contract(self) -> Check | None:
-        """The check that names all columns of its table, if there is one."""
+        """The check that names all columns of its table; None for a history, which adds columns."""
+        if self.refresh == "snapshot":
+            return None
         return next((c for c in self.checks if c.kind == "columns" and not c.others), None)
 
     @property

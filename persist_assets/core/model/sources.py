@@ -308,7 +308,7 @@ class Source:
         Empty if they are known only once it has been computed.
         """
         promised = self.annotation.contract
-        if self.columns or promised is None or self.keeps_history:
+        if self.columns or promised is None:
             return self.columns
         kinds = (str(kind) or None for kind in promised.values)
         return tuple(Column(n, kind) for n, kind in zip(promised.columns, kinds, strict=True))
@@ -316,7 +316,7 @@ class Source:
     @property
     def promised_names(self) -> frozenset[str] | None:
         """The names of a function's columns, in lower case, by the contract of its table."""
-        if self.function is None or self.columns or not self.persisted:
+        if self.function is None or not self.persisted:
             return None
         return frozenset(c.name.lower() for c in self.known_columns) or None
 

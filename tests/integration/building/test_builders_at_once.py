@@ -7,6 +7,7 @@ import sys
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+import hammer
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -64,13 +65,8 @@ def test_two_concurrent_processes_build_a_source_once_and_the_second_reuses_the_
         )
         for _ in range(2)
     ]
-    for process in running:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n", process.communicate()
-    for process in running:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
+    hammer.wait_until_ready(running)
+    hammer.go(running)
     said = [process.communicate(timeout=180) for process in running]
     assert [p.returncode for p in running] == [0, 0], said
     assert sorted(out.strip() for out, _ in said) == ["built", "reused"]

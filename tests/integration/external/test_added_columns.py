@@ -12,7 +12,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 from icebergs import Written
-from test_ingestion import build, told
+from test_ingestion import build, sync_events
 
 from persist_assets.building.builder import Builder
 from persist_assets.core.errors import PersistError
@@ -71,13 +71,13 @@ def test_declaring_an_unused_column_causes_no_build_or_fetch(
     put(root, WIDE, (1, "a", 7), (2, "b", None))
     builder = enter(root)
     assert build(builder) == {"o": "build"}
-    begun, (held,) = told(builder), builder.ledger.copies.fetch()
+    begun, (held,) = sync_events(builder), builder.ledger.copies.fetch()
     for columns in (f"{KEYLESS}, c int", f"c int, {KEYLESS}", KEYLESS, f"{KEYLESS}, c int"):
         write(root, table(columns) + OLD)
         after = enter(root)
         assert build(after) == {"o": "reuse"}, columns
         assert after.ledger.copies.fetch() == [held]
-        assert told(after) == begun
+        assert sync_events(after) == begun
 
 
 @pytest.mark.slow
@@ -98,7 +98,7 @@ def test_a_column_added_to_the_table_is_null_in_old_rows_which_are_not_reread(
     assert planned.read is not None
     assert (planned.read.files, planned.read.rows) == (1, 2)  # only the added file
     assert build(builder) == {"o": "build", "n": "build"}
-    _, grown, followed = told(builder)
+    _, grown, followed = sync_events(builder)
     assert (grown["why"], grown["read"], grown["read_bytes"]) == ("columns are needed", 0, 0)
     assert (followed["inserted"], followed["read"]) == (1, 1)
     assert values(builder, "n") == [(1, None), (3, 30)]
@@ -132,7 +132,7 @@ def test_with_a_primary_key_only_a_newly_needed_column_is_fetched(
     why = "it has no primary key, so columns cannot be read alone"
     assert reason == (None if is_keyed else why)
     assert (why in caplog.text) is not is_keyed
-    (_, grown) = told(builder)
+    (_, grown) = sync_events(builder)
     assert grown["why"] == ("columns are needed" if is_keyed else f"columns are needed, and {why}")
     assert values(builder, "n") == [(1, 7)]
     assert len(copies(builder)) == 1
@@ -174,10 +174,10 @@ def test_environments_that_declare_different_columns_share_a_copy(
     (copy,) = prod.ledger.copies.fetch()
     assert copy.columns == ("c", "id", "k")
     write(root, table(f"{KEYED}, c int") + OLD + NEW)
-    before = told(dev := enter(root, "dev"))
+    before = sync_events(dev := enter(root, "dev"))
     build(dev)
     assert values(dev, "n") == [(1, 7), (2, 8)]
-    assert told(dev) == before  # the changes were fetched already
+    assert sync_events(dev) == before  # the changes were fetched already
     # The column is dropped: only environments that declare it fail.
     rest = pa.table({"id": [1, 3], "k": ["a", "b"]}, schema=PLAIN)
     deltalake.write_deltalake(str(root / "lake"), rest, mode="overwrite", schema_mode="overwrite")
@@ -317,7 +317,7 @@ def test_an_iceberg_table_gains_a_column(enter: Make, make_project: Callable[...
     builder = enter(root)
     assert build(builder) == {"o": "build", "n": "build"}
     assert values(builder, "n") == [(1, None), (3, 30)]
-    grown, followed = [e for e in told(builder) if e.get("read") is not None][-2:]
+    grown, followed = [e for e in sync_events(builder) if e.get("read") is not None][-2:]
     assert (grown["why"], grown["read"], grown["read_bytes"]) == ("columns are needed", 0, 0)
     assert followed["inserted"] == 1
     assert len(copies(builder)) == 1

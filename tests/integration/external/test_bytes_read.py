@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 from test_directories import PARQUET, put
-from test_ingestion import build, told
+from test_ingestion import build, sync_events
 
 from persist_assets.engine.activity import counted_input
 from persist_assets.external.status import find_holding
@@ -46,7 +46,7 @@ def test_bytes_read_are_measured_by_spark(enter: Callable[..., Any], make_projec
     assert begun.held is not None
     assert begun.held.rows_read == 2
     assert 0 < (begun.held.bytes_read or 0) < 200_000
-    assert told(builder)[-1]["read_bytes"] == begun.held.bytes_read
+    assert sync_events(builder)[-1]["read_bytes"] == begun.held.bytes_read
     assert begun.capabilities is not None
     assert begun.capabilities.columns == "only needed columns of files are read"
     # An incremental sync is counted on its own.

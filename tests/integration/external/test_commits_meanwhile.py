@@ -14,7 +14,7 @@ import pytest
 from conftest import ROOT, wait_for
 from deltalake import DeltaTable
 from icebergs import need_iceberg
-from test_ingestion import build, told
+from test_ingestion import build, sync_events
 
 from persist_assets.building.builder import Builder
 from persist_assets.core.errors import GoneError
@@ -302,7 +302,7 @@ def test_a_build_publishes_nothing_if_files_vanish_before_the_read(
         build(enter(root, engine=meanwhile(spark, lambda: writer.say("vacuum"))))
     builder = enter(root)
     assert builder.ledger.copies.fetch() == []
-    assert told(builder) == []
+    assert sync_events(builder) == []
     build(builder)
     assert check(builder, writer) == writer.head()
     writer.say("update")

@@ -18,7 +18,7 @@ import pytest
 from buckets import KEY, SECRET, Server, parquet
 from ingesting import DirectoryLake, Life
 from test_commits_meanwhile import meanwhile
-from test_ingestion import build, told
+from test_ingestion import build, sync_events
 from test_object_store import server
 
 from persist_assets.building.builder import Builder
@@ -80,7 +80,7 @@ def test_a_directory_of_parquet_files_is_copied_and_followed(
     build(builder := enter(root))
     assert rows(builder, "a") == [(1, "x"), (2, "x"), (3, "a/_b"), (5, "a/_b")]
     assert rows(builder, "b") == [(5, 500, date(2026, 1, 2))]
-    (begun,) = told(builder)
+    (begun,) = sync_events(builder)
     assert begun["read"] == 4  # no source needs a row of the third file
     # Only new files are read, and only the source that selects their rows is built.
     put(root, "day=2026-01-09/Kind=x/a.parquet", 7, 8)
@@ -88,7 +88,7 @@ def test_a_directory_of_parquet_files_is_copied_and_followed(
     done = build(builder := enter(root))
     assert (done["a"], done["b"]) == ("reuse", "build")
     assert [row[0] for row in rows(builder, "b")] == [5, 7, 8]
-    followed = told(builder)[-1]
+    followed = sync_events(builder)[-1]
     assert (followed["read"], followed["inserted"], followed["deleted"]) == (2, 2, 0)
     # An error names a broken file, and published tables stay.
     broken = root / "lake" / "day=2026-01-01" / "Kind=x" / "b.parquet"
@@ -111,7 +111,7 @@ def test_a_directory_of_parquet_files_is_copied_and_followed(
     build(builder := enter(root))
     assert rows(builder, "a") == [(1, "x"), (3, "a/_b"), (6, "a/_b"), (9, "x")]
     assert [(r[0], r[2].day) for r in rows(builder, "b")] == [(6, 2), (7, 8), (8, 8), (9, 1)]
-    compared = told(builder)[-1]
+    compared = sync_events(builder)[-1]
     assert (compared["inserted"], compared["deleted"]) == (4, 4)
     # A query that needs more rows than the copy has reads the files, if they did not change since.
     table = builder.project.by_key["m", "t"]

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from icebergs import Written
 from ingesting import IcebergLake, Life
-from test_ingestion import build, told
+from test_ingestion import build, sync_events
 
 from persist_assets.building.builder import Builder
 from persist_assets.core.errors import StorageError
@@ -129,7 +129,7 @@ def test_a_table_is_copied_once_and_its_appends_are_followed(
         builder = enter(root)
         assert build(builder) == {"invoices": "reuse", "counts": "build"}
     check(builder, lake)
-    assert [(t["why"], t.get("inserted"), t["written"]) for t in told(builder)] == [
+    assert [(t["why"], t.get("inserted"), t["written"]) for t in sync_events(builder)] == [
         ("it is new", None, 3),
         ("it changed", 1, 1),
     ]
@@ -140,14 +140,14 @@ def test_a_table_is_copied_once_and_its_appends_are_followed(
         builder = enter(root)
         assert build(builder) == {"invoices": "reuse", "counts": "reuse"}
     check(builder, lake)
-    assert told(builder)[-1]["inserted"] == 0
-    before = len(told(builder))
+    assert sync_events(builder)[-1]["inserted"] == 0
+    before = len(sync_events(builder))
     lake.compact()
     with away(lake, *data(lake)):
         builder = enter(root)
         assert build(builder) == {"invoices": "reuse", "counts": "reuse"}
     check(builder, lake)
-    assert [t["inserted"] for t in told(builder)[before:]] == [0]
+    assert [t["inserted"] for t in sync_events(builder)[before:]] == [0]
 
 
 @pytest.mark.proves("F14", "F24", "F26")
@@ -180,7 +180,7 @@ def test_changes_that_cannot_be_followed_cause_a_reread_with_a_warning(
     build(builder := enter(root))
     check(builder, lake)
     (warned,) = [r for r in caplog.records if r.levelname == "WARNING"]
-    read_anew = told(builder)[-1]["why"]
+    read_anew = sync_events(builder)[-1]["why"]
     assert warned.getMessage() == f"`m/events` is read again in full: {read_anew}"
     assert re.fullmatch(why, read_anew)
     caplog.clear()
@@ -232,7 +232,7 @@ def test_adding_a_week_fetches_only_the_rows_of_that_week(
         assert build(builder) == {"week1": "build", "week2": "build"}
     assert [i for i, _ in read(builder, "week1")] == [*range(14), 100]
     assert [i for i, _ in read(builder, "week2")] == [*range(14, 28)]
-    assert [(t["why"], t["written"]) for t in told(builder)] == [
+    assert [(t["why"], t["written"]) for t in sync_events(builder)] == [
         ("it is new", 14),
         ("rows are needed", 14),
         ("it changed", 1),
@@ -268,7 +268,7 @@ def test_appends_are_followed_when_the_partitioning_changes(
         builder = enter(root)
         assert {*build(builder).values()} == {"build"}
         check_all(builder)
-        assert told(builder)[-1]["inserted"] == 2
+        assert sync_events(builder)[-1]["inserted"] == 2
     again = enter(root)
     again.observer.ingestion.sync(again.project.by_key["m", "events"], from_scratch=True)
     build(builder := enter(root))
@@ -294,7 +294,7 @@ def test_a_renamed_column_is_read_once_its_declaration_is_renamed(
     lake.put(renamed)
     build(builder := enter(root))
     assert read(builder, "invoices") == [(1,), (2,), (5,)]
-    assert told(builder)[-1]["inserted"] == 1
+    assert sync_events(builder)[-1]["inserted"] == 1
 
 
 @pytest.mark.slow

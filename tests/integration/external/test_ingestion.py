@@ -74,7 +74,7 @@ def build(builder: Builder) -> dict[str, str]:
     return done
 
 
-def told(builder: Builder) -> list[dict[str, Any]]:
+def sync_events(builder: Builder) -> list[dict[str, Any]]:
     """Return the data of the copy's events."""
     events = builder.ledger.events.fetch(limit=10_000)
     return [dict(e.data) for e in events if e.kind == "external-synced"]
@@ -97,7 +97,7 @@ def test_a_copy_gains_and_drops_rows_as_views_are_added_and_removed(
     assert [n.predicate for n in first.project.needs] == [F1]
     build(first)
     assert ids(first, "v1") == [1, 2]
-    (begun,) = told(first)
+    (begun,) = sync_events(first)
     assert (begun["written"], begun["version"].split(":")[1]) == (2, "1")
     held = first.observer.ingestion.find(first.project.sources[0])
     assert held is not None
@@ -109,7 +109,7 @@ def test_a_copy_gains_and_drops_rows_as_views_are_added_and_removed(
     build(second)
     assert ids(second, "v1") == [1, 2, 8]
     assert ids(second, "v2") == [4, 5, 9]
-    _, grown, followed = told(second)
+    _, grown, followed = sync_events(second)
     assert (grown["why"], grown["written"], grown["version"]) == (
         "rows are needed",
         2,
@@ -120,7 +120,7 @@ def test_a_copy_gains_and_drops_rows_as_views_are_added_and_removed(
     (root / "sources" / "m.sql").write_text(TABLE + V2)
     third = enter(root)
     build(third)
-    assert told(third)[-1]["retired"] == 3
+    assert sync_events(third)[-1]["retired"] == 3
     now = third.observer.ingestion.find(third.project.sources[0])
     assert now is not None
     assert now.rows == 3
@@ -367,7 +367,7 @@ def test_a_plan_predicts_the_files_and_rows_that_a_run_reads(
     assert foretold.why.endswith(f"it is read again in full: {foretold.full_read_reason}")
     assert (foretold.read.files, foretold.read.of, foretold.read.rows) == (1, 2, 2)
     assert (foretold.read.bytes, brought.rows) == (sizes(0), 1)
-    last = told(enter(root))[-1]
+    last = sync_events(enter(root))[-1]
     assert (last["why"], last["read"], last["read_bytes"]) == (
         foretold.full_read_reason,
         1,
@@ -461,7 +461,7 @@ def test_only_missing_columns_of_copied_rows_are_read(
         enter(root).observer.ingestion.sync(source, from_scratch=True)
     scans = Scans(spark, "(category,")
     (builder := enter(root)).observer.ingestion.sync(builder.project.sources[0])
-    *_, plans = scans.told()
+    *_, plans = scans.sync_events()
     found = sorted(
         sorted(text.split(",")) for text in re.findall(r"ReadSchema: struct<(.*?)>", str(plans))
     )
@@ -492,7 +492,7 @@ def test_rows_expire_from_a_copy_over_time(enter: Make, make_project: Callable[.
     assert after is not None
     assert after.rows == 8
     assert after.bytes < held.bytes
-    assert told(builder)[-1]["retired"] == held.rows - after.rows
+    assert sync_events(builder)[-1]["retired"] == held.rows - after.rows
 
 
 @pytest.mark.slow
@@ -546,7 +546,7 @@ def test_files_of_versions_older_than_the_copy_may_be_deleted(
         life.build()
         life.check()
     assert gone
-    whys = [t["why"] for t in told(enter(life.root))]
+    whys = [t["why"] for t in sync_events(enter(life.root))]
     assert whys.count("it is new") == 1
     rewritten = re.compile(r"snapshot \d+ is not an append: overwrite")  # of Iceberg tables
     others = {why for why in whys if not rewritten.fullmatch(why)}
@@ -681,7 +681,7 @@ def test_rows_are_counted_even_if_no_column_is_needed(
         assert (copy.columns, copy.rows) == (("id",), wanted)
         source = builder.project.persisted[0]
         assert [row.n for row in builder.read(source).collect()] == [wanted]
-    assert told(builder)[-1]["deleted"] == 3
+    assert sync_events(builder)[-1]["deleted"] == 3
 
 
 @pytest.mark.slow
@@ -705,7 +705,7 @@ def test_a_copy_is_rewritten_when_most_of_its_rows_change(
         (root / "persist.toml").write_text(f"approve_above = 1\n{settings}")
     now = enter(root)
     assert build(now) == {"n": "build", "m": "reuse"}
-    synced = [(t["deleted"], t["written"]) for t in told(now) if t.get("deleted")]
+    synced = [(t["deleted"], t["written"]) for t in sync_events(now) if t.get("deleted")]
     assert synced == [(11, 1)]
     assert [r.n for s in ("n", "m") for r in now.read(_named(now, s)).collect()] == [1]
 
@@ -770,7 +770,7 @@ def test_changes_between_similar_values_are_followed(
         (v,) = builder.project.persisted
         found = [(r.id, r.x, r.s and tuple(r.s)) for r in builder.read(v).collect()]
         assert sorted(map(repr, found)) == sorted(map(repr, there))
-    first, *changes = told(builder)
+    first, *changes = sync_events(builder)
     assert first["why"] == "it is new"
     of_each = [(t["why"], t.get("inserted"), t.get("deleted")) for t in changes]
     assert of_each == [("it changed", 1, 1)] * 5

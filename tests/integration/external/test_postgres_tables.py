@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from ingesting import SCHEMA, Life, bag
 from test_commits_meanwhile import meanwhile
-from test_ingestion import build, ids, told
+from test_ingestion import build, ids, sync_events
 
 from persist_assets.core.errors import GoneError, StorageError, UnapprovedError, UntrustedError
 from persist_assets.core.trust import confined
@@ -159,19 +159,19 @@ def test_a_table_without_a_cursor_is_compared_with_its_copy(
     )
     assert build(builder := enter(root)) == {"a": "build"}
     assert held(builder).rows == 10
-    assert told(builder)[-1]["read"] == 10  # the server filters
-    assert told(builder)[-1]["read_bytes"] < 200
+    assert sync_events(builder)[-1]["read"] == 10  # the server filters
+    assert sync_events(builder)[-1]["read_bytes"] < 200
     assert build(enter(root)) == {"a": "reuse"}
     # Changes of rows or columns that are not needed make no reader stale.
     db.do("INSERT INTO t VALUES (21, 'b', 21); UPDATE t SET pad = 'x'")
     assert build(builder := enter(root)) == {"a": "reuse"}
-    assert (told(builder)[-1]["inserted"], told(builder)[-1]["deleted"]) == (0, 0)
+    assert (sync_events(builder)[-1]["inserted"], sync_events(builder)[-1]["deleted"]) == (0, 0)
     db.do(
         "UPDATE t SET s = 'a' WHERE id = 1; DELETE FROM t WHERE id = 2; INSERT INTO t VALUES (22, 'a', NULL)"
     )
     assert build(builder := enter(root)) == {"a": "build"}
     assert ids(builder, "a") == [1, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22]
-    assert (told(builder)[-1]["inserted"], told(builder)[-1]["deleted"]) == (2, 1)
+    assert (sync_events(builder)[-1]["inserted"], sync_events(builder)[-1]["deleted"]) == (2, 1)
     # The program needs more rows, and the table has changed: all are read once.
     (root / "sources" / "m.sql").write_text(db.declared("id bigint, s string, n int") + A + B)
     db.do("INSERT INTO t VALUES (23, 'a', 23)")
@@ -213,7 +213,7 @@ def test_a_cursor_fetches_only_new_rows_and_late_ones_are_detected(
     db.do("INSERT INTO t VALUES (21, 'a', '2024-02-01'), (22, 'b', '2024-02-01 00:00:00.5')")
     assert build(builder := enter(root)) == {"a": "build"}
     assert ids(builder, "a") == [*range(1, 22)]
-    assert (told(builder)[-1]["read"], told(builder)[-1]["inserted"]) == (1, 1)
+    assert (sync_events(builder)[-1]["read"], sync_events(builder)[-1]["inserted"]) == (1, 1)
     # Late rows, with smaller values or NULL, and rows that were deleted or changed.
     for statement, now in (
         ("INSERT INTO t VALUES (30, 'a', '2024-01-15')", [*range(1, 22), 30]),
@@ -239,7 +239,7 @@ def test_a_cursor_fetches_only_new_rows_and_late_ones_are_detected(
     (root / "sources" / "m.sql").write_text(text + A.replace("a as", "b as").replace("'a'", "'b'"))
     build(builder := enter(root))
     assert ids(builder, "b")[-1] == 40
-    grown, followed = told(builder)[-2:]
+    grown, followed = sync_events(builder)[-2:]
     assert (grown["why"], followed["inserted"]) == ("rows are needed", 1)
 
 
@@ -322,7 +322,7 @@ def test_passwords_do_not_leak_into_files_logs_or_errors(
     with_password = {"password": "${env:PERSIST_SECRET_PG}"}
     root = make_project({"m.sql": db.declared("id bigint, s string", **with_password) + A})
     build(builder := enter(root))
-    said = [repr(builder.project.sources), json.dumps(told(builder))]
+    texts = [repr(builder.project.sources), json.dumps(sync_events(builder))]
     nowhere = db.declared("id bigint, s string", **with_password).replace(
         "postgres@/", "postgres@nowhere.invalid/"
     )
@@ -333,16 +333,16 @@ def test_passwords_do_not_leak_into_files_logs_or_errors(
     for project, message in failures.items():
         with pytest.raises(StorageError, match=message) as failed:
             build(enter(project))
-        said += [repr(vars(failed.value)), str(failed.getrepr(showlocals=False))]
+        texts += [repr(vars(failed.value)), str(failed.getrepr(showlocals=False))]
     monkeypatch.delenv("PERSIST_SECRET_PG")
     with pytest.raises(StorageError, match="PERSIST_SECRET_PG, which is not set"):
         build(enter(root))
     for project in (root, *failures):
         files = [p for p in project.rglob("*") if p.is_file()]
         assert "ledger.db" in {p.name for p in files}
-        said += [p.read_bytes().decode("latin-1") for p in files]
+        texts += [p.read_bytes().decode("latin-1") for p in files]
     assert caplog.text
-    assert SECRET not in "".join([*said, caplog.text])
+    assert SECRET not in "".join([*texts, caplog.text])
 
 
 class Lake:

@@ -615,7 +615,7 @@ def test_a_corrupt_ledger_is_reported_and_not_changed(open_ledger: Open, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("url", "message"),
     [
         ("nonsense://x", "unknown driver `nonsense`"),
         ("mysql://u:secret@h/x", r"unsupported ledger `mysql://u:\*\*\*@h/x`"),
@@ -635,9 +635,9 @@ def test_a_corrupt_ledger_is_reported_and_not_changed(open_ledger: Open, tmp_pat
         ),
     ],
 )
-def test_an_unusable_ledger_is_reported_without_its_password(given: str, message: str) -> None:
+def test_an_unusable_ledger_is_reported_without_its_password(url: str, message: str) -> None:
     with pytest.raises(LedgerError, match=message) as error:
-        Ledger(given)
+        Ledger(url)
     assert "secret" not in str(error.value)
 
 

@@ -77,9 +77,7 @@ def moving(url: str, times: int, n: int) -> list[subprocess.Popen[str]]:
         subprocess.Popen([*command, str(i)], stdin=pipe, stdout=pipe, stderr=pipe, text=True)
         for i in range(n)
     ]
-    for process in running:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n", process.communicate()
+    hammer.wait_until_ready(running)
     return running
 
 

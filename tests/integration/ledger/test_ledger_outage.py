@@ -148,9 +148,9 @@ class Transactions(ast.NodeVisitor):
 def test_every_transaction_is_retried_after_a_lost_connection() -> None:
     opening: dict[str, set[str]] = {}
     for path in (ROOT / "persist_assets" / "ledger").glob("*.py"):
-        found = Transactions(path).opening
-        assert found.keys().isdisjoint(opening)
-        opening |= found
+        of_file = Transactions(path).opening
+        assert of_file.keys().isdisjoint(opening)
+        opening |= of_file
     at_once = {name for name, decorators in opening.items() if "repeated" not in decorators}
     assert at_once == AT_ONCE.keys(), "without @repeated"
     assert len(opening) - len(at_once) > 100

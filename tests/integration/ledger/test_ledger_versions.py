@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hammer
 import pytest
 import sqlalchemy as sa
 from conftest import ROOT
@@ -274,13 +275,8 @@ def test_only_one_of_several_concurrent_processes_migrates_a_ledger(
         )
         for _ in range(4)
     ]
-    for process in running:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in running:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
+    hammer.wait_until_ready(running)
+    hammer.go(running)
     found = [int(process.communicate(timeout=60)[0]) for process in running]
     assert [p.returncode for p in running] == [0] * 4
     assert sorted(found) == [version, VERSION, VERSION, VERSION]

@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import hammer
 import pytest
 from commands import persist, printed
 from conftest import wait_for
@@ -284,13 +285,8 @@ def test_concurrent_turns_send_each_alert_once_per_channel(
             )
             for _ in range(2)
         ]
-        for process in processes:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-        for process in processes:
-            assert process.stdin is not None
-            process.stdin.write("\n")
-            process.stdin.flush()
+        hammer.wait_until_ready(processes)
+        hammer.go(processes)
     assert [process.returncode for process in processes] == [0, 0]
     assert sorted(received_by(receiver)) == [
         ("failed", "opened", "v@sources/m.sql"),

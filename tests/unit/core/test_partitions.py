@@ -187,7 +187,7 @@ def test_valid_partition_annotations_are_accepted(annotation: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("annotation", "said"),
+    ("annotation", "expected"),
     [
         ("partition=dayly time_column=day", "got `dayly`"),
         ('partition=daily start="2013-01-01"', "needs a time column"),
@@ -215,9 +215,9 @@ def test_valid_partition_annotations_are_accepted(annotation: str) -> None:
         ("partition { o=[a] } backfill=both", "got `both`"),
     ],
 )
-def test_invalid_partition_annotations_are_rejected(annotation: str, said: str) -> None:
+def test_invalid_partition_annotations_are_rejected(annotation: str, expected: str) -> None:
     messages = [p.message for p in project(annotation).problems]
-    assert any(said in message for message in messages), messages
+    assert any(expected in message for message in messages), messages
 
 
 def test_a_nondeterministic_table_cannot_have_partitions() -> None:

@@ -46,8 +46,8 @@ def test_there_is_no_timeline_without_deadlines() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**5), st.integers(0, 10**9)), min_size=1, max_size=60))
-def test_all_bars_are_within_the_timeline(given: list[tuple[int, int]]) -> None:
-    drawn = draw_timeline([want(*one) for one in given], NOW, left=10, width=100)
+def test_all_bars_are_within_the_timeline(wants: list[tuple[int, int]]) -> None:
+    drawn = draw_timeline([want(*one) for one in wants], NOW, left=10, width=100)
     for bar in drawn.bars:
         assert all(10 <= x <= 113 for x in (bar.begin, bar.end, bar.deadline, drawn.now))
         assert bar.begin < bar.end and bar.y < drawn.height
