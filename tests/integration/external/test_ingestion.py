@@ -461,7 +461,7 @@ def test_only_missing_columns_of_copied_rows_are_read(
         enter(root).observer.ingestion.sync(source, from_scratch=True)
     scans = Scans(spark, "(category,")
     (builder := enter(root)).observer.ingestion.sync(builder.project.sources[0])
-    *_, plans = scans.sync_events()
+    *_, plans = scans.told()
     found = sorted(
         sorted(text.split(",")) for text in re.findall(r"ReadSchema: struct<(.*?)>", str(plans))
     )
