@@ -42,7 +42,7 @@ _COPIED_BYTES_PER_S = 150e6
 
 _STARTING_S = 30.0
 """Seconds that a first build may take longer than later ones: Spark starts, and compiles code."""
-_MOST_STARTING = 4
+_MOST_STARTING = 4.0
 """The maximum factor by which a first build takes longer than later ones for that reason."""
 _LEAST_OF_SMALL_S = 10.0
 """A small table that is computed as a whole in fewer seconds is not maintained, unless it was."""
@@ -65,28 +65,38 @@ class Experience:
     pace
         How many times as long as expected by sizes alone their incremental builds take; None: they
         are too few.
-    starting
-        The first build of a table takes at most so many times as long as later full builds.
+    first_builds
+        The seconds of a table's first build, and how many times as long as the next full build it
+        took.
     """
 
     pace: float | None = None
-    starting: float = _MOST_STARTING
+    first_builds: Sequence[tuple[float, float]] = ()
+
+    def starting(self, first_s: float) -> float:
+        """Return how many times as long as later full builds a first build takes at most.
+
+        Spark's start costs about the same for each table, so tables that were built much faster
+        have larger ratios, which prove nothing.
+        """
+        ratios = [ratio for seconds, ratio in self.first_builds if seconds >= first_s / 2]
+        if len(ratios) < _LEAST_TABLES:
+            return _MOST_STARTING
+        return min(_MOST_STARTING, max(_LEAST_STARTING, *ratios))
 
 
 def experience_of(tables: Iterable[Sequence[Cost]]) -> Experience:
     """Return what is known from the builds of several tables, the latest of each first."""
     paces: list[float] = []
-    starts: list[float] = []
+    first_builds: list[tuple[float, float]] = []
     for costs in tables:
         if any(c.by_size_s for c in costs):
             paces.append(_correction(costs))
             whole = [c.seconds for c in costs if c.maintenance == "whole"]
-            if len(whole) > 1 and whole[0]:
-                starts.append(whole[1] / whole[0])
-    starting = float(_MOST_STARTING)
-    if len(starts) >= _LEAST_TABLES:
-        starting = min(starting, max(_LEAST_STARTING, *starts))
-    return Experience(median(paces) if len(paces) >= _LEAST_TABLES else None, starting)
+            if len(whole) > 1 and whole[-2]:
+                first_builds.append((whole[-1], whole[-1] / whole[-2]))
+    pace = median(paces) if len(paces) >= _LEAST_TABLES else None
+    return Experience(pace, tuple(first_builds))
 
 
 def asks_experience(costs: Sequence[Cost]) -> bool:
@@ -204,7 +214,7 @@ def is_worth_measuring(expected: Estimates, costs: Sequence[Cost], experience: E
     like_the_last_s = (expected.by_size_s or expected.delta_s) * _correction(costs, n_builds=1)
     if first_s > _STARTING_S:  # it may have waited for Spark, as no other table did
         return like_the_last_s > max(first_s - _STARTING_S, first_s / _MOST_STARTING)
-    return like_the_last_s > first_s / experience.starting
+    return like_the_last_s > first_s / experience.starting(first_s)
 
 
 def size_of(changes: Collection[Change | None]) -> int:

@@ -259,7 +259,7 @@ def test_a_full_build_is_measured_again_if_the_first_may_include_spark_startup()
 def test_the_slowness_of_first_builds_is_estimated_from_other_tables() -> None:
     by_size = after_costs(WHOLE).expected
     assert by_size is not None
-    twice = Experience(starting=2.0)
+    twice = Experience(first_builds=[(60.0, 2.0)] * 3)
     for n, method in ((1.9, "whole"), (2.1, "keys")):
         first = replace(WHOLE, seconds=by_size.delta_s * n)
         costs = kept_up(2.0), kept_up(2.0), first
@@ -291,14 +291,25 @@ def test_the_speed_of_incremental_builds_is_estimated_from_other_tables() -> Non
 @pytest.mark.proves("T12")
 def test_estimates_use_other_tables_only_if_there_are_enough() -> None:
     many = (kept_up(1.0), kept_up(2.0), replace(WHOLE, seconds=2.0), replace(WHOLE, seconds=5.0))
-    assert experience_of([many] * 2) == Experience()
-    assert experience_of([many] * 3) == Experience(pace=0.75, starting=2.5)
+    assert experience_of([many] * 2).pace is None
+    assert experience_of([many] * 3) == Experience(0.75, ((5.0, 2.5),) * 3)
     assert experience_of([many[1:2]] * 3) == Experience(pace=1.0)
     assert experience_of([many[2:]] * 3) == Experience()  # they are not maintained
-    slow = (kept_up(2.0), WHOLE, replace(WHOLE, seconds=9 * WHOLE.seconds))
-    assert experience_of([many, many, slow]).starting == Experience().starting
-    even = (kept_up(9.0), WHOLE, WHOLE)
-    assert experience_of([even] * 3) == Experience(pace=4.5, starting=2.0)
+
+
+@pytest.mark.proves("T12")
+def test_the_slowness_of_a_first_build_is_estimated_from_tables_that_took_as_long() -> None:
+    def slow(*seconds: float) -> list[Cost]:
+        return [kept_up(2.0), *(replace(WHOLE, seconds=s) for s in seconds)]
+
+    small, large = slow(1.0, 3.9), slow(4.0, 10.0)
+    known = experience_of([small, small, small, large, large, large])
+    assert [known.starting(s) for s in (7.8, 7.9, 20.0)] == [3.9, 2.5, 2.5]
+    assert known.starting(20.1) == Experience().starting(20.1)
+    assert experience_of([large] * 2).starting(10.0) == Experience().starting(10.0)
+    assert experience_of([large, large, slow(1.0, 9.0)]).starting(10.0) == 4.0
+    assert experience_of([slow(5.0, 5.0)] * 3).starting(10.0) == 2.0
+    assert experience_of([slow(0.0, 5.0)] * 3) == Experience(pace=1.0)
 
 
 @pytest.mark.proves("V38")
