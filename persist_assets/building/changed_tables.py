@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial, reduce
 from hashlib import sha256
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from persist_assets.building.held_relations import SharedWork
 from persist_assets.building.reader import Slice, view_name
@@ -26,8 +27,9 @@ from persist_assets.core.dialect import quote
 from persist_assets.core.errors import BuildError, GoneError, StorageError
 from persist_assets.core.model.columns import Column
 from persist_assets.core.model.deltas import ROW_WEIGHT, Program, probe_name
-from persist_assets.core.object_stores import spark_pattern
+from persist_assets.core.object_stores import spark_pattern, spark_uri
 from persist_assets.engine.row_metrics import row_digests
+from persist_assets.engine.session import translated
 from persist_assets.planning.render import Statement
 from persist_assets.storage.delta_tables import read_snapshot
 from persist_assets.storage.raw import Pin
@@ -52,12 +54,22 @@ SEMI_JOIN = re.compile(
     rf" ON (?:{_COLUMN} <=> \2\.\w+(?: AND )?)+"
 )
 """A semi-join of the rows with some keys, as `analysis.deltas` writes it."""
+JOINED = re.compile(
+    r"( FROM `now:((?:[^`]|``)+)` AS t) LEFT SEMI JOIN \(SELECT \*[^()]* FROM `(?:[^`]|``)+`\) AS j"
+    rf" ON (?:{_COLUMN} = j\.c\d+(?: AND )?)+"
+)
+"""A semi-join of an unchanged table with rows that it is joined with, which only saves work."""
+_SMALL_BYTES = 32 * 2**20
+"""Spark reads all rows of tables of at most this size: it has to sort none of them."""
 _SAME = re.compile(rf"({_COLUMN}) <=> ([kd]\.(\w+))")
 """One of its conditions."""
 _MUCH_BYTES = 4 * 2**20
 """Rows of changed files larger than this are compared by digests first."""
 _MANY_BYTES = 32 * 2**20
 """Files with a table's changed rows that are larger than this have many rows."""
+_LARGE_BYTES = 128 * 2**20
+_MANY_FILES = 8
+"""In tables of at least this size with as many files, those that have some keys are found first."""
 _MOST_ROWS = 500_000
 """If no held relation has more rows, statements are planned for few."""
 
@@ -145,7 +157,20 @@ class ChangedTables:
             )
             return _SAME.sub(lambda m: f"{m[1]} {equal(keys, m[3])} {m[2]}", match[0])
 
-        return _NAME.sub(view, SEMI_JOIN.sub(compared, sql))
+        return _NAME.sub(view, SEMI_JOIN.sub(compared, self._without_small(sql)))
+
+    def _without_small(self, sql: str) -> str:
+        """Return a statement without the semi-joins that reduce small tables."""
+
+        def reduced(match: re.Match[str]) -> str:
+            source_id = match[2].replace("``", "`")
+            if source_id in self.read:
+                n_bytes = self.read[source_id].bytes
+            else:
+                n_bytes = self.reader.pins.pin(self.reader.project.by_id[source_id]).bytes
+            return match[1] if n_bytes is not None and n_bytes <= _SMALL_BYTES else match[0]
+
+        return JOINED.sub(reduced, sql)
 
     def _view(self, kind: str, name: str) -> str:
         """Return the relation that a name of the program means, as statements read it."""
@@ -162,7 +187,8 @@ class ChangedTables:
     def _n_uses(self, name: str) -> int:
         """Return how often the statements of the program read a relation."""
         program = self.program
-        n = sum(text.count(quote(name)) for text in program.statements)
+        texts = map(self._without_small, program.statements)
+        n = sum(text.count(quote(name)) for text in texts)
         as_keys = [probe.keys for probe in program.probes.values()]
         as_keys += [program.keys] if isinstance(program, Program) and program.keys else []
         return n + 2 * as_keys.count(name)
@@ -235,12 +261,8 @@ class ChangedTables:
         """Return the rows of a table now, before, or of the files that stay, went or came."""
         if kind in ("now", "new"):
             return self._slice(source_id, None)
-        change = self.changes[source_id]
-        added, lost = (tuple(p.path for p in some) for some in (change.added, change.lost))
-        unchanged = tuple(f for f in self._files(source_id) if f not in {*added})
-        files = {"gained": added, "lost": lost, "kept": unchanged, "old": (*unchanged, *lost)}[kind]
         try:
-            return self._slice(source_id, files)
+            return self._slice(source_id, self._files_of(kind, source_id))
         except StorageError as error:
             if kind not in ("lost", "old") or not isinstance(error.__cause__, FileNotFoundError):
                 raise
@@ -250,6 +272,18 @@ class ChangedTables:
                 " gone, so the changes are unknown",
                 hint="let VACUUM keep files for longer than the time between two builds",
             ) from error
+
+    def _files_of(self, kind: str, source_id: SourceID) -> tuple[str, ...]:
+        """Return the files of a table that changed: now, before, or those of one part of it."""
+        change = self.changes[source_id]
+        added, lost = (tuple(p.path for p in some) for some in (change.added, change.lost))
+        if kind == "gained":
+            return added
+        if kind == "lost":
+            return lost
+        files = self._files(source_id)
+        unchanged = tuple(f for f in files if f not in {*added})
+        return {"new": files, "kept": unchanged, "old": (*unchanged, *lost)}[kind]
 
     def _slice(self, source_id: SourceID, files: tuple[str, ...] | None) -> DataFrame:
         source = self.reader.project.by_id[source_id]
@@ -284,11 +318,14 @@ class ChangedTables:
 
     def _find_changes(self, source_id: SourceID) -> str:
         change, columns = self.changes[source_id], self.reader.relations.columns_of(source_id)
-        came = _numbered(self._show_table("gained", source_id), columns, "1L")
+
+        def rows_of(kind: str, weight: str) -> str:
+            return _numbered(self._show_table(kind, source_id), columns, weight)
+
         if not change.lost:
             return self.reader.engine.view(
                 f"changes~{self._version_name(source_id)}",
-                lambda: self.reader.engine.run(Statement(came, {}, ())),
+                lambda: self.reader.engine.run(Statement(rows_of("gained", "1L"), {}, ())),
             )
         typed = self._typed(source_id, columns)
         few, n_users = (
@@ -306,8 +343,7 @@ class ChangedTables:
             view = self._hold("changes", netted(rows, typed), of_few=False, n_users=n_users)
             self._check_growth(source_id, change.keys.more, view)
             return view
-        went = _numbered(self._show_table("lost", source_id), columns, "-1L")
-        both = f"{came} UNION ALL {went}"
+        both = f"{rows_of('gained', '1L')} UNION ALL {rows_of('lost', '-1L')}"
         if few:
             both = _in_one_task(both)
         elif typed:
@@ -416,15 +452,18 @@ class ChangedTables:
             self._show_held(probe.keys, self.program.held[probe.keys]),
             self.reader.relations,
         )
-        same = " AND ".join(
+        same = [
             f"t.c{n} {relations.equal(keys, f'c{j}')} k.c{j}"
             for j, (n, _) in enumerate(probe.columns)
-        )
-        having_keys = f" AS t LEFT SEMI JOIN {quote(keys)} AS k ON {same}"
+        ]
+        having_keys = f" AS t LEFT SEMI JOIN {quote(keys)} AS k ON {' AND '.join(same)}"
         items = ", ".join(f"c{n}" for n, _ in columns)
 
         def probed(kind: str) -> str:
-            rows = _numbered(self._show_table(kind, table), columns)
+            view = self._show_table(kind, table)
+            if self.changes[table].total_bytes >= _LARGE_BYTES and len(columns) > len(same):
+                view = self._show_files_having(kind, table, probe.columns, having_keys, n_users)
+            rows = _numbered(view, columns)
             return f"SELECT t.* FROM ({rows}){having_keys}"
 
         if not self.changes[table].lost:
@@ -459,6 +498,61 @@ class ChangedTables:
             " raise_error('changed rows are not there')))) repeated AS nth",
             names[version],
         )
+
+    def _show_files_having(
+        self,
+        kind: str,
+        source_id: SourceID,
+        key: Sequence[tuple[int, str]],
+        having_keys: str,
+        n_users: int,
+    ) -> str:
+        """Return the view of the files of a large table that have rows with some keys.
+
+        To find them, Spark reads the columns of the key only. Often few files have such rows: all
+        rows of a deleted key are gone, and those of a new key are in new files. If a file from the
+        middle has some, the others probably have, too.
+        """
+        view, files = self._show_table(kind, source_id), self._files_of(kind, source_id)
+        if len(files) < _MANY_FILES:
+            return view
+        middle = files[len(files) // 2]
+        if self._files_having(source_id, (middle,), key, having_keys, n_users):
+            return view
+        having = self._files_having(source_id, files, key, having_keys, n_users)
+        if len(having) == len(files):
+            return view
+        return self._show_files(source_id, having)
+
+    def _files_having(
+        self,
+        source_id: SourceID,
+        files: tuple[str, ...],
+        key: Sequence[tuple[int, str]],
+        having_keys: str,
+        n_users: int,
+    ) -> tuple[str, ...]:
+        """Return those of some files that have rows with some keys, or all if Spark renames any."""
+        view, column = self._show_files(source_id, files), quote("persist.file")
+        named = f"SELECT *, input_file_name() AS {column} FROM ({_numbered(view, key)})"
+        text = f"SELECT DISTINCT {column} FROM ({named}){having_keys}"
+
+        def find() -> frozenset[str]:
+            with translated("searching files for keys"):
+                rows = self.planned(self.reader.engine.run(Statement(text, {}, ()))).collect()
+            return frozenset(unquote(row[0]) for row in rows)
+
+        began = time.monotonic()
+        names = self.reader.relations.files_of(text, find)
+        spent = time.monotonic() - began
+        self.shared.count(text, spent, self.reader.relations.seconds(text), n_users)
+        having = tuple(f for f in files if spark_uri(f) in names)
+        return having if len(having) == len(names) else files
+
+    def _show_files(self, source_id: SourceID, files: tuple[str, ...]) -> str:
+        """Return the view of the rows of some files of a table."""
+        digest = sha256(repr((source_id, files)).encode()).hexdigest()[:24]
+        return self.reader.engine.view(f"files~{digest}", lambda: self._slice(source_id, files))
 
 
 def _in_one_task(rows: str) -> str:

@@ -133,6 +133,7 @@ class HeldRelations:
         self._is_maintained: dict[SourceID, bool] = {}
         self.directory: Callable[[], str] | None = None
         self._held: dict[str, Written] = {}
+        self._files: dict[str, frozenset[str]] = {}
         self._seconds: dict[str, float] = {}
         self._by_content: dict[str, str] = {}
         self._firsts: dict[str, str] = {}
@@ -162,8 +163,17 @@ class HeldRelations:
                 self._seconds[name] = time.monotonic() - began
             return self._held[name].rows
 
+    def files_of(self, name: str, find: Callable[[], frozenset[str]]) -> frozenset[str]:
+        """Return the files that some rows are in, which are found once."""
+        with self._lock:
+            if name not in self._files:
+                began = time.monotonic()
+                self._files[name] = find()
+                self._seconds[name] = time.monotonic() - began
+            return self._files[name]
+
     def seconds(self, name: str) -> float:
-        """Return how long it took to compute a relation that is held."""
+        """Return how long it took to compute a relation that is held, or to find files."""
         with self._lock:
             return self._seconds[name]
 
@@ -267,6 +277,7 @@ class HeldRelations:
         """Forget all relations; their files go with the run's temporary tables."""
         with self._lock:
             self._held.clear()
+            self._files.clear()
             self._seconds.clear()
             self._by_content.clear()
             self._firsts.clear()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import reduce
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -12,6 +14,7 @@ from urllib.parse import unquote
 from persist_assets.core.dialect import char_size, quote
 from persist_assets.core.errors import StorageError
 from persist_assets.core.model.sources import CATALOG
+from persist_assets.core.object_stores import scheme_of
 from persist_assets.core.raw_options import CORRUPT, PARSED, corrupt_column, read_mode
 from persist_assets.storage.partition_texts import (
     depends_on_clock,
@@ -25,7 +28,7 @@ from persist_assets.storage.partition_texts import (
 from persist_assets.storage.types import CHAR_TYPE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -50,6 +53,35 @@ AS_NAMED: Mapping[str, str] = MappingProxyType(
     }
 )
 """Options with which Spark reads exactly the named files, whatever the session's settings are."""
+
+_THRESHOLD = "spark.sql.sources.parallelPartitionDiscovery.threshold"
+_FEWEST_LISTED = 32
+"""Spark's default: a job lists more files than this."""
+_listing = threading.Lock()
+
+
+@contextmanager
+def listed_by_driver(session: SparkSession, files: Collection[str]) -> Generator[None]:
+    """Make the driver list files if all are local.
+
+    Spark lists many files with a job that has a task for each of them. This pays off for object
+    stores only.
+    """
+    is_local = not any(map(scheme_of, files))
+    is_server = not hasattr(session, "sparkContext")  # it lists files itself, later
+    if len(files) <= _FEWEST_LISTED or not is_local or is_server:
+        yield
+        return
+    with _listing:
+        former = session.conf.get(_THRESHOLD, None)
+        session.conf.set(_THRESHOLD, str(len(files)))
+        try:
+            yield
+        finally:
+            if former is None:
+                session.conf.unset(_THRESHOLD)
+            else:
+                session.conf.set(_THRESHOLD, former)
 
 
 def load_unpinned(

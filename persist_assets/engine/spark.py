@@ -32,6 +32,7 @@ from persist_assets.engine.named_files import (
     AS_NAMED,
     check_rows,
     directories_to_cast,
+    listed_by_driver,
     load_unpinned,
     padded,
     read_type,
@@ -235,7 +236,9 @@ class SparkEngine:
             promised[file] = rows
         with translated(f"reading `{name}`"):
             reader = self.session.read.options(**AS_NAMED).schema("_ int")
-            check_rows(reader.parquet(*map(spark_pattern, files)), promised, f"`{name}`")
+            with listed_by_driver(self.session, files):
+                scan = reader.parquet(*map(spark_pattern, files))
+            check_rows(scan, promised, f"`{name}`")
         self._checked |= promised.keys()
 
     def read_files(
@@ -271,7 +274,8 @@ class SparkEngine:
         if pin.base:
             reader = reader.option("basePath", spark_uri(pin.base))
         # Directories named like undeclared partitions would become columns.
-        frame = reader.load([spark_pattern(path) for path in pin.files])
+        with listed_by_driver(self.session, pin.files):
+            frame = reader.load([spark_pattern(path) for path in pin.files])
         if form in PARSED:
             frame = whole_records(frame, columns, partition_names(pin.files, pin.base))
         names = [

@@ -44,11 +44,14 @@ class Restriction:
         The relation with the keys.
     numbers
         The numbers of its columns, one for each of `columns`.
+    is_joined
+        The table is joined with the rows of the relation, so the restriction only saves work.
     """
 
     columns: tuple[int, ...]
     keys: str
     numbers: tuple[int, ...]
+    is_joined: bool = False
 
 
 def restrictions(

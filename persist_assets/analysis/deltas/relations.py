@@ -149,6 +149,10 @@ class Relations:
         names = ", ".join(f"c{k}" for k in columns) or "1 AS one"
         return f"SELECT {names} FROM {quote(probe_name(version, self._probe(node, restricted[0])))}"
 
+    def probed(self, node: Given, version: str, restriction: Restriction) -> str:
+        """Return the SELECT of the rows of a changed table that have some keys."""
+        return f"SELECT * FROM {quote(probe_name(version, self._probe(node, restriction)))}"
+
     def _probe(self, node: Given, restriction: Restriction) -> str:
         """Return the digest of the probe of the rows of a table that have some keys.
 
@@ -216,10 +220,14 @@ def equated_columns(block: Block, types: Types) -> dict[Column, frozenset[Column
 
 
 def _semi_join(node: Given, restriction: Restriction) -> str:
-    same = " AND ".join(
-        f"t.{quote(node.columns[c])} <=> k.c{n}"
+    sides = [
+        (f"t.{quote(node.columns[c])}", f"c{n}")
         for c, n in zip(restriction.columns, restriction.numbers, strict=True)
-    )
+    ]
+    if restriction.is_joined:
+        same = " AND ".join(f"{a} = j.{b}" for a, b in sides)
+        return f" LEFT SEMI JOIN ({restriction.keys}) AS j ON {same}"
+    same = " AND ".join(f"{a} <=> k.{b}" for a, b in sides)
     return f" LEFT SEMI JOIN {quote(restriction.keys)} AS k ON {same}"
 
 

@@ -191,12 +191,14 @@ class Rules:
                 continue
             used = used_columns([*block.conjuncts, *shown, *(n for _, n in block.leaves)])
             restricted = self._by_leaf(block, shown, instance, delta)
-            old, new = (self.relations.printer(v, restricted) for v in (OLD, NEW))
+            versions = {i: NEW if n < place else OLD for n, (i, _) in enumerate(changed)}
+            self._by_join(block, instance, delta, versions, restricted)
             replaced = {instance: Part(delta, weighted=True)}
-            for other_place, (i, other) in enumerate(changed):
+            for i, other in changed:
                 if i != instance:
-                    printer = new if other_place < place else old
+                    printer = self.relations.printer(versions[i], restricted)
                     replaced[i] = Part(printer.node(other, i, sorted(used.get(i, ()))))
+            new = self.relations.printer(NEW, restricted)
             terms.append(new.block(block, replaced, shown))
         return terms
 
@@ -222,10 +224,52 @@ class Rules:
         for ref in refs:
             by_ref = restrictions(whole, {0: ref}, keys_of(ref), types, skipped=instance)
             _extend(restricted, by_ref)
-        for i, node in block.leaves:
-            if isinstance(node, Given) and not self.relations.is_changed(node):
-                restricted.pop(i, None)  # the join restricts it
         return restricted
+
+    def _by_join(
+        self,
+        block: Block,
+        instance: int,
+        delta: str,
+        versions: Mapping[int, str],
+        restricted: dict[int, list[Restriction]],
+    ) -> None:
+        """Restrict unchanged tables to the rows that they are joined with.
+
+        Spark does not know how few rows a join has. Without this, it sorts the whole table.
+
+        Parameters
+        ----------
+        instance, delta
+            The leaf that changed, and its change.
+        versions
+            The versions of the leaves that changed.
+        restricted
+            The restrictions of all leaves.
+        """
+        leaves = dict(block.leaves)
+        few = {instance: delta}
+        for i, version in versions.items():
+            node = leaves[i]
+            if i != instance and isinstance(node, Given) and i in restricted:
+                few[i] = self.relations.probed(node, version, restricted[i][0])
+        refs = [
+            (a, b)
+            for a, b in equalities(block.conjuncts, self.query.types)
+            if isinstance(a, Ref) and isinstance(b, Ref) and b.instance in few
+        ]
+        for i, node in block.leaves:
+            if not isinstance(node, Given) or self.relations.is_changed(node):
+                continue
+            restricted.pop(i, None)
+            for other, rows in few.items():
+                sides = {
+                    a.column: b.column for a, b in refs if (a.instance, b.instance) == (i, other)
+                }
+                if sides:
+                    one = Restriction((*sides,), rows, (*sides.values(),), is_joined=True)
+                    restricted[i] = [one]
+                    break
 
     # --------------------------------------------------------------------------------- subqueries
 

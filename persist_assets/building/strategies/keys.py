@@ -11,6 +11,7 @@ from persist_assets.building.strategies.windows import Window, meets
 from persist_assets.core.dialect import quote
 from persist_assets.core.object_stores import spark_pattern
 from persist_assets.core.time_values import Value, from_spark, is_ordered, spelled
+from persist_assets.engine.named_files import listed_by_driver
 from persist_assets.engine.protocol import Beside
 from persist_assets.engine.session import translated
 from persist_assets.storage.arrow_rows import read_rows
@@ -131,9 +132,10 @@ def files_having(
     maybe = _within_extents(live, extents or _extents(keys, ordered, name))
     if not maybe:
         return set()
-    files = (f"{root}/{path}" for path in sorted(maybe))
+    files = [f"{root}/{path}" for path in sorted(maybe)]
     with translated(f"reading the keys of `{name}`"):
-        rows = engine.session.read.parquet(*map(spark_pattern, files))
+        with listed_by_driver(engine.session, files):
+            rows = engine.session.read.parquet(*map(spark_pattern, files))
         rows = rows.selectExpr(*map(quote, key), "_metadata.file_path AS `persist.file`")
         old, _ = split_by_key(keys, key)(rows)
         places = [row[0] for row in old.select("`persist.file`").distinct().collect()]

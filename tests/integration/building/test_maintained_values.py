@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -15,6 +15,7 @@ from maintained import WITHOUT_COST
 
 from persist_assets.building import changed_tables
 from persist_assets.building.builder import Builder
+from persist_assets.building.changed_tables import ChangedTables
 from persist_assets.building.strategies import states
 
 if TYPE_CHECKING:
@@ -114,6 +115,69 @@ def test_rows_with_null_keys_are_updated_like_others(
         assert build(enter(root), [*OF_KEYS]) == methods
     DeltaTable(root / "raw" / "y").update({"n": "n + 10"}, predicate="k IS NULL OR l = 1")
     assert build(enter(root), ["named", "pairs"]) == {"named": "merge", "pairs": "keys"}
+
+
+OF_FILES = {
+    "joined": ("keys", "SELECT z.k, z.v, y.n, x.m FROM z JOIN y ON z.k = y.k JOIN x ON x.v = z.v"),
+    "summed": (
+        "merge",
+        "SELECT m, sum(n) AS s FROM y JOIN z ON z.k = y.k JOIN x ON z.v = x.v GROUP BY m",
+    ),
+    "present": ("keys", "SELECT k, n FROM y WHERE EXISTS (SELECT 1 FROM z WHERE z.k = y.k)"),
+}
+"""Queries that search a table for keys, as `OF_AMOUNTS`."""
+
+
+@pytest.mark.slow
+@pytest.mark.proves("T8", "T9")
+def test_only_files_with_the_searched_keys_are_read(
+    make_project: Make, enter: Enter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """File names may have blanks; unchanged tables are read by keys, too."""
+    for name, value in (("_LARGE_BYTES", 0), ("_MANY_FILES", 2), ("_SMALL_BYTES", 0)):
+        monkeypatch.setattr(changed_tables, name, value)
+    searched: list[tuple[int, int]] = []
+    search = ChangedTables._files_having
+
+    def recorded(self: ChangedTables, source_id: str, files: tuple[str, ...], *more: Any) -> Any:
+        having = search(self, source_id, files, *more)
+        searched.append((len(files), len(having)))
+        return having
+
+    monkeypatch.setattr(ChangedTables, "_files_having", recorded)
+    text = "CREATE TABLE z (k INT, v INT) USING delta LOCATION 'raw/z 1';\n"
+    text += "CREATE TABLE y (k INT, n INT) USING delta LOCATION 'raw/y';\n"
+    text += "CREATE TABLE x (v INT, m INT) USING delta LOCATION 'raw/x';\n"
+    text += "".join(
+        f"{WITHOUT_COST}CREATE VIEW {name} AS {query};\n" for name, (_, query) in OF_FILES.items()
+    )
+    root = make_project({"m.sql": text})
+
+    def put(name: str, **columns: Sequence[int | None]) -> None:
+        typed = {n: pa.array(values, pa.int32()) for n, values in columns.items()}
+        write_deltalake(root / "raw" / name, pa.table(typed), mode="append")
+
+    for k in range(6):
+        put("z 1", k=[k, k, None], v=[k, 10, None])
+        put("y", k=[k, None], n=[k % 2, None])
+    put("x", v=[*range(6), 10, 10, None], m=[*range(6), 1, 2, None])
+    methods = {name: method for name, (method, _) in OF_FILES.items()}
+    build(enter(root), [*OF_FILES])
+    put("z 1", k=[1], v=[2])
+    DeltaTable(root / "raw" / "y").update({"n": "n + 1"}, predicate="k = 1")
+    assert build(enter(root), [*OF_FILES]) == methods
+    assert (6, 1) in searched  # of the former files of `z`, one has the key
+    searched.clear()
+    for name in ("z 1", "y"):
+        DeltaTable(root / "raw" / name).delete("k = 2")
+    assert build(enter(root), [*OF_FILES]) == methods
+    assert {having for n, having in searched if n > 1} == {0}  # the key is gone
+    searched.clear()
+    put("z 1", k=[3, 9], v=[1, 10])
+    put("y", k=[9], n=[4])
+    DeltaTable(root / "raw" / "y").update({"n": "n + 1"}, predicate="k = 5")
+    assert build(enter(root), [*OF_FILES]) == methods
+    assert all(having < n for n, having in searched if n > 1)
 
 
 @pytest.mark.slow

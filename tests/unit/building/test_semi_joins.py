@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, product
 
 import pytest
 from conftest import with_programs_of
 from maintained import QUERIES, sources
 
-from persist_assets.building.changed_tables import SEMI_JOIN
+from persist_assets.building.changed_tables import JOINED, SEMI_JOIN
 from persist_assets.core.model.deltas import NoRule
 
 ANY = re.compile(r"LEFT SEMI JOIN `(?:keys|change):")
@@ -19,22 +19,28 @@ ANY = re.compile(r"LEFT SEMI JOIN `(?:keys|change):")
 @pytest.mark.proves("T8")
 def test_every_semi_join_with_keys_is_recognized_as_a_whole() -> None:
     project = with_programs_of({"m.sql": sources()})
-    n_joins = 0
+    n_joins = n_joined = 0
     for name in QUERIES:
         source_id = f"{name}@sources/m.sql"
         tables = frozenset(i.source_id for i in project.inputs(project.by_id[source_id]))
-        for derive in (project.merging, project.program):
+        changed = {tables, *(frozenset((table,)) for table in tables)}
+        for derive, some in product((project.merging, project.program), changed):
             with suppress(NoRule):
-                program = derive(source_id, tables, frozenset())
+                program = derive(source_id, some, frozenset())
+                if program is None:
+                    continue
                 for text in chain(program.statements, program.held.values()):
                     joins = [m[0] for m in SEMI_JOIN.finditer(text)]
                     assert len(joins) == len(ANY.findall(text)), text
                     assert all(j.count("<=>") == j.count(" AND ") + 1 for j in joins)
                     n_joins += len(joins)
+                    assert len(JOINED.findall(text)) == text.count("LEFT SEMI JOIN (SELECT *"), text
+                    n_joined += len(JOINED.findall(text))
                     assert not any(
                         text[m.end() :].startswith(" AND") for m in SEMI_JOIN.finditer(text)
                     )
     assert n_joins > 20
+    assert n_joined > 5
 
 
 @pytest.mark.parametrize(
