@@ -14,7 +14,7 @@ from persist_assets.core.hints import hint_of
 from persist_assets.core.model.deltas import Merging, NoRule
 from persist_assets.core.model.sources import FILE_FORMATS
 from persist_assets.planning.deltas import unmaintainable, unreadable
-from persist_assets.planning.increments import expected_method, obstacle
+from persist_assets.planning.increments import expected_method, may_keep_states, obstacle
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -160,7 +160,7 @@ def _by_rules(project: Project, source: Source, table: Source, *, grows: bool) -
     changed = frozenset((table.source_id,))
     grown = changed if grows else frozenset[str]()
     merges = False
-    if _keeps_states(project, source):
+    if may_keep_states(project, source) and not project.reads_temporary(source):
         try:
             merging: Merging | None = project.merging(source.source_id, changed, grown)
         except NoRule:
@@ -178,8 +178,3 @@ def _by_rules(project: Project, source: Source, table: Source, *, grows: bool) -
         return Way("append")
     keys = source.annotation.by or (source.columns[n].name for n in program.key_columns)
     return Way("keys", tuple(keys), merges)
-
-
-def _keeps_states(project: Project, source: Source) -> bool:
-    """Whether the table of a source may keep states."""
-    return source.annotation.time_column is None and not project.reads_temporary(source)

@@ -188,6 +188,19 @@ def expected_method(
     return "windows" if _traces(project, source, (table,)) is not None else None
 
 
+def may_keep_states(project: Project, source: Source) -> bool:
+    """Whether the table of a source may keep states of its aggregates.
+
+    A table that grows, or whose windows of time are computed again, has no use for them.
+    """
+    annotation = source.annotation
+    return not (annotation.is_incremental and annotation.time_column) or not any(
+        expected_method(project, source, table.source_id, grows=grows)
+        for table in project.inputs(source)
+        for grows in (True, False)
+    )
+
+
 def touched(
     project: Project,
     traces: Iterable[Trace],

@@ -13,6 +13,7 @@ from persist_assets.building.strategies.view import StoredQuery
 from persist_assets.building.strategies.whole import Whole
 from persist_assets.core.model.deltas import Merging
 from persist_assets.planning.deltas import unmaintainable
+from persist_assets.planning.increments import may_keep_states
 from persist_assets.planning.maintenance import increment_method
 
 if TYPE_CHECKING:
@@ -63,6 +64,6 @@ def strategy_of(project: Project, source: Source, step: Step) -> Strategy:
     if step.increment is not None:
         return Append(step.increment) if step.increment.added else TimeWindow(step.increment)
     is_query = source.function is None and unmaintainable(source) is None
-    if is_query and source.annotation.time_column is None:
+    if is_query and may_keep_states(project, source):
         return WithStates()
     return Whole()

@@ -117,6 +117,37 @@ def test_rows_with_null_keys_are_updated_like_others(
     assert build(enter(root), ["named", "pairs"]) == {"named": "merge", "pairs": "keys"}
 
 
+@pytest.mark.slow
+@pytest.mark.proves("T8")
+def test_groups_are_merged_if_windows_do_not_follow_from_the_watermark(
+    make_project: Make, enter: Enter
+) -> None:
+    text = "CREATE TABLE z (day DATE, v INT) USING delta LOCATION 'raw/z';\n"
+    for name, key in (("months", "date_format(day, 'yyyy-MM')"), ("days", "day")):
+        text += "--@ persist refresh=incremental watermark=k\n"
+        text += f"CREATE VIEW {name} AS SELECT {key} AS k, sum(v) AS s FROM z GROUP BY 1;\n"
+    root = make_project({"m.sql": text})
+
+    def put(*rows: tuple[str, int]) -> None:
+        days, values = zip(*rows, strict=True)
+        typed = {"day": pa.array(days).cast(pa.date32()), "v": pa.array(values, pa.int32())}
+        write_deltalake(root / "raw" / "z", pa.table(typed), mode="append")
+
+    put(("2024-01-05", 1), ("2024-01-31", 2), ("2024-02-01", 3))
+    build(enter(root), ["months", "days"])
+    methods = {"months": "merge", "days": "windows"}
+    put(("2024-02-02", 4), ("2024-03-01", 5))
+    assert build(enter(root), ["months", "days"]) == methods
+    DeltaTable(root / "raw" / "z").delete("v IN (1, 5)")
+    builder = enter(root)
+    assert build(builder, ["months", "days"]) == methods
+    tables = builder.ledger.manifests.fetch("dev").values()
+    assert sorted((len(t.states), t.watermark or "") for t in tables) == [
+        (0, "2024-02-02"),
+        (1, "2024-02"),
+    ]
+
+
 OF_FILES = {
     "joined": ("keys", "SELECT z.k, z.v, y.n, x.m FROM z JOIN y ON z.k = y.k JOIN x ON x.v = z.v"),
     "summed": (

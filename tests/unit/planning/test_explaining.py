@@ -53,6 +53,7 @@ EXTREMES = "SELECT usr, max(id) AS m FROM t GROUP BY usr"
 DOUBLES = "SELECT usr, sum(f) AS s FROM t GROUP BY usr"
 JOINED = "SELECT id, name FROM t JOIN u USING (usr)"
 BY_DAY = "SELECT CAST(ts AS date) AS day, sum(f) AS s FROM t LEFT JOIN u USING (usr) GROUP BY 1"
+OF_MONTHS = "SELECT date_format(ts, 'yyyy-MM') AS month, sum(amt) AS s FROM t GROUP BY 1"
 TIMED = "refresh=incremental watermark="
 
 
@@ -69,6 +70,8 @@ TIMED = "refresh=incremental watermark="
         (DOUBLES, "refresh=incremental", {"t": ("keys usr", "keys usr")}),
         ("SELECT count(*) AS n FROM t", "", {"t": ("whole or merge", "whole or merge")}),
         (BY_DAY, f"{TIMED}day", {"t": ("windows", "windows"), "u": ("keys day", "keys day")}),
+        (OF_MONTHS, f"{TIMED}month", {"t": ("merge", "merge")}),
+        (GROUPED, "watermark=usr", {"t": ("keys usr or merge", "keys usr or merge")}),
         ("SELECT id, ts FROM t", f"{TIMED}ts", {"t": ("append", "windows")}),
         ("SELECT id, ts FROM t", f"{TIMED}ts merge_key=id", {"t": ("merge", "whole")}),
         (
