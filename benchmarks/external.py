@@ -136,14 +136,14 @@ class Year:
             f"{text}--@ persist\nCREATE VIEW v AS {query};"
         )
 
-    def sync(self, *, again: bool = False) -> LocalCopy:
+    def sync(self, *, from_scratch: bool = False) -> LocalCopy:
         """Bring the copy of the table up to date, as a build does."""
         settings = load_settings(self.home)
         project, ledger = require(load_project(settings)), Ledger(settings.ledger)
         try:
             engine, now = SparkEngine(settings, lambda: self.spark), datetime.now(UTC)
             ingestion = Ingestion(settings, project, ledger, now, engine)
-            return ingestion.sync(project.by_id["t@sources/m.sql"], from_scratch=again)
+            return ingestion.sync(project.by_id["t@sources/m.sql"], from_scratch=from_scratch)
         finally:
             ledger.close()
 
@@ -210,12 +210,12 @@ def chunks(files: list[str], columns: tuple[str, ...]) -> int:
     return total
 
 
-def beside(what: str, floor: tuple[float, float], ours: tuple[float, float], wanted: str) -> Row:
+def beside(what: str, floor: tuple[float, float], ours: tuple[float, float], target: str) -> Row:
     """Return a line about what something costs beside something else."""
     figures = f"{ours[0]:.2f} s ({ours[0] / floor[0]:.3f}×), {ours[1]:.2f} CPU s"
     figures += f" ({ours[1] / floor[1]:.3f}×)"
     what, _, bare = what.partition(" beside ")
-    return what, f"{bare}: {floor[0]:.2f} s, {floor[1]:.2f} CPU s", figures, wanted
+    return what, f"{bare}: {floor[0]:.2f} s, {floor[1]:.2f} CPU s", figures, target
 
 
 Row = tuple[str, str, str, str]
@@ -281,7 +281,7 @@ def brought(year: Year, of_year: str) -> Iterator[Row]:
         "≤ 1.2×",
     )
     year.need("SELECT * FROM t")
-    whole = year.cost(lambda: year.sync(again=True))
+    whole = year.cost(lambda: year.sync(from_scratch=True))
     what = f"{of_year}1 % appended, brought beside everything brought"
     yield beside(what, whole, year.cost(year.sync, year.grow), "≤ 0.05×")
     for how in ("recorded changes", "files that came and went"):

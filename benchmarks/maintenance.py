@@ -185,19 +185,19 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def measure(root: Path, wanted: argparse.Namespace) -> dict[str, dict[str, measuring.Refresh]]:
+def measure(root: Path, settings: argparse.Namespace) -> dict[str, dict[str, measuring.Refresh]]:
     """Run all rounds, print them, and return what was measured, by round and query."""
-    queries = [int(q) for q in wanted.queries.split(",") if q] or range(1, 23)
-    tables = Tpch(make_project(root, queries, wanted.refresh), wanted.scale, feed=wanted.feed)
+    queries = [int(q) for q in settings.queries.split(",") if q] or range(1, 23)
+    tables = Tpch(make_project(root, queries, settings.refresh), settings.scale, feed=settings.feed)
     bench = measuring.Bench(root)
     turns = {"built": bench.turn()}
-    measuring.print_results(f"TPC-H scale {wanted.scale:g}, built", turns["built"])
-    for number in range(1, wanted.warm + wanted.rounds + 1):
-        touched = tables.change(number, wanted.changes.split(","))
-        name = f"round {number - wanted.warm}" if number > wanted.warm else f"warm {number}"
+    measuring.print_results(f"TPC-H scale {settings.scale:g}, built", turns["built"])
+    for number in range(1, settings.warm + settings.rounds + 1):
+        touched = tables.change(number, settings.changes.split(","))
+        name = f"round {number - settings.warm}" if number > settings.warm else f"warm {number}"
         turns[name] = bench.turn()
         changes = ", ".join(f"{what} {n:,} rows" for what, n in touched.items())
-        measuring.print_results(f"TPC-H scale {wanted.scale:g}, {name}: {changes}", turns[name])
+        measuring.print_results(f"TPC-H scale {settings.scale:g}, {name}: {changes}", turns[name])
     bench.spark.stop()
     return turns
 

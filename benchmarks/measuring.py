@@ -442,7 +442,7 @@ def _costs(ours: Cost, whole: Cost) -> tuple[str, ...]:
     return (*wall, f"{ours.cpu:.2f}", f"{whole.cpu:.2f}", f"{ratio(ours.cpu, whole.cpu):.2f}")
 
 
-def summary(what: str, turns: Iterable[Mapping[str, Refresh]], wanted: str) -> list[str]:
+def summary(what: str, turns: Iterable[Mapping[str, Refresh]], target: str) -> list[str]:
     """Return the row of the page that tells of all turns: what, floor, ours, wanted."""
     results = [r for turn in turns for r in turn.values()]
     ours, whole = total(results)
@@ -456,7 +456,7 @@ def summary(what: str, turns: Iterable[Mapping[str, Refresh]], wanted: str) -> l
         f"({ratio(ours.cpu, whole.cpu):.3f}×), median {statistics.median(ratios):.3f}×; "
         f"{count_methods(results)}; "
         f"{equal} of {len(compared)} equal",
-        wanted,
+        target,
     ]
 
 

@@ -43,18 +43,18 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def measure(root: Path, wanted: argparse.Namespace) -> list[dict[str, Refreshed]]:
+def measure(root: Path, settings: argparse.Namespace) -> list[dict[str, Refreshed]]:
     """Return what each project did in each round, by way and query; the first round builds."""
-    queries = [int(q) for q in wanted.queries.split(",") if q] or range(1, 23)
+    queries = [int(q) for q in settings.queries.split(",") if q] or range(1, 23)
     places = [maintenance.make_project(root / way, queries, way) for way in WAYS]
-    tables = maintenance.Tpch(places[0], wanted.scale, feed=True)
+    tables = maintenance.Tpch(places[0], settings.scale, feed=True)
     for place in places[1:]:
         (place / "raw").symlink_to(tables.raw)
     first = measuring.Bench(places[0])
     others = [measuring.Bench(place, spark=first.spark) for place in places[1:]]
     benches = dict(zip(WAYS, (first, *others), strict=True))
     rounds: list[dict[str, Refreshed]] = []
-    for number in range(wanted.rounds + 1):
+    for number in range(settings.rounds + 1):
         if number:
             tables.change(number, maintenance.CHANGES)
         # Either way of two is the later one as often, because the later one has warmer caches.

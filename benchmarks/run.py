@@ -289,9 +289,9 @@ def main() -> None:
     sizes = _sizes()
     rows: list[tuple[str, str, str, str]] = []
 
-    def tell(what: str, floor: str, ours: str, wanted: str) -> None:
-        rows.append((what, floor, ours, wanted))
-        print(f"{what}: {ours} (wanted {wanted}; {floor})", flush=True)
+    def tell(what: str, floor: str, ours: str, target: str) -> None:
+        rows.append((what, floor, ours, target))
+        print(f"{what}: {ours} (wanted {target}; {floor})", flush=True)
 
     with tempfile.TemporaryDirectory() as temporary:
         root = generate(Path(temporary, "p"), sizes.sources, rows=100)

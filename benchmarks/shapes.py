@@ -238,19 +238,19 @@ def make_project(root: Path, names: Collection[str], refresh: str) -> Path:
 Turns = dict[str, dict[str, measuring.Refresh]]
 
 
-def measure(root: Path, wanted: argparse.Namespace, groups: Mapping[str, str]) -> Turns:
+def measure(root: Path, settings: argparse.Namespace, groups: Mapping[str, str]) -> Turns:
     """Make all changes, print what each costs, and return it by change and shape."""
-    star = Star(make_project(root, groups, wanted.refresh), wanted.rows, wanted.until)
+    star = Star(make_project(root, groups, settings.refresh), settings.rows, settings.until)
     uncompared = {name for name, group in groups.items() if group == UNCOMPARED}
     bench = measuring.Bench(root, uncompared=uncompared)
     turns = {"built": bench.turn()}
-    measuring.print_results(f"{wanted.rows:,} events, built", turns["built"])
-    for number in range(wanted.warm + 1):
+    measuring.print_results(f"{settings.rows:,} events, built", turns["built"])
+    for number in range(settings.warm + 1):
         for what, change in CHANGES.items():
-            name = what if number == wanted.warm else f"warm {number + 1}, {what}"
+            name = what if number == settings.warm else f"warm {number + 1}, {what}"
             touched = change(star, number)
             turns[name] = bench.turn()
-            title = f"{wanted.rows:,} events, {name}: {touched:,} rows"
+            title = f"{settings.rows:,} events, {name}: {touched:,} rows"
             measuring.print_results(title, turns[name])
     bench.spark.stop()
     return turns

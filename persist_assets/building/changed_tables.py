@@ -160,7 +160,9 @@ class ChangedTables:
         return _NAME.sub(view, SEMI_JOIN.sub(compared, self._without_small(sql)))
 
     def _without_small(self, sql: str) -> str:
-        """Return a statement without the semi-joins that reduce small tables."""
+        """Return a statement without the semi-joins that reduce small tables, or by many rows."""
+        if not self.are_few():
+            return JOINED.sub(r"\1", sql)
 
         def reduced(match: re.Match[str]) -> str:
             source_id = match[2].replace("``", "`")

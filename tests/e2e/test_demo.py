@@ -561,12 +561,12 @@ def test_plans_after_edits_match_the_docs(
 
 
 def malloy_rows(
-    builder: Builder, file: str, inline: bool = False, **asked: str
+    builder: Builder, file: str, inline: bool = False, **query_arguments: str
 ) -> tuple[list[tuple[Any, ...]], list[str]]:
     """Return the rows of a Malloy query, and the names of the tables that it read."""
     path = f"examples/flights/sources/{file}"
     loaded = load(builder.settings)
-    project, query = loaded.project, loaded.query(path, **asked)
+    project, query = loaded.project, loaded.query(path, **query_arguments)
     manifest = {} if inline else builder.ledger.manifests.fetch("dev")
     statement, read = builder.reader.statement(
         query, resolve_query(project, query, "malloy"), manifest

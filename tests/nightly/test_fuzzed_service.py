@@ -22,8 +22,8 @@ def test_thousands_of_requests_are_answered_as_described_or_refused(
 
     @settings(max_examples=1_500, deadline=None, suppress_health_check=[*HealthCheck])
     @given(asked=requests())
-    def ask(asked: Asked) -> None:
-        statuses[judge(client, asked)] += 1
+    def ask(request: Asked) -> None:
+        statuses[judge(client, request)] += 1
 
     with serving(root, env={"PERSIST_TOKENS": TOKENS}) as service, service.client(None) as client:
         ask()

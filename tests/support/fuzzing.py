@@ -179,14 +179,18 @@ def requests(draw: st.DrawFn) -> Asked:
     return Asked(method, template, path, tuple(pairs), all_fit, body, content, token)
 
 
-def judge(client: httpx.Client, asked: Asked) -> int:
+def judge(client: httpx.Client, request: Asked) -> int:
     """Send a request, assert what has to be true of its answer, and return the answer's status."""
-    headers = {} if asked.token is None else {"Authorization": f"Bearer {asked.token}"}
-    if asked.content is not None:
+    headers = {} if request.token is None else {"Authorization": f"Bearer {request.token}"}
+    if request.content is not None:
         headers["Content-Type"] = "application/json"
     while True:
         answer = client.request(
-            asked.method, asked.path, params=asked.params, content=asked.content, headers=headers
+            request.method,
+            request.path,
+            params=request.params,
+            content=request.content,
+            headers=headers,
         )
         if answer.status_code != 429:
             break
@@ -197,23 +201,23 @@ def judge(client: httpx.Client, asked: Asked) -> int:
         assert kind == "application/problem+json"
         check(answer.json(), PROBLEM["schema"])
         assert answer.json()["status"] == status
-    row = TOLD["paths"][asked.template].get(asked.method.lower())
+    row = TOLD["paths"][request.template].get(request.method.lower())
     if row is None:
         assert status == 405
         return status
-    if row["security"] and asked.token not in (FUZZ, READ):
+    if row["security"] and request.token not in (FUZZ, READ):
         assert status == 401
         return status
-    may_fail = asked.token == READ and (asked.method != "GET")
+    may_fail = request.token == READ and (request.method != "GET")
     assert (status == 403) is may_fail, answer.text
     if may_fail:
         return status
-    is_fit = asked.fits
+    is_fit = request.fits
     if "requestBody" in row:
         schema = row["requestBody"]["content"]["application/json"]["schema"]
-        is_body_fit = fits(asked.body, schema)
+        is_body_fit = fits(request.body, schema)
         assert is_body_fit or status >= 400, answer.text
-        is_fit &= is_body_fit and _names_graphs(asked.body)
+        is_fit &= is_body_fit and _names_graphs(request.body)
     if is_fit:
         assert status < 400 or status in LATE_REFUSALS, answer.text
     if status < 400:

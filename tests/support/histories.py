@@ -141,15 +141,15 @@ def write_raw(root: Path, name: str, rows: Rows) -> None:
     new.replace(path)
 
 
-def evaluate(code: Code, name: str, given: Callable[[str], Rows | None]) -> Rows:
+def evaluate(code: Code, name: str, rows_of: Callable[[str], Rows | None]) -> Rows:
     """Return the rows of a source, sorted, from those that are given of raw tables and others."""
-    known = given(name)
+    known = rows_of(name)
     if known is not None:
         return known
     n = code[name]
 
     def of(upstream: str) -> Any:
-        return evaluate(code, upstream, given)
+        return evaluate(code, upstream, rows_of)
 
     rows: Rows
     match name:
@@ -460,10 +460,10 @@ def goes_on(began: float, seconds: float, done: int) -> bool:
     return passed < seconds or (not done and passed < seconds + 60)
 
 
-def attempt(do: Callable[..., Any], *given: Any, **more: Any) -> Any:
+def attempt(do: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
     """Return what `do` returns, or the error of ours that it raises."""
     try:
-        return do(*given, **more)
+        return do(*arguments, **more)
     except PersistError as error:
         return error
 
@@ -515,9 +515,9 @@ def _around(owner: Any, name: str, before: str, after: str, *, alone: bool = Tru
     """Make the moments before and after a call of `owner.name` steps."""
     original = getattr(owner, name)
 
-    def call(*given: Any, **more: Any) -> Any:
+    def call(*arguments: Any, **more: Any) -> Any:
         cross(before, alone=alone)
-        result = original(*given, **more)
+        result = original(*arguments, **more)
         cross(after, alone=alone)
         return result
 
@@ -581,9 +581,9 @@ def _make_steps() -> None:
         setattr(owner, name, new)
 
 
-def _work(connection: Connection, do: Callable[..., Any], given: tuple[Any, ...]) -> None:
+def _work(connection: Connection, do: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     """Do something in this process, at its own pace."""
-    connection.send(do(*given))
+    connection.send(do(*arguments))
 
 
 def breed(address: str) -> None:
@@ -751,9 +751,9 @@ class Child:
 class Worker:
     """A process that calls a function, while others do the same."""
 
-    def __init__(self, zygote: Zygote, do: Callable[..., Any], *given: Any) -> None:
+    def __init__(self, zygote: Zygote, do: Callable[..., Any], *arguments: Any) -> None:
         self.pid, self._connection = zygote.fork()
-        self._connection.send((_work, do, given))
+        self._connection.send((_work, do, arguments))
 
     def result(self) -> Any:
         """Return what it returned, once it has."""

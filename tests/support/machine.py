@@ -861,7 +861,7 @@ def explore(
 
 def repeat(
     machine: type[RuleBasedStateMachine],
-    given: Mapping[str, Any],
+    attributes: Mapping[str, Any],
     n: int,
     *,
     seed: int,
@@ -872,7 +872,7 @@ def repeat(
     """Let so many machines run; `given` is what they have in common. See `explore`."""
     phases = [hypothesis.Phase.generate, *([hypothesis.Phase.shrink] if shrink else ())]
     for number in range(first, first + n):
-        made: Any = type(f"Random{machine.__name__}", (machine,), dict(given))
+        made: Any = type(f"Random{machine.__name__}", (machine,), dict(attributes))
         hypothesis.seed(f"{seed} {number}")(made)
         # Of more than one at once most would be made of others, and not differ much.
         chosen = hypothesis.settings(

@@ -403,12 +403,12 @@ class Searched:
     refused: list[str] = field(default_factory=list)
 
 
-def search(asked: Asked, seed: int, into: Searched) -> None:
+def search(question: Asked, seed: int, into: Searched) -> None:
     """Compare the spellings of one family."""
     by_id: dict[str, list[str]] = {}
     frames: dict[str, Any] = {}
     for spelling in family(random.Random(seed)):
-        frame = asked.frame(spelling)
+        frame = question.frame(spelling)
         if frame is None:
             continue
         mine = ours(spelling)
@@ -425,8 +425,8 @@ def search(asked: Asked, seed: int, into: Searched) -> None:
     for first, *others in by_id.values():
         for other in others:
             into.n_equal += 1
-            said = asked.difference(frames[first], frames[other])
-            into.n_plans += asked.by_plans
+            said = question.difference(frames[first], frames[other])
+            into.n_plans += question.by_plans
             if said == "fails":
                 into.n_failing += 1
             elif said:

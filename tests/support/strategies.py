@@ -839,10 +839,14 @@ def join(port: int, token: str) -> Any:
     return pyspark.sql.SparkSession(context, jvm.org.apache.spark.sql.classic.SparkSession.active())
 
 
-def begin(port: int, token: str, connection: Any, *given: Any) -> None:
+def begin(port: int, token: str, connection: Any, *arguments: Any) -> None:
     """Do a task in this process, step by step."""
     spark = join(port, token)
-    step(connection, *given, make=partial(Keeping, engine=lambda s: SparkEngine(s, lambda: spark)))
+    step(
+        connection,
+        *arguments,
+        make=partial(Keeping, engine=lambda s: SparkEngine(s, lambda: spark)),
+    )
 
 
 # ------------------------------------------------------------------------------------ the machine

@@ -407,8 +407,8 @@ def test_checks_of_an_incremental_table_cover_all_its_rows(make: Make) -> None:
     assert step.increment is not None
     second = results(grown)
 
-    def told(found: Mapping[str, CheckResult]) -> dict[str, Any]:
-        return {n: r.found or r.failed_rows for n, r in found.items()}
+    def told(results: Mapping[str, CheckResult]) -> dict[str, Any]:
+        return {n: r.found or r.failed_rows for n, r in results.items()}
 
     assert told(first) == {
         "range_a": 1,

@@ -113,8 +113,8 @@ def places(result: CheckResult) -> dict[str, Any]:
     return {p.key: p.found or p.failed_rows for p in result.partitions}
 
 
-def days(**found: Any) -> dict[str, Any]:
-    return {f"2024-01-{int(name[1:]):02}": value for name, value in found.items()}
+def days(**by_name: Any) -> dict[str, Any]:
+    return {f"2024-01-{int(name[1:]):02}": value for name, value in by_name.items()}
 
 
 # ----------------------------------------------------------------------- partitions of failing rows

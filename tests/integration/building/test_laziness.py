@@ -57,10 +57,10 @@ def put(root: Path, name: str, *days: int, delta: bool = False) -> None:
     pq.write_table(pa.table(columns), root / "raw" / f"{name}.parquet", row_group_size=A_DAY)
 
 
-def build(builder: Builder, again: tuple[str, str] | None = None) -> int:
+def build(builder: Builder, span: tuple[str, str] | None = None) -> int:
     """Build `f`, and return its number of rows."""
     source = next(s for s in builder.project.sources if s.name == "f")
-    snapshot = builder.build(source, recompute_span=again).snapshot
+    snapshot = builder.build(source, recompute_span=span).snapshot
     assert snapshot is not None
     return snapshot.rows
 
@@ -152,7 +152,7 @@ def test_a_rerun_scans_only_the_rows_that_its_window_needs(
     whole = build(enter(root))
     assert whole == 18 * A_DAY
     scans = Scans(spark, "only_raw")
-    assert build(enter(root), again=("2024-01-08", "2024-01-08")) == whole
+    assert build(enter(root), span=("2024-01-08", "2024-01-08")) == whole
     *found, plans = scans.told()
     assert (tuple(found), len(plans)) == (read, 1), plans
 

@@ -59,12 +59,12 @@ def named(builder: Builder, name: str = "q") -> Source:
     return builder.project.by_id[f"{name}@sources/m.sql"]
 
 
-def built(builder: Builder, said: str = "", *, force: bool = False) -> str:
+def built(builder: Builder, label: str = "", *, force: bool = False) -> str:
     """Build a source, check that its table equals a full rebuild, and return the method."""
     source = named(builder)
     with builder.work(source, force=force) as work:
         builder.publish(work)
-    check(builder, source, said)
+    check(builder, source, label)
     return kind_of(work)
 
 

@@ -263,7 +263,7 @@ def test_snapshots_with_equal_content_are_compared_without_spark(tmp_path: Path)
         now = datetime.now(UTC)
         return Snapshot("u", "s", "b", "t", 0, (), content, 1, 1, now, (Column(name, "int"),))
 
-    def load(found: Snapshot) -> Any:
+    def load(snapshot: Snapshot) -> Any:
         pytest.fail("this needs no Spark")
 
     one = snapshot("c")

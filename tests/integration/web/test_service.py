@@ -726,9 +726,9 @@ def fuzzer(served: Served) -> Iterator[httpx.Client]:
 )
 @given(asked=requests())
 def test_random_requests_are_answered_as_described_or_rejected(
-    fuzzer: httpx.Client, asked: Asked
+    fuzzer: httpx.Client, request: Asked
 ) -> None:
-    judge(fuzzer, asked)
+    judge(fuzzer, request)
 
 
 # ------------------------------------------------------------------------------------ description
