@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from persist_assets.building.held_relations import Written
     from persist_assets.building.reader import Reader
     from persist_assets.core.model.deltas import Merging
     from persist_assets.core.model.plans import Change, Feed, TouchedKeys
@@ -124,17 +125,9 @@ class ChangedTables:
         columns = [f"c{n}" for n, _ in self.program.columns.get(source_id, ())]
         return self.reader.relations.differs(self._changes(source_id), columns)
 
-    def held(self, name: str) -> DataFrame:
-        """Return the rows of a relation that the program holds."""
-        return self.run(f"SELECT * FROM {quote(name)}")
-
-    def n_rows(self, name: str) -> int:
-        """Return the number of rows of a relation that the program holds."""
-        return self.reader.relations.n_rows(self._show_held(name, self.program.held[name]))
-
-    def place(self, name: str) -> str:
-        """Return the directory of the files of a relation that the program holds."""
-        return self.reader.relations.place(self._show_held(name, self.program.held[name]))
+    def written(self, name: str) -> Written:
+        """Return the rows of a relation that the program holds, and what is known of them."""
+        return self.reader.relations.get(self._show_held(name, self.program.held[name]))
 
     def _named(self, sql: str) -> str:
         """Return a statement over views that exist."""

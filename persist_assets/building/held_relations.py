@@ -202,7 +202,7 @@ class HeldRelations:
         write_rows(table, place)
         return _read(place, like)
 
-    def _get(self, name: str) -> Written:
+    def get(self, name: str) -> Written:
         """Return a held relation.
 
         Raises
@@ -217,7 +217,7 @@ class HeldRelations:
 
     def n_rows(self, name: str) -> int:
         """Return the number of rows of a relation that is held."""
-        return self._get(name).n_rows
+        return self.get(name).n_rows
 
     def _place(self) -> str:
         assert self.directory is not None, "only builds hold relations"
@@ -225,11 +225,11 @@ class HeldRelations:
 
     def equal(self, name: str, column: str) -> str:
         """Return the operator that compares a column of a held relation; see `Written.equal`."""
-        return self._get(name).equal(column)
+        return self.get(name).equal(column)
 
     def place(self, name: str) -> str:
         """Return the directory of the files of a relation that is held."""
-        return self._get(name).place
+        return self.get(name).place
 
     def differs(self, name: str, columns: Sequence[str]) -> bool:
         """Whether changed rows that are held differ in some columns, by their net weight.
@@ -238,7 +238,7 @@ class HeldRelations:
         """
         from pyarrow import ArrowException
 
-        place = self._get(name).place
+        place = self.get(name).place
         files = [f for f in list_files(place) if f.name.endswith(".parquet")]
         if sum(f.bytes for f in files) > _MUCH_BYTES:
             return True
@@ -263,7 +263,7 @@ class HeldRelations:
 
     def _content(self, name: str) -> str | None:
         """Return a digest of the rows of a held relation; None if they are too large."""
-        rows = read_rows(self._get(name).place)
+        rows = read_rows(self.get(name).place)
         if rows.nbytes > _MOST_KEY_BYTES:
             return None
         content = sorted(map(repr, zip(*(c.to_pylist() for c in rows.columns), strict=True)))
@@ -271,7 +271,7 @@ class HeldRelations:
 
     def total(self, name: str) -> int:
         """Return the sum of the weights of changed rows that are held."""
-        return sum(read_rows(self._get(name).place, [ROW_WEIGHT])[ROW_WEIGHT].to_pylist())
+        return sum(read_rows(self.get(name).place, [ROW_WEIGHT])[ROW_WEIGHT].to_pylist())
 
     def release(self) -> None:
         """Forget all relations; their files go with the run's temporary tables."""

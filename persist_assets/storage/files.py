@@ -553,5 +553,6 @@ def rows_in(directory: str) -> tuple[int, frozenset[str]]:
                 for column in map(group.column, range(group.num_columns)):
                     counts = column.statistics
                     if counts is None or not counts.has_null_count or counts.null_count:
-                        nullable.add(column.path_in_schema.partition(".")[0])
+                        path = column.path_in_schema.split(".")  # names may have dots, too
+                        nullable.update(".".join(path[: n + 1]) for n in range(len(path)))
     return n_rows, frozenset(nullable)

@@ -215,8 +215,8 @@ MUTATIONS = (
     _increments(
         "NULL keys are one key",
         "building/strategies/keys.py",
-        'f"old.{quote(k)} <=> new.{quote(k)}"',
-        'f"old.{quote(k)} = new.{quote(k)}"',
+        'equal = ["<=>" if nullable is None or k in nullable else "=" for k in key]',
+        'equal = ["=" for _ in key]',
     ),
     _increments(
         "checks are asked of the whole table",
@@ -239,8 +239,8 @@ MUTATIONS = (
     _deltas(
         "in a join, leaves after the changed one are as they were",
         "rules.py",
-        "printer = new if other_place < place else old",
-        "printer = new",
+        "versions = {i: NEW if n < place else OLD for n, (i, _) in enumerate(changed)}",
+        "versions = {i: NEW for n, (i, _) in enumerate(changed)}",
     ),
     _deltas(
         "in a join, each changed leaf has a term",
@@ -282,8 +282,8 @@ MUTATIONS = (
     _deltas(
         "tables are restricted to keys, NULL among them",
         "relations.py",
-        'f"t.{quote(node.columns[c])} <=> k.c{n}"',
-        'f"t.{quote(node.columns[c])} = k.c{n}"',
+        'same = " AND ".join(f"{a} <=> k.{b}" for a, b in sides)',
+        'same = " AND ".join(f"{a} = k.{b}" for a, b in sides)',
     ),
     _deltas(
         "rows are restricted to keys, NULL among them",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from persist_assets.building.strategies.in_place import continue_table
-from persist_assets.building.strategies.keys import split_by_key
+from persist_assets.building.strategies.keys import Keys, split_by_key
 from persist_assets.core.dialect import quote
 from persist_assets.core.errors import BuildError
 from persist_assets.engine.session import translated
@@ -72,7 +72,7 @@ def replace_by_call(
     rows = rows.persist()
     try:
         _check_keys(source, rows, keys)
-        return continue_table(task, base, None, rows, keys.columns, replaced=keys)
+        return continue_table(task, base, None, rows, keys.columns, replaced=Keys(keys))
     finally:
         rows.unpersist()
 
@@ -101,7 +101,7 @@ def _cutting(
         why = unfit_keys(task.source, by_id, *tables)
         if why is not None:
             raise BuildError(f"its keys cannot be compared: {why}")
-        return split_by_key(keys, keys.columns)(rows)[0]
+        return split_by_key(Keys(keys), keys.columns)(rows)[0]
 
     return cut
 
@@ -109,7 +109,7 @@ def _cutting(
 def _check_keys(source: Source, rows: DataFrame, keys: DataFrame) -> None:
     """Raise `BuildError` if a row has none of these keys."""
     names = keys.columns
-    _, others = split_by_key(keys, names)(rows)
+    _, others = split_by_key(Keys(keys), names)(rows)
     key = f"to_json(struct({', '.join(map(quote, names))}), map('ignoreNullFields', 'false'))"
     with translated(f"computing `{source.name}` for the keys that changed"):
         other = others.selectExpr(key).first()

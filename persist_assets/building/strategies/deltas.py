@@ -16,7 +16,7 @@ from persist_assets.building.stages import Computed
 from persist_assets.building.strategies.by_keys import key_names, replace_by_call
 from persist_assets.building.strategies.in_place import continue_table, in_own_table
 from persist_assets.building.strategies.kept_keys import kept_keys
-from persist_assets.building.strategies.keys import count_having
+from persist_assets.building.strategies.keys import Keys, count_having
 from persist_assets.building.strategies.strategy import Scope
 from persist_assets.building.strategies.whole import Whole
 from persist_assets.building.weights import netted
@@ -100,8 +100,10 @@ class Delta:
             names = key_names(task.source, base)
         else:
             names = [base.columns[n].name for n in program.key_columns]
-        keys = tables.held(program.keys or "").toDF(*names)
-        n_keys, place = tables.n_rows(program.keys or ""), tables.place(program.keys or "")
+        held = tables.written(program.keys or "")
+        pairs = zip(names, held.rows.columns, strict=True)
+        nullable = {name for name, column in pairs if column in held.nullable}
+        keys, n_keys = Keys(held.rows.toDF(*names), held.place, nullable), held.n_rows
         if not n_keys:
             return unchanged(task, base)
         if base.rows > _LARGE and not task.source.annotation.is_strict:
@@ -112,14 +114,12 @@ class Delta:
             if n_touched > _MOST_TOUCHED * base.rows:
                 return None
         if is_function:
-            computed = replace_by_call(task, base, program, keys, read)
+            computed = replace_by_call(task, base, program, keys.rows, read)
         else:
             rows = named(task, tables.run(program.rows), base.columns)
             few = tables.are_few()
-            computed = continue_table(
-                task, base, None, rows, names, replaced=keys, place=place, few=few
-            )
-        touched = kept_keys(task, base, names, keys, place)
+            computed = continue_table(task, base, None, rows, names, replaced=keys, few=few)
+        touched = kept_keys(task, base, names, keys.rows, held.place)
         return replace(computed, maintenance="keys", keys_touched=n_keys, touched=touched)
 
     def _added(self, task: Task, tables: ChangedTables, rows: DataFrame) -> Computed | Snapshot:
@@ -159,10 +159,8 @@ class Delta:
             left = engine.over(both.unionByName(went), lambda name: _remaining(name, typed))
             return new.unionByName(_repeated(task, left, columns))
 
-        replaced, few = went.drop(ROW_WEIGHT), tables.are_few()
-        computed = continue_table(
-            task, base, None, came, columns, merged, replaced=replaced, few=few
-        )
+        keys, few = Keys(went.drop(ROW_WEIGHT), nullable=written.nullable), tables.are_few()
+        computed = continue_table(task, base, None, came, columns, merged, replaced=keys, few=few)
         touched = kept_keys(task, base, columns, net, written.place)
         return replace(computed, maintenance="keys", touched=touched)
 

@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from persist_assets.building.stages import Computed
-from persist_assets.building.strategies.keys import files_having, split_by_key, without_keys
+from persist_assets.building.strategies.keys import Keys, files_having, split_by_key, without_keys
 from persist_assets.building.strategies.windows import Window, meets
 from persist_assets.core.errors import GoneError
 from persist_assets.core.time_values import (
@@ -68,8 +68,7 @@ def continue_table(
     merged: Callable[[DataFrame, DataFrame], DataFrame] | None = None,
     bounds: Sequence[str] = (),
     *,
-    replaced: DataFrame | None = None,
-    place: str | None = None,
+    replaced: Keys | None = None,
     few: bool = False,
 ) -> Computed:
     """Write the new files of a table that keeps some files of its base.
@@ -92,8 +91,6 @@ def continue_table(
         `Engine.write`.
     replaced
         The keys of the rows to replace; None: those of `frame`.
-    place
-        The directory that these are read from, whose first columns are `key`.
     few
         The rows computed follow from few rows; see `Engine.write`.
 
@@ -114,10 +111,10 @@ def continue_table(
     with ExitStack() as stack:
         if key and replaced is None:
             stack.callback(frame.persist().unpersist)
-        keys = frame if replaced is None else replaced
+        keys = replaced or Keys(frame)
         if key:
             columns = _with_types(key, base)
-            touched |= files_having(engine, root, live, keys, columns, name, place)
+            touched |= files_having(engine, root, live, keys, columns, name)
         touched_rows = _read(engine, base, _within(root, sorted(touched)))
         rows, beside, old = _replacing(frame, touched_rows, window, keys, key, merged)
         gone = engine.measure(old, on_rows, None, name) if touched and old is not None else None
@@ -161,7 +158,7 @@ def _replacing(
     frame: DataFrame,
     stored: DataFrame,
     window: Window | None,
-    keys: DataFrame,
+    keys: Keys,
     key: Sequence[str],
     merged: Callable[[DataFrame, DataFrame], DataFrame] | None,
 ) -> tuple[DataFrame, Beside, DataFrame | None]:

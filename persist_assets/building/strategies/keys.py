@@ -17,7 +17,7 @@ from persist_assets.engine.session import translated
 from persist_assets.storage.arrow_rows import read_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from pyspark.sql import DataFrame
     from pyspark.sql.column import Column as SparkColumn
@@ -28,6 +28,23 @@ if TYPE_CHECKING:
 _MARK = "persist.gone"
 _Split = Callable[["DataFrame"], tuple["DataFrame", "DataFrame"]]
 """Divides rows into those that are replaced and those that stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Keys of rows that a build replaces.
+
+    Attributes
+    ----------
+    place
+        The directory of the files with the keys, in their first columns; None: in no files.
+    nullable
+        The columns in which one of them may be NULL; None: any column.
+    """
+
+    rows: DataFrame
+    place: str | None = None
+    nullable: Collection[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +127,9 @@ def files_having(
     engine: Engine,
     root: str,
     live: Mapping[str, Live],
-    keys: DataFrame,
+    keys: Keys,
     columns: Sequence[tuple[str, str]],
     name: str,
-    place: str | None = None,
 ) -> set[str]:
     """Return the files that have rows with some keys.
 
@@ -123,13 +139,11 @@ def files_having(
     ----------
     columns
         The key columns and their types in the table.
-    place
-        The directory of the files with the keys, if `keys` is read from some.
     """
     key = [column for column, _ in columns]
     ordered = [(column, kind) for column, kind in columns if is_ordered(kind)]
-    extents = place and _extents_here(place, key, ordered)
-    maybe = _within_extents(live, extents or _extents(keys, ordered, name))
+    extents = keys.place and _extents_here(keys.place, key, ordered)
+    maybe = _within_extents(live, extents or _extents(keys.rows, ordered, name))
     if not maybe:
         return set()
     files = [f"{root}/{path}" for path in sorted(maybe)]
@@ -142,18 +156,18 @@ def files_having(
     return {"/".join(unquote(place).rsplit("/", 2)[1:]) for place in places}
 
 
-def count_having(rows: DataFrame, keys: DataFrame, key: Sequence[str]) -> int:
+def count_having(rows: DataFrame, keys: Keys, key: Sequence[str]) -> int:
     """Return how many rows have some keys."""
     with translated("counting the rows with changed keys"):
         return split_by_key(keys, key)(rows)[0].count()
 
 
-def without_keys(rows: DataFrame, keys: DataFrame, key: Sequence[str]) -> Beside:
+def without_keys(rows: DataFrame, keys: Keys, key: Sequence[str]) -> Beside:
     """Return the rows that stay if those with some keys are removed."""
     from pyspark.sql import functions as F
 
-    marked = keys.selectExpr(*map(quote, key)).distinct().withColumn(_MARK, F.lit(True))
-    joined = rows.alias("old").join(marked.alias("new"), _same_key(key), "left")
+    marked = keys.rows.selectExpr(*map(quote, key)).distinct().withColumn(_MARK, F.lit(True))
+    joined = rows.alias("old").join(marked.alias("new"), _same_key(keys, key), "left")
     return Beside(
         joined.select("old.*", f"new.{quote(_MARK)}"),
         f"{quote(_MARK)} IS NOT NULL",
@@ -161,18 +175,26 @@ def without_keys(rows: DataFrame, keys: DataFrame, key: Sequence[str]) -> Beside
     )
 
 
-def split_by_key(frame: DataFrame, key: Sequence[str]) -> _Split:
-    """Return a function that splits rows into those with a key of `frame` and the others."""
-    keys, same = frame.selectExpr(*map(quote, key)).distinct().alias("new"), _same_key(key)
+def split_by_key(keys: Keys, key: Sequence[str]) -> _Split:
+    """Return a function that splits rows into those with one of some keys and the others."""
+    new = keys.rows.selectExpr(*map(quote, key)).distinct().alias("new")
+    same = _same_key(keys, key)
 
     def split(rows: DataFrame) -> tuple[DataFrame, DataFrame]:
         old = rows.alias("old")
-        return old.join(keys, same, "left_semi"), old.join(keys, same, "left_anti")
+        return old.join(new, same, "left_semi"), old.join(new, same, "left_anti")
 
     return split
 
 
-def _same_key(key: Sequence[str]) -> SparkColumn:
+def _same_key(keys: Keys, key: Sequence[str]) -> SparkColumn:
+    """Return the condition that a row has a key, where NULL equals NULL.
+
+    Spark joins by `=` several times as fast as by `<=>`.
+    """
     from pyspark.sql import functions as F
 
-    return F.expr(" AND ".join(f"old.{quote(k)} <=> new.{quote(k)}" for k in key))
+    nullable = keys.nullable
+    equal = ["<=>" if nullable is None or k in nullable else "=" for k in key]
+    pairs = zip(key, equal, strict=True)
+    return F.expr(" AND ".join(f"old.{quote(k)} {op} new.{quote(k)}" for k, op in pairs))

@@ -16,12 +16,21 @@ if TYPE_CHECKING:
 
 @pytest.mark.proves("T8")
 def test_columns_with_nulls_are_known(tmp_path: Path) -> None:
-    rows = pa.table({"a": [1, 2, 3], "b": [1, None, 3], "s": [{"x": 1}, {"x": None}, {"x": 3}]})
+    """A column may have dots in its name, like a path to a field."""
+    rows = pa.table(
+        {
+            "a": [1, 2, 3],
+            "b": [1, None, 3],
+            "s": [{"x": 1}, {"x": None}, {"x": 3}],
+            "d.e": [1, None, 3],
+            "d.f": [1, 2, 3],
+        }
+    )
     pq.write_table(rows.slice(2), tmp_path / "1.parquet")
     assert rows_in(str(tmp_path)) == (1, frozenset())
     pq.write_table(rows, tmp_path / "2.parquet", row_group_size=1)
     (tmp_path / "_SUCCESS").touch()
-    assert rows_in(str(tmp_path)) == (4, {"b", "s"})
+    assert rows_in(str(tmp_path)) == (4, {"b", "s", "s.x", "d", "d.e"})
 
 
 @pytest.mark.proves("T8")
