@@ -44,6 +44,8 @@ _STARTING_S = 30.0
 """Seconds that a first build may take longer than later ones: Spark starts, and compiles code."""
 _MOST_STARTING = 4.0
 """The maximum factor by which a first build takes longer than later ones for that reason."""
+_MOST_BUILDS = 10
+"""All rows are computed only to measure it if that can pay off within so many builds."""
 _LEAST_OF_SMALL_S = 10.0
 """A small table that is computed as a whole in fewer seconds is not maintained, unless it was."""
 _LEAST_OF_SMALL_AT_FIRST_S = 60.0
@@ -66,8 +68,8 @@ class Experience:
         How many times as long as expected by sizes alone their incremental builds take; None: they
         are too few.
     first_builds
-        The seconds of a table's first build, and how many times as long as the next full build it
-        took.
+        For each table, the seconds of the earlier of its last two full builds, and how many times
+        as long as the later one it took. Few tables are computed in full more than twice.
     """
 
     pace: float | None = None
@@ -206,15 +208,19 @@ def is_worth_measuring(expected: Estimates, costs: Sequence[Cost], experience: E
 
     The first builds of each kind take longer than later ones, because Spark starts and compiles
     code. So all rows are computed a second time, and measured, if the second build that maintained
-    the table took longer than a later computation of all rows may take.
+    the table took longer than a later computation of all rows may take, and enough longer to pay
+    for the measurement.
     """
     if not _is_measured_once(costs):
         return False
     (first_s,) = (c.seconds for c in costs if c.maintenance == "whole")
     like_the_last_s = (expected.by_size_s or expected.delta_s) * _correction(costs, n_builds=1)
     if first_s > _STARTING_S:  # it may have waited for Spark, as no other table did
-        return like_the_last_s > max(first_s - _STARTING_S, first_s / _MOST_STARTING)
-    return like_the_last_s > first_s / experience.starting(first_s)
+        least_s = max(first_s - _STARTING_S, first_s / _MOST_STARTING)
+    else:
+        least_s = first_s / experience.starting(first_s)
+    saved_s = like_the_last_s - least_s
+    return saved_s > 0 and saved_s * _MOST_BUILDS > first_s - like_the_last_s
 
 
 def size_of(changes: Collection[Change | None]) -> int:

@@ -57,8 +57,9 @@ def test_builds_of_other_tables_are_used_if_a_table_has_too_few_of_its_own(
             built(source, "whole", 9.0, None)
             built(source, "keys", 1.0 + n, 4.0)
             built(source, "whole", 6.0, None)
-        known = Experience(pace=0.5, starting=2.0)
+        first_builds = ((9.0, 1.5),) * 3
+        known = Experience(0.5, first_builds)
         assert experience(whole) == experience(kept_up, kept_up, whole) == known
         assert experience(kept_up, whole) == Experience()  # its own builds suffice
         built(project.persisted[0], "whole", 2.0, None)
-        assert experience(whole) == Experience(pace=0.5, starting=3.0)
+        assert experience(whole) == Experience(0.5, ((6.0, 3.0), *first_builds[1:]))
