@@ -49,7 +49,7 @@ def with_operators(tokens: Sequence[Token], text: str) -> list[Token]:
     - ``a >>> b`` and ``+a`` become operators of other dialects;
     - ``-1::STRING`` casts minus one;
     - each row of ``VALUES 1, 2`` gets parentheses;
-    - ``all`` in ``SELECT all, a`` is a name;
+    - ``all`` in ``SELECT all, a`` is a name, and ``GROUP BY (ALL)`` is ``GROUP BY ALL``;
     - ``MAX RECURSION LEVEL 9`` becomes the keys that DuckDB has there.
 
     Parameters
@@ -76,6 +76,9 @@ def with_operators(tokens: Sequence[Token], text: str) -> list[Token]:
             opened, closed = _as(token, _Type.L_PAREN, "("), _as(token, _Type.R_PAREN, ")")
             out += (opened, token, tokens[n + 1], closed)
             end = n + 2
+        elif _groups_by_all(tokens, n):
+            out += (token, tokens[n + 2])
+            end = n + 4
         elif kinds_here[0] in _QUANTIFIERS and _is_name(tokens, n):
             out.append(_as(token, _Type.VAR, token.text))
         elif kinds_here[0] is _Type.VALUES and (rows := _rows(tokens, n + 1)):
@@ -136,6 +139,14 @@ def _is_name(tokens: Sequence[Token], n: int) -> bool:
     if after is _Type.STAR:  # SELECT all * 2
         return n + 2 < len(tokens) and tokens[n + 2].token_type in _OPERANDS
     return after.name in _AFTER_NAMES
+
+
+def _groups_by_all(tokens: Sequence[Token], n: int) -> bool:
+    """Whether GROUP BY has ALL in parentheses, and nothing beside it."""
+    kinds = tuple(t.token_type for t in tokens[n : n + 4])
+    after = tokens[n + 4].token_type if n + 4 < len(tokens) else _Type.SEMICOLON
+    goes_on = after.name in _WITHIN_EXPRESSIONS or after in _SIGNS
+    return kinds == (_Type.GROUP_BY, _Type.L_PAREN, _Type.ALL, _Type.R_PAREN) and not goes_on
 
 
 def _as(token: Token, kind: TokenType, text: str) -> Token:
