@@ -443,7 +443,7 @@ def _costs(ours: Cost, whole: Cost) -> tuple[str, ...]:
 
 
 def summary(what: str, turns: Iterable[Mapping[str, Refresh]], target: str) -> list[str]:
-    """Return the row of the page that tells of all turns: what, floor, ours, wanted."""
+    """Return the row of the page that tells of all turns: what, floor, ours, target."""
     results = [r for turn in turns for r in turn.values()]
     ours, whole = total(results)
     ratios = [ratio(r.cost.cpu, r.whole.cpu) for r in results]

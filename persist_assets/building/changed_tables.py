@@ -55,6 +55,8 @@ SEMI_JOIN = re.compile(
     rf" ON (?:{_COLUMN} <=> \2\.\w+(?: AND )?)+"
 )
 """A semi-join of the rows with some keys, as `analysis.deltas` writes it."""
+_SAME = re.compile(rf"({_COLUMN}) <=> ([kd]\.(\w+))")
+"""One of its conditions."""
 JOINED = re.compile(
     r"( FROM `now:((?:[^`]|``)+)` AS t) LEFT SEMI JOIN \(SELECT \*[^()]* FROM `(?:[^`]|``)+`\) AS j"
     rf" ON (?:{_COLUMN} = j\.c\d+(?: AND )?)+"
@@ -62,8 +64,6 @@ JOINED = re.compile(
 """A semi-join of an unchanged table with rows that it is joined with, which only saves work."""
 _SMALL_BYTES = 32 * 2**20
 """Spark reads all rows of tables of at most this size: it has to sort none of them."""
-_SAME = re.compile(rf"({_COLUMN}) <=> ([kd]\.(\w+))")
-"""One of its conditions."""
 _MUCH_BYTES = 4 * 2**20
 """Rows of changed files larger than this are compared by digests first."""
 _MANY_BYTES = 32 * 2**20
@@ -97,6 +97,7 @@ class ChangedTables:
     changes: Mapping[SourceID, Change]
     states: dict[str, str] = field(default_factory=dict[str, str])
     shared: SharedWork = field(default_factory=SharedWork)
+    _texts: dict[bool, str] = field(default_factory=dict[bool, str])
     _n_most: int = 0  # the rows of the largest relation that is held
     _views: dict[str, str] = field(default_factory=dict[str, str])
     _changed: dict[SourceID, str] = field(default_factory=dict["SourceID", str])
@@ -181,9 +182,10 @@ class ChangedTables:
 
     def _n_uses(self, name: str) -> int:
         """Return how often the statements of the program read a relation."""
-        program = self.program
-        texts = map(self._without_small, program.statements)
-        n = sum(text.count(quote(name)) for text in texts)
+        program, few = self.program, self.are_few()
+        if few not in self._texts:
+            self._texts[few] = self._without_small("\n".join(program.statements))
+        n = self._texts[few].count(quote(name))
         as_keys = [probe.keys for probe in program.probes.values()]
         as_keys += [program.keys] if isinstance(program, Program) and program.keys else []
         return n + 2 * as_keys.count(name)
@@ -447,16 +449,16 @@ class ChangedTables:
             self._show_held(probe.keys, self.program.held[probe.keys]),
             self.reader.relations,
         )
-        same = [
+        same = " AND ".join(
             f"t.c{n} {relations.equal(keys, f'c{j}')} k.c{j}"
             for j, (n, _) in enumerate(probe.columns)
-        ]
-        having_keys = f" AS t LEFT SEMI JOIN {quote(keys)} AS k ON {' AND '.join(same)}"
+        )
+        having_keys = f" AS t LEFT SEMI JOIN {quote(keys)} AS k ON {same}"
         items = ", ".join(f"c{n}" for n, _ in columns)
 
         def probed(kind: str) -> str:
             view = self._show_table(kind, table)
-            if self.changes[table].total_bytes >= _LARGE_BYTES and len(columns) > len(same):
+            if len(columns) > len(probe.columns):
                 view = self._show_files_having(kind, table, probe.columns, having_keys, n_users)
             rows = _numbered(view, columns)
             return f"SELECT t.* FROM ({rows}){having_keys}"
@@ -509,26 +511,25 @@ class ChangedTables:
         middle has some, the others probably have, too.
         """
         view, files = self._show_table(kind, source_id), self._files_of(kind, source_id)
-        if len(files) < _MANY_FILES:
+        if self.changes[source_id].total_bytes < _LARGE_BYTES or len(files) < _MANY_FILES:
             return view
-        middle = files[len(files) // 2]
-        if self._files_having(source_id, (middle,), key, having_keys, n_users):
+        middle = (files[len(files) // 2],)
+        one = self._show_files(source_id, middle)
+        if self._files_having(one, middle, key, having_keys, n_users):
             return view
-        having = self._files_having(source_id, files, key, having_keys, n_users)
-        if len(having) == len(files):
-            return view
-        return self._show_files(source_id, having)
+        having = self._files_having(view, files, key, having_keys, n_users)
+        return view if len(having) == len(files) else self._show_files(source_id, having)
 
     def _files_having(
         self,
-        source_id: SourceID,
+        view: str,
         files: tuple[str, ...],
         key: Sequence[tuple[int, str]],
         having_keys: str,
         n_users: int,
     ) -> tuple[str, ...]:
-        """Return those of some files that have rows with some keys, or all if Spark renames any."""
-        view, column = self._show_files(source_id, files), quote("persist.file")
+        """Return the files of a view that have rows with some keys, or all if Spark renames any."""
+        column = quote("persist.file")
         named = f"SELECT *, input_file_name() AS {column} FROM ({_numbered(view, key)})"
         text = f"SELECT DISTINCT {column} FROM ({named}){having_keys}"
 

@@ -227,10 +227,6 @@ class HeldRelations:
         """Return the operator that compares a column of a held relation; see `Written.equal`."""
         return self.get(name).equal(column)
 
-    def place(self, name: str) -> str:
-        """Return the directory of the files of a relation that is held."""
-        return self.get(name).place
-
     def differs(self, name: str, columns: Sequence[str]) -> bool:
         """Whether changed rows that are held differ in some columns, by their net weight.
 

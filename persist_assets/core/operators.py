@@ -132,8 +132,7 @@ def _is_name(tokens: Sequence[Token], n: int) -> bool:
     before = tokens[n - 1].token_type if n else None
     after = tokens[n + 1].token_type if n + 1 < len(tokens) else _Type.SEMICOLON
     if before is _Type.GROUP_BY:
-        goes_on = after.name in _WITHIN_EXPRESSIONS or after in _SIGNS
-        return goes_on or tokens[n].token_type is _Type.DISTINCT
+        return _goes_on(tokens, n + 1) or tokens[n].token_type is _Type.DISTINCT
     if before not in (_Type.SELECT, _Type.L_PAREN, _Type.HINT, _Type.COMMA):
         return False
     if after is _Type.STAR:  # SELECT all * 2
@@ -144,9 +143,14 @@ def _is_name(tokens: Sequence[Token], n: int) -> bool:
 def _groups_by_all(tokens: Sequence[Token], n: int) -> bool:
     """Whether GROUP BY has ALL in parentheses, and nothing beside it."""
     kinds = tuple(t.token_type for t in tokens[n : n + 4])
-    after = tokens[n + 4].token_type if n + 4 < len(tokens) else _Type.SEMICOLON
-    goes_on = after.name in _WITHIN_EXPRESSIONS or after in _SIGNS
-    return kinds == (_Type.GROUP_BY, _Type.L_PAREN, _Type.ALL, _Type.R_PAREN) and not goes_on
+    is_all = kinds == (_Type.GROUP_BY, _Type.L_PAREN, _Type.ALL, _Type.R_PAREN)
+    return is_all and not _goes_on(tokens, n + 4)
+
+
+def _goes_on(tokens: Sequence[Token], n: int) -> bool:
+    """Whether the token at a position continues an expression or a list."""
+    kind = tokens[n].token_type if n < len(tokens) else _Type.SEMICOLON
+    return kind.name in _WITHIN_EXPRESSIONS or kind in _SIGNS
 
 
 def _as(token: Token, kind: TokenType, text: str) -> Token:

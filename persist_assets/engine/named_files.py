@@ -67,9 +67,9 @@ def listed_by_driver(session: SparkSession, files: Collection[str]) -> Generator
     Spark lists many files with a job that has a task for each of them. This pays off for object
     stores only.
     """
-    is_local = not any(map(scheme_of, files))
-    is_server = not hasattr(session, "sparkContext")  # it lists files itself, later
-    if len(files) <= _FEWEST_LISTED or not is_local or is_server:
+    # A server lists files itself, later: its sessions have no context.
+    is_classic = hasattr(session, "sparkContext")
+    if len(files) <= _FEWEST_LISTED or not is_classic or any(map(scheme_of, files)):
         yield
         return
     with _listing:

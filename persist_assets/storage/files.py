@@ -536,7 +536,8 @@ def rows_in(directory: str) -> tuple[int, frozenset[str]]:
     Returns
     -------
     n_rows, nullable
-        `nullable` are the names of the columns that have a NULL, or no statistics of NULLs.
+        `nullable` are the names of the columns that have a NULL, or no statistics of NULLs, and the
+        paths of such fields.
 
     Raises
     ------

@@ -257,8 +257,8 @@ MUTATIONS = (
     _deltas(
         "probes are of both versions",
         "relations.py",
-        "quote(probe_name(version, self._probe(node, restricted[0])))",
-        "quote(probe_name(NEW, self._probe(node, restricted[0])))",
+        "probe_name(version, self._probe(node, restriction))",
+        "probe_name(NEW, self._probe(node, restriction))",
     ),
     _deltas(
         "a probe serves several keys only if these are of columns that are equated",

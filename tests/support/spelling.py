@@ -425,9 +425,9 @@ def search(question: Asked, seed: int, into: Searched) -> None:
     for first, *others in by_id.values():
         for other in others:
             into.n_equal += 1
-            said = question.difference(frames[first], frames[other])
+            difference = question.difference(frames[first], frames[other])
             into.n_plans += question.by_plans
-            if said == "fails":
+            if difference == "fails":
                 into.n_failing += 1
-            elif said:
-                into.wrong.append(f"seed {seed}: {first!r} and {other!r}: {said}")
+            elif difference:
+                into.wrong.append(f"seed {seed}: {first!r} and {other!r}: {difference}")

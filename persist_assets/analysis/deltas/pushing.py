@@ -41,11 +41,11 @@ class Restriction:
     columns
         The numbers of the table's columns.
     keys
-        The relation with the keys.
+        The name of the relation with the keys; with `is_joined`, a SELECT of its rows.
     numbers
         The numbers of its columns, one for each of `columns`.
     is_joined
-        The table is joined with the rows of the relation, so the restriction only saves work.
+        The table is joined with these rows, so the restriction only saves work.
     """
 
     columns: tuple[int, ...]

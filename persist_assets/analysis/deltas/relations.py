@@ -147,11 +147,14 @@ class Relations:
         if not restricted:
             return f"SELECT {_items(node, columns)} FROM {quote(relation_name(version, node.rows))}"
         names = ", ".join(f"c{k}" for k in columns) or "1 AS one"
-        return f"SELECT {names} FROM {quote(probe_name(version, self._probe(node, restricted[0])))}"
+        return self.probed(node, version, restricted[0], names)
 
-    def probed(self, node: Given, version: str, restriction: Restriction) -> str:
+    def probed(
+        self, node: Given, version: str, restriction: Restriction, columns: str = "*"
+    ) -> str:
         """Return the SELECT of the rows of a changed table that have some keys."""
-        return f"SELECT * FROM {quote(probe_name(version, self._probe(node, restriction)))}"
+        name = probe_name(version, self._probe(node, restriction))
+        return f"SELECT {columns} FROM {quote(name)}"
 
     def _probe(self, node: Given, restriction: Restriction) -> str:
         """Return the digest of the probe of the rows of a table that have some keys.

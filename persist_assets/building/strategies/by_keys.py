@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from persist_assets.building.strategies.in_place import continue_table
-from persist_assets.building.strategies.keys import Keys, split_by_key
+from persist_assets.building.strategies.keys import split_by_key
 from persist_assets.core.dialect import quote
 from persist_assets.core.errors import BuildError
 from persist_assets.engine.session import translated
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from persist_assets.building.stages import Computed
+    from persist_assets.building.strategies.keys import Keys
     from persist_assets.building.strategies.strategy import Task
     from persist_assets.core.model.deltas import Program
     from persist_assets.core.model.queries import Parameter, SourceID
@@ -48,7 +49,7 @@ def replace_by_call(
     task: Task,
     base: Snapshot,
     program: Program,
-    keys: DataFrame,
+    keys: Keys,
     read: Mapping[SourceID, Snapshot],
 ) -> Computed:
     """Write the rows that a function returns for some keys, in place of those with these keys.
@@ -72,20 +73,20 @@ def replace_by_call(
     rows = rows.persist()
     try:
         _check_keys(source, rows, keys)
-        return continue_table(task, base, None, rows, keys.columns, replaced=Keys(keys))
+        return continue_table(task, base, None, rows, keys.rows.columns, replaced=keys)
     finally:
         rows.unpersist()
 
 
 def _cutting(
-    task: Task, base: Snapshot, program: Program, keys: DataFrame
+    task: Task, base: Snapshot, program: Program, keys: Keys
 ) -> Callable[[Parameter, Source, DataFrame], DataFrame]:
     """Return a function that cuts a parameter to some keys, if it has the key columns.
 
     It raises `BuildError` if the parameter has other columns than the program expects.
     """
     engine, by_id = task.reader.engine, task.reader.project.by_id
-    names = {name.lower() for name in keys.columns}
+    names = {name.lower() for name in keys.rows.columns}
 
     def cut(parameter: Parameter, upstream: Source, rows: DataFrame) -> DataFrame:
         columns = engine.columns(rows, upstream.name)
@@ -101,15 +102,15 @@ def _cutting(
         why = unfit_keys(task.source, by_id, *tables)
         if why is not None:
             raise BuildError(f"its keys cannot be compared: {why}")
-        return split_by_key(Keys(keys), keys.columns)(rows)[0]
+        return split_by_key(keys, keys.rows.columns)(rows)[0]
 
     return cut
 
 
-def _check_keys(source: Source, rows: DataFrame, keys: DataFrame) -> None:
+def _check_keys(source: Source, rows: DataFrame, keys: Keys) -> None:
     """Raise `BuildError` if a row has none of these keys."""
-    names = keys.columns
-    _, others = split_by_key(Keys(keys), names)(rows)
+    names = keys.rows.columns
+    _, others = split_by_key(keys, names)(rows)
     key = f"to_json(struct({', '.join(map(quote, names))}), map('ignoreNullFields', 'false'))"
     with translated(f"computing `{source.name}` for the keys that changed"):
         other = others.selectExpr(key).first()

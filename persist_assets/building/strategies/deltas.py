@@ -114,7 +114,7 @@ class Delta:
             if n_touched > _MOST_TOUCHED * base.rows:
                 return None
         if is_function:
-            computed = replace_by_call(task, base, program, keys.rows, read)
+            computed = replace_by_call(task, base, program, keys, read)
         else:
             rows = named(task, tables.run(program.rows), base.columns)
             few = tables.are_few()

@@ -407,16 +407,16 @@ def test_checks_of_an_incremental_table_cover_all_its_rows(make: Make) -> None:
     assert step.increment is not None
     second = results(grown)
 
-    def told(results: Mapping[str, CheckResult]) -> dict[str, Any]:
-        return {n: r.found or r.failed_rows for n, r in results.items()}
+    def failures(by_name: Mapping[str, CheckResult]) -> dict[str, Any]:
+        return {n: r.found or r.failed_rows for n, r in by_name.items()}
 
-    assert told(first) == {
+    assert failures(first) == {
         "range_a": 1,
         "relationship_b": 1,
         "row_count": "2 rows",
         "freshness_ts": "2026-03-01 12:00:00+00:00",
     }
-    assert told(second) == {
+    assert failures(second) == {
         "range_a": 2,
         "relationship_b": 2,
         "row_count": "4 rows",
@@ -431,9 +431,9 @@ def test_checks_of_an_incremental_table_cover_all_its_rows(make: Make) -> None:
     assert [row["a"] for row in sample(second["range_a"])] == [8, 9]
     scratch = make(root=root)
     build = scratch.build(named(scratch, "v"), force=True)
-    assert told({r.name: r for r in scratch.ledger.builds.fetch_checks(build.build_uid)}) == told(
-        second
-    )
+    assert failures(
+        {r.name: r for r in scratch.ledger.builds.fetch_checks(build.build_uid)}
+    ) == failures(second)
 
 
 # ------------------------------------------------------------------------------------------ samples

@@ -19,7 +19,7 @@ from persist_assets.building.changed_tables import ChangedTables
 from persist_assets.building.strategies import states
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 Enter = Callable[..., Builder]
 Make = Callable[..., Path]
@@ -44,6 +44,17 @@ def amounts(*rows: tuple[int, str, str, str]) -> pa.Table:
     return pa.table([columns[0], *decimals, columns[3]], schema=AMOUNTS)
 
 
+def views(queries: Mapping[str, tuple[str, str]]) -> str:
+    """Return the statements of sources whose rows are updated whatever that costs."""
+    statements = (f"CREATE VIEW {name} AS {query};\n" for name, (_, query) in queries.items())
+    return "".join(WITHOUT_COST + statement for statement in statements)
+
+
+def methods_of(queries: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+    """Return how each source is maintained."""
+    return {name: method for name, (method, _) in queries.items()}
+
+
 def build(builder: Builder, names: Sequence[str]) -> dict[str, str]:
     """Build sources, compare rows of queries with recomputed ones, and return the methods."""
     methods: dict[str, str] = {}
@@ -62,14 +73,12 @@ def build(builder: Builder, names: Sequence[str]) -> dict[str, str]:
 def test_merged_aggregates_equal_recomputed_ones(make_project: Make, enter: Enter) -> None:
     text = "CREATE TABLE z (k INT, d DECIMAL(38,18), p DECIMAL(18,4), t STRING)"
     text += " USING delta LOCATION 'raw/z';\n"
-    text += "".join(
-        f"{WITHOUT_COST}CREATE VIEW {name} AS {query};\n" for name, (_, query) in OF_AMOUNTS.items()
-    )
+    text += views(OF_AMOUNTS)
     root = make_project({"m.sql": text})
     table, tiny = root / "raw" / "z", "0.000000000000000001"
     write_deltalake(table, amounts((1, tiny, "0.0001", "1e300"), (1, "1", "1", "1")))
     assert {*build(enter(root), [*OF_AMOUNTS]).values()} == {"whole"}
-    methods = {name: method for name, (method, _) in OF_AMOUNTS.items()}
+    methods = methods_of(OF_AMOUNTS)
     more = amounts(
         (1, tiny, "0.0003", "3"), (1, "0.000000000000000005", "7", "3"), (3, "1", "1", "2")
     )
@@ -99,9 +108,7 @@ def test_rows_with_null_keys_are_updated_like_others(
     monkeypatch.setattr(states, "is_small", lambda *_: False)
     text = "CREATE TABLE z (k INT, l INT, v INT) USING delta LOCATION 'raw/z';\n"
     text += "CREATE TABLE y (k INT, l INT, n INT) USING delta LOCATION 'raw/y';\n"
-    text += "".join(
-        f"{WITHOUT_COST}CREATE VIEW {name} AS {query};\n" for name, (_, query) in OF_KEYS.items()
-    )
+    text += views(OF_KEYS)
     root = make_project({"m.sql": text})
     keys = {"k": [None, None, 1, 1, 2, 2], "l": [None, 1, None, 1, 2, None]}
     for table, value in (("z", "v"), ("y", "n")):
@@ -109,7 +116,7 @@ def test_rows_with_null_keys_are_updated_like_others(
         rows[value] = pa.array(range(6), pa.int32())
         write_deltalake(root / "raw" / table, pa.table(rows))
     build(enter(root), [*OF_KEYS])
-    methods = {name: method for name, (method, _) in OF_KEYS.items()}
+    methods = methods_of(OF_KEYS)
     for which in ("k = 2 AND l = 2", "k IS NULL", "k = 1 AND l IS NULL"):
         DeltaTable(root / "raw" / "z").update({"v": "v + 10"}, predicate=which)
         assert build(enter(root), [*OF_KEYS]) == methods
@@ -179,9 +186,7 @@ def test_only_files_with_the_searched_keys_are_read(
     text = "CREATE TABLE z (k INT, v INT) USING delta LOCATION 'raw/z 1';\n"
     text += "CREATE TABLE y (k INT, n INT) USING delta LOCATION 'raw/y';\n"
     text += "CREATE TABLE x (v INT, m INT) USING delta LOCATION 'raw/x';\n"
-    text += "".join(
-        f"{WITHOUT_COST}CREATE VIEW {name} AS {query};\n" for name, (_, query) in OF_FILES.items()
-    )
+    text += views(OF_FILES)
     root = make_project({"m.sql": text})
 
     def put(name: str, **columns: Sequence[int | None]) -> None:
@@ -192,7 +197,7 @@ def test_only_files_with_the_searched_keys_are_read(
         put("z 1", k=[k, k, None], v=[k, 10, None])
         put("y", k=[k, None], n=[k % 2, None])
     put("x", v=[*range(6), 10, 10, None], m=[*range(6), 1, 2, None])
-    methods = {name: method for name, (method, _) in OF_FILES.items()}
+    methods = methods_of(OF_FILES)
     build(enter(root), [*OF_FILES])
     put("z 1", k=[1], v=[2])
     DeltaTable(root / "raw" / "y").update({"n": "n + 1"}, predicate="k = 1")
