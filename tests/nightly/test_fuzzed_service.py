@@ -21,7 +21,7 @@ def test_thousands_of_requests_are_answered_as_described_or_refused(
     write_data(root)
 
     @settings(max_examples=1_500, deadline=None, suppress_health_check=[*HealthCheck])
-    @given(asked=requests())
+    @given(request=requests())
     def ask(request: Asked) -> None:
         statuses[judge(client, request)] += 1
 

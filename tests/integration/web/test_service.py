@@ -724,7 +724,7 @@ def fuzzer(served: Served) -> Iterator[httpx.Client]:
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(asked=requests())
+@given(request=requests())
 def test_random_requests_are_answered_as_described_or_rejected(
     fuzzer: httpx.Client, request: Asked
 ) -> None:
