@@ -60,6 +60,8 @@ _FORGOTTEN = timedelta(days=1)
 """The age at which the token of a transaction is no longer needed."""
 AT_ONCE = 500
 """The maximum number of values in one statement; databases have limits."""
+_WRITES = threading.local()
+"""The databases to which each thread is writing."""
 _MIGRATING = 0x7065_7273_6973_74  # "persist": the lock for creating or migrating tables
 
 
@@ -219,9 +221,10 @@ class Database:
         LedgerUnreachableError
             The database went away. Nothing was changed.
         LedgerError
-            The database fails for another reason; nothing was changed, unless it says otherwise.
+            The database fails for another reason, or this thread is already writing to it. Nothing
+            was changed, unless the error says otherwise.
         """
-        with self._translated(), self._connected(self.engine) as connection:
+        with self._translated(), self._alone(), self._connected(self.engine) as connection:
             writing = connection.execution_options(persist_write=True)
             transaction = writing.begin()
             token = uuid.uuid4().hex
@@ -238,6 +241,18 @@ class Database:
                 lost = self.is_postgres and not migrating and error.connection_invalidated
                 if not (lost and self._is_committed(token)):
                     raise
+
+    @contextmanager
+    def _alone(self) -> Generator[None]:
+        """Refuse a transaction within another one of this thread, for which it would wait."""
+        written: set[str] = _WRITES.__dict__.setdefault("written", set())
+        if self.shown in written:
+            raise LedgerError(f"this thread is already writing to the ledger {self.shown}")
+        written.add(self.shown)
+        try:
+            yield
+        finally:
+            written.discard(self.shown)
 
     def _lock(self, connection: Connection, token: str, *, migrating: bool) -> None:
         """Wait for other writers, and record a token that identifies the transaction."""

@@ -78,23 +78,24 @@ class Leases(Part):
                 )
             over.wait(pause)
             pause = min(pause * 1.5, 1.0)
-        stop = threading.Event()
+        stop, abandoned = threading.Event(), threading.Event()
+        arguments = lease, stop, abandoned
         beat = threading.Thread(
-            target=self._heartbeat, args=(lease, stop), daemon=True, name=f"lease {name}"
+            target=self._heartbeat, args=arguments, daemon=True, name=f"lease {name}"
         )
         beat.start()
         try:
             yield lease
+        except GeneratorExit:
+            # An abandoned block ends wherever it is collected as garbage, even while this thread
+            # writes to the ledger. Another thread can wait for the end of that.
+            abandoned.set()
+            raise
         finally:
             stop.set()
-            # An abandoned holder may be collected as garbage in its own heartbeat, perhaps while
-            # that writes to the ledger: without heartbeats the lease expires.
-            if threading.current_thread() is not beat:
+            if not abandoned.is_set():
                 beat.join()
-                try:
-                    self.release(lease)
-                except LedgerError as error:  # it expires
-                    log.warning("action=give-back lease=%s error=%s", name, error.message)
+                self._give_back(lease)
 
     @repeated
     def release(self, lease: Lease) -> None:
@@ -148,7 +149,13 @@ class Leases(Part):
             )
         return True
 
-    def _heartbeat(self, lease: Lease, stop: threading.Event) -> None:
+    def _give_back(self, lease: Lease) -> None:
+        try:
+            self.release(lease)
+        except LedgerError as error:  # it expires
+            log.warning("action=give-back lease=%s error=%s", lease.name, error.message)
+
+    def _heartbeat(self, lease: Lease, stop: threading.Event, abandoned: threading.Event) -> None:
         pause = LEASE_S / 4
         while not stop.wait(pause):
             try:
@@ -159,6 +166,8 @@ class Leases(Part):
             except LedgerError as error:  # publication will notice if the lease is lost
                 log.warning("action=heartbeat lease=%s error=%s", lease.name, error.message)
                 pause = 1.0
+        if abandoned.is_set():
+            self._give_back(lease)
 
     @repeated
     def _holder(self, name: str) -> str:

@@ -463,7 +463,7 @@ def test_the_lease_of_a_dead_process_is_taken_over_at_once(
         pass
 
 
-def test_an_abandoned_lease_expires_if_its_heartbeat_garbage_collects_it(
+def test_an_abandoned_lease_is_released_if_its_heartbeat_garbage_collects_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leases, "LEASE_S", 0.2)
@@ -480,10 +480,37 @@ def test_an_abandoned_lease_expires_if_its_heartbeat_garbage_collects_it(
     holding = ledger.leases.hold("x", "a holder that nobody ends")
     holding.__enter__()
     abandoned.append(holding)
+    (beat,) = (t for t in threading.enumerate() if t.name == "lease x")
     assert collected.wait(10)
-    with ledger.leases.hold("x", "next", wait_s=10):
-        pass
+    beat.join(10)
+    assert ledger.leases.fetch() == []
     ledger.close()
+
+
+def test_an_abandoned_lease_is_released_after_the_write_that_garbage_collects_it(
+    open_ledger: Open,
+) -> None:
+    ledger, holder = open_ledger(), open_ledger()
+    holding: Any = holder.leases.hold("x", "a holder that nobody ends")
+    holding.__enter__()
+    (beat,) = (t for t in threading.enumerate() if t.name == "lease x")
+    with ledger.events.database.write():
+        holding.gen.close()  # waits for nothing
+        assert len(ledger.leases.fetch()) == 1
+    beat.join(10)
+    assert ledger.leases.fetch() == []
+
+
+def test_a_thread_cannot_write_within_its_own_write(open_ledger: Open) -> None:
+    ledger, other = open_ledger(), open_ledger()
+    with (
+        ledger.events.database.write(),
+        pytest.raises(LedgerError, match="already writing to the ledger"),
+        other.events.database.write(),
+    ):
+        pass
+    with other.events.database.write():
+        pass
 
 
 DIES_ELSEWHERE = """
